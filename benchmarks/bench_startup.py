@@ -1,0 +1,46 @@
+"""How long does `python -m lastbranch --help` take? The target is a median under 150 ms.
+
+    python benchmarks/bench_startup.py [--rounds 20] [--json FILE]
+
+A whole process each time, next to the same interpreter doing nothing: the difference is what our imports cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import Command, machine, run_once, run_rounds, summarise, table, write_json
+from peers import last_line
+
+_TARGET = 0.150
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Start-up time of the command line.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path, help="write the results here as well")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        log = Path(directory) / "help.log"
+        ours = Command("lastbranch --help", [sys.executable, "-m", "lastbranch", "--help"], log)
+        empty = Command("python -c pass", [sys.executable, "-c", "pass"], Path(directory) / "empty.log")
+        run_once(ours)  # compiles the modules, which is not what is measured
+        runs = run_rounds([ours, empty], arguments.rounds)
+        rows = [summarise(name, "", mine) for name, mine in runs.items()]
+        median = rows[0].wall or 0.0
+        verdict = f"{'under' if median < _TARGET else 'OVER'} the target of {_TARGET * 1000:.0f} ms"
+        if any(run.exit_code for run in runs[ours.name]):
+            verdict = f"void: {last_line(log)}"
+    rows[0] = summarise(ours.name, verdict, runs[ours.name])
+    about = {"machine": machine()}
+    print("  ".join(f"{key}: {value}" for key, value in about["machine"].items()))
+    print(table(rows, reference=empty.name))
+    if arguments.json:
+        write_json(arguments.json, about, rows)
+
+
+if __name__ == "__main__":
+    main()

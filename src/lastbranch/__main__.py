@@ -1,0 +1,5 @@
+"""``python -m lastbranch``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,227 @@
+"""One pass over the branch stacks: branches and fall-through ranges, counted first and bound after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bind import Binder, binder_of
+from ..errors import NotRecordedError
+from ..lbr import branch_type, flag, no_ranges_because
+from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter
+from .pairs import Compactor, PairCounter, RawPairs, group
+from .select import any_end_in, kept
+
+__all__ = ["BRANCH_VALUES", "Bound", "Counted", "count_stacks", "why_no_ranges", "why_no_stacks"]
+
+BRANCH_VALUES: dict[str, np.ufunc] = {
+    "cycles": np.add,
+    "timed": np.add,
+    "in_tx": np.add,
+    "abort": np.add,
+    "type_low": np.minimum,
+    "type_high": np.maximum,
+}
+"""What is gathered for each branch beside its count, and how it combines."""
+
+_SHRINK_ROWS = 1 << 20
+
+
+@dataclass(slots=True)
+class Bound:
+    """Distinct pairs of bound addresses; equal-length arrays.
+
+    ``process`` int64 row or -1; ``a_module``/``b_module`` int64 row or -1; ``a``/``b`` uint64 module addresses;
+    ``count``, ``mispredicted``, ``predicted`` int64; ``values`` int64 by name of `BRANCH_VALUES` where asked for.
+    """
+
+    process: Array
+    a_module: Array
+    a: Array
+    b_module: Array
+    b: Array
+    count: Array
+    mispredicted: Array
+    predicted: Array
+    values: dict[str, Array] = field(default_factory=dict)
+
+    def only(self, rows: Array) -> Bound:
+        """The rows of a bool mask."""
+        if rows.all():
+            return self
+        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "values"}
+        return Bound(**arrays, values={name: v[rows] for name, v in self.values.items()})
+
+
+class _Table:
+    """Collects raw pairs, binds them and keeps one row for each bound pair."""
+
+    def __init__(self, binder: Binder, names: tuple[str, ...] = ()) -> None:
+        self._binder, self._names = binder, names
+        self._ops = [np.add] * 3 + [BRANCH_VALUES[n] for n in names]
+        self._keys: list[list[Array]] = []
+        self._values: list[list[Array]] = []
+        self._rows = 0
+
+    def add(self, raw: RawPairs) -> None:
+        scope, a, b, tag, (count, *values) = raw
+        a_module, a = self._binder.locate(scope, a)
+        b_module, b = self._binder.locate(scope, b)
+        keys = [self._binder.process_of(scope), a_module, a, b_module, b]
+        sums = [count, count * (tag & 1), count * (tag >> 1), *values]
+        keys, sums = group(keys, sums, self._ops)
+        self._keys.append(keys)
+        self._values.append(sums)
+        self._rows += len(keys[0])
+        if self._rows > _SHRINK_ROWS:
+            self._merge()
+
+    def _merge(self) -> None:
+        keys = [np.concatenate(part) for part in zip(*self._keys, strict=True)]
+        values = [np.concatenate(part) for part in zip(*self._values, strict=True)]
+        keys, values = group(keys, values, self._ops)
+        self._keys, self._values, self._rows = [keys], [values], 0  # the limit is for what is added from here on
+
+    def result(self) -> Bound:
+        if not self._keys:
+            none = np.empty(0, np.int64)
+            address = np.empty(0, np.uint64)
+            return Bound(none, none, address, none, address, none, none, none, dict.fromkeys(self._names, none))
+        self._merge()
+        keys, (count, mispredicted, predicted, *values) = self._keys[0], self._values[0]
+        process, a_module, a, b_module, b = keys
+        named = dict(zip(self._names, values, strict=True))
+        return Bound(process, a_module, a, b_module, b, count, mispredicted, predicted, named)
+
+
+@dataclass(slots=True)
+class Counted:
+    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` where none were asked for."""
+
+    branches: Bound
+    ranges: Bound | None
+    samples: int = 0
+    entries: int = 0
+    broken: dict[str, int] = field(default_factory=dict)
+
+
+def why_no_stacks(profile: Profile) -> str | None:
+    """Why the profile has no branch stacks at all; ``None`` where it has."""
+    return None if any(e.branch_select is not None for e in profile.events) else "the capture has no branch stacks"
+
+
+def why_no_ranges(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
+    """Why fall-through ranges do not exist in the profile (or in the events that the filter keeps)."""
+    wanted = sample_filter.events if sample_filter else frozenset()
+    for i, event in enumerate(profile.events):
+        if event.branch_select is not None and (not wanted or i in wanted):
+            reason = no_ranges_because(event.branch_select_kind, event.branch_select)
+            if reason:
+                return f"event {event.name}: {reason}"
+    return None
+
+
+def count_stacks(
+    profile: Profile, *, ranges: bool, details: bool, sample_filter: SampleFilter | None = None
+) -> Counted:
+    """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
+
+    ``details`` adds `BRANCH_VALUES` (slower). Raises `NotRecordedError` where there are no branch stacks, or no ranges
+    if ``ranges`` asks for them.
+    """
+    reason = why_no_stacks(profile)
+    if reason:
+        raise NotRecordedError(reason, hint="record them with `perf record -b` (or -j any,u) on a machine that has LBR")
+    if ranges and (reason := why_no_ranges(profile, sample_filter)):
+        raise NotRecordedError(
+            f"there are no fall-through ranges: {reason}", hint="record with `perf record -b` for ranges"
+        )
+    binder = binder_of(profile)
+    counter = _StackCounter(binder, ranges, details)
+    for stream in profile.streams:
+        if "branch_from" not in stream.columns:
+            continue
+        batches = stream.batches(("branch_from", "branch_to", "branch_flags"))
+        for batch in kept(profile, batches, sample_filter, by_address=False):
+            counter.add(batch)
+    return counter.result(sample_filter)
+
+
+class _StackCounter:
+    def __init__(self, binder: Binder, ranges: bool, details: bool) -> None:
+        self._binder, self._details = binder, details
+        names = tuple(BRANCH_VALUES) if details else ()
+        self._branch_table = _Table(binder, names)
+        self._range_table = _Table(binder) if ranges else None
+        self._compactor = Compactor()
+        self._branches = PairCounter(self._compactor, self._branch_table.add, [BRANCH_VALUES[n] for n in names])
+        self._ranges = PairCounter(self._compactor, self._range_table.add) if self._range_table else None
+        self._samples = self._entries = self._broken = 0
+
+    def add(self, batch: SampleBatch) -> None:
+        offsets = batch.offsets[BRANCH]
+        self._samples += len(batch)
+        self._entries += int(offsets[-1])
+        if not offsets[-1]:
+            return
+        scope, depth = self._binder.scopes(batch), np.diff(offsets)
+        source, target, flags = batch["branch_from"], batch["branch_to"], batch["branch_flags"]
+        tag = flags & np.uint64(3)
+        values = _values(flags) if self._details else []
+        compact = self._compactor.compact(scope, depth, source, target)
+        if compact is not None:
+            self._branches.add(compact[0], compact[1], tag=tag, values=values)
+        else:
+            each = np.repeat(scope, depth)
+            self._branches.add_as_is(each, source, target, tag.astype(np.uint8), values)
+        if self._ranges is None:
+            return
+        # Between neighbours of one stack; entry i + 1 is the older one.
+        within = np.ones(len(source) - 1, bool)
+        firsts = offsets[1:-1]
+        within[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
+        if not source.all() or not target.all():
+            empty = (source == 0) | (target == 0)
+            beside = empty[1:] | empty[:-1]
+            self._broken += int((within & beside).sum())
+            within &= ~beside
+        if compact is not None:
+            self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=~within)
+        else:
+            zeros = np.zeros(int(within.sum()), np.uint8)
+            self._ranges.add_as_is(each[1:][within], target[1:][within], source[:-1][within], zeros)
+
+    def result(self, sample_filter: SampleFilter | None) -> Counted:
+        self._branches.decode()
+        found = self._branch_table.result()
+        found = found.only(any_end_in(sample_filter, found.a_module, found.b_module))
+        out = Counted(found, None, self._samples, self._entries)
+        if self._ranges is not None and self._range_table is not None:
+            self._ranges.decode()
+            found = self._range_table.result()
+            found = found.only(any_end_in(sample_filter, found.a_module, found.b_module))
+            crossing = found.a_module != found.b_module
+            backward = ~crossing & (found.a > found.b)
+            out.broken = {
+                "next to an empty entry": self._broken,
+                "ends in different modules": int(found.count[crossing].sum()),
+                "ends before it starts": int(found.count[backward].sum()),
+            }
+            out.ranges = found.only(~(crossing | backward))
+        return out
+
+
+def _values(flags: NDArray[np.uint64]) -> list[Array]:
+    """The columns of `BRANCH_VALUES` for each entry."""
+    cycles, kind = flag(flags, "cycles"), branch_type(flags).astype(np.int64)
+    in_tx, abort = flag(flags, "in_tx"), flag(flags, "abort")
+    return [
+        cycles.view(np.int64),
+        (cycles != 0).astype(np.int64),
+        in_tx.view(np.int64),
+        abort.view(np.int64),
+        kind,
+        kind,
+    ]

@@ -1,0 +1,37 @@
+"""The samples that a filter keeps, ``--module`` included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..bind import binder_of
+from ..model import Array, Profile, SampleBatch, SampleFilter
+
+__all__ = ["any_end_in", "kept"]
+
+
+def kept(
+    profile: Profile, batches: Iterator[SampleBatch], sample_filter: SampleFilter | None, *, by_address: bool = True
+) -> Iterator[SampleBatch]:
+    """``batches`` without what ``sample_filter`` drops; none of them empty.
+
+    ``by_address``: of the filter's modules, keep samples whose instruction address is in one of them.
+    """
+    for batch in batches:
+        left = sample_filter(batch) if sample_filter else batch
+        if len(left) and by_address and sample_filter and sample_filter.modules:
+            binder = binder_of(profile)
+            module, _ = binder.locate(binder.scopes(left), left.ip)
+            left = left.select(np.isin(module, list(sample_filter.modules)))
+        if len(left):
+            yield left
+
+
+def any_end_in(sample_filter: SampleFilter | None, *modules: Array) -> Array:
+    """bool: rows of which at least one of the ``modules`` columns is wanted."""
+    if sample_filter is None or not sample_filter.modules:
+        return np.ones(len(modules[0]), bool)
+    wanted = list(sample_filter.modules)
+    return np.asarray(np.logical_or.reduce([np.isin(m, wanted) for m in modules]))

@@ -1,0 +1,159 @@
+"""The answers: hottest branches, ranges, and weights by process, thread or module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..bind import Binder, binder_of
+from ..model import Array, Profile, SampleBatch, SampleFilter
+from .counting import BRANCH_VALUES, Bound, Counted, count_stacks
+from .pairs import group
+from .select import kept
+
+__all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge_processes", "ranges", "weights"]
+
+Key = Literal["process", "thread", "module"]
+
+
+@dataclass(slots=True)
+class BranchTable:
+    """Distinct branches, hottest first. Arrays of equal length.
+
+    ``from_module``/``to_module`` int64 rows of the modules table, -1 where nothing was mapped; ``from_address`` and
+    ``to_address`` uint64: link addresses (or what `docs/concepts/addresses.md` says instead); ``count`` int64 entries;
+    ``mispredicted``, ``predicted`` int64 (both 0: the processor did not tell); ``cycles`` int64 sum over the ``timed``
+    entries that have a cycle count; ``in_tx``, ``abort`` int64 entries; ``type`` int64 code of `lbr.branch_type`, -1
+    where entries of one branch disagree.
+    """
+
+    from_module: Array
+    from_address: Array
+    to_module: Array
+    to_address: Array
+    count: Array
+    mispredicted: Array
+    predicted: Array
+    cycles: Array
+    timed: Array
+    in_tx: Array
+    abort: Array
+    type: Array
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+@dataclass(slots=True)
+class RangeTable:
+    """Distinct fall-through ranges, by module and address: ``start`` and ``end`` are both first bytes of instructions.
+
+    ``module`` int64 row (-1: none); ``start``, ``end`` uint64; ``count`` int64. ``broken`` counts what is no range.
+    """
+
+    module: Array
+    start: Array
+    end: Array
+    count: Array
+    broken: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+@dataclass(slots=True)
+class WeightTable:
+    """One row for each event and key, heaviest first.
+
+    ``event`` and ``key`` int64 rows of their tables (key -1: none); ``samples``, ``entries`` int64; ``period`` uint64
+    sum, meaningless where ``has_period`` (bool, a row) is false: the event has a frequency and samples no period.
+    """
+
+    event: Array
+    key: Array
+    samples: Array
+    period: Array
+    has_period: Array
+    entries: Array
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def merge_processes(bound: Bound, ops: list[np.ufunc] | None = None) -> tuple[list[Array], list[Array]]:
+    """([a_module, a, b_module, b], [count, mispredicted, predicted, values...]) summed over processes."""
+    values = [bound.count, bound.mispredicted, bound.predicted, *bound.values.values()]
+    every = ops if ops is not None else [np.add] * len(values)
+    return group([bound.a_module, bound.a, bound.b_module, bound.b], values, every)
+
+
+def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> BranchTable:
+    """The distinct branches of ``profile``, hottest first, summed over processes and events.
+
+    Raises `NotRecordedError` where the capture has no branch stacks.
+    """
+    counted = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter)
+    ops = [np.add] * 3 + list(BRANCH_VALUES.values())
+    keys, (count, mispredicted, predicted, *rest) = merge_processes(counted.branches, ops)
+    values = dict(zip(BRANCH_VALUES, rest, strict=True))
+    order = np.argsort(-count, kind="stable")
+    kind = np.where(values["type_low"] == values["type_high"], values["type_low"], -1)
+    gathered = (values[n] for n in ("cycles", "timed", "in_tx", "abort"))
+    columns = [c[order] for c in (*keys, count, mispredicted, predicted, *gathered, kind)]
+    return BranchTable(*columns)
+
+
+def ranges(profile: Profile, *, sample_filter: SampleFilter | None = None) -> RangeTable:
+    """The distinct fall-through ranges of ``profile``, by module and address, summed over processes and events.
+
+    Raises `NotRecordedError` where there are no branch stacks, or no ranges between them (a branch class was filtered
+    out, or call-stack mode was on).
+    """
+    return ranges_of(count_stacks(profile, ranges=True, details=False, sample_filter=sample_filter))
+
+
+def ranges_of(counted: Counted) -> RangeTable:
+    """The range table of a pass that counted ranges."""
+    assert counted.ranges is not None
+    keys, values = merge_processes(counted.ranges)
+    return RangeTable(keys[0], keys[1], keys[3], values[0], counted.broken)
+
+
+def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = None) -> WeightTable:
+    """Samples, periods and branch entries by ``process``, ``thread`` or ``module``, for each event apart.
+
+    A module is that of the sample's instruction address.
+    """
+    binder = binder_of(profile)
+    columns: list[list[Array]] = [[], [], [], [], []]
+    for batch in kept(profile, profile.batches(("branch_from",)), sample_filter):
+        keys = [batch.event.astype(np.int64), _key(binder, batch, by)]
+        values = [np.ones(len(batch), np.int64), _period(profile, batch), batch.depth]
+        keys, values = group(keys, values, [np.add] * 3)
+        for column, part in zip(columns, keys + values, strict=True):
+            column.append(part)
+    kinds = (np.int64, np.int64, np.int64, np.uint64, np.int64)
+    whole = [np.concatenate([np.empty(0, k), *c]) for c, k in zip(columns, kinds, strict=True)]
+    (event, key), (samples, total, entries) = group(whole[:2], whole[2:], [np.add] * 3)
+    known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
+    order = np.lexsort((-samples, event))
+    return WeightTable(*(c[order] for c in (event, key, samples, total, known[event], entries)))
+
+
+def _key(binder: Binder, batch: SampleBatch, by: Key) -> Array:
+    scope = binder.scopes(batch)
+    match by:
+        case "process":
+            return binder.process_of(scope)
+        case "thread":
+            return binder.threads_of(batch, scope)
+        case "module":
+            return binder.locate(scope, batch.ip)[0]
+
+
+def _period(profile: Profile, batch: SampleBatch) -> Array:
+    """Recorded periods, or the fixed one of events that do not record them."""
+    fixed = np.array([0 if e.has_period else e.period for e in profile.events], np.uint64)
+    return batch.period + fixed[batch.event]

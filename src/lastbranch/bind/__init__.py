@@ -1,0 +1,6 @@
+"""Address spaces over time: which module, process and thread owned an address at the moment of a sample."""
+
+from .binder import Binder, binder_of
+from .index import KERNEL_HALF, SpaceIndex
+
+__all__ = ["KERNEL_HALF", "Binder", "SpaceIndex", "binder_of"]

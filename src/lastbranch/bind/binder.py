@@ -1,0 +1,178 @@
+"""The binder: which module, process and thread owned an address at the time of a sample.
+
+A sample's *scope* is one number for "this process life, while its mappings stay as they are". Counting is done
+by scope and address, and only the distinct pairs are bound: the answer is the same for every sample of a scope.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Array, Mode, Module, ModuleKind, Process, Profile, SampleBatch, Thread
+from .index import KERNEL_HALF, SpaceIndex
+from .replay import Replay, replay
+
+__all__ = ["Binder", "bias_of", "binder_of", "place"]
+
+_ADDRESSES = (1 << 64) - 1
+
+
+class Binder:
+    """Address spaces over time of one profile.
+
+    ``processes`` and ``threads`` are tables of lives. A *mapping* is a row of ``mapping_module`` (int64, row of the
+    profile's modules) and ``mapping_bias`` (uint64): module address = address - bias.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.modules = profile.modules
+
+        def cut(module: int, start: int, end: int, offset: int) -> list[tuple[int, int, int]]:
+            return place(profile.modules[module], start, end, offset)
+
+        done = replay(profile.timeline, cut)
+        for pid, tid in sorted(profile.seen_threads):
+            done.thread(pid, tid)
+        self.processes: list[Process] = done.processes
+        self.threads: list[Thread] = done.threads
+        self.mapping_module = np.array(done.mapping_module, np.int64)
+        self.mapping_bias = np.array(done.mapping_bias, np.uint64)
+        self._times = done.times
+        self._index_epochs(done)
+        self._index_threads(done)
+        pieces = list(zip(*done.pieces, strict=True)) or [()] * 6
+        kinds = (np.int64, np.uint64, np.uint64, np.int64, np.int64, np.int64)
+        self._index = SpaceIndex(*(np.array(p, k) for p, k in zip(pieces, kinds, strict=True)))
+
+    def _index_epochs(self, done: Replay) -> None:
+        bits = self._moment_bits = np.int64(len(self._times).bit_length())
+        epochs = sorted(done.epochs, key=lambda e: (e.pid, e.first))
+        self._pids = np.unique(np.array([e.pid for e in epochs], np.int64))
+        rank = np.searchsorted(self._pids, np.array([e.pid for e in epochs], np.int64))
+        self._epoch_key = (rank << bits) | np.array([e.first for e in epochs], np.int64)
+        # Row 0 is nobody's epoch: a pid that nothing is known of.
+        self._epoch_process = np.array([-1, *(e.process for e in epochs)], np.int64)
+        self._epoch_space = np.array([-1, *(e.space for e in epochs)], np.int64)
+        self._epoch_moment = np.array([0, *(e.moment for e in epochs)], np.int64)
+        self._kernel_moment = np.array([0, *done.kernel_changes], np.int64)
+
+    def _index_threads(self, done: Replay) -> None:
+        key = [(t.process, t.tid, first) for t, first in zip(done.threads, done.thread_first, strict=True)]
+        order = sorted(range(len(key)), key=key.__getitem__)
+        self._thread_keys = np.array([key[i] for i in order], np.int64).reshape(-1, 3)
+        self._thread_rows = np.array(order, np.int64)
+
+    # -- samples
+
+    def moments(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64: how many changes had happened at each time, those at the same time included."""
+        return np.searchsorted(self._times, time, side="right")
+
+    def scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
+        """int64 scope of each sample. Samples inside a guest get a scope in which nothing is mapped."""
+        moment = self.moments(batch.time)
+        pid = batch.pid.astype(np.int64)
+        epoch = np.zeros(len(batch), np.int64)
+        if len(self._pids):
+            rank = np.minimum(np.searchsorted(self._pids, pid), len(self._pids) - 1)
+            found = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")
+            known = (self._pids[rank] == pid) & (found > 0)
+            known &= (self._epoch_key[np.maximum(found, 1) - 1] >> self._moment_bits) == rank
+            epoch = np.where(known, found, 0)
+        kernel = np.searchsorted(self._kernel_moment[1:], moment, side="right")
+        guest = batch.mode >= Mode.GUEST_KERNEL
+        return (epoch * len(self._kernel_moment) + kernel) * 2 + guest
+
+    def process_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 row of the processes table for each scope, -1 unknown."""
+        row: NDArray[np.int64] = self._epoch_process[(scope >> 1) // len(self._kernel_moment)]
+        return row
+
+    def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 row of the threads table for each sample, -1 unknown."""
+        wanted = np.stack([self.process_of(scope), batch.tid.astype(np.int64), self.moments(batch.time)], axis=1)
+        distinct, back = np.unique(wanted[:, :2], axis=0, return_inverse=True)
+        out = np.full(len(batch), -1, np.int64)
+        for i, (process, tid) in enumerate(distinct.tolist()):
+            mine = (self._thread_keys[:, 0] == process) & (self._thread_keys[:, 1] == tid)
+            if mine.any():
+                rows = back.reshape(-1) == i
+                at = np.searchsorted(self._thread_keys[mine, 2], wanted[rows, 2], side="right") - 1
+                out[rows] = self._thread_rows[mine][np.maximum(at, 0)]
+        return out
+
+    # -- addresses
+
+    def find(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """int64 mapping that owns each address in each scope, -1 where nothing is mapped."""
+        epoch, kernel_epoch = np.divmod(scope >> 1, len(self._kernel_moment))
+        kernel = address >= np.uint64(KERNEL_HALF)
+        space = np.where(kernel, 0, self._epoch_space[epoch])
+        moment = np.where(kernel, self._kernel_moment[kernel_epoch], self._epoch_moment[epoch])
+        space = np.where((scope & 1) == 1, -1, space)
+        known = space >= 0
+        if known.all():
+            return self._index.find(space, moment, address)
+        out = np.full(len(address), -1, np.int64)
+        out[known] = self._index.find(space[known], moment[known], address[known])
+        return out
+
+    def locate(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Array]:
+        """(int64 module row or -1, uint64 module address) of each address; unmapped ones keep their own address."""
+        mapping = self.find(scope, address)
+        if len(self.mapping_module) == 0:
+            return mapping, address
+        row = np.maximum(mapping, 0)
+        inside = mapping >= 0
+        module = np.where(inside, self.mapping_module[row], -1)
+        return module, np.where(inside, address - self.mapping_bias[row], address)
+
+
+def binder_of(profile: Profile) -> Binder:
+    """The binder of ``profile``, built at the first call."""
+    found = profile.__dict__.get(_CACHED)
+    if found is None:
+        found = profile.__dict__[_CACHED] = Binder(profile)
+    assert isinstance(found, Binder)
+    return found
+
+
+_CACHED = "_binder"
+
+
+def place(module: Module, start: int, end: int, offset: int) -> list[tuple[int, int, int]]:
+    """A mapping of ``module`` as ``(start, end, bias)`` pieces: module address = address - bias (modulo 2**64).
+
+    A mapping of a file is cut where another executable segment takes over, since each has its own distance between file
+    offset and link address.
+    """
+    if module.kind is not ModuleKind.FILE or not module.segments:
+        return [(start, end, bias_of(module, start, offset))]
+    length = end - start
+    inside = [s for s in module.segments if s.offset < offset + length and s.offset + s.size > offset & ~0xFFF]
+    code = sorted((s for s in inside if s.executable), key=lambda s: s.offset) or inside[:1]
+    if not code:
+        return [(start, end, bias_of(module, start, offset))]
+    pieces = []
+    for i, s in enumerate(code):
+        lo = start if i == 0 else start + max(0, s.offset - offset)
+        hi = end if i + 1 == len(code) else start + code[i + 1].offset - offset
+        if lo < hi:
+            pieces.append((lo, hi, (start - offset + s.offset - s.address) & _ADDRESSES))
+    return pieces
+
+
+def bias_of(module: Module, start: int, offset: int) -> int:
+    """What to subtract for one bias over the whole mapping: address - bias is the offset in the file (binaries), the
+    distance from ``_text`` (kernel) or from the start (kernel modules, vdso), or the address itself (no file)."""
+    match module.kind:
+        case ModuleKind.FILE:
+            return (start - offset) & _ADDRESSES
+        case ModuleKind.KERNEL:
+            linked = min((s.address for s in module.segments if s.executable), default=0)
+            return ((offset or start) - linked) & _ADDRESSES
+        case ModuleKind.ANONYMOUS:
+            return 0
+        case _:
+            return start & _ADDRESSES

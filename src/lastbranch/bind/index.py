@@ -1,0 +1,116 @@
+"""Lookup of (address space, moment, address) in many at once.
+
+Input are *pieces*: rectangles of addresses by moments, of one space each, that never overlap. All bounds of a space cut
+it into *slabs*; in each slab the pieces follow each other in time (*rows*). A query finds its slab, then the row.
+
+Large queries are sorted and merged with the slabs, because 70 thousand slab starts are found in sorted queries
+faster than 256 thousand queries among the slabs (measured: 23 against 4 to 9 million queries a second).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Array
+
+__all__ = ["KERNEL_HALF", "SpaceIndex"]
+
+KERNEL_HALF = 1 << 63
+"""Addresses from here on belong to the kernel, on every 64-bit system that records branches."""
+
+_CHUNK = 256 * 1024
+_ADDRESS_BITS = 48
+_LOW = np.uint64((1 << _ADDRESS_BITS) - 1)
+
+
+class SpaceIndex:
+    """Disjoint pieces: ``value`` owns addresses ``lo <= a < hi`` of ``space`` at moments ``first <= m < last``.
+
+    ``space`` (0 is the kernel), ``first``, ``last``, ``value`` int64, moments from 0; ``lo``, ``hi`` uint64.
+    """
+
+    def __init__(self, space: Array, lo: Array, hi: Array, first: Array, last: Array, value: Array) -> None:
+        # 48 address bits and 16 of space fit one word; more of either goes through ranks of the bounds.
+        edges = np.concatenate([lo, hi - np.uint64(1)]) if len(lo) else np.empty(0, np.uint64)
+        narrow = len(space) == 0 or int(space.max()) < 1 << 16
+        narrow = narrow and bool(self._canonical(np.concatenate([space, space]) == 0, edges).all())
+        self._bounds = None if narrow else np.unique(np.concatenate([lo, hi]))
+        start_key = self._key(space, lo)
+        end_key = self._key(space, hi - np.uint64(1)) + np.uint64(1) if narrow else self._key(space, hi)
+        self._slabs: NDArray[np.uint64] = np.unique(np.concatenate([start_key, end_key]))
+        one = np.searchsorted(self._slabs, start_key)
+        past = np.searchsorted(self._slabs, end_key)
+        count = past - one
+        slab = np.repeat(one - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        self._moment_bits = np.uint64(max(1, int(first.max()).bit_length() + 1) if len(first) else 1)
+        key = (slab.astype(np.uint64) << self._moment_bits) | np.repeat(first, count).astype(np.uint64)
+        order = np.argsort(key)
+        self._rows: NDArray[np.uint64] = key[order]
+        self._row_last = np.repeat(last, count)[order]
+        self._row_value = np.repeat(value, count)[order]
+
+    def find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:
+        """Value that owns each (space int64, moment int64, address uint64), -1 where none does. Same shape as given."""
+        out = np.full(len(address), -1, np.int64)
+        if len(self._rows) == 0:
+            return out
+        for lo in range(0, len(address), _CHUNK):
+            part = slice(lo, lo + _CHUNK)
+            out[part] = self._find(space[part], moment[part], address[part])
+        return out
+
+    def _find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:
+        key = self._key(space, address)
+        slab = self._slab_of(key)
+        row = self._row_of(slab, moment)
+        found = (row >= 0) & (slab >= 0)
+        row = np.maximum(row, 0)
+        found &= (self._rows[row] >> self._moment_bits).astype(np.int64) == slab
+        found &= moment < self._row_last[row]
+        if self._bounds is None:
+            found &= self._canonical(space == 0, address)
+        return np.where(found, self._row_value[row], -1)
+
+    def _key(self, space: Array, address: Array) -> NDArray[np.uint64]:
+        if self._bounds is None:
+            return (space.astype(np.uint64) << np.uint64(_ADDRESS_BITS)) | (address & _LOW)
+        rank = np.searchsorted(self._bounds, address, side="right").astype(np.uint64)
+        return (space.astype(np.uint64) << np.uint64(32)) | rank
+
+    @staticmethod
+    def _canonical(kernel: Array, address: Array) -> NDArray[np.bool_]:
+        top = address >> np.uint64(_ADDRESS_BITS)
+        return np.asarray(np.where(kernel, top == np.uint64(0xFFFF), top == np.uint64(0)))
+
+    def _slab_of(self, key: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Last slab that starts at or before each key; -1 before the first."""
+        if len(key) < len(self._slabs):
+            return np.searchsorted(self._slabs, key, side="right") - 1
+        order = np.argsort(key)
+        starts = np.searchsorted(key[order], self._slabs)
+        slab = np.empty(len(key), np.int64)
+        ends = np.append(starts, len(key))
+        slab[order] = np.repeat(np.arange(-1, len(self._slabs)), np.diff(ends, prepend=0))
+        return slab
+
+    def _row_of(self, slab: NDArray[np.int64], moment: Array) -> NDArray[np.int64]:
+        """Last row that starts at or before (slab, moment), maybe of an earlier slab; -1 before the first."""
+        if len(slab) < len(self._slabs):
+            return self._search_rows(slab, moment)
+        # One search for each slab at the earliest moment, then only slabs that change after it need their own.
+        first, final = int(moment.min()), int(moment.max())
+        every = np.arange(len(self._slabs))
+        at_first = self._search_rows(every, np.full(len(every), first))
+        row = at_first[slab]
+        if first != final:
+            moving = at_first != self._search_rows(every, np.full(len(every), final))
+            again = moving[slab]
+            row[again] = self._search_rows(slab[again], moment[again])
+        return row
+
+    def _search_rows(self, slab: Array, moment: Array) -> NDArray[np.int64]:
+        key = (np.maximum(slab, 0).astype(np.uint64) << self._moment_bits) | np.minimum(
+            moment, (1 << int(self._moment_bits)) - 1
+        ).astype(np.uint64)
+        return np.searchsorted(self._rows, key, side="right") - 1

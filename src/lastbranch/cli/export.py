@@ -1,0 +1,44 @@
+"""``lastbranch export``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from .options import Capture, capture_options, filter_options
+
+
+@click.command()
+@capture_options
+@filter_options
+@click.option("--to", "name", required=True, type=click.Choice(["counts", "brstack"]), help="What to write.")
+@click.option("-o", "--output", metavar="OUT", help="File to write; standard output without it.")
+def command(capture: Capture, make_filter: Any, name: str, output: str | None) -> int:
+    """Write a capture in another form.
+
+    counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
+
+    OUT appears when it is complete: a file of that name stays as it is until then.
+    """
+    from ..export import exporter
+
+    profile = capture.open()
+    chosen = make_filter(profile)
+    export = exporter(name)
+    if output is None:
+        notes = export(profile, sys.stdout.buffer, chosen)
+        sys.stdout.buffer.flush()
+        return capture.finish(profile, notes)
+    part = f"{output}.part{os.getpid()}"
+    try:
+        with open(part, "xb") as out:
+            notes = export(profile, out, chosen)
+        os.replace(part, output)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+    return capture.finish(profile, notes)

@@ -1,0 +1,152 @@
+"""Options that verbs share, and the capture that they open."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..model import Profile, SampleFilter
+
+__all__ = ["Capture", "capture_options", "filter_options", "table_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Capture:
+    """The FILE argument with its options. `open` reads it; `finish` ends the verb with the right exit code."""
+
+    path: str
+    symfs: str | None
+    progress: bool
+
+    def open(self) -> Profile:
+        from ..opening import open_profile
+        from .progress import index_progress
+
+        with index_progress(self.progress) as progress:
+            return open_profile(self.path, symfs=self.symfs, progress=progress)
+
+    def finish(self, profile: Profile, notes: list[str] | None = None) -> int:
+        """Tell ``notes`` and damage on standard error. 1 if there is damage, else 0."""
+        from ..model import visible
+
+        for note in notes or []:
+            click.echo(f"note: {visible(note)}", err=True)
+        for damage in profile.damage[:_DAMAGE_SHOWN]:
+            click.echo(f"warning: {visible(f'{profile.name}: {damage}')}", err=True)
+        if len(profile.damage) > _DAMAGE_SHOWN:
+            click.echo(f"warning: {len(profile.damage) - _DAMAGE_SHOWN} more; `lastbranch verify` lists them", err=True)
+        return 1 if profile.damage else 0
+
+
+_DAMAGE_SHOWN = 5
+
+
+def capture_options(function: _Command) -> _Command:
+    """FILE, --symfs and --no-progress, as one `Capture` argument."""
+
+    @click.argument("path", metavar="FILE")
+    @click.option("--symfs", metavar="DIR", help="Look for the capture's binaries at DIR + their full path.")
+    @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+    @functools.wraps(function)
+    def wrapped(path: str, symfs: str | None, no_progress: bool, **rest: Any) -> Any:
+        return function(capture=Capture(path, symfs, not no_progress), **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def table_options(function: _Command) -> _Command:
+    """--format and --limit."""
+
+    @click.option(
+        "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+        help="How to print.",
+    )  # fmt: skip
+    @click.option(
+        "--limit", type=click.IntRange(min=0), help="Rows to print; 0 is all. [default: 20 in a table, else all]"
+    )
+    @functools.wraps(function)
+    def wrapped(limit: int | None, form: str, **rest: Any) -> Any:
+        return function(form=form, limit=(20 if form == "table" else 0) if limit is None else limit, **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def filter_options(function: _Command) -> _Command:
+    """--pid, --tid, --module, --event and --time, as one ``make_filter`` argument: profile -> filter."""
+
+    @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
+    @click.option("--tid", type=int, multiple=True, help="Only this thread id (again for more).")
+    @click.option(
+        "--module", multiple=True, metavar="NAME", help="Only this module: path, last part of it, or pattern with *."
+    )
+    @click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number.")
+    @click.option(
+        "--time", metavar="FROM..TO", help="Only these seconds since the first sample; either may be missing."
+    )
+    @functools.wraps(function)
+    def wrapped(
+        pid: tuple[int, ...], tid: tuple[int, ...], module: tuple[str, ...], event: tuple[str, ...], time: str | None,
+        **rest: Any,
+    ) -> Any:  # fmt: skip
+        def make(profile: Profile) -> SampleFilter | None:
+            from ..model import SampleFilter
+
+            first, last = _time_range(profile, time) if time else (None, None)
+            made = SampleFilter(
+                pids=frozenset(pid),
+                tids=frozenset(tid),
+                events=frozenset(_event_row(profile, e) for e in event),
+                first=first,
+                last=last,
+                modules=frozenset(row for m in module for row in _module_rows(profile, m)),
+            )
+            return made or None
+
+        return function(make_filter=make, **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _event_row(profile: Profile, wanted: str) -> int:
+    names = [e.name for e in profile.events]
+    if wanted in names:
+        return names.index(wanted)
+    if wanted.isdigit() and int(wanted) < len(names):
+        return int(wanted)
+    raise click.BadParameter(f"no event {wanted!r}; there are: {', '.join(names)}", param_hint="--event")
+
+
+def _module_rows(profile: Profile, wanted: str) -> list[int]:
+    from fnmatch import fnmatchcase
+
+    rows = [
+        i for i, m in enumerate(profile.modules)
+        if wanted in (m.name, m.short) or fnmatchcase(m.name, wanted) or fnmatchcase(m.short, wanted)
+    ]  # fmt: skip
+    if not rows:
+        raise click.BadParameter(f"no module is called {wanted!r}", param_hint="--module")
+    return rows
+
+
+def _time_range(profile: Profile, text: str) -> tuple[int | None, int | None]:
+    """Clock ticks for ``FROM..TO`` in seconds since the first sample, without going through floats."""
+    from decimal import Decimal, InvalidOperation
+
+    if not profile.clock.has_time:
+        raise click.BadParameter("the capture has no time stamps", param_hint="--time")
+    start, dots, end = text.partition("..")
+    if not dots:
+        raise click.BadParameter(f"{text!r} is not FROM..TO, for example 0.5..2", param_hint="--time")
+    zero = profile.first_time or 0
+    try:
+        ticks = [zero + int(Decimal(part) * profile.clock.frequency) if part else None for part in (start, end)]
+    except InvalidOperation:
+        raise click.BadParameter(f"{text!r} is not two numbers of seconds", param_hint="--time") from None
+    return ticks[0], ticks[1]

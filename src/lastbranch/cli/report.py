@@ -1,0 +1,65 @@
+"""``lastbranch report``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from .options import Capture, capture_options, filter_options, table_options
+from .output import Cell, print_rows, share
+
+if TYPE_CHECKING:
+    from ..analysis import Key
+    from ..model import Profile
+
+
+@click.command()
+@capture_options
+@filter_options
+@table_options
+@click.option(
+    "--by",
+    type=click.Choice(["process", "thread", "module"]),
+    default="process",
+    show_default=True,
+    help="What a row is.",
+)
+def command(capture: Capture, make_filter: Any, form: str, limit: int, by: str) -> int:
+    """Where the samples fell: one row for each event and process, thread or module."""
+    from ..analysis import weights
+
+    profile = capture.open()
+    table = weights(profile, cast("Key", by), sample_filter=make_filter(profile))
+    totals = [[0, 0, 0] for _ in profile.events]
+    columns = [
+        c.tolist() for c in (table.event, table.key, table.samples, table.period, table.has_period, table.entries)
+    ]
+    for event, _, samples, period, _, entries in zip(*columns, strict=True):
+        for i, value in enumerate((samples, period, entries)):
+            totals[event][i] += value
+    rows: list[list[Cell]] = []
+    for event, key, samples, period, has_period, entries in list(zip(*columns, strict=True))[: limit or None]:
+        all_samples, all_period, all_entries = totals[event]
+        rows.append(
+            [profile.events[event].name, *_names(profile, by, key), samples, share(samples, all_samples)]
+            + ([period, share(period, all_period)] if has_period else [None, None])
+            + [entries, share(entries, all_entries)]
+        )
+    names = ["event", *_COLUMNS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
+    print_rows(names, rows, form)
+    return capture.finish(profile)
+
+
+_COLUMNS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}
+
+
+def _names(profile: Profile, by: str, row: int) -> list[Cell]:
+    if row < 0:
+        return [*[None] * (len(_COLUMNS[by]) - 1), "[unknown]"]
+    if by == "process":
+        return [profile.processes[row].pid, profile.processes[row].name]
+    if by == "thread":
+        thread = profile.threads[row]
+        return [profile.processes[thread.process].pid, thread.tid, thread.name]
+    return [profile.modules[row].name]

@@ -1,0 +1,26 @@
+"""``lastbranch verify``."""
+
+from __future__ import annotations
+
+import click
+
+from .options import Capture, capture_options
+from .output import print_rows
+
+
+@click.command()
+@capture_options
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
+def command(capture: Capture, form: str) -> int:
+    """Walk everything in a capture and say what is damaged. Exit code 1 if anything is."""
+    profile = capture.open()
+    samples = entries = 0
+    for batch in profile.batches():
+        samples += len(batch)
+        entries += batch.entries
+    rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in profile.damage]
+    if rows or form != "table":
+        print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form)
+    records = sum(profile.records.values())
+    click.echo(f"{records} records, {samples} samples, {entries} branch entries, {len(rows)} damaged places", err=True)
+    return 1 if rows else 0

@@ -1,0 +1,65 @@
+"""``--to counts``: branch and range counts as text, one line each.
+
+    R module start end count
+    B from_module from to_module to count mispredicted
+
+Addresses are hex without prefix; lines are sorted by kind, module and address. ``-`` is no module: the
+addresses of such a line are absolute. Blanks, control characters and backslashes in names are ``\\xNN``.
+"""
+
+from __future__ import annotations
+
+from typing import IO
+
+import numpy as np
+
+from ..analysis import count_stacks, merge_processes, why_no_ranges
+from ..analysis.pairs import group
+from ..model import Array, ModuleKind, Profile, SampleFilter, word
+
+__all__ = ["export"]
+
+
+def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None = None) -> list[str]:
+    """Write the counts of ``profile``; returns what a user should be told.
+
+    Raises `NotRecordedError` where there are no branch stacks. Where ranges do not exist there are only B lines.
+    """
+    no_ranges = why_no_ranges(profile, sample_filter)
+    counted = count_stacks(profile, ranges=no_ranges is None, details=False, sample_filter=sample_filter)
+    names, word = _module_words(profile)
+    notes = _missing(profile, set(counted.branches.a_module.tolist()) | set(counted.branches.b_module.tolist()))
+    if counted.ranges is None:
+        notes.append(f"no R lines: {no_ranges}")
+    else:
+        (module, start, _, end), (count, _, _) = merge_processes(counted.ranges)
+        (module, start, end), (count,) = group([word[module], start, end], [count], [np.add])
+        out.writelines(
+            b"R %s %x %x %d\n" % (names[m], a, b, n)
+            for m, a, b, n in zip(module.tolist(), start.tolist(), end.tolist(), count.tolist(), strict=True)
+        )
+        broken = {reason: n for reason, n in counted.broken.items() if n}
+        if broken:
+            notes.append("not ranges: " + ", ".join(f"{n} {reason}" for reason, n in broken.items()))
+    (fm, f, tm, t), (count, mispredicted, _) = merge_processes(counted.branches)
+    (fm, f, tm, t), (count, mispredicted) = group([word[fm], f, word[tm], t], [count, mispredicted], [np.add] * 2)
+    columns = [c.tolist() for c in (fm, f, tm, t, count, mispredicted)]
+    out.writelines(
+        b"B %s %x %s %x %d %d\n" % (names[a], f_, names[b], t_, n, m)
+        for a, f_, b, t_, n, m in zip(*columns, strict=True)
+    )
+    return notes
+
+
+def _module_words(profile: Profile) -> tuple[list[bytes], Array]:
+    """Sorted names, and for each row of the modules table (and -1, last) its index in them."""
+    words = ["-" if m.kind is ModuleKind.ANONYMOUS else word(m.name) for m in profile.modules] + ["-"]
+    names = sorted(set(words))
+    rank = {name: i for i, name in enumerate(names)}
+    return [n.encode() for n in names], np.array([rank[w] for w in words], np.int64)
+
+
+def _missing(profile: Profile, used: set[int]) -> list[str]:
+    """A note for each module with counts whose addresses are file offsets because its binary is not at hand."""
+    rows = sorted(m for m in used if m >= 0 and profile.modules[m].missing)
+    return [f"{word(profile.modules[m].name)}: offsets, binary {profile.modules[m].missing}" for m in rows]

@@ -1,0 +1,107 @@
+"""perf_event_attr: how one event was programmed, and the record layout that follows from it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from ...errors import FormatError
+from ...model import Event
+from .layout import ATTR_FIELDS, ATTR_FLAGS, SAMPLE
+
+__all__ = ["Attr", "event_of", "parse_attr"]
+
+_SIZE_MIN = 64
+_OFFSETS: dict[str, tuple[int, str]] = {}
+_at = 0
+for _name, _code in ATTR_FIELDS:
+    _OFFSETS[_name] = (_at, _code)
+    _at += struct.calcsize("=" + _code)
+_KNOWN_SIZE = _at
+
+
+@dataclass(slots=True)
+class Attr:
+    """One attribute: ``fields`` by name (0 where the recorder's structure was shorter), and the ids of its counters."""
+
+    fields: dict[str, int]
+    ids: tuple[int, ...] = ()
+    name: str = ""
+    extra: bytes = b""
+    """Bytes of a later kernel's structure, beyond what is known."""
+    flags: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def sample_type(self) -> int:
+        return self.fields["sample_type"]
+
+    @property
+    def layout_key(self) -> tuple[int, ...]:
+        """Attributes with equal keys have equal sample layouts."""
+        names = ("sample_type", "read_format", "branch_sample_type", "sample_regs_user", "sample_regs_intr")
+        return tuple(self.fields[n] for n in names)
+
+
+def parse_attr(data: bytes, offset: int, order: str, file: str) -> Attr:
+    """The attribute at the start of ``data``; ``offset`` is where that stands in ``file``, ``order`` ``<`` or ``>``.
+
+    Its own ``size`` field tells how much of it there is: any size from 64 is read, unknown later fields are kept.
+    Raises `FormatError` for a structure that is cut short or smaller than the first one ever.
+    """
+    if len(data) < _SIZE_MIN:
+        raise FormatError("event attribute is cut short", file=file, offset=offset, field="size", value=len(data))
+    size = struct.unpack_from(order + "I", data, 4)[0] or _SIZE_MIN
+    if size < _SIZE_MIN or size > len(data):
+        raise FormatError("event attribute of impossible size", file=file, offset=offset + 4, field="size", value=size)
+    fields = dict.fromkeys(_OFFSETS, 0)
+    for name, (at, code) in _OFFSETS.items():
+        if at + struct.calcsize("=" + code) <= size:
+            fields[name] = struct.unpack_from(order + code, data, at)[0]
+    if order == ">":  # C bit fields are laid out from the top there
+        fields["flags"] = int(f"{fields['flags']:064b}"[::-1], 2)
+    flags = frozenset(name for bit, name in enumerate(ATTR_FLAGS) if fields["flags"] >> bit & 1)
+    return Attr(fields, extra=data[_KNOWN_SIZE:size], flags=flags)
+
+
+_HARDWARE = (
+    "cycles", "instructions", "cache-references", "cache-misses", "branches", "branch-misses", "bus-cycles",
+    "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles",
+)  # fmt: skip
+_SOFTWARE = (
+    "cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations", "minor-faults", "major-faults",
+    "alignment-faults", "emulation-faults", "dummy", "bpf-output", "cgroup-switches",
+)  # fmt: skip
+_CACHE = ("L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node")
+_CACHE_OP = ("load", "store", "prefetch")
+
+
+def _default_name(fields: dict[str, int]) -> str:
+    """perf's name of an event that the file gives no name for."""
+    kind, config = fields["type"], fields["config"]
+    if kind == 0 and config < len(_HARDWARE):
+        return _HARDWARE[config]
+    if kind == 1 and config < len(_SOFTWARE):
+        return _SOFTWARE[config]
+    if kind == 2:
+        return f"tracepoint:{config}"
+    if kind == 3 and config & 0xFF < len(_CACHE) and config >> 8 & 0xFF < len(_CACHE_OP):
+        suffix = "-misses" if config >> 16 & 0xFF else "s"
+        return f"{_CACHE[config & 0xFF]}-{_CACHE_OP[config >> 8 & 0xFF]}{suffix}"
+    return f"r{config:x}" if kind == 4 else f"type{kind}:{config:#x}"
+
+
+def event_of(attr: Attr) -> Event:
+    """The row of the events table for ``attr``."""
+    f, frequency = attr.fields, "freq" in attr.flags
+    stacks = bool(attr.sample_type & SAMPLE.BRANCH_STACK)
+    return Event(
+        name=attr.name or _default_name(f),
+        period=0 if frequency else f["sample_period"],
+        frequency=f["sample_period"] if frequency else 0,
+        branch_select=f["branch_sample_type"] if stacks else None,
+        branch_select_kind="perf",
+        has_callchain=bool(attr.sample_type & SAMPLE.CALLCHAIN),
+        has_period=bool(attr.sample_type & SAMPLE.PERIOD),
+        programming=dict(f),
+        ids=attr.ids,
+    )

@@ -1,0 +1,237 @@
+"""Header features: what a perf.data file says about the machine and the recording. Decoded by table, kept raw else."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from ...errors import Damage
+from ...model import Cpu, Node
+from .state import State
+
+__all__ = ["decode_feature", "feature_name"]
+
+from .layout import FEATURES
+
+_FIRST_SIMPLEPERF = 128
+_SIMPLEPERF = ("SIMPLEPERF_FILE", "SIMPLEPERF_META_INFO", "SIMPLEPERF_DEBUG_UNWIND", "SIMPLEPERF_DEBUG_UNWIND_FILE",
+               "SIMPLEPERF_FILE2", "SIMPLEPERF_ETM_BRANCH_LIST", "SIMPLEPERF_INIT_MAP")  # fmt: skip
+
+
+def feature_name(number: int) -> str:
+    """Name of feature bit ``number``; ``FEATURE_n`` for one that is not known."""
+    if number < len(FEATURES):
+        return FEATURES[number]
+    known = number - _FIRST_SIMPLEPERF
+    return _SIMPLEPERF[known] if 0 <= known < len(_SIMPLEPERF) else f"FEATURE_{number}"
+
+
+class _Reader:
+    """Values one after the other; `struct.error` past the end."""
+
+    def __init__(self, data: bytes, order: str) -> None:
+        self.data, self.order, self.at = data, order, 0
+
+    def take(self, code: str) -> int:
+        value: int = struct.unpack_from(self.order + code, self.data, self.at)[0]
+        self.at += struct.calcsize("=" + code)
+        return value
+
+    def text(self) -> str:
+        """u32 length, then that many bytes with a NUL somewhere in them."""
+        length = self.take("I")
+        if length > len(self.data) - self.at:
+            raise struct.error(f"string of {length} bytes with {len(self.data) - self.at} left")
+        value = self.data[self.at : self.at + length]
+        self.at += length
+        return value.split(b"\0")[0].decode("utf-8", "replace")
+
+    def count(self, least: int) -> int:
+        """u32 count of items that take ``least`` bytes or more each."""
+        n = self.take("I")
+        if n * least > len(self.data) - self.at:
+            raise struct.error(f"count {n} does not fit in {len(self.data) - self.at} bytes")
+        return n
+
+    @property
+    def more(self) -> bool:
+        return self.at < len(self.data)
+
+
+def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
+    """Put feature ``number`` where it belongs; damaged ones are kept raw and noted."""
+    name = feature_name(number)
+    state.features[name] = data
+    decode = _DECODERS.get(name)
+    if decode is None:
+        if name not in _EMPTY:
+            state.profile.raw_features[name] = data
+        return
+    try:
+        decode(state, _Reader(data, state.order))
+    except (struct.error, ValueError, UnicodeDecodeError) as error:
+        state.profile.raw_features[name] = data
+        state.profile.damage.append(Damage(f"header feature {name} is damaged: {error}", offset))
+
+
+_EMPTY = {"BRANCH_STACK", "AUXTRACE", "STAT"}  # bits that only say that something is there
+
+
+def _text_to(attribute: str) -> Callable[[State, _Reader], None]:
+    def decode(state: State, r: _Reader) -> None:
+        setattr(state.profile.machine, attribute, r.text())
+
+    return decode
+
+
+def _version(state: State, r: _Reader) -> None:
+    state.profile.header["perf version"] = r.text()
+
+
+def _cpus(state: State, r: _Reader) -> None:
+    machine = state.profile.machine
+    machine.cpus_available, machine.cpus_online = r.take("I"), r.take("I")
+
+
+def _memory(state: State, r: _Reader) -> None:
+    state.profile.machine.memory = r.take("Q") * 1024
+
+
+def _command_line(state: State, r: _Reader) -> None:
+    state.profile.header["command line"] = " ".join(r.text() for _ in range(r.count(4)))
+
+
+def _event_desc(state: State, r: _Reader) -> None:
+    """Names and ids of events: u32 events, u32 attribute size, then attribute, u32 ids, name, ids."""
+    events, size = r.take("I"), r.take("I")
+    for _ in range(events):
+        r.at += size
+        ids, name = r.take("I"), r.text()
+        if ids * 8 > len(r.data) - r.at:
+            raise struct.error(f"{ids} ids do not fit")
+        state.event_names.append((tuple(r.take("Q") for _ in range(ids)), name))
+
+
+def _cpu_topology(state: State, r: _Reader) -> None:
+    """Lists of siblings as text, then core and package of each processor, then (newer) lists of dies and each's die."""
+    for _ in range(2):
+        for _ in range(r.count(4)):
+            r.text()
+    n = state.profile.machine.cpus_available
+    if n * 8 > len(r.data) - r.at:
+        return  # older files stop here
+    pairs = [(r.take("i"), r.take("i")) for _ in range(n)]
+    dies = [-1] * n
+    if r.more:
+        for _ in range(r.count(4)):
+            r.text()
+        if n * 4 <= len(r.data) - r.at:
+            dies = [r.take("i") for _ in range(n)]
+    nodes = {c: node.index for node in state.profile.machine.nodes for c in node.cpus}
+    state.profile.machine.cpus = [
+        Cpu(i, core, die, package, nodes.get(i, -1), online=core != -1)
+        for i, ((core, package), die) in enumerate(zip(pairs, dies, strict=True))
+    ]
+
+
+def _numa(state: State, r: _Reader) -> None:
+    machine = state.profile.machine
+    for _ in range(r.count(24)):
+        index, total, free, cpus = r.take("I"), r.take("Q"), r.take("Q"), _cpu_list(r.text())
+        machine.nodes.append(Node(index, cpus, total * 1024, free * 1024))
+    where = {c: node.index for node in machine.nodes for c in node.cpus}
+    machine.cpus = [Cpu(c.index, c.core, c.die, c.package, where.get(c.index, -1), c.online) for c in machine.cpus]
+
+
+def _cpu_list(text: str) -> tuple[int, ...]:
+    """``0-3,8`` -> (0, 1, 2, 3, 8)."""
+    out: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        lo, _, hi = part.partition("-")
+        if int(hi or lo) - int(lo) > 1 << 20:
+            raise ValueError(f"processor list {text!r}")
+        out.extend(range(int(lo), int(hi or lo) + 1))
+    return tuple(out)
+
+
+def _sample_time(state: State, r: _Reader) -> None:
+    state.profile.header["sample time"] = f"{r.take('Q')} {r.take('Q')}"
+
+
+def _clockid(state: State, r: _Reader) -> None:
+    state.profile.header["clock resolution"] = f"{r.take('Q')} ns"
+
+
+def _clock_data(state: State, r: _Reader) -> None:
+    """u32 version, u32 clock id, u64 wall clock ns, u64 the same instant in that clock."""
+    version, _clock, wall, at = r.take("I"), r.take("I"), r.take("Q"), r.take("Q")
+    if version == 1:
+        state.wall = (at, wall)
+
+
+def _compressed(state: State, r: _Reader) -> None:
+    _version, _kind, level, ratio, _length = (r.take("I") for _ in range(5))
+    state.profile.header["compression"] = f"zstd, level {level}, ratio {ratio}"
+
+
+def _dir_format(state: State, r: _Reader) -> None:
+    state.profile.header["directory format"] = str(r.take("Q"))
+
+
+def _caps(state: State, r: _Reader, pmu: str | None) -> None:
+    caps = {}
+    for _ in range(r.count(8)):
+        name = r.text()
+        caps[name] = r.text()
+    state.profile.machine.pmu_caps[pmu if pmu is not None else r.text()] = caps
+
+
+def _cpu_pmu_caps(state: State, r: _Reader) -> None:
+    _caps(state, r, "cpu")
+
+
+def _pmu_caps(state: State, r: _Reader) -> None:
+    for _ in range(r.count(4)):
+        _caps(state, r, None)
+
+
+def _build_ids(state: State, r: _Reader) -> None:
+    """Records {header, s32 pid, 20 bytes, [size of the id], name}."""
+    while r.at + 8 + 28 <= len(r.data):
+        _type, misc, size = struct.unpack_from(state.order + "IHH", r.data, r.at)
+        if size < 36 or size > len(r.data) - r.at:
+            raise struct.error(f"build id record of {size} bytes with {len(r.data) - r.at} left")
+        state.add_build_id(r.data[r.at + 8 : r.at + size], misc)
+        r.at += size
+
+
+def _meta_info(state: State, r: _Reader) -> None:
+    """simpleperf: pairs of strings, NUL after each."""
+    parts = r.data.rstrip(b"\0").decode("utf-8", "replace").split("\0")
+    for key, value in zip(parts[::2], parts[1::2], strict=False):
+        state.profile.header[key] = value
+
+
+_DECODERS: dict[str, Callable[[State, _Reader], None]] = {
+    "BUILD_ID": _build_ids,
+    "HOSTNAME": _text_to("host"),
+    "OSRELEASE": _text_to("os_release"),
+    "VERSION": _version,
+    "ARCH": _text_to("arch"),
+    "NRCPUS": _cpus,
+    "CPUDESC": _text_to("cpu_description"),
+    "CPUID": _text_to("cpuid"),
+    "TOTAL_MEM": _memory,
+    "CMDLINE": _command_line,
+    "EVENT_DESC": _event_desc,
+    "CPU_TOPOLOGY": _cpu_topology,
+    "NUMA_TOPOLOGY": _numa,
+    "SAMPLE_TIME": _sample_time,
+    "CLOCKID": _clockid,
+    "CLOCK_DATA": _clock_data,
+    "COMPRESSED": _compressed,
+    "DIR_FORMAT": _dir_format,
+    "CPU_PMU_CAPS": _cpu_pmu_caps,
+    "PMU_CAPS": _pmu_caps,
+    "SIMPLEPERF_META_INFO": _meta_info,
+}

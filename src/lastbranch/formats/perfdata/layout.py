@@ -1,0 +1,106 @@
+"""perf.data as declarations: file header, attributes, record types, sample fields, header features.
+
+Names and order are those of the kernel ABI (include/uapi/linux/perf_event.h) and of perf's own format
+(tools/perf/Documentation/perf.data-file-format.txt, tools/perf/util/header.h, tools/lib/perf/include/perf/event.h).
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ATTR_FIELDS", "ATTR_FLAGS", "FEATURES", "HEADER", "MAGIC", "MISC", "RECORDS", "SAMPLE_ID_FIELDS", "READ",
+    "SAMPLE", "PIPE_HEADER_SIZE", "RECORD_HEADER_SIZE", "CONTEXT_MAX", "CONTEXT_USER", "OLD_MAGIC",
+]  # fmt: skip
+
+MAGIC = b"PERFILE2"
+OLD_MAGIC = b"PERFFILE"
+
+HEADER = (  # struct perf_file_header, all u64
+    "size",  # 0x08
+    "attr_size",  # 0x10: one attribute and its section of ids
+    "attrs.offset", "attrs.size",  # 0x18
+    "data.offset", "data.size",  # 0x28
+    "event_types.offset", "event_types.size",  # 0x38: no longer written
+    "features.0", "features.1", "features.2", "features.3",  # 0x48: bitmap
+)  # fmt: skip
+PIPE_HEADER_SIZE = 16
+RECORD_HEADER_SIZE = 8
+
+ATTR_FIELDS = (  # struct perf_event_attr: name, format character of `struct`
+    ("type", "I"), ("size", "I"), ("config", "Q"), ("sample_period", "Q"), ("sample_type", "Q"),  # 0x00
+    ("read_format", "Q"), ("flags", "Q"), ("wakeup_events", "I"), ("bp_type", "I"), ("config1", "Q"),  # 0x20: VER0, 64
+    ("config2", "Q"),  # 0x40: VER1, 72
+    ("branch_sample_type", "Q"),  # 0x48: VER2, 80
+    ("sample_regs_user", "Q"), ("sample_stack_user", "I"), ("clockid", "i"),  # 0x50: VER3, 96
+    ("sample_regs_intr", "Q"),  # 0x60: VER4, 104
+    ("aux_watermark", "I"), ("sample_max_stack", "H"), ("reserved_2", "H"),  # 0x68: VER5, 112
+    ("aux_sample_size", "I"), ("aux_action", "I"),  # 0x70: VER6, 120
+    ("sig_data", "Q"),  # 0x78: VER7, 128
+    ("config3", "Q"),  # 0x80: VER8, 136
+    ("config4", "Q"),  # 0x88: VER9, 144
+)  # fmt: skip
+
+ATTR_FLAGS = (  # bit 0 up of perf_event_attr.flags; precise_ip has two bits
+    "disabled", "inherit", "pinned", "exclusive", "exclude_user", "exclude_kernel", "exclude_hv", "exclude_idle",
+    "mmap", "comm", "freq", "inherit_stat", "enable_on_exec", "task", "watermark", "precise_ip_0", "precise_ip_1",
+    "mmap_data", "sample_id_all", "exclude_host", "exclude_guest", "exclude_callchain_kernel",
+    "exclude_callchain_user", "mmap2", "comm_exec", "use_clockid", "context_switch", "write_backward", "namespaces",
+    "ksymbol", "bpf_event", "aux_output", "cgroup", "text_poke", "build_id", "inherit_thread", "remove_on_exec",
+    "sigtrap", "defer_callchain", "defer_output",
+)  # fmt: skip
+
+RECORDS = {  # perf_event_type, then perf's own from 64
+    1: "MMAP", 2: "LOST", 3: "COMM", 4: "EXIT", 5: "THROTTLE", 6: "UNTHROTTLE", 7: "FORK", 8: "READ", 9: "SAMPLE",
+    10: "MMAP2", 11: "AUX", 12: "ITRACE_START", 13: "LOST_SAMPLES", 14: "SWITCH", 15: "SWITCH_CPU_WIDE",
+    16: "NAMESPACES", 17: "KSYMBOL", 18: "BPF_EVENT", 19: "CGROUP", 20: "TEXT_POKE", 21: "AUX_OUTPUT_HW_ID",
+    22: "CALLCHAIN_DEFERRED",
+    64: "HEADER_ATTR", 65: "HEADER_EVENT_TYPE", 66: "HEADER_TRACING_DATA", 67: "HEADER_BUILD_ID",
+    68: "FINISHED_ROUND", 69: "ID_INDEX", 70: "AUXTRACE_INFO", 71: "AUXTRACE", 72: "AUXTRACE_ERROR",
+    73: "THREAD_MAP", 74: "CPU_MAP", 75: "STAT_CONFIG", 76: "STAT", 77: "STAT_ROUND", 78: "EVENT_UPDATE",
+    79: "TIME_CONV", 80: "HEADER_FEATURE", 81: "COMPRESSED", 82: "FINISHED_INIT", 83: "COMPRESSED2",
+    84: "BPF_METADATA", 85: "SCHEDSTAT_CPU", 86: "SCHEDSTAT_DOMAIN",
+}  # fmt: skip
+
+
+class MISC:
+    """Bits of perf_event_header.misc."""
+
+    CPUMODE_MASK = 7
+    MMAP_DATA = COMM_EXEC = FORK_EXEC = SWITCH_OUT = 1 << 13
+    MMAP_BUILD_ID = SWITCH_OUT_PREEMPT = 1 << 14
+    BUILD_ID_SIZE = 1 << 15
+
+
+class SAMPLE:
+    """Bits of perf_event_attr.sample_type (PERF_SAMPLE_*)."""
+
+    (
+        IP, TID, TIME, ADDR, READ, CALLCHAIN, ID, CPU, PERIOD, STREAM_ID, RAW, BRANCH_STACK, REGS_USER, STACK_USER,
+        WEIGHT, DATA_SRC, IDENTIFIER, TRANSACTION, REGS_INTR, PHYS_ADDR, AUX, CGROUP, DATA_PAGE_SIZE, CODE_PAGE_SIZE,
+        WEIGHT_STRUCT,
+    ) = (1 << bit for bit in range(25))  # fmt: skip
+
+
+SAMPLE_ID_FIELDS = (  # trailer of other records where sample_id_all is on, in this order
+    (SAMPLE.TID, "tid"), (SAMPLE.TIME, "time"), (SAMPLE.ID, "id"), (SAMPLE.STREAM_ID, "stream_id"),
+    (SAMPLE.CPU, "cpu"), (SAMPLE.IDENTIFIER, "identifier"),
+)  # fmt: skip
+
+
+class READ:
+    """Bits of perf_event_attr.read_format (PERF_FORMAT_*)."""
+
+    TOTAL_TIME_ENABLED, TOTAL_TIME_RUNNING, ID, GROUP, LOST = (1 << bit for bit in range(5))
+
+
+CONTEXT_MAX = (1 << 64) - 4095
+"""Call chain values from here on are markers (PERF_CONTEXT_MAX), not addresses."""
+CONTEXT_USER = (1 << 64) - 512
+"""PERF_CONTEXT_USER: user frames follow."""
+
+FEATURES = (  # HEADER_* of tools/perf/util/header.h: bit number = position, from 1
+    "RESERVED", "TRACING_DATA", "BUILD_ID", "HOSTNAME", "OSRELEASE", "VERSION", "ARCH", "NRCPUS", "CPUDESC", "CPUID",
+    "TOTAL_MEM", "CMDLINE", "EVENT_DESC", "CPU_TOPOLOGY", "NUMA_TOPOLOGY", "BRANCH_STACK", "PMU_MAPPINGS",
+    "GROUP_DESC", "AUXTRACE", "STAT", "CACHE", "SAMPLE_TIME", "MEM_TOPOLOGY", "CLOCKID", "DIR_FORMAT",
+    "BPF_PROG_INFO", "BPF_BTF", "COMPRESSED", "CPU_PMU_CAPS", "CLOCK_DATA", "HYBRID_TOPOLOGY", "PMU_CAPS",
+    "CPU_DOMAIN_INFO", "E_MACHINE",
+)  # fmt: skip

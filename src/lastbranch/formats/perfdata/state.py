@@ -1,0 +1,78 @@
+"""What is gathered while the records of a perf.data file are read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...model import Module, ModuleKind, Profile
+from .attr import Attr
+from .layout import MISC
+
+__all__ = ["State", "classify"]
+
+_ANONYMOUS = ("//anon", "[heap]", "[stack", "/dev/zero", "/anon_hugepage", "/SYSV", "/memfd:", "[anon", "/dev/ashmem")
+_KERNEL_MODES = (1, 4)
+KALLSYMS = "[kernel.kallsyms]"
+
+
+def classify(name: str, kernel: bool) -> tuple[str, ModuleKind]:
+    """``(module name, kind)`` of a mapping that perf names ``name``."""
+    if kernel:
+        if name.startswith(("[kernel.", "[guest.kernel.")):
+            return name.partition("]")[0] + "]", ModuleKind.KERNEL
+        return name, ModuleKind.KERNEL_MODULE
+    if name in ("[vdso]", "[vsyscall]", "[vdso32]", "[vdsox32]"):
+        return name, ModuleKind.VDSO
+    if not name or name.startswith(_ANONYMOUS):
+        return name or "//anon", ModuleKind.ANONYMOUS
+    return name, ModuleKind.FILE
+
+
+@dataclass(slots=True)
+class State:
+    """The profile under construction, and what only the reader needs."""
+
+    profile: Profile
+    order: str
+    """``<`` or ``>``."""
+    attrs: list[Attr] = field(default_factory=list)
+    attr_of_id: dict[int, int] = field(default_factory=dict)
+    event_names: list[tuple[tuple[int, ...], str]] = field(default_factory=list)
+    features: dict[str, bytes] = field(default_factory=dict)
+    wall: tuple[int, int] | None = None
+    newest_time: int = 0
+    """Newest sample time so far: stands in for records of old files that have none."""
+    _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    _build_ids: dict[str, bytes] = field(default_factory=dict)
+
+    def module(self, name: str, kernel: bool, build_id: bytes = b"") -> int:
+        """Row of the modules table, made if need be. Two build ids under one name are two modules."""
+        short, kind = classify(name, kernel)
+        key = (short, build_id)
+        row = self._modules.get(key)
+        if row is None:
+            row = self._modules[key] = len(self.profile.modules)
+            self.profile.modules.append(Module(short, kind, build_id))
+        return row
+
+    def add_build_id(self, body: bytes, misc: int) -> None:
+        """The body of a build id record: s32 pid, 20 bytes of id, u8 size (if misc says so), 3 unused, name."""
+        size = body[24] if misc & MISC.BUILD_ID_SIZE else 20
+        if size > 20:
+            raise ValueError(f"build id of {size} bytes")
+        build_id = body[4 : 4 + size]
+        name = body[28:].split(b"\0")[0].decode("utf-8", "surrogateescape")
+        kernel = misc & MISC.CPUMODE_MASK in _KERNEL_MODES
+        self._build_ids[classify(name, kernel)[0]] = trim(build_id)
+
+    def finish_modules(self) -> None:
+        """Give modules whose mapping carried no build id the one of the file's table."""
+        for module in self.profile.modules:
+            if not module.build_id:
+                module.build_id = self._build_ids.get(module.name, b"")
+
+
+def trim(build_id: bytes) -> bytes:
+    """A build id without the zeros that pad it to 20 bytes (ids of 8 and 16 bytes exist); never under 8 bytes."""
+    kept = build_id.rstrip(b"\0")
+    return build_id[: next((n for n in (8, 16, 20) if len(kept) <= n), len(build_id))] if kept else b""

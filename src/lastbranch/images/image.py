@@ -1,0 +1,152 @@
+"""What ELF and PE files have in common for a profile: identity, load segments, sections. No symbol names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:  # uuid costs 14 ms to import, and only a PE file with a CodeView record needs it
+    from uuid import UUID
+
+__all__ = ["DebugLink", "Image", "Section", "Segment", "SegmentFlags"]
+
+PAGE = 4096
+"""The smallest page of any processor that Linux runs on, in bytes."""
+
+BUILD_ID_SIZE = 20
+"""Bytes of a build id in perf's records, whatever the linker wrote (``BUILD_ID_SIZE`` in Linux tools/perf)."""
+
+
+class SegmentFlags(IntFlag):
+    """How memory may be used; the values are those of ELF's ``p_flags`` (gABI, figure 7-2)."""
+
+    EXECUTE = 1
+    WRITE = 2
+    READ = 4
+
+    @classmethod
+    def of(cls, word: int, bits: Mapping[int, SegmentFlags]) -> SegmentFlags:
+        """The flags for the ``bits`` that are set in ``word``, a field of the file."""
+        flags = cls(0)
+        for bit, flag in bits.items():
+            flags |= flag if word & bit else cls(0)
+        return flags
+
+
+class DebugLink(NamedTuple):
+    """Where a stripped ELF file's debugging information is: contents of ``.gnu_debuglink`` (GDB manual, 18.3).
+
+    ``name`` is a file name without directory, ``crc`` the CRC-32 of that whole file.
+    """
+
+    name: str
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the file that is loaded: an ELF ``PT_LOAD`` program header, or a PE section.
+
+    ``vaddr`` is a link address (the address before the loader moved the image), ``offset`` counts bytes of the file,
+    both sizes are in bytes. What memory has beyond ``file_size`` is zeros. The range in memory is within the address
+    space of the image's ``bits``; the range in the file may reach past its end (truncated or separate debug files).
+    """
+
+    vaddr: int
+    memory_size: int
+    offset: int
+    file_size: int
+    flags: SegmentFlags
+
+    def holds(self, file_offset: int) -> bool:
+        """Whether the byte of the file at ``file_offset`` is one of the segment's."""
+        return self.offset <= file_offset < self.offset + self.file_size
+
+    def maps(self, file_offset: int, page: int = PAGE) -> bool:
+        """Whether mapping the segment by whole pages of ``page`` bytes makes that byte of the file visible."""
+        first = self.offset - self.offset % page
+        return self.file_size > 0 and first <= file_offset < -(-(self.offset + self.file_size) // page) * page
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section header, as the file says it; sizes may exceed the file.
+
+    ``vaddr`` is a link address (0 for what is not loaded), ``size`` bytes in memory, ``file_size`` bytes at ``offset``
+    of the file (0 for ELF ``SHT_NOBITS`` and PE sections without raw data). ``flags`` is 0 for an ELF section that is
+    not loaded (no ``SHF_ALLOC``).
+    """
+
+    name: str
+    vaddr: int
+    size: int
+    offset: int
+    file_size: int
+    flags: SegmentFlags
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An executable, library, object or core file. All addresses are link addresses.
+
+    ``machine`` is a name such as ``x86_64``, ``i386``, ``aarch64`` or ``arm``, or the header's number in hex.
+    ``kind`` is ``executable``, ``shared object`` (which a position-independent ELF executable is, too),
+    ``relocatable``, ``core``, or a number in hex. ``sections`` is in the file's order, so that its index is the
+    section's number (less one in PE, which counts from 1). ``image_base`` is ELF's base address (gABI, Program
+    Loading: the lowest ``p_vaddr`` truncated to its ``p_align``) or PE's ``ImageBase``; ``entry`` is 0 where there is
+    no entry point.
+
+    Only ELF has ``build_id`` (the ``NT_GNU_BUILD_ID`` note, 1 byte or more) and ``debug_link``; only PE has
+    ``timestamp`` (COFF ``TimeDateStamp``: seconds since 1970, or a hash in reproducible builds), ``checksum``,
+    ``image_size`` (bytes of memory) and the identity of the PDB from the CodeView record, whose older NB10 form has
+    no GUID.
+    """
+
+    format: Literal["elf", "pe"]
+    bits: Literal[32, 64]
+    byte_order: Literal["little", "big"]
+    machine: str
+    kind: str
+    segments: tuple[Segment, ...] = ()
+    sections: tuple[Section, ...] = ()
+    image_base: int = 0
+    entry: int = 0
+    build_id: bytes | None = None
+    debug_link: DebugLink | None = None
+    timestamp: int | None = None
+    checksum: int | None = None
+    image_size: int | None = None
+    pdb_guid: UUID | None = None
+    pdb_age: int | None = None
+    pdb_name: str | None = None
+
+    @property
+    def executable_segments(self) -> tuple[Segment, ...]:
+        """The segments that code is loaded from, in file order."""
+        return tuple(segment for segment in self.segments if segment.flags & SegmentFlags.EXECUTE)
+
+    def link_address(self, file_offset: int) -> int | None:
+        """The link address of the code at ``file_offset`` bytes into the file; ``None`` where nothing is loaded.
+
+        Executable segments are asked first, and in ELF also for the rest of their first and last page: with lld's
+        default layout code begins in the page of the file where read-only data ends, so the offset at which the
+        kernel says it mapped the code lies in the data's segment. Other segments come last. Raises nothing.
+        """
+        code = self.executable_segments
+        found = next((segment for segment in code if segment.holds(file_offset)), None)
+        if found is None and self.format == "elf":
+            found = next((segment for segment in code if segment.maps(file_offset)), None)
+        if found is None:
+            found = next((segment for segment in self.segments if segment.holds(file_offset)), None)
+        return None if found is None else file_offset - found.offset + found.vaddr
+
+
+def same_build_id(a: bytes, b: bytes) -> bool:
+    """Whether two build ids are the same, one of which may come from a perf capture.
+
+    perf pads the 8 or 16 bytes of some linkers with zeros to 20, so both are compared at that length. No id, and
+    perf's form of no id (all zeros), equals nothing.
+    """
+    return any(a) and any(b) and a.ljust(BUILD_ID_SIZE, b"\0") == b.ljust(BUILD_ID_SIZE, b"\0")

@@ -1,0 +1,218 @@
+"""PE files: headers, sections and the identity of the PDB (Microsoft, "PE Format")."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ..model import Source, read_at
+from .image import Image, Section, Segment, SegmentFlags
+from .layout import Layout, Record, Strings, text_of
+from .pe_layout import (
+    CODEVIEW,
+    DATA_DIRECTORY,
+    DEBUG_DIRECTORY,
+    DEBUG_ENTRY,
+    DIRECTORY_ENTRIES,
+    DOS_HEADER,
+    FILE_DLL,
+    FILE_HEADER,
+    MACHINES,
+    OPTIONAL_HEADERS,
+    OPTIONAL_MAGIC,
+    SCN,
+    SECTION_HEADER,
+    STRING_TABLE,
+    SYMBOL_SIZE,
+    TYPE_CODEVIEW,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+__all__ = ["read_pe"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pe:
+    """A file whose headers were read."""
+
+    source: Source
+    bits: Literal[32, 64]
+    file: Record
+    optional: Record
+    sections: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pdb:
+    """What a CodeView record says about the PDB."""
+
+    guid: UUID | None = None
+    age: int | None = None
+    name: str | None = None
+
+
+def read_pe(source: Source) -> Image:
+    """The PE32 or PE32+ file in ``source``: programs, DLLs and drivers of any processor.
+
+    Every section is a segment too, as sections are what the Windows loader maps. Raises `FormatError` where a header,
+    a count, an address or a name contradicts the specification or the file's size. The contents of sections are not
+    read, except for the debug directory and the CodeView record.
+    """
+    pe = _open(source)
+    optional = pe.optional
+    segments = tuple(_segment(header, pe) for header in pe.sections)
+    pdb = _pdb(pe)
+    return Image(
+        format="pe",
+        bits=pe.bits,
+        byte_order="little",
+        machine=MACHINES.get(pe.file["Machine"], hex(pe.file["Machine"])),
+        kind="shared object" if pe.file["Characteristics"] & FILE_DLL else "executable",
+        segments=segments,
+        sections=tuple(map(_section, _names(pe), segments)),
+        image_base=optional["ImageBase"],
+        entry=_address(optional, "AddressOfEntryPoint", 0, pe) if optional["AddressOfEntryPoint"] else 0,
+        timestamp=pe.file["TimeDateStamp"],
+        checksum=optional["CheckSum"],
+        image_size=optional["SizeOfImage"],
+        pdb_guid=pdb.guid,
+        pdb_age=pdb.age,
+        pdb_name=pdb.name,
+    )
+
+
+def _open(source: Source) -> _Pe:
+    dos = DOS_HEADER.read(source, 0, "little")
+    if dos.raw("e_magic") != b"MZ":
+        raise dos.bad("e_magic", "not a PE file")
+    dos.require(dos["e_lfanew"], FILE_HEADER.size, "e_lfanew")
+    file = FILE_HEADER.read(source, dos["e_lfanew"], "little")
+    if file.raw("Signature") != b"PE\0\0":
+        raise file.bad("Signature", "a program for MS-DOS, or for another system than Windows NT")
+    begin = file.offset + FILE_HEADER.size
+    bits, layout = _optional_layout(source, begin)
+    if file["SizeOfOptionalHeader"] < layout.size:
+        raise file.bad("SizeOfOptionalHeader", f"an optional header of {bits} bits has at least {layout.size} bytes")
+    optional = layout.read(source, begin, "little")
+    after = begin + file["SizeOfOptionalHeader"]
+    sections = SECTION_HEADER.table(file, "NumberOfSections", after, file["NumberOfSections"], "little")
+    return _Pe(source, bits, file, optional, tuple(sections))
+
+
+def _optional_layout(source: Source, offset: int) -> tuple[Literal[32, 64], Layout]:
+    magic = OPTIONAL_MAGIC.read(source, offset, "little")
+    found = OPTIONAL_HEADERS.get(magic["Magic"])
+    if found is None:
+        raise magic.bad("Magic", "neither PE32 (0x10b) nor PE32+ (0x20b)")
+    return found
+
+
+def _address(owner: Record, field: str, size: int, pe: _Pe) -> int:
+    """The link address for the RVA in ``field``, from which ``size`` bytes must be in the address space."""
+    address = pe.optional["ImageBase"] + owner[field]
+    if address + size > 1 << pe.bits:
+        raise owner.bad(field, f"with the image base the address is past the {pe.bits}-bit addresses")
+    return address
+
+
+def _segment(header: Record, pe: _Pe) -> Segment:
+    raw = header["SizeOfRawData"] if header["PointerToRawData"] else 0
+    memory = header["VirtualSize"] or raw  # 0 is written by some old linkers, and the loader takes the other size then
+    return Segment(
+        vaddr=_address(header, "VirtualAddress", max(memory, raw), pe),
+        memory_size=memory,
+        offset=header["PointerToRawData"],
+        file_size=raw,
+        flags=SegmentFlags.of(header["Characteristics"], SCN),
+    )
+
+
+def _section(name: str, segment: Segment) -> Section:
+    return Section(name, segment.vaddr, segment.memory_size, segment.offset, segment.file_size, segment.flags)
+
+
+def _names(pe: _Pe) -> Iterator[str]:
+    """Names of the sections. ``/123`` is an offset into the string table, which only GNU tools and LLVM still write."""
+    strings: Strings | None = None
+    for header in pe.sections:
+        name = header.raw("Name").rstrip(b"\0")
+        place = _long_name(name)
+        if place is None or pe.file["PointerToSymbolTable"] == 0:
+            yield text_of(name)
+            continue
+        strings = strings or _string_table(pe)
+        yield strings.at(place, header, "Name")
+
+
+def _long_name(name: bytes) -> int | None:
+    """The offset that a section name stands for: decimal, or past seven digits base 64 (LLVM, ``//`` and 6 digits)."""
+    if name[:1] == b"/" and name[1:].isdigit():
+        return int(name[1:])
+    digits = name[2:]
+    if name[:2] == b"//" and len(digits) == 6 and digits.replace(b"+", b"A").replace(b"/", b"A").isalnum():
+        return int.from_bytes(b64decode(b"AA" + digits), "big")
+    return None
+
+
+def _string_table(pe: _Pe) -> Strings:
+    offset = pe.file["PointerToSymbolTable"] + pe.file["NumberOfSymbols"] * SYMBOL_SIZE
+    pe.file.require(offset, STRING_TABLE.size, "PointerToSymbolTable")
+    table = STRING_TABLE.read(pe.source, offset, "little")
+    table.require(offset, table["size"], "size")
+    return Strings(pe.source, offset, table["size"])
+
+
+def _pdb(pe: _Pe) -> _Pdb:
+    """The first CodeView record that names a PDB: RSDS with a GUID, or NB10 of the time before (until 2002)."""
+    for entry in _debug_entries(pe):
+        offset = entry["PointerToRawData"]
+        if offset == 0 and entry["AddressOfRawData"]:
+            offset = _file_offset(entry, "AddressOfRawData", pe)
+        if entry["Type"] != TYPE_CODEVIEW or offset == 0:  # neither: moved to a .dbg file
+            continue
+        entry.require(offset, entry["SizeOfData"], "SizeOfData")
+        layout = CODEVIEW.get(read_at(pe.source, offset, 4))
+        if layout is None:
+            continue
+        if entry["SizeOfData"] <= layout.size:
+            raise entry.bad("SizeOfData", f"{layout.name} has more than {layout.size} bytes")
+        record = layout.read(pe.source, offset, "little")
+        names = Strings(pe.source, offset + layout.size, entry["SizeOfData"] - layout.size)
+        guid = _guid(record.raw("Signature")) if layout is CODEVIEW[b"RSDS"] else None
+        return _Pdb(guid, record["Age"], names.at(0, entry, "SizeOfData"))
+    return _Pdb()
+
+
+def _guid(data: bytes) -> UUID:
+    from uuid import UUID
+
+    return UUID(bytes_le=data)
+
+
+def _debug_entries(pe: _Pe) -> Iterator[Record]:
+    optional = pe.optional
+    count = min(optional["NumberOfRvaAndSizes"], DIRECTORY_ENTRIES)
+    begin = optional.offset + optional.layout.size
+    if optional.layout.size + count * DATA_DIRECTORY.size > pe.file["SizeOfOptionalHeader"]:
+        raise optional.bad("NumberOfRvaAndSizes", "the data directories are past the end of the optional header")
+    if count <= DEBUG_ENTRY:
+        return iter(())
+    directory = DATA_DIRECTORY.read(pe.source, begin + DEBUG_ENTRY * DATA_DIRECTORY.size, "little")
+    entries = directory["Size"] // DEBUG_DIRECTORY.size
+    if directory["VirtualAddress"] == 0 or entries == 0:
+        return iter(())
+    offset = _file_offset(directory, "VirtualAddress", pe)
+    return DEBUG_DIRECTORY.table(directory, "Size", offset, entries, "little")
+
+
+def _file_offset(owner: Record, field: str, pe: _Pe) -> int:
+    """Where the byte at the RVA in ``field`` is in the file, through the section whose raw data holds it."""
+    for header in pe.sections:
+        inside = owner[field] - header["VirtualAddress"]
+        if header["PointerToRawData"] and 0 <= inside < header["SizeOfRawData"]:
+            return header["PointerToRawData"] + inside
+    raise owner.bad(field, "an address that no section has data for")

@@ -1,0 +1,53 @@
+"""What a capture says: profile, tables, streams of sample batches. Imports nothing else of the package but errors."""
+
+from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate
+from .clock import Clock
+from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
+from .filter import SampleFilter
+from .order import by_time, merge
+from .profile import TABLES, Profile
+from .source import BytesSource, Source, read_at
+from .stream import BatchReader, SampleStream
+from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Segment, Thread
+from .text import visible, word
+from .timeline import Change, Timeline
+
+__all__ = [
+    "BRANCH",
+    "COLUMNS",
+    "FRAME",
+    "GROUPS",
+    "MAX_ENTRIES",
+    "MAX_SAMPLES",
+    "REQUIRED",
+    "TABLES",
+    "Array",
+    "BatchReader",
+    "BytesSource",
+    "Change",
+    "Clock",
+    "Column",
+    "Cpu",
+    "Event",
+    "Machine",
+    "Mode",
+    "Module",
+    "ModuleKind",
+    "Node",
+    "Process",
+    "Profile",
+    "SampleBatch",
+    "SampleFilter",
+    "SampleStream",
+    "Segment",
+    "Source",
+    "Thread",
+    "Timeline",
+    "by_time",
+    "column",
+    "concatenate",
+    "merge",
+    "read_at",
+    "visible",
+    "word",
+]

@@ -1,0 +1,151 @@
+"""A batch: some thousand samples as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .columns import BRANCH, FRAME, REQUIRED, column
+
+__all__ = ["MAX_ENTRIES", "MAX_SAMPLES", "Array", "SampleBatch", "concatenate"]
+
+Array = NDArray[Any]
+
+MAX_SAMPLES = 4096
+MAX_ENTRIES = 128 * 1024
+"""Largest batch that readers make. Larger blocks were slower and took twice the memory."""
+
+
+class SampleBatch:
+    """Columns of at most `MAX_SAMPLES` samples, in the order of their stream.
+
+    ``batch["time"]`` is a column by the name that `lastbranch.model.columns` declares; the required ones are
+    attributes too. Ragged groups have ``offsets``: sample *i* owns values ``offsets[g][i]:offsets[g][i + 1]``.
+    Arrays may be views into one buffer; copy what should outlive the next batch.
+    """
+
+    __slots__ = ("columns", "offsets")
+
+    def __init__(self, columns: Mapping[str, Array], offsets: Mapping[str, NDArray[np.int64]] | None = None) -> None:
+        self.columns: dict[str, Array] = dict(columns)
+        self.offsets: dict[str, NDArray[np.int64]] = dict(offsets or {})
+
+    def __len__(self) -> int:
+        return len(self.columns["time"])
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def __repr__(self) -> str:
+        return f"SampleBatch({len(self)} samples, {self.entries} branch entries, columns {sorted(self.columns)})"
+
+    @property
+    def time(self) -> NDArray[np.int64]:
+        return self.columns["time"]
+
+    @property
+    def ip(self) -> NDArray[np.uint64]:
+        return self.columns["ip"]
+
+    @property
+    def pid(self) -> NDArray[np.int32]:
+        return self.columns["pid"]
+
+    @property
+    def tid(self) -> NDArray[np.int32]:
+        return self.columns["tid"]
+
+    @property
+    def cpu(self) -> NDArray[np.int32]:
+        return self.columns["cpu"]
+
+    @property
+    def event(self) -> NDArray[np.int32]:
+        return self.columns["event"]
+
+    @property
+    def period(self) -> NDArray[np.uint64]:
+        return self.columns["period"]
+
+    @property
+    def mode(self) -> NDArray[np.uint8]:
+        return self.columns["mode"]
+
+    @property
+    def entries(self) -> int:
+        """Number of branch entries in the batch; 0 where it has none."""
+        offsets = self.offsets.get(BRANCH)
+        return 0 if offsets is None else int(offsets[-1])
+
+    @property
+    def depth(self) -> NDArray[np.int64]:
+        """int64, a sample: number of branch entries."""
+        offsets = self.offsets.get(BRANCH)
+        return np.zeros(len(self), np.int64) if offsets is None else np.diff(offsets)
+
+    def stack(self, i: int) -> tuple[Array, Array, Array]:
+        """``(from, to, flags)`` of sample ``i``, uint64, newest first."""
+        lo, hi = self.offsets[BRANCH][i : i + 2]
+        return self["branch_from"][lo:hi], self["branch_to"][lo:hi], self["branch_flags"][lo:hi]
+
+    def chain(self, i: int) -> Array:
+        """uint64 call chain of sample ``i`` as recorded, context markers included."""
+        lo, hi = self.offsets[FRAME][i : i + 2]
+        return self["frame"][lo:hi]
+
+    def select(self, rows: Array) -> SampleBatch:
+        """The samples ``rows`` (a bool mask, or indices in the wanted order) as a new batch, ragged values included."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        offsets: dict[str, NDArray[np.int64]] = {}
+        index: dict[str, Array] = {}
+        for group, old in self.offsets.items():
+            length = old[1:][rows] - old[:-1][rows]
+            new = np.zeros(len(rows) + 1, np.int64)
+            np.cumsum(length, out=new[1:])
+            offsets[group] = new
+            index[group] = np.repeat(old[:-1][rows] - new[:-1], length) + np.arange(new[-1])
+        columns = {
+            name: values[rows] if (group := column(name).group) == "sample" else values[index[group]]
+            for name, values in self.columns.items()
+        }
+        return SampleBatch(columns, offsets)
+
+    def split(self, samples: int = MAX_SAMPLES) -> Iterator[SampleBatch]:
+        """The batch in pieces of at most ``samples`` samples (views, no copy)."""
+        for lo in range(0, len(self), samples):
+            yield self.slice(lo, min(lo + samples, len(self)))
+
+    def slice(self, lo: int, hi: int) -> SampleBatch:
+        """Samples ``lo:hi`` as views into this batch's arrays."""
+        offsets = {g: o[lo : hi + 1] - o[lo] for g, o in self.offsets.items()}
+        columns = {}
+        for name, values in self.columns.items():
+            group = column(name).group
+            if group == "sample":
+                columns[name] = values[lo:hi]
+            else:
+                old = self.offsets[group]
+                columns[name] = values[old[lo] : old[hi]]
+        return SampleBatch(columns, offsets)
+
+
+def concatenate(batches: list[SampleBatch]) -> SampleBatch:
+    """One batch of all ``batches``, which must have the same columns (those of one stream do)."""
+    if len(batches) == 1:
+        return batches[0]
+    names = [c.name for c in REQUIRED] if not batches else list(batches[0].columns)
+    columns = {
+        name: np.concatenate([b.columns[name] for b in batches]) if batches else np.empty(0, column(name).dtype)
+        for name in names
+    }
+    offsets = {}
+    for group in batches[0].offsets if batches else ():
+        lengths = [np.diff(b.offsets[group]) for b in batches]
+        offsets[group] = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+    return SampleBatch(columns, offsets)

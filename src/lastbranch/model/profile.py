@@ -1,0 +1,97 @@
+"""A profile: what one capture says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from ..errors import Damage
+from .batch import Array, SampleBatch
+from .clock import Clock
+from .order import merge
+from .stream import SampleStream
+from .tables import Event, Machine, Module, Process, Thread
+from .timeline import Timeline
+
+__all__ = ["TABLES", "Profile"]
+
+TABLES = ("modules", "processes", "threads", "events")
+
+
+@dataclass(eq=False)
+class Profile:
+    """One capture, after its index pass: tables complete, samples still in the file.
+
+    ``records``  number of records by name, of every kind that the file has, unknown ones included.
+    ``lost``     what the recorder says it lost, by the name of the counter: ``samples``, ``records``, ``throttles``...
+    ``damage``   what could not be read; what stands before and after it was delivered.
+    ``header``   what the file says of itself that has no other place: command line, recorder version...
+    """
+
+    name: str
+    format: str
+    """``perf.data``, ``perf.data (pipe)``..."""
+    recorder: str = ""
+    machine: Machine = field(default_factory=Machine)
+    clock: Clock = field(default_factory=Clock)
+    modules: list[Module] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+    threads: list[Thread] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    streams: list[SampleStream] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    seen_threads: set[tuple[int, int]] = field(default_factory=set)
+    """(pid, tid) of every sample."""
+    first_time: int | None = None
+    last_time: int | None = None
+    """Clock ticks of the first and last sample."""
+    records: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    damage: list[Damage] = field(default_factory=list)
+    header: dict[str, str] = field(default_factory=dict)
+    raw_features: dict[str, bytes] = field(default_factory=dict)
+    """Header sections that are not decoded, by name."""
+
+    @property
+    def samples(self) -> int:
+        return sum(s.samples for s in self.streams)
+
+    @property
+    def entries(self) -> int:
+        return sum(s.entries for s in self.streams)
+
+    @property
+    def deepest(self) -> int:
+        """Entries of the deepest branch stack; 0 where there are none."""
+        return max((s.deepest for s in self.streams), default=0)
+
+    def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
+        """All samples: stream after stream in file order, or (``ordered``) merged over the streams by time."""
+        if ordered:
+            yield from merge([s.batches(columns, ordered=True) for s in self.streams])
+        else:
+            for stream in self.streams:
+                yield from stream.batches(columns)
+
+    def table(self, name: str) -> dict[str, Array]:
+        """A table (one of `TABLES`) as NumPy arrays by column; text and nested values are object arrays.
+
+        Raises `KeyError` for another name.
+        """
+        if name not in TABLES:
+            raise KeyError(name)
+        rows = getattr(self, name)
+        kinds: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
+        return {f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(kinds[name])}
+
+
+def _column(values: list[object]) -> Array:
+    if values and all(type(v) is int for v in values):
+        return np.array(values)
+    if values and all(type(v) is bool for v in values):
+        return np.array(values)
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out

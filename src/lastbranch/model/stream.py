@@ -1,0 +1,45 @@
+"""A stream: the samples of one record layout, read again each time it is iterated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from .batch import SampleBatch
+from .order import by_time
+
+__all__ = ["BatchReader", "SampleStream"]
+
+BatchReader = Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]
+"""Given the wanted optional columns (``None``: all), yields ``(batch, watermark)`` in file order (see `order`)."""
+
+
+@dataclass(slots=True)
+class SampleStream:
+    """Samples that share one record layout (TB5's data stream: ``columns`` are its data descriptors).
+
+    Nothing is kept in memory: `batches` reads the file anew.
+    """
+
+    number: int
+    columns: tuple[str, ...]
+    """Every column that its batches can have."""
+    events: tuple[int, ...]
+    """Rows of the events table that it has samples of."""
+    samples: int
+    entries: int
+    """Branch entries in all."""
+    deepest: int
+    """The deepest branch stack."""
+    reader: BatchReader
+
+    def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
+        """Iterate over the stream in file order, or by time.
+
+        ``columns`` names the optional columns that are wanted (``None``: every one); the required ones always come.
+        ``ordered=True`` sorts by time in bounded memory, spilling to a temporary file where the disorder is large.
+        """
+        arriving = self.reader(None if columns is None else frozenset(columns))
+        if ordered:
+            return by_time(arriving)
+        return (batch for batch, _ in arriving)

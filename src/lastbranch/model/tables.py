@@ -1,0 +1,162 @@
+"""The tables of a profile: machine, modules, processes, threads, events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # uuid takes 14 ms to import, and only Windows modules have one
+    from uuid import UUID
+
+__all__ = ["Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "Segment", "Thread"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One logical processor; ids are -1 where the source does not tell them."""
+
+    index: int
+    core: int = -1
+    die: int = -1
+    package: int = -1
+    node: int = -1
+    online: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One NUMA node; memory in bytes, 0 unknown."""
+
+    index: int
+    cpus: tuple[int, ...] = ()
+    memory: int = 0
+    free: int = 0
+
+
+@dataclass(slots=True)
+class Machine:
+    """Where the capture was made (TB5's hardware and software sections). Empty strings and 0 mean not known."""
+
+    arch: str = ""
+    """As ``uname -m`` says: ``x86_64``, ``aarch64``."""
+    bits: int = 64
+    byte_order: str = "little"
+    host: str = ""
+    os: str = ""
+    os_release: str = ""
+    cpu_description: str = ""
+    cpuid: str = ""
+    cpus_online: int = 0
+    cpus_available: int = 0
+    memory: int = 0
+    """Bytes."""
+    page_size: int = 4096
+    hypervisor: str = ""
+    cpus: list[Cpu] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    pmu_caps: dict[str, dict[str, str]] = field(default_factory=dict)
+    """PMU name -> capability -> value, as the kernel's ``caps`` folder lists them (``branches``: LBR depth)."""
+
+
+class ModuleKind(StrEnum):
+    """What a mapping is of, which decides how addresses in it are written."""
+
+    FILE = "file"
+    """A binary with a path: link addresses through its executable load segment."""
+    KERNEL = "kernel"
+    """The kernel image: addresses count from the run-time ``_text``."""
+    KERNEL_MODULE = "kernel module"
+    VDSO = "vdso"
+    ANONYMOUS = "anonymous"
+    """Memory without a file: JIT code, heap, stack. Only absolute addresses mean anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A loadable piece of a binary: ``size`` bytes of the file at ``offset`` that link at ``address``."""
+
+    address: int
+    offset: int
+    size: int
+    executable: bool
+
+
+@dataclass(slots=True)
+class Module:
+    """A binary, or other memory with code, that was mapped in the capture."""
+
+    name: str
+    """Full path as recorded (DOS or POSIX), ``[kernel.kallsyms]``, ``[vdso]``, ``//anon``..."""
+    kind: ModuleKind = ModuleKind.FILE
+    build_id: bytes = b""
+    """ELF build id as recorded, without padding; empty if unknown."""
+    pdb_guid: UUID | None = None
+    pdb_age: int = 0
+    pdb_name: str = ""
+    timestamp: int = 0
+    """PE TimeDateStamp."""
+    checksum: int = 0
+    """PE checksum."""
+    size: int = 0
+    """Bytes of address space, 0 unknown."""
+    image_base: int = 0
+    """Preferred base of a PE."""
+    code_selector: int = 0
+    """x86 code segment selector the module ran under; 0 any."""
+    segments: tuple[Segment, ...] = ()
+    """Load segments of the binary itself; empty while no matching binary is at hand."""
+    binary: str = ""
+    """Path of the file that ``segments`` were read from."""
+    missing: str = ""
+    """Why no binary is used: ``not found``, ``build id differs``, ``no build id to compare``..."""
+
+    @property
+    def short(self) -> str:
+        """The last component of the name."""
+        return self.name.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.name
+
+
+@dataclass(slots=True)
+class Process:
+    """One life of a process id: a reused id is another row. Times are clock ticks, ``None`` = before or after."""
+
+    pid: int
+    name: str = ""
+    parent: int = -1
+    """Parent's pid, -1 unknown."""
+    start: int | None = None
+    end: int | None = None
+    command_line: str = ""
+    exit_code: int | None = None
+
+
+@dataclass(slots=True)
+class Thread:
+    """One thread of a process life; ``process`` is a row of the processes table."""
+
+    tid: int
+    process: int
+    name: str = ""
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class Event:
+    """What was counted to take samples, and how it was programmed."""
+
+    name: str
+    period: int = 0
+    """Sample-after value: events between two samples; 0 where the recorder adapted it to a frequency."""
+    frequency: int = 0
+    """Samples a second that were asked for; 0 where a fixed period was used."""
+    branch_select: int | None = None
+    """What branches were asked for, in the recorder's own terms (see ``branch_select_kind``); ``None``: no stacks."""
+    branch_select_kind: str = "perf"
+    """``perf`` (PERF_SAMPLE_BRANCH_*) or ``etw`` (EVENTTRACE LBR filter flags)."""
+    has_callchain: bool = False
+    has_period: bool = False
+    programming: dict[str, int] = field(default_factory=dict)
+    """Registers or attribute fields by their name in the source's specification."""
+    ids: tuple[int, ...] = ()

@@ -1,0 +1,22 @@
+"""Names out of files, made safe to print: they can hold anything, terminal escapes included."""
+
+from __future__ import annotations
+
+__all__ = ["visible", "word"]
+
+
+def visible(name: str) -> str:
+    """``name`` with what is not printable as ``\\xNN`` of its UTF-8 bytes; backslashes stay (Windows paths)."""
+    return name if name.isprintable() else _escape(name, "")
+
+
+def word(name: str) -> str:
+    """`visible`, and without blanks: spaces and backslashes are ``\\xNN`` too, so that it can be undone."""
+    return name if name.isprintable() and " " not in name and "\\" not in name else _escape(name, " \\")
+
+
+def _escape(name: str, also: str) -> str:
+    return "".join(
+        c if c.isprintable() and c not in also else "".join(f"\\x{b:02x}" for b in c.encode("utf-8", "surrogateescape"))
+        for c in name
+    )

@@ -1,0 +1,181 @@
+"""Opening captures and binaries: the one place that touches their paths.
+
+A path that comes out of a capture is a hint. It is followed only to a regular file, and on this host only if that
+file's build id is the recorded one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import IO
+
+from .bind import binder_of
+from .errors import FormatError, LastbranchError
+from .formats.perfdata import is_perfdata, read_perfdata
+from .images import Image, SegmentFlags, read_image, same_build_id
+from .model import Module, ModuleKind, Profile, Segment, Source, read_at
+
+__all__ = ["FileSource", "open_profile", "open_source"]
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+_SPOOL_CHUNK = 1 << 20
+
+_READERS: tuple[tuple[Callable[[bytes], bool], Callable[[Source, Progress | None], Profile]], ...] = (
+    (is_perfdata, read_perfdata),
+)
+"""Each format: whether a file that starts so is one, and its reader."""
+
+
+def open_profile(
+    path: str | os.PathLike[str], *, symfs: str | None = None, progress: Progress | None = None
+) -> Profile:
+    """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
+
+    ``symfs`` is a folder under which the binaries of the capture lie at their full paths; without it a file of this
+    host is used if its build id matches. ``progress`` is called with (bytes done, bytes in all) during the index pass.
+
+    Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened. What is damaged in a file
+    that can be read is in ``profile.damage``.
+    """
+    source = open_source(os.fspath(path))
+    start = read_at(source, 0, 64)
+    for recognises, read in _READERS:
+        if recognises(start):
+            profile = read(source, progress)
+            break
+    else:
+        raise FormatError(
+            "not a capture that lastbranch reads" if start else "file is empty",
+            file=source.name,
+            offset=0,
+            field="magic",
+            value=start[:8] or None,
+            hint="it reads perf.data, as `perf record -b` writes it",
+        )
+    _attach_binaries(profile, symfs)
+    binder = binder_of(profile)
+    profile.processes, profile.threads = binder.processes, binder.threads
+    return profile
+
+
+def open_source(path: str) -> FileSource:
+    """The bytes of ``path``; a pipe, a device or ``-`` (standard input) is copied to a temporary file first."""
+    if path == "-":
+        return _spool(sys.stdin.buffer, "<stdin>")
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        hint = (
+            "for a capture made with `perf record --threads`, give the file `data` in it" if _is_capture(path) else None
+        )
+        raise FormatError("is a directory", file=path, hint=hint)
+    if not stat.S_ISREG(mode):
+        with open(path, "rb") as stream:
+            return _spool(stream, path)
+    return FileSource(path)
+
+
+def _is_capture(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "data"))
+
+
+class FileSource:
+    """A regular file as a `Source`. Raises `FormatError` for anything else, which is opened without blocking."""
+
+    def __init__(self, path: str, name: str | None = None) -> None:
+        self.name = name if name is not None else path
+        flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+        fd = os.open(path, os.O_RDONLY | sum(getattr(os, f, 0) for f in flags))
+        self._file = os.fdopen(fd, "rb", buffering=0)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            self._file.close()
+            raise FormatError("not a regular file", file=self.name)
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer):
+            got = self._read(buffer[done:], offset + done)
+            if not got:
+                break
+            done += got
+        return done
+
+    def _read(self, buffer: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [buffer], offset)
+        self._file.seek(offset)
+        return self._file.readinto(buffer) or 0
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _spool(stream: IO[bytes], name: str) -> FileSource:
+    """A stream that cannot be read twice, copied to a temporary file without a name."""
+    with tempfile.NamedTemporaryFile(prefix="lastbranch-") as copy:
+        while chunk := stream.read(_SPOOL_CHUNK):
+            copy.write(chunk)
+        copy.flush()
+        return FileSource(copy.name, name)
+
+
+# -- binaries
+
+
+def _attach_binaries(profile: Profile, symfs: str | None) -> None:
+    """Give modules the load segments of their binaries, or the reason why there are none."""
+    for module in profile.modules:
+        if module.kind in (ModuleKind.FILE, ModuleKind.KERNEL):
+            module.missing = _attach(module, _candidates(module, profile.machine.os_release, symfs), symfs is not None)
+
+
+def _candidates(module: Module, release: str, symfs: str | None) -> list[str]:
+    if module.kind is ModuleKind.KERNEL:
+        names = [f"/boot/vmlinux-{release}", f"/usr/lib/debug/boot/vmlinux-{release}",
+                 f"/usr/lib/debug/lib/modules/{release}/vmlinux", f"/lib/modules/{release}/build/vmlinux"]  # fmt: skip
+        names = [n for n in names if release and "/" not in release] + (["/vmlinux"] if symfs else [])
+    else:
+        names = [module.name.removesuffix(" (deleted)")]
+    safe = [n for n in names if n.startswith("/") and ".." not in n.split("/") and "\0" not in n]
+    return [symfs.rstrip("/") + n for n in safe] if symfs is not None else safe
+
+
+def _attach(module: Module, candidates: list[str], trusted: bool) -> str:
+    """Use the first candidate that is the module's binary; else the reason why the last one is not.
+
+    ``trusted`` ones (--symfs) need no build id to match, only none that differs.
+    """
+    reason = "not found"
+    if not trusted and not module.build_id:
+        return "no build id recorded to know it by"
+    for path in candidates:
+        try:
+            source = FileSource(path)
+        except (OSError, LastbranchError):
+            continue
+        try:
+            image = read_image(source)
+        except LastbranchError as error:
+            reason = f"unreadable: {error}"
+            continue
+        finally:
+            source.close()
+        known = bool(module.build_id and image.build_id)
+        if same_build_id(module.build_id, image.build_id or b"") or (trusted and not known):
+            module.segments, module.binary = _segments(image), path
+            return ""
+        reason = "build id differs" if known else "binary has no build id to know it by"
+    return reason
+
+
+def _segments(image: Image) -> tuple[Segment, ...]:
+    return tuple(Segment(s.vaddr, s.offset, s.file_size, bool(s.flags & SegmentFlags.EXECUTE)) for s in image.segments)
