@@ -20,7 +20,7 @@ import random
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -66,7 +66,7 @@ def measure(name: str, data: Blocks, rounds: int) -> None:
     from dissect.util.compression import lzxpress
 
     blocks, sizes = data
-    ways: list[tuple[str, Callable[[], list[bytes]]]] = [
+    ways: list[tuple[str, Callable[[], Sequence[object]]]] = [
         ("dissect.util", lambda: [lzxpress.decompress(block) for block in blocks]),
         ("lastbranch, 1 process", lambda: decompress_many(blocks, sizes)),
         ("lastbranch, 2 processes", lambda: decompress_many(blocks, sizes, workers=2)),

@@ -1,0 +1,91 @@
+"""Write the pages of docs/reference that are made from the code: command line, columns, Python API.
+
+    python docs/generate.py [--check]
+
+``--check`` writes nothing and ends with 1 if a page is not what the code says.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import click
+
+import lastbranch
+from lastbranch import model
+from lastbranch.cli import VERBS, cli
+from lastbranch.model import COLUMNS
+
+HERE = Path(__file__).parent / "reference"
+
+
+def command_line() -> str:
+    lines = ["# Command line", "", "Made from the help texts: `lastbranch VERB --help` prints the same.", ""]
+    context = click.Context(cli, info_name="lastbranch", max_content_width=100, terminal_width=100)
+    lines += ["```text", cli.get_help(context), "```", ""]
+    for verb in VERBS:
+        command = cli.get_command(context, verb)
+        assert command is not None
+        inner = click.Context(command, info_name=verb, parent=context, max_content_width=100, terminal_width=100)
+        lines += [f"## {verb}", "", "```text", command.get_help(inner), "```", ""]
+    return "\n".join(lines)
+
+
+def columns() -> str:
+    lines = [
+        "# Columns of a sample batch", "",
+        "Made from `lastbranch.model.columns.COLUMNS`. A column belongs to a group: `sample` has one value a sample;",
+        "each other group is ragged, with `batch.offsets[group]` (samples + 1) into its values. Columns that are not",
+        "required are absent from a batch whose source lacks them.", "",
+        "| column | dtype | unit | group | required | meaning |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for c in COLUMNS:
+        lines.append(f"| `{c.name}` | {c.dtype} | {c.unit} | {c.group} | {'' if c.optional else 'yes'} | {c.meaning} |")
+    return "\n".join([*lines, ""])
+
+
+def api() -> str:
+    lines = ["# Python API", "", "Made from the docstrings. A guide with examples: [Python](../guides/python.md).", ""]
+    shown = [(n, getattr(lastbranch, n)) for n in lastbranch.__all__ if not n.startswith("__")]
+    shown += [
+        (n, getattr(model, n)) for n in ("Clock", "Event", "Machine", "Module", "Process", "SampleStream", "Thread")
+    ]
+    for name, thing in shown:
+        lines += [f"## {name}", ""]
+        if inspect.isclass(thing):
+            lines += [_doc(thing), ""]
+            for member, value in vars(thing).items():
+                target = value.fget if isinstance(value, property) else value
+                if member.startswith("_") or not inspect.isfunction(target) or not target.__doc__:
+                    continue
+                head = member if isinstance(value, property) else f"{member}{inspect.signature(target)}"
+                lines += [f"### `{name}.{head}`", "", _doc(target), ""]
+        else:
+            lines += ["```python", f"{name}{inspect.signature(thing)}", "```", "", _doc(thing), ""]
+    return "\n".join(lines)
+
+
+def _doc(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").replace("``", "`")
+
+
+PAGES = {"cli.md": command_line, "columns.md": columns, "api.md": api}
+
+
+def main() -> int:
+    stale = []
+    for name, make in PAGES.items():
+        path, text = HERE / name, make()
+        if not path.exists() or path.read_text() != text:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(text)
+    if stale:
+        print(("not up to date: " if "--check" in sys.argv else "written: ") + ", ".join(stale))
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
