@@ -151,8 +151,9 @@ class PairCounter:
         self._compactor, self._sink = compactor, sink
         self._ops: list[np.ufunc] = [np.add, *ops]
         compactor.attach(self)
+        self._free: list[list[Array]] = []
+        self._sorting: deque[tuple[list[Array], Future[tuple[Array, list[Array]]]]] = deque()
         self._new_buffers()
-        self._sorting: deque[Future[tuple[Array, list[Array]]]] = deque()
         self._parts: list[tuple[Array, list[Array]]] = []
         self._rows = 0
 
@@ -192,16 +193,21 @@ class PairCounter:
         if len(self._sorting) > 1:
             self._collect(self._sorting.popleft())
         keys, values = self._keys[: self._filled], [v[: self._filled] for v in self._values]
-        self._sorting.append(self._compactor.thread.submit(_runs, keys, values, self._ops))
+        future = self._compactor.thread.submit(_runs, keys, values, self._ops)
+        self._sorting.append(([self._keys, *self._values], future))
         self._new_buffers()
 
     def _new_buffers(self) -> None:
-        self._keys = np.empty(_CHUNK, np.uint64)
-        self._values = [np.empty(_CHUNK, np.int64) for _ in self._ops[1:]]
+        """A chunk to fill: one that has been sorted, since new memory has to be touched page by page."""
+        kinds = (np.uint64, *(np.int64 for _ in self._ops[1:]))
+        buffers: list[Array] = self._free.pop() if self._free else [np.empty(_CHUNK, kind) for kind in kinds]
+        self._keys, self._values = buffers[0], buffers[1:]
         self._filled = 0
 
-    def _collect(self, done: Future[tuple[Array, list[Array]]]) -> None:
-        self._parts.append(done.result())
+    def _collect(self, done: tuple[list[Array], Future[tuple[Array, list[Array]]]]) -> None:
+        buffers, future = done
+        self._parts.append(future.result())
+        self._free.append(buffers)
         self._rows += len(self._parts[-1][0])
         if self._rows > _MERGE_ROWS:
             self._merge()

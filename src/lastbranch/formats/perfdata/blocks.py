@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, UnavailableError
 from ...model import Source
+from ..readahead import ReadAhead
 
-__all__ = ["BLOCK_BYTES", "Block", "walk_blocks"]
+__all__ = ["BLOCK_BYTES", "Block", "halves", "walk_blocks"]
 
 BLOCK_BYTES = 4 << 20
 """How much is read at once. A record is at most 64 KiB."""
 
 _TRACING_DATA, _AUXTRACE, _COMPRESSED, _COMPRESSED2 = 66, 71, 81, 83
-_SHORT_READ = 1 << 17  # two records of the largest size
+_LONGEST = 1 << 16  # bytes of the longest record
 _SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can stand for 128 KiB of zeros
 
 
@@ -26,39 +27,46 @@ _SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can stand f
 class Block:
     """Whole records: ``words`` (uint64, host order) over the bytes ``raw``, which start at ``base`` of the file.
 
-    ``at`` int64: word index of each record's header. In a compressed file ``base`` counts decompressed bytes.
-    The arrays are valid until the next block is asked for.
+    ``at`` int64: word index of each record's header, ``types`` int64 its type. In a compressed file ``base`` counts
+    decompressed bytes. The arrays are valid until the next block is asked for.
     """
 
     words: NDArray[np.uint64]
     raw: NDArray[np.uint8]
     base: int
     at: NDArray[np.int64]
+    types: NDArray[np.int64]
     big_endian: bool
 
     # perf_event_header {u32 type; u16 misc; u16 size} as one word: the first field is lowest in a little-endian one.
-    def types(self, heads: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return (heads >> np.uint64(32) if self.big_endian else heads & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    def misc(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``misc`` of the records at word positions ``at``."""
+        return (self.words.take(at) >> np.uint64(16 if self.big_endian else 32)).astype(np.int64) & 0xFFFF
 
-    def misc(self, heads: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return (heads >> np.uint64(16 if self.big_endian else 32)).astype(np.int64) & 0xFFFF
-
-    def sizes(self, heads: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Bytes, header included."""
+    def sizes(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of the records at word positions ``at``, headers included."""
+        heads = self.words.take(at)
         return (heads & np.uint64(0xFFFF) if self.big_endian else heads >> np.uint64(48)).astype(np.int64)
 
-    def size_words(self, heads: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return self.sizes(heads) >> 3
+    @property
+    def first_size(self) -> int:
+        """The size field of what stands at the start, record or not."""
+        return int(self.sizes(np.zeros(1, np.int64))[0])
 
     def halves(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The two 32-bit fields of each word, in the order they stand in the file."""
-        low = words.astype(np.uint32).view(np.int32)
-        high = (words >> np.uint64(32)).astype(np.uint32).view(np.int32)
-        return (high, low) if self.big_endian else (low, high)
+        return halves(words, self.big_endian)
 
     def body(self, at: int, size: int) -> bytes:
         """The bytes of the record at word ``at`` after its header."""
         return self.raw[at * 8 + 8 : at * 8 + size].tobytes()
+
+
+def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The two 32-bit fields of each 64-bit word (in host order), in the order they stood in the file."""
+    low = words.astype(np.uint32).view(np.int32)
+    high = (words >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    return (high, low) if big_endian else (low, high)
 
 
 def walk_blocks(
@@ -71,27 +79,27 @@ def walk_blocks(
     zstandard is not installed.
     """
     inflater = _Inflater(big_endian, damage)
-    buffer = np.empty(BLOCK_BYTES // 8, np.uint64)
-    view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-    offset, room = start, BLOCK_BYTES
-    while offset < end:
-        got = source.readinto(offset, view[: min(room, end - offset)])
-        block = _chase(buffer[: got >> 3], offset, big_endian)
-        heads = block.words.take(block.at)
-        following = _cut(block, heads)
-        if len(block.at) == 0:
-            _note_break(damage, block, got, end)
-            return
-        heads = heads[: len(block.at)]
-        packed = np.flatnonzero(np.isin(block.types(heads), (_COMPRESSED, _COMPRESSED2)))
-        if len(packed) or inflater.grown:
-            yield from inflater.expand(block, heads, packed)
-        else:
-            yield block
-        # Compressed records are not whole words long, and each starts a block of its own: do not read far ahead.
-        room = BLOCK_BYTES if (following - offset) & 7 == 0 else _SHORT_READ
-        offset = following
-    inflater.finish(offset)
+    ahead = ReadAhead(source, end, BLOCK_BYTES, _LONGEST)
+    try:
+        offset, length = start, None
+        while offset < end:
+            words, got = ahead.read(offset, length)
+            block = _chase(words, offset, big_endian)
+            following = _cut(block)
+            if len(block.at) == 0:
+                _note_break(damage, block, got, end)
+                return
+            packed = np.flatnonzero((block.types == _COMPRESSED) | (block.types == _COMPRESSED2))
+            if len(packed) or inflater.grown:
+                yield from inflater.expand(block, packed)
+            else:
+                yield block
+            # Compressed records are not whole words long, and each starts a block of its own: do not read far ahead.
+            length = None if (following - offset) & 7 == 0 else 2 * _LONGEST
+            offset = following
+        inflater.finish(offset)
+    finally:
+        ahead.close()
 
 
 def _chase(words: NDArray[np.uint64], base: int, big_endian: bool) -> Block:
@@ -131,28 +139,31 @@ def _chase(words: NDArray[np.uint64], base: int, big_endian: bool) -> Block:
     starts = np.concatenate([np.asarray(part, np.int64) for part in (*parts, at)]) >> 2
     if p - field > end and len(starts):
         starts = starts[:-1]
-    return Block(words, raw, base, starts, big_endian)
+    heads = words.take(starts)
+    types = (heads >> np.uint64(32) if big_endian else heads & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    return Block(words, raw, base, starts, types, big_endian)
 
 
 _TRY_RUN = 16
 
 
-def _cut(block: Block, heads: NDArray[np.uint64]) -> int:
+def _cut(block: Block) -> int:
     """End ``block`` after a record that leaves the 8-byte grid or has data of its own behind it; next file offset."""
-    sizes = block.sizes(heads)
-    special = np.flatnonzero((sizes & 7 != 0) | np.isin(block.types(heads), (_TRACING_DATA, _AUXTRACE)))
-    if len(special) == 0:
-        return block.base + int(block.at[-1] * 8 + sizes[-1]) if len(sizes) else block.base
-    i = int(special[0])
-    at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types(heads[i : i + 1])[0])
+    if len(block.at) == 0:
+        return block.base
+    sizes = block.sizes(block.at)
+    special = (sizes & 7 != 0) | (block.types == _TRACING_DATA) | (block.types == _AUXTRACE)
+    if not special.any():
+        return block.base + int(block.at[-1] * 8 + sizes[-1])
+    i = int(special.argmax())
+    at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types[i])
     behind = 0
     if kind in (_TRACING_DATA, _AUXTRACE) and size >= 16:
-        length = int(block.words[at + 1])
+        behind = int(block.words[at + 1])
         if kind == _TRACING_DATA:  # u32 size, padded to words
-            length = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
-            length = (length + 7) & ~7
-        behind = length
-    block.at = block.at[: i + 1]
+            behind = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
+            behind = (behind + 7) & ~7
+    block.at, block.types = block.at[: i + 1], block.types[: i + 1]
     return block.base + at * 8 + size + behind
 
 
@@ -169,7 +180,7 @@ def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int) -
             )
         )
         return
-    size = int(block.sizes(block.words[:1])[0])
+    size = block.first_size
     if size < 8:
         damage.append(Damage("record of impossible size", block.base + 6, "size", size, lost))
     else:
@@ -186,9 +197,9 @@ class _Inflater:
         self._stream: Any = None
         self._dead = False
 
-    def expand(self, block: Block, heads: NDArray[np.uint64], packed: NDArray[np.int64]) -> Iterator[Block]:
+    def expand(self, block: Block, packed: NDArray[np.int64]) -> Iterator[Block]:
         """``block`` in pieces, each compressed record followed by the records that it holds."""
-        types, sizes, done = block.types(heads), block.sizes(heads), 0
+        types, sizes, done = block.types, block.sizes(block.at), 0
         for i in packed.tolist():
             at, size = int(block.at[i]), int(sizes[i])
             yield self._part(block, done, i + 1)
@@ -212,7 +223,8 @@ class _Inflater:
             self.damage.append(Damage("compressed data end inside a record", offset, lost=len(self.pending)))
 
     def _part(self, block: Block, lo: int, hi: int) -> Block:
-        return Block(block.words, block.raw, block.base + self.grown, block.at[lo:hi], block.big_endian)
+        at, types = block.at[lo:hi], block.types[lo:hi]
+        return Block(block.words, block.raw, block.base + self.grown, at, types, block.big_endian)
 
     def _inflate(self, data: bytes, offset: int) -> None:
         if self._dead:
@@ -239,11 +251,10 @@ class _Inflater:
             whole = len(self.pending) & ~7
             words = np.frombuffer(bytes(self.pending[:whole]), np.uint64)
             block = _chase(words, offset + self.grown, self.big_endian)
-            following = _cut(block, block.words.take(block.at)) - block.base
+            following = _cut(block) - block.base
             if len(block.at) == 0:
-                size = int(block.sizes(block.words[:1])[0])
-                if size < 8:
-                    self._fail("compressed record of impossible size", offset, "size", size)
+                if block.first_size < 8:
+                    self._fail("compressed record of impossible size", offset, "size", block.first_size)
                 return
             if following > len(self.pending):
                 self._fail("compressed record with data behind it", offset)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ...errors import Damage, FormatError
 from ...model import MAX_ENTRIES, MAX_SAMPLES, Clock, Profile, SampleBatch, SampleStream, Source, read_at
 from .attr import event_of, parse_attr
-from .blocks import Block, walk_blocks
+from .blocks import Block, halves, walk_blocks
 from .features import decode_feature, feature_name
 from .layout import HEADER, MAGIC, OLD_MAGIC, PIPE_HEADER_SIZE, RECORDS, SAMPLE
 from .records import handle
@@ -160,17 +160,14 @@ class _Reader:
         threads: set[int] = set()
         first, last = _FOREVER, -1
         for block in walk_blocks(self.source, *self.data, self.order == ">", profile.damage):
-            heads = block.words.take(block.at)
-            types = block.types(heads)
-            kinds, number = np.unique(types, return_counts=True)
-            for kind, n in zip(kinds.tolist(), number.tolist(), strict=True):
-                counts[kind] = counts.get(kind, 0) + n
-            misc, sizes = block.misc(heads), block.sizes(heads)
-            is_sample = types == _SAMPLE
-            for i in np.flatnonzero(~is_sample).tolist():
-                at = int(block.at[i])
-                handle(state, int(types[i]), int(misc[i]), block.body(at, int(sizes[i])), block.base + at * 8)
+            is_sample = block.types == _SAMPLE
+            beside = block.at[~is_sample]
+            columns = (block.types[~is_sample], block.misc(beside), beside, block.sizes(beside))
+            for kind, misc, at, size in zip(*(c.tolist() for c in columns), strict=True):
+                counts[kind] = counts.get(kind, 0) + 1
+                handle(state, kind, misc, block.body(at, size), block.base + at * 8)
             if is_sample.any():
+                counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 lo, hi = self._index_samples(block, block.at[is_sample], threads)
                 first, last = min(first, lo), max(last, hi)
                 state.newest_time = max(state.newest_time, hi)
@@ -276,7 +273,7 @@ class _Reader:
         for number, entry in enumerate(e for e in self.layouts if e.samples or len(self.layouts) == 1):
             profile.streams.append(self._stream(number, entry))
         words = np.array(sorted(threads), np.uint64)
-        pid, tid = Block(words, words.view(np.uint8), 0, words.view(np.int64), self.order == ">").halves(words)
+        pid, tid = halves(words, self.order == ">")
         profile.seen_threads = set(zip(pid.tolist(), tid.tolist(), strict=True))
 
     def _clock(self) -> Clock:
@@ -307,8 +304,7 @@ class _Reader:
     ) -> Iterator[tuple[SampleBatch, int]]:
         layout, blocks = self.layouts[index].layout, 0
         for block in walk_blocks(self.source, *self.data, self.order == ">"):
-            heads = block.words.take(block.at)
-            at = block.at[block.types(heads) == _SAMPLE]
+            at = block.at[block.types == _SAMPLE]
             for number, part, event in self._by_layout(block, at):
                 if number != index:
                     continue
@@ -332,7 +328,7 @@ class _Reader:
 
 def _cuts(block: Block, at: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Runs of samples that keep a batch under `MAX_SAMPLES` and its entries under `MAX_ENTRIES`."""
-    words = np.cumsum(block.size_words(block.words.take(at)))
+    words = np.cumsum(block.sizes(at) >> 3)
     lo = 0
     while lo < len(at):
         before = int(words[lo - 1]) if lo else 0

@@ -89,8 +89,7 @@ class _Walk:
         self, layout: SampleLayout, block: Block, at: NDArray[np.int64], wanted: frozenset[str] | None
     ) -> None:
         self.layout, self.block, self.words, self.at, self.wanted = layout, block, block.words, at, wanted
-        self.heads = self.words.take(at)
-        self.end = at + block.size_words(self.heads)
+        self.end = at + (block.sizes(at) >> 3)
         self.cursor = at + (1 + len(layout.fixed))
         self.bad = self.cursor > self.end
         self.cursor = np.minimum(self.cursor, self.end)
@@ -162,7 +161,7 @@ class _Walk:
         c["cpu"] = np.full(n, -1, np.int32) if cpu is None else self.block.halves(cpu)[0]
         c["event"] = event
         c["period"] = np.zeros(n, np.uint64) if period is None else period
-        c["mode"] = (self.block.misc(self.heads) & MISC.CPUMODE_MASK).astype(np.uint8)
+        c["mode"] = (self.block.misc(self.at) & MISC.CPUMODE_MASK).astype(np.uint8)
         if self.wants("position"):
             c["position"] = position
         for bit in layout.fixed:
