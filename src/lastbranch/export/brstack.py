@@ -6,7 +6,8 @@ first. Where call chains were recorded the frames come first, a line each (`docs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain, pairwise
 from typing import IO
 
 import numpy as np
@@ -15,8 +16,7 @@ from numpy.typing import NDArray
 from ..analysis.select import kept
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
-from ..model import Profile, SampleBatch, SampleFilter, merge
-from .cells import Cells, choice, constant, decimal, hexadecimal, join
+from ..model import BRANCH, Profile, SampleBatch, SampleFilter, merge
 
 __all__ = ["export"]
 
@@ -26,8 +26,8 @@ _MAX_FRAMES = 127
 _TYPES = [n.upper().encode() if n not in ("unknown", "extended") else b"" for n in BRANCH_TYPES]
 _TYPES += [n.upper().encode() for n in NEW_TYPES] + [b""] * (16 - len(NEW_TYPES))
 _SPEC = [s.upper().encode() or b"-" for s in SPEC]
-_PREDICTION = (b"-", b"M", b"P", b"P")  # by mispred | predicted << 1
-_CHUNK = 256  # samples at a time: their text stays in the cache
+_PREDICTION = b"-MPP"  # by mispred | predicted << 1
+_REMEMBERED = 1 << 18
 
 
 def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None = None) -> list[str]:
@@ -42,62 +42,61 @@ def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None 
     frames_from_stack = np.array(
         [e.branch_select is not None and call_stack_mode(e.branch_select_kind, e.branch_select) for e in profile.events]
     )
+    text = _EntryText()
     batches = merge([s.batches(columns, ordered=True) for s in streams])
     for batch in kept(profile, batches, sample_filter):
-        for part in batch.split(_CHUNK):
-            if "frame" in part:
-                out.write(b"".join(_with_frames(part, frames_from_stack)))
-            else:
-                out.write(_lines(part, address=True))
+        lines = text.lines(batch)
+        if "frame" in batch:
+            out.writelines(_with_frames(batch, lines, frames_from_stack))
+        else:
+            out.writelines(b" %16x%s\n" % row for row in zip(batch.ip.tolist(), lines, strict=True))
     left = profile.samples - sum(s.samples for s in streams)
     return [f"{left} samples of events without branch stacks are left out"] if left else []
 
 
-def _lines(batch: SampleBatch, address: bool) -> bytes:
-    """One line for each sample. A sample without entries takes a row too, for its address and line end."""
-    depth = batch.depth
-    rows = np.maximum(depth, 1)
-    ends = np.cumsum(rows)
-    starts = ends - rows
-    real = np.ones(int(ends[-1]), bool)
-    real[starts[depth == 0]] = False
-    first, last = np.zeros(len(real), bool), np.zeros(len(real), bool)
-    first[starts], last[ends - 1] = True, True
+class _Memory(dict[int, bytes]):
+    """Text of values, made when it is first asked for: a capture has few distinct addresses and flag words."""
 
-    def spread(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        whole = np.zeros(len(real), np.uint64)
-        whole[real] = values
-        return whole
+    def __init__(self, make: Callable[[int], bytes]) -> None:
+        self._make = make
 
-    cells: list[Cells] = []
-    if address:
-        text, mask = hexadecimal(np.repeat(batch.ip, rows), pad=True)
-        cells += [constant(b" ", first), (text, mask & first[:, None])]
-    entry = _entry_cells(*(spread(batch[n]) for n in ("branch_from", "branch_to", "branch_flags")))
-    cells += [(text, mask & real[:, None]) for text, mask in entry]
-    cells.append(constant(b"\n", last))
-    return join(cells)
+    def __missing__(self, value: int) -> bytes:
+        if len(self) > _REMEMBERED:
+            self.clear()
+        text = self[value] = self._make(value)
+        return text
 
 
-def _entry_cells(source: NDArray[np.uint64], target: NDArray[np.uint64], flags: NDArray[np.uint64]) -> list[Cells]:
-    every = np.ones(len(source), bool)
-    slash = constant(b"/", every)
-    return [
-        constant(b" 0x", every), hexadecimal(source), constant(b"/0x", every), hexadecimal(target),
-        slash, choice((flags & np.uint64(3)).astype(np.intp), _PREDICTION),
-        slash, choice(flag(flags, "in_tx").astype(np.intp), (b"-", b"X")),
-        slash, choice(flag(flags, "abort").astype(np.intp), (b"-", b"A")),
-        slash, decimal(flag(flags, "cycles"), 5),
-        slash, choice(branch_type(flags), _TYPES),
-        slash, choice(flag(flags, "spec").astype(np.intp), _SPEC), constant(b" ", every),
-    ]  # fmt: skip
+class _EntryText:
+    def __init__(self) -> None:
+        self._source = _Memory(lambda a: b" 0x%x/0x" % a)
+        self._target = _Memory(lambda a: b"%x/" % a)
+        self._flags = _Memory(_flag_text)
+
+    def lines(self, batch: SampleBatch) -> list[bytes]:
+        """The branch stack of each sample, without an end of line."""
+        columns = zip(
+            map(self._source.__getitem__, batch["branch_from"].tolist()),
+            map(self._target.__getitem__, batch["branch_to"].tolist()),
+            map(self._flags.__getitem__, batch["branch_flags"].tolist()),
+            strict=True,
+        )
+        parts = list(chain.from_iterable(columns))
+        return [b"".join(parts[3 * lo : 3 * hi]) for lo, hi in pairwise(batch.offsets[BRANCH].tolist())]
 
 
-def _with_frames(batch: SampleBatch, frames_from_stack: NDArray[np.bool_]) -> Iterator[bytes]:
-    stacks = _lines(batch, address=False).split(b"\n")
-    for i, event in enumerate(batch.event.tolist()):
+def _flag_text(word: int) -> bytes:
+    flags = np.array([word], np.uint64)
+    in_tx, abort, cycles, spec = (int(flag(flags, n)[0]) for n in ("in_tx", "abort", "cycles", "spec"))
+    kind = _TYPES[int(branch_type(flags)[0])]
+    fields = (_PREDICTION[word & 3], b"-X"[in_tx], b"-A"[abort], cycles, kind, _SPEC[spec])
+    return b"%c/%c/%c/%d/%s/%s " % fields
+
+
+def _with_frames(batch: SampleBatch, lines: list[bytes], frames_from_stack: NDArray[np.bool_]) -> Iterator[bytes]:
+    for i, (event, line) in enumerate(zip(batch.event.tolist(), lines, strict=True)):
         frames = _frames(batch, i, bool(frames_from_stack[event]))
-        yield b"\n" + b"".join(b"\t%16x\n" % f for f in frames) + stacks[i] + b"\n"
+        yield b"\n" + b"".join(b"\t%16x\n" % f for f in frames) + line + b"\n"
 
 
 def _frames(batch: SampleBatch, i: int, from_stack: bool) -> list[int]:
