@@ -76,7 +76,8 @@ class Capture:
         offsets = np.cumsum([0, *(len(s.stack) for s in samples)])
         columns = {
             "time": np.array([s.time for s in samples], np.int64), "ip": np.array([s.ip for s in samples], np.uint64),
-            "pid": np.array([s.pid for s in samples], np.int32), "tid": np.array([s.tid or s.pid for s in samples], np.int32),
+            "pid": np.array([s.pid for s in samples], np.int32),
+            "tid": np.array([s.tid or s.pid for s in samples], np.int32),
             "cpu": np.zeros(n, np.int32), "event": np.array([s.event for s in samples], np.int32),
             "period": np.array([s.period for s in samples], np.uint64), "mode": np.full(n, 2, np.uint8),
         }  # fmt: skip
@@ -161,12 +162,8 @@ def test_one_program_at_two_bases_is_one_module() -> None:
     assert rows == {(0, 0x10, 2), (0, 0x50, 2)}
     assert table.mispredicted.tolist() == [1, 1]
     ranges = lastbranch.ranges(c.profile())
-    assert (ranges.module.tolist(), ranges.start.tolist(), ranges.end.tolist(), ranges.count.tolist()) == (
-        [0],
-        [0],
-        [0x10],
-        [2],
-    )
+    columns = (ranges.module, ranges.start, ranges.end, ranges.count)
+    assert [c.tolist() for c in columns] == [[0], [0], [0x10], [2]]
 
 
 def test_a_range_over_two_modules_is_broken() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -10,16 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
-from ...model import MAX_ENTRIES, MAX_SAMPLES, Clock, Profile, SampleBatch, SampleStream, Source, read_at
-from .attr import event_of, parse_attr
-from .blocks import Block, halves, walk_blocks
-from .features import decode_feature, feature_name
-from .layout import HEADER, MAGIC, OLD_MAGIC, PIPE_HEADER_SIZE, RECORDS, SAMPLE
+from ...model import MAX_ENTRIES, MAX_SAMPLES, Clock, Profile, SampleBatch, SampleStream, Source
+from .attr import event_of
+from .blocks import walk_blocks
+from .chain import Block, halves
+from .header import read_header, read_magic
+from .layout import PIPE_HEADER_SIZE, RECORDS, SAMPLE
 from .records import handle
 from .sample import SampleLayout
 from .state import State
 
-__all__ = ["Progress", "is_perfdata", "read_perfdata"]
+__all__ = ["Progress", "read_perfdata"]
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -34,11 +34,6 @@ _CLOCK_NAMES = {
     11: "CLOCK_TAI",
 }
 _FOREVER = np.iinfo(np.int64).max
-
-
-def is_perfdata(start: bytes) -> bool:
-    """Whether a file that begins with ``start`` is a perf.data, of either byte order."""
-    return start[:8] in (MAGIC, MAGIC[::-1], OLD_MAGIC, OLD_MAGIC[::-1])
 
 
 def read_perfdata(source: Source, progress: Progress | None = None) -> Profile:
@@ -68,88 +63,16 @@ class _Layout:
 class _Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
-        magic = read_at(source, 0, 16)
-        if not is_perfdata(magic):
-            hint = "a capture made by `perf record` begins with PERFILE2"
-            reason = "not a perf.data file" if magic else "file is empty"
-            raise FormatError(reason, file=source.name, offset=0, field="magic", value=magic[:8] or None, hint=hint)
-        if len(magic) < PIPE_HEADER_SIZE:
-            raise FormatError("file header is cut short", file=source.name, offset=8, field="size", value=len(magic))
-        self.order = "<" if magic[:8] in (MAGIC, OLD_MAGIC) else ">"
-        (header_size,) = struct.unpack_from(self.order + "Q", magic, 8)
-        self.pipe = header_size == PIPE_HEADER_SIZE
+        order, self.pipe = read_magic(source)
+        self.big_endian = order == ">"
         self.profile = Profile(source.name, "perf.data (pipe)" if self.pipe else "perf.data")
-        self.profile.machine.byte_order = "big" if self.order == ">" else "little"
+        self.profile.machine.byte_order = "big" if self.big_endian else "little"
         self.profile.machine.os = "Linux"
-        self.state = State(self.profile, self.order)
+        self.state = State(self.profile, order)
         self.layouts: list[_Layout] = []
         self.layout_of_attr = np.empty(0, np.int64)
         self.id_bit = 0
-        if self.pipe:
-            self.data = (PIPE_HEADER_SIZE, source.size)
-        else:
-            self.data = self._header()
-
-    # -- file mode: header, attributes, features
-
-    def _header(self) -> tuple[int, int]:
-        raw = read_at(self.source, 8, 8 * len(HEADER))
-        if len(raw) < 8 * len(HEADER):
-            raise FormatError("file header is cut short", file=self.source.name, offset=8 + len(raw))
-        h = dict(zip(HEADER, struct.unpack(f"{self.order}{len(HEADER)}Q", raw), strict=True))
-        self._attrs(h)
-        start, size = h["data.offset"], h["data.size"]
-        if start > self.source.size:
-            self._damage("data section lies behind the end of the file", 0x28, "data.offset", start)
-            return 0, 0
-        end = start + size
-        if size == 0:
-            # perf fills it in at the end; a recorder that died leaves 0 and the records up to its death.
-            end = self.source.size
-            if end > start:
-                self._damage("the recorder did not finish the file; reading on to its end", 0x30, "data.size", 0)
-        elif end > self.source.size:
-            self._damage("data section is cut short", 0x30, "data.size", size, end - self.source.size)
-        if size:
-            self._features(h, end)
-        return start, min(end, self.source.size) if size == 0 else end
-
-    def _attrs(self, h: dict[str, int]) -> None:
-        size, start, total = h["attr_size"], h["attrs.offset"], h["attrs.size"]
-        name = self.source.name
-        if size < 64 + 16 or size > 1 << 16:
-            raise FormatError("attributes of impossible size", file=name, offset=0x10, field="attr_size", value=size)
-        if total > self.source.size - start:
-            value = total
-            raise FormatError(
-                "attributes behind the end of the file", file=name, offset=0x20, field="attrs.size", value=value
-            )
-        for at in range(start, start + total - size + 1, size):
-            raw = read_at(self.source, at, size)
-            attr = parse_attr(raw[: size - 16], at, self.order, name)
-            ids_at, ids_size = struct.unpack_from(self.order + "2Q", raw, size - 16)
-            ids = read_at(self.source, ids_at, ids_size) if ids_at < self.source.size else b""
-            if len(ids) < ids_size:
-                self._damage("ids of an event lie behind the end of the file", at + size - 8, "ids.size", ids_size)
-            attr.ids = struct.unpack(f"{self.order}{len(ids) // 8}Q", ids[: len(ids) & ~7])
-            self.state.attr_of_id.update(dict.fromkeys(attr.ids, len(self.state.attrs)))
-            self.state.attrs.append(attr)
-
-    def _features(self, h: dict[str, int], table: int) -> None:
-        bits = [n * 64 + b for n in range(4) for b in range(64) if h[f"features.{n}"] >> b & 1]
-        for i, number in enumerate(bits):
-            entry = read_at(self.source, table + 16 * i, 16)
-            if len(entry) < 16:
-                self._damage(f"header feature {feature_name(number)} is cut off", table + 16 * i)
-                return
-            offset, size = struct.unpack(self.order + "2Q", entry)
-            if offset + size > self.source.size:
-                self._damage(f"header feature {feature_name(number)} is cut off", table + 16 * i + 8, "size", size)
-                continue
-            decode_feature(self.state, number, read_at(self.source, offset, size), offset)
-
-    def _damage(self, reason: str, offset: int, field: str | None = None, value: object = None, lost: int = 0) -> None:
-        self.profile.damage.append(Damage(reason, offset, field, value, lost))
+        self.data = (PIPE_HEADER_SIZE, source.size) if self.pipe else read_header(source, self.state)
 
     # -- index pass
 
@@ -159,7 +82,7 @@ class _Reader:
         counts: dict[int, int] = {}
         threads: set[int] = set()
         first, last = _FOREVER, -1
-        for block in walk_blocks(self.source, *self.data, self.order == ">", profile.damage):
+        for block in walk_blocks(self.source, *self.data, self.big_endian, profile.damage):
             is_sample = block.types == _SAMPLE
             beside = block.at[~is_sample]
             columns = (block.types[~is_sample], block.misc(beside), beside, block.sizes(beside))
@@ -189,7 +112,8 @@ class _Reader:
             depth, bad = entry.layout.check(block, part)
             if bad.any():
                 where = block.base + int(part[bad][0]) * 8
-                self._damage("samples whose fields do not fit their records", where, "samples", int(bad.sum()))
+                damage = Damage("samples whose fields do not fit their records", where, "samples", int(bad.sum()))
+                self.profile.damage.append(damage)
                 part, depth = part[~bad], depth[~bad]
             entry.samples += len(part)
             entry.entries += int(depth.sum())
@@ -273,7 +197,7 @@ class _Reader:
         for number, entry in enumerate(e for e in self.layouts if e.samples or len(self.layouts) == 1):
             profile.streams.append(self._stream(number, entry))
         words = np.array(sorted(threads), np.uint64)
-        pid, tid = halves(words, self.order == ">")
+        pid, tid = halves(words, self.big_endian)
         profile.seen_threads = set(zip(pid.tolist(), tid.tolist(), strict=True))
 
     def _clock(self) -> Clock:
@@ -303,7 +227,7 @@ class _Reader:
         self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
     ) -> Iterator[tuple[SampleBatch, int]]:
         layout, blocks = self.layouts[index].layout, 0
-        for block in walk_blocks(self.source, *self.data, self.order == ">"):
+        for block in walk_blocks(self.source, *self.data, self.big_endian):
             at = block.at[block.types == _SAMPLE]
             for number, part, event in self._by_layout(block, at):
                 if number != index:
@@ -311,7 +235,7 @@ class _Reader:
                 watermark = int(later[blocks])
                 blocks += 1
                 for lo, hi in _cuts(block, part):
-                    batch, _bad = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
+                    batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
                     # Samples of the same block that come later are no later than the watermark promises.
                     rest = min(watermark, self._earliest(block, layout, part[hi:]))
                     yield batch, rest

@@ -1,0 +1,122 @@
+"""The chain of records: each one's size tells where the next begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["COMPRESSED", "COMPRESSED2", "Block", "chase", "cut", "halves"]
+
+_TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
+_TRY_RUN = 16
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole records: ``words`` (uint64, host order) over the bytes ``raw``, which start at ``base`` of the file.
+
+    ``at`` int64: word index of each record's header, ``types`` int64 its type. In a compressed file ``base`` counts
+    decompressed bytes. The arrays are valid until the next block is asked for.
+    """
+
+    words: NDArray[np.uint64]
+    raw: NDArray[np.uint8]
+    base: int
+    at: NDArray[np.int64]
+    types: NDArray[np.int64]
+    big_endian: bool
+
+    # perf_event_header {u32 type; u16 misc; u16 size} as one word: the first field is lowest in a little-endian one.
+    def misc(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``misc`` of the records at word positions ``at``."""
+        return (self.words.take(at) >> np.uint64(16 if self.big_endian else 32)).astype(np.int64) & 0xFFFF
+
+    def sizes(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of the records at word positions ``at``, headers included."""
+        heads = self.words.take(at)
+        return (heads & np.uint64(0xFFFF) if self.big_endian else heads >> np.uint64(48)).astype(np.int64)
+
+    @property
+    def first_size(self) -> int:
+        """The size field of what stands at the start, record or not."""
+        return int(self.sizes(np.zeros(1, np.int64))[0])
+
+    def halves(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The two 32-bit fields of each word, in the order they stand in the file."""
+        return halves(words, self.big_endian)
+
+    def body(self, at: int, size: int) -> bytes:
+        """The bytes of the record at word ``at`` after its header."""
+        return self.raw[at * 8 + 8 : at * 8 + size].tobytes()
+
+
+def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The two 32-bit fields of each 64-bit word (in host order), in the order they stood in the file."""
+    low = words.astype(np.uint32).view(np.int32)
+    high = (words >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    return (high, low) if big_endian else (low, high)
+
+
+def chase(words: NDArray[np.uint64], base: int, big_endian: bool) -> Block:
+    """Follow the chain of record sizes through ``words`` up to the last record that is whole.
+
+    Records are linked by their sizes, so this is a loop; where sizes repeat, a strided look ahead checks many at once.
+    """
+    raw = words.view(np.uint8)
+    if big_endian:
+        words = words.byteswap()
+    sizes = words.view(np.uint16)
+    field = 0 if big_endian else 3  # which quarter of the first word is the record's size
+    memory = memoryview(sizes)  # type: ignore[arg-type]
+    parts: list[Any] = []
+    at: list[int] = []
+    append = at.append
+    p, end, last, repeats = field, len(sizes), 0, 0
+    while p < end:
+        size = memory[p]
+        if size < 8:
+            break
+        append(p)
+        p += size >> 1
+        if size != last:
+            last, repeats = size, 0
+            continue
+        repeats += 1
+        if repeats == _TRY_RUN and size & 7 == 0:
+            run = sizes[p :: size >> 1] == size
+            length = len(run) if run.all() else int(run.argmin())
+            if length > _TRY_RUN:
+                parts += [at, np.arange(p, p + length * (size >> 1), size >> 1)]
+                at = []
+                append = at.append
+                p += length * (size >> 1)
+            # else: do not look again before the size has changed
+    starts = np.concatenate([np.asarray(part, np.int64) for part in (*parts, at)]) >> 2
+    if p - field > end and len(starts):
+        starts = starts[:-1]
+    heads = words.take(starts)
+    types = (heads >> np.uint64(32) if big_endian else heads & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    return Block(words, raw, base, starts, types, big_endian)
+
+
+def cut(block: Block) -> int:
+    """End ``block`` after a record that leaves the 8-byte grid or has data of its own behind it; next file offset."""
+    if len(block.at) == 0:
+        return block.base
+    sizes = block.sizes(block.at)
+    special = (sizes & 7 != 0) | (block.types == _TRACING_DATA) | (block.types == _AUXTRACE)
+    if not special.any():
+        return block.base + int(block.at[-1] * 8 + sizes[-1])
+    i = int(special.argmax())
+    at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types[i])
+    behind = 0
+    if kind in (_TRACING_DATA, _AUXTRACE) and size >= 16:
+        behind = int(block.words[at + 1])
+        if kind == _TRACING_DATA:  # u32 size, padded to words
+            behind = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
+            behind = (behind + 7) & ~7
+    block.at, block.types = block.at[: i + 1], block.types[: i + 1]
+    return block.base + at * 8 + size + behind

@@ -1,0 +1,100 @@
+"""Compressed records: one zstd stream over all of them, whose output is records again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import Damage, UnavailableError
+from .chain import COMPRESSED2, Block, chase, cut
+
+__all__ = ["Inflater"]
+
+_ENOUGH = 4 << 20  # decompressed bytes that make a block
+_SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can stand for 128 KiB of zeros
+
+
+class Inflater:
+    """The state of the stream. ``grown`` counts decompressed bytes that have been delivered."""
+
+    def __init__(self, big_endian: bool, damage: list[Damage] | None) -> None:
+        self.big_endian, self.damage = big_endian, damage
+        self.pending = bytearray()
+        self.grown = 0
+        self._stream: Any = None
+        self._dead = False
+
+    def expand(self, block: Block, packed: NDArray[np.int64]) -> Iterator[Block]:
+        """``block`` in pieces, each compressed record followed by the records that it holds."""
+        types, sizes, done = block.types, block.sizes(block.at), 0
+        for i in packed.tolist():
+            at, size = int(block.at[i]), int(sizes[i])
+            yield self._part(block, done, i + 1)
+            done = i + 1
+            body = block.body(at, size)
+            if types[i] == COMPRESSED2:
+                length = int(block.words[at + 1]) if size >= 16 else 0
+                body = body[8 : 8 + length]
+            offset = block.base + at * 8
+            for piece in range(0, len(body), _SLICE):
+                self._inflate(body[piece : piece + _SLICE], offset)
+                if len(self.pending) >= _ENOUGH:
+                    yield from self._drain(offset)
+            if i + 1 == len(types) or types[i + 1] != types[i]:
+                yield from self._drain(offset)
+        if done < len(block.at):
+            yield self._part(block, done, len(block.at))
+
+    def finish(self, offset: int) -> None:
+        if self.pending and not self._dead and self.damage is not None:
+            self.damage.append(Damage("compressed data end inside a record", offset, lost=len(self.pending)))
+
+    def _part(self, block: Block, lo: int, hi: int) -> Block:
+        at, types = block.at[lo:hi], block.types[lo:hi]
+        return Block(block.words, block.raw, block.base + self.grown, at, types, block.big_endian)
+
+    def _inflate(self, data: bytes, offset: int) -> None:
+        if self._dead:
+            return
+        try:
+            import zstandard
+        except ImportError as error:
+            raise UnavailableError(
+                "the records are compressed and the zstandard package is not installed",
+                hint="pip install zstandard",
+            ) from error
+        try:
+            while data:
+                if self._stream is None or self._stream.eof:
+                    self._stream = zstandard.ZstdDecompressor().decompressobj()
+                self.pending += self._stream.decompress(data)
+                data = self._stream.unused_data if self._stream.eof else b""
+        except zstandard.ZstdError as error:
+            self._fail(f"compressed data are damaged: {error}", offset)
+
+    def _drain(self, offset: int) -> Iterator[Block]:
+        """The whole records in ``pending`` as blocks; what is left waits for more."""
+        while len(self.pending) >= 8 and not self._dead:
+            whole = len(self.pending) & ~7
+            words = np.frombuffer(bytes(self.pending[:whole]), np.uint64)
+            block = chase(words, offset + self.grown, self.big_endian)
+            following = cut(block) - block.base
+            if len(block.at) == 0:
+                if block.first_size < 8:
+                    self._fail("compressed record of impossible size", offset, "size", block.first_size)
+                return
+            if following > len(self.pending):
+                self._fail("compressed record with data behind it", offset)
+                following = len(self.pending)
+            del self.pending[:following]
+            self.grown += following
+            yield block
+
+    def _fail(self, reason: str, offset: int, field: str | None = None, value: object = None) -> None:
+        self._dead = True
+        if self.damage is not None:
+            self.damage.append(Damage(reason, offset, field, value, len(self.pending)))
+        self.pending.clear()
