@@ -178,18 +178,21 @@ class _StackCounter:
             self._branches.add_as_is(each, source, target, tag.astype(np.uint8), values)
         if self._ranges is None:
             return
-        # Between neighbours of one stack; entry i + 1 is the older one.
-        within = np.ones(len(source) - 1, bool)
+        # Between neighbours of one stack; entry i + 1 is the older one. None leads into the next stack.
         firsts = offsets[1:-1]
-        within[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
-        if not source.all() or not target.all():
+        leave_out: Array = firsts[(firsts > 0) & (firsts < len(source))] - 1
+        if not source.min() or not target.min():
             empty = (source == 0) | (target == 0)
             beside = empty[1:] | empty[:-1]
-            self._broken += int((within & beside).sum())
-            within &= ~beside
+            across = np.zeros(len(source) - 1, bool)
+            across[leave_out] = True
+            self._broken += int((beside & ~across).sum())
+            leave_out = beside | across
         if compact is not None:
-            self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=~within)
+            self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=leave_out)
         else:
+            within = np.ones(len(source) - 1, bool)
+            within[leave_out] = False
             zeros = np.zeros(int(within.sum()), np.uint8)
             self._ranges.add_as_is(each[1:][within], target[1:][within], source[:-1][within], zeros)
 

@@ -92,7 +92,8 @@ class Compactor:
 
     def _compact(self, address: NDArray[np.uint64], shift: Array) -> NDArray[np.uint64] | None:
         index = address >> _SHIFT
-        index &= _LOW
+        if len(address) and int(address.view(np.int64).min()) < 0:  # kernel addresses: drop the sign
+            index &= _LOW
         place = index.view(np.int64)
         place += shift
         number = self._table.take(place)
@@ -164,9 +165,9 @@ class PairCounter:
         *,
         tag: NDArray[np.uint64] | None = None,
         values: Sequence[Array] = (),
-        leave_out: NDArray[np.bool_] | None = None,
+        leave_out: Array | None = None,
     ) -> None:
-        """Count compacted pairs (at most `MAX_ENTRIES` at once), except those that the mask ``leave_out`` names."""
+        """Count compacted pairs (at most `MAX_ENTRIES`) but those that ``leave_out``, a mask or indices, names."""
         n = len(a)
         if self._filled + n > _CHUNK:
             self._flush()

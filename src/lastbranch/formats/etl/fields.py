@@ -19,8 +19,8 @@ from uuid import UUID
 from .field_values import Exact, FileTime, Hex, Named
 
 __all__ = [
-    "BOOL32", "F32", "F64", "FILETIME", "GUID", "HEX32", "HEX64", "I16", "I32", "I64", "I8", "IPV4", "IPV6", "PORT", "PTR", "SIZE",
-    "SYSTEMTIME", "U16", "U32", "U64", "U8",
+    "BOOL32", "F32", "F64", "FILETIME", "GUID", "HEX32", "HEX64", "I16", "I32", "I64", "I8", "IPV4", "IPV6", "PORT",
+    "PTR", "SIZE", "SYSTEMTIME", "U16", "U32", "U64", "U8",
     "Array", "Bits", "Blob", "Columns", "FieldType", "Rest", "Scalar", "Short", "named",
 ]  # fmt: skip
 
@@ -127,7 +127,7 @@ class Blob(FieldType):
 
 def _read_systemtime(raw: bytes) -> str:
     """ISO text; with the bytes where the day of the week or the date itself is not right."""
-    year, month, weekday, day, hour, minute, second, ms = struct.unpack("<8H", raw)
+    year, month, _weekday, day, hour, minute, second, ms = struct.unpack("<8H", raw)
     text = f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}.{ms:03d}"
     try:
         return text if _write_systemtime(text) == raw else Exact(text, raw)

@@ -7,7 +7,7 @@ for the KernelTraceControl events the fields and bytes that Microsoft's TraceEve
 from __future__ import annotations
 
 from .field_text import ANSI, WIDE, Fixed, Text16
-from .fields import FILETIME, GUID, HEX32, I32, I64, PTR, SIZE, SYSTEMTIME, U8, U16, U32, U64, FieldType, Rest
+from .fields import FILETIME, GUID, HEX32, HEX64, I32, I64, PTR, SIZE, SYSTEMTIME, U16, U32, FieldType, Rest
 from .payloads import layout
 
 __all__ = ["IMAGE_ID", "META_DATA", "SESSION", "SYS_CONFIG_EX", "TABLE", "WIN_SAT"]
@@ -86,22 +86,19 @@ TABLE = {
     (IMAGE_ID, 32): {0: layout(ImageBase=PTR, ProcessID=U32)},
     (IMAGE_ID, 36): {0: _RSDS},
     (IMAGE_ID, 37): {0: _RSDS},
-    # Embedded and portable PDBs: not in any file at hand; offsets as TraceEvent reads them, the tail is not known.
-    (IMAGE_ID, 39): {
-        0: layout(ImageBase=PTR, ProcessID=U32, TimeDateStamp=U32, MajorVersion=U16, MinorVersion=U16, PDBFileName=ANSI)
-    },
+    # Portable PDBs and deterministic builds: not in any file at hand; offsets as TraceEvent reads them, then unknown.
+    (IMAGE_ID, 38): {0: layout(ImageBase=PTR, ProcessID=U32, TimeDateStamp=U32, MajorVersion=U16, MinorVersion=U16)},
     (IMAGE_ID, 40): {0: layout(ImageBase=PTR, ProcessID=U32)},
     (IMAGE_ID, 64): {0: layout(ImageSize=U32, TimeDateStamp=U32, **_VERSION_STRINGS)},
     (SYS_CONFIG_EX, 32): {0: layout(InstallDate=FILETIME, BuildLab=WIDE, ProductName=WIDE)},
     (SYS_CONFIG_EX, 33): {0: layout(SystemDirectory=WIDE, SystemWindowsDirectory=WIDE)},
     (SYS_CONFIG_EX, 34): {0: layout(Value=WIDE)},
     (SYS_CONFIG_EX, 35): {0: layout(NtPath=WIDE, DosPath=WIDE)},
-    # 16 bytes in every merged file, the same first u64 of a small value and zeros; no source names them.
-    (SYS_CONFIG_EX, 37): {0: layout(Value0=U64, Value1=U64)},
+    # Read off the bytes: the same 16 bytes as SysConfig's device family (evntrace.h), version 10.0.22000.613 in one.
+    (SYS_CONFIG_EX, 37): {0: layout(UAPInfo=HEX64, DeviceFamily=U32, DeviceForm=U32)},
     (META_DATA, 32): {0: layout(EventInfo=Rest())},
     (META_DATA, 33): {0: layout(ProviderID=GUID, EventMapInfo=Rest())},
     (WIN_SAT, 33): _WIN_SAT,
     (WIN_SAT, 35): _WIN_SAT,
     (WIN_SAT, 37): _WIN_SAT,
 }
-_ = U8

@@ -19,7 +19,7 @@ REST = "rest"
 
 
 class Field(NamedTuple):
-    """One field. Of a type with ``parts`` the parts are what decoding returns, and the name only says what they share."""
+    """One field. Of a type with ``parts`` decoding returns the parts, and the name only says what they share."""
 
     name: str
     type: FieldType

@@ -1,0 +1,124 @@
+"""What tests of captures share: the data folder, the demo's binaries, and the command line to run."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+REAL = (
+    "amd_zen4_lbrextv2_spec", "arm_etm_inject_hwindex", "arm_etm_inject_kernel_64deep", "cfl_9700_callgraph_lbr",
+    "hsw_5820k_16deep_attr136", "simpleperf_16deep_mmap1", "simpleperf_32deep_lbrloop", "skl_m7_32deep_branch-4.14",
+    "skx_6154_32deep_pie", "skx_8173m_32deep_pie_user", "snb_callchain_and_branch-3.4",
+    "snb_raw_callchain_branch-3.4", "wsm_x5660_16deep",
+)  # fmt: skip
+SYNTHETIC = ("demo_pie", "demo_2proc", "demo_hwidx", "demo_features", "lldlayout/demo_pie")
+
+
+@dataclass
+class Data:
+    """The captures that tests may read, and what other programs said of them (SOURCES.md there)."""
+
+    root: Path
+
+    def path(self, name: str) -> Path:
+        """The capture called ``name``, one of `REAL` or `SYNTHETIC`."""
+        return self.root / f"{name}.perf.data" if name in REAL else self.root / "synthetic" / f"{name}.data"
+
+    def golden(self, name: str, suffix: str) -> str:
+        """The stored text ``suffix`` about capture ``name``."""
+        stem = name if name in REAL else "synthetic_" + name.replace("lldlayout/demo_pie", "lldlayout")
+        path = self.root / "golden" / f"{stem}.{suffix}"
+        return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+
+
+@dataclass
+class Ran:
+    """A finished run of the command line."""
+
+    code: int
+    raw: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
+
+
+@pytest.fixture(scope="session")
+def data() -> Data:
+    if "LASTBRANCH_DATA" not in os.environ:
+        pytest.skip("LASTBRANCH_DATA is not set: the captures are not part of the project")
+    return Data(Path(os.environ["LASTBRANCH_DATA"]) / "perf")
+
+
+@pytest.fixture
+def symfs(data: Data, tmp_path: Path) -> Callable[[str], Path]:
+    """``symfs(name)``: a folder that holds the binaries of synthetic capture ``name`` at their recorded paths."""
+
+    def lay(name: str) -> Path:
+        folder = tmp_path / "symfs" / name / "opt" / "lbrdemo"
+        folder.mkdir(parents=True, exist_ok=True)
+        for binary in ("lbrdemo", "liblbrdemo.so"):
+            shutil.copyfile(data.path(name).parent / binary, folder / binary)
+        return folder.parents[1]
+
+    return lay
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., Ran]:
+    """``run("info", path)``: the command line in this process; ``alone=True``: in a process of its own."""
+    return run_cli
+
+
+def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dict[str, str] | None = None) -> Ran:
+    """Anything but an exit is the test's failure: an exception that gets out of the command line is a bug."""
+    words = [str(a) for a in args]
+    if alone:
+        command = [sys.executable, "-m", "lastbranch", *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(env or {})})
+        return Ran(done.returncode, done.stdout, done.stderr.decode())
+    from lastbranch.cli import main
+
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()
+    given = io.TextIOWrapper(io.BytesIO(stdin))
+    patches = mock.patch.object(sys, "argv", ["lastbranch", *words]), mock.patch.object(sys, "stdin", given)
+    with patches[0], patches[1], redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main()
+    out.flush()
+    code = end.value.code
+    assert code is None or isinstance(code, int), code
+    assert isinstance(out.buffer, io.BytesIO)
+    return Ran(code or 0, out.buffer.getvalue(), err.getvalue())
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Makes a hang a failure (where the system has SIGALRM)."""
+    import signal
+
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
