@@ -8,13 +8,14 @@ from typing import Any
 
 import click
 
+from ..export import EXPORTS, exporter
 from .options import Capture, capture_options, filter_options
 
 
 @click.command()
 @capture_options
 @filter_options
-@click.option("--to", "name", required=True, type=click.Choice(["counts", "brstack"]), help="What to write.")
+@click.option("--to", "name", required=True, type=click.Choice(list(EXPORTS)), help="What to write.")
 @click.option("-o", "--output", metavar="OUT", help="File to write; standard output without it.")
 def command(capture: Capture, make_filter: Any, name: str, output: str | None) -> int:
     """Write a capture in another form.
@@ -23,8 +24,6 @@ def command(capture: Capture, make_filter: Any, name: str, output: str | None) -
 
     OUT appears when it is complete: a file of that name stays as it is until then.
     """
-    from ..export import exporter
-
     profile = capture.open()
     chosen = make_filter(profile)
     export = exporter(name)

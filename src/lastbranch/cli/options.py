@@ -27,10 +27,14 @@ class Capture:
 
     def open(self) -> Profile:
         from ..opening import open_profile
-        from .progress import index_progress
+        from .progress import bar
 
-        with index_progress(self.progress) as progress:
-            return open_profile(self.path, symfs=self.symfs, progress=progress)
+        with bar("indexing", self.progress) as progress:
+            profile = open_profile(self.path, symfs=self.symfs, progress=progress)
+        reading = click.get_current_context().with_resource(bar("reading samples", self.progress))
+        for stream in profile.streams:
+            stream.progress = reading
+        return profile
 
     def finish(self, profile: Profile, notes: list[str] | None = None) -> int:
         """Tell ``notes`` and damage on standard error. 1 if there is damage, else 0."""

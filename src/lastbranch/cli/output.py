@@ -45,8 +45,8 @@ def _print_table(columns: Sequence[str], rows: list[list[Cell]]) -> None:
         table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
-    # Nobody wraps a file: without a terminal a row is one line, however long.
-    Console(width=None if sys.stdout.isatty() else 100_000, soft_wrap=False, highlight=False).print(table)
+    # A row is one line, however long: names that are cut off are of no use, and a terminal wraps by itself.
+    Console(width=100_000, highlight=False).print(table)
 
 
 def _shown(cell: Cell) -> str:

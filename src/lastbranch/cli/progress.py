@@ -6,19 +6,22 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["index_progress"]
+__all__ = ["Progress", "bar"]
+
+Progress = Callable[[int, int], None]
+"""Called with (done, in all)."""
 
 
 @contextmanager
-def index_progress(wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A function to call with (bytes done, bytes in all), or ``None`` where nobody looks."""
+def bar(what: str, wanted: bool) -> Iterator[Progress | None]:
+    """A function that draws how far ``what`` is, or ``None`` where nobody looks. It is erased at the end."""
     if not wanted or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn())
+    columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("reading", total=None)
+        task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

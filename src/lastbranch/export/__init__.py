@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from ..model import Profile, SampleFilter
+if TYPE_CHECKING:
+    from ..model import Profile, SampleFilter
 
 __all__ = ["EXPORTS", "Exporter", "exporter"]
 
-Exporter = Callable[[Profile, IO[bytes], SampleFilter | None], list[str]]
+Exporter = Callable[["Profile", IO[bytes], "SampleFilter | None"], list[str]]
 """Writes a profile; what it returns are notes for the user."""
 
 EXPORTS = {"counts": "counts", "brstack": "brstack"}

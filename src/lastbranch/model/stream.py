@@ -32,6 +32,8 @@ class SampleStream:
     deepest: int
     """The deepest branch stack."""
     reader: BatchReader
+    progress: Callable[[int, int], None] | None = None
+    """Called with (samples read, samples in all) while `batches` goes on."""
 
     def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
         """Iterate over the stream in file order, or by time.
@@ -39,7 +41,15 @@ class SampleStream:
         ``columns`` names the optional columns that are wanted (``None``: every one); the required ones always come.
         ``ordered=True`` sorts by time in bounded memory, spilling to a temporary file where the disorder is large.
         """
-        arriving = self.reader(None if columns is None else frozenset(columns))
+        arriving = self._watched(self.reader(None if columns is None else frozenset(columns)))
         if ordered:
             return by_time(arriving)
         return (batch for batch, _ in arriving)
+
+    def _watched(self, arriving: Iterator[tuple[SampleBatch, int]]) -> Iterator[tuple[SampleBatch, int]]:
+        done = 0
+        for batch, watermark in arriving:
+            yield batch, watermark
+            done += len(batch)
+            if self.progress is not None:
+                self.progress(done, self.samples)

@@ -99,13 +99,14 @@ class Fixed(FieldType):
 
 
 class Counted(FieldType):
-    """A string behind its size in bytes; NUL characters have no meaning in it."""
+    """A string behind its size, in bytes or units of ``scale`` bytes; NUL characters have no meaning in it."""
 
-    def __init__(self, size: Scalar, text: Text) -> None:
-        self.size, self.text = size, text
+    def __init__(self, size: Scalar, text: Text, scale: int = 1) -> None:
+        self.size, self.text, self.scale = size, text, scale
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         size, start = self.size.decode(data, at, end, pointer)
+        size *= self.scale
         after = start + size
         if after > end:
             raise Short
@@ -116,7 +117,7 @@ class Counted(FieldType):
         if isinstance(value, Exact):
             return value.raw
         raw = self.text.write(value)
-        return self.size.encode(len(raw), pointer) + raw
+        return self.size.encode(len(raw) // self.scale, pointer) + raw
 
 
 WIDE, ANSI = _Terminated(Text16()), _Terminated(Text8())

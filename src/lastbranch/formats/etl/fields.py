@@ -19,9 +19,9 @@ from uuid import UUID
 from .field_values import Exact, FileTime, Hex, Named
 
 __all__ = [
-    "BOOL32", "F32", "F64", "FILETIME", "GUID", "HEX32", "HEX64", "I16", "I32", "I64", "I8", "IPV4", "IPV6", "PORT",
+    "BOOL8", "BOOL32", "F32", "F64", "FILETIME", "GUID", "HEX32", "HEX64", "I16", "I32", "I64", "I8", "IPV4", "IPV6", "PORT",
     "PTR", "SIZE", "SYSTEMTIME", "U16", "U32", "U64", "U8",
-    "Array", "Bits", "Blob", "Columns", "FieldType", "Rest", "Scalar", "Short", "named",
+    "Array", "Bits", "Blob", "Columns", "CountedBytes", "FieldType", "Rest", "Scalar", "Short", "Struct", "named",
 ]  # fmt: skip
 
 
@@ -79,8 +79,8 @@ class _Float(Scalar):
         return value.raw if isinstance(value, Exact) else super().encode(value, pointer)
 
 
-class _Bool32(Scalar):
-    """A 4-byte BOOL; a value other than 0 and 1 stays a number."""
+class _Bool(Scalar):
+    """A byte or 4-byte BOOL; a value other than 0 and 1 stays a number."""
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         value, after = super().decode(data, at, end, pointer)
@@ -91,7 +91,7 @@ U8, U16, U32, U64 = Scalar("B"), Scalar("H"), Scalar("I"), Scalar("Q")
 I8, I16, I32, I64 = Scalar("b"), Scalar("h"), Scalar("i"), Scalar("q")
 HEX32, HEX64 = Scalar("I", Hex), Scalar("Q", Hex)
 F32, F64 = _Float("f"), _Float("d")
-BOOL32 = _Bool32("I")
+BOOL8, BOOL32 = _Bool("B"), _Bool("I")
 PTR = Scalar("Q", Hex, code4="I")
 SIZE = Scalar("Q", code4="I")
 PORT = Scalar("H", order=">")  # network byte order
@@ -158,6 +158,38 @@ class Rest(FieldType):
 
     def encode(self, value: Any, pointer: int) -> bytes:
         return bytes(value)
+
+
+class CountedBytes(FieldType):
+    """Bytes behind their number."""
+
+    def __init__(self, size: Scalar) -> None:
+        self.size = size
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        size, at = self.size.decode(data, at, end, pointer)
+        if at + size > end:
+            raise Short
+        return bytes(data[at : at + size]), at + size
+
+    def encode(self, value: Any, pointer: int) -> bytes:
+        return self.size.encode(len(value), pointer) + bytes(value)
+
+
+class Struct(FieldType):
+    """Fields inside of a field, as a dict."""
+
+    def __init__(self, members: Mapping[str, FieldType]) -> None:
+        self.members = members
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        found = {}
+        for name, type_ in self.members.items():
+            found[name], at = type_.decode(data, at, end, pointer)
+        return found, at
+
+    def encode(self, value: Any, pointer: int) -> bytes:
+        return b"".join(type_.encode(value[name], pointer) for name, type_ in self.members.items())
 
 
 class Bits(FieldType):

@@ -191,6 +191,9 @@ class _Reader:
         profile.clock = self._clock()
         if profile.machine.arch in ("i686", "i386", "armv7l", "armv8l"):
             profile.machine.bits = 32
+        later = sum({1 << b for e in self.layouts for b in range(64) if e.layout.unknown >> b & 1})
+        if later:
+            profile.header["sample fields that are not known"] = f"sample_type {later:#x}"
         unknown = sum(profile.records.get(n, 0) for n in ("SAMPLE",)) - sum(entry.samples for entry in self.layouts)
         if unknown:
             profile.lost["samples of unknown events"] = unknown

@@ -37,6 +37,8 @@ class SampleLayout:
         present = [bit for bit in _FIXED if attr.sample_type & bit]
         self.fixed = {bit: 1 + i for i, bit in enumerate(present)}
         """Word offset of each fixed field from the record's start."""
+        self.unknown = attr.sample_type & ~sum(set(_FIXED) | set(VARIABLE))
+        """Bits of later kernels: their values stand behind the known ones and are not read."""
         self._variable = [field for bit, field in VARIABLE.items() if attr.sample_type & bit]
 
     @property

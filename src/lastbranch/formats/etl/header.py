@@ -1,0 +1,208 @@
+"""The header buffer of an .etl file: who logged what, when, with which clock."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import FormatError
+from ...model import Clock, Source, read_at
+from .layout import (
+    BUFFER_HEADER,
+    BUFFER_HEADER_SIZE,
+    CLOCK_NAMES,
+    HEADERS,
+    LOG_FILE_MODE,
+    LOGFILE_HEADER,
+    packed,
+)  # fmt: skip
+
+__all__ = ["LogHeader", "MAX_BUFFER", "TimeZone", "is_etl", "read_header"]
+
+MAX_BUFFER = 16 << 20
+"""Largest buffer in bytes that a session can have (EVENT_TRACE_PROPERTIES.BufferSize, since Windows 8)."""
+
+_EVENT_AT = BUFFER_HEADER_SIZE
+_SYSTEM = HEADERS[2].size
+_LEAST = _EVENT_AT + _SYSTEM + packed(LOGFILE_HEADER, 4).size
+_EPOCH = 116_444_736_000_000_000  # 1970-01-01 as FILETIME
+_VISTA = 6000
+_TSC_HZ = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeZone:
+    """TIME_ZONE_INFORMATION. ``bias`` is in minutes, UTC = local time + bias."""
+
+    bias: int
+    standard_name: str
+    standard_bias: int
+    daylight_name: str
+    daylight_bias: int
+    raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeader:
+    """TRACE_LOGFILE_HEADER with its names, and the headers it stands behind. FILETIMEs are 100 ns since 1601 UTC.
+
+    ``timestamp`` is that of the header event itself: the session's clock at ``start_time``. ``stride`` is BufferSize of
+    the buffer it stands in; in a compressed file that is not ``buffer_size``, what a buffer holds.
+    """
+
+    offset: int
+    stride: int
+    logger_id: int
+    state: int
+    timestamp: int
+    thread_id: int
+    process_id: int
+    buffer_size: int
+    major: int
+    minor: int
+    sub_version: int
+    sub_minor: int
+    provider_version: int
+    processors: int
+    end_time: int
+    timer_resolution: int
+    maximum_file_size: int
+    mode: int
+    buffers_written: int
+    start_buffers: int
+    pointer_size: int
+    events_lost: int
+    cpu_mhz: int
+    logger_name_word: int
+    file_name_word: int
+    time_zone: TimeZone
+    padding: int
+    boot_time: int
+    perf_freq: int
+    start_time: int
+    clock_type: int
+    buffers_lost: int
+    session_name: str
+    file_name: str
+
+    @property
+    def compressed(self) -> bool:
+        """Whether buffers may be compressed, and so have any length."""
+        return bool(self.mode & LOG_FILE_MODE.COMPRESSED)
+
+    @property
+    def compression_format(self) -> int:
+        """COMPRESSION_FORMAT_* of the compressed buffers: 2 LZNT1, 3 XPRESS, 4 XPRESS_HUFF."""
+        return self.state & 0xFFFF
+
+    @property
+    def frequency(self) -> int:
+        """Ticks a second of event time stamps; 0 if the header does not tell.
+
+        Clock types are those of WNODE_HEADER.ClientContext; 0 is what old sessions have that chose none: QPC.
+        """
+        by_type = {2: 10_000_000, 3: self.cpu_mhz * _TSC_HZ}
+        return max(0, by_type.get(self.clock_type, self.perf_freq))
+
+    @property
+    def clock(self) -> Clock:
+        """The session's clock; its wall reference is this header's time stamp, which was taken at ``start_time``."""
+        name = CLOCK_NAMES.get(self.clock_type, CLOCK_NAMES[1])
+        wall = (self.timestamp, (self.start_time - _EPOCH) * 100) if self.start_time else None
+        return Clock(name, self.frequency, wall)
+
+
+def is_etl(start: bytes) -> bool:
+    """Whether a file that begins with ``start`` (80 bytes or more) is an .etl: it has no magic, so by its first event."""
+    return _is_header_event(start[_EVENT_AT : _EVENT_AT + 8])
+
+
+def _is_header_event(word: bytes) -> bool:
+    if len(word) < 8:
+        return False
+    _, kind, marker, size, hook = struct.unpack("<HBBHH", word)
+    return kind in (1, 2) and marker & 0xC0 == 0xC0 and hook == 0 and size >= _LEAST - _EVENT_AT
+
+
+def read_header(source: Source, offset: int = 0) -> LogHeader:
+    """The header of the buffer at ``offset``.
+
+    Raises `FormatError` if there is none: no .etl, cut short, written before Windows Vista, or buffers of a size that no
+    session has.
+    """
+    head = read_at(source, offset, _EVENT_AT + 8)
+    if not is_etl(head):
+        hint = "an .etl file begins with a buffer whose first event is the log file header"
+        reason = "file is empty" if not source.size else "not an .etl file"
+        if len(head) < _EVENT_AT + 8:
+            raise FormatError(reason, file=source.name, offset=offset, hint=hint)
+        found = head[_EVENT_AT:].hex()
+        raise FormatError(reason, file=source.name, offset=offset + _EVENT_AT, field="Marker", value=found, hint=hint)
+    _, kind, _, size, _ = struct.unpack_from("<HBBHH", head, _EVENT_AT)
+    event = read_at(source, offset + _EVENT_AT, size)
+    layout = packed(LOGFILE_HEADER, HEADERS[kind].pointer_size)
+    if len(event) < _SYSTEM + layout.size:
+        at = offset + _EVENT_AT
+        raise FormatError("log file header is cut short", file=source.name, offset=at, field="Size", value=len(event))
+    system = _named(HEADERS[kind].fields, packed(HEADERS[kind].fields).unpack_from(event))
+    log = _named(LOGFILE_HEADER, layout.unpack_from(event, _SYSTEM))
+    _refuse_old(source, offset, log)
+    buffer = _named(BUFFER_HEADER, packed(BUFFER_HEADER).unpack_from(head))
+    stride = _stride(source, offset, buffer["BufferSize"], log)
+    session, file = _names(event[_SYSTEM + layout.size :])
+    return LogHeader(
+        offset, stride, buffer["LoggerId"], buffer["State"],
+        system["TimeStamp"], system["ThreadId"], system["ProcessId"],
+        *(_time_zone(value) if name == "TimeZone" else value for name, value in log.items()),
+        session_name=session, file_name=file,
+    )  # fmt: skip
+
+
+def _named(fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> dict[str, Any]:
+    return {name: value for (name, _), value in zip(fields, values, strict=True)}
+
+
+def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
+    if log["MajorVersion"] >= 6 and not 0 < log["ProviderVersion"] < _VISTA:
+        return
+    raise FormatError(
+        "written before Windows Vista, in another buffer format, which lastbranch does not read",
+        file=source.name,
+        offset=offset + _EVENT_AT + _SYSTEM + 8,
+        field="ProviderVersion",
+        value=log["ProviderVersion"],
+        hint="convert it on its own system, for example with tracerpt",
+    )
+
+
+def _stride(source: Source, offset: int, stride: int, log: dict[str, Any]) -> int:
+    """BufferSize of the header buffer; if damage made it impossible, that of the log file header where it can serve."""
+    least = _LEAST
+    for value in (stride, 0 if log["LogFileMode"] & LOG_FILE_MODE.COMPRESSED else log["BufferSize"]):
+        if least <= value <= MAX_BUFFER:
+            return int(value)
+    raise FormatError(
+        "buffers of impossible size", file=source.name, offset=offset, field="BufferSize", value=stride,
+        hint=f"a session has buffers of at most {MAX_BUFFER >> 20} MiB",
+    )  # fmt: skip
+
+
+def _time_zone(raw: bytes) -> TimeZone:
+    bias, standard, _, standard_bias, daylight, _, daylight_bias = struct.unpack("<i64s16si64s16si", raw)
+    return TimeZone(bias, _names(standard)[0], standard_bias, _names(daylight)[0], daylight_bias, raw)
+
+
+def _names(raw: bytes) -> tuple[str, str]:
+    """Two UTF-16 strings that end with NUL; either may be missing."""
+    text = raw[: len(raw) & ~1].decode("utf-16-le", "surrogatepass" if _whole(raw) else "replace")
+    first, _, rest = text.partition("\0")
+    return first, rest.partition("\0")[0]
+
+
+def _whole(raw: bytes) -> bool:
+    try:
+        raw[: len(raw) & ~1].decode("utf-16-le", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
