@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REAL, SYNTHETIC, Data
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import perfdata_writer as pw
+from conftest import FORMS, REAL, SYNTHETIC, Data
 from lastbranch.formats.perfdata import read_perfdata
-from lastbranch.model import COLUMNS, MAX_ENTRIES, MAX_SAMPLES, REQUIRED, BytesSource, Profile, SampleBatch, column
-from perfdata_writer import Attr, Builder, Capture, Record
-
-FORMS: dict[str, dict[str, Any]] = {
-    f"{'big ' * big}{'pipe' if pipe else 'file'}{f' zstd{z}' * bool(z)}": {"big": big, "pipe": pipe, "compress": z}
-    for big in (False, True) for pipe in (False, True) for z in (0, 81, 83)
-}  # fmt: skip
+from lastbranch.model import (
+    COLUMNS,
+    MAX_ENTRIES,
+    MAX_SAMPLES,
+    REQUIRED,
+    BytesSource,
+    Profile,
+    SampleBatch,
+    column,
+)
+from perfdata_writer import Attr, Builder, Capture
 
 WORDS = {  # column -> (bit of sample_type, field of the witness)
     "addr": (pw.ADDR, "addr"), "stream_id": (pw.STREAM_ID, "stream_id"), "data_src": (pw.DATA_SRC, "data_src"),
@@ -209,7 +213,7 @@ def captures(draw: st.DrawFn) -> Builder:
         else:
             builder.attr(**fields)
     assert builder is not None
-    for _ in range(draw(st.integers(0, 30))):
+    for _ in range(draw(st.integers(1, 30))):  # a file without any record looks like one that was not finished
         event = rng.randrange(number)
         attr = builder.capture.attrs[event]
         values = sample_values(rng, attr)
@@ -265,15 +269,21 @@ def test_flags_of_an_attribute(big: bool, precise: int, frequency: bool) -> None
     assert (event.period, event.frequency) == ((0, 77) if frequency else (77, 0))
 
 
-@pytest.mark.parametrize("form", ["file", "big file", "pipe zstd81"])
-def test_batches_stay_small(form: str) -> None:
+@pytest.fixture(scope="module")
+def large() -> tuple[Capture, list[tuple[int, dict[str, Any]]]]:
     builder = Builder()
     for time in range(2 * MAX_SAMPLES + 5):
         builder.sample(ip=time, pid=1, time=time)
-    for time in range(60):
+    for time in range(50):
         builder.sample(ip=time, pid=2, time=10_000 + time, branches=[(i, i + 1, 0) for i in range(2700)])
-    raw = builder.build(**FORMS[form])
-    check(read_perfdata(BytesSource(raw)), expected_of(builder.capture), positions=False)
+    return builder.capture, expected_of(builder.capture)
+
+
+@pytest.mark.parametrize("form", ["file", "pipe zstd81"])
+def test_batches_stay_small(form: str, large: tuple[Capture, list[tuple[int, dict[str, Any]]]]) -> None:
+    capture, expected = large
+    assert MAX_ENTRIES < 50 * 2700
+    check(read_perfdata(BytesSource(pw.encode(capture, **FORMS[form]))), expected, positions=False)
 
 
 def test_each_field_alone_and_both_weights_left_out() -> None:
@@ -288,4 +298,13 @@ def test_each_field_alone_and_both_weights_left_out() -> None:
             check(read_perfdata(BytesSource(builder.build(**form))), expected_of(builder.capture), positions=False)
 
 
-Make = Callable[..., Record]
+@pytest.mark.parametrize("form", [f for f in FORMS if "pipe" in f])
+def test_a_pipe_may_have_attributes_of_many_sizes(form: str) -> None:
+    b = Builder(size=64, sample_type=pw.IP | pw.IDENTIFIER)
+    for size in SIZES[1:]:
+        b.attr(size=size, sample_type=pw.IP | pw.IDENTIFIER)
+    for event in range(len(SIZES)):
+        b.sample(event=event, ip=event)
+    profile = read_perfdata(BytesSource(b.build(**FORMS[form])))
+    check(profile, expected_of(b.capture), positions=False)
+    assert [e.programming["size"] for e in profile.events] == list(SIZES)

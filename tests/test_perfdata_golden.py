@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REAL, SYNTHETIC, Data, Ran
 
 import lastbranch
 import perfdata_writer as pw
+from conftest import REAL, SYNTHETIC, Data, Ran
 from lastbranch.model import Change, ModuleKind, Profile
 
 WITH_TEXT = (*REAL, *(name for name in SYNTHETIC if "/" not in name))

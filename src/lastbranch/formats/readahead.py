@@ -20,13 +20,13 @@ class ReadAhead:
     """
 
     def __init__(self, source: Source, end: int, block: int, overlap: int) -> None:
-        self._source, self._end, self._block, self._overlap = source, end, block, overlap
+        self._source, self._end, self._block, self._overlap = source, min(end, source.size), block, overlap
         self._buffers = [np.empty((block + overlap) // 8, np.uint64) for _ in range(2)]
         self._thread = ThreadPoolExecutor(1, "lastbranch-read")
         self._ahead: tuple[int, Future[int]] | None = None
 
     def read(self, offset: int, length: int | None = None) -> tuple[NDArray[np.uint64], int]:
-        """(words from ``offset``, bytes they hold). ``length`` bytes if given, else a block; fewer at the end."""
+        """(words from ``offset``, bytes of the file in them): ``length`` bytes or a block, less at the end."""
         ahead, self._ahead = self._ahead, None
         start = offset
         if ahead is not None:
@@ -37,7 +37,9 @@ class ReadAhead:
         if length is None and offset + self._block < self._end:
             following = offset + ((start + got - offset - self._overlap) & ~7)
             self._ahead = following, self._thread.submit(self._fill, 1, following, self._block + self._overlap)
-        return self._buffers[0][(offset - start) >> 3 : got >> 3], start + got - offset
+        if got & 7:  # the end of the file: what is left of the last word is zero
+            self._buffers[0].view(np.uint8)[got : got + 7] = 0
+        return self._buffers[0][(offset - start) >> 3 : (got + 7) >> 3], start + got - offset
 
     def _fill(self, which: int, offset: int, length: int) -> int:
         view = memoryview(self._buffers[which]).cast("B")  # type: ignore[arg-type]

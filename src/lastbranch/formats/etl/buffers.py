@@ -29,6 +29,10 @@ MOST_NAMED = 1000
 """So many places are named one by one; a file that is damaged all over must not fill the memory with that."""
 
 
+MOST_COUNTED = 1_000_000
+"""So many damaged buffers are told apart."""
+
+
 @dataclass(slots=True)
 class Buffers:
     """Buffers as columns, one row each, in file order.
@@ -57,8 +61,9 @@ class Buffers:
 
     @staticmethod
     def concatenate(parts: Iterable[Buffers]) -> Buffers:
-        """All rows of ``parts``, one of them at least, in order."""
-        kept = list(parts)
+        """All rows of ``parts``, in order."""
+        none = np.empty(0, np.int64)
+        kept = [buffer_rows(np.empty(0, BUFFER_DTYPE), none, none, none), *parts]
         return Buffers(*(np.concatenate([getattr(p, f.name) for p in kept]) for f in fields(Buffers)))
 
 
@@ -84,8 +89,7 @@ def buffer_rows(
 class DamageLog:
     """Damage by place: reading a place again, as every pass over a file does, does not count it again.
 
-    ``skipped`` and ``unwritten`` hold the offsets of buffers that gave no event: damaged ones, and places of a
-    preallocated file that were never written.
+    ``skipped`` holds the offsets of buffers that were given up as a whole, at most `MOST_COUNTED` of them.
     """
 
     def __init__(self) -> None:
@@ -103,7 +107,7 @@ class DamageLog:
     def add(self, damage: Damage, *, skipped: int | None = None) -> None:
         """Note ``damage``; ``skipped`` is the offset of a buffer that is given up for it."""
         key = (damage.offset, damage.reason)
-        if skipped is not None:
+        if skipped is not None and len(self.skipped) < MOST_COUNTED:
             self.skipped.add(skipped)
         if key in self._found:
             return

@@ -50,11 +50,11 @@ class Named(int):
 
     def __str__(self) -> str:
         value = int(self)
-        if value in self.names or not self.flags:
+        if not self.flags or not value:
             return self.names.get(value, str(value))
-        found = [name for bit, name in self.names.items() if bit and bit & ~value == 0]
-        unknown = value & ~sum({bit for bit in self.names if bit & ~value == 0})
-        return "|".join([*found, *([f"{unknown:#x}"] if unknown else [])]) or "0"
+        bits = sorted(bit for bit in self.names if bit > 0 and bit & (bit - 1) == 0 and bit & value)
+        unknown = value & ~sum(bits)
+        return "|".join([*(self.names[bit] for bit in bits), *([f"{unknown:#x}"] if unknown else [])])
 
     def __reduce__(self) -> tuple[object, ...]:
         return Named, (int(self), self.names, self.flags)

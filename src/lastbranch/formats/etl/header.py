@@ -114,7 +114,7 @@ class LogHeader:
 
 
 def is_etl(start: bytes) -> bool:
-    """Whether a file that begins with ``start`` (80 bytes or more) is an .etl: it has no magic, so by its first event."""
+    """Whether a file that begins with ``start`` (80 bytes or more) is an .etl: no magic, so by its first event."""
     return _is_header_event(start[_EVENT_AT : _EVENT_AT + 8])
 
 
@@ -128,8 +128,8 @@ def _is_header_event(word: bytes) -> bool:
 def read_header(source: Source, offset: int = 0) -> LogHeader:
     """The header of the buffer at ``offset``.
 
-    Raises `FormatError` if there is none: no .etl, cut short, written before Windows Vista, or buffers of a size that no
-    session has.
+    Raises `FormatError` if there is none: no .etl, cut short, written before Windows Vista, or buffers of a size that
+    no session has.
     """
     head = read_at(source, offset, _EVENT_AT + 8)
     if not is_etl(head):
@@ -151,12 +151,10 @@ def read_header(source: Source, offset: int = 0) -> LogHeader:
     buffer = _named(BUFFER_HEADER, packed(BUFFER_HEADER).unpack_from(head))
     stride = _stride(source, offset, buffer["BufferSize"], log)
     session, file = _names(event[_SYSTEM + layout.size :])
-    return LogHeader(
-        offset, stride, buffer["LoggerId"], buffer["State"],
-        system["TimeStamp"], system["ThreadId"], system["ProcessId"],
-        *(_time_zone(value) if name == "TimeZone" else value for name, value in log.items()),
-        session_name=session, file_name=file,
-    )  # fmt: skip
+    own = (system["TimeStamp"], system["ThreadId"], system["ProcessId"])
+    log["TimeZone"] = _time_zone(log["TimeZone"])
+    fields: list[Any] = [offset, stride, buffer["LoggerId"], buffer["State"], *own, *log.values(), session, file]
+    return LogHeader(*fields)  # the fields of LOGFILE_HEADER stand in the class in their order
 
 
 def _named(fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ Windows SDK for older versions, checked on net.4.5.2.x64 (Windows 8) and diaghub
 
 from __future__ import annotations
 
+from .field_groups import Array
 from .field_text import ANSI, WIDE, Fixed, Text16
-from .fields import GUID, HEX32, HEX64, I64, PTR, U8, U16, U32, U64, Array, Scalar
+from .fields import GUID, HEX32, HEX64, I64, PTR, U8, U16, U32, U64, Scalar
 from .payloads import Layout, Versions, layout
 
 __all__ = ["SYS_CONFIG", "TABLE"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from .field_groups import Bits
 from .field_text import ANSI, WIDE
 from .field_values import Hex, Named
-from .fields import HEX32, I64, PTR, SIZE, U16, U32, U64, Bits, named
+from .fields import HEX32, I64, PTR, SIZE, U16, U32, U64, named
 from .payloads import layout
 
 __all__ = ["ALPC", "CRIT_SEC", "DISK_IO", "FILE_IO", "HEAP", "OBJECT", "PAGE_FAULT", "REGISTRY", "SPLIT_IO", "TABLE"]

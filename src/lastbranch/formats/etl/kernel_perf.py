@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .field_groups import Array, Bits, Columns
 from .field_text import ANSI, WIDE
-from .fields import HEX32, I16, I32, PTR, U8, U16, U32, U64, Array, Bits, Columns, FieldType, named
+from .fields import HEX32, I16, I32, PTR, U8, U16, U32, U64, FieldType, named
 from .payloads import layout
 
 __all__ = ["LBR", "LBR_OPTIONS", "PERF_INFO", "STACK_WALK", "TABLE"]
@@ -30,6 +31,8 @@ class _LbrUnused(FieldType):
     The entries fill the rest of the event, 12 bytes each there, so that at most one of the two places fits; where none
     does, the documented one is taken. None stands for "left out".
     """
+
+    empty = True
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         if pointer == 4 and (end - at) % 12 == 0:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from .field_groups import Array, Bits
 from .field_text import ANSI, SID, WIDE
 from .field_values import Named
-from .fields import FILETIME, HEX32, I8, I32, PTR, SIZE, U8, U16, U32, Array, Bits, named
+from .fields import FILETIME, HEX32, I8, I32, PTR, SIZE, U8, U16, U32, named
 from .payloads import layout
 
 __all__ = ["IMAGE", "PROCESS", "TABLE", "THREAD"]

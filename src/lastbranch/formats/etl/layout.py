@@ -1,8 +1,9 @@
 """The container of an .etl file as declarations: buffer header, log file header, event headers, flags.
 
-Names and order are those of ntwmi.h (WMI_BUFFER_HEADER, SYSTEM_TRACE_HEADER, PERFINFO_TRACE_HEADER) and of evntrace.h and
+Names and order are those of ntwmi.h (WMI_BUFFER_HEADER, SYSTEM_TRACE_HEADER, PERFINFO_TRACE_HEADER), evntrace.h and
 evntcons.h (TRACE_LOGFILE_HEADER, EVENT_TRACE_HEADER, EVENT_INSTANCE_HEADER, EVENT_HEADER), as published in Geoff
-Chappell's studies, the phnt headers and Microsoft's documentation. Everything is little-endian. Payloads are not here.
+Chappell's studies, the phnt headers and Microsoft's documentation. Everything is little-endian. Payloads: see
+`kernel_tables`.
 """
 
 from __future__ import annotations
@@ -161,7 +162,9 @@ HEADERS = {  # TRACE_HEADER_TYPE_*: the third byte of an event whose fourth has 
 }  # fmt: skip
 
 PMC_COUNTERS, PEBS_INDEX = 0x0700, 0x8000
-"""Bits of the Version of a kernel header: number of u64 counter values (from bit 8) behind the header, then a u64 index."""
+"""Bits of the Version of a kernel header: how many u64 counter values follow it (from bit 8), then a u64 index.
+
+Their order is that of ntwmi.h's description; no file with both has been seen."""
 
 MESSAGE = 0x90
 """What stands for the header type of a MESSAGE (WPP) event: the fourth byte of the event."""

@@ -11,9 +11,10 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from .fields import Bits, FieldType, Scalar, Short
+from .field_groups import Bits
+from .fields import FieldType, Scalar, Short
 
-__all__ = ["REST", "Field", "Layout", "Versions", "layout", "newest"]
+__all__ = ["REST", "Field", "Layout", "Names", "Versions", "layout", "newest"]
 
 REST = "rest"
 
@@ -134,6 +135,25 @@ def _store(found: dict[str, Any], field: Field, value: Any) -> None:
         found.update(zip(field.type.parts, value, strict=True))
     elif value is not None:
         found[field.name] = value
+
+
+class Names:
+    """Makes the names of fields that come from a file unique: an event may have two of one name, or one without."""
+
+    def __init__(self) -> None:
+        self._uses: dict[str, int] = {REST: 1}
+        self._given = 0
+
+    def add(self, name: str) -> str:
+        self._given += 1
+        name = name or f"Field{self._given}"
+        found, number = name, self._uses.get(name, 0)
+        while found in self._uses:
+            number += 1
+            found = f"{name}_{number}"
+        self._uses[name] = max(number, 1)
+        self._uses.setdefault(found, 1)
+        return found
 
 
 Versions = Mapping[int, Layout]

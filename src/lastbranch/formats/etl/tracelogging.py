@@ -18,38 +18,12 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
+from .described_types import IN_TYPES, OUT_STRING, shown
 from .event import Event
-from .field_text import ANSI, PLAIN_SID, WIDE, Counted, Fixed, Text, Text8, Text16
-from .field_values import FileTime, Hex
-from .fields import (
-    BOOL8,
-    BOOL32,
-    F32,
-    F64,
-    FILETIME,
-    GUID,
-    HEX32,
-    HEX64,
-    I8,
-    I16,
-    I32,
-    I64,
-    IPV4,
-    IPV6,
-    PORT,
-    PTR,
-    SYSTEMTIME,
-    U8,
-    U16,
-    U32,
-    U64,
-    Array,
-    CountedBytes,
-    FieldType,
-    Scalar,
-    Struct,
-)  # fmt: skip
-from .payloads import Field, Layout
+from .field_groups import Array, CountedBytes, Struct
+from .field_text import Counted, Fixed, Text, Text8, Text16
+from .fields import U16, FieldType
+from .payloads import Field, Layout, Names
 
 __all__ = ["Schema", "Traits", "describe", "parse_schema", "parse_traits"]
 
@@ -57,19 +31,9 @@ SCHEMA_ITEM, TRAITS_ITEM = 11, 12
 CHANNEL = 11
 _MOST_NESTED = 32
 
-IN_TYPES: dict[int, FieldType] = {
-    1: WIDE, 2: ANSI, 3: I8, 4: U8, 5: I16, 6: U16, 7: I32, 8: U32, 9: I64, 10: U64, 11: F32, 12: F64, 13: BOOL32,
-    14: CountedBytes(U16), 15: GUID, 16: PTR, 17: FILETIME, 18: SYSTEMTIME, 19: PLAIN_SID, 20: HEX32, 21: HEX64,
-    22: Counted(U16, Text16()), 23: Counted(U16, Text8()), 25: CountedBytes(U16),
-}  # fmt: skip
 _STRUCT = 24
 _CONSTANT, _VARIABLE, _CUSTOM = 0x20, 0x40, 0x60
 _CHAIN = 0x80
-
-(
-    OUT_STRING, OUT_BOOLEAN, OUT_HEX, OUT_PORT, OUT_IPV4, OUT_IPV6, OUT_NTSTATUS, OUT_HRESULT, OUT_FILETIME, OUT_SIGNED,
-    OUT_UNSIGNED, OUT_CODE_POINTER,
-) = 2, 3, 4, 7, 8, 9, 14, 15, 16, 17, 18, 37  # fmt: skip
 
 
 class Schema(NamedTuple):
@@ -111,7 +75,7 @@ def _sized(data: bytes) -> bytes:
     return data[:size] if 2 < size <= len(data) else b""
 
 
-@lru_cache(1024)
+@lru_cache(256)
 def parse_traits(data: bytes) -> Traits | None:
     size = int.from_bytes(data[:2], "little")
     end = data.find(b"\0", 2, size)
@@ -128,7 +92,7 @@ def parse_traits(data: bytes) -> Traits | None:
     return Traits(data[2:end].decode("utf-8", "replace"), group, size)
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def parse_schema(data: bytes) -> Schema | None:
     """The schema of an item 11. None where it breaks off, or has a type that no document names."""
     size = int.from_bytes(data[:2], "little")
@@ -139,8 +103,9 @@ def parse_schema(data: bytes) -> Schema | None:
         reader.tags()
         name = reader.name()
         fields: dict[str, FieldType] = {}
+        names = Names()
         while reader.at < size:
-            _field(reader, fields, _MOST_NESTED)
+            _field(reader, fields, names, _MOST_NESTED)
     except (IndexError, ValueError):
         return None
     return Schema(name, Layout(tuple(Field(*item) for item in fields.items())), size)
@@ -170,7 +135,7 @@ class _Reader:
             pass
 
 
-def _field(reader: _Reader, fields: dict[str, FieldType], nesting: int) -> None:
+def _field(reader: _Reader, fields: dict[str, FieldType], names: Names, nesting: int) -> None:
     name = reader.name()
     coded = reader.byte()
     out = 0
@@ -188,24 +153,15 @@ def _field(reader: _Reader, fields: dict[str, FieldType], nesting: int) -> None:
         if not nesting:
             raise ValueError("structures nested too deep")
         members: dict[str, FieldType] = {}
+        inner = Names()
         for _ in range(out):
-            _field(reader, members, nesting - 1)
+            _field(reader, members, inner, nesting - 1)
         type_ = _array(Struct(members), counted, count)
     elif in_type == 0:
         return  # no data
     else:
         type_ = _typed(in_type, out, counted, count)
-    fields[unique(name, fields)] = type_
-
-
-def unique(name: str, taken: dict[str, FieldType]) -> str:
-    """A name for a field that no other has: a payload may have two of one name, or one without."""
-    name = name or f"Field{len(taken) + 1}"
-    number, found = 1, name
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    return found
+    fields[names.add(name)] = type_
 
 
 def _typed(in_type: int, out: int, counted: int, count: int) -> FieldType:
@@ -222,36 +178,3 @@ def _typed(in_type: int, out: int, counted: int, count: int) -> FieldType:
 
 def _array(item: FieldType, counted: int, count: int) -> FieldType:
     return Array(item, U16) if counted == _VARIABLE else Array(item, count) if counted else item
-
-
-def shown(type_: FieldType, out: int) -> FieldType:
-    """The type with the form that its out-type asks for, where that has one here."""
-    if isinstance(type_, CountedBytes):
-        return _Ipv6Bytes(type_.size) if out == OUT_IPV6 else type_
-    if type(type_) is not Scalar or type_.code not in "bBhHiIqQ":
-        return type_
-    code = type_.code
-    if out == OUT_BOOLEAN:
-        return {"B": BOOL8, "I": BOOL32}.get(code.upper(), type_)
-    if out in (OUT_HEX, OUT_NTSTATUS, OUT_HRESULT, OUT_CODE_POINTER):
-        return Scalar(code.upper(), Hex, type_.code4.upper())
-    if out == OUT_PORT and code.upper() == "H":
-        return PORT
-    if out == OUT_IPV4 and code.upper() == "I":
-        return IPV4
-    if out == OUT_FILETIME and code.upper() == "Q":
-        return Scalar("Q", FileTime)
-    if out == OUT_SIGNED:
-        return Scalar(code.lower())
-    return Scalar(code.upper()) if out == OUT_UNSIGNED else type_
-
-
-class _Ipv6Bytes(CountedBytes):
-    """16 counted bytes that are an address; bytes of another number stay bytes."""
-
-    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[object, int]:
-        raw, after = super().decode(data, at, end, pointer)
-        return (IPV6.decode(raw, 0, 16, pointer)[0] if len(raw) == 16 else raw), after
-
-    def encode(self, value: object, pointer: int) -> bytes:
-        return super().encode(IPV6.encode(value, pointer) if isinstance(value, str) else value, pointer)

@@ -58,7 +58,9 @@ def parse_attr(data: bytes, offset: int, order: str, file: str) -> Attr:
         if at + struct.calcsize("=" + code) <= size:
             fields[name] = struct.unpack_from(order + code, data, at)[0]
     if order == ">":  # C bit fields are laid out from the top there
-        fields["flags"] = int(f"{fields['flags']:064b}"[::-1], 2)
+        mirrored = int(f"{fields['flags']:064b}"[::-1], 2)
+        precise_ip = mirrored >> 15 & 1, mirrored >> 16 & 1  # the one field of two bits keeps their order
+        fields["flags"] = mirrored & ~(3 << 15) | precise_ip[0] << 16 | precise_ip[1] << 15
     flags = frozenset(name for bit, name in enumerate(ATTR_FLAGS) if fields["flags"] >> bit & 1)
     return Attr(fields, extra=data[_KNOWN_SIZE:size], flags=flags)
 

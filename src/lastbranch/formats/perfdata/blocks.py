@@ -9,14 +9,13 @@ import numpy as np
 from ...errors import Damage
 from ...model import Source
 from ..readahead import ReadAhead
-from .chain import COMPRESSED, COMPRESSED2, Block, chase, cut
+from .chain import COMPRESSED, COMPRESSED2, LONGEST, MOST_ODD, ODD_DISTANCE, Block, chase
 from .inflate import Inflater
 
 __all__ = ["BLOCK_BYTES", "walk_blocks"]
 
 BLOCK_BYTES = 4 << 20
 """How much is read at once."""
-_LONGEST = 1 << 16  # bytes of the longest record
 
 
 def walk_blocks(
@@ -29,13 +28,12 @@ def walk_blocks(
     zstandard is not installed.
     """
     inflater = Inflater(big_endian, damage)
-    ahead = ReadAhead(source, end, BLOCK_BYTES, _LONGEST)
+    ahead = ReadAhead(source, end, BLOCK_BYTES, LONGEST)
     try:
-        offset, length = start, None
+        offset, length, odd = start, None, 0
         while offset < end:
             words, got = ahead.read(offset, length)
-            block = chase(words, offset, big_endian)
-            following = cut(block)
+            block, following = chase(words, got, offset, big_endian)
             if len(block.at) == 0:
                 _note_break(damage, block, got, end)
                 return
@@ -45,28 +43,31 @@ def walk_blocks(
             else:
                 yield block
             # Compressed records are not whole words long, and each starts a block of its own: do not read far ahead.
-            length = None if (following - offset) & 7 == 0 else 2 * _LONGEST
-            offset = following
+            length = None if (following - offset) & 7 == 0 else 2 * LONGEST
+            offset, odd = following, odd + (length is not None)
+            if odd > MOST_ODD + (offset - start) // ODD_DISTANCE:
+                _note(damage, "too many records of odd size", offset, end)
+                return
         inflater.finish(offset)
+        if offset > end:
+            _note(damage, "data section ends inside the data of a record", end, end)
     finally:
         ahead.close()
 
 
 def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int) -> None:
-    if damage is None:
-        return
-    lost = max(0, end - block.base)
+    """Say why no record starts at ``block``, of which ``got`` bytes could be read."""
     if got < 8:
-        damage.append(
-            Damage(
-                "data section ends inside a record" if got else "file ends before its data section",
-                block.base,
-                lost=lost,
-            )
-        )
-        return
-    size = block.first_size
-    if size < 8:
-        damage.append(Damage("record of impossible size", block.base + 6, "size", size, lost))
+        reason = "data section ends inside a record" if got else "file ends before its data section"
+        _note(damage, reason, block.base, end)
+    elif block.first_size < 8:
+        if damage is not None:
+            lost = max(0, end - block.base)
+            damage.append(Damage("record of impossible size", block.base + 6, "size", block.first_size, lost))
     else:
-        damage.append(Damage("file ends inside a record", block.base, "size", size, lost))
+        _note(damage, "file ends inside a record", block.base, end, block.first_size)
+
+
+def _note(damage: list[Damage] | None, reason: str, offset: int, end: int, size: int | None = None) -> None:
+    if damage is not None:
+        damage.append(Damage(reason, offset, None if size is None else "size", size, max(0, end - offset)))

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COMPRESSED", "COMPRESSED2", "Block", "chase", "cut", "halves"]
+__all__ = ["LONGEST", "MOST_ODD", "ODD_DISTANCE", "COMPRESSED", "COMPRESSED2", "Block", "chase", "halves"]
 
 _TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
+LONGEST = 1 << 16
+"""Bytes of the longest record."""
+MOST_ODD, ODD_DISTANCE = 10_000, 256
+"""So many records of odd size are walked, and one more for so many bytes: each costs a block; recorders write fewer."""
 _TRY_RUN = 16
 
 
@@ -60,8 +64,8 @@ def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int3
     return (high, low) if big_endian else (low, high)
 
 
-def chase(words: NDArray[np.uint64], base: int, big_endian: bool) -> Block:
-    """Follow the chain of record sizes through ``words`` up to the last record that is whole.
+def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -> tuple[Block, int]:
+    """(the records in the first ``length`` bytes of ``words`` that are whole, the offset in the file behind them).
 
     Records are linked by their sizes, so this is a loop; where sizes repeat, a strided look ahead checks many at once.
     """
@@ -80,37 +84,39 @@ def chase(words: NDArray[np.uint64], base: int, big_endian: bool) -> Block:
         if size < 8:
             break
         append(p)
+        if size & 7:
+            break
         p += size >> 1
         if size != last:
             last, repeats = size, 0
             continue
         repeats += 1
-        if repeats == _TRY_RUN and size & 7 == 0:
+        if repeats == _TRY_RUN:
             run = sizes[p :: size >> 1] == size
-            length = len(run) if run.all() else int(run.argmin())
-            if length > _TRY_RUN:
-                parts += [at, np.arange(p, p + length * (size >> 1), size >> 1)]
+            equal = len(run) if run.all() else int(run.argmin())
+            if equal > _TRY_RUN:
+                parts += [at, np.arange(p, p + equal * (size >> 1), size >> 1)]
                 at = []
                 append = at.append
-                p += length * (size >> 1)
+                p += equal * (size >> 1)
             # else: do not look again before the size has changed
     starts = np.concatenate([np.asarray(part, np.int64) for part in (*parts, at)]) >> 2
-    if p - field > end and len(starts):
-        starts = starts[:-1]
     heads = words.take(starts)
     types = (heads >> np.uint64(32) if big_endian else heads & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    return Block(words, raw, base, starts, types, big_endian)
+    block = Block(words, raw, base, starts, types, big_endian)
+    return block, _cut(block, length)
 
 
-def cut(block: Block) -> int:
+def _cut(block: Block, length: int) -> int:
     """End ``block`` after a record that leaves the 8-byte grid or has data of its own behind it; next file offset."""
-    if len(block.at) == 0:
-        return block.base
     sizes = block.sizes(block.at)
     special = (sizes & 7 != 0) | (block.types == _TRACING_DATA) | (block.types == _AUXTRACE)
-    if not special.any():
-        return block.base + int(block.at[-1] * 8 + sizes[-1])
-    i = int(special.argmax())
+    i = int(special.argmax()) if special.any() else len(sizes) - 1
+    if i >= 0 and block.at[i] * 8 + sizes[i] > length:
+        i -= 1  # cut off by the end of what was read
+    block.at, block.types = block.at[: i + 1], block.types[: i + 1]
+    if i < 0:
+        return block.base
     at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types[i])
     behind = 0
     if kind in (_TRACING_DATA, _AUXTRACE) and size >= 16:
@@ -118,5 +124,4 @@ def cut(block: Block) -> int:
         if kind == _TRACING_DATA:  # u32 size, padded to words
             behind = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
             behind = (behind + 7) & ~7
-    block.at, block.types = block.at[: i + 1], block.types[: i + 1]
     return block.base + at * 8 + size + behind

@@ -14,6 +14,8 @@ __all__ = ["decode_feature", "feature_name"]
 from .layout import FEATURES
 
 _FIRST_SIMPLEPERF = 128
+_MOST_CPUS = 1 << 16
+_MOST_NODES = 1 << 10
 _SIMPLEPERF = ("SIMPLEPERF_FILE", "SIMPLEPERF_META_INFO", "SIMPLEPERF_DEBUG_UNWIND", "SIMPLEPERF_DEBUG_UNWIND_FILE",
                "SIMPLEPERF_FILE2", "SIMPLEPERF_ETM_BRANCH_LIST", "SIMPLEPERF_INIT_MAP")  # fmt: skip
 
@@ -61,7 +63,7 @@ class _Reader:
 def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
     """Put feature ``number`` where it belongs; damaged ones are kept raw and noted."""
     name = feature_name(number)
-    state.features[name] = data
+    state.features.add(name)
     decode = _DECODERS.get(name)
     if decode is None:
         if name not in _EMPTY:
@@ -136,7 +138,7 @@ def _cpu_topology(state: State, r: _Reader) -> None:
 
 def _numa(state: State, r: _Reader) -> None:
     machine = state.profile.machine
-    for _ in range(r.count(24)):
+    for _ in range(min(r.count(24), _MOST_NODES)):
         index, total, free, cpus = r.take("I"), r.take("Q"), r.take("Q"), _cpu_list(r.text())
         machine.nodes.append(Node(index, cpus, total * 1024, free * 1024))
     where = {c: node.index for node in machine.nodes for c in node.cpus}
@@ -148,8 +150,8 @@ def _cpu_list(text: str) -> tuple[int, ...]:
     out: list[int] = []
     for part in filter(None, text.strip().split(",")):
         lo, _, hi = part.partition("-")
-        if int(hi or lo) - int(lo) > 1 << 20:
-            raise ValueError(f"processor list {text!r}")
+        if int(hi or lo) >= _MOST_CPUS or len(out) >= _MOST_CPUS:
+            raise ValueError(f"processor list {text[:80]!r}")
         out.extend(range(int(lo), int(hi or lo) + 1))
     return tuple(out)
 

@@ -77,7 +77,8 @@ def _read_values(w: Cursor) -> None:
         w.cursor, after = start, w.cursor
         index = w.ragged("read", length, per_value)
         for i, name in enumerate(["read_value", *parts]):
-            w.columns[name] = w.words.take(index + i)
+            if w.wants(name):
+                w.columns[name] = w.words.take(index + i)
         w.cursor = after
 
 

@@ -67,11 +67,13 @@ def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
     if total > source.size - start:
         reason = "attributes behind the end of the file"
         raise FormatError(reason, file=name, offset=0x20, field="attrs.size", value=total)
+    room = source.size  # sections may not overlap: all ids together fit the file
     for at in range(start, start + total - size + 1, size):
         raw = read_at(source, at, size)
         attr = parse_attr(raw[: size - _SECTION], at, state.order, name)
         ids_at, ids_size = struct.unpack_from(state.order + "2Q", raw, size - _SECTION)
-        ids = read_at(source, ids_at, ids_size) if ids_at < source.size else b""
+        ids = read_at(source, ids_at, min(ids_size, room)) if ids_at < source.size else b""
+        room -= len(ids)
         if len(ids) < ids_size:
             reason = "ids of an event lie behind the end of the file"
             state.profile.damage.append(Damage(reason, at + size - 8, "ids.size", ids_size))
@@ -82,12 +84,14 @@ def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
 
 def _features(source: Source, state: State, h: dict[str, int], table: int) -> None:
     """The sections behind the data, one for each bit that is set, in the order of the bits."""
+    room = source.size
     bits = [n * 64 + b for n in range(4) for b in range(64) if h[f"features.{n}"] >> b & 1]
     for i, number in enumerate(bits):
         at = table + _SECTION * i
         entry = read_at(source, at, _SECTION)
         offset, size = struct.unpack(state.order + "2Q", entry) if len(entry) == _SECTION else (0, source.size + 1)
-        if offset + size <= source.size:
+        if offset + size <= source.size and size <= room:
+            room -= size
             decode_feature(state, number, read_at(source, offset, size), offset)
             continue
         state.profile.damage.append(Damage(f"header feature {feature_name(number)} is cut off", at))

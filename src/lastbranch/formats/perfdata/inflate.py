@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, UnavailableError
-from .chain import COMPRESSED2, Block, chase, cut
+from .chain import COMPRESSED2, LONGEST, MOST_ODD, ODD_DISTANCE, Block, chase
 
 __all__ = ["Inflater"]
 
@@ -26,6 +26,7 @@ class Inflater:
         self.grown = 0
         self._stream: Any = None
         self._dead = False
+        self._odd = 0
 
     def expand(self, block: Block, packed: NDArray[np.int64]) -> Iterator[Block]:
         """``block`` in pieces, each compressed record followed by the records that it holds."""
@@ -77,21 +78,24 @@ class Inflater:
 
     def _drain(self, offset: int) -> Iterator[Block]:
         """The whole records in ``pending`` as blocks; what is left waits for more."""
+        room = _ENOUGH
         while len(self.pending) >= 8 and not self._dead:
-            whole = len(self.pending) & ~7
-            words = np.frombuffer(bytes(self.pending[:whole]), np.uint64)
-            block = chase(words, offset + self.grown, self.big_endian)
-            following = cut(block) - block.base
+            piece = bytes(self.pending[:room])
+            words = np.frombuffer(piece + bytes(-len(piece) % 8), np.uint64)
+            block, following = chase(words, len(piece), offset + self.grown, self.big_endian)
+            following -= block.base
             if len(block.at) == 0:
                 if block.first_size < 8:
                     self._fail("compressed record of impossible size", offset, "size", block.first_size)
                 return
-            if following > len(self.pending):
-                self._fail("compressed record with data behind it", offset)
-                following = len(self.pending)
-            del self.pending[:following]
             self.grown += following
+            self._odd += following & 7 != 0
             yield block
+            if following > len(self.pending) or self._odd > MOST_ODD + self.grown // ODD_DISTANCE:
+                self._fail("compressed record of impossible size", offset, "size", int(block.sizes(block.at[-1:])[0]))
+                return
+            del self.pending[:following]
+            room = 2 * LONGEST if following & 7 else _ENOUGH
 
     def _fail(self, reason: str, offset: int, field: str | None = None, value: object = None) -> None:
         self._dead = True

@@ -72,6 +72,8 @@ class _Reader:
         self.layouts: list[_Layout] = []
         self.layout_of_attr = np.empty(0, np.int64)
         self.id_bit = 0
+        self.damaged = 0
+        self.threads: set[int] = set()
         self.data = (PIPE_HEADER_SIZE, source.size) if self.pipe else read_header(source, self.state)
 
     # -- index pass
@@ -80,8 +82,6 @@ class _Reader:
         """Read every record once: tables, counts, and where streams find their samples."""
         profile, state = self.profile, self.state
         counts: dict[int, int] = {}
-        threads: set[int] = set()
-        first, last = _FOREVER, -1
         for block in walk_blocks(self.source, *self.data, self.big_endian, profile.damage):
             is_sample = block.types == _SAMPLE
             beside = block.at[~is_sample]
@@ -91,46 +91,52 @@ class _Reader:
                 handle(state, kind, misc, block.body(at, size), block.base + at * 8)
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
-                lo, hi = self._index_samples(block, block.at[is_sample], threads)
-                first, last = min(first, lo), max(last, hi)
-                state.newest_time = max(state.newest_time, hi)
+                self._index_samples(block, block.at[is_sample])
             if progress:
                 progress(min(block.base, self.data[1]) - self.data[0], self.data[1] - self.data[0])
         profile.records = {RECORDS.get(k, f"TYPE_{k}"): n for k, n in sorted(counts.items())}
         if not state.attrs:
             raise FormatError("no event attribute in the file", file=self.source.name, hint="is it a cut-off pipe?")
+        if state.late_attr:
+            self.layouts, self.layout_of_attr, self.damaged = [], np.empty(0, np.int64), 0
+            for block in walk_blocks(self.source, *self.data, self.big_endian):
+                self._index_samples(block, block.at[block.types == _SAMPLE])
         self._group()
-        if last >= 0:
-            profile.first_time, profile.last_time = first, last
-        self._finish(threads)
+        self._finish()
 
-    def _index_samples(self, block: Block, at: NDArray[np.int64], threads: set[int]) -> tuple[int, int]:
+    def _index_samples(self, block: Block, at: NDArray[np.int64]) -> None:
         self._group()
-        lo, hi = _FOREVER, -1
+        profile, self.state.samples_seen = self.profile, True
         for number, part, _event in self._by_layout(block, at):
             entry = self.layouts[number]
             depth, bad = entry.layout.check(block, part)
             if bad.any():
                 where = block.base + int(part[bad][0]) * 8
                 damage = Damage("samples whose fields do not fit their records", where, "samples", int(bad.sum()))
-                self.profile.damage.append(damage)
+                profile.damage.append(damage)
                 part, depth = part[~bad], depth[~bad]
+                self.damaged += int(bad.sum())
             entry.samples += len(part)
             entry.entries += int(depth.sum())
             entry.deepest = max(entry.deepest, int(depth.max(initial=0)))
+            entry.earliest.append(int(_FOREVER))
             if len(part) == 0:
-                entry.earliest.append(int(_FOREVER))
                 continue
-            offset = entry.layout.fixed.get(SAMPLE.TIME)
-            time = (
-                block.base + part * 8 if offset is None else block.words.take(part + offset, mode="clip").view(np.int64)
-            )
-            entry.earliest.append(int(time.min()))
-            lo, hi = min(lo, int(time.min())), max(hi, int(time.max()))
+            time = self._times(block, entry.layout, part)
+            first, last = int(time.min()), int(time.max())
+            entry.earliest[-1] = first
+            profile.first_time = first if profile.first_time is None else min(first, profile.first_time)
+            profile.last_time = last if profile.last_time is None else max(last, profile.last_time)
+            self.state.newest_time = max(self.state.newest_time, last)
             offset = entry.layout.fixed.get(SAMPLE.TID)
             if offset is not None:
-                threads.update(np.unique(block.words.take(part + offset, mode="clip")).tolist())
-        return lo, hi
+                self.threads.update(np.unique(block.words.take(part + offset, mode="clip")).tolist())
+
+    @staticmethod
+    def _times(block: Block, layout: SampleLayout, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Time of each sample; its place in the file where samples have no time."""
+        offset = layout.fixed.get(SAMPLE.TIME)
+        return block.base + at * 8 if offset is None else block.words.take(at + offset, mode="clip").view(np.int64)
 
     def _group(self) -> None:
         """Attributes with equal sample layouts make one stream. In a pipe they may still arrive."""
@@ -176,7 +182,7 @@ class _Reader:
                 mine = layout == number
                 yield number, at[mine], attr[mine].astype(np.int32)
 
-    def _finish(self, threads: set[int]) -> None:
+    def _finish(self) -> None:
         profile, state = self.profile, self.state
         for ids, name in state.event_names:
             for i in {state.attr_of_id[j] for j in ids if j in state.attr_of_id}:
@@ -194,12 +200,14 @@ class _Reader:
         later = sum({1 << b for e in self.layouts for b in range(64) if e.layout.unknown >> b & 1})
         if later:
             profile.header["sample fields that are not known"] = f"sample_type {later:#x}"
-        unknown = sum(profile.records.get(n, 0) for n in ("SAMPLE",)) - sum(entry.samples for entry in self.layouts)
+        unknown = (
+            sum(profile.records.get(n, 0) for n in ("SAMPLE",)) - self.damaged - sum(e.samples for e in self.layouts)
+        )
         if unknown:
             profile.lost["samples of unknown events"] = unknown
         for number, entry in enumerate(e for e in self.layouts if e.samples or len(self.layouts) == 1):
             profile.streams.append(self._stream(number, entry))
-        words = np.array(sorted(threads), np.uint64)
+        words = np.array(sorted(self.threads), np.uint64)
         pid, tid = halves(words, self.big_endian)
         profile.seen_threads = set(zip(pid.tolist(), tid.tolist(), strict=True))
 
@@ -240,17 +248,8 @@ class _Reader:
                 for lo, hi in _cuts(block, part):
                     batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
                     # Samples of the same block that come later are no later than the watermark promises.
-                    rest = min(watermark, self._earliest(block, layout, part[hi:]))
+                    rest = int(self._times(block, layout, part[hi:]).min(initial=watermark))
                     yield batch, rest
-
-    @staticmethod
-    def _earliest(block: Block, layout: SampleLayout, at: NDArray[np.int64]) -> int:
-        offset = layout.fixed.get(SAMPLE.TIME)
-        if len(at) == 0:
-            return int(_FOREVER)
-        if offset is None:
-            return int(block.base + at[0] * 8)
-        return int(block.words.take(at + offset, mode="clip").view(np.int64).min())
 
 
 def _cuts(block: Block, at: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...errors import Damage
+from ...errors import Damage, FormatError
 from ...model import Change
 from .attr import Attr, parse_attr
 from .features import decode_feature
@@ -20,7 +20,7 @@ from .state import State, trim
 
 __all__ = ["HANDLERS", "Record", "handle"]
 
-_PROT_EXEC = 4
+_LAST = (1 << 64) - 1
 
 
 @dataclass(slots=True)
@@ -61,7 +61,9 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> No
     time, trailer = (0, 0) if kind >= 64 else _sample_id(state, body, position)
     try:
         handler(state, Record(kind, misc, body, position, time, state.order, trailer))
-    except (struct.error, ValueError, IndexError) as error:
+    except (struct.error, ValueError, IndexError, FormatError) as error:
+        if isinstance(error, FormatError):
+            error = ValueError(error.reason)
         state.profile.damage.append(Damage(f"record cannot be read: {error}", position, "type", kind, len(body) + 8))
 
 
@@ -130,7 +132,7 @@ def _map(
     if r.guest:  # another machine's address space
         state.profile.header["guest mappings"] = "present, not bound"
         return
-    end = min(start + length, (1 << 64) - 1)
+    end = min(start + length, _LAST)
     if r.kernel and name.startswith("[kernel.") and name.endswith("]_stext"):
         offset &= ~0xFFF  # _text is the page that _stext stands in
     module = state.module(name, r.kernel, build_id)
@@ -178,12 +180,12 @@ def _count(name: str, number: int = 1) -> Callable[[State, Record], None]:
 def _ksymbol(state: State, r: Record) -> None:
     """u64 addr; u32 len; u16 type, flags (1: gone); name. Code that the kernel makes: BPF programs, trampolines."""
     start, length, _type, flags = r.unpack("QIHH")
-    timeline = state.profile.timeline
+    timeline, end = state.profile.timeline, min(start + length, _LAST)
     if flags & 1:
-        timeline.add(Change.UNMAP, r.time, -1, start=start, end=start + length)
+        timeline.add(Change.UNMAP, r.time, -1, start=start, end=end)
         return
     module = state.module("//anon:" + r.text(16), kernel=False)
-    timeline.add(Change.MAP, r.time, -1, module=module, start=start, end=start + length, offset=0)
+    timeline.add(Change.MAP, r.time, -1, module=module, start=start, end=end, offset=0)
 
 
 def _header_attr(state: State, r: Record) -> None:
@@ -195,6 +197,7 @@ def _header_attr(state: State, r: Record) -> None:
     for identifier in attr.ids:
         state.attr_of_id[identifier] = len(state.attrs)
     state.attrs.append(attr)
+    state.late_attr |= state.samples_seen
 
 
 def _header_feature(state: State, r: Record) -> None:

@@ -38,10 +38,13 @@ class State:
     attrs: list[Attr] = field(default_factory=list)
     attr_of_id: dict[int, int] = field(default_factory=dict)
     event_names: list[tuple[tuple[int, ...], str]] = field(default_factory=list)
-    features: dict[str, bytes] = field(default_factory=dict)
+    features: set[str] = field(default_factory=set)
     wall: tuple[int, int] | None = None
     newest_time: int = 0
     """Newest sample time so far: stands in for records of old files that have none."""
+    samples_seen: bool = False
+    late_attr: bool = False
+    """Whether an attribute came behind samples, which had been taken for those of unknown events."""
     _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)
     _build_ids: dict[str, bytes] = field(default_factory=dict)
 
@@ -57,6 +60,8 @@ class State:
 
     def add_build_id(self, body: bytes, misc: int) -> None:
         """The body of a build id record: s32 pid, 20 bytes of id, u8 size (if misc says so), 3 unused, name."""
+        if len(body) < 28:
+            raise ValueError(f"build id record of {len(body)} bytes")
         size = body[24] if misc & MISC.BUILD_ID_SIZE else 20
         if size > 20:
             raise ValueError(f"build id of {size} bytes")

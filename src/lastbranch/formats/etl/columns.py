@@ -1,0 +1,298 @@
+"""Events as columns, gathered from their headers when they are asked for.
+
+A column that nobody looks at costs nothing: a block holds where each event is, its first word and its size. Other
+modules select the events they want (`EventBlock.take`) and gather of those only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .buffers import DamageLog
+from .extents import Ints, behind_items, message_field
+from .layout import EVENT_FLAG, HEADERS, MESSAGE, MESSAGE_FLAG, PEBS_INDEX, PMC_COUNTERS
+from .providers import hook_provider
+from .walk import HEADER_BYTES, KIND, MESSAGE_BYTES, walk
+from .windows import Window
+
+__all__ = ["EventBlock", "Rules"]
+
+_SYSTEM, _FULL, _EVENT, _PERFINFO, _MESSAGE, _OTHER = range(6)  # forms: what is where in the header
+_FORM_OF_NAME = {"SYSTEM": _SYSTEM, "COMPACT": _SYSTEM, "FULL_HEADER": _FULL, "INSTANCE": _FULL, "EVENT_HEADER": _EVENT,
+                 "PERFINFO": _PERFINFO, "ERROR": _OTHER}  # fmt: skip
+_FORM = np.full(256, _OTHER, np.uint8)
+_POINTER = np.zeros(256, np.uint8)  # 0: that of the log
+for _type, _kind in HEADERS.items():
+    _FORM[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
+    _POINTER[_type] = _kind.pointer_size
+_FORM[MESSAGE] = _MESSAGE
+_IS_KERNEL = np.array([form in (_SYSTEM, _PERFINFO) for form in range(6)])
+_IS_KERNEL = np.array([form in (_SYSTEM, _PERFINFO) for form in range(6)])
+_U64 = np.uint64
+_GROUP_GUIDS = np.frombuffer(b"".join(hook_provider(group << 8) for group in range(256)), _U64).reshape(-1, 2)
+_IMAGE_LOAD = 0x030A  # the one hook that is not reported under the GUID of its group
+_IMAGE_GUID = np.frombuffer(hook_provider(_IMAGE_LOAD), _U64)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for all events of a segment of a log.
+
+    ``pointer_size`` is that of events whose header does not tell, ``override`` one that holds for all events, or 0.
+    ``to_log`` turns the segment's ticks into those of the log's clock, ``None`` if they are the same.
+    """
+
+    damage: DamageLog
+    pointer_size: int
+    override: int = 0
+    to_log: Callable[[Ints], Ints] | None = None
+
+
+class EventBlock:
+    """Events of one window in file order, as columns of equal length.
+
+    Always there: ``at`` int64 (8-byte words from the begin of ``words`` to the event), ``head`` uint64 (the event's
+    first word), ``size`` int64 (bytes, header included), ``buffer`` int32 (row of ``window.buffers``).
+
+    Gathered on demand and kept: ``header`` uint8 (header type: a key of `layout.HEADERS`, or `layout.MESSAGE`),
+    ``hook`` int32 (-1: none), ``time`` int64 (ticks of the log's clock), ``pid``, ``tid`` int32 (-1: none), ``cpu``
+    int32, ``version``, ``opcode``, ``level``, ``channel`` uint8, ``id``, ``task``, ``options`` uint16, ``keyword``
+    uint64, ``provider`` (n, 2) uint64 (the GUID's 16 bytes as they stand in the file), ``pointer_size`` uint8,
+    ``payload`` int64 (byte position in ``raw``) and ``payload_size`` int64.
+
+    Everything is valid until the next block of the same pass is asked for: the window's memory is used again.
+    """
+
+    def __init__(
+        self, window: Window, at: Ints, head: NDArray[np.uint64], size: Ints, buffer: NDArray[np.int32], rules: Rules,
+    ) -> None:  # fmt: skip
+        self.window, self.at, self.head, self.size, self.buffer, self.rules = window, at, head, size, buffer, rules
+
+    @classmethod
+    def of(cls, window: Window, rules: Rules) -> EventBlock:
+        """All events of ``window``."""
+        found = walk(window, rules.damage)
+        return cls(window, found.at, found.head, found.size, found.buffer, rules)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def words(self) -> NDArray[np.uint64]:
+        return self.window.words
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        return self.window.raw
+
+    def take(self, which: Any) -> EventBlock:
+        """The given events: an index array, a mask or a slice."""
+        # An event without a time stamp has that of the one before it, which a selection need not hold.
+        at, head = np.ascontiguousarray(self.at[which]), np.ascontiguousarray(self.head[which])
+        taken = EventBlock(self.window, at, head, self.size[which], self.buffer[which], self.rules)
+        if (self.form >= _MESSAGE).any():
+            taken.__dict__["time"] = self.time[which]
+        return taken
+
+    # -- from the first word
+
+    @cached_property
+    def header(self) -> NDArray[np.uint8]:
+        return KIND.take(self.head.view(np.uint16)[1::4])
+
+    @cached_property
+    def form(self) -> NDArray[np.uint8]:
+        return _FORM.take(self.header)
+
+    @cached_property
+    def is_kernel(self) -> NDArray[np.bool_]:
+        """Whether the header is one of the kernel's: a hook id instead of a GUID."""
+        return _IS_KERNEL.take(self.form)
+
+    @cached_property
+    def hook(self) -> NDArray[np.int32]:
+        return np.where(self.is_kernel, self._quarter(3).astype(np.int32), np.int32(-1))
+
+    @cached_property
+    def pointer_size(self) -> NDArray[np.uint8]:
+        if self.rules.override:
+            return np.full(len(self), self.rules.override, np.uint8)
+        size = _POINTER.take(self.header)
+        message = np.flatnonzero(self.form == _MESSAGE)
+        options = self.options[message]
+        size[message[(options & MESSAGE_FLAG.POINTER32) != 0]] = 4
+        size[message[(options & MESSAGE_FLAG.POINTER64) != 0]] = 8
+        size[size == 0] = self.rules.pointer_size
+        return size
+
+    @cached_property
+    def options(self) -> NDArray[np.uint16]:
+        """OptionFlags of MESSAGE events, Flags of EVENT_HEADER ones, 0 for the others."""
+        result = np.zeros(len(self), np.uint16)
+        for form, quarter in ((_MESSAGE, 3), (_EVENT, 2)):
+            rows = np.flatnonzero(self.form == form)
+            result[rows] = self._quarter(quarter)[rows]
+        return result
+
+    @cached_property
+    def packet_version(self) -> NDArray[np.uint16]:
+        """Version of kernel headers with the bits that tell of counters, 0 for others."""
+        return np.where(self.is_kernel, self._quarter(0), 0).astype(np.uint16)
+
+    def _quarter(self, n: int) -> NDArray[np.uint16]:
+        return self.head.view(np.uint16)[n::4]
+
+    # -- from the words behind it; PAD keeps all of this inside the array
+
+    def word(self, n: int) -> NDArray[np.uint64]:
+        """The ``n``-th 64-bit word of each event, whether the event has it or not."""
+        return self.words.take(self.at + n)
+
+    @cached_property
+    def _second(self) -> NDArray[np.uint64]:
+        return self.word(1)
+
+    @cached_property
+    def _has_ids(self) -> NDArray[np.bool_]:
+        result: NDArray[np.bool_] = self.form <= _EVENT
+        return result
+
+    @cached_property
+    def _untimed(self) -> NDArray[np.bool_]:
+        bare = (self.options & MESSAGE_FLAG.TIMESTAMP) == 0
+        result: NDArray[np.bool_] = (self.form == _OTHER) | ((self.form == _MESSAGE) & bare)
+        return result
+
+    @cached_property
+    def time(self) -> Ints:
+        """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
+        the log's begin."""
+        perfinfo = self.form == _PERFINFO
+        time = np.where(perfinfo, self._second, self.word(2)).view(np.int64)
+        message = np.flatnonzero(self.form == _MESSAGE)
+        if len(message):
+            time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP, 8).view(np.int64)[:, 0]
+        untimed = np.flatnonzero(self._untimed)
+        if len(untimed):
+            # The index of the last event with a time, at or before each event and in its buffer.
+            last = np.arange(len(self))
+            last[untimed] = -1
+            last = np.maximum.accumulate(last)[untimed]
+            known = (last >= 0) & (self.buffer[last] == self.buffer[untimed])
+            time[untimed] = np.where(known, time[last], self.window.segment.header.timestamp)
+        return time if self.rules.to_log is None else self.rules.to_log(time)
+
+    @cached_property
+    def tid(self) -> NDArray[np.int32]:
+        return self._ids[0]
+
+    @cached_property
+    def pid(self) -> NDArray[np.int32]:
+        return self._ids[1]
+
+    @cached_property
+    def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        halves = np.where(self._has_ids, self._second, _U64(0xFFFF_FFFF_FFFF_FFFF))
+        message = np.flatnonzero((self.form == _MESSAGE) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
+        if len(message):
+            halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
+        pairs = halves.view(np.int32)
+        return pairs[0::2].copy(), pairs[1::2].copy()
+
+    @cached_property
+    def cpu(self) -> NDArray[np.int32]:
+        return self.window.buffers.cpu.take(self.buffer)
+
+    @cached_property
+    def _descriptor(self) -> NDArray[np.uint64]:
+        """Of EVENT_HEADER: Id, Version, Channel, Level, Opcode, Task in one word; 0 for others."""
+        return np.where(self.form == _EVENT, self.word(5), _U64(0))
+
+    @cached_property
+    def id(self) -> NDArray[np.uint16]:
+        """Id of manifest events, MessageNumber of WPP ones, 0 for the others."""
+        own = self._descriptor.astype(np.uint16)
+        return np.where(self.form == _MESSAGE, self._quarter(2), own)
+
+    @cached_property
+    def level(self) -> NDArray[np.uint8]:
+        full = np.where(self.form == _FULL, self._quarter(2) >> 8, (self._descriptor >> _U64(32)) & _U64(0xFF))
+        return full.astype(np.uint8)
+
+    @cached_property
+    def channel(self) -> NDArray[np.uint8]:
+        return (self._descriptor >> _U64(24)).astype(np.uint8)
+
+    @cached_property
+    def task(self) -> NDArray[np.uint16]:
+        return (self._descriptor >> _U64(48)).astype(np.uint16)
+
+    @cached_property
+    def keyword(self) -> NDArray[np.uint64]:
+        return np.where(self.form == _EVENT, self.word(6), _U64(0))
+
+    @cached_property
+    def version(self) -> NDArray[np.uint8]:
+        full = np.where(self.form == _FULL, self._quarter(3), self._descriptor >> _U64(16))
+        return np.where(self.is_kernel, self._quarter(0), full).astype(np.uint8)
+
+    @cached_property
+    def opcode(self) -> NDArray[np.uint8]:
+        """Type of kernel and classic events, Opcode of manifest ones."""
+        full = np.where(self.form == _FULL, self._quarter(2), self._descriptor >> _U64(40))
+        return np.where(self.is_kernel, self._quarter(3), full).astype(np.uint8)
+
+    @cached_property
+    def provider(self) -> NDArray[np.uint64]:
+        guid = _GROUP_GUIDS.take(self._quarter(3) >> 8, axis=0)
+        guid[self.hook == _IMAGE_LOAD] = _IMAGE_GUID
+        guid[~self.is_kernel] = 0
+        rows = np.flatnonzero((self.form == _FULL) | (self.form == _EVENT))
+        at = self.at[rows]
+        guid[rows, 0] = self.words.take(at + 3)
+        guid[rows, 1] = self.words.take(at + 4)
+        named = (self.options & (MESSAGE_FLAG.GUID | MESSAGE_FLAG.COMPONENTID)) == MESSAGE_FLAG.GUID
+        rows = np.flatnonzero((self.form == _MESSAGE) & named)
+        if len(rows):
+            guid[rows] = self._message(rows, MESSAGE_FLAG.GUID, 16).view(np.uint64)
+        return guid
+
+    def _message(self, rows: Ints, flag: int, count: int) -> NDArray[np.uint8]:
+        return message_field(self.raw, self.at[rows], self.options[rows], flag, count)
+
+    # -- payloads
+
+    @cached_property
+    def header_size(self) -> Ints:
+        """Bytes before the payload: header, counter values, extended items."""
+        size = HEADER_BYTES.take(self.header)
+        message = np.flatnonzero(self.form == _MESSAGE)
+        size[message] = MESSAGE_BYTES.take(self.options[message].astype(np.int64) & 0xFF)
+        counted = np.flatnonzero(self.packet_version & (PMC_COUNTERS | PEBS_INDEX))
+        if len(counted):
+            version = self.packet_version[counted].astype(np.int64)
+            size[counted] += ((version & PMC_COUNTERS) >> 8) * 8 + ((version & PEBS_INDEX) >> 12)
+        extended = np.flatnonzero((self.form == _EVENT) & ((self.options & EVENT_FLAG.EXTENDED_INFO) != 0))
+        if len(extended):
+            size[extended] = behind_items(self.words, self.at[extended], self.size[extended])
+        wrong = np.flatnonzero(size > self.size)
+        for i in wrong.tolist():
+            reason = "counters or extended items longer than their event"
+            row, at, size_of = int(self.buffer[i]), int(self.at[i]) * 8, int(self.size[i])
+            self.window.note(self.rules.damage, reason, row, at, "Size", size_of, 0)
+        size[wrong] = self.size[wrong]
+        return size
+
+    @cached_property
+    def payload(self) -> Ints:
+        return self.at * 8 + self.header_size
+
+    @cached_property
+    def payload_size(self) -> Ints:
+        return self.size - self.header_size

@@ -1,0 +1,162 @@
+"""Any event to named fields, and kernel events back to bytes.
+
+    decoder = Decoder()
+    for event in events:  # first pass: descriptions of manifest events may come after the events
+        decoder.learn(event)
+    for event in events:
+        decoded = decoder.decode(event)  # decoded.provider_name, .event_name, .fields
+
+What has no known layout stays whole: one field, the payload, and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from uuid import UUID
+
+from ...errors import FormatError
+from .event import Event
+from .kernel_session import META_DATA
+from .kernel_tables import kernel_layout
+from .manifest import Described, EventMap, MapKey, parse_event_info, parse_map_info
+from .manifest_payload import decode_described
+from .manifest_xml import CHUNK, MANIFEST_ID, Chunks, parse_manifest
+from .payloads import Layout
+from .providers import guid_text, kernel_key, kernel_names, opcode_name
+from .tracelogging import describe
+
+__all__ = ["PAYLOAD", "Decoded", "Decoder"]
+
+PAYLOAD = "payload"
+"""The name of the only field of an event without a known layout."""
+
+_META_DATA = UUID(META_DATA).bytes_le
+_EVENT_INFO, _MAP_INFO = 32, 33
+_CLASSIC = frozenset((10, 11, 20, 21))
+_EVENT_HEADERS = frozenset((18, 19))
+_LOG_HEADER = 0
+
+
+@dataclass(slots=True)
+class Decoded:
+    """An event with names. Manifest events without a manifest have ``event_name`` "EventID(7)" and the layout "raw"."""
+
+    provider_name: str
+    event_name: str
+    fields: dict[str, Any]
+    layout: Literal["kernel", "tracelogging", "manifest", "raw"]
+    reason: str = field(default="")
+    """Why a raw event is raw."""
+
+    @property
+    def name(self) -> str:
+        """ "Windows Kernel/Image/DCStart"."""
+        return f"{self.provider_name}/{self.event_name}"
+
+
+class Decoder:
+    """Decodes events of one trace. It never raises for what an event holds.
+
+    ``pointer_size`` overrides the pointer size that the headers of events claim (the log header's own excepted), for
+    traces whose writer got it wrong.
+    """
+
+    def __init__(self, *, pointer_size: int | None = None) -> None:
+        self._pointer_size = pointer_size
+        self._described: dict[tuple[bytes, bool, int, int], Described] = {}
+        self._names: dict[bytes, str] = {}
+        self._maps: dict[MapKey, EventMap] = {}
+        self._chunks = Chunks()
+
+    def learn(self, event: Event) -> None:
+        """Take in what an event says about others: EventMetadata and manifests of event sources; others do nothing."""
+        if event.header in _EVENT_HEADERS:
+            if event.id == MANIFEST_ID:
+                text = self._chunks.add(event.provider, event.pid, event.payload)
+                if text is not None:
+                    events, maps = parse_manifest(text)
+                    self._maps.update(maps)
+                    for described in events:
+                        self._add(described)
+        elif event.provider == _META_DATA and event.hook < 0:
+            if event.opcode == _EVENT_INFO:
+                info = parse_event_info(event.payload)
+                if info is not None:
+                    self._add(info)
+            elif event.opcode == _MAP_INFO:
+                known = parse_map_info(event.payload)
+                if known is not None:
+                    self._maps[known[0]] = known[1]
+
+    def _add(self, described: Described) -> None:
+        number = described.opcode if described.classic else described.id
+        self._described[described.provider, described.classic, number, described.version] = described
+        self._names.setdefault(described.provider, described.provider_name)
+
+    def decode(self, event: Event) -> Decoded:
+        """The event with its fields by name, as far as its payload holds them."""
+        key = kernel_key(event)
+        if key is not None:
+            names = kernel_names(key)
+            known = kernel_layout(key, event.version)
+            if known is None:
+                return _raw(*names, event, f"no layout for version {event.version}")
+            return Decoded(*names, known.decode(event.payload, self._pointer(event)), "kernel")
+        if event.header in _EVENT_HEADERS:
+            found = self._decode_self_describing(event)
+            if found is not None:
+                return found
+        classic = event.header in _CLASSIC
+        described = self._described.get((event.provider, classic, event.opcode if classic else event.id, event.version))
+        if described is not None:
+            fields = decode_described(described, event.payload, self._pointer(event), self._maps)
+            return Decoded(described.provider_name, described.event_name, fields, "manifest")
+        provider = self._names.get(event.provider) or guid_text(event.provider)
+        if not classic and event.id == MANIFEST_ID:
+            fields = CHUNK.decode(event.payload, 8)
+            if fields.get("Format") == 1 and "Manifest" in fields:
+                return Decoded(provider, "ManifestData", fields, "manifest")
+        name = f"Opcode({event.opcode})" if classic else f"EventID({event.id})"
+        return _raw(provider, name, event, "no manifest in the trace")
+
+    def _decode_self_describing(self, event: Event) -> Decoded | None:
+        said = describe(event)
+        if said is None:
+            return None
+        schema, traits, payload = said
+        fields = schema.layout.decode(payload, self._pointer(event))
+        provider = traits.name if traits else self._names.get(event.provider) or guid_text(event.provider)
+        opcode = opcode_name(event.opcode)
+        return Decoded(provider, f"{schema.name}/{opcode}" if opcode else schema.name, fields, "tracelogging")
+
+    def layout_of(self, event: Event) -> Layout | None:
+        """The declared layout of a kernel event, None for others and for what no table has."""
+        key = kernel_key(event)
+        return None if key is None else kernel_layout(key, event.version)
+
+    def encode(self, event: Event, decoded: Decoded | Mapping[str, Any]) -> bytes:
+        """The payload of the kernel event ``event`` with the given fields; what `decode` gave comes back exactly.
+
+        FormatError for an event without a declared layout, and for a value that its field cannot hold.
+        """
+        fields = decoded.fields if isinstance(decoded, Decoded) else decoded
+        known = self.layout_of(event)
+        if known is None:
+            if PAYLOAD in fields:
+                return bytes(fields[PAYLOAD])
+            raise FormatError("no layout to write this event with", field="provider", value=guid_text(event.provider))
+        try:
+            return known.encode(fields, self._pointer(event))
+        except ValueError as error:
+            raise FormatError(f"a field cannot be written: {error}", field="hook", value=event.hook) from error
+
+    def _pointer(self, event: Event) -> int:
+        if self._pointer_size is None or event.hook == _LOG_HEADER:
+            return event.pointer_size
+        return self._pointer_size
+
+
+def _raw(provider: str, name: str, event: Event, reason: str) -> Decoded:
+    return Decoded(provider, name, {PAYLOAD: event.payload}, "raw", reason)

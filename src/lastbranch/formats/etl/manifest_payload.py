@@ -1,0 +1,115 @@
+"""Payloads of manifest events: a description (`manifest`) laid over the bytes.
+
+Unlike the kernel's layouts, counts and lengths of a field may stand in another one.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from .described_types import IN_TYPES, OUT_IPV6, shown
+from .field_groups import SLACK, CountedBytes
+from .field_text import ANSI, SID, WIDE, Counted, Fixed, Text, Text8, Text16
+from .field_values import Named
+from .fields import IPV6, SIZE, U16, U32, Blob, FieldType, Rest, Scalar, Short
+from .manifest import Described, EventMap, MapKey, Property
+from .payloads import REST
+
+__all__ = ["decode_described"]
+
+_BIG16 = Scalar("H", order=">")
+_EXTRA_TYPES: dict[int, FieldType] = {  # TDH_INTYPE_* from 300 up, of classic (WBEM) descriptions
+    300: Counted(U16, Text16()), 301: Counted(U16, Text8()), 302: Counted(_BIG16, Text16()),
+    303: Counted(_BIG16, Text8()), 306: Fixed(1, Text16()), 307: Fixed(1, Text8()), 308: SIZE,
+    309: CountedBytes(U32), 310: SID,
+}  # fmt: skip
+
+
+def decode_described(event: Described, data: bytes, pointer: int, maps: Mapping[MapKey, EventMap]) -> dict[str, Any]:
+    """The fields of a payload; from where it does not hold what the description says, bytes under ``REST``."""
+    reader = _PayloadReader(data, pointer, event.provider, maps)
+    found: dict[str, Any] = {}
+    with suppress(Short):
+        reader.read(event.properties, found, None)
+    if reader.done < len(data):
+        found[REST] = data[reader.done :]
+    return found
+
+
+_Scope = dict[str, Any] | ChainMap[str, Any]
+"""Values by name: of this structure, and outside of it."""
+
+
+class _PayloadReader:
+    def __init__(self, data: bytes, pointer: int, provider: bytes, maps: Mapping[MapKey, EventMap]) -> None:
+        self.data, self.end, self.pointer = data, len(data), pointer
+        self.provider, self.maps = provider, maps
+        self.at = self.done = 0
+
+    def read(self, properties: tuple[Property, ...], found: dict[str, Any], outer: _Scope | None) -> None:
+        """The properties in order into ``found``. At the top (no ``outer``) what is whole so far is ``done``."""
+        scope: _Scope = found if outer is None else ChainMap(found, outer)
+        for item in properties:
+            if item.count is None:
+                found[item.name] = self._one(item, scope)
+            else:
+                found[item.name] = self._many(item, self._number(item.count, scope), scope)
+            if outer is None:
+                self.done = self.at
+
+    def _number(self, value: int | str, scope: _Scope) -> int:
+        number = scope.get(value) if isinstance(value, str) else value
+        if not isinstance(number, int) or number < 0:
+            raise Short
+        return number
+
+    def _many(self, item: Property, count: int, scope: _Scope) -> list[Any]:
+        if count * _leaves(item) > self.end - self.at + SLACK:
+            raise Short
+        values = []
+        for _ in range(count):
+            before = self.at
+            values.append(self._one(item, scope))
+            if self.at == before:  # elements without bytes could be any number
+                raise Short
+        return values
+
+    def _one(self, item: Property, scope: _Scope) -> Any:
+        if item.members:
+            found: dict[str, Any] = {}
+            self.read(item.members, found, scope)
+            return found
+        length = None if item.length is None else self._number(item.length, scope)
+        type_ = _type_of(item, length)
+        value, self.at = type_.decode(self.data, self.at, self.end, self.pointer)
+        known = self.maps.get((self.provider, item.map_name)) if item.map_name else None
+        return Named(value, known.names, known.flags) if known and _is_number(value) else value
+
+
+def _leaves(item: Property) -> int:
+    return 1 + sum(_leaves(member) for member in item.members)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _type_of(item: Property, length: int | None) -> FieldType:
+    if item.in_type in (1, 2):
+        text: Text = Text16() if item.in_type == 1 else Text8()
+        return Fixed(length, text) if length else WIDE if item.in_type == 1 else ANSI
+    if item.in_type in (304, 305):
+        return Rest()
+    if item.in_type == 14:
+        if item.out_type == OUT_IPV6 and length in (None, 16):
+            return IPV6
+        if length is None:
+            raise Short
+        return Blob(length)
+    type_ = _EXTRA_TYPES.get(item.in_type) or IN_TYPES.get(item.in_type)
+    if type_ is None:
+        raise Short
+    return shown(type_, item.out_type)

@@ -1,0 +1,258 @@
+"""A trace file as windows: whole buffers, decompressed, in one array, in file order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import Damage, FormatError
+from ...model import Source
+from .buffers import Buffers, DamageLog, buffer_rows, heads_at
+from .header import MAX_BUFFER, LogHeader, read_header
+from .layout import BUFFER_FLAG, BUFFER_TYPE
+from .locate import Found, View, locate_fixed, locate_variable
+
+__all__ = ["PAD", "WINDOW", "BufferReader", "Segment", "Window"]
+
+WINDOW = 32 << 20
+"""Bytes of file that are read at once: 512 buffers of 64 KiB for the walk to go through in step. Twice that is held."""
+
+PAD = (1 << 20) + (1 << 16)
+"""Bytes behind the last buffer that the walk may look at, see `walk`."""
+
+_PACKED = (
+    16 << 20
+)  # of a compressed file the decompressed bytes of a window, and the file bytes: the decoder's copy adds
+_APART = 1 << 15  # from this stride on headers are read one by one where only headers are wanted
+
+
+@dataclass(slots=True)
+class Segment:
+    """What one header buffer governs: the file, or in a file that was appended to, one session of it."""
+
+    number: int
+    header: LogHeader
+
+
+@dataclass(slots=True)
+class Window:
+    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `PAD` bytes behind them included.
+
+    ``start`` int64: position of each buffer's header, a multiple of 8. Valid until the next window is asked for.
+    """
+
+    raw: NDArray[np.uint8]
+    words: NDArray[np.uint64]
+    start: NDArray[np.int64]
+    buffers: Buffers
+    segment: Segment
+
+    def note(
+        self, damage: DamageLog, reason: str, row: int, position: int, field: str, value: object, lost: int
+    ) -> None:
+        """Note what is wrong with the event at byte ``position``; of a compressed buffer, by where that begins."""
+        offset, place = int(self.buffers.offset[row]), position - int(self.start[row])
+        if self.buffers.flags[row] & BUFFER_FLAG.COMPRESSED:
+            reason = f"{reason}, {place} bytes into the decompressed buffer"
+        else:
+            offset += place
+        damage.add(Damage(reason, offset, field, value, lost))
+
+
+class BufferReader:
+    """The buffers of one trace file.
+
+    ``workers`` processes decompress. Damaged buffers are left out and noted in ``damage``.
+    """
+
+    def __init__(self, source: Source, damage: DamageLog, *, workers: int = 1, window: int = WINDOW) -> None:
+        self.source, self.damage, self.workers = source, damage, workers
+        self.header = read_header(source)
+        self.segments = [Segment(0, self.header)]
+        self.unwritten = 0
+        """Places that no buffer was written to, as far as the file was read."""
+        self._window = max(window, MAX_BUFFER + 4096)
+        self._format = self.header.compression_format
+        if self.header.compressed:
+            self._check_format()
+
+    def windows(self) -> Iterator[Window]:
+        """All buffers, in file order."""
+        for view, segment, found in self._spans(headers_only=False):
+            window = self._assemble(view, segment, *_rows(view, found))
+            if len(window.buffers):
+                yield window
+
+    def index(self) -> Iterator[tuple[Segment, Buffers]]:
+        """All buffers without what is in them."""
+        for view, segment, found in self._spans(headers_only=True):
+            rows, _ = _rows(view, found)
+            if len(rows):
+                yield segment, rows
+
+    def load(self, segment: Segment, rows: Buffers) -> Window | None:
+        """The given buffers again, as a window of their own; None if none of them can be read."""
+        data = bytearray(int(rows.length.sum()) + PAD)
+        memory, kept, at = memoryview(data), [], np.cumsum(rows.length) - rows.length
+        for row, place in enumerate(at.tolist()):
+            length = int(rows.length[row])
+            if self.source.readinto(int(rows.offset[row]), memory[place : place + length]) == length:
+                kept.append(row)
+        window = self._assemble(self._view(data), segment, rows.take(kept), at[kept])
+        return window if len(window.buffers) else None
+
+    def _check_format(self) -> None:
+        from .compression import DECODERS, XPRESS
+
+        if self._format not in DECODERS:
+            note = Damage("unknown compression format, taken for XPRESS", 0x2C, "State", self.header.state)
+            self.damage.add(note)
+            self._format = XPRESS
+
+    def _view(self, data: bytearray) -> View:
+        size = self.header.buffer_size
+        largest = size if self.header.stride <= size <= MAX_BUFFER else MAX_BUFFER
+        raw = np.frombuffer(data, np.uint8)
+        return View(self.source, self.source.size, self.damage, self.header.stride, largest, data, raw)
+
+    # -- the pass over the file
+
+    def _spans(self, headers_only: bool) -> Iterator[tuple[View, Segment, Found]]:
+        compressed = self.header.compressed
+        size = self.source.size
+        window = min(_PACKED + MAX_BUFFER if compressed else self._window, (size + 7) & ~7)
+        sparse = headers_only and not compressed and self.header.stride >= _APART
+        with closing(_Reader(self.source, window, self.header.stride, ahead=not compressed, sparse=sparse)) as reader:
+            view = self._view(reader.data)
+            segment, before = self.segments[0], None
+            while view.base < view.end:
+                view.got = reader.fill(view.base)
+                view.data, view.raw = reader.data, np.frombuffer(reader.data, np.uint8)
+                if view.got == 0:  # the file has become shorter
+                    break
+                start, more = 0, False
+                while not more:
+                    segment = self._segment_at(view, start, segment)
+                    view.stride = segment.header.stride if not compressed else 0
+                    found = locate_variable(view, start, _PACKED) if compressed else locate_fixed(view, start)
+                    if found.at:
+                        yield view, segment, found
+                    start, more = found.stop, found.more
+                if (view.base, start) == before:
+                    break
+                before = (view.base, start)
+                view.base += start
+            self.unwritten = view.unwritten
+
+    def _segment_at(self, view: View, at: int, current: Segment) -> Segment:
+        """The segment that begins at ``at`` if a further header buffer is there, else ``current``."""
+        head, offset = view.head(at), view.base + at
+        if not offset or head is None or head[3] != BUFFER_TYPE.HEADER or view.broken_at is not None:
+            return current
+        known = next((s for s in self.segments if s.header.offset == offset), None)
+        if known is not None:
+            return known
+        try:
+            header = read_header(self.source, offset)
+        except FormatError as error:
+            self.damage.add(Damage(f"second header buffer: {error.reason}", offset, error.field, error.value))
+            return current
+        self.segments.append(Segment(len(self.segments), header))
+        return self.segments[-1]
+
+    # -- windows
+
+    def _assemble(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
+        """The buffers where they are if they can be walked there, else decompressed and copied to multiples of 8."""
+        if (buffers.flags & BUFFER_FLAG.COMPRESSED).any() or (at & 7).any():
+            return self._pack(view, segment, buffers, at)
+        return Window(view.raw, view.raw[: len(view.raw) & ~7].view(np.uint64), at, buffers, segment)
+
+    def _pack(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
+        from .compression import decompress_many
+
+        memory = memoryview(view.data)
+        places, lengths, used = at.tolist(), buffers.length.tolist(), buffers.filled.tolist()
+        packed = (buffers.flags & BUFFER_FLAG.COMPRESSED).astype(bool).tolist()
+        blocks = [memory[p + 72 : p + n] for p, n, c in zip(places, lengths, packed, strict=True) if c]
+        sizes = [f - 72 for f, c in zip(used, packed, strict=True) if c]
+        results = iter(decompress_many(blocks, sizes, format=self._format, workers=self.workers))
+        room = (buffers.filled + 7) & ~7
+        start = np.cumsum(room) - room
+        raw = np.zeros(int(room.sum()) + PAD, np.uint8)
+        into = memoryview(raw)  # type: ignore[arg-type]
+        good = np.ones(len(at), bool)
+        for i, (place, to) in enumerate(zip(places, start.tolist(), strict=True)):
+            if not packed[i]:
+                into[to : to + used[i]] = memory[place : place + used[i]]
+                continue
+            result = next(results)
+            if isinstance(result, FormatError):
+                good[i] = False
+                offset = int(buffers.offset[i])
+                where = offset + 72 + (result.offset or 0)
+                note = Damage(f"compressed data: {result.reason}", where, result.field, result.value, lengths[i])
+                self.damage.add(note, skipped=offset)
+                continue
+            into[to : to + 72] = memory[place : place + 72]
+            into[to + 72 : to + used[i]] = result
+        return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), segment)
+
+
+def _rows(view: View, found: Found) -> tuple[Buffers, NDArray[np.int64]]:
+    empty = [np.empty(0, np.int64)]
+    at, length, filled = (np.concatenate(part or empty) for part in (found.at, found.length, found.filled))
+    return buffer_rows(heads_at(view.raw, at), view.base + at, length, filled), at
+
+
+class _Reader:
+    """Two buffers: while one is worked on, a thread fills the other from where the next window will probably begin.
+
+    Only where a file can be read at an offset without moving its position: else the thread could get in the way of
+    whoever reads the file meanwhile.
+    """
+
+    def __init__(self, source: Source, size: int, stride: int, *, ahead: bool, sparse: bool) -> None:
+        self.source, self.size, self.stride, self.sparse = source, size, stride, sparse
+        self.data = bytearray(size + PAD)
+        self._other: bytearray | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: tuple[int, Future[int]] | None = None
+        if ahead and not sparse and source.size > 2 * size and hasattr(os, "preadv"):
+            self._other = bytearray(size + PAD)
+            self._pool = ThreadPoolExecutor(1)
+
+    def fill(self, offset: int) -> int:
+        """Have ``data`` hold the file from ``offset`` on; the number of bytes."""
+        got = self._take(offset)
+        if self._pool is not None and self._other is not None and offset + got < self.source.size:
+            following = offset + (got // self.stride * self.stride)
+            other = memoryview(self._other)[: self.size]
+            self._ahead = (following, self._pool.submit(self.source.readinto, following, other))
+        return got
+
+    def _take(self, offset: int) -> int:
+        if self._ahead is not None:
+            begin, future = self._ahead
+            self._ahead = None
+            got = future.result()
+            if begin == offset and self._other is not None:
+                self.data, self._other = self._other, self.data
+                return got
+        memory = memoryview(self.data)
+        if not self.sparse:
+            return self.source.readinto(offset, memory[: self.size])
+        left = min(self.size, self.source.size - offset)
+        for at in range(0, left, self.stride):
+            self.source.readinto(offset + at, memory[at : min(at + 72, left)])
+        return left
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
