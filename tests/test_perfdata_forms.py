@@ -258,3 +258,17 @@ def test_the_trailer_is_that_of_the_event_it_names(form: str, kind: int) -> None
     samples = [(t, e) for batch in profile.batches(ordered=True)
                for t, e in zip(batch.time.tolist(), batch.event.tolist(), strict=True)]  # fmt: skip
     assert samples == [(11, 0), (21, 1), (31, 0)]
+
+
+@pytest.mark.parametrize("kind", [81, 83])
+def test_very_many_very_small_compressed_records(kind: int) -> None:
+    """An idle machine with many processors: perf compresses each buffer alone when it wakes, a sample or two."""
+    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    number = 15_000
+    for time in range(number):
+        b.sample(ip=0x400000 + time % 7, pid=7, time=time)
+    raw = b.build(compress=kind, chunk=32)
+    profile = read_perfdata(BytesSource(raw))
+    assert profile.damage == []
+    assert profile.records[pw.RECORDS[kind][0]] == number
+    assert profile.samples == sum(map(len, profile.batches())) == number

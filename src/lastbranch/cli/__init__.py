@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -44,6 +45,9 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; expected failures become a message and an exit code here, and nowhere else."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(prog_name="lastbranch", standalone_mode=False)
     except click.ClickException as error:

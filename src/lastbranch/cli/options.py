@@ -122,7 +122,7 @@ def _event_row(profile: Profile, wanted: str) -> int:
     names = [e.name for e in profile.events]
     if wanted in names:
         return names.index(wanted)
-    if wanted.isdigit() and int(wanted) < len(names):
+    if wanted.isdecimal() and int(wanted) < len(names):
         return int(wanted)
     raise click.BadParameter(f"no event {wanted!r}; there are: {', '.join(names)}", param_hint="--event")
 
@@ -142,6 +142,7 @@ def _module_rows(profile: Profile, wanted: str) -> list[int]:
 def _time_range(profile: Profile, text: str) -> tuple[int | None, int | None]:
     """Clock ticks for ``FROM..TO`` in seconds since the first sample, without going through floats."""
     from decimal import Decimal, InvalidOperation
+    from math import ceil
 
     if not profile.clock.has_time:
         raise click.BadParameter("the capture has no time stamps", param_hint="--time")
@@ -150,7 +151,7 @@ def _time_range(profile: Profile, text: str) -> tuple[int | None, int | None]:
         raise click.BadParameter(f"{text!r} is not FROM..TO, for example 0.5..2", param_hint="--time")
     zero = profile.first_time or 0
     try:
-        ticks = [zero + int(Decimal(part) * profile.clock.frequency) if part else None for part in (start, end)]
-    except InvalidOperation:
+        ticks = [zero + ceil(Decimal(part) * profile.clock.frequency) if part else None for part in (start, end)]
+    except (InvalidOperation, ValueError, OverflowError):
         raise click.BadParameter(f"{text!r} is not two numbers of seconds", param_hint="--time") from None
     return ticks[0], ticks[1]

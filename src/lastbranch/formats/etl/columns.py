@@ -18,7 +18,7 @@ from .buffers import DamageLog
 from .extents import Ints, behind_items, message_field
 from .layout import EVENT_FLAG, HEADERS, MESSAGE, MESSAGE_FLAG, PEBS_INDEX, PMC_COUNTERS
 from .providers import hook_provider
-from .walk import HEADER_BYTES, KIND, MESSAGE_BYTES, walk
+from .walk import HEADER_BYTES, KIND, MESSAGE_BYTES, Walk, walk
 from .windows import Window
 
 __all__ = ["EventBlock", "Rules"]
@@ -26,15 +26,17 @@ __all__ = ["EventBlock", "Rules"]
 _SYSTEM, _FULL, _EVENT, _PERFINFO, _MESSAGE, _OTHER = range(6)  # forms: what is where in the header
 _FORM_OF_NAME = {"SYSTEM": _SYSTEM, "COMPACT": _SYSTEM, "FULL_HEADER": _FULL, "INSTANCE": _FULL, "EVENT_HEADER": _EVENT,
                  "PERFINFO": _PERFINFO, "ERROR": _OTHER}  # fmt: skip
-_FORM = np.full(256, _OTHER, np.uint8)
+_FORM_OF_KIND = np.full(256, _OTHER, np.uint8)
 _POINTER = np.zeros(256, np.uint8)  # 0: that of the log
 for _type, _kind in HEADERS.items():
-    _FORM[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
+    _FORM_OF_KIND[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
     _POINTER[_type] = _kind.pointer_size
-_FORM[MESSAGE] = _MESSAGE
-_IS_KERNEL = np.array([form in (_SYSTEM, _PERFINFO) for form in range(6)])
+_FORM_OF_KIND[MESSAGE] = _MESSAGE
 _IS_KERNEL = np.array([form in (_SYSTEM, _PERFINFO) for form in range(6)])
 _U64 = np.uint64
+_FORM = _FORM_OF_KIND.take(KIND)  # by marker, as walk.KIND
+_IS_KERNEL = (_FORM == _SYSTEM) | (_FORM == _PERFINFO)
+_NO_IDS = np.where(_FORM > _EVENT, _U64(0xFFFF_FFFF_FFFF_FFFF), _U64(0))
 _GROUP_GUIDS = np.frombuffer(b"".join(hook_provider(group << 8) for group in range(256)), _U64).reshape(-1, 2)
 _IMAGE_LOAD = 0x030A  # the one hook that is not reported under the GUID of its group
 _IMAGE_GUID = np.frombuffer(hook_provider(_IMAGE_LOAD), _U64)
@@ -69,16 +71,14 @@ class EventBlock:
     Everything is valid until the next block of the same pass is asked for: the window's memory is used again.
     """
 
-    def __init__(
-        self, window: Window, at: Ints, head: NDArray[np.uint64], size: Ints, buffer: NDArray[np.int32], rules: Rules,
-    ) -> None:  # fmt: skip
-        self.window, self.at, self.head, self.size, self.buffer, self.rules = window, at, head, size, buffer, rules
+    def __init__(self, window: Window, found: Walk, rules: Rules) -> None:
+        self.window, self.found, self.rules = window, found, rules
+        self.at, self.head, self.size, self.buffer = found.at, found.head, found.size, found.buffer
 
     @classmethod
     def of(cls, window: Window, rules: Rules) -> EventBlock:
         """All events of ``window``."""
-        found = walk(window, rules.damage)
-        return cls(window, found.at, found.head, found.size, found.buffer, rules)
+        return cls(window, walk(window, rules.damage), rules)
 
     def __len__(self) -> int:
         return len(self.at)
@@ -93,10 +93,8 @@ class EventBlock:
 
     def take(self, which: Any) -> EventBlock:
         """The given events: an index array, a mask or a slice."""
-        # An event without a time stamp has that of the one before it, which a selection need not hold.
-        at, head = np.ascontiguousarray(self.at[which]), np.ascontiguousarray(self.head[which])
-        taken = EventBlock(self.window, at, head, self.size[which], self.buffer[which], self.rules)
-        if (self.form >= _MESSAGE).any():
+        taken = EventBlock(self.window, self.found.take(which), self.rules)
+        if (self.form >= _MESSAGE).any():  # an event without a time stamp has that of the one before it
             taken.__dict__["time"] = self.time[which]
         return taken
 
@@ -104,16 +102,16 @@ class EventBlock:
 
     @cached_property
     def header(self) -> NDArray[np.uint8]:
-        return KIND.take(self.head.view(np.uint16)[1::4])
+        return KIND.take(self.found.mark)
 
     @cached_property
     def form(self) -> NDArray[np.uint8]:
-        return _FORM.take(self.header)
+        return _FORM.take(self.found.mark)
 
     @cached_property
     def is_kernel(self) -> NDArray[np.bool_]:
         """Whether the header is one of the kernel's: a hook id instead of a GUID."""
-        return _IS_KERNEL.take(self.form)
+        return _IS_KERNEL.take(self.found.mark)
 
     @cached_property
     def hook(self) -> NDArray[np.int32]:
@@ -155,15 +153,6 @@ class EventBlock:
         return self.words.take(self.at + n)
 
     @cached_property
-    def _second(self) -> NDArray[np.uint64]:
-        return self.word(1)
-
-    @cached_property
-    def _has_ids(self) -> NDArray[np.bool_]:
-        result: NDArray[np.bool_] = self.form <= _EVENT
-        return result
-
-    @cached_property
     def _untimed(self) -> NDArray[np.bool_]:
         bare = (self.options & MESSAGE_FLAG.TIMESTAMP) == 0
         result: NDArray[np.bool_] = (self.form == _OTHER) | ((self.form == _MESSAGE) & bare)
@@ -173,8 +162,9 @@ class EventBlock:
     def time(self) -> Ints:
         """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
         the log's begin."""
-        perfinfo = self.form == _PERFINFO
-        time = np.where(perfinfo, self._second, self.word(2)).view(np.int64)
+        if (self.form < _MESSAGE).all():
+            return self.found.stamp if self.rules.to_log is None else self.rules.to_log(self.found.stamp)
+        time = self.found.stamp.copy()
         message = np.flatnonzero(self.form == _MESSAGE)
         if len(message):
             time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP, 8).view(np.int64)[:, 0]
@@ -198,12 +188,12 @@ class EventBlock:
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = np.where(self._has_ids, self._second, _U64(0xFFFF_FFFF_FFFF_FFFF))
+        halves = self.found.second | _NO_IDS.take(self.found.mark)
         message = np.flatnonzero((self.form == _MESSAGE) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
         if len(message):
             halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
         pairs = halves.view(np.int32)
-        return pairs[0::2].copy(), pairs[1::2].copy()
+        return pairs[0::2], pairs[1::2]
 
     @cached_property
     def cpu(self) -> NDArray[np.int32]:

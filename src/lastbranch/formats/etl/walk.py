@@ -24,6 +24,7 @@ __all__ = ["HEADER_BYTES", "KIND", "MESSAGE_BYTES", "Walk", "walk"]
 
 STEPS = 16
 FEW_LANES = 40
+NEAR = 1 << 14  # events that are looked at together, so that their lines are still in the cache for the next word
 
 # By the upper half of an event's first u32 (header type and marker): the header kind, 0 for what is no event, and how
 # far its Size is shifted in the first u64. A shift by 64 makes the size of what is no event 0.
@@ -57,17 +58,33 @@ MESSAGE_BYTES = np.array([_message_bytes(options) for options in range(256)], np
 """By the low byte of a message's OptionFlags: bytes of its header."""
 
 
+_LEAST = HEADER_BYTES.take(KIND)
+_IS_MESSAGE = KIND == MESSAGE
+_STAMP = np.array([HEADERS[k].fields[-1][0] == "TimeStamp" and HEADERS[k].size == 16 if k in HEADERS else False
+                   for k in range(256)]).take(KIND)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Walk:
-    """Events of a window in file order: ``at`` int64 word index, ``head`` uint64 the first word of each.
+    """Events of a window in file order.
 
+    ``at`` int64: word index. ``head``, ``second`` uint64: the first two words of each event; ``stamp`` int64: that of
+    its words where its header kind has the time stamp. ``mark`` uint16: what the tables by marker are indexed with.
     ``size`` int64: bytes, header included, as the event says. ``buffer`` int32: row of the window's buffers.
     """
 
     at: NDArray[np.int64]
     head: NDArray[np.uint64]
+    second: NDArray[np.uint64]
+    stamp: NDArray[np.int64]
+    mark: NDArray[np.uint16]
     size: NDArray[np.int64]
     buffer: NDArray[np.int32]
+
+    def take(self, which: Any) -> Walk:
+        """The given events: an index array, a mask or a slice."""
+        parts = (self.at, self.head, self.second, self.stamp, self.mark, self.size, self.buffer)
+        return Walk(*(np.ascontiguousarray(part[which]) for part in parts))
 
 
 def walk(window: Window, damage: DamageLog) -> Walk:
@@ -77,36 +94,41 @@ def walk(window: Window, damage: DamageLog) -> Walk:
     limit = window.start + window.buffers.filled
     end = (limit + 7) >> 3
     at, stops = _chase(words, first, end)
-    at.sort()
+    at = np.sort(at.astype(np.int32)).astype(np.int64)  # half the time of sorting 64-bit integers
     counts = np.diff(np.append(np.searchsorted(at, first), len(at)))
     buffer = np.repeat(np.arange(len(first), dtype=np.int32), counts)
-    head = words.take(at)
-    size = sizes_of(head)
     broken = np.flatnonzero(stops < end)
     for row in broken[(words.take(stops[broken]) & np.uint64(END_OF_BUFFER)) != END_OF_BUFFER].tolist():
         _note(window, damage, row, int(stops[row]), int(limit[row]))
-    whole = Walk(at, head, size, buffer)
-    bad = size < least_of(head)
+    whole, bad = _look(words, at, buffer)
     if (limit & 7).any():  # a cut file: the last word need not be whole, and neither the event in it
-        bad |= at * 8 + size > limit.take(buffer)
+        bad |= at * 8 + whole.size > limit.take(buffer)
     return _drop_after(window, damage, whole, bad, limit) if bad.any() else whole
 
 
-def sizes_of(head: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Sizes in bytes of events by their first words."""
-    size = head >> _SHIFT.take(head.view(np.uint16)[1::4])
-    size &= np.uint64(0xFFFF)
-    return size.view(np.int64)
-
-
-def least_of(head: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Bytes of the headers of events by their first words, without counters and extended items."""
-    kind = KIND.take(head.view(np.uint16)[1::4])
-    least = HEADER_BYTES.take(kind)
-    message = np.flatnonzero(kind == MESSAGE)
+def _look(
+    words: NDArray[np.uint64], at: NDArray[np.int64], buffer: NDArray[np.int32]
+) -> tuple[Walk, NDArray[np.bool_]]:
+    """What the first words of the events say, and which events are smaller than their headers."""
+    count = len(at)
+    head, second = np.empty(count, np.uint64), np.empty(count, np.uint64)
+    stamp, size = np.empty(count, np.int64), np.empty(count, np.int64)
+    mark, bad = np.empty(count, np.uint16), np.empty(count, bool)
+    for begin in range(0, count, NEAR):
+        part = slice(begin, begin + NEAR)
+        place = at[part]
+        head[part] = words.take(place)
+        second[part] = words.take(place + 1)
+        mark[part] = head[part].view(np.uint16)[1::4]
+        marks = mark[part].astype(np.int64)
+        size[part] = head[part] >> _SHIFT.take(marks) & np.uint64(0xFFFF)
+        stamp[part] = np.where(_STAMP.take(marks), second[part], words.take(place + 2)).view(np.int64)
+        bad[part] = size[part] < _LEAST.take(marks)
+    whole = Walk(at, head, second, stamp, mark, size, buffer)
+    message = np.flatnonzero(_IS_MESSAGE.take(mark)) if count else at
     if len(message):
-        least[message] = MESSAGE_BYTES.take((head[message] >> np.uint64(48)).astype(np.int64) & 0xFF)
-    return least
+        bad[message] = size[message] < MESSAGE_BYTES.take((head[message] >> np.uint64(48)).astype(np.int64) & 0xFF)
+    return whole, bad
 
 
 def _chase(
@@ -168,7 +190,7 @@ def _drop_after(
     for row, i in zip(rows.tolist(), begin.tolist(), strict=True):
         keep[i : np.searchsorted(whole.at, limit[row] + 7 >> 3)] = False
         _note(window, damage, row, int(whole.at[i]), int(limit[row]))
-    return Walk(whole.at[keep], whole.head[keep], whole.size[keep], whole.buffer[keep])
+    return whole.take(keep)
 
 
 def _note(window: Window, damage: DamageLog, row: int, at: int, limit: int) -> None:

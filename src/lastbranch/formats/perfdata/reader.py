@@ -145,11 +145,10 @@ class _Reader:
             return
         keys: dict[tuple[int, ...], int] = {}
         numbers = [keys.setdefault(a.layout_key, len(keys)) for a in attrs]
-        for i, number in enumerate(numbers):
-            if number == len(self.layouts):
+        for i in range(len(self.layout_of_attr), len(attrs)):
+            if numbers[i] == len(self.layouts):
                 self.layouts.append(_Layout(SampleLayout(attrs[i]), []))
-            if i not in self.layouts[number].events:
-                self.layouts[number].events.append(i)
+            self.layouts[numbers[i]].events.append(i)
         self.layout_of_attr = np.array(numbers, np.int64)
         shared = SAMPLE.IDENTIFIER if all(a.sample_type & SAMPLE.IDENTIFIER for a in attrs) else SAMPLE.ID
         same = shared == SAMPLE.IDENTIFIER or len({entry.layout.fixed.get(SAMPLE.ID) for entry in self.layouts}) == 1
