@@ -49,7 +49,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(prog_name="lastbranch", standalone_mode=False)
+        # Not cli.main(): that one ends a closed pipe with exit code 1.
+        with cli.make_context("lastbranch", sys.argv[1:]) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        code = done.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code

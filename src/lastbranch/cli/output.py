@@ -47,10 +47,9 @@ def _print_table(columns: Sequence[str], rows: list[list[Cell]]) -> None:
         table.add_row(*(Text(_shown(cell)) for cell in row))
     # A row is one line, however long: names that are cut off are of no use, and a terminal wraps by itself.
     console = Console(width=100_000, highlight=False)
-    with console.capture() as drawn:  # rich has its own idea of what a closed pipe means
+    with console.capture() as drawn:  # rich ends the program itself where the pipe is closed
         console.print(table)
     sys.stdout.write(drawn.get())
-    sys.stdout.flush()
 
 
 def _shown(cell: Cell) -> str:
