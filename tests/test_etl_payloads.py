@@ -681,6 +681,9 @@ def test_values_out_of_range_are_refused():
     for change in ({"ThreadID": -1}, {"Count": 1 << 16}, {"Priority": 32}, {"InstructionPointer": "x"}):
         with pytest.raises(FormatError, match=r"cannot be written: (\w+): "):
             Decoder().encode(event, {**fields, **change})
+    del fields["Rank"], fields["Priority"]
+    with pytest.raises(FormatError, match="Flags: 'Priority'"):  # one part of a number alone
+        Decoder().encode(event, fields)
     with pytest.raises(FormatError):
         Decoder().encode(kernel_event(0x0F22, b""), {"Message": "a\0b"})
 

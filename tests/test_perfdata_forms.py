@@ -183,7 +183,8 @@ def sideband(trailers: bool) -> Builder:
     b.sample(ip=0x400000, pid=7, time=29, branches=[])
     b.record("FINISHED_ROUND")
     b.feature("HOSTNAME", value="host")
-    b.build_id("/bin/old", bytes(range(20, 40)))
+    b.build_id("/bin/old", bytes(range(21, 40)) + b"\0")
+    b.build_id("/bin/a b", bytes(range(40, 48)) + bytes(12))  # as 8-byte ids come: padded, and said to have 20
     return b
 
 
@@ -222,7 +223,7 @@ def test_records_beside_the_samples(form: str, trailers: bool) -> None:
     ]
     modules = {m.name: m for m in profile.modules}
     assert {n: m.build_id for n, m in modules.items() if m.build_id} == {
-        "/bin/old": bytes(range(20, 40)), "/lib/b.so": bytes(range(1, 21)), "/lib/short.so": bytes(range(1, 9)),
+        "/bin/old": bytes(range(21, 40)) + b"\0", "/bin/a b": bytes(range(40, 48)), "/lib/b.so": bytes(range(1, 21)), "/lib/short.so": bytes(range(1, 9)),
     }  # fmt: skip
     assert modules["[kernel.kallsyms]"].kind is ModuleKind.KERNEL
     assert modules["//anon"].kind is modules["//anon:bpf_prog_1"].kind is ModuleKind.ANONYMOUS

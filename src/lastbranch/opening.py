@@ -15,6 +15,8 @@ from typing import IO
 
 from .bind import binder_of
 from .errors import FormatError, LastbranchError
+from .formats.etl import is_etl
+from .formats.etl.profile import read_etl
 from .formats.perfdata import is_perfdata, read_perfdata
 from .images import Image, SegmentFlags, read_image, same_build_id
 from .model import Module, ModuleKind, Profile, Segment, Source, read_at
@@ -28,6 +30,7 @@ _SPOOL_CHUNK = 1 << 20
 
 _READERS: tuple[tuple[Callable[[bytes], bool], Callable[[Source, Progress | None], Profile]], ...] = (
     (is_perfdata, read_perfdata),
+    (is_etl, read_etl),
 )
 """Each format: whether a file that starts so is one, and its reader."""
 
@@ -44,7 +47,7 @@ def open_profile(
     that can be read is in ``profile.damage``.
     """
     source = open_source(os.fspath(path))
-    start = read_at(source, 0, 64)
+    start = read_at(source, 0, 128)
     for recognises, read in _READERS:
         if recognises(start):
             profile = read(source, progress)
@@ -56,7 +59,7 @@ def open_profile(
             offset=0,
             field="magic",
             value=start[:8] or None,
-            hint="it reads perf.data, as `perf record -b` writes it",
+            hint="it reads perf.data, as `perf record -b` writes it, and Windows .etl files",
         )
     _attach_binaries(profile, symfs)
     binder = binder_of(profile)

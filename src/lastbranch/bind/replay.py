@@ -96,7 +96,7 @@ class Replay:
 
     def _begin(self, pid: int, moment: int, time: int | None, parent: _Life | None, *, copies: bool = True) -> _Life:
         row = len(self.processes)
-        process = Process(pid, start=time)
+        process = Process(pid, start=time or None)
         if parent is not None:
             process.parent, process.name = parent.pid, self.processes[parent.row].name
         self.processes.append(process)
@@ -125,7 +125,7 @@ class Replay:
         if pid == parent:
             life = self.life(pid)
         else:
-            life = self._begin(pid, moment, time, self.life(parent), copies=copies)
+            life = self._begin(pid, moment, time, self.life(parent) if parent >= 0 else None, copies=copies)
         self._add_thread(life, tid, moment, time, self.processes[life.row].name)
 
     def exec(self, moment: int, time: int, pid: int) -> None:

@@ -15,9 +15,9 @@ class Event:
     """An event of a trace log, whatever header it came with.
 
     ``hook`` is the kernel's hook id (group << 8 | type), -1 for events of user providers. ``provider`` holds the 16
-    bytes of the provider's GUID as they stand in the file (for kernel events the GUID of the hook's group). ``pid``, ``tid``
-    are -1 where the header has none. ``time`` is in ticks of the session's clock. ``opcode`` is the Type of classic and
-    kernel events, the Opcode of manifest events; ``id`` is 0 for classic ones.
+    bytes of the provider's GUID as they stand in the file (for kernel events the GUID of the hook's group). ``pid`` and
+    ``tid`` are -1 where the header has none. ``time`` is in ticks of the session's clock. ``opcode`` is the
+    Type of classic and kernel events, the Opcode of manifest events; ``id`` is 0 for classic ones.
     """
 
     header: int

@@ -22,7 +22,7 @@ from .merge import Index, Run, in_order
 from .providers import hook_provider
 from .windows import BufferReader, Segment
 
-__all__ = ["EventType", "TraceLog"]
+__all__ = ["EventType", "TraceLog", "count_events"]
 
 _NS = 1_000_000_000
 
@@ -132,7 +132,7 @@ class TraceLog:
         """How many events there are of each type: one pass over the file."""
         counts: Counter[EventType] = Counter()
         for block in self.blocks():
-            _count(block, counts)
+            count_events(block, counts)
             block.header_size  # noqa: B018 - so that damage within events is found, too
         return counts
 
@@ -194,7 +194,8 @@ def _to_log(log: LogHeader, own: LogHeader) -> Callable[[NDArray[np.int64]], NDA
     return convert
 
 
-def _count(block: EventBlock, counts: Counter[EventType]) -> None:
+def count_events(block: EventBlock, counts: Counter[EventType]) -> None:
+    """Add the events of ``block`` to ``counts``."""
     kernel = block.is_kernel
     hooks = np.bincount(block.hook[kernel])
     for hook in np.flatnonzero(hooks).tolist():

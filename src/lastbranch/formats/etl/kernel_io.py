@@ -15,8 +15,10 @@ from .field_values import Hex, Named
 from .fields import HEX32, I64, PTR, SIZE, U16, U32, U64, named
 from .payloads import layout
 
-__all__ = ["ALPC", "CRIT_SEC", "DISK_IO", "FILE_IO", "HEAP", "OBJECT", "PAGE_FAULT", "REGISTRY", "SPLIT_IO", "TABLE"]
-__all__ += ["THREAD_POOL"]
+__all__ = [
+    "ALPC", "CRIT_SEC", "DISK_IO", "FILE_IO", "HEAP", "OBJECT", "PAGE_FAULT", "REGISTRY", "SPLIT_IO", "TABLE",
+    "THREAD_POOL",
+]  # fmt: skip
 
 DISK_IO, PAGE_FAULT, FILE_IO, REGISTRY = 0x01, 0x02, 0x04, 0x09
 HEAP, OBJECT, CRIT_SEC, ALPC, SPLIT_IO, THREAD_POOL = 0x10, 0x11, 0x17, 0x1A, 0x1B, 0x1C

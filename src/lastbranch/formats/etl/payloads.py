@@ -31,6 +31,8 @@ class _Run(NamedTuple):
 
     packed: struct.Struct
     fields: tuple[Field, ...]
+    cells: list[tuple[str, Any, tuple[str, ...]]]
+    """Name, what the number is wrapped in, and parts of each."""
 
 
 class Layout:
@@ -52,8 +54,12 @@ class Layout:
             for step in self._plan(pointer):
                 if isinstance(step, _Run):
                     if at + step.packed.size <= end:
-                        for field, value in zip(step.fields, step.packed.unpack_from(data, at), strict=True):
-                            _store(found, field, _wrapped(field.type, value))
+                        numbers = step.packed.unpack_from(data, at)
+                        for (name, wrap, parts), value in zip(step.cells, numbers, strict=True):
+                            if parts:
+                                found.update(zip(parts, wrap(value), strict=True))
+                            else:
+                                found[name] = wrap(value) if wrap else value
                         at += step.packed.size
                         continue
                     fields = step.fields
@@ -76,10 +82,10 @@ class Layout:
         for field in self.fields:
             names = field.type.parts or (field.name,)
             if any(name in values for name in names):
-                value = tuple(values[name] for name in names) if field.type.parts else values[field.name]
                 try:
+                    value = tuple(values[name] for name in names) if field.type.parts else values[field.name]
                     made.append(field.type.encode(value, pointer))
-                except (ValueError, TypeError, AttributeError, OverflowError, struct.error) as error:
+                except (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error) as error:
                     raise ValueError(f"{field.name}: {error}") from error
         return b"".join(made) + bytes(values.get(REST, b""))
 
@@ -110,7 +116,9 @@ def _plan(fields: tuple[Field, ...], pointer: int) -> list[_Run | Field]:
             run.append(field)
             continue
         if run:
-            steps.append(_Run(struct.Struct("<" + "".join(_code(f.type, pointer) for f in run)), tuple(run)))
+            packed = struct.Struct("<" + "".join(_code(f.type, pointer) for f in run))
+            cells = [(f.name, getattr(f.type, "wrap", None), f.type.parts) for f in run]
+            steps.append(_Run(packed, tuple(run), cells))
             run = []
         if field is not None:
             steps.append(field)
@@ -122,11 +130,6 @@ def _code(type_: FieldType, pointer: int) -> str:
     if type(type_) is Scalar:
         return type_.code_for(pointer) if type_.order == "<" else ""
     return type_.code_for(pointer) if type(type_) is Bits else ""
-
-
-def _wrapped(type_: FieldType, value: Any) -> Any:
-    wrap = type_.wrap if isinstance(type_, Scalar | Bits) else None
-    return value if wrap is None else wrap(value)
 
 
 def _store(found: dict[str, Any], field: Field, value: Any) -> None:

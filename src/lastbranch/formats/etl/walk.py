@@ -125,7 +125,7 @@ def _look(
         stamp[part] = np.where(_STAMP.take(marks), second[part], words.take(place + 2)).view(np.int64)
         bad[part] = size[part] < _LEAST.take(marks)
     whole = Walk(at, head, second, stamp, mark, size, buffer)
-    message = np.flatnonzero(_IS_MESSAGE.take(mark)) if count else at
+    message = np.flatnonzero(_IS_MESSAGE.take(mark))
     if len(message):
         bad[message] = size[message] < MESSAGE_BYTES.take((head[message] >> np.uint64(48)).astype(np.int64) & 0xFF)
     return whole, bad

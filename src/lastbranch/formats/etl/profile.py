@@ -1,0 +1,188 @@
+"""An .etl to a profile: one index pass over system events and stacks, then a stream that reads the samples again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ...model import MAX_ENTRIES, MAX_SAMPLES, Profile, SampleBatch, SampleStream, Source
+from ...model import Event as ProfileEvent
+from .columns import EventBlock
+from .decode import Decoder
+from .events import EventType, TraceLog, count_events
+from .materialise import events_of
+from .providers import GROUPS, guid_text, kernel_key, kernel_names
+from .samples import LBR, PMC, SAMPLED, ThreadTable, Triggers, samples_of
+from .stacks import Stacks
+from .system import HANDLERS, System
+
+__all__ = ["read_etl"]
+
+Progress = Callable[[int, int], None]
+_FOREVER = np.iinfo(np.int64).max
+_HOOKS = np.zeros(1 << 16, bool)
+for _group, _type in HANDLERS:
+    if isinstance(_group, int):
+        _HOOKS[_group << 8 | _type] = True
+
+
+def read_etl(source: Source, progress: Progress | None = None) -> Profile:
+    """Index ``source``, a Windows event trace log.
+
+    Raises `FormatError` where nothing can be had of it; damaged buffers are stepped over and in ``profile.damage``.
+    """
+    return _Reader(TraceLog(source)).profile(progress)
+
+
+class _Reader:
+    def __init__(self, log: TraceLog) -> None:
+        self.log = log
+        self.stacks = Stacks()
+        self.triggers = Triggers()
+        self.options = 0
+        self.stacked = self.recorded = False
+
+    def profile(self, progress: Progress | None) -> Profile:
+        log = self.log
+        profile = Profile(log.source.name, "etl", clock=log.clock)
+        self.system = System(profile)
+        self._head(profile)
+        decoder = Decoder()
+        samples = entries = deepest = 0
+        self.earliest: list[int] = []
+        counts: Counter[EventType] = Counter()
+        nobody = ThreadTable([])
+        for block in log.blocks():
+            count_events(block, counts)
+            self._system_events(block, decoder)
+            self.stacks.gather(block)
+            hook = block.hook
+            rows = np.flatnonzero((hook == SAMPLED) | (hook == PMC) | (hook == LBR))
+            if len(rows):
+                part = block.take(rows)
+                self._options(part)
+                self.earliest.append(int(part.time.min()))
+                first, last = int(part.time.min()), int(part.time.max())
+                profile.first_time = first if profile.first_time is None else min(first, profile.first_time)
+                profile.last_time = last if profile.last_time is None else max(last, profile.last_time)
+                batch = samples_of(block, self.triggers, nobody, None, None)
+                samples += len(batch)
+                entries += batch.entries
+                deepest = max(deepest, int(batch.depth.max(initial=0)))
+            if progress:
+                offset = int(block.window.buffers.offset[-1])
+                progress(min(offset, log.source.size), log.source.size)
+        self.system.finish()
+        self.stacks.finish()
+        self.stacked = bool(len(self.stacks.frames))
+        self.threads = ThreadTable(self.system.threads)
+        profile.events = self._events()
+        profile.streams = [self._stream(samples, entries, deepest)] if samples else []
+        self._tail(profile, counts)
+        return profile
+
+    def _head(self, profile: Profile) -> None:
+        h = self.log.header
+        profile.machine.os = "Windows"
+        profile.machine.os_release = f"{h.major}.{h.minor} build {h.provider_version}"
+        profile.machine.bits = 8 * h.pointer_size
+        profile.machine.cpus_online = h.processors
+        profile.recorder = "ETW"
+        profile.header["session"] = h.session_name
+        profile.header["log file"] = h.file_name
+        profile.header["log file mode"] = f"{h.mode:#x}"
+        profile.header["buffer size"] = f"{h.buffer_size} bytes"
+
+    def _system_events(self, block: EventBlock, decoder: Decoder) -> None:
+        wanted = np.where(block.is_kernel, _HOOKS.take(np.maximum(block.hook, 0)), False)
+        wanted |= np.isin(block.header, (10, 11, 20, 21))  # classic events, under a GUID
+        rows = np.flatnonzero(wanted)
+        for event in events_of(block.take(rows)) if len(rows) else ():
+            key = kernel_key(event)
+            if key in HANDLERS:
+                decoded = decoder.decode(event)
+                if decoded.layout == "kernel":
+                    self.system.handle(key, event, decoded.fields)
+
+    def _options(self, part: EventBlock) -> None:
+        mine = part.hook == LBR
+        if mine.any():
+            self.recorded = True
+            words = part.words.take((part.payload[mine] >> 3) + 2, mode="clip")
+            self.options |= int(np.bitwise_or.reduce(words) & np.uint64(0xFFFFFFFF))
+
+    def _events(self) -> list[ProfileEvent]:
+        out = []
+        for kind, number in self.triggers.rows:
+            if kind == "source":
+                name = self.system.sources.get(number, f"profile source {number}")
+                interval = self.system.intervals.get(number, 0)
+            else:
+                group = GROUPS.get(number >> 8)
+                name = "/".join(kernel_names((number >> 8, number & 0xFF))) if kind == "hook" and group else "LBR"
+                interval = 0
+            # A timer's interval is time, not a count of events: samples weigh it in units of 100 ns.
+            programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
+            select = self.options if self.recorded else None
+            out.append(
+                ProfileEvent(
+                    name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
+                    programming=programming,
+                )
+            )  # fmt: skip
+        return out
+
+    def _tail(self, profile: Profile, counts: Counter[EventType]) -> None:
+        log = self.log
+        for kind, n in sorted(counts.items(), key=lambda item: (item[0].hook, item[0].provider, item[0].id)):
+            user = f"{guid_text(kind.provider)}/{kind.id or kind.opcode}"
+            name = "/".join(kernel_names((kind.hook >> 8, kind.hook & 0xFF))) if kind.hook >= 0 else user
+            profile.records[name] = profile.records.get(name, 0) + n
+        lost = {"events": log.events_lost, "buffers": log.buffers_lost, "damaged buffers": log.skipped}
+        profile.lost = {name: n for name, n in lost.items() if n}
+        if self.stacks.unresolved:
+            profile.lost["stack keys without a definition"] = self.stacks.unresolved
+        for i, (when, words) in enumerate(self.system.masks):
+            profile.header[f"group masks {i} ({when})"] = " ".join(f"{w:x}" for w in words)
+        profile.damage = log.damage
+
+    # -- the stream
+
+    def _stream(self, samples: int, entries: int, deepest: int) -> SampleStream:
+        columns = ["time", "ip", "pid", "tid", "cpu", "event", "period", "mode", "position"]
+        columns += ["frame"] if self.stacked else []
+        columns += ["branch_from", "branch_to", "branch_flags", "branch_info"] if self.recorded else []
+        events = tuple(range(len(self.triggers.rows)))
+        return SampleStream(0, tuple(columns), events, samples, entries, deepest, self._batches)
+
+    def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
+        later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
+        block_number = 0
+        stacks = self.stacks if self.stacked else None
+        for block in self.log.blocks():
+            hook = block.hook
+            if not ((hook == SAMPLED) | (hook == PMC) | (hook == LBR)).any():
+                continue
+            batch = samples_of(block, self.triggers, self.threads, stacks, wanted)
+            if not self.recorded:
+                for name in ("branch_from", "branch_to", "branch_flags", "branch_info"):
+                    del batch.columns[name]
+                batch.offsets.pop("branch", None)
+            watermark = int(later[block_number])
+            block_number += 1
+            times = np.minimum.accumulate(np.append(batch.time, watermark)[::-1])[::-1]
+            for lo, hi in _cuts(batch):
+                yield batch.slice(lo, hi), int(times[hi])
+
+
+def _cuts(batch: SampleBatch) -> Iterator[tuple[int, int]]:
+    ends = np.cumsum(batch.depth)
+    lo = 0
+    while lo < len(batch):
+        before = int(ends[lo - 1]) if lo else 0
+        hi = int(np.searchsorted(ends, before + MAX_ENTRIES, side="right"))
+        hi = max(lo + 1, min(hi, lo + MAX_SAMPLES))
+        yield lo, hi
+        lo = hi

@@ -1,0 +1,195 @@
+"""Events that describe the system, to the tables of a profile: processes, threads, images, machine, counters.
+
+One function for each kind, entered in `HANDLERS` by (group, type). Rundown events (DCStart, DCEnd) tell what was there
+all along, so they count from time 0; those at the end repeat what is known by then, or tell what a start without
+events has left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from ...model import Change, Module, Profile
+from .event import Event
+from .kernel_config import SYS_CONFIG
+from .kernel_perf import PERF_INFO
+from .kernel_process import IMAGE, PROCESS, THREAD
+from .kernel_session import IMAGE_ID, SESSION, SYS_CONFIG_EX
+from .providers import Key
+
+__all__ = ["HANDLERS", "System"]
+
+_LAST = (1 << 64) - 1
+TIMER, TIMER_NAME = 0, "Timer"
+
+
+@dataclass(slots=True)
+class _Image:
+    """An image event, kept until volumes and PDB identities are known: merging may write those anywhere."""
+
+    event: Event
+    fields: dict[str, Any]
+    start: int | None
+
+
+@dataclass(slots=True)
+class System:
+    """What the system events of a log have told so far."""
+
+    profile: Profile
+    threads: list[tuple[int, int, int]] = field(default_factory=list)
+    """(tid, time it is known from, pid)."""
+    intervals: dict[int, int] = field(default_factory=dict)
+    """Profile source -> interval: 100 ns units for the timer, events for the others."""
+    sources: dict[int, str] = field(default_factory=lambda: {TIMER: TIMER_NAME})
+    masks: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    volumes: dict[str, str] = field(default_factory=dict)
+    _images: list[_Image] = field(default_factory=list)
+    _pdbs: dict[tuple[int, int], tuple[UUID, int, str]] = field(default_factory=dict)
+    _stamps: dict[tuple[int, int], int] = field(default_factory=dict)
+    _processes: set[int] = field(default_factory=set)
+    _thread_ids: set[int] = field(default_factory=set)
+
+    def handle(self, key: Key, event: Event, fields: dict[str, Any]) -> None:
+        """Take one event; ``fields`` as `Decoder.decode` gives them. Fields that are cut off make it be ignored."""
+        handler = HANDLERS.get(key)
+        if handler is not None:
+            try:
+                handler(self, event, fields)
+            except KeyError:
+                return
+
+    # -- processes and threads
+
+    def process(self, event: Event, f: dict[str, Any]) -> None:
+        pid, timeline = int(f["ProcessID"]), self.profile.timeline
+        kind = event.opcode
+        if kind == _END:
+            timeline.add(Change.EXIT, event.time, pid, tid=pid)
+            return
+        if kind == _DC_END and pid in self._processes:
+            return
+        self._processes.add(pid)
+        if kind == _START:
+            timeline.add(Change.FORK, event.time, pid, tid=pid, parent=int(f["ParentID"]), offset=1)
+        name = str(f.get("ImageFileName", "")) or ("Idle" if pid == 0 else "")
+        timeline.name(event.time if kind == _START else 0, pid, pid, name)
+
+    def thread(self, event: Event, f: dict[str, Any]) -> None:
+        pid, tid, timeline = int(f["ProcessID"]), int(f["ThreadID"]), self.profile.timeline
+        kind = event.opcode
+        if kind == _END:
+            timeline.add(Change.EXIT, event.time, pid, tid=tid)
+            return
+        if kind == _DC_END and tid in self._thread_ids:
+            return
+        self._thread_ids.add(tid)
+        time = event.time if kind == _START else 0
+        self.threads.append((tid, time, pid))
+        timeline.add(Change.FORK, time, pid, tid=tid, parent=pid)
+        if f.get("ThreadName"):
+            timeline.name(time, pid, tid, str(f["ThreadName"]))
+
+    def thread_name(self, event: Event, f: dict[str, Any]) -> None:
+        self.profile.timeline.name(event.time, int(f["ProcessID"]), int(f["ThreadID"]), str(f["ThreadName"]))
+
+    # -- images
+
+    def image(self, event: Event, f: dict[str, Any]) -> None:
+        loaded = event.opcode == _LOAD
+        self._images.append(_Image(event, f, event.time if loaded or event.opcode == _UNLOAD else None))
+
+    def rsds(self, event: Event, f: dict[str, Any]) -> None:
+        self._pdbs[int(f["ProcessID"]), int(f["ImageBase"])] = f["GuidSig"], int(f["Age"]), str(f["PDBFileName"])
+
+    def image_id(self, event: Event, f: dict[str, Any]) -> None:
+        self._stamps[int(f["ProcessID"]), int(f["ImageBase"])] = int(f["TimeDateStamp"])
+
+    def finish(self) -> None:
+        """Map the images, now that all is known of them."""
+        rows: dict[tuple[Any, ...], int] = {}
+        mapped: set[tuple[int, int]] = set()
+        for image in sorted(self._images, key=lambda i: (i.event.opcode == _DC_END, i.event.time)):
+            f = image.fields
+            base, size = int(f["ImageBase"]), int(f["ImageSize"])
+            pid, end = int(f.get("ProcessID", 0)), min(base + size, _LAST)
+            if image.event.opcode == _UNLOAD:
+                self.profile.timeline.add(Change.UNMAP, image.event.time, pid, start=base, end=end)
+                continue
+            if image.event.opcode == _DC_END and (pid, base) in mapped:
+                continue
+            mapped.add((pid, base))
+            module = self._module(rows, pid, base, size, f)
+            time = image.start or 0
+            self.profile.timeline.add(Change.MAP, time, pid, module=module, start=base, end=end)
+
+    def _module(self, rows: dict[tuple[Any, ...], int], pid: int, base: int, size: int, f: dict[str, Any]) -> int:
+        guid, age, pdb = self._pdbs.get((pid, base)) or (None, 0, "")
+        stamp = int(f.get("TimeDateStamp", 0)) or self._stamps.get((pid, base), 0)
+        key = (str(f.get("FileName", "")), stamp, size, guid, age)
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = len(self.profile.modules)
+            module = Module(self.dos_path(key[0]), pdb_guid=guid, pdb_age=age, pdb_name=pdb, timestamp=stamp, size=size)
+            module.checksum, module.image_base = int(f.get("ImageChecksum", 0)), int(f.get("DefaultBase", 0))
+            module.missing = "not looked for: addresses are relative to the image"
+            self.profile.modules.append(module)
+        return row
+
+    def dos_path(self, path: str) -> str:
+        """``\\Device\\HarddiskVolume2\\x`` as ``C:\\x``, where the log tells what is mounted where."""
+        for nt, dos in self.volumes.items():
+            if nt and path.lower().startswith(nt.lower()):
+                return dos + path[len(nt) :]
+        return path
+
+    # -- machine and session
+
+    def cpu(self, event: Event, f: dict[str, Any]) -> None:
+        machine = self.profile.machine
+        machine.host = str(f.get("ComputerName", ""))
+        machine.cpus_online = machine.cpus_available = int(f["NumberOfProcessors"])
+        machine.memory = int(f.get("MemSize", 0)) << 20
+        machine.page_size = int(f.get("PageSize", 0)) or machine.page_size
+        machine.cpu_description = f"{int(f['MHz'])} MHz"
+
+    def volume(self, event: Event, f: dict[str, Any]) -> None:
+        if f["DosPath"]:
+            self.volumes[str(f["NtPath"])] = str(f["DosPath"])
+
+    def build(self, event: Event, f: dict[str, Any]) -> None:
+        self.profile.machine.os_release = str(f["BuildLab"])
+        self.profile.machine.os = str(f["ProductName"]) or "Windows"
+
+    def interval(self, event: Event, f: dict[str, Any]) -> None:
+        source = int(f["SampleSource"])
+        self.intervals.setdefault(source, int(f["NewInterval"]))
+        if f.get("SourceName"):
+            self.sources[source] = str(f["SourceName"])
+
+    def group_masks(self, event: Event, f: dict[str, Any]) -> None:
+        words = tuple(int(f.get(f"GroupMask{n}", 0)) for n in range(1, 9))
+        self.masks.append(("end" if event.opcode == 0x20 else "start", words))
+
+
+_START, _END, _DC_START, _DC_END, _UNLOAD, _LOAD = 1, 2, 3, 4, 2, 10
+_RUNDOWN = (_START, _END, _DC_START, _DC_END)
+
+HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
+    **{(PROCESS, kind): System.process for kind in _RUNDOWN},
+    **{(THREAD, kind): System.thread for kind in _RUNDOWN},
+    (THREAD, 0x48): System.thread_name,
+    (PROCESS, _LOAD): System.image,
+    **{(IMAGE, kind): System.image for kind in (_UNLOAD, _DC_START, _DC_END, _LOAD)},
+    (IMAGE_ID, 0): System.image_id,
+    (IMAGE_ID, 36): System.rsds,
+    (SYS_CONFIG, 0x0A): System.cpu,
+    (SYS_CONFIG_EX, 32): System.build,
+    (SYS_CONFIG_EX, 35): System.volume,
+    **{(PERF_INFO, kind): System.interval for kind in (0x48, 0x49, 0x4A)},
+    (SESSION, 0x05): System.group_masks,
+    (SESSION, 0x20): System.group_masks,
+}
