@@ -6,9 +6,9 @@ Generates uncompressed files of 64 KiB buffers and `--size` MB: `lbr` (a PMC int
 (samples, stacks, context switches, thread and manifest events; mean 130 bytes) and `tiny` (16 to 64 bytes). Of each it
 measures "index" (where every event is, its size, header kind and hook) and "columns" (also time, pid, tid, cpu), from
 opening the cached file on. Peers read files of `--peer-size` MB, and the files that are named, once each in a process
-of its own, without imports; a peer counts only if it sees as many events as we do (but for those in the header buffer). They are looked for in
-`.venv-peers`, or wherever `--peers` says (`python -m venv .venv-peers; .venv-peers/bin/pip install dissect.etl
-etl-parser`).
+of its own, without imports; a peer counts only if it sees as many events as we do (but for those in the header
+buffer). They are looked for in `.venv-peers`, or wherever `--peers` says (`python -m venv .venv-peers;
+.venv-peers/bin/pip install dissect.etl etl-parser`).
 """
 
 from __future__ import annotations

@@ -186,7 +186,8 @@ def test_a_mapping_that_changes_between_samples_splits_the_counts() -> None:
 @pytest.mark.parametrize(
     ("select", "words"),
     [
-        ("ANY_CALL", "any_call"), ("COND", "cond"), ("IND_JUMP", "ind_jump"), ("CALL", "call"), ("IND_CALL", "ind_call"),
+        ("ANY_CALL", "any_call"), ("COND", "cond"), ("IND_JUMP", "ind_jump"), ("CALL", "call"),
+        ("IND_CALL", "ind_call"),
         ("ANY_RETURN", "any_return"), ("CALL_STACK", "call-stack mode"), ("ANY|NO_TX", "no_tx"), ("ANY|IN_TX", "in_tx"),
         ("ANY|CALL_STACK", "call-stack mode"),
     ],

@@ -395,6 +395,21 @@ def test_the_end_of_a_session_in_the_header_buffer_does_not_hold_up_the_rest():
     assert got == sorted(got)
 
 
+def test_times_that_jump_back_do_not_fill_the_memory(monkeypatch):
+    from lastbranch.formats.etl import merge
+
+    monkeypatch.setattr(merge, "MOST_HELD", 5000)
+    trace = build.Trace(size=1024)
+    for i in range(2000):
+        trace.add(i % 3, sample(1000 + i % 100 * 10))
+    log = log_of(bytes(trace))
+    held = []
+    release = merge._release
+    monkeypatch.setattr(merge, "_release", lambda s, u: held.append(sum(len(x.held) for x in s)) or release(s, u))
+    assert sorted(times(log, ordered=True)) == sorted(times(log))
+    assert max(held) < 12
+
+
 def test_a_marker_ends_a_buffer_before_its_fill():
     body = [sample(5), b"\xff" * 8, sample(6)]
     log = log_of(bytes(build.Trace()) + build.buffer(body, size=4096))
@@ -645,3 +660,18 @@ def test_the_size_of_a_header_event_bounds_its_names():
     data = bytearray(bytes(build.Trace()))
     struct.pack_into("<H", data, 72 + 4, 0x20 + 0x118 + 5)
     assert read_header(BytesSource(bytes(data))).file_name == ""
+
+
+def test_a_compressed_flag_in_a_file_that_is_not():
+    trace = some_trace(60, 2, size=1024, state=9)
+    data = bytearray(bytes(trace))
+    data[2048 + 0x34] |= 0x40
+    log = log_of(data)
+    assert times(log) == [row[5] for row in slow(bytes(trace)) if row[0] != 2048]
+    assert log.skipped == 1
+
+
+def test_an_unknown_compression_format_is_taken_for_xpress():
+    log = log_of(bytes(some_trace(60, 2, compress=compress, state=77)))
+    assert len(times(log)) == 61
+    assert log.damage[0].field == "State"

@@ -99,7 +99,7 @@ def test_malformed_files_of_another_project(number: int, data: Data, run: Callab
             assert "Traceback" not in ran.err
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_changed_bytes(form: str, draw: st.DataObject) -> None:
     data = bytearray(small(form).data)
@@ -198,7 +198,11 @@ def test_damaged_samples_are_not_called_lost() -> None:
     b = Builder(sample_type=pw.IP | pw.IDENTIFIER, ids=[5])
     b.attr(sample_type=pw.IP | pw.IDENTIFIER, ids=[6])
     b.sample(ip=1, identifier=7)
-    assert read(b.build()).lost == {"samples of unknown events": 1}
+    b.sample(ip=2, identifier=0)  # no id at all: perf takes it for the first event's
+    profile = read(b.build())
+    assert profile.lost == {"samples of unknown events": 1}
+    (batch,) = profile.batches()
+    assert (batch.ip.tolist(), batch.event.tolist()) == ([2], [0])
 
 
 def test_registers_that_are_not_there() -> None:
@@ -299,7 +303,9 @@ try:
     print(sum(map(len, profile.batches())), len(profile.damage))
 except lastbranch.LastbranchError as error:
     print(error)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, file=sys.stderr)
+# Not ru_maxrss: that of the process that started this one counts in it.
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(int(status["VmHWM"].split()[0]) >> 10, file=sys.stderr)
 """
 
 
@@ -345,7 +351,7 @@ def zstd_bomb(inner: bytes, times: int) -> bytes:
 
 def unaligned_records() -> bytes:
     b = ordinary()
-    b.capture.records += [Record(12, 0, b"\0")] * 100_000
+    b.capture.records += [Record(12, 0, b"\0")] * 50_000
     return b.build()
 
 

@@ -224,7 +224,7 @@ def captures(draw: st.DrawFn) -> Builder:
     return builder
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(captures(), st.sampled_from(sorted(FORMS)), st.sampled_from([61, 997, 20011]))
 def test_any_layout_in_any_form(builder: Builder, form: str, chunk: int) -> None:
     raw = builder.build(**FORMS[form], chunk=chunk)

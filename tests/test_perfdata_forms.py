@@ -223,7 +223,8 @@ def test_records_beside_the_samples(form: str, trailers: bool) -> None:
     ]
     modules = {m.name: m for m in profile.modules}
     assert {n: m.build_id for n, m in modules.items() if m.build_id} == {
-        "/bin/old": bytes(range(21, 40)) + b"\0", "/bin/a b": bytes(range(40, 48)), "/lib/b.so": bytes(range(1, 21)), "/lib/short.so": bytes(range(1, 9)),
+        "/bin/old": bytes(range(21, 40)) + b"\0", "/bin/a b": bytes(range(40, 48)),
+        "/lib/b.so": bytes(range(1, 21)), "/lib/short.so": bytes(range(1, 9)),
     }  # fmt: skip
     assert modules["[kernel.kallsyms]"].kind is ModuleKind.KERNEL
     assert modules["//anon"].kind is modules["//anon:bpf_prog_1"].kind is ModuleKind.ANONYMOUS

@@ -16,30 +16,14 @@ from numpy.typing import NDArray
 
 from .buffers import DamageLog
 from .extents import Ints, behind_items, message_field
-from .layout import EVENT_FLAG, HEADERS, MESSAGE, MESSAGE_FLAG, PEBS_INDEX, PMC_COUNTERS
-from .providers import hook_provider
+from .forms import EVENT, FORM, FULL, GROUP_GUIDS, IMAGE_GUID, IMAGE_LOAD, IS_KERNEL, MESSAGE, NO_IDS, OTHER, POINTER
+from .layout import EVENT_FLAG, MESSAGE_FLAG, PEBS_INDEX, PMC_COUNTERS
 from .walk import HEADER_BYTES, KIND, MESSAGE_BYTES, Walk, walk
 from .windows import Window
 
 __all__ = ["EventBlock", "Rules"]
 
-_SYSTEM, _FULL, _EVENT, _PERFINFO, _MESSAGE, _OTHER = range(6)  # forms: what is where in the header
-_FORM_OF_NAME = {"SYSTEM": _SYSTEM, "COMPACT": _SYSTEM, "FULL_HEADER": _FULL, "INSTANCE": _FULL, "EVENT_HEADER": _EVENT,
-                 "PERFINFO": _PERFINFO, "ERROR": _OTHER}  # fmt: skip
-_FORM_OF_KIND = np.full(256, _OTHER, np.uint8)
-_POINTER = np.zeros(256, np.uint8)  # 0: that of the log
-for _type, _kind in HEADERS.items():
-    _FORM_OF_KIND[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
-    _POINTER[_type] = _kind.pointer_size
-_FORM_OF_KIND[MESSAGE] = _MESSAGE
-_IS_KERNEL = np.array([form in (_SYSTEM, _PERFINFO) for form in range(6)])
 _U64 = np.uint64
-_FORM = _FORM_OF_KIND.take(KIND)  # by marker, as walk.KIND
-_IS_KERNEL = (_FORM == _SYSTEM) | (_FORM == _PERFINFO)
-_NO_IDS = np.where(_FORM > _EVENT, _U64(0xFFFF_FFFF_FFFF_FFFF), _U64(0))
-_GROUP_GUIDS = np.frombuffer(b"".join(hook_provider(group << 8) for group in range(256)), _U64).reshape(-1, 2)
-_IMAGE_LOAD = 0x030A  # the one hook that is not reported under the GUID of its group
-_IMAGE_GUID = np.frombuffer(hook_provider(_IMAGE_LOAD), _U64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +78,7 @@ class EventBlock:
     def take(self, which: Any) -> EventBlock:
         """The given events: an index array, a mask or a slice."""
         taken = EventBlock(self.window, self.found.take(which), self.rules)
-        if (self.form >= _MESSAGE).any():  # an event without a time stamp has that of the one before it
+        if (self.form >= MESSAGE).any():  # an event without a time stamp has that of the one before it
             taken.__dict__["time"] = self.time[which]
         return taken
 
@@ -106,12 +90,12 @@ class EventBlock:
 
     @cached_property
     def form(self) -> NDArray[np.uint8]:
-        return _FORM.take(self.found.mark)
+        return FORM.take(self.found.mark)
 
     @cached_property
     def is_kernel(self) -> NDArray[np.bool_]:
         """Whether the header is one of the kernel's: a hook id instead of a GUID."""
-        return _IS_KERNEL.take(self.found.mark)
+        return IS_KERNEL.take(self.found.mark)
 
     @cached_property
     def hook(self) -> NDArray[np.int32]:
@@ -121,8 +105,8 @@ class EventBlock:
     def pointer_size(self) -> NDArray[np.uint8]:
         if self.rules.override:
             return np.full(len(self), self.rules.override, np.uint8)
-        size = _POINTER.take(self.header)
-        message = np.flatnonzero(self.form == _MESSAGE)
+        size = POINTER.take(self.header)
+        message = np.flatnonzero(self.form == MESSAGE)
         options = self.options[message]
         size[message[(options & MESSAGE_FLAG.POINTER32) != 0]] = 4
         size[message[(options & MESSAGE_FLAG.POINTER64) != 0]] = 8
@@ -133,7 +117,7 @@ class EventBlock:
     def options(self) -> NDArray[np.uint16]:
         """OptionFlags of MESSAGE events, Flags of EVENT_HEADER ones, 0 for the others."""
         result = np.zeros(len(self), np.uint16)
-        for form, quarter in ((_MESSAGE, 3), (_EVENT, 2)):
+        for form, quarter in ((MESSAGE, 3), (EVENT, 2)):
             rows = np.flatnonzero(self.form == form)
             result[rows] = self._quarter(quarter)[rows]
         return result
@@ -155,17 +139,17 @@ class EventBlock:
     @cached_property
     def _untimed(self) -> NDArray[np.bool_]:
         bare = (self.options & MESSAGE_FLAG.TIMESTAMP) == 0
-        result: NDArray[np.bool_] = (self.form == _OTHER) | ((self.form == _MESSAGE) & bare)
+        result: NDArray[np.bool_] = (self.form == OTHER) | ((self.form == MESSAGE) & bare)
         return result
 
     @cached_property
     def time(self) -> Ints:
         """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
         the log's begin."""
-        if (self.form < _MESSAGE).all():
+        if (self.form < MESSAGE).all():
             return self.found.stamp if self.rules.to_log is None else self.rules.to_log(self.found.stamp)
         time = self.found.stamp.copy()
-        message = np.flatnonzero(self.form == _MESSAGE)
+        message = np.flatnonzero(self.form == MESSAGE)
         if len(message):
             time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP, 8).view(np.int64)[:, 0]
         untimed = np.flatnonzero(self._untimed)
@@ -188,8 +172,8 @@ class EventBlock:
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = self.found.second | _NO_IDS.take(self.found.mark)
-        message = np.flatnonzero((self.form == _MESSAGE) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
+        halves = self.found.second | NO_IDS.take(self.found.mark)
+        message = np.flatnonzero((self.form == MESSAGE) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
         if len(message):
             halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
         pairs = halves.view(np.int32)
@@ -202,17 +186,17 @@ class EventBlock:
     @cached_property
     def _descriptor(self) -> NDArray[np.uint64]:
         """Of EVENT_HEADER: Id, Version, Channel, Level, Opcode, Task in one word; 0 for others."""
-        return np.where(self.form == _EVENT, self.word(5), _U64(0))
+        return np.where(self.form == EVENT, self.word(5), _U64(0))
 
     @cached_property
     def id(self) -> NDArray[np.uint16]:
         """Id of manifest events, MessageNumber of WPP ones, 0 for the others."""
         own = self._descriptor.astype(np.uint16)
-        return np.where(self.form == _MESSAGE, self._quarter(2), own)
+        return np.where(self.form == MESSAGE, self._quarter(2), own)
 
     @cached_property
     def level(self) -> NDArray[np.uint8]:
-        full = np.where(self.form == _FULL, self._quarter(2) >> 8, (self._descriptor >> _U64(32)) & _U64(0xFF))
+        full = np.where(self.form == FULL, self._quarter(2) >> 8, (self._descriptor >> _U64(32)) & _U64(0xFF))
         return full.astype(np.uint8)
 
     @cached_property
@@ -225,30 +209,30 @@ class EventBlock:
 
     @cached_property
     def keyword(self) -> NDArray[np.uint64]:
-        return np.where(self.form == _EVENT, self.word(6), _U64(0))
+        return np.where(self.form == EVENT, self.word(6), _U64(0))
 
     @cached_property
     def version(self) -> NDArray[np.uint8]:
-        full = np.where(self.form == _FULL, self._quarter(3), self._descriptor >> _U64(16))
+        full = np.where(self.form == FULL, self._quarter(3), self._descriptor >> _U64(16))
         return np.where(self.is_kernel, self._quarter(0), full).astype(np.uint8)
 
     @cached_property
     def opcode(self) -> NDArray[np.uint8]:
         """Type of kernel and classic events, Opcode of manifest ones."""
-        full = np.where(self.form == _FULL, self._quarter(2), self._descriptor >> _U64(40))
+        full = np.where(self.form == FULL, self._quarter(2), self._descriptor >> _U64(40))
         return np.where(self.is_kernel, self._quarter(3), full).astype(np.uint8)
 
     @cached_property
     def provider(self) -> NDArray[np.uint64]:
-        guid = _GROUP_GUIDS.take(self._quarter(3) >> 8, axis=0)
-        guid[self.hook == _IMAGE_LOAD] = _IMAGE_GUID
+        guid = GROUP_GUIDS.take(self._quarter(3) >> 8, axis=0)
+        guid[self.hook == IMAGE_LOAD] = IMAGE_GUID
         guid[~self.is_kernel] = 0
-        rows = np.flatnonzero((self.form == _FULL) | (self.form == _EVENT))
+        rows = np.flatnonzero((self.form == FULL) | (self.form == EVENT))
         at = self.at[rows]
         guid[rows, 0] = self.words.take(at + 3)
         guid[rows, 1] = self.words.take(at + 4)
         named = (self.options & (MESSAGE_FLAG.GUID | MESSAGE_FLAG.COMPONENTID)) == MESSAGE_FLAG.GUID
-        rows = np.flatnonzero((self.form == _MESSAGE) & named)
+        rows = np.flatnonzero((self.form == MESSAGE) & named)
         if len(rows):
             guid[rows] = self._message(rows, MESSAGE_FLAG.GUID, 16).view(np.uint64)
         return guid
@@ -262,13 +246,13 @@ class EventBlock:
     def header_size(self) -> Ints:
         """Bytes before the payload: header, counter values, extended items."""
         size = HEADER_BYTES.take(self.header)
-        message = np.flatnonzero(self.form == _MESSAGE)
+        message = np.flatnonzero(self.form == MESSAGE)
         size[message] = MESSAGE_BYTES.take(self.options[message].astype(np.int64) & 0xFF)
         counted = np.flatnonzero(self.packet_version & (PMC_COUNTERS | PEBS_INDEX))
         if len(counted):
             version = self.packet_version[counted].astype(np.int64)
             size[counted] += ((version & PMC_COUNTERS) >> 8) * 8 + ((version & PEBS_INDEX) >> 12)
-        extended = np.flatnonzero((self.form == _EVENT) & ((self.options & EVENT_FLAG.EXTENDED_INFO) != 0))
+        extended = np.flatnonzero((self.form == EVENT) & ((self.options & EVENT_FLAG.EXTENDED_INFO) != 0))
         if len(extended):
             size[extended] = behind_items(self.words, self.at[extended], self.size[extended])
         wrong = np.flatnonzero(size > self.size)

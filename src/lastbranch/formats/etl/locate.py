@@ -9,81 +9,23 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...errors import Damage
-from ...model import Source, read_at
-from .buffers import BUFFER_DTYPE, DamageLog
+from ...model import read_at
+from .buffers import BUFFER_DTYPE
 from .header import MAX_BUFFER
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
+from .view import HEAD, Found, View
 
-__all__ = ["Found", "View", "locate_fixed", "locate_variable"]
+__all__ = ["locate_fixed", "locate_variable"]
 
 _FIRST_RUN, _LONGEST_RUN = 16, 1 << 16  # short after damage: else damage in every second buffer costs its square
-_HEAD = struct.Struct("<I44xIHH")  # BufferSize, Offset, BufferFlag, BufferType
 _COMPRESSED_FLAGS = re.compile(rb"[\x40-\x7f]\0[\0-\7]\0")  # BufferFlag with COMPRESSED, and BufferType
 _FLAGS_AT = 0x34
 _LEAST = BUFFER_HEADER_SIZE
 _NO_BUFFER, _CUT = "no buffer where one should be", "file ends inside a buffer"
-
-
-@dataclass(slots=True)
-class View:
-    """The bytes ``base`` to ``base + got`` of the file, and what is known about its buffers."""
-
-    source: Source
-    end: int
-    """Size of the file."""
-    damage: DamageLog
-    stride: int
-    """BufferSize of uncompressed buffers."""
-    largest: int
-    """Most bytes that a buffer holds."""
-    data: bytearray
-    raw: NDArray[np.uint8]
-    """``data`` again."""
-    base: int = 0
-    got: int = 0
-    broken_at: int | None = None
-    """Offset from which on nothing was found that could be a buffer, and ``broken_by`` what is said about it."""
-    broken_by: str = ""
-    unwritten: int = 0
-    """Places of a preallocated file that no buffer was written to."""
-
-    @property
-    def at_end(self) -> bool:
-        return self.base + self.got >= self.end
-
-    def head(self, at: int) -> tuple[int, int, int, int] | None:
-        """BufferSize, Offset, BufferFlag and BufferType of the header at ``at``; None behind the end of the file."""
-        if at + _LEAST <= self.got:
-            return _HEAD.unpack_from(self.data, at)
-        raw = read_at(self.source, self.base + at, _LEAST)
-        return _HEAD.unpack_from(raw) if len(raw) == _LEAST else None
-
-    def ends_at(self, at: int) -> bool:
-        return self.base + at == self.end
-
-
-@dataclass(slots=True)
-class Found:
-    """Buffers of a view: position, bytes in the file and bytes in use of each.
-
-    ``stop`` is the position behind them, ``more`` whether what comes there needs the view to move on.
-    """
-
-    at: list[NDArray[np.int64]] = field(default_factory=list)
-    length: list[NDArray[np.int64]] = field(default_factory=list)
-    filled: list[NDArray[np.int64]] = field(default_factory=list)
-    stop: int = 0
-    more: bool = True
-
-    def add(self, at: object, length: object, filled: object) -> None:
-        for part, values in ((self.at, at), (self.length, length), (self.filled, filled)):
-            part.append(np.atleast_1d(np.asarray(values, np.int64)))
 
 
 def locate_fixed(view: View, start: int) -> Found:
@@ -193,7 +135,7 @@ def locate_variable(view: View, start: int, budget: int) -> Found:
                 view.damage.add(Damage("file ends inside a buffer header", offset, lost=view.got - at), skipped=offset)
                 at = view.got
             break
-        size, used, flags, kind = _HEAD.unpack_from(view.data, at)
+        size, used, flags, kind = HEAD.unpack_from(view.data, at)
         offset = view.base + at
         if kind == BUFFER_TYPE.HEADER and at > start:
             found.more = False
@@ -268,7 +210,7 @@ def _close_gap(view: View, offset: int, stride: int) -> None:
     assert view.broken_at is not None
     begin, view.broken_at = view.broken_at, None
     head = read_at(view.source, begin, _LEAST)
-    size = _HEAD.unpack_from(head)[0] if len(head) == _LEAST else None
+    size = HEAD.unpack_from(head)[0] if len(head) == _LEAST else None
     note = Damage(view.broken_by, begin, "BufferSize", size, offset - begin)
     for skipped in range(begin, offset, stride or offset - begin):
         view.damage.add(note, skipped=skipped)

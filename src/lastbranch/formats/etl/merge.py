@@ -22,6 +22,12 @@ __all__ = ["Index", "Run", "in_order"]
 
 _LAST = np.iinfo(np.int64).max
 
+MOST_HELD = 64 << 20
+"""Bytes of buffers that may wait beyond one for each processor.
+
+Only time stamps that jump back make more wait; then all that is held goes out, and what is older comes late.
+"""
+
 
 @dataclass(slots=True)
 class Index:
@@ -103,6 +109,9 @@ def in_order(index: Index, load: Load, *, overlap: bool) -> Iterator[Run]:
             while not stream.done and len(stream.last) <= stream.ahead:
                 stream.load(load, rank)
         until = min(stream.safe() for stream in streams)
+        spare = sum(held.block.raw.nbytes for stream in streams for held in stream.held[stream.ahead + 1 :])
+        if spare > MOST_HELD:
+            until = _LAST
         run = _release(streams, until)
         if run is not None:
             yield run

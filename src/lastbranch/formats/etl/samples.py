@@ -123,28 +123,35 @@ def _triggers_of(block: EventBlock, rows: NDArray[np.int64], is_lbr: NDArray[np.
     """For each record, the row (of ``rows``) of the sample that triggered it; else -1 - hook of the event before it
     on its processor with its time, -1 where there is none."""
     out = np.full(len(rows), -1, np.int64)
-    if not is_lbr.any():
+    record = np.flatnonzero(is_lbr)
+    if not len(record):
         return out
-    buffers = block.window.buffers
-    # File order within a processor is time order; buffers of one processor can stand apart.
-    order = np.lexsort((np.arange(len(block)), buffers.sequence.take(block.buffer), block.cpu))
-    place = np.empty(len(block), np.int64)
-    place[order] = np.arange(len(block))
     row_of = np.full(len(block), -1, np.int64)
     row_of[rows] = np.arange(len(rows))
-    for row in np.flatnonzero(is_lbr).tolist():
-        me = int(rows[row])
-        k = int(place[me]) - 1
-        while k >= 0:
-            other = int(order[k])
-            if block.time[other] != block.time[me] or block.cpu[other] != block.cpu[me]:
-                break
-            if block.hook[other] in (SAMPLED, PMC):
-                out[row] = row_of[other]
-                break
-            if block.hook[other] not in (LBR, -1) and out[row] == -1:
-                out[row] = -1 - int(block.hook[other])
-            k -= 1
+    me = rows[record]
+    # Mostly the trigger is the event before, in the same buffer.
+    before = np.maximum(me - 1, 0)
+    near = (me > 0) & (block.buffer[before] == block.buffer[me]) & (block.time[before] == block.time[me])
+    near &= np.isin(block.hook[before], (SAMPLED, PMC))
+    out[record[near]] = row_of[before[near]]
+    record, me = record[~near], me[~near]
+    if not len(record):
+        return out
+    # File order within a processor is time order; buffers of one processor can stand apart.
+    order = np.lexsort((np.arange(len(block)), block.window.buffers.sequence.take(block.buffer), block.cpu))
+    place = np.empty(len(block), np.int64)
+    place[order] = np.arange(len(block))
+    back = place[me] - 1
+    while len(record):
+        other = order[np.maximum(back, 0)]
+        same = (back >= 0) & (block.time[other] == block.time[me]) & (block.cpu[other] == block.cpu[me])
+        record, me, back, other = record[same], me[same], back[same], other[same]
+        hook = block.hook[other].astype(np.int64)
+        sample = np.isin(hook, (SAMPLED, PMC))
+        out[record[sample]] = row_of[other[sample]]
+        named = ~sample & (hook != LBR) & (hook >= 0) & (out[record] == -1)
+        out[record[named]] = -1 - hook[named]
+        record, me, back = record[~sample], me[~sample], back[~sample] - 1
     return out
 
 

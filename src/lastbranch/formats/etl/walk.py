@@ -3,8 +3,8 @@
 Events are linked by their sizes, so a walk through one buffer waits for memory at each of them; walking all buffers of
 a window in step overlaps the waits and needs a dozen array operations a step, whatever the number of buffers. To save
 operations `STEPS` steps are taken without looking: a lane that meets what is no event stays there (its size is 0), one
-that leaves its buffer goes on in other bytes, at most `STEPS` times 64 KiB further (`windows.PAD`); afterwards what is
-behind the first such step is dropped. Where few lanes are left, a plain loop is faster and takes over.
+that leaves its buffer goes on in other bytes, at most `STEPS` times 64 KiB further (`readahead.PAD`); afterwards what
+is behind the first such step is dropped. Where few lanes are left, a plain loop is faster and takes over.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from .buffers import DamageLog
 from .layout import END_OF_BUFFER, HEADERS, MESSAGE, MESSAGE_FIELDS, MESSAGE_FLAG
+from .readahead import FEW_LANES
 from .windows import Window
 
 __all__ = ["HEADER_BYTES", "KIND", "MESSAGE_BYTES", "Walk", "walk"]
 
 STEPS = 16
-FEW_LANES = 40
 NEAR = 1 << 14  # events that are looked at together, so that their lines are still in the cache for the next word
 
 # By the upper half of an event's first u32 (header type and marker): the header kind, 0 for what is no event, and how

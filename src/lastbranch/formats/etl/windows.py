@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -16,20 +14,18 @@ from ...model import Source
 from .buffers import Buffers, DamageLog, buffer_rows, heads_at
 from .header import MAX_BUFFER, LogHeader, read_header
 from .layout import BUFFER_FLAG, BUFFER_TYPE
-from .locate import Found, View, locate_fixed, locate_variable
+from .locate import locate_fixed, locate_variable
+from .readahead import ReadAhead, keep_freed_memory, pad_for
+from .view import Found, View
 
-__all__ = ["PAD", "WINDOW", "BufferReader", "Segment", "Window"]
+__all__ = ["WINDOW", "BufferReader", "Segment", "Window"]
 
 WINDOW = 32 << 20
 """Bytes of file that are read at once: 512 buffers of 64 KiB for the walk to go through in step. Twice that is held."""
 
-PAD = (1 << 20) + (1 << 16)
-"""Bytes behind the last buffer that the walk may look at, see `walk`."""
-
 _PACKED = (
     16 << 20
 )  # of a compressed file the decompressed bytes of a window, and the file bytes: the decoder's copy adds
-_KEPT = 31 << 20
 _APART = 1 << 15  # from this stride on headers are read one by one where only headers are wanted
 
 
@@ -43,7 +39,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Window:
-    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `PAD` bytes behind them included.
+    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `readahead.pad_for` bytes behind them included.
 
     ``start`` int64: position of each buffer's header, a multiple of 8. Valid until the next window is asked for.
     """
@@ -80,13 +76,12 @@ class BufferReader:
         """Places that no buffer was written to, as far as the file was read."""
         self._window = max(window, MAX_BUFFER + 4096)
         self._format = self.header.compression_format
-        if self.header.compressed:
-            self._check_format()
+        self._check_format()
 
     def windows(self) -> Iterator[Window]:
         """All buffers, in file order."""
         if self.source.size > WINDOW:
-            _keep_freed_memory()
+            keep_freed_memory()
         for view, segment, found in self._spans(headers_only=False):
             window = self._assemble(view, segment, *_rows(view, found))
             if len(window.buffers):
@@ -101,7 +96,7 @@ class BufferReader:
 
     def load(self, segment: Segment, rows: Buffers) -> Window | None:
         """The given buffers again, as a window of their own; None if none of them can be read."""
-        data = bytearray(int(rows.length.sum()) + PAD)
+        data = bytearray(int(rows.length.sum()) + pad_for(len(rows)))
         memory, kept, at = memoryview(data), [], np.cumsum(rows.length) - rows.length
         for row, place in enumerate(at.tolist()):
             length = int(rows.length[row])
@@ -113,10 +108,12 @@ class BufferReader:
     def _check_format(self) -> None:
         from .compression import DECODERS, XPRESS
 
-        if self._format not in DECODERS:
+        if self._format in DECODERS:
+            return
+        self._format = XPRESS
+        if self.header.compressed:
             note = Damage("unknown compression format, taken for XPRESS", 0x2C, "State", self.header.state)
             self.damage.add(note)
-            self._format = XPRESS
 
     def _view(self, data: bytearray) -> View:
         size = self.header.buffer_size
@@ -131,7 +128,7 @@ class BufferReader:
         size = self.source.size
         window = min(_PACKED + MAX_BUFFER if compressed else self._window, (size + 7) & ~7)
         sparse = headers_only and not compressed and self.header.stride >= _APART
-        with closing(_Reader(self.source, window, self.header.stride, ahead=not compressed, sparse=sparse)) as reader:
+        with closing(ReadAhead(self.source, window, self.header.stride, ahead=not compressed, sparse=sparse)) as reader:
             view = self._view(reader.data)
             segment, before = self.segments[0], None
             while view.base < view.end:
@@ -188,7 +185,7 @@ class BufferReader:
         results = iter(decompress_many(blocks, sizes, format=self._format, workers=self.workers))
         room = (buffers.filled + 7) & ~7
         start = np.cumsum(room) - room
-        raw = np.zeros(int(room.sum()) + PAD, np.uint8)
+        raw = np.zeros(int(room.sum()) + pad_for(len(at)), np.uint8)
         into = memoryview(raw)  # type: ignore[arg-type]
         good = np.ones(len(at), bool)
         for i, (place, to) in enumerate(zip(places, start.tolist(), strict=True)):
@@ -208,64 +205,7 @@ class BufferReader:
         return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), segment)
 
 
-def _keep_freed_memory() -> None:
-    """Have glibc keep freed blocks of up to 31 MiB for the next request instead of giving them back.
-
-    Every window makes arrays of some MB, and fetching their pages from the system anew took 40 % of the time of a pass.
-    Freeing a mapped block raises the size from which blocks are mapped to its own (mallopt(3), M_MMAP_THRESHOLD: "dynamic
-    threshold"), up to 32 MiB. Elsewhere this does nothing.
-    """
-    np.empty(_KEPT, np.uint8)
-
-
 def _rows(view: View, found: Found) -> tuple[Buffers, NDArray[np.int64]]:
     empty = [np.empty(0, np.int64)]
     at, length, filled = (np.concatenate(part or empty) for part in (found.at, found.length, found.filled))
     return buffer_rows(heads_at(view.raw, at), view.base + at, length, filled), at
-
-
-class _Reader:
-    """Two buffers: while one is worked on, a thread fills the other from where the next window will probably begin.
-
-    Only where a file can be read at an offset without moving its position: else the thread could get in the way of
-    whoever reads the file meanwhile.
-    """
-
-    def __init__(self, source: Source, size: int, stride: int, *, ahead: bool, sparse: bool) -> None:
-        self.source, self.size, self.stride, self.sparse = source, size, stride, sparse
-        self.data = bytearray(size + PAD)
-        self._other: bytearray | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._ahead: tuple[int, Future[int]] | None = None
-        if ahead and not sparse and source.size > 2 * size and hasattr(os, "preadv"):
-            self._other = bytearray(size + PAD)
-            self._pool = ThreadPoolExecutor(1)
-
-    def fill(self, offset: int) -> int:
-        """Have ``data`` hold the file from ``offset`` on; the number of bytes."""
-        got = self._take(offset)
-        if self._pool is not None and self._other is not None and offset + got < self.source.size:
-            following = offset + (got // self.stride * self.stride)
-            other = memoryview(self._other)[: self.size]
-            self._ahead = (following, self._pool.submit(self.source.readinto, following, other))
-        return got
-
-    def _take(self, offset: int) -> int:
-        if self._ahead is not None:
-            begin, future = self._ahead
-            self._ahead = None
-            got = future.result()
-            if begin == offset and self._other is not None:
-                self.data, self._other = self._other, self.data
-                return got
-        memory = memoryview(self.data)
-        if not self.sparse:
-            return self.source.readinto(offset, memory[: self.size])
-        left = min(self.size, self.source.size - offset)
-        for at in range(0, left, self.stride):
-            self.source.readinto(offset + at, memory[at : min(at + 72, left)])
-        return left
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)

@@ -13,7 +13,7 @@ __all__ = ["LONGEST", "MOST_ODD", "ODD_DISTANCE", "COMPRESSED", "COMPRESSED2", "
 _TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
 LONGEST = 1 << 16
 """Bytes of the longest record."""
-MOST_ODD, ODD_DISTANCE = 10_000, 256
+MOST_ODD, ODD_DISTANCE = 20_000, 256
 """So many records of odd size are walked, and one more for so many bytes: each costs a block; recorders write fewer."""
 _TRY_RUN = 16
 

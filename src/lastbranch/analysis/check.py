@@ -1,0 +1,126 @@
+"""Judge a capture: is what it was made for in it, and if not, what to do.
+
+A rule looks at one thing and yields findings; what a finding means and its remedy stand in `findings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..bind import binder_of
+from ..errors import Damage, FormatError
+from ..formats.etl import TraceLog, is_etl
+from ..lbr import no_ranges_because
+from ..model import ModuleKind, Profile, Source, read_at
+from ..opening import _READERS, open_source
+from .check_etl import check_log
+from .findings import Finding, Severity, finding
+
+__all__ = ["check", "check_profile"]
+
+_SHOWN = 3
+_MANY = 100
+"""One in so many lost is an error."""
+_OUTSIDE_MANY = 10
+"""One in so many samples outside of all images is an error."""
+
+_LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lost samples",
+         "samples of unknown events": "lost samples", "throttles": "throttled"}  # fmt: skip
+"""Loss counters of a profile, and the findings they make."""
+
+
+def check(path: str) -> list[Finding]:
+    """All findings about the capture at ``path`` (``-``: standard input), the worst first.
+
+    Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
+    """
+    source = open_source(path)
+    start = read_at(source, 0, 128)
+    profile = _profile(source, start)
+    found: list[Finding] = []
+    damage: list[Damage] = []
+    if is_etl(start):
+        log = TraceLog(source)
+        found += check_log(log)
+        damage = log.damage
+        if profile is not None:
+            found += _outside(profile)
+    elif profile is not None:
+        found += check_profile(profile)
+        damage = profile.damage
+    else:
+        raise FormatError(
+            "not a capture that lastbranch reads" if start else "file is empty",
+            file=source.name, offset=0, hint="it reads perf.data and .etl files",
+        )  # fmt: skip
+    if damage:
+        found.append(finding("damage", _some([str(d) for d in damage], "; ")))
+    return sorted(found, key=lambda f: list(Severity).index(f.severity))
+
+
+def _profile(source: Source, start: bytes) -> Profile | None:
+    for recognises, read in _READERS:
+        if recognises(start):
+            return read(source, None)
+    return None
+
+
+def check_profile(profile: Profile) -> Iterator[Finding]:
+    """The findings about the capture of a Linux profile, damage excepted."""
+    for rule in (_losses, _stacks, _outside, _identity):
+        yield from rule(profile)
+
+
+def _losses(profile: Profile) -> Iterator[Finding]:
+    by_name: dict[str, list[tuple[str, int]]] = {}
+    for counter, number in profile.lost.items():
+        if counter in _LOST and number:
+            by_name.setdefault(_LOST[counter], []).append((counter, number))
+    for name, counters in by_name.items():
+        seen = ", ".join(f"{number} {counter}" for counter, number in counters)
+        many = name == "lost samples" and sum(n for _, n in counters) * _MANY > profile.samples
+        yield finding(name, f"{seen}; {profile.samples} samples are there", Severity.ERROR if many else None)
+
+
+def _stacks(profile: Profile) -> Iterator[Finding]:
+    asked = [event for event in profile.events if event.branch_select is not None]
+    if not profile.samples:
+        yield finding("no samples", "0 samples")
+    elif not asked:
+        yield finding("no branch stacks", f"none of {len(profile.events)} events asked for them")
+    elif not profile.entries:
+        yield finding("no branch stacks", f"asked for, but {profile.samples} samples have none", Severity.ERROR)
+    for event in asked:
+        reason = no_ranges_because(event.branch_select_kind, event.branch_select or 0)
+        if reason:
+            yield finding("no ranges", f"event {event.name}: {reason}")
+
+
+def _outside(profile: Profile) -> Iterator[Finding]:
+    """Samples whose address no image owned at their time; those without an address do not count."""
+    binder = binder_of(profile)
+    samples = outside = kernel = 0
+    for batch in profile.batches(()):
+        module, _ = binder.locate(binder.scopes(batch), batch.ip)
+        known = batch.ip != 0
+        out = known & (module < 0)
+        samples += int(np.count_nonzero(known))
+        outside += int(np.count_nonzero(out))
+        kernel += int(np.count_nonzero(out & (batch.ip >= np.uint64(1 << 63))))
+    if outside:
+        share = f"{outside} of {samples} samples ({100 * outside / samples:.2f} %), {kernel} of them in the kernel"
+        yield finding("outside", share, Severity.ERROR if outside * _OUTSIDE_MANY > samples else None)
+
+
+def _identity(profile: Profile) -> Iterator[Finding]:
+    binaries = [m for m in profile.modules if m.kind in (ModuleKind.FILE, ModuleKind.KERNEL)]
+    without = [m.name for m in binaries if not m.build_id]
+    if without:
+        yield finding("no build ids", f"{len(without)} of {len(binaries)} binaries: {_some(without, ', ')}")
+
+
+def _some(texts: list[str], between: str) -> str:
+    rest = len(texts) - _SHOWN
+    return between.join(texts[:_SHOWN]) + (f"{between}{rest} more" if rest > 0 else "")

@@ -1,0 +1,184 @@
+"""What is wrong with a Windows trace: one pass over its events as columns, then rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from ..formats.etl import EventBlock, TraceLog
+from ..formats.etl.decode import Decoder
+from ..formats.etl.materialise import events_of
+from ..formats.etl.providers import kernel_names
+from ..lbr import no_ranges_because
+from .findings import Finding, Severity, finding
+
+__all__ = ["check_log"]
+
+EXTENSION, END_EXTENSION = 0x0005, 0x0020
+SAMPLE, PMC, PMC_CONFIG, LBR = 0x0F2E, 0x0F2F, 0x0F30, 0x0C20
+INTERVALS = (0x0F48, 0x0F49, 0x0F4A)
+STARTS, LISTS = {"process": 0x0301, "image": 0x030A}, {"process": (0x0303, 0x0304), "image": (0x1403, 0x1404)}
+_STACK_WALK = 0x18
+_TO_DECODE = (EXTENSION, END_EXTENSION, *INTERVALS)
+_BIND = 0x1 | 0x4  # Masks[0]: PROCESS, IMAGE_LOAD
+_PMC_PROFILE = 0x400  # Masks[1]
+_MANY = 100
+"""One in so many events lost is an error."""
+
+
+class _Masks(NamedTuple):
+    """The group masks that hold from ``time`` on (Extension) or have held until then (EndExtension)."""
+
+    time: int
+    hook: int
+    words: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"Masks[0] = {self.words[0]:#x}, Masks[1] = {self.words[1]:#x}"
+
+
+@dataclass(slots=True)
+class _Facts:
+    hooks: Counter[int] = field(default_factory=Counter)
+    events: int = 0
+    masks: list[_Masks] = field(default_factory=list)
+    sources: set[int] = field(default_factory=set)
+    """Profile sources that have an interval."""
+    options: Counter[int] = field(default_factory=Counter)
+    """LBR configuration of the records."""
+    triggers: Counter[int] = field(default_factory=Counter)
+    orphans: int = 0
+    newest: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """(time, hook) of the newest event of each processor that could be a trigger."""
+
+
+def check_log(log: TraceLog) -> Iterator[Finding]:
+    """The findings of ``log`` that its events alone tell."""
+    facts, decoder = _Facts(), Decoder()
+    for block in log.blocks():
+        _count(block, facts)
+        for event in events_of(block.take(np.isin(block.hook, _TO_DECODE))):
+            fields = decoder.decode(event).fields
+            if event.hook in INTERVALS:
+                facts.sources.add(int(fields.get("SampleSource", 0)))
+            elif "GroupMask8" in fields:
+                words = tuple(int(fields[f"GroupMask{i}"]) for i in range(1, 9))
+                facts.masks.append(_Masks(event.time, event.hook, words))
+    yield from _about_masks(facts)
+    yield from _about_lbr(facts)
+    yield from _about_losses(log, facts)
+    yield from _about_rundown(facts)
+
+
+def _count(block: EventBlock, facts: _Facts) -> None:
+    facts.events += len(block)
+    hooks = np.bincount(block.hook[block.is_kernel])
+    facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
+    is_lbr = block.hook == LBR
+    if is_lbr.any():
+        records = block.take(is_lbr)
+        whole = records.payload[records.payload_size >= 20]
+        options = block.raw[whole[:, None] + np.arange(16, 20)].view(np.uint32)
+        facts.options.update(options.ravel().tolist())
+    for cpu in np.unique(block.cpu).tolist():
+        _pair(cpu, block.take(block.cpu == cpu), facts)
+
+
+def _pair(cpu: int, block: EventBlock, facts: _Facts) -> None:
+    """Look for the trigger of each branch record among the events of its processor, which are in time order."""
+    hook, time = block.hook, block.time
+    can_be = (hook >= 0) & (hook != LBR) & (hook >> 8 != _STACK_WALK)
+    last = np.maximum.accumulate(np.where(can_be, np.arange(len(block)), -1))
+    records = np.flatnonzero(hook == LBR)
+    before = last[records]
+    known = np.maximum(before, 0)
+    old_time, old_hook = facts.newest.get(cpu, (-1, -1))
+    same = np.where(before < 0, old_time, time[known]) == time[records]
+    facts.triggers.update(np.where(before < 0, old_hook, hook[known])[same].tolist())
+    facts.orphans += int(np.count_nonzero(~same))
+    if last[-1] >= 0:
+        facts.newest[cpu] = int(time[last[-1]]), int(hook[last[-1]])
+
+
+# -- rules
+
+
+def _about_masks(facts: _Facts) -> Iterator[Finding]:
+    states = _while_running(sorted(facts.masks, key=lambda m: m.time))
+    sampled = facts.hooks[PMC]
+    on = [bool(m.words[1] & _PMC_PROFILE) for m in states]
+    if states and not any(on) and not sampled:
+        hints = [f"an interval of profile source {s}" for s in sorted(facts.sources - {0})]
+        hints += ["PMC counters are configured"] * bool(facts.hooks[PMC_CONFIG])
+        hints += ["branch records without a trigger"] * bool(facts.orphans)
+        yield finding("pmc off", "; ".join([str(states[-1]), *hints]), None if hints else Severity.INFO)
+    if any(on) and not all(on[on.index(True) :]):
+        yield finding("pmc lost", f"first {states[on.index(True)]}; later {states[_after(on)]}")
+    bound = [m.words[0] & _BIND == _BIND for m in states]
+    if any(bound) and not all(bound[bound.index(True) :]):
+        yield finding("masks overwritten", f"first {states[bound.index(True)]}; later {states[_after(bound)]}")
+    elif states and any(on) and not any(bound) and not any(facts.hooks[h] for h in _life_hooks()):
+        yield finding("masks overwritten", f"{states[-1]}, and no image or process event")
+
+
+def _after(flags: list[bool]) -> int:
+    """The first place where it is off again."""
+    return flags.index(False, flags.index(True))
+
+
+def _while_running(masks: list[_Masks]) -> list[_Masks]:
+    """Without the zeros before kernel groups were on, and those that the end of the session sets (Extension)."""
+    active = [i for i, m in enumerate(masks) if any(m.words)]
+    if not active:
+        return []
+    end = active[-1] + 1
+    if end < len(masks) and masks[end].hook == END_EXTENSION:
+        end += 1  # all groups were off when the session ended
+    return masks[active[0] : end]
+
+
+def _life_hooks() -> list[int]:
+    return [*STARTS.values(), *(hook for hooks in LISTS.values() for hook in hooks)]
+
+
+def _about_lbr(facts: _Facts) -> Iterator[Finding]:
+    records = facts.hooks[LBR]
+    if facts.hooks[PMC] and not records:
+        yield finding("pmc without lbr", f"{facts.hooks[PMC]} PMC interrupts, no branch record")
+    elif not records:
+        yield finding("no branch stacks", "no event of the LBR provider", Severity.INFO)
+    if facts.orphans:
+        severity = Severity.ERROR if facts.orphans == records else None
+        yield finding("lbr without trigger", f"{facts.orphans} of {records} branch records", severity)
+    unknown = [(n, h) for h, n in facts.triggers.items() if "(" in "".join(kernel_names((h >> 8, h & 0xFF)))]
+    for number, hook in sorted(unknown, reverse=True):
+        name = "/".join(kernel_names((hook >> 8, hook & 0xFF)))
+        yield finding("unknown trigger", f"{number} records behind hook {hook:#06x} ({name})")
+    for options, number in sorted(facts.options.items()):
+        reason = no_ranges_because("etw", options)
+        if reason:
+            yield finding("no ranges", f"{number} of {records} branch records: {reason}")
+
+
+def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
+    if log.buffers_lost:
+        yield finding("lost buffers", f"the header counts {log.buffers_lost}")
+    if log.events_lost:
+        many = log.events_lost * _MANY > facts.events
+        seen = f"the header counts {log.events_lost}; {facts.events} are there"
+        yield finding("lost events", seen, Severity.ERROR if many else None)
+    elif log.lossy and not log.buffers_lost:
+        yield finding("lost events", f"{log.lossy} buffers are marked: something before them was lost")
+
+
+def _about_rundown(facts: _Facts) -> Iterator[Finding]:
+    if not any(facts.hooks[h] for h in (SAMPLE, PMC, LBR, *STARTS.values())):
+        return
+    missing = [name for name, hooks in LISTS.items() if not any(facts.hooks[h] for h in hooks)]
+    if missing:
+        severity = Severity.ERROR if len(missing) == len(LISTS) else None
+        yield finding("no rundown", f"no {' and no '.join(missing)} events DCStart or DCEnd", severity)

@@ -1,0 +1,127 @@
+"""What `check` can find, as data: how bad it is, what it means, and what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+__all__ = ["FINDINGS", "Finding", "Kind", "Severity", "finding"]
+
+
+class Severity(StrEnum):
+    """Worst first."""
+
+    ERROR = "error"
+    """What the capture was made for cannot be had of it, or is wrong."""
+    WARNING = "warning"
+    """Something is missing, or may be."""
+    INFO = "info"
+
+
+class Kind(NamedTuple):
+    """A row of `FINDINGS`."""
+
+    severity: Severity
+    means: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding: ``name`` is its row of `FINDINGS`, ``seen`` what in the capture says so."""
+
+    name: str
+    severity: Severity
+    means: str
+    seen: str
+    remedy: str
+
+
+_MASKS = (
+    "read the masks with TraceQueryInformation(TraceSystemTraceEnableFlagsInfo), OR in Masks[1] |= 0x400 and set all "
+    "eight with TraceSetInformation: it replaces them, it does not add"
+)
+_BUFFERS = (
+    "raise BufferSize and MaximumBuffers of EVENT_TRACE_PROPERTIES (xperf -BufferSize 1024 -MaxBuffers 1024), or sample "
+    "less often with TraceSetInformation(TraceSampledProfileIntervalInfo)"
+)
+_RUNDOWN = (
+    "start the session with EVENT_TRACE_FLAG_PROCESS | EVENT_TRACE_FLAG_IMAGE_LOAD in EnableFlags and end it with "
+    "ControlTrace(EVENT_TRACE_CONTROL_STOP), which write the lists of what runs; then merge (xperf -merge)"
+)
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+FINDINGS = {
+    "damage": Kind(
+        _E, "the file is damaged: what stands there was skipped",
+        "see all places with `lastbranch verify`, and copy or record the file again",
+    ),
+    # -- Windows
+    "pmc off": Kind(_E, "PMC sampling was set up, but the group PERF_PMC_PROFILE was never on", _MASKS),
+    "pmc lost": Kind(_E, "the group PERF_PMC_PROFILE was on, and off again before the session ended", _MASKS),
+    "masks overwritten": Kind(
+        _E, "the group masks were overwritten: process and image events ended, so that samples bind to nothing", _MASKS
+    ),
+    "pmc without lbr": Kind(
+        _W, "PMC interrupts without last branch records: possibly they were not asked for, possibly the processor, or "
+        "the machine that it is virtual in, has none",
+        "call TraceConfigureLastBranchRecord with the trigger {PerfInfo, 0x2f} before PMC sampling starts, and look at "
+        "what it returns (50: not supported here)",
+    ),
+    "lbr without trigger": Kind(
+        _W, "branch records without the event that triggered them (same time stamp and processor, before it)",
+        "enable the trigger in the session (TraceSetInformation(TraceSystemTraceEnableFlagsInfo)); if events were lost, "
+        "raise BufferSize and MaximumBuffers",
+    ),
+    "unknown trigger": Kind(
+        _W, "branch records were triggered by an event that is not known",
+        "pass TraceConfigureLastBranchRecord events of the 32 kernel groups only; lastbranch dump shows what these are",
+    ),
+    "lost buffers": Kind(_E, "whole buffers of events were lost", _BUFFERS),
+    "lost events": Kind(_W, "events were lost", _BUFFERS),
+    "no rundown": Kind(
+        _W, "no list of the processes and images that were there before (no DCStart or DCEnd events)", _RUNDOWN
+    ),
+    # -- perf
+    "lost samples": Kind(
+        _W, "records or samples were lost",
+        "give perf record a larger buffer (-m 16M), fewer samples (-c with a larger number), or less to write (--no-bpf-"
+        "event, one event)",
+    ),
+    "throttled": Kind(
+        _W, "the kernel throttled sampling: parts of the time have no samples",
+        "sample less often (perf record -c), or raise kernel.perf_event_max_sample_rate and "
+        "kernel.perf_cpu_time_max_percent with sysctl",
+    ),
+    "no branch stacks": Kind(
+        _W, "no last branch records: branches and ranges cannot be counted",
+        "record with `perf record -b`, on Windows call TraceConfigureLastBranchRecord, on a machine whose processor "
+        "exposes them; most virtual machines do not",
+    ),
+    "no ranges": Kind(
+        _W, "branch records without fall-through ranges, since not every taken branch was recorded",
+        "record with `perf record -j any,u` (or any,k), without call-stack mode and other filters; on Windows call "
+        "TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
+    ),
+    "no build ids": Kind(
+        _W, "binaries without a build id: nothing tells whether a binary at hand is the one that ran",
+        "let `perf record` finish (it writes them at the end, unless -B), use `perf record --buildid-mmap`, or add them "
+        "with `perf inject -b` on the machine where it was recorded; link with --build-id",
+    ),
+    # -- both
+    "no samples": Kind(
+        _I, "the capture has no samples", "enable sampling: `perf record -b`, or EVENT_TRACE_FLAG_PROFILE or PMC_PROFILE"
+    ),
+    "outside": Kind(
+        _W, "samples outside of any image: they have an address and no name",
+        "record from before the program starts, with mappings (perf record without --no-mmap; EVENT_TRACE_FLAG_"
+        "IMAGE_LOAD and EVENT_TRACE_FLAG_PROCESS); code of a JIT compiler has no image: `perf inject -j`",
+    ),
+}  # fmt: skip
+
+
+def finding(name: str, seen: str, severity: Severity | None = None) -> Finding:
+    """A finding of kind ``name``; ``severity`` where it depends on how much was seen."""
+    kind = FINDINGS[name]
+    return Finding(name, severity or kind.severity, kind.means, seen, kind.remedy)

@@ -1,0 +1,50 @@
+"""``lastbranch check``."""
+
+from __future__ import annotations
+
+import click
+
+from .options import Capture, capture_options
+from .output import print_rows
+
+
+@click.command()
+@capture_options
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+    help="How to print.",
+)  # fmt: skip
+def command(capture: Capture, form: str) -> int:
+    """Judge a capture: what is missing or wrong in it, and what to do about it.
+
+    A finding is an error (what the capture was made for cannot be had of it), a warning (something is missing, or may
+    be) or info. Each has what in the capture says so and a remedy.
+
+    .etl: PMC sampling and group masks, branch records and their triggers, lost events, lists of what ran, samples
+    outside of images. perf.data: losses, throttling, branch stacks and filters, mappings, build ids. Both: damage.
+
+    Exit code 1 if any finding is an error, else 0.
+    """
+    from ..analysis.check import check
+    from ..analysis.findings import Severity
+
+    found = check(capture.path)
+    if found or form != "table":
+        rows = [(f.severity.value, f.name, f.means, f.seen, f.remedy) for f in found]
+        if form == "table":
+            _print_paragraphs(rows)
+        else:
+            print_rows(("severity", "finding", "means", "seen", "remedy"), rows, form)
+    counts = {severity: sum(f.severity is severity for f in found) for severity in Severity}
+    click.echo(", ".join(f"{number} {severity.value}" for severity, number in counts.items()), err=True)
+    return 1 if counts[Severity.ERROR] else 0
+
+
+def _print_paragraphs(rows: list[tuple[str, ...]]) -> None:
+    """Sentences do not fit into columns: three lines for each finding."""
+    from ..model import visible
+
+    for severity, name, means, seen, remedy in rows:
+        click.echo(f"{severity}: {name}: {visible(means)}")
+        click.echo(f"  seen:   {visible(seen)}")
+        click.echo(f"  remedy: {visible(remedy)}")

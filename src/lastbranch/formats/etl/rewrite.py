@@ -1,0 +1,226 @@
+"""A trace file taken apart into declared fields, and put together again byte for byte.
+
+    with open(copy, "wb") as out:
+        for part in read_records(source):
+            out.write(encode_record(part))
+
+Nothing is carried over as a block of bytes that a table describes: buffer headers and event headers are their declared
+fields, whatever stale values those have, payloads are decoded fields wherever a layout is declared (`Decoder.encode`).
+Only what no table describes is bytes: payloads without a layout, what fills an event up to 8 bytes, and what is left of
+a buffer behind its last event. Sizes are not kept but made anew.
+
+For looking at and changing single events: it makes several objects for each. `transfer` converts in bulk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import FormatError
+from ...model import Source, read_at
+from .buffers import DamageLog
+from .columns import EventBlock, Rules
+from .compression import XPRESS, compress
+from .decode import Decoder
+from .encoding import LARGEST_EVENT, encode_header
+from .event import Event
+from .layout import (
+    BUFFER_FLAG,
+    BUFFER_HEADER,
+    BUFFER_HEADER_SIZE,
+    BUFFER_TYPE,
+    EXTENDED_ITEM,
+    HEADERS,
+    MESSAGE,
+    packed,
+)  # fmt: skip
+from .materialise import events_of, header_fields
+from .windows import BufferReader
+
+__all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "drop_event", "encode_record", "read_records"]
+
+_HEAD = packed(BUFFER_HEADER)
+_ITEM = packed(EXTENDED_ITEM)
+
+
+@dataclass(slots=True)
+class ExtendedItem:
+    """One extended item of an EVENT_HEADER: ``kind`` is ExtType, ``padding`` what fills it up to 8 bytes."""
+
+    kind: int
+    linkage: int
+    data: bytes
+    padding: bytes = b""
+
+
+@dataclass(slots=True)
+class EventRecord:
+    """An event as fields.
+
+    ``header`` holds all fields of the header but Size, by name. ``words`` are the counter values behind a kernel
+    header, ``items`` the extended items of an EVENT_HEADER. Of a payload with a declared layout there is ``fields``, of others
+    ``payload``; `event` is what `Decoder` needs to know to encode it. ``gap`` are the bytes up to the next event.
+    """
+
+    event: Event
+    header: dict[str, Any]
+    words: list[int] = field(default_factory=list)
+    items: list[ExtendedItem] = field(default_factory=list)
+    fields: Mapping[str, Any] | None = None
+    payload: bytes = b""
+    gap: bytes = b""
+
+
+@dataclass(slots=True)
+class BufferRecord:
+    """A buffer: all fields of its header by name, its events, and what stands behind them.
+
+    ``length`` is what it takes in the file. ``rest`` are bytes in use behind the last whole event (damage, or a
+    marker), ``tail`` what is behind the bytes in use, ``missing`` how much of what Offset counts the file lacks.
+    BufferSize of a compressed buffer and Offset are made anew when it is written.
+    """
+
+    header: dict[str, Any]
+    events: list[EventRecord]
+    length: int
+    rest: bytes = b""
+    tail: bytes = b""
+    missing: int = 0
+
+
+# -- reading
+
+
+def read_records(source: Source, *, decoder: Decoder | None = None) -> Iterator[BufferRecord | bytes]:
+    """All of a file, in file order: its buffers, and as bytes what is no buffer that can be read.
+
+    Raises `FormatError` where nothing can be had of the file, see `read_header`.
+    """
+    damage = DamageLog()
+    reader = BufferReader(source, damage)
+    decoder = decoder or Decoder()
+    done = 0
+    for window in reader.windows():
+        own = window.segment.header.pointer_size
+        block = EventBlock.of(window, Rules(damage, own if own in (4, 8) else 8))
+        # Rows of a window are in file order, and so are its events.
+        begin, buffers = 0, window.buffers
+        counts = np.bincount(block.buffer, minlength=len(buffers))
+        for row, count in enumerate(counts.tolist()):
+            offset, length = int(buffers.offset[row]), int(buffers.length[row])
+            if offset > done:
+                yield read_at(source, done, offset - done)
+            span = (offset, length, int(window.start[row]), int(buffers.filled[row]))
+            record = _buffer(source, block.take(slice(begin, begin + count)), span, decoder)
+            if record.header["BufferType"] == BUFFER_TYPE.HEADER and reader.header.compressed:
+                record.header["State"] = record.header["State"] & ~0xFFFF | XPRESS  # what `encode_record` writes
+            yield record
+            begin, done = begin + count, offset + length
+    if done < source.size:
+        yield read_at(source, done, source.size - done)
+
+
+def _buffer(source: Source, block: EventBlock, span: tuple[int, int, int, int], decoder: Decoder) -> BufferRecord:
+    offset, length, start, filled = span
+    head = read_at(source, offset, BUFFER_HEADER_SIZE)
+    header = {name: value for (name, _), value in zip(BUFFER_HEADER, _HEAD.unpack(head), strict=True)}
+    events, at = [], start + BUFFER_HEADER_SIZE
+    for i, event in enumerate(events_of(block)):
+        behind = int(block.at[i]) * 8 + int(block.size[i])
+        at = min(behind + 7 & ~7, start + filled)
+        record = _event(block, i, event, decoder)
+        record.gap = block.raw[behind:at].tobytes()
+        event.payload = b""
+        events.append(record)
+    rest = block.raw[at : start + filled].tobytes()
+    if header["BufferFlag"] & BUFFER_FLAG.COMPRESSED:
+        return BufferRecord(header, events, length, rest)
+    tail = read_at(source, offset + filled, length - filled)
+    return BufferRecord(header, events, length, rest, tail, header["Offset"] - filled)
+
+
+def _event(block: EventBlock, i: int, event: Event, decoder: Decoder) -> EventRecord:
+    header = header_fields(block, i)
+    del header["Size"]
+    record = EventRecord(event, header)
+    own = 0 if event.header == MESSAGE else HEADERS[event.header].size
+    between = block.raw[int(block.at[i]) * 8 + own : int(block.payload[i])].tobytes() if own else b""
+    if between and HEADERS[event.header].is_system:
+        record.words = [int.from_bytes(between[at : at + 8], "little") for at in range(0, len(between), 8)]
+    elif between:
+        record.items = _items(between)
+    if decoder.layout_of(event) is None:
+        record.payload = event.payload
+    else:
+        record.fields = decoder.decode(event).fields
+    return record
+
+
+def _items(data: bytes) -> list[ExtendedItem]:
+    items, at = [], 0
+    while at + _ITEM.size <= len(data):
+        size, kind, linkage, used = _ITEM.unpack_from(data, at)
+        body = data[at + _ITEM.size : at + size]
+        items.append(ExtendedItem(kind, linkage, body[:used], body[used:]))
+        at += size
+    return items
+
+
+# -- writing
+
+
+def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None) -> bytes:
+    """The bytes of one part of a file, as `read_records` gives them.
+
+    FormatError where an event became larger than its Size can say, or the events larger than their buffer.
+    """
+    if isinstance(part, bytes):
+        return part
+    decoder = decoder or Decoder()
+    body = b"".join(_encode_event(record, decoder) for record in part.events) + part.rest
+    header = {**part.header, "Offset": BUFFER_HEADER_SIZE + len(body) + part.missing}
+    if header["BufferFlag"] & BUFFER_FLAG.COMPRESSED:
+        body = compress(body)
+        header["BufferSize"] = BUFFER_HEADER_SIZE + len(body)
+    else:
+        body += _tail(part, part.length - BUFFER_HEADER_SIZE - len(body))
+    return _HEAD.pack(*(header[name] for name, _ in BUFFER_HEADER)) + body
+
+
+def _tail(part: BufferRecord, room: int) -> bytes:
+    if room < 0:
+        raise FormatError("events do not fit in their buffer", field="Offset", value=part.length - room)
+    # Where events became fewer the unused part begins earlier, where they became more, later.
+    return b"\xff" * (room - len(part.tail)) + part.tail[max(0, len(part.tail) - room) :]
+
+
+def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
+    payload = record.payload if record.fields is None else decoder.encode(record.event, record.fields)
+    between = b"".join(word.to_bytes(8, "little") for word in record.words)
+    for item in record.items:
+        size = _ITEM.size + len(item.data) + len(item.padding)
+        between += _ITEM.pack(size, item.kind, item.linkage, len(item.data)) + item.data + item.padding
+    kind = record.event.header
+    size = len(encode_header(kind, {**record.header, "Size": 0})) + len(between) + len(payload)
+    if size > LARGEST_EVENT:
+        raise FormatError(f"an event has at most {LARGEST_EVENT} bytes", field="Size", value=size)
+    return encode_header(kind, {**record.header, "Size": size}) + between + payload + record.gap
+
+
+def drop_event(buffer: BufferRecord, number: int) -> EventRecord:
+    """Take event ``number`` out of ``buffer``, and its bytes out of what the buffer header counts; the event.
+
+    What follows moves forward, the unused end begins earlier. The counters that are stale stay so.
+    """
+    gone = buffer.events.pop(number)
+    size = len(_encode_event(gone, Decoder()))
+    used = buffer.header["Offset"]
+    for name in ("SavedOffset", "CurrentOffset"):
+        if buffer.header[name] in (used, buffer.length + used):
+            buffer.header[name] -= size
+    buffer.header["Offset"] -= size
+    return gone

@@ -1,0 +1,217 @@
+"""The buffers of a trace file on their way to the disk: header buffer, data buffers, rings and series of files.
+
+What a file appears under is its name plus ``.part`` and the number of the process, until it is complete. Of a series
+of files (mode NEWFILE) each one appears when the next begins. Rules: WMI_BUFFER_HEADER and TRACE_LOGFILE_HEADER as
+`layout` has them, file modes as the documentation of EVENT_TRACE_PROPERTIES.LogFileMode describes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import IO, Any
+
+from ...errors import FormatError
+from .compression import XPRESS, compress
+from .encoding import encode_log_header
+from .header import MAX_BUFFER, LogHeader
+from .layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, packed
+
+__all__ = ["LEAST_BUFFER", "USE_KBYTES", "TraceFile", "aligned"]
+
+LEAST_BUFFER = 1024
+"""Bytes; sessions have 4 KiB or more, files that were written again have 1 KiB too."""
+
+USE_KBYTES = 0x2000
+"""EVENT_TRACE_USE_KBYTES_FOR_SIZE of LogFileMode: MaximumFileSize is in KiB."""
+
+_HEAD = packed(BUFFER_HEADER)
+_FLUSHED = 3  # State
+_SPARE = 512  # room in the small header buffer of a compressed file, and what its size is a multiple of
+_FLAGS_AT = 0x34
+_MOST_PROCESSORS = 1 << 16
+
+
+class TraceFile:
+    """A trace file, or a series of them, that takes whole buffers.
+
+    ``header`` says what it is: size of buffers, LogFileMode (CIRCULAR: the newest MaximumFileSize; NEWFILE: a series of
+    files of that size, ``path`` with %d for their number; else one file, and what is past a MaximumFileSize is lost),
+    COMPRESSED, the clock, the names. ``events`` are the encoded events of the header buffer behind the log file header.
+    BuffersWritten, EndTime (if 0) and the losses are filled in when it is complete: `close`. Without that nothing
+    stays: `discard`.
+
+    FormatError for a header that no file can have, OSError where it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], header: LogHeader, events: Iterable[bytes] = ()) -> None:
+        self.path = os.fspath(path)
+        self.header = _checked(header, self.path)
+        self.capacity = header.buffer_size - BUFFER_HEADER_SIZE
+        """Bytes for events in one buffer."""
+        self.events_lost, self.buffers_lost = header.events_lost, header.buffers_lost
+        self.number = 0
+        """Of the file in its series, from 1."""
+        self._events = [aligned(event) for event in events]
+        self._sequence = 0
+        self._file: IO[bytes] | None = None
+        self._start()
+
+    # -- files
+
+    def _start(self) -> None:
+        self.number += 1
+        self._name = self.path
+        if self.header.mode & LOG_FILE_MODE.NEWFILE:
+            self._name = self.path.replace("%d", str(self.number))
+        self._part = f"{self._name}.part{os.getpid()}"
+        self._written, self._end, self._last_time, self._last_at = 0, 0, self.header.timestamp, 0
+        body = self._header_body()
+        least = BUFFER_HEADER_SIZE + len(body)
+        self._first = self.header.buffer_size
+        if self.header.compressed:
+            self._first = (least + _SPARE) // _SPARE * _SPARE
+        if least > self._first:
+            raise FormatError(
+                "events of the header buffer do not fit in it", file=self.path, field="Offset", value=least,
+                hint="choose a larger buffer size",
+            )  # fmt: skip
+        self._file = open(self._part, "xb")  # noqa: SIM115 - closed in `_finish` or `discard`
+        self._file.write(self._header_buffer())
+        self._end = self._first
+        limit = self.header.maximum_file_size << (10 if self.header.mode & USE_KBYTES else 20)
+        self._limit = limit or None
+        if limit and limit < self._first + self.header.buffer_size:
+            self.discard()
+            raise FormatError(
+                "no room for one buffer behind the header buffer", file=self.path, field="MaximumFileSize", value=limit
+            )
+
+    def _header_body(self) -> bytes:
+        return aligned(encode_log_header(self.header)) + b"".join(self._events)
+
+    def _header_buffer(self) -> bytes:
+        state = XPRESS if self.header.compressed else _FLUSHED
+        flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
+        body = self._header_body()
+        head = self._head(self._first, 0, 0, 0, state, len(body), flags, BUFFER_TYPE.HEADER)
+        return (head + body).ljust(self._first, b"\xff")
+
+    def _finish(self) -> None:
+        """Fill in what is known now, and give the file its name."""
+        assert self._file is not None
+        if self._written:
+            self._file.seek(self._last_at + _FLAGS_AT)
+            self._file.write(int(self._last_flags | BUFFER_FLAG.FLUSH_MARKER).to_bytes(2, "little"))
+        given, header = self.header, self.header
+        end = header.end_time
+        if not end or header.mode & LOG_FILE_MODE.NEWFILE:
+            elapsed = max(0, self._last_time - header.timestamp)
+            end = header.start_time + (elapsed * 10_000_000 // header.frequency if header.frequency else 0)
+        self.header = replace(
+            header, end_time=max(end, header.start_time), buffers_written=1 + self._written,
+            events_lost=self.events_lost, buffers_lost=self.buffers_lost,
+        )  # fmt: skip
+        self._file.seek(0)
+        self._file.write(self._header_buffer())
+        self.header = given
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+        os.replace(self._part, self._name)
+
+    def close(self) -> None:
+        """Complete the file and let it appear. OSError leaves what was there before as it was."""
+        if self._file is not None:
+            try:
+                self._finish()
+            except BaseException:
+                self.discard()
+                raise
+
+    def discard(self) -> None:
+        """Let nothing of a file stay that is not complete."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if os.path.exists(self._part):
+            os.unlink(self._part)
+
+    # -- buffers
+
+    def _head(
+        self, size: int, time: int, sequence: int, cpu: int, state: int, used: int, flags: int, kind: int
+    ) -> bytes:
+        used += BUFFER_HEADER_SIZE
+        # SavedOffset is what some readers take for the used length.
+        values: dict[str, Any] = {
+            "BufferSize": size, "SavedOffset": used, "CurrentOffset": used, "ReferenceCount": 0, "TimeStamp": time,
+            "SequenceNumber": sequence, "ClockTypeFrequency": 0, "ProcessorIndex": cpu,
+            "LoggerId": self.header.logger_id, "State": state, "Offset": used, "BufferFlag": flags, "BufferType": kind,
+            "Reserved": bytes(16),
+        }  # fmt: skip
+        return _HEAD.pack(*(values[name] for name, _ in BUFFER_HEADER))
+
+    def write(self, cpu: int, body: bytes, time: int, flags: int = 0) -> None:
+        """One data buffer of processor ``cpu``: events, each filled up to 8 bytes, the last one of ticks ``time``."""
+        if len(body) > self.capacity or not 0 <= cpu < _MOST_PROCESSORS:
+            raise FormatError("not a buffer of this file", file=self.path, field="Offset", value=len(body))
+        if self._file is None:
+            raise ValueError("the trace file is closed")
+        flags |= BUFFER_FLAG.PROC_INDEX
+        whole, stored = self.header.buffer_size, body
+        if self.header.compressed:
+            small = compress(body)
+            if len(small) < len(body):
+                stored, flags = small, flags | BUFFER_FLAG.COMPRESSED
+            whole = BUFFER_HEADER_SIZE + len(stored)
+        at = self._place(whole)
+        if at is None:
+            self.buffers_lost += 1
+            return
+        self._sequence += 1
+        self._written += 1
+        head = self._head(whole, time, self._sequence, cpu, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
+        self._file.seek(at)
+        self._file.write((head + stored).ljust(whole, b"\xff"))
+        self._last_at, self._last_flags = at, flags
+        self._last_time = max(self._last_time, time)
+        self._end = max(self._end, at + whole)
+
+    def _place(self, size: int) -> int | None:
+        """Where the next buffer goes; None if nowhere."""
+        if self._limit is None:
+            return self._end
+        if self.header.mode & LOG_FILE_MODE.CIRCULAR:
+            slots = (self._limit - self._first) // size
+            return self._first + self._written % slots * size
+        if self._end + size <= self._limit:
+            return self._end
+        if not self.header.mode & LOG_FILE_MODE.NEWFILE:
+            return None
+        self._finish()
+        self._start()
+        return self._end
+
+
+def aligned(event: bytes) -> bytes:
+    """``event``, filled up to where the next one can begin."""
+    return event + bytes(-len(event) % 8)
+
+
+def _checked(header: LogHeader, path: str) -> LogHeader:
+    size, mode = header.buffer_size, header.mode
+    if not LEAST_BUFFER <= size <= MAX_BUFFER or size % 1024:
+        reason = f"buffers have {LEAST_BUFFER} to {MAX_BUFFER} bytes in steps of 1024"
+        raise FormatError(reason, file=path, field="BufferSize", value=size)
+    if mode & LOG_FILE_MODE.CIRCULAR and (mode & LOG_FILE_MODE.COMPRESSED or not header.maximum_file_size):
+        reason = "a circular file needs a MaximumFileSize and cannot be compressed"
+        raise FormatError(reason, file=path, field="LogFileMode", value=mode)
+    if mode & LOG_FILE_MODE.NEWFILE and ("%d" not in path or not header.maximum_file_size):
+        reason = "a series of files needs %d in its name and a MaximumFileSize"
+        raise FormatError(reason, file=path, field="LogFileMode", value=mode)
+    if header.compressed or size > 1 << 20:
+        return replace(header, sub_version=2, sub_minor=0 if header.sub_version != 2 else header.sub_minor)
+    return header

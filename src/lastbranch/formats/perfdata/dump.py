@@ -1,0 +1,248 @@
+"""A perf.data as rows for `dump`: every record in time order, with the names of the kernel ABI.
+
+The samples come through the profile's batches, the records beside them from a walk of their own, sorted in bounded
+memory. A record without a time stamp (perf's own, and those that it makes of what was there before) stands where the
+newest time before it in the file puts it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+import struct
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any, NamedTuple
+
+from ...model import Mode, SampleBatch, Source, column
+from ..rows import Dump, Row, Wanted
+from .blocks import walk_blocks
+from .layout import MISC, RECORDS, SAMPLE, SAMPLE_ID_FIELDS
+from .reader import _Reader
+from .record_layouts import CODES, MMAP2_BUILD_ID, RECORD_FIELDS, Fields
+from .records import _attr_of_trailer, _trailer_size
+from .state import State
+
+__all__ = ["dump_perfdata"]
+
+_SAMPLE, _MMAP2, _OWN = 9, 10, 64
+_HEADER = 8
+_SPILL_BYTES = 32 << 20
+_RECORD_COST = 300
+_TRAILER_CODES = {"tid": ("ii", ("pid", "tid")), "cpu": ("iI", ("cpu", ""))}
+
+_SAMPLE_NAMES = {  # column -> field of PERF_RECORD_SAMPLE; others have the same name
+    "read_value": "values.value", "read_id": "values.id", "read_lost": "values.lost", "frame": "ips",
+    "raw": "raw.data", "branch_from": "lbr.from", "branch_to": "lbr.to", "branch_flags": "lbr.flags",
+    "branch_counters": "lbr.counters", "user_regs_abi": "user.abi", "user_reg": "user.regs", "user_stack": "stack.data",
+    "user_stack_size": "stack.dyn_size", "intr_regs_abi": "intr.abi", "intr_reg": "intr.regs", "aux": "aux.data",
+}  # fmt: skip
+_HEX_COLUMNS = frozenset(
+    ("ip", "addr", "phys_addr", "data_src", "transaction", "frame", "branch_from", "branch_to", "branch_flags",
+     "branch_counters", "branch_info", "user_reg", "intr_reg")
+)  # fmt: skip
+_NOT_FIELDS = frozenset(("time", "pid", "tid", "cpu", "event", "mode", "position"))
+
+
+class _Beside(NamedTuple):
+    """A record that is not a sample; the first two fields order it."""
+
+    time: int
+    number: int
+    stamped: bool
+    kind: int
+    misc: int
+    body: bytes
+
+
+class _Hex(int):
+    def __str__(self) -> str:
+        return f"{int(self):#x}"
+
+
+def dump_perfdata(source: Source, wanted: Wanted) -> Dump:
+    """The wanted records of ``source`` in time order. Raises `FormatError` where nothing can be read of it."""
+    reader = _Reader(source)
+    reader.index(None)
+    return Dump(source.name, reader.profile.clock, _rows(reader, wanted), lambda: reader.profile.damage)
+
+
+def _rows(reader: _Reader, wanted: Wanted) -> Iterator[Row]:
+    profile = reader.profile
+    sorter, zero = _Sorter(), profile.first_time
+    for record in _beside(reader):
+        if record.stamped and (zero is None or record.time < zero):
+            zero = record.time
+        if wanted.named(_name(record.kind)):
+            sorter.add(record)
+    zero = zero or 0
+    first, last = wanted.ticks(profile.clock)
+    names = [event.name for event in profile.events]
+    if wanted.named("SAMPLE", *names, *(f"SAMPLE/{name}" for name in names)):
+        batches = profile.batches(ordered=True)
+    else:
+        batches = iter(())
+    samples = (pair for batch in batches for pair in _samples(batch, names, wanted))
+    others = ((record.time, _row(reader.state, record)) for record in sorter)
+    for time, row in heapq.merge(others, samples, key=lambda pair: pair[0]):
+        if last is not None and time - zero >= last:
+            return
+        if (first is not None and time - zero < first) or (wanted.pids and row.pid not in wanted.pids):
+            continue
+        row.time = None if row.time is None else time - zero
+        yield row
+
+
+def _name(kind: int) -> str:
+    return RECORDS.get(kind, f"TYPE_{kind}")
+
+
+# -- records beside the samples
+
+
+def _beside(reader: _Reader) -> Iterator[_Beside]:
+    """All of them in file order, each with the time that places it."""
+    state, newest, number = reader.state, 0, 0
+    has_time = any(attr.sample_type & SAMPLE.TIME for attr in state.attrs)
+    for block in walk_blocks(reader.source, *reader.data, reader.big_endian):
+        is_sample = block.types == _SAMPLE
+        times: list[tuple[int, int]] = []
+        for which, part, _ in reader._by_layout(block, block.at[is_sample]):
+            stamps = reader._times(block, reader.layouts[which].layout, part)
+            times += zip(part.tolist(), stamps.tolist(), strict=True)
+        times.sort(reverse=True)
+        beside = block.at[~is_sample]
+        columns = (block.types[~is_sample], block.misc(beside), beside, block.sizes(beside))
+        for kind, misc, at, size in zip(*(c.tolist() for c in columns), strict=True):
+            while times and times[-1][0] < at:
+                newest = max(newest, times.pop()[1])
+            body = block.body(at, size)
+            time = _stamp(state, kind, body) if has_time else block.base + at * 8
+            stamped = bool(time)
+            if stamped:
+                newest = max(newest, time)
+            number += 1
+            yield _Beside(time or (newest if kind >= _OWN else 0), number, stamped, kind, misc, body)
+        newest = max([newest, *(time for _, time in times)])
+
+
+def _stamp(state: State, kind: int, body: bytes) -> int:
+    """The time in the trailer of a record; 0 where there is none, and in records of what was there before."""
+    return int(_trailer(state, kind, body)[0].get("time", 0))
+
+
+def _trailer(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
+    """(fields, bytes) of the sample_id that sample_id_all puts behind a record."""
+    attr = None if kind >= _OWN else _attr_of_trailer(state, body)
+    size = _trailer_size(attr)
+    if attr is None or not size or size > len(body):
+        return {}, 0
+    found: dict[str, int] = {}
+    at = len(body) - size
+    for bit, name in SAMPLE_ID_FIELDS:
+        if attr.sample_type & bit:
+            codes, names = _TRAILER_CODES.get(name, ("q", (name,)))
+            found.update(zip(names, struct.unpack_from(state.order + codes, body, at), strict=True))
+            at += 8
+    return found, size
+
+
+def _row(state: State, record: _Beside) -> Row:
+    trailer, size = _trailer(state, record.kind, record.body)
+    layout = RECORD_FIELDS.get(record.kind, (("payload", "bytes"),))
+    if record.kind == _MMAP2 and record.misc & MISC.MMAP_BUILD_ID:
+        layout = MMAP2_BUILD_ID
+    fields: dict[str, Any] = {"misc": _Hex(record.misc)} if record.misc else {}
+    fields |= _decode(layout, record.body[: len(record.body) - size], state.order)
+    pid, tid, cpu = (int(fields.get(name, trailer.get(name, -1))) for name in ("pid", "tid", "cpu"))
+    time = record.time if record.stamped else None
+    return Row(time, pid, tid, cpu, _name(record.kind), len(record.body), fields)
+
+
+def _decode(layout: Fields, data: bytes, order: str) -> dict[str, Any]:
+    """Fields of ``data`` as far as it holds them; what is left over is not shown (padding of text)."""
+    found: dict[str, Any] = {}
+    at = 0
+    for name, code in layout:
+        if isinstance(code, tuple):
+            width = struct.calcsize("=" + "".join(CODES.get(c, c) for _, c in code))
+            rows = [_decode(code, data[i : i + width], order) for i in range(at, len(data) - width + 1, width)]
+            found[name] = [next(iter(row.values())) for row in rows] if len(code) == 1 else rows
+            at = len(data)
+        elif code == "text":
+            found[name] = data[at:].split(b"\0")[0].decode("utf-8", "surrogateescape")
+        elif code == "bytes":
+            found[name] = data[at:]
+        else:
+            plain = order + (CODES[code] if code in CODES else code)
+            if at + struct.calcsize(plain) > len(data):
+                break
+            (value,) = struct.unpack_from(plain, data, at)
+            if code in CODES:
+                value = _Hex(value) if isinstance(value, int) else value.split(b"\0")[0].decode("utf-8", "replace")
+            found[name] = value
+            at += struct.calcsize(plain)
+    return found
+
+
+class _Sorter:
+    """Records in time order, those of equal time in file order; what does not fit in memory is spilled, sorted."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Beside] = []
+        self._bytes = 0
+        self._runs: list[IO[bytes]] = []
+
+    def add(self, record: _Beside) -> None:
+        self._waiting.append(record)
+        self._bytes += _RECORD_COST + len(record.body)
+        if self._bytes > _SPILL_BYTES:
+            run = tempfile.TemporaryFile()  # noqa: SIM115 - lives until the merge has read it
+            for one in sorted(self._waiting):
+                pickle.dump(tuple(one), run, protocol=5)
+            self._runs.append(run)
+            self._waiting, self._bytes = [], 0
+
+    def __iter__(self) -> Iterator[_Beside]:
+        yield from heapq.merge(*(_read_back(run) for run in self._runs), sorted(self._waiting))
+
+
+def _read_back(run: IO[bytes]) -> Iterator[_Beside]:
+    with run:
+        end = run.tell()
+        run.seek(0)
+        while run.tell() < end:
+            yield _Beside(*pickle.load(run))
+
+
+# -- samples
+
+
+def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[tuple[int, Row]]:
+    columns = {_SAMPLE_NAMES.get(n, n): (_shown(n, c), _bounds(batch, n)) for n, c in batch.columns.items()
+               if n not in _NOT_FIELDS}  # fmt: skip
+    required = (batch.time, batch.pid, batch.tid, batch.cpu, batch.event, batch.mode)
+    for i, (time, pid, tid, cpu, event, mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
+        if not wanted.named("SAMPLE", names[event], f"SAMPLE/{names[event]}"):
+            continue
+        fields: dict[str, Any] = {"event": names[event], "cpumode": _mode(mode)}
+        for name, (values, bounds) in columns.items():
+            if bounds is None:
+                fields[name] = values[i]
+            else:
+                part = values[bounds[i] : bounds[i + 1]]
+                fields[name] = bytes(part) if name.endswith(".data") else part
+        yield time, Row(time, pid, tid, cpu, "SAMPLE", None, fields)
+
+
+def _shown(name: str, column: Any) -> list[Any]:
+    return [_Hex(value) for value in column.tolist()] if name in _HEX_COLUMNS else column.tolist()
+
+
+def _bounds(batch: SampleBatch, name: str) -> list[int] | None:
+    group = column(name).group
+    return None if group == "sample" else batch.offsets[group].tolist()
+
+
+def _mode(mode: int) -> str:
+    return Mode.NAMES[mode] if mode < len(Mode.NAMES) else str(mode)
