@@ -27,8 +27,8 @@ from perfdata_writer import Builder, Capture
 from test_perfdata_writer import OLD_FLAGS, changed, needs_perf, perf_script
 
 SMALL = ("demo_2proc", "demo_hwidx", "demo_features")
-CASES = [(name, form) for name in SMALL for form in FORMS]
-CASES += [(name, form) for name in SYNTHETIC if name not in SMALL for form in ("big file zstd83", "pipe zstd81")]
+CASES = [(name, form) for name in ("demo_2proc", "demo_features") for form in FORMS]
+CASES += [(name, form) for name in SYNTHETIC if (name, "file") not in CASES for form in ("big file", "pipe zstd81")]
 
 
 @lru_cache(maxsize=8)
@@ -262,15 +262,14 @@ def test_the_trailer_is_that_of_the_event_it_names(form: str, kind: int) -> None
     assert samples == [(11, 0), (21, 1), (31, 0)]
 
 
-@pytest.mark.parametrize("kind", [81, 83])
-def test_very_many_very_small_compressed_records(kind: int) -> None:
+def test_very_many_very_small_compressed_records() -> None:
     """An idle machine with many processors: perf compresses each buffer alone when it wakes, a sample or two."""
     b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
-    number = 15_000
+    number = 12_000
     for time in range(number):
         b.sample(ip=0x400000 + time % 7, pid=7, time=time)
-    raw = b.build(compress=kind, chunk=32)
+    raw = b.build(compress=81, chunk=32)
     profile = read_perfdata(BytesSource(raw))
     assert profile.damage == []
-    assert profile.records[pw.RECORDS[kind][0]] == number
+    assert profile.records["COMPRESSED"] == number
     assert profile.samples == sum(map(len, profile.batches())) == number

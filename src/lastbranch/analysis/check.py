@@ -6,6 +6,7 @@ A rule looks at one thing and yields findings; what a finding means and its reme
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from .findings import Finding, Severity, finding
 __all__ = ["check", "check_profile"]
 
 _SHOWN = 3
+_KERNEL = np.uint64(1 << 63)
 _MANY = 100
 """One in so many lost is an error."""
 _OUTSIDE_MANY = 10
@@ -46,7 +48,7 @@ def check(path: str) -> list[Finding]:
         found += check_log(log)
         damage = log.damage
         if profile is not None:
-            found += _outside(profile)
+            found += _outside(_hits(profile))
     elif profile is not None:
         found += check_profile(profile)
         damage = profile.damage
@@ -69,8 +71,11 @@ def _profile(source: Source, start: bytes) -> Profile | None:
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
     """The findings about the capture of a Linux profile, damage excepted."""
-    for rule in (_losses, _stacks, _outside, _identity):
-        yield from rule(profile)
+    hits = _hits(profile)
+    yield from _losses(profile)
+    yield from _stacks(profile)
+    yield from _outside(hits)
+    yield from _identity(profile, hits)
 
 
 def _losses(profile: Profile) -> Iterator[Finding]:
@@ -98,27 +103,45 @@ def _stacks(profile: Profile) -> Iterator[Finding]:
             yield finding("no ranges", f"event {event.name}: {reason}")
 
 
-def _outside(profile: Profile) -> Iterator[Finding]:
-    """Samples whose address no image owned at their time; those without an address do not count."""
-    binder = binder_of(profile)
-    samples = outside = kernel = 0
+@dataclass(slots=True)
+class _Hits:
+    """Where the samples fell that have an address."""
+
+    samples: int = 0
+    outside: int = 0
+    """Those whose address no image owned at their time."""
+    kernel: int = 0
+    """Those of them that are kernel addresses."""
+    modules: set[int] = field(default_factory=set)
+
+
+def _hits(profile: Profile) -> _Hits:
+    binder, hits = binder_of(profile), _Hits()
     for batch in profile.batches(()):
         module, _ = binder.locate(binder.scopes(batch), batch.ip)
         known = batch.ip != 0
         out = known & (module < 0)
-        samples += int(np.count_nonzero(known))
-        outside += int(np.count_nonzero(out))
-        kernel += int(np.count_nonzero(out & (batch.ip >= np.uint64(1 << 63))))
-    if outside:
-        share = f"{outside} of {samples} samples ({100 * outside / samples:.2f} %), {kernel} of them in the kernel"
-        yield finding("outside", share, Severity.ERROR if outside * _OUTSIDE_MANY > samples else None)
+        hits.samples += int(np.count_nonzero(known))
+        hits.outside += int(np.count_nonzero(out))
+        hits.kernel += int(np.count_nonzero(out & (batch.ip >= _KERNEL)))
+        hits.modules.update(np.unique(module[known & ~out]).tolist())
+    return hits
 
 
-def _identity(profile: Profile) -> Iterator[Finding]:
-    binaries = [m for m in profile.modules if m.kind in (ModuleKind.FILE, ModuleKind.KERNEL)]
+def _outside(hits: _Hits) -> Iterator[Finding]:
+    if hits.outside:
+        percent = f"{100 * hits.outside / hits.samples:.2f} %"
+        seen = f"{hits.outside} of {hits.samples} samples ({percent}), {hits.kernel} of them in the kernel"
+        yield finding("outside", seen, Severity.ERROR if hits.outside * _OUTSIDE_MANY > hits.samples else None)
+
+
+def _identity(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+    used = [profile.modules[row] for row in sorted(hits.modules)]
+    binaries = [m for m in used if m.kind in (ModuleKind.FILE, ModuleKind.KERNEL)]
     without = [m.name for m in binaries if not m.build_id]
     if without:
-        yield finding("no build ids", f"{len(without)} of {len(binaries)} binaries: {_some(without, ', ')}")
+        seen = f"{len(without)} of {len(binaries)} binaries with samples: {_some(without, ', ')}"
+        yield finding("no build ids", seen)
 
 
 def _some(texts: list[str], between: str) -> str:

@@ -43,8 +43,8 @@ _MASKS = (
     "eight with TraceSetInformation: it replaces them, it does not add"
 )
 _BUFFERS = (
-    "raise BufferSize and MaximumBuffers of EVENT_TRACE_PROPERTIES (xperf -BufferSize 1024 -MaxBuffers 1024), or sample "
-    "less often with TraceSetInformation(TraceSampledProfileIntervalInfo)"
+    "raise BufferSize and MaximumBuffers of EVENT_TRACE_PROPERTIES (xperf -BufferSize 1024 -MaxBuffers 1024), or "
+    "sample less often with TraceSetInformation(TraceSampledProfileIntervalInfo)"
 )
 _RUNDOWN = (
     "start the session with EVENT_TRACE_FLAG_PROCESS | EVENT_TRACE_FLAG_IMAGE_LOAD in EnableFlags and end it with "
@@ -58,7 +58,9 @@ FINDINGS = {
         "see all places with `lastbranch verify`, and copy or record the file again",
     ),
     # -- Windows
-    "pmc off": Kind(_E, "PMC sampling was set up, but the group PERF_PMC_PROFILE was never on", _MASKS),
+    "pmc off": Kind(
+        _E, "the group PERF_PMC_PROFILE was never on: no processor counter takes samples", _MASKS
+    ),
     "pmc lost": Kind(_E, "the group PERF_PMC_PROFILE was on, and off again before the session ended", _MASKS),
     "masks overwritten": Kind(
         _E, "the group masks were overwritten: process and image events ended, so that samples bind to nothing", _MASKS
@@ -71,8 +73,8 @@ FINDINGS = {
     ),
     "lbr without trigger": Kind(
         _W, "branch records without the event that triggered them (same time stamp and processor, before it)",
-        "enable the trigger in the session (TraceSetInformation(TraceSystemTraceEnableFlagsInfo)); if events were lost, "
-        "raise BufferSize and MaximumBuffers",
+        "enable the trigger in the session (TraceSetInformation(TraceSystemTraceEnableFlagsInfo)); if events were "
+        "lost, raise BufferSize and MaximumBuffers",
     ),
     "unknown trigger": Kind(
         _W, "branch records were triggered by an event that is not known",
@@ -86,8 +88,8 @@ FINDINGS = {
     # -- perf
     "lost samples": Kind(
         _W, "records or samples were lost",
-        "give perf record a larger buffer (-m 16M), fewer samples (-c with a larger number), or less to write (--no-bpf-"
-        "event, one event)",
+        "give perf record a larger buffer (-m 16M), fewer samples (-c with a larger number), or less to write "
+        "(--no-bpf-event, one event)",
     ),
     "throttled": Kind(
         _W, "the kernel throttled sampling: parts of the time have no samples",
@@ -106,12 +108,13 @@ FINDINGS = {
     ),
     "no build ids": Kind(
         _W, "binaries without a build id: nothing tells whether a binary at hand is the one that ran",
-        "let `perf record` finish (it writes them at the end, unless -B), use `perf record --buildid-mmap`, or add them "
-        "with `perf inject -b` on the machine where it was recorded; link with --build-id",
+        "let `perf record` finish (it writes them at the end, unless -B), use `perf record --buildid-mmap`, or add "
+        "them with `perf inject -b` on the machine where it was recorded; link with --build-id",
     ),
     # -- both
     "no samples": Kind(
-        _I, "the capture has no samples", "enable sampling: `perf record -b`, or EVENT_TRACE_FLAG_PROFILE or PMC_PROFILE"
+        _W, "the capture has no samples",
+        "enable sampling: `perf record -b`, on Windows EVENT_TRACE_FLAG_PROFILE or the group PERF_PMC_PROFILE",
     ),
     "outside": Kind(
         _W, "samples outside of any image: they have an address and no name",

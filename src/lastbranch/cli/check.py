@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from .options import Capture, capture_options
@@ -40,7 +42,7 @@ def command(capture: Capture, form: str) -> int:
     return 1 if counts[Severity.ERROR] else 0
 
 
-def _print_paragraphs(rows: list[tuple[str, ...]]) -> None:
+def _print_paragraphs(rows: Sequence[Sequence[str]]) -> None:
     """Sentences do not fit into columns: three lines for each finding."""
     from ..model import visible
 

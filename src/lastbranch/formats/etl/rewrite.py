@@ -62,8 +62,9 @@ class EventRecord:
     """An event as fields.
 
     ``header`` holds all fields of the header but Size, by name. ``words`` are the counter values behind a kernel
-    header, ``items`` the extended items of an EVENT_HEADER. Of a payload with a declared layout there is ``fields``, of others
-    ``payload``; `event` is what `Decoder` needs to know to encode it. ``gap`` are the bytes up to the next event.
+    header, ``items`` the extended items of an EVENT_HEADER. Of a payload with a declared layout there is ``fields``,
+    of others ``payload``; `event` is what `Decoder` needs to know to encode it, without a payload. ``gap`` are the
+    bytes up to the next event.
     """
 
     event: Event
@@ -181,7 +182,8 @@ def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None)
     if isinstance(part, bytes):
         return part
     decoder = decoder or Decoder()
-    body = b"".join(_encode_event(record, decoder) for record in part.events) + part.rest
+    events = [_encode_event(record, decoder) for record in part.events]
+    body = b"".join(_filled(event) for event in events[:-1]) + b"".join(events[-1:]) + part.rest
     header = {**part.header, "Offset": BUFFER_HEADER_SIZE + len(body) + part.missing}
     if header["BufferFlag"] & BUFFER_FLAG.COMPRESSED:
         body = compress(body)
@@ -208,7 +210,12 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
     size = len(encode_header(kind, {**record.header, "Size": 0})) + len(between) + len(payload)
     if size > LARGEST_EVENT:
         raise FormatError(f"an event has at most {LARGEST_EVENT} bytes", field="Size", value=size)
-    return encode_header(kind, {**record.header, "Size": size}) + between + payload + record.gap
+    return encode_header(kind, {**record.header, "Size": size}) + between + payload + record.gap[: -size % 8]
+
+
+def _filled(event: bytes) -> bytes:
+    """Up to 8 bytes, whatever its gap was before it changed. Behind the last event of a buffer there may be less."""
+    return event + bytes(-len(event) % 8)
 
 
 def drop_event(buffer: BufferRecord, number: int) -> EventRecord:

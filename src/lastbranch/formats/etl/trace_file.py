@@ -77,16 +77,18 @@ class TraceFile:
                 "events of the header buffer do not fit in it", file=self.path, field="Offset", value=least,
                 hint="choose a larger buffer size",
             )  # fmt: skip
-        self._file = open(self._part, "xb")  # noqa: SIM115 - closed in `_finish` or `discard`
-        self._file.write(self._header_buffer())
-        self._end = self._first
         limit = self.header.maximum_file_size << (10 if self.header.mode & USE_KBYTES else 20)
         self._limit = limit or None
         if limit and limit < self._first + self.header.buffer_size:
+            reason = "no room for one buffer behind the header buffer"
+            raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
+        self._file = open(self._part, "xb")  # noqa: SIM115 - closed in `_finish` or `discard`
+        try:
+            self._file.write(self._header_buffer())
+        except BaseException:
             self.discard()
-            raise FormatError(
-                "no room for one buffer behind the header buffer", file=self.path, field="MaximumFileSize", value=limit
-            )
+            raise
+        self._end = self._first
 
     def _header_body(self) -> bytes:
         return aligned(encode_log_header(self.header)) + b"".join(self._events)
@@ -119,8 +121,8 @@ class TraceFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._file = None
         os.replace(self._part, self._name)
+        self._file = None
 
     def close(self) -> None:
         """Complete the file and let it appear. OSError leaves what was there before as it was."""
@@ -133,11 +135,11 @@ class TraceFile:
 
     def discard(self) -> None:
         """Let nothing of a file stay that is not complete."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if os.path.exists(self._part):
-            os.unlink(self._part)
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        os.unlink(self._part)
 
     # -- buffers
 

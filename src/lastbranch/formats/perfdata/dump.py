@@ -174,7 +174,7 @@ def _decode(layout: Fields, data: bytes, order: str) -> dict[str, Any]:
         elif code == "bytes":
             found[name] = data[at:]
         else:
-            plain = order + (CODES[code] if code in CODES else code)
+            plain = order + CODES.get(code, str(code))
             if at + struct.calcsize(plain) > len(data):
                 break
             (value,) = struct.unpack_from(plain, data, at)

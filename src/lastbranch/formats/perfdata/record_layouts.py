@@ -13,7 +13,7 @@ __all__ = ["CODES", "MMAP2_BUILD_ID", "RECORD_FIELDS", "Fields"]
 
 Fields = tuple[tuple[str, Any], ...]
 
-CODES = {"A": "Q", "X": "I", "N": "16s"}
+CODES: dict[str, str] = {"A": "Q", "X": "I", "N": "16s"}
 """Beyond `struct`: addresses and bits of 64 and of 32 bits, which are read in hexadecimal, and names of 16 bytes."""
 
 _TASK = (("pid", "i"), ("tid", "i"))
