@@ -16,6 +16,8 @@ import click
 import lastbranch
 from lastbranch import model
 from lastbranch.cli import VERBS, cli
+from lastbranch.formats.etl.kernel_tables import LAYOUTS
+from lastbranch.formats.etl.providers import kernel_names
 from lastbranch.model import COLUMNS
 
 HERE = Path(__file__).parent / "reference"
@@ -71,7 +73,26 @@ def _doc(thing: object) -> str:
     return (inspect.getdoc(thing) or "").replace("``", "`")
 
 
-PAGES = {"cli.md": command_line, "columns.md": columns, "api.md": api}
+def etl_events() -> str:
+    lines = [
+        "# Kernel events that are decoded", "",
+        "Made from the tables in `lastbranch.formats.etl.kernel_tables`. Names are those of Microsoft's own reader where it",
+        "prints the field. A version that is not listed is read as the newest lower one; bytes behind the known fields are",
+        "kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the log are decoded by what the",
+        "log says of them; all others stay raw and are counted.", "",
+        "| event | versions | fields of the newest |", "|---|---|---|",
+    ]  # fmt: skip
+    for key, versions in sorted(LAYOUTS.items(), key=lambda item: kernel_names(item[0])):
+        newest = versions[max(versions)]
+        number = f"{key[0]:#04x}/{key[1]:#04x}" if isinstance(key[0], int) else f"{key[1]}"
+        fields = ", ".join(newest.names) or "none"
+        lines.append(
+            f"| `{'/'.join(kernel_names(key))}` ({number}) | {', '.join(map(str, sorted(versions)))} | {fields} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+PAGES = {"cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events}
 
 
 def main() -> int:
