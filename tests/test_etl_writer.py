@@ -197,7 +197,8 @@ def test_the_log_header_is_that_of_real_files():
         made = encode_log_header(header)
         first = data[72 : 72 + struct.unpack_from("<H", data, 76)[0]]
         assert len(made) <= len(first)
-        assert made[8:] == first[8 : len(made)]  # the name strings of some are followed by leftovers
+        assert made[8:24] == first[8:24]  # then KernelTime and UserTime, which `LogHeader` has no room for
+        assert made[32:] == first[32 : len(made)]  # the name strings of some are followed by leftovers
         assert made[2] == first[2]
 
 

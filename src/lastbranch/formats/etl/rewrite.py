@@ -183,7 +183,8 @@ def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None)
         return part
     decoder = decoder or Decoder()
     events = [_encode_event(record, decoder) for record in part.events]
-    body = b"".join(_filled(event) for event in events[:-1]) + b"".join(events[-1:]) + part.rest
+    filled = len(events) if part.rest else max(0, len(events) - 1)  # behind the last event of all there may be less
+    body = b"".join([*map(_filled, events[:filled]), *events[filled:], part.rest])
     header = {**part.header, "Offset": BUFFER_HEADER_SIZE + len(body) + part.missing}
     if header["BufferFlag"] & BUFFER_FLAG.COMPRESSED:
         body = compress(body)
@@ -214,7 +215,7 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
 
 
 def _filled(event: bytes) -> bytes:
-    """Up to 8 bytes, whatever its gap was before it changed. Behind the last event of a buffer there may be less."""
+    """Up to a multiple of 8 bytes, also where an event became longer than its gap was made for."""
     return event + bytes(-len(event) % 8)
 
 

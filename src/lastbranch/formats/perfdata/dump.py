@@ -48,7 +48,7 @@ class _Beside(NamedTuple):
     """A record that is not a sample; the first two fields order it."""
 
     time: int
-    number: int
+    position: int
     stamped: bool
     kind: int
     misc: int
@@ -82,9 +82,9 @@ def _rows(reader: _Reader, wanted: Wanted) -> Iterator[Row]:
         batches = profile.batches(ordered=True)
     else:
         batches = iter(())
-    samples = (pair for batch in batches for pair in _samples(batch, names, wanted))
-    others = ((record.time, _row(reader.state, record)) for record in sorter)
-    for time, row in heapq.merge(others, samples, key=lambda pair: pair[0]):
+    samples = (one for batch in batches for one in _samples(batch, names, wanted))
+    others = ((record.time, record.position, _row(reader.state, record)) for record in sorter)
+    for time, _, row in heapq.merge(others, samples, key=lambda one: one[:2]):
         if last is not None and time - zero >= last:
             return
         if (first is not None and time - zero < first) or (wanted.pids and row.pid not in wanted.pids):
@@ -102,7 +102,7 @@ def _name(kind: int) -> str:
 
 def _beside(reader: _Reader) -> Iterator[_Beside]:
     """All of them in file order, each with the time that places it."""
-    state, newest, number = reader.state, 0, 0
+    state, newest = reader.state, 0
     has_time = any(attr.sample_type & SAMPLE.TIME for attr in state.attrs)
     for block in walk_blocks(reader.source, *reader.data, reader.big_endian):
         is_sample = block.types == _SAMPLE
@@ -121,8 +121,7 @@ def _beside(reader: _Reader) -> Iterator[_Beside]:
             stamped = bool(time)
             if stamped:
                 newest = max(newest, time)
-            number += 1
-            yield _Beside(time or (newest if kind >= _OWN else 0), number, stamped, kind, misc, body)
+            yield _Beside(time or (newest if kind >= _OWN else 0), block.base + at * 8, stamped, kind, misc, body)
         newest = max([newest, *(time for _, time in times)])
 
 
@@ -218,11 +217,11 @@ def _read_back(run: IO[bytes]) -> Iterator[_Beside]:
 # -- samples
 
 
-def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[tuple[int, Row]]:
+def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[tuple[int, int, Row]]:
     columns = {_SAMPLE_NAMES.get(n, n): (_shown(n, c), _bounds(batch, n)) for n, c in batch.columns.items()
                if n not in _NOT_FIELDS}  # fmt: skip
-    required = (batch.time, batch.pid, batch.tid, batch.cpu, batch.event, batch.mode)
-    for i, (time, pid, tid, cpu, event, mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
+    required = (batch.time, batch["position"], batch.pid, batch.tid, batch.cpu, batch.event, batch.mode)
+    for i, (time, at, pid, tid, cpu, event, mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
         if not wanted.named("SAMPLE", names[event], f"SAMPLE/{names[event]}"):
             continue
         fields: dict[str, Any] = {"event": names[event], "cpumode": _mode(mode)}
@@ -232,7 +231,7 @@ def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[t
             else:
                 part = values[bounds[i] : bounds[i + 1]]
                 fields[name] = bytes(part) if name.endswith(".data") else part
-        yield time, Row(time, pid, tid, cpu, "SAMPLE", None, fields)
+        yield time, at, Row(time, pid, tid, cpu, "SAMPLE", None, fields)
 
 
 def _shown(name: str, column: Any) -> list[Any]:

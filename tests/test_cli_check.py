@@ -1,0 +1,340 @@
+"""`lastbranch check`: each finding on a capture that has just that, and nothing on one that has nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import etl_builder as build
+import perfdata_writer as pw
+from conftest import Data
+from lastbranch.analysis.findings import FINDINGS, Severity
+from lastbranch.cli.check import command
+from lastbranch.errors import FormatError
+from perfdata_writer import Builder
+from test_cli_dump import lbr, pmc, thread, trace, write
+
+BEGIN = 1_000_000
+BIND, PMC = 0x7, 0x400
+NO_LBR, OFF = "no branch stacks", "pmc off"
+
+
+def ran(*args):
+    done = CliRunner().invoke(command, [str(a) for a in args], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    return done.return_value, done.stdout, done.stderr
+
+
+def checked(path):
+    """{name: (severity, what was seen)} of the findings; the exit code is what it should be."""
+    code, out, _ = ran(path, "--format", "json")
+    rows = json.loads(out)
+    assert code == any(row["severity"] == "error" for row in rows)
+    assert all(len(row["remedy"]) > 20 and row["seen"] and row["means"] for row in rows)
+    order = [list(Severity).index(row["severity"]) for row in rows]
+    assert order == sorted(order)
+    return {row["finding"]: (row["severity"], row["seen"]) for row in rows}
+
+
+# -- .etl
+
+
+def masks(hook, time, first, second):
+    payload = struct.pack("<9I", first, second, 0, 0, 0, 0, 0, 0, 0x55)
+    return build.system(hook, BEGIN + time, payload)
+
+
+def rundown():
+    process = struct.pack("<QIIIiQI", 1, 7, 0, 0, 0, 0, 0) + bytes(4) + b"a.exe\0" + b"\0\0" * 3
+    image = struct.pack("<QQIIIIQIIII", 0x400000, 0x10000, 7, 0, 0, 0, 0, 0, 0, 0, 0) + "\\a.exe\0".encode("utf-16-le")
+    return [
+        (0, build.system(0x0303, BEGIN + 1, process, version=4)),
+        (0, build.system(0x1403, BEGIN + 1, image, version=3)),
+        (0, thread(0x0503, BEGIN + 1, 7, 71)),
+    ]
+
+
+def session(*events, start=(BIND, PMC), end=None):
+    """A trace with the masks of its start and of its end, a rundown and ``events`` between them."""
+    states = [(0, masks(0x0005, 0, *start))] if start else []
+    last = start if end is None else end
+    states_after = [(0, masks(0x0020, 900, *last)), (0, masks(0x0005, 901, 0, 0))] if last else []
+    return trace(*states, *rundown(), *events, *states_after)
+
+
+def sampled(time, cpu=0, ip=0x400010, options=0):
+    return [(cpu, pmc(BEGIN + time, ip, 71)), (cpu, lbr(BEGIN + time, 7, 71, (0x400000, 0x400004, 0), options=options))]
+
+
+def test_nothing_to_find(tmp_path):
+    path = write(tmp_path, session(*sampled(10), *sampled(20, cpu=1), *sampled(30)))
+    assert checked(path) == {}
+    code, out, err = ran(path)
+    assert (code, out) == (0, "")
+    assert err == "0 error, 0 warning, 0 info\n"
+
+
+def test_pmc_group_off(tmp_path):
+    assert checked(write(tmp_path, session(start=(BIND, 0))))[OFF] == ("info", "Masks[0] = 0x7, Masks[1] = 0x0")
+    interval = build.system(0x0F49, BEGIN + 5, struct.pack("<III", 6, 65536, 65536) + b"B\0\0\0", version=3)
+    found = checked(write(tmp_path, session((0, interval), start=(BIND, 2))))
+    assert found[OFF] == ("error", "Masks[0] = 0x7, Masks[1] = 0x2; an interval of profile source 6")
+    timer = build.system(0x0F49, BEGIN + 5, struct.pack("<III", 0, 10000, 10000) + b"T\0\0\0", version=3)
+    assert checked(write(tmp_path, session((0, timer), start=(BIND, 2))))[OFF][0] == "info"
+    assert OFF not in checked(write(tmp_path, trace(*rundown())))  # no kernel session
+
+
+@pytest.mark.parametrize("end", [(BIND, 0), (BIND, 2), (0, 0)])
+def test_pmc_group_lost(end, tmp_path):
+    found = checked(write(tmp_path, session(*sampled(10), end=end)))
+    assert found["pmc lost"][0] == "error"
+    assert "first Masks[0] = 0x7, Masks[1] = 0x400" in found["pmc lost"][1]
+    assert found["pmc lost"][1].endswith(f"later Masks[0] = {end[0]:#x}, Masks[1] = {end[1]:#x}")
+
+
+def test_pmc_group_that_comes_late_and_stays_is_not_lost(tmp_path):
+    change = [(0, masks(0x0020, 5, BIND, 0)), (0, masks(0x0005, 6, BIND, PMC))]
+    assert checked(write(tmp_path, session(*change, *sampled(10), start=(BIND, 0), end=(BIND, PMC)))) == {}
+
+
+def test_masks_overwritten(tmp_path):
+    """As the documentation's example does: Masks[0] = 0, Masks[1] = 0x400 over the groups of EnableFlags."""
+    change = [(0, masks(0x0020, 5, BIND, 0)), (0, masks(0x0005, 6, 0, PMC))]
+    found = checked(write(tmp_path, session(*change, *sampled(10), start=(BIND, 0), end=(0, PMC))))
+    assert set(found) == {"masks overwritten"}
+    assert found["masks overwritten"][1] == (
+        "first Masks[0] = 0x7, Masks[1] = 0x0; later Masks[0] = 0x0, Masks[1] = 0x400"
+    )
+    made = trace((0, masks(0x0005, 0, 0, PMC)), *sampled(10), (0, masks(0x0020, 20, 0, PMC)))
+    found = checked(write(tmp_path, made))
+    assert found["masks overwritten"] == ("error", "Masks[0] = 0x0, Masks[1] = 0x400, and no image or process event")
+
+
+def test_pmc_without_lbr_is_a_possibility(tmp_path):
+    found = checked(write(tmp_path, session((0, pmc(BEGIN + 10, 0x400010, 71)))))
+    assert found == {"pmc without lbr": ("warning", "1 PMC interrupts, no branch record")}
+    assert "possibly" in FINDINGS["pmc without lbr"].means
+
+
+@pytest.mark.parametrize("kind", ["later", "other processor", "after", "stack only", "none"])
+def test_lbr_without_trigger(kind, tmp_path):
+    record = lbr(BEGIN + 50, 7, 71, (1, 2, 0))
+    stack = build.perfinfo(0x1820, BEGIN + 50, struct.pack("<QIIQ", BEGIN + 50, 7, 71, 1))
+    events = {
+        "later": [(0, pmc(BEGIN + 49, 0x400010, 71)), (0, record)],
+        "other processor": [(1, pmc(BEGIN + 50, 0x400010, 71)), (0, record)],
+        "after": [(0, record), (0, pmc(BEGIN + 50, 0x400010, 71))],
+        "stack only": [(0, stack), (0, record)],
+        "none": [(0, record)],
+    }[kind]
+    found = checked(write(tmp_path, session(*sampled(10), *events, *sampled(60))))
+    assert found == {"lbr without trigger": ("warning", "1 of 3 branch records")}
+    found = checked(write(tmp_path, session((0, record))))
+    assert found["lbr without trigger"] == ("error", "1 of 1 branch records")
+
+
+def test_a_trigger_at_the_end_of_the_buffer_before(tmp_path):
+    events = [one for i in range(200) for one in sampled(2 * i, cpu=i % 2)]
+    for first in range(4):  # so that in one of them each event begins a buffer
+        filler = [(cpu, build.perfinfo(0x0F34, BEGIN, bytes(8 * first))) for cpu in (0, 1)]
+        assert checked(write(tmp_path, session(*filler, *events))) == {}
+
+
+def test_a_stack_between_trigger_and_record(tmp_path):
+    stack = (0, build.perfinfo(0x1820, BEGIN + 10, struct.pack("<QIIQ", BEGIN + 10, 7, 71, 1)))
+    trigger, record = sampled(10)
+    assert checked(write(tmp_path, session(trigger, stack, record, record))) == {}
+
+
+def test_unknown_trigger(tmp_path):
+    strange = (0, build.perfinfo(0x0FEE, BEGIN + 50))
+    found = checked(write(tmp_path, session(*sampled(10), strange, (0, lbr(BEGIN + 50, 7, 71, (1, 2, 0))))))
+    assert found == {
+        "unknown trigger": ("warning", "1 records behind hook 0x0fee (Windows Kernel/PerfInfo/Opcode(238))")
+    }
+    switch = (0, build.perfinfo(0x0524, BEGIN + 50, bytes(24)))
+    assert checked(write(tmp_path, session(*sampled(10), switch, (0, lbr(BEGIN + 50, 7, 71, (1, 2, 0)))))) == {}
+
+
+def test_filters_that_exclude_ranges(tmp_path):
+    found = checked(write(tmp_path, session(*sampled(10), *sampled(20, options=0x4))))
+    assert found["no ranges"] == (
+        "warning", "1 of 2 branch records: near branch classes were filtered out (ETW LBR options 0x4)"
+    )  # fmt: skip
+    assert "call-stack mode" in checked(write(tmp_path, session(*sampled(10, options=0x3C5))))["no ranges"][1]
+    assert checked(write(tmp_path, session(*sampled(10, options=1)))) == {}
+
+
+def test_losses(tmp_path):
+    made = session(*(one for i in range(300) for one in sampled(i)))
+    made.header = {"lost": 3, "buffers_lost": 2}
+    found = checked(write(tmp_path, made))
+    assert found["lost events"] == ("warning", "the header counts 3; 607 are there")
+    assert found["lost buffers"] == ("error", "the header counts 2")
+    made.header = {"lost": 30}
+    assert checked(write(tmp_path, made))["lost events"][0] == "error"
+
+
+def test_no_rundown(tmp_path):
+    found = checked(write(tmp_path, trace((0, masks(0x0005, 0, BIND, PMC)), *sampled(10))))
+    assert found["no rundown"] == ("error", "no process and no image events DCStart or DCEnd")
+    made = trace((0, masks(0x0005, 0, BIND, PMC)), *rundown()[1:], *sampled(10))
+    assert checked(write(tmp_path, made))["no rundown"] == ("warning", "no process events DCStart or DCEnd")
+    assert "no rundown" not in checked(write(tmp_path, trace()))
+
+
+def test_samples_outside_of_images(tmp_path):
+    found = checked(write(tmp_path, session(*sampled(10), *sampled(20, ip=0x900000), *sampled(30, ip=1 << 63))))
+    assert found == {"outside": ("error", "2 of 3 samples (66.67 %), 1 of them in the kernel")}
+    many = [one for i in range(40) for one in sampled(i)]
+    found = checked(write(tmp_path, session(*many, *sampled(50, ip=0x900000))))
+    assert found == {"outside": ("warning", "1 of 41 samples (2.44 %), 0 of them in the kernel")}
+
+
+def test_damage(tmp_path):
+    data = bytes(session(*(one for i in range(100) for one in sampled(i))))
+    found = checked(write(tmp_path, data[:-3000]))
+    assert found["damage"][0] == "error"
+    assert "offset" in found["damage"][1]
+
+
+# -- perf.data
+
+
+def capture(**attr):
+    b = Builder(sample_type=attr.pop("sample_type", pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK), **attr)
+    b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/prog", time=1, build_id=b"\1" * 20)
+    return b
+
+
+def samples(b, number=20, ip=0x400010, **values):
+    stacked = b.capture.attrs[0]["sample_type"] & pw.BRANCH_STACK
+    values = {"branches": [(0x400000, 0x400004, 1)], **values} if stacked else values
+    for i in range(number):
+        b.sample(ip=ip, pid=7, time=1000 + i, **values)
+    return b
+
+
+def judged(tmp_path, b, **form):
+    return checked(write(tmp_path, b.build(**form)))
+
+
+@pytest.mark.parametrize("form", [{}, {"big": True}, {"pipe": True}, {"compress": 83}], ids=str)
+def test_nothing_to_find_in_perf(form, tmp_path):
+    assert judged(tmp_path, samples(capture()), **form) == {}
+
+
+def test_perf_losses(tmp_path):
+    b = samples(capture(), 300)
+    b.record("LOST", id=1, lost=2, time=5000)
+    assert judged(tmp_path, b) == {"lost samples": ("warning", "2 records; 300 samples are there")}
+    b.record("LOST_SAMPLES", lost=40, time=5000)
+    assert judged(tmp_path, b)["lost samples"] == ("error", "2 records, 40 samples; 300 samples are there")
+
+
+def test_perf_throttling(tmp_path):
+    b = samples(capture())
+    b.record("THROTTLE", time=5000)
+    b.record("UNTHROTTLE", time=5001)
+    assert judged(tmp_path, b) == {"throttled": ("warning", "1 throttles; 20 samples are there")}
+
+
+def test_perf_without_branch_stacks(tmp_path):
+    found = judged(tmp_path, samples(capture(sample_type=pw.IP | pw.TID | pw.TIME)))
+    assert found == {NO_LBR: ("warning", "none of 1 events asked for them")}
+    found = judged(tmp_path, samples(capture(), branches=[]))
+    assert found == {NO_LBR: ("error", "asked for, but 20 samples have none")}
+    assert judged(tmp_path, capture()) == {"no samples": ("warning", "0 samples")}
+
+
+@pytest.mark.parametrize(
+    ("select", "said"), [(1 | 1 << 4, "any_call"), (1 << 11 | 1 << 3, "call-stack"), (1 << 8, "in_tx")]
+)
+def test_perf_filters(select, said, tmp_path):
+    found = judged(tmp_path, samples(capture(branch_sample_type=select)))
+    assert list(found) == ["no ranges"]
+    assert said in found["no ranges"][1]
+
+
+def test_perf_without_mappings(tmp_path):
+    b = samples(samples(capture(), 40), 2, ip=0x900000)
+    found = judged(tmp_path, b)
+    assert found == {"outside": ("warning", "2 of 42 samples (4.76 %), 0 of them in the kernel")}
+    samples(b, 10, ip=0xFFFFFFFF81000000, misc=pw.MISC_KERNEL)
+    assert judged(tmp_path, b) == {"outside": ("error", "12 of 52 samples (23.08 %), 10 of them in the kernel")}
+
+
+def test_perf_without_build_ids(tmp_path):
+    b = capture()
+    b.mmap2(pid=7, addr=0x600000, length=0x1000, pgoff=0, name="/lib/bare.so", time=2)
+    b.mmap2(pid=7, addr=0x700000, length=0x1000, pgoff=0, name="/lib/unused.so", time=2)
+    found = judged(tmp_path, samples(samples(b), ip=0x600010))
+    assert found == {"no build ids": ("warning", "1 of 2 binaries with samples: /lib/bare.so")}
+
+
+def test_perf_damage(tmp_path):
+    whole = samples(capture()).build()
+    found = checked(write(tmp_path, whole[:-100]))
+    assert found["damage"][0] == "error"
+
+
+# -- both
+
+
+@pytest.mark.parametrize("data", [b"", b"no capture at all" * 20])
+def test_what_is_no_capture(data, tmp_path):
+    with pytest.raises(FormatError, match=r"not a capture|empty"):
+        ran(write(tmp_path, data))
+
+
+def test_what_is_printed(tmp_path):
+    b = capture()
+    b.mmap2(pid=7, addr=0x600000, length=0x1000, pgoff=0, name="/lib/\x1b[31m.so", time=2)
+    path = write(tmp_path, samples(samples(b), ip=0x600010).build())
+    code, out, err = ran(path)
+    lines = out.splitlines()
+    assert (code, err) == (0, "0 error, 1 warning, 0 info\n")
+    assert lines[0].startswith("warning: no build ids: ")
+    assert lines[1] == r"  seen:   1 of 2 binaries with samples: /lib/\x1b[31m.so"
+    assert lines[2] == f"  remedy: {FINDINGS['no build ids'].remedy}"
+    assert "\x1b" not in ran(path, "--format", "csv")[1]
+    assert ran(path, "--format", "csv")[1].splitlines()[0] == "severity,finding,means,seen,remedy"
+
+
+def etl(name):
+    root = os.environ.get("LASTBRANCH_DATA")
+    if not root:
+        pytest.skip("LASTBRANCH_DATA is not set: the captures are not part of the project")
+    return Path(root) / "etl" / name
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("net.4.5.2.x64.etl", {"outside": "warning", OFF: "info", NO_LBR: "info"}),
+        ("ShutdownPerfDiagLogger.etl", {OFF: "info", NO_LBR: "info"}),
+        ("diaghub.kernel.1.etl", {OFF: "info", NO_LBR: "info"}),
+        ("AMSITrace.etl", {"lost events": "error", NO_LBR: "info"}),
+        ("primitive-types.etl", {NO_LBR: "info"}),
+    ],
+)
+def test_real_traces(name, expected):
+    assert {finding: severity for finding, (severity, _) in checked(etl(name)).items()} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("demo_pie", {}), ("demo_features", {}),
+        ("simpleperf_16deep_mmap1", {"lost samples": "error"}), ("wsm_x5660_16deep", {"no build ids": "warning"}),
+        ("cfl_9700_callgraph_lbr", {"outside": "error", "no ranges": "warning"}),
+    ],
+)  # fmt: skip
+def test_real_captures(name, expected, data: Data):
+    assert {finding: severity for finding, (severity, _) in checked(data.path(name)).items()} == expected
