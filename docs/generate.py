@@ -76,10 +76,10 @@ def _doc(thing: object) -> str:
 def etl_events() -> str:
     lines = [
         "# Kernel events that are decoded", "",
-        "Made from the tables in `lastbranch.formats.etl.kernel_tables`. Names are those of Microsoft's own reader where",
-        "it prints the field. A version that is not listed is read as the newest lower one; bytes behind the known fields",
-        "are kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the log are decoded by",
-        "what the log says of them; all others stay raw and are counted.", "",
+        "Made from the tables in `lastbranch.formats.etl.kernel_tables`. Names are those of Microsoft's own reader",
+        "where it prints the field. A version that is not listed is read as the newest lower one; bytes behind the",
+        "known fields are kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the",
+        "log are decoded by what the log says of them; all others stay raw and are counted.", "",
         "| event | versions | fields of the newest |", "|---|---|---|",
     ]  # fmt: skip
     for key, versions in sorted(LAYOUTS.items(), key=lambda item: kernel_names(item[0])):

@@ -13,9 +13,12 @@ from click.testing import CliRunner
 import etl_builder as build
 import perfdata_writer as pw
 from conftest import Data
+from lastbranch.analysis.check_etl import check_log
 from lastbranch.analysis.findings import FINDINGS, Severity
 from lastbranch.cli.check import command
 from lastbranch.errors import FormatError
+from lastbranch.formats.etl import TraceLog
+from lastbranch.model import BytesSource
 from perfdata_writer import Builder
 from test_cli_dump import lbr, pmc, thread, trace, write
 
@@ -144,6 +147,16 @@ def test_a_trigger_at_the_end_of_the_buffer_before(tmp_path):
     for first in range(4):  # so that in one of them each event begins a buffer
         filler = [(cpu, build.perfinfo(0x0F34, BEGIN, bytes(8 * first))) for cpu in (0, 1)]
         assert checked(write(tmp_path, session(*filler, *events))) == {}
+
+
+def test_a_trigger_in_the_window_before():
+    class OneByOne(TraceLog):
+        def blocks(self):
+            for block in super().blocks():
+                yield from (block.take(slice(i, i + 1)) for i in range(len(block)))
+
+    data = bytes(session(*(one for i in range(50) for one in sampled(2 * i, cpu=i % 2))))
+    assert list(check_log(OneByOne(BytesSource(data)))) == []
 
 
 def test_a_stack_between_trigger_and_record(tmp_path):

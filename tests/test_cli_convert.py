@@ -280,6 +280,15 @@ def test_damage_is_told_and_the_rest_carried_over(tmp_path, run):
     assert content(well_formed(tmp_path / "out.etl")) == content(log_of(bytes(data)))
 
 
+def test_a_cut_of_a_damaged_file(tmp_path, run):
+    data = bytearray(bytes(kernel_trace()))
+    data[4096 + 72 : 4096 + 76] = b"\x01\x02\x03\x04"  # a buffer without an event
+    (tmp_path / "in.etl").write_bytes(data)
+    for option in (("--time", "0.02..0.04"), ("--pid", "100"), ("--pid", "100", "--time", "..0.04")):
+        assert run("convert", tmp_path / "in.etl", tmp_path / "out.etl", "--force", *option).code == 1
+        assert content(well_formed(tmp_path / "out.etl"))
+
+
 def test_lost_buffers_stay_marked(tmp_path):
     data = bytearray(bytes(kernel_trace()))
     struct.pack_into("<H", data, 4096 + 0x34, 0x22)

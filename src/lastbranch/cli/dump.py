@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
 _WIDTHS = (14, 7, 7, 4, -40, 6)
 """Of the columns before the fields: rows are printed as they come. Negative ones are to the left."""
+_LONGEST = 1 << 15
+"""Letters of a value in a cell: many readers of csv, Python's among them, take no cell over 128 k."""
 
 
 @click.command()
@@ -46,8 +48,8 @@ def command(
 
     time ms is milliseconds since the first event, with all the decimals that the clock has; an event that has no time
     stamp has an empty cell. pid and tid are the process and thread that an event is about, -1 where nobody tells. size
-    is the bytes of the event's own data. fields are NAME=VALUE, one after the other; json has them as an object, with
-    addresses and other bit patterns as hexadecimal text.
+    is the bytes of the event's own data. fields are NAME=VALUE, one after the other, each cut off after 32,768 letters;
+    json has them whole, as an object, with addresses and other bit patterns as hexadecimal text.
 
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
@@ -120,9 +122,13 @@ def _cells(row: Row, time: Callable[[int], str]) -> tuple[str, ...]:
     from ..model import visible
 
     size = "" if row.size is None else str(row.size)
-    fields = "; ".join(f"{visible(name)}={visible(_text(value))}" for name, value in row.fields.items())
+    fields = "; ".join(f"{visible(name)}={_cut(visible(_text(value)))}" for name, value in row.fields.items())
     stamp = "" if row.time is None else time(row.time)
     return stamp, str(row.pid), str(row.tid), str(row.cpu), visible(row.event), size, fields
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...({len(text) - _LONGEST} more)"
 
 
 def _print_table(rows: Iterable[Row], dump: Dump) -> None:

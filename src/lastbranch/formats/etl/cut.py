@@ -9,7 +9,7 @@ thread events of the trace), else its header. Events of nobody, as interrupts ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ _STAMPED = frozenset(((_LBR, 0x20), (_STACK_WALK, 0x20), (_STACK_WALK, 0x25), (_
 _THREAD_LIFE = frozenset((THREAD, type_) for type_ in (1, 2, 3, 4))
 _THREADS = ("ThreadID", "NewThreadID", "OldThreadID", "IssuingThreadID")
 _KERNEL = frozenset((0, 4))
+_EVENT_HEADERS = (18, 19)
 
 Ints = NDArray[np.int64]
 
@@ -62,26 +63,28 @@ _OTHER, _MANIFEST = Kind(), Kind(state=True)
 
 def kinds_of(block: EventBlock) -> tuple[Ints, list[Kind]]:
     """The kind of each event: rows of the list."""
-    own = (block.is_kernel, block.header == 18, block.header == 19)
-    manifest = own[1] | own[2]
-    low = np.where(own[0], block.hook, block.opcode).astype(np.uint64) | block.version.astype(np.uint64) << np.uint64(
-        16
-    )
-    low |= block.pointer_size.astype(np.uint64) << np.uint64(24) | own[0].astype(np.uint64) << np.uint64(32)
-    low[manifest] = (block.id[manifest] == MANIFEST_ID).astype(np.uint64) | np.uint64(1 << 33)
-    guid = np.where((own[0] | manifest)[:, None], np.uint64(0), block.provider)
-    keys = np.column_stack([guid, low])
-    _, first, which = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    kernel, manifest = block.is_kernel, np.isin(block.header, _EVENT_HEADERS)
+    shape = block.version.astype(np.int64) << 16 | block.pointer_size.astype(np.int64) << 24
+    code = np.where(kernel, block.hook | shape, 0)
+    code[manifest] = (1 << 32) + (block.id[manifest] == MANIFEST_ID)
+    rest = np.flatnonzero(~(kernel | manifest))
+    if len(rest):  # by GUID, which is slow; there are few
+        low = (block.opcode[rest] | shape[rest]).astype(np.uint64)
+        keys = np.column_stack([block.provider[rest], low])
+        _, number = np.unique(keys, axis=0, return_inverse=True)
+        code[rest] = (2 << 32) + number.reshape(-1)
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
     kinds = []
     for event in events_of(block.take(first)):
         key = kernel_key(event)
         if key is not None:
             kinds.append(_kind(key, event.version, event.pointer_size))
         else:
-            kinds.append(_MANIFEST if event.header in (18, 19) and event.id == MANIFEST_ID else _OTHER)
-    return which.reshape(-1).astype(np.int64), kinds
+            kinds.append(_MANIFEST if event.header in _EVENT_HEADERS and event.id == MANIFEST_ID else _OTHER)
+    return which, kinds
 
 
+@lru_cache(maxsize=1024)
 def _kind(key: Key, version: int, pointer: int) -> Kind:
     known = kernel_layout(key, version)
     places = {} if known is None else known.offsets(pointer)
@@ -163,7 +166,7 @@ class Cut:
     def rows(self, block: EventBlock) -> NDArray[np.bool_]:
         """Which events of ``block`` to keep."""
         which, kinds = kinds_of(block)
-        state = np.array([kind.state for kind in kinds])[which]
+        state = np.array([kind.state for kind in kinds], bool)[which]
         time = event_times(block, which, kinds)
         inside = np.ones(len(block), bool)
         if self.first is not None:

@@ -32,8 +32,9 @@ _IDLE = {0: 0}
 
 _KEEP = object()
 _SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the thread
-    **dict.fromkeys([(PROCESS, type_) for type_ in (1, 2, 3, 4, 10, 11, 32, 33, 39)], (_PID, None)),
-    **dict.fromkeys([(IMAGE, type_) for type_ in (2, 3, 4, 10)], (_PID, None)),
+    **dict.fromkeys([(PROCESS, type_) for type_ in (1, 2, 3, 4, 11, 32, 33, 39)], (_PID, None)),
+    **dict.fromkeys([(IMAGE, type_) for type_ in (2, 3, 4)], (_PID, None)),
+    **dict.fromkeys([(PROCESS, 10), (IMAGE, 10)], (_PID, _KEEP)),  # an image is loaded by a thread of the process
     **dict.fromkeys([(THREAD, type_) for type_ in (1, 2, 3, 4, 72)], (_PID, "ThreadID")),
     (SYS_CONFIG, 15): (_PID, _KEEP),  # a service and the process it runs in
 }

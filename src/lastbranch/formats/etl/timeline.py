@@ -6,7 +6,7 @@ wall times of their headers. The log's clock is that of the session that began f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -86,12 +86,20 @@ class Timeline:
             if block is not None:
                 yield block
 
-    def runs(self) -> Iterator[Run]:
-        """What stands in the other buffers, in time order; memory is bounded by a buffer for each processor."""
+    def runs(self, select: Callable[[EventBlock], EventBlock]) -> Iterator[Run]:
+        """What stands in the other buffers, as far as ``select`` leaves it of each of them, in time order.
+
+        Memory is bounded by a buffer for each processor.
+        """
         rows = np.flatnonzero(self._index.buffers.type != BUFFER_TYPE.HEADER)
         index = Index(self._index.buffers.take(rows), self._index.segment[rows])
         shared = any(header.mode & LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING for header in self.headers)
-        return in_order(index, lambda row: self._load(int(rows[row])), overlap=shared)
+
+        def load(row: int) -> EventBlock | None:
+            block = self._load(int(rows[row]))
+            return None if block is None else select(block)
+
+        return in_order(index, load, overlap=shared)
 
     def _load(self, row: int) -> EventBlock | None:
         number, segment = self._segments[int(self._index.segment[row])]

@@ -82,12 +82,16 @@ def convert(
         done.events += len(rest)
         done.kept += len(rest)
     done.header = _header(line, compress, sum(map(len, events)))
+
+    def wanted(block: EventBlock) -> EventBlock:
+        done.events += len(block)
+        return block.take(np.flatnonzero(cut.rows(block))) if cut else block
+
     file = TraceFile(path, done.header, events)
     try:
         packer, seen = Packer(file), set[tuple[int, int]]()
-        for run in line.runs():
-            done.events += len(run.row)
-            done.kept += _append(packer, run, cut, seen)
+        for run in line.runs(wanted):
+            done.kept += _append(packer, run, seen)
         packer.flush()
     except BaseException:
         file.discard()
@@ -132,19 +136,14 @@ def _pointer_size(headers: Sequence[LogHeader]) -> int:
     return max((h.pointer_size for h in headers if h.pointer_size in (4, 8)), default=8)
 
 
-def _append(packer: Packer, run: Run, cut: Cut, seen: set[tuple[int, int]]) -> int:
-    """Give the events of ``run`` that ``cut`` keeps to ``packer``; their number."""
+def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
+    """Give the events of ``run`` to ``packer``; their number."""
     parts, starts, lengths, places, cpus, times = [], [], [], [], [], []
     base = 0
     for number, block in enumerate(run.blocks):
         where = np.flatnonzero(run.owner == number)
         mine = block.take(run.row[where])
         _mark_losses(packer, mine, seen)
-        if cut:
-            keep = np.flatnonzero(cut.rows(mine))
-            mine, where = mine.take(keep), where[keep]
-        if not len(where):
-            continue
         words, start, length = _carried(mine)
         parts.append(words)
         starts.append(start + base)
@@ -153,8 +152,6 @@ def _append(packer: Packer, run: Run, cut: Cut, seen: set[tuple[int, int]]) -> i
         cpus.append(mine.cpu)
         times.append(mine.time)
         base += len(words)
-    if not parts:
-        return 0
     order = np.argsort(np.concatenate(places))
     words, start, length = np.concatenate(parts), np.concatenate(starts)[order], np.concatenate(lengths)[order]
     cpu, time = np.concatenate(cpus)[order], np.concatenate(times)[order]
