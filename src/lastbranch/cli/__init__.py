@@ -14,7 +14,7 @@ from ..errors import LastbranchError
 
 __all__ = ["VERBS", "main"]
 
-VERBS = ("info", "report", "branches", "export", "dump", "check", "verify")
+VERBS = ("info", "report", "branches", "export", "convert", "dump", "check", "verify")
 
 _UNREADABLE = 3
 _INTERRUPTED = 130

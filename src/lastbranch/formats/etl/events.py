@@ -22,7 +22,7 @@ from .merge import Index, Run, in_order
 from .providers import hook_provider
 from .windows import BufferReader, Segment
 
-__all__ = ["EventType", "TraceLog", "count_events"]
+__all__ = ["EventType", "TraceLog", "count_events", "to_log"]
 
 _NS = 1_000_000_000
 
@@ -159,7 +159,7 @@ class TraceLog:
 
     def _rules(self, segment: Segment) -> Rules:
         own = segment.header.pointer_size
-        return Rules(self._damage, own if own in (4, 8) else 8, self._override, _to_log(self.header, segment.header))
+        return Rules(self._damage, own if own in (4, 8) else 8, self._override, to_log(self.header, segment.header))
 
 
 def _run_events(run: Run) -> Iterator[Event]:
@@ -173,7 +173,7 @@ def _run_events(run: Run) -> Iterator[Event]:
         yield from made
 
 
-def _to_log(log: LogHeader, own: LogHeader) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
+def to_log(log: LogHeader, own: LogHeader) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
     """From the ticks of an appended session to those of the log, by the wall times of both headers.
 
     System time needs none, and neither does one performance counter over one uptime of the machine, whose ticks are

@@ -15,7 +15,7 @@ from ...errors import Damage, FormatError
 from ...model import Source
 from .buffers import Buffers, DamageLog
 from .columns import EventBlock, Rules
-from .events import _to_log
+from .events import to_log
 from .header import LogHeader
 from .layout import BUFFER_TYPE, LOG_FILE_MODE
 from .merge import Index, Run, in_order
@@ -109,4 +109,4 @@ class Timeline:
     def _block(self, number: int, window: Window) -> EventBlock:
         own = window.segment.header
         pointer = own.pointer_size if own.pointer_size in (4, 8) else 8
-        return EventBlock.of(window, Rules(self._damage[number], pointer, to_log=_to_log(self.log, own)))
+        return EventBlock.of(window, Rules(self._damage[number], pointer, to_log=to_log(self.log, own)))
