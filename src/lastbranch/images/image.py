@@ -140,7 +140,11 @@ class Image:
             found = next((segment for segment in code if segment.maps(file_offset)), None)
         if found is None:
             found = next((segment for segment in self.segments if segment.holds(file_offset)), None)
-        return None if found is None else file_offset - found.offset + found.vaddr
+        if found is None:
+            return None
+        # The page around a segment can begin before address 0 in a file that lies.
+        address = file_offset - found.offset + found.vaddr
+        return address if 0 <= address < 1 << self.bits else None
 
 
 def same_build_id(a: bytes, b: bytes) -> bool:

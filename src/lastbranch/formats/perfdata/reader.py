@@ -15,7 +15,7 @@ from .blocks import walk_blocks
 from .chain import Block, halves
 from .header import read_header, read_magic
 from .layout import PIPE_HEADER_SIZE, RECORDS, SAMPLE
-from .records import handle
+from .records import HANDLERS, handle
 from .sample import SampleLayout
 from .state import State
 
@@ -25,6 +25,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
 _SAMPLE = 9
+_HANDLED = np.array(sorted(HANDLERS))
 _BATCH_WORDS = 3 * MAX_ENTRIES
 _CLOCK_NAMES = {
     0: "CLOCK_REALTIME",
@@ -85,9 +86,13 @@ class _Reader:
         for block in walk_blocks(self.source, *self.data, self.big_endian, profile.damage):
             is_sample = block.types == _SAMPLE
             beside = block.at[~is_sample]
-            columns = (block.types[~is_sample], block.misc(beside), beside, block.sizes(beside))
+            kinds = block.types[~is_sample]
+            for kind, number in zip(*(c.tolist() for c in np.unique(kinds, return_counts=True)), strict=True):
+                counts[kind] = counts.get(kind, 0) + number
+            handled = np.isin(kinds, _HANDLED)
+            beside, kinds = beside[handled], kinds[handled]
+            columns = (kinds, block.misc(beside), beside, block.sizes(beside))
             for kind, misc, at, size in zip(*(c.tolist() for c in columns), strict=True):
-                counts[kind] = counts.get(kind, 0) + 1
                 handle(state, kind, misc, block.body(at, size), block.base + at * 8)
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())

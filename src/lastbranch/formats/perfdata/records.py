@@ -21,6 +21,7 @@ from .state import State, trim
 __all__ = ["HANDLERS", "Record", "handle"]
 
 _LAST = (1 << 64) - 1
+_MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory with that
 
 
 @dataclass(slots=True)
@@ -64,7 +65,12 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> No
     except (struct.error, ValueError, IndexError, FormatError) as error:
         if isinstance(error, FormatError):
             error = ValueError(error.reason)
-        state.profile.damage.append(Damage(f"record cannot be read: {error}", position, "type", kind, len(body) + 8))
+        damage = Damage(f"record cannot be read: {error}", position, "type", kind, len(body) + 8)
+        if len(state.profile.damage) < _MOST_NAMED:
+            state.profile.damage.append(damage)
+        else:
+            lost = state.profile.lost
+            lost["damaged records not listed"] = lost.get("damaged records not listed", 0) + 1
 
 
 def _sample_id(state: State, body: bytes, position: int) -> tuple[int, int]:
