@@ -334,7 +334,7 @@ def test_help_of_every_verb(verb: str, run: Run) -> None:
     ran = run(verb, "--help")
     assert ran.code == 0
     assert "FILE" in ran.out or "IN.etl" in ran.out
-    assert "--symfs" in ran.out
+    assert "--symfs" in ran.out or verb == "convert"  # that one needs no binaries
     assert len(ran.out.split("Options:")[0].split()) > 10, "says what it does"
     assert run(verb, "-h").out == ran.out
 
