@@ -168,14 +168,14 @@ class _StackCounter:
             return
         scope, depth = self._binder.scopes(batch), np.diff(offsets)
         source, target, flags = batch["branch_from"], batch["branch_to"], batch["branch_flags"]
-        tag = flags & np.uint64(3)
         values = _values(flags) if self._details else []
         compact = self._compactor.compact(scope, depth, source, target)
         if compact is not None:
-            self._branches.add(compact[0], compact[1], tag=tag, values=values)
+            self._branches.add(compact[0], compact[1], flags=flags, values=values)
         else:
             each = np.repeat(scope, depth)
-            self._branches.add_as_is(each, source, target, tag.astype(np.uint8), values)
+            tag = (flags & np.uint64(3)).astype(np.uint8)
+            self._branches.add_as_is(each, source, target, tag, values)
         if self._ranges is None:
             return
         # Between neighbours of one stack; entry i + 1 is the older one. None leads into the next stack.

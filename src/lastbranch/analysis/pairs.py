@@ -21,14 +21,16 @@ from ..model import Array
 
 __all__ = ["Compactor", "PairCounter", "RawPairs", "group"]
 
-_REGIONS = 128
+_REGIONS = 127  # so that no pair has a key of all ones
 _SCOPES = 16
 _LOW = np.uint64(0xFFFFFF)
 _SHIFT = np.uint64(24)
 _CHUNK = 1 << 20
 _MERGE_ROWS = 1 << 19
 _ADDRESS_BITS = np.uint64(31)
-_TAG_BITS = np.uint64(2)
+_VALUE = np.uint64((1 << 31) - 1)
+_CANONICAL = 1 << 47
+_TAG_SHIFT = np.uint64(62)
 _INVALID = np.uint64(0xFFFFFFFFFFFFFFFF)  # no pair has this key
 
 RawPairs = tuple[Array, Array, Array, Array, list[Array]]
@@ -71,31 +73,32 @@ class Compactor:
     def compact(
         self, scope: NDArray[np.int64], depth: NDArray[np.int64], *addresses: NDArray[np.uint64]
     ) -> list[NDArray[np.uint64]] | None:
-        """Compacted values for ragged ``addresses`` (``depth[i]`` of each belong to ``scope[i]``); ``None``: cannot be.
-
-        They have 31 bits, above the two that a key has for its tag.
-        """
-        if not all(_canonical(a) for a in addresses):
+        """31-bit values for ragged ``addresses`` (``depth[i]`` of each belong to ``scope[i]``); ``None``: cannot be."""
+        lowest = [int(a.view(np.int64).min(initial=0)) for a in addresses]
+        highest = max(int(a.view(np.int64).max(initial=0)) for a in addresses)
+        if min(lowest) < -_CANONICAL or highest >= _CANONICAL:
             return None
         distinct, where = np.unique(scope, return_inverse=True)
         for _ in range(2):
             if len(self._scopes.keys() | set(distinct.tolist())) <= _SCOPES:
-                rank = (
-                    np.array([self._scopes.setdefault(s, len(self._scopes)) for s in distinct.tolist()], np.int64) << 24
-                )
-                shift = rank[0] if len(rank) == 1 else np.repeat(rank[where], depth)
-                done = [self._compact(a, shift) for a in addresses]
+                ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in distinct.tolist()]
+                shift = _for_entries(np.array(ranks, np.int64) << 24, where, depth)
+                done = [self._compact(a, shift, low < 0) for a, low in zip(addresses, lowest, strict=True)]
                 if all(d is not None for d in done):
                     return [d for d in done if d is not None]
             self.restart()
         return None
 
-    def _compact(self, address: NDArray[np.uint64], shift: Array) -> NDArray[np.uint64] | None:
+    def _compact(self, address: NDArray[np.uint64], shift: Array, signed: bool) -> NDArray[np.uint64] | None:
         index = address >> _SHIFT
-        if len(address) and int(address.view(np.int64).min()) < 0:  # kernel addresses: drop the sign
+        if signed:  # kernel addresses
             index &= _LOW
         place = index.view(np.int64)
-        place += shift
+        if shift.ndim:  # one for each sample, or for each entry
+            by_shift = place.reshape(len(shift), -1)
+            by_shift += shift[:, None]
+        else:
+            place += shift
         number = self._table.take(place)
         if not number.all():
             if not self._number(np.unique(place[number == 0])):
@@ -103,7 +106,6 @@ class Compactor:
             number = self._table.take(place)
         out = self._distance.take(number, out=index, mode="clip")
         out += address
-        out <<= _TAG_BITS
         return out
 
     def _number(self, index: NDArray[np.int64]) -> bool:
@@ -137,9 +139,12 @@ class Compactor:
         return self._scope_of[number], self._base_of[number] | (value & _LOW)
 
 
-def _canonical(address: NDArray[np.uint64]) -> bool:
-    signed = address.view(np.int64)
-    return not len(signed) or (int(signed.min()) >= -(1 << 47) and int(signed.max()) < 1 << 47)
+def _for_entries(rank: Array, where: Array, depth: Array) -> Array:
+    """Ranks of scopes for entries: one for all, one a sample where all stacks are equally deep, else one an entry."""
+    if len(rank) == 1:
+        return np.asarray(rank[0])
+    ranks: Array = rank[where.reshape(-1)]
+    return ranks if int(depth.min()) == int(depth.max()) else np.repeat(ranks, depth)
 
 
 class PairCounter:
@@ -163,11 +168,14 @@ class PairCounter:
         a: NDArray[np.uint64],
         b: NDArray[np.uint64],
         *,
-        tag: NDArray[np.uint64] | None = None,
+        flags: NDArray[np.uint64] | None = None,
         values: Sequence[Array] = (),
         leave_out: Array | None = None,
     ) -> None:
-        """Count compacted pairs (at most `MAX_ENTRIES`) but those that ``leave_out``, a mask or indices, names."""
+        """Count compacted pairs (at most `MAX_ENTRIES`) but those that ``leave_out``, a mask or indices, names.
+
+        The two low bits of ``flags`` are the tag.
+        """
         n = len(a)
         if self._filled + n > _CHUNK:
             self._flush()
@@ -176,8 +184,8 @@ class PairCounter:
         keys = self._keys[into]
         np.left_shift(a, _ADDRESS_BITS, out=keys)
         keys |= b
-        if tag is not None:
-            keys |= tag
+        if flags is not None:
+            keys |= flags << _TAG_SHIFT
         if leave_out is not None:
             keys[leave_out] = _INVALID
         for buffer, value in zip(self._values, values, strict=True):
@@ -233,10 +241,9 @@ class PairCounter:
     def _hand_over(self) -> None:
         ((keys, columns),) = self._parts
         self._parts, self._rows = [], 0
-        tag = (keys & np.uint64(3)).astype(np.uint8)
-        keys = keys >> _TAG_BITS
-        scope, b = self._compactor.expand(keys & np.uint64(0x7FFFFFFF))
-        _, a = self._compactor.expand(keys >> _ADDRESS_BITS)
+        tag = (keys >> _TAG_SHIFT).astype(np.uint8)
+        scope, b = self._compactor.expand(keys & _VALUE)
+        _, a = self._compactor.expand((keys >> _ADDRESS_BITS) & _VALUE)
         self._sink((scope, a, b, tag, columns))
 
 

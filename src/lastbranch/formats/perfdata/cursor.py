@@ -57,6 +57,9 @@ class Cursor:
         offsets = np.zeros(len(length) + 1, np.int64)
         np.cumsum(length, out=offsets[1:])
         self.offsets[group], self.lengths[group] = offsets, length
+        deepest = int(length.max(initial=0))
+        if int(length.min(initial=deepest)) == deepest:
+            return (self.cursor[:, None] + np.arange(0, deepest * step, step)).reshape(-1)
         index = np.repeat(self.cursor - offsets[:-1] * step, length)
         index += np.arange(0, int(offsets[-1]) * step, step)
         return index
