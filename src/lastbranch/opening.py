@@ -15,24 +15,36 @@ from typing import IO
 
 from .bind import binder_of
 from .errors import FormatError, LastbranchError
-from .formats.etl import is_etl
-from .formats.etl.profile import read_etl
-from .formats.perfdata import is_perfdata, read_perfdata
 from .images import Image, SegmentFlags, read_image, same_build_id
 from .model import Module, ModuleKind, Profile, Segment, Source, read_at
 
-__all__ = ["FileSource", "open_profile", "open_source"]
+__all__ = ["FileSource", "open_profile", "open_source", "read_profile"]
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
+Reader = Callable[[Source, Progress | None], Profile]
+
 _SPOOL_CHUNK = 1 << 20
 
-_READERS: tuple[tuple[Callable[[bytes], bool], Callable[[Source, Progress | None], Profile]], ...] = (
-    (is_perfdata, read_perfdata),
-    (is_etl, read_etl),
-)
-"""Each format: whether a file that starts so is one, and its reader."""
+_READ_FIRST = 128
+
+
+def _perfdata(start: bytes) -> Reader | None:
+    from .formats.perfdata import is_perfdata, read_perfdata
+
+    return read_perfdata if is_perfdata(start) else None
+
+
+def _etl(start: bytes) -> Reader | None:
+    from .formats.etl import is_etl
+    from .formats.etl.profile import read_etl
+
+    return read_etl if is_etl(start) else None
+
+
+_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_perfdata, _etl)
+"""For each format, its reader if a file that starts so is one. What is not needed is not imported."""
 
 
 def open_profile(
@@ -47,24 +59,28 @@ def open_profile(
     that can be read is in ``profile.damage``.
     """
     source = open_source(os.fspath(path))
-    start = read_at(source, 0, 128)
-    for recognises, read in _READERS:
-        if recognises(start):
-            profile = read(source, progress)
-            break
-    else:
-        raise FormatError(
-            "not a capture that lastbranch reads" if start else "file is empty",
-            file=source.name,
-            offset=0,
-            field="magic",
-            value=start[:8] or None,
-            hint="it reads perf.data, as `perf record -b` writes it, and Windows .etl files",
-        )
+    profile = read_profile(source, progress)
     _attach_binaries(profile, symfs)
     binder = binder_of(profile)
     profile.processes, profile.threads = binder.processes, binder.threads
     return profile
+
+
+def read_profile(source: Source, progress: Progress | None = None) -> Profile:
+    """The profile in ``source``, its modules without binaries yet. Raises `FormatError` for an unknown format."""
+    start = read_at(source, 0, _READ_FIRST)
+    for reader_of in _READERS:
+        read = reader_of(start)
+        if read is not None:
+            return read(source, progress)
+    raise FormatError(
+        "not a capture that lastbranch reads" if start else "file is empty",
+        file=source.name,
+        offset=0,
+        field="magic",
+        value=start[:8] or None,
+        hint="it reads perf.data, as `perf record -b` writes it, and Windows .etl files",
+    )
 
 
 def open_source(path: str) -> FileSource:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..bind import binder_of
-from ..errors import Damage, FormatError
-from ..formats.etl import TraceLog, is_etl
+from ..formats.etl import TraceLog
 from ..lbr import no_ranges_because
-from ..model import ModuleKind, Profile, Source, read_at
-from ..opening import _READERS, open_source
+from ..model import ModuleKind, Profile
+from ..opening import open_source, read_profile
 from .check_etl import check_log
 from .findings import Finding, Severity, finding
 
@@ -39,34 +38,19 @@ def check(path: str) -> list[Finding]:
     Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
     """
     source = open_source(path)
-    start = read_at(source, 0, 128)
-    profile = _profile(source, start)
+    profile = read_profile(source)
     found: list[Finding] = []
-    damage: list[Damage] = []
-    if is_etl(start):
+    damage = profile.damage
+    if profile.format == "etl":
         log = TraceLog(source)
         found += check_log(log)
         damage = log.damage
-        if profile is not None:
-            found += _outside(_hits(profile))
-    elif profile is not None:
-        found += check_profile(profile)
-        damage = profile.damage
+        found += _outside(_hits(profile))
     else:
-        raise FormatError(
-            "not a capture that lastbranch reads" if start else "file is empty",
-            file=source.name, offset=0, hint="it reads perf.data and .etl files",
-        )  # fmt: skip
+        found += check_profile(profile)
     if damage:
         found.append(finding("damage", _some([str(d) for d in damage], "; ")))
     return sorted(found, key=lambda f: list(Severity).index(f.severity))
-
-
-def _profile(source: Source, start: bytes) -> Profile | None:
-    for recognises, read in _READERS:
-        if recognises(start):
-            return read(source, None)
-    return None
 
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
