@@ -78,7 +78,8 @@ class Compactor:
         highest = max(int(a.view(np.int64).max(initial=0)) for a in addresses)
         if min(lowest) < -_CANONICAL or highest >= _CANONICAL:
             return None
-        distinct, where = np.unique(scope, return_inverse=True)
+        distinct = np.unique(scope)
+        where = np.searchsorted(distinct, scope)
         for _ in range(2):
             if len(self._scopes.keys() | set(distinct.tolist())) <= _SCOPES:
                 ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in distinct.tolist()]
@@ -143,7 +144,7 @@ def _for_entries(rank: Array, where: Array, depth: Array) -> Array:
     """Ranks of scopes for entries: one for all, one a sample where all stacks are equally deep, else one an entry."""
     if len(rank) == 1:
         return np.asarray(rank[0])
-    ranks: Array = rank[where.reshape(-1)]
+    ranks: Array = rank[where]
     return ranks if int(depth.min()) == int(depth.max()) else np.repeat(ranks, depth)
 
 

@@ -45,6 +45,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line; expected failures become a message and an exit code here, and nowhere else."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads for matrices would only spin beside ours
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
             stream.reconfigure(errors="backslashreplace")
