@@ -1,6 +1,6 @@
 """What a capture says: profile, tables, streams of sample batches. Imports nothing else of the package but errors."""
 
-from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate
+from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate, cuts
 from .clock import Clock
 from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
 from .filter import SampleFilter
@@ -46,6 +46,7 @@ __all__ = [
     "by_time",
     "column",
     "concatenate",
+    "cuts",
     "merge",
     "read_at",
     "visible",

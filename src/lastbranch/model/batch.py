@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .columns import BRANCH, FRAME, REQUIRED, column
 
-__all__ = ["MAX_ENTRIES", "MAX_SAMPLES", "Array", "SampleBatch", "concatenate"]
+__all__ = ["MAX_ENTRIES", "MAX_SAMPLES", "Array", "SampleBatch", "concatenate", "cuts"]
 
 Array = NDArray[Any]
 
@@ -133,6 +133,20 @@ class SampleBatch:
                 old = self.offsets[group]
                 columns[name] = values[old[lo] : old[hi]]
         return SampleBatch(columns, offsets)
+
+
+def cuts(ends: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
+    """Runs ``(first, past)`` of at most `MAX_SAMPLES` samples whose sizes add up to ``limit``, or of one larger sample.
+
+    ``ends`` int64: running sum of the samples' sizes, in any unit.
+    """
+    lo = 0
+    while lo < len(ends):
+        before = int(ends[lo - 1]) if lo else 0
+        hi = int(np.searchsorted(ends, before + limit, side="right"))
+        hi = max(lo + 1, min(hi, lo + MAX_SAMPLES))
+        yield lo, hi
+        lo = hi
 
 
 def concatenate(batches: list[SampleBatch]) -> SampleBatch:

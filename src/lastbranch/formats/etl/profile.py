@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...model import MAX_ENTRIES, MAX_SAMPLES, Profile, SampleBatch, SampleStream, Source
+from ...model import MAX_ENTRIES, Profile, SampleBatch, SampleStream, Source, cuts
 from ...model import Event as ProfileEvent
 from .columns import EventBlock
 from .decode import Decoder
@@ -173,16 +173,5 @@ class _Reader:
             watermark = int(later[block_number])
             block_number += 1
             times = np.minimum.accumulate(np.append(batch.time, watermark)[::-1])[::-1]
-            for lo, hi in _cuts(batch):
+            for lo, hi in cuts(np.cumsum(batch.depth), MAX_ENTRIES):
                 yield batch.slice(lo, hi), int(times[hi])
-
-
-def _cuts(batch: SampleBatch) -> Iterator[tuple[int, int]]:
-    ends = np.cumsum(batch.depth)
-    lo = 0
-    while lo < len(batch):
-        before = int(ends[lo - 1]) if lo else 0
-        hi = int(np.searchsorted(ends, before + MAX_ENTRIES, side="right"))
-        hi = max(lo + 1, min(hi, lo + MAX_SAMPLES))
-        yield lo, hi
-        lo = hi

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
-from ...model import MAX_ENTRIES, MAX_SAMPLES, Clock, Profile, SampleBatch, SampleStream, Source
+from ...model import MAX_ENTRIES, Clock, Profile, SampleBatch, SampleStream, Source, cuts
 from .attr import event_of
 from .blocks import walk_blocks
 from .chain import Block, halves
@@ -249,20 +249,8 @@ class _Reader:
                     continue
                 watermark = int(later[blocks])
                 blocks += 1
-                for lo, hi in _cuts(block, part):
+                for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
                     batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
                     # Samples of the same block that come later are no later than the watermark promises.
                     rest = int(self._times(block, layout, part[hi:]).min(initial=watermark))
                     yield batch, rest
-
-
-def _cuts(block: Block, at: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Runs of samples that keep a batch under `MAX_SAMPLES` and its entries under `MAX_ENTRIES`."""
-    words = np.cumsum(block.sizes(at) >> 3)
-    lo = 0
-    while lo < len(at):
-        before = int(words[lo - 1]) if lo else 0
-        hi = int(np.searchsorted(words, before + _BATCH_WORDS, side="right"))
-        hi = max(lo + 1, min(hi, lo + MAX_SAMPLES))
-        yield lo, hi
-        lo = hi
