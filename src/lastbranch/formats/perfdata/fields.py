@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...lbr import PERF_SELECT, repack_big_endian
 from ...model import BRANCH, FRAME
@@ -157,30 +158,29 @@ def _registers(which: str) -> Field:
     return Field(read, (abi_name, column))
 
 
-def _stack_user(w: Cursor) -> None:
-    """u64 size, then (size != 0) size bytes and u64 dyn_size: how much of them was copied."""
+def _sized_bytes(w: Cursor, group: str, behind: int) -> NDArray[np.int64]:
+    """u64 size and so many bytes, padded to words, as ragged column ``group``, with ``behind`` words after."""
     size = w.word()
-    room = np.maximum(w.end - w.cursor - 2, 0).astype(np.uint64) * np.uint64(8)
+    room = np.maximum(w.end - w.cursor - 1 - behind, 0).astype(np.uint64) * np.uint64(8)
     w.bad |= (size > room) | (w.cursor >= w.end)
     length = np.where(w.bad, 0, size.astype(np.int64))
     start = (w.cursor + 1) * 8
     w.skip(1 + ((length + 7) >> 3))
-    if w.wants("user_stack"):
-        w.take_bytes("user_stack", start, length)
+    if w.wants(group):
+        w.take_bytes(group, start, length)
+    return length
+
+
+def _stack_user(w: Cursor) -> None:
+    """u64 size, then (size != 0) size bytes and u64 dyn_size: how much of them was copied."""
+    length = _sized_bytes(w, "user_stack", behind=1)
     if w.wants("user_stack_size"):
         w.columns["user_stack_size"] = np.where(length > 0, w.word(), np.uint64(0))
     w.skip((length > 0).astype(np.int64))
 
 
 def _aux(w: Cursor) -> None:
-    size = w.word()
-    room = np.maximum(w.end - w.cursor - 1, 0).astype(np.uint64) * np.uint64(8)
-    w.bad |= (size > room) | (w.cursor >= w.end)
-    length = np.where(w.bad, 0, size.astype(np.int64))
-    start = (w.cursor + 1) * 8
-    w.skip(1 + ((length + 7) >> 3))
-    if w.wants("aux"):
-        w.take_bytes("aux", start, length)
+    _sized_bytes(w, "aux", behind=0)
 
 
 def _branch_columns(form: Form) -> list[str]:
