@@ -1,0 +1,1 @@
+"""Recording: the software branch record and perf events."""

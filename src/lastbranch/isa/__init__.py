@@ -1,0 +1,1 @@
+"""Instructions: class, length and direct target, behind one interface."""
