@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -11,7 +12,8 @@ from ..bind import Binder, binder_of
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter
-from .pairs import Compactor, PairCounter, RawPairs, group
+from .compact import Compactor
+from .pairs import PairCounter, RawPairs, group
 from .select import any_end_in, kept
 
 __all__ = ["BRANCH_VALUES", "Bound", "Counted", "count_stacks", "why_no_ranges", "why_no_stacks"]
@@ -155,9 +157,10 @@ class _StackCounter:
         names = tuple(BRANCH_VALUES) if details else ()
         self._branch_table = _Table(binder, names)
         self._range_table = _Table(binder) if ranges else None
-        self._compactor = Compactor()
-        self._branches = PairCounter(self._compactor, self._branch_table.add, [BRANCH_VALUES[n] for n in names])
-        self._ranges = PairCounter(self._compactor, self._range_table.add) if self._range_table else None
+        self._compactor, thread = Compactor(), ThreadPoolExecutor(1, "lastbranch-sort")
+        ops = [BRANCH_VALUES[n] for n in names]
+        self._branches = PairCounter(self._compactor, thread, self._branch_table.add, ops)
+        self._ranges = PairCounter(self._compactor, thread, self._range_table.add) if self._range_table else None
         self._samples = self._entries = self._broken = 0
 
     def add(self, batch: SampleBatch) -> None:

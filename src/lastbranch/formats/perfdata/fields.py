@@ -76,10 +76,7 @@ def _read_values(w: Cursor) -> None:
     length = np.where(w.bad, 0, length)
     if w.wants("read_value", *parts):
         w.cursor, after = start, w.cursor
-        index = w.ragged("read", length, per_value)
-        for i, name in enumerate(["read_value", *parts]):
-            if w.wants(name):
-                w.columns[name] = w.words.take(index + i)
+        w.ragged("read", length, ("read_value", *parts), per_value)
         w.cursor = after
 
 
@@ -92,8 +89,7 @@ def _read_columns(form: Form) -> list[str]:
 
 def _callchain(w: Cursor) -> None:
     length = w.count()
-    if w.wants("frame"):
-        w.columns["frame"] = w.words.take(w.ragged(FRAME, length))
+    w.ragged(FRAME, length, ("frame",))
     w.skip(length)
 
 
@@ -122,20 +118,12 @@ def _branch_stack(w: Cursor) -> None:
         w.cursor = np.where(bad, w.end, w.cursor + 2)
     else:
         length = w.count(4 if counters else 3)
-    wanted = [n for n in ("branch_from", "branch_to", "branch_flags") if w.wants(n)]
-    w.lengths[BRANCH] = length
-    if wanted:
-        index = w.ragged(BRANCH, length, 3)
-        for name in ("branch_from", "branch_to", "branch_flags"):
-            if name in wanted:
-                w.columns[name] = w.words.take(index)
-            index += 1
-        if w.block.big_endian and "branch_flags" in wanted:
-            w.columns["branch_flags"] = repack_big_endian(w.columns["branch_flags"])
+    w.ragged(BRANCH, length, ("branch_from", "branch_to", "branch_flags"), 3)
+    if w.block.big_endian and "branch_flags" in w.columns:
+        w.columns["branch_flags"] = repack_big_endian(w.columns["branch_flags"])
     w.skip(length * 3)
     if counters:
-        if w.wants("branch_counters"):
-            w.columns["branch_counters"] = w.words.take(w.ragged(BRANCH, length))
+        w.ragged(BRANCH, length, ("branch_counters",))
         w.skip(length)
 
 
@@ -152,7 +140,7 @@ def _registers(which: str) -> Field:
         w.skip(length)
         if w.wants(column):
             w.cursor, after = start, w.cursor
-            w.columns[column] = w.words.take(w.ragged(group, np.where(w.bad, 0, length)))
+            w.ragged(group, np.where(w.bad, 0, length), (column,))
             w.cursor = after
 
     return Field(read, (abi_name, column))
