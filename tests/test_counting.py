@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import lastbranch
 from lastbranch.analysis import count_stacks, pairs
+from lastbranch.analysis.compact import FewRegions
+from lastbranch.analysis.many_regions import ManyRegions
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT, branch_type, type_name
 from lastbranch.model import (
@@ -113,16 +115,27 @@ def oracle(samples: list[Sample]) -> tuple[Counter[tuple[int, int]], Counter[tup
     return branches, ranges, broken
 
 
+LITTLE_ROOM = {  # what a form of compacted addresses has numbers for
+    "plenty": {},
+    "few regions are too few": {(FewRegions, "REGIONS"): 2},
+    "few scopes are too few": {(FewRegions, "SCOPES"): 0},
+    "regions run out": {(FewRegions, "REGIONS"): 3, (ManyRegions, "REGIONS"): 5},
+    "slots run out": {(FewRegions, "SCOPES"): 0, (ManyRegions, "SLOTS"): 5},
+    "pairs run out": {(FewRegions, "SCOPES"): 0, (ManyRegions, "PAIRS"): 4},
+}
+
+
 @pytest.mark.parametrize("merge_rows", [1, 50, 1 << 19])
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("room", LITTLE_ROOM)
+@settings(max_examples=30, deadline=None)
 @given(samples=SAMPLES)
-def test_counts_equal_plain_python(merge_rows: int, samples: list[Sample]) -> None:
+def test_counts_equal_plain_python(merge_rows: int, room: str, samples: list[Sample]) -> None:
     """Also with so little room that everything is merged, decoded and renumbered all the time."""
-    kept, pairs._MERGE_ROWS = pairs._MERGE_ROWS, merge_rows
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "_MERGE_ROWS", merge_rows)
+        for (form, limit), value in LITTLE_ROOM[room].items():
+            patch.setattr(form, limit, value)
         counted = count_stacks(Capture(samples).profile(), ranges=True, details=True)
-    finally:
-        pairs._MERGE_ROWS = kept
     branches, ranges, broken = oracle(samples)
     found: Counter[tuple[int, int]] = Counter()
     b = counted.branches

@@ -172,13 +172,10 @@ class _StackCounter:
         scope, depth = self._binder.scopes(batch), np.diff(offsets)
         source, target, flags = batch["branch_from"], batch["branch_to"], batch["branch_flags"]
         values = _values(flags) if self._details else []
-        compact = self._compactor.compact(scope, depth, source, target)
-        if compact is not None:
-            self._branches.add(compact[0], compact[1], flags=flags, values=values)
-        else:
-            each = np.repeat(scope, depth)
+        compact = self._compactor.compact(scope, depth, (source, target))
+        if compact is None or not self._branches.add(compact[0], compact[1], flags=flags, values=values):
             tag = (flags & np.uint64(3)).astype(np.uint8)
-            self._branches.add_as_is(each, source, target, tag, values)
+            self._branches.add_as_is(np.repeat(scope, depth), source, target, tag, values)
         if self._ranges is None:
             return
         # Between neighbours of one stack; entry i + 1 is the older one. None leads into the next stack.
@@ -191,13 +188,12 @@ class _StackCounter:
             across[leave_out] = True
             self._broken += int((beside & ~across).sum())
             leave_out = beside | across
-        if compact is not None:
-            self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=leave_out)
-        else:
+        if compact is None or not self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=leave_out):
             within = np.ones(len(source) - 1, bool)
             within[leave_out] = False
             zeros = np.zeros(int(within.sum()), np.uint8)
-            self._ranges.add_as_is(each[1:][within], target[1:][within], source[:-1][within], zeros)
+            each = np.repeat(scope, depth)[1:]
+            self._ranges.add_as_is(each[within], target[1:][within], source[:-1][within], zeros)
 
     def result(self, sample_filter: SampleFilter | None) -> Counted:
         self._branches.decode()

@@ -17,15 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Array
-from .compact import ADDRESS_BITS, LOW_HALF, Compactor, low_half
+from .compact import INVALID, Compactor
 
 __all__ = ["PairCounter", "RawPairs", "group"]
 
 _CHUNK = 1 << 20
 _MERGE_ROWS = 1 << 19
-_HIGH_HALF = np.uint64(32)
-_VALUE = np.uint64((1 << ADDRESS_BITS) - 1)
-_INVALID = np.uint64(0xFFFFFFFFFFFFFFFF)  # no pair has this key
 
 RawPairs = tuple[Array, Array, Array, Array, list[Array]]
 """Distinct (scope int64, a uint64, b uint64, tag uint8), and the list of count (int64) and value columns."""
@@ -68,33 +65,27 @@ class PairCounter:
 
     def add(
         self,
-        a: NDArray[np.uint32],
-        b: NDArray[np.uint32],
+        a: Array,
+        b: Array,
         *,
         flags: NDArray[np.uint64] | None = None,
         values: Sequence[Array] = (),
         leave_out: Array | None = None,
-    ) -> None:
+    ) -> bool:
         """Count compacted pairs (at most `MAX_ENTRIES`) but those that ``leave_out``, a mask or indices, names.
 
-        The two low bits of ``flags`` are the tag.
+        The two low bits of ``flags`` are the tag. ``False``: they cannot be counted in compacted form.
         """
         n = len(a)
         if self._filled + n > _CHUNK:
             self._flush()
         into = slice(self._filled, self._filled + n)
+        if not self._compactor.keys(a, b, flags, leave_out, self._keys[into]):
+            return False
         self._filled += n
-        keys = self._keys[into]
-        high, low = keys.view(np.uint32)[1 - LOW_HALF :: 2], keys.view(np.uint32)[LOW_HALF::2]
-        low[:] = b
-        if flags is None:
-            high[:] = a
-        else:
-            np.bitwise_or(low_half(flags) << ADDRESS_BITS, a, out=high)
-        if leave_out is not None:
-            keys[leave_out] = _INVALID
         for buffer, value in zip(self._values, values, strict=True):
             buffer[into] = value
+        return True
 
     def add_as_is(self, scope: Array, a: Array, b: Array, tag: Array, values: Sequence[Array] = ()) -> None:
         """Count pairs that cannot be compacted; one element an entry."""
@@ -139,9 +130,7 @@ class PairCounter:
         keys, columns = self._distinct.take()
         if not len(keys):
             return
-        tag = (keys >> (_HIGH_HALF + np.uint64(ADDRESS_BITS))).astype(np.uint8)
-        scope, b = self._compactor.expand(keys & _VALUE)
-        _, a = self._compactor.expand((keys >> _HIGH_HALF) & _VALUE)
+        scope, a, b, tag = self._compactor.expand(keys)
         self._sink((scope, a, b, tag, columns))
 
 
@@ -191,6 +180,6 @@ def _runs(keys: Array, values: list[Array], ops: list[np.ufunc]) -> tuple[Array,
         np.not_equal(keys[1:], keys[:-1], out=new[1:])
         starts = np.flatnonzero(new)
         distinct, columns = keys[starts], [np.diff(starts, append=len(keys))]
-    if distinct[-1] == _INVALID:
+    if distinct[-1] == INVALID:
         distinct, columns = distinct[:-1], [c[:-1] for c in columns]
     return distinct, columns
