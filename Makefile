@@ -17,7 +17,7 @@ demo: $(VENV)/installed ## install, then open, report and export the capture tha
 	@$(BIN)/lastbranch export $(DEMO) --to counts 2>/dev/null | head -5
 
 test: lint ## everything CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/developer
 	$(BIN)/ruff check
