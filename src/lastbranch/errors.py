@@ -3,6 +3,7 @@
     LastbranchError
     ├── FormatError        the bytes are not what the file claims to be
     ├── NotRecordedError   the capture is fine, but does not hold what was asked for
+    ├── SelectionError     what was asked for contradicts itself or the rules of the facility
     └── UnavailableError   this machine or installation lacks what the call needs
 
 A message says what was found and where (file, offset, field, value); ``hint`` says what to do about it.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Damage", "FormatError", "LastbranchError", "NotRecordedError", "UnavailableError"]
+__all__ = ["Damage", "FormatError", "LastbranchError", "NotRecordedError", "SelectionError", "UnavailableError"]
 
 
 class LastbranchError(Exception):
@@ -53,6 +54,12 @@ class NotRecordedError(LastbranchError):
     """The capture does not hold what the question needs, for example branch stacks."""
 
     exit_code = 4
+
+
+class SelectionError(LastbranchError):
+    """A selection of branches that its notation does not allow; the message names the bits."""
+
+    exit_code = 2
 
 
 class UnavailableError(LastbranchError):

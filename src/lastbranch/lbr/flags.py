@@ -9,7 +9,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BRANCH_TYPES", "FLAG_FIELDS", "NEW_TYPES", "SPEC", "branch_type", "flag", "repack_big_endian", "type_name"]
+__all__ = [
+    "BRANCH_TYPES",
+    "FLAG_FIELDS",
+    "KIND",
+    "NEW_TYPES",
+    "SPEC",
+    "branch_type",
+    "flag",
+    "flags_of_kinds",
+    "repack_big_endian",
+    "type_name",
+]
 
 FLAG_FIELDS: dict[str, tuple[int, int]] = {
     "mispred": (0, 1),
@@ -30,6 +41,9 @@ BRANCH_TYPES = (
     "unknown", "cond", "uncond", "ind", "call", "ind_call", "ret", "syscall",
     "sysret", "cond_call", "cond_ret", "eret", "irq", "serror", "no_tx", "extended",
 )  # fmt: skip
+KIND = {name: code for code, name in enumerate(BRANCH_TYPES)}
+"""Branch type by name."""
+
 NEW_TYPES = ("fault_algn", "fault_data", "fault_inst", "arch_1", "arch_2", "arch_3", "arch_4", "arch_5")
 SPEC = ("", "spec_wrong_path", "non_spec_correct_path", "spec_correct_path")
 
@@ -49,6 +63,11 @@ def branch_type(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """uint8 branch type of each flag word: index into `BRANCH_TYPES`, or 16 + index into `NEW_TYPES`."""
     kind = flag(words, "type")
     return np.where(kind == _EXTENDED, 16 + flag(words, "new_type"), kind).astype(np.uint8)
+
+
+def flags_of_kinds(kind: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """uint64 flag words that tell the branch type (codes below 16) and nothing else, as code analysis gives it."""
+    return kind.astype(np.uint64) << np.uint64(FLAG_FIELDS["type"][0])
 
 
 def type_name(code: int) -> str:

@@ -1,0 +1,85 @@
+"""``lastbranch lbr``."""
+
+from __future__ import annotations
+
+import click
+
+from .output import print_rows
+
+_ALIASES = {
+    "u": "USER", "k": "KERNEL", "any_ret": "ANY_RETURN", "ind_jmp": "IND_JUMP", "stack": "CALL_STACK",
+    "save_type": "TYPE_SAVE", "priv": "PRIV_SAVE", "counter": "COUNTERS",
+}  # fmt: skip
+"""Words of `perf record -j` that are not the flag's name in lower case."""
+
+
+@click.group()
+def command() -> None:
+    """Last branch records themselves: what a selection of branches means in each notation (`lbr explain`)."""
+
+
+@command.command()
+@click.argument("value", metavar="[VALUE]", required=False)
+@click.option("--as", "notation", type=click.Choice(["msr", "arch", "etw", "perf"]), help="What VALUE is.")
+@click.option(
+    "--filter", "words", metavar="NAME,...", help="A selection in the words of `perf record -j`: user,any_call."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+    help="How to print.",
+)  # fmt: skip
+def explain(value: str | None, notation: str | None, words: str | None, form: str) -> int:
+    """Decode and check a selection of branches, and say it in the other notations.
+
+    VALUE, decimal or 0x hexadecimal, is one of: msr, the register MSR_LBR_SELECT; arch, IA32_LBR_CTL of the
+    architectural LBR; etw, the flags of TraceConfigureLastBranchRecord; perf, branch_sample_type of perf_event_open.
+    The bits of msr and etw suppress what they name, those of arch and perf ask for it.
+
+    The first row is what was given. Where another notation cannot say the same, its value records more, never less, and
+    the last column says what differs. --filter without a branch class means any, as with perf.
+
+    Exit code 2 if the selection is not valid; the message names the bits.
+    """
+    from ..lbr import NOTATIONS, bit_names, convert, records
+
+    number, source = _selection(value, notation, words)
+    rows = []
+    for name in sorted(NOTATIONS, key=lambda n: n != source):
+        converted, notes = convert(number, source, name)
+        bits, recorded = bit_names(converted, name), records(converted, name) if converted or name != "perf" else []
+        rows.append(
+            (name, NOTATIONS[name].title, f"{converted:#x}", _list(bits), _list(recorded), "; ".join(notes) or None)
+        )
+    print_rows(("notation", "register", "value", "bits set", "records", "not the same"), rows, form)
+    return 0
+
+
+def _list(names: list[str]) -> str:
+    return ",".join(names) or "none"
+
+
+def _selection(value: str | None, notation: str | None, words: str | None) -> tuple[int, str]:
+    if words is not None:
+        if value is not None or notation not in (None, "perf"):
+            raise click.UsageError("--filter takes the place of VALUE and --as")
+        return _of_words(words), "perf"
+    if value is None or notation is None:
+        raise click.UsageError("give VALUE with --as msr|arch|etw|perf, or --filter NAME,...")
+    try:
+        return int(value, 0), notation
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is not a number (decimal, or 0x hexadecimal)", param_hint="VALUE"
+        ) from None
+
+
+def _of_words(words: str) -> int:
+    from ..lbr import PERF_SELECT, records
+
+    known = {name.lower(): bit for name, bit in PERF_SELECT.items()} | {a: PERF_SELECT[n] for a, n in _ALIASES.items()}
+    select = 0
+    for word in words.lower().split(","):
+        if word.strip() not in known:
+            raise click.BadParameter(f"no filter {word!r}; there are: {', '.join(known)}", param_hint="--filter")
+        select |= known[word.strip()]
+    return select | PERF_SELECT["ANY"] if set(records(select, "perf")) <= {"USER", "KERNEL"} else select

@@ -1,0 +1,238 @@
+"""Selections of branches in their four notations: what each bit means, which values are valid, what equals what.
+
+MSR_LBR_SELECT and ETW's TRACE_LBR_CONFIGURATION *suppress* what a set bit names, architectural LBR's IA32_LBR_CTL and
+perf's branch_sample_type *capture* it. All go through one form here: a word that captures, with the bit positions of
+MSR_LBR_SELECT. Sources: Intel SDM 3B (MSR_LBR_SELECT, IA32_LBR_CTL), Microsoft's TraceConfigureLastBranchRecord
+page, include/uapi/linux/perf_event.h and arch/x86/events/intel/lbr.c of Linux.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import NamedTuple
+
+from ..errors import SelectionError
+from .selection import PERF_SELECT
+
+__all__ = ["NOTATIONS", "Conversion", "Notation", "bit_names", "captured", "convert", "records", "validate"]
+
+CAPTURES = (
+    "KERNEL", "USER", "JCC", "NEAR_REL_CALL", "NEAR_IND_CALL", "NEAR_RET", "NEAR_IND_JMP", "NEAR_REL_JMP",
+    "FAR_BRANCH", "CALL_STACK",
+)  # fmt: skip
+"""What the bits of a capturing word mean, from bit 0: two privilege levels, seven branch classes, the mode."""
+
+_BIT = {name: 1 << i for i, name in enumerate(CAPTURES)}
+LEVELS = _BIT["KERNEL"] | _BIT["USER"]
+CLASSES = 0x1FC
+CALL_STACK = _BIT["CALL_STACK"]
+_STACK_CLASSES = _BIT["NEAR_REL_CALL"] | _BIT["NEAR_IND_CALL"] | _BIT["NEAR_RET"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """A register or flag word. ``bits`` and ``names`` are in the order of `CAPTURES`; ``other`` has no equivalent."""
+
+    title: str
+    suppresses: bool
+    bits: tuple[int, ...]
+    names: tuple[str, ...]
+    other: dict[str, int]
+
+    def named(self) -> dict[str, int]:
+        """Every defined bit: name -> mask, from bit 0 up."""
+        both = dict(zip(self.names, (1 << b for b in self.bits), strict=True)) | self.other
+        return dict(sorted(both.items(), key=lambda item: item[1]))
+
+
+_CLASS_NAMES = CAPTURES[2:9]
+_PERF = "perf"
+NOTATIONS: dict[str, Notation] = {
+    "msr": Notation(
+        "MSR_LBR_SELECT", True, tuple(range(10)), ("CPL_EQ_0", "CPL_NEQ_0", *_CLASS_NAMES, "EN_CALLSTACK"), {}
+    ),
+    "arch": Notation(
+        "IA32_LBR_CTL", False, (1, 2, 16, 19, 20, 21, 18, 17, 22, 3),
+        ("OS", "USR", *_CLASS_NAMES[:-1], "OTHER_BRANCH", "CALL_STACK"), {"LBREn": 1},
+    ),
+    "etw": Notation(
+        "TRACE_LBR_CONFIGURATION", True, tuple(range(10)), ("KERNEL", "USER", *_CLASS_NAMES, "CALLSTACK_ENABLE"),
+        {"SAMPLED": 0x400},
+    ),
+    _PERF: Notation("branch_sample_type", False, (), (), PERF_SELECT),
+}  # fmt: skip
+"""The notations by short name. perf's flags stand for sets of classes: `PERF_CAPTURES`."""
+
+PERF_CAPTURES: dict[str, int] = {
+    "USER": _BIT["USER"],
+    "KERNEL": _BIT["KERNEL"],
+    "ANY": CLASSES,
+    "ANY_CALL": _BIT["NEAR_REL_CALL"] | _BIT["NEAR_IND_CALL"] | _BIT["FAR_BRANCH"],
+    "ANY_RETURN": _BIT["NEAR_RET"] | _BIT["FAR_BRANCH"],
+    "IND_CALL": _BIT["NEAR_IND_CALL"],
+    "COND": _BIT["JCC"],
+    "IND_JUMP": _BIT["NEAR_IND_JMP"],
+    "CALL": _BIT["NEAR_REL_CALL"],
+    "CALL_STACK": CALL_STACK | _STACK_CLASSES,
+}
+"""perf flag -> what it makes an Intel processor capture (Sandy Bridge and later)."""
+
+_PERF_CLASSES = [name for name, mask in PERF_CAPTURES.items() if mask & CLASSES and name != "CALL_STACK"]
+_PERF_TX = ("ABORT_TX", "IN_TX", "NO_TX")
+_PERF_CONTENTS = ("NO_FLAGS", "NO_CYCLES", "TYPE_SAVE", "HW_INDEX", "PRIV_SAVE", "COUNTERS")
+_PERF_NOTES = {
+    "HV": "{}: x86 has no such level, the flag is ignored",
+    **dict.fromkeys(_PERF_TX, "{}: perf filters by transaction state in software, no bit does"),
+    **dict.fromkeys(_PERF_CONTENTS, "{}: says what an entry holds, not which branches are recorded"),
+}
+
+
+class Conversion(NamedTuple):
+    """A selection in another notation. ``notes``: what could not be expressed, and what was assumed instead."""
+
+    value: int
+    notes: tuple[str, ...]
+
+
+def bit_names(value: int, notation: str) -> list[str]:
+    """The names of the set bits from bit 0 up, as `notation` calls them; undefined ones as ``bit 11``."""
+    named = {mask: name for name, mask in NOTATIONS[notation].named().items()}
+    return [named.get(1 << i, f"bit {i}") for i in range(value.bit_length()) if value >> i & 1]
+
+
+def validate(value: int, notation: str) -> None:
+    """Raise `SelectionError` naming the bits if ``value`` is not a valid selection in ``notation`` (of `NOTATIONS`).
+
+    Reserved bits must be 0. Call-stack mode needs calls and returns captured and every other class not, and at least
+    one privilege level captured (Intel: else the contents of the records are undefined). perf wants a branch class,
+    and in call-stack mode no other.
+    """
+    if problems := list(_problems(value, notation)):
+        raise SelectionError(f"{NOTATIONS[notation].title} {value:#x} is not valid: {'; '.join(problems)}")
+
+
+def _problems(value: int, notation: str) -> Iterator[str]:
+    known = NOTATIONS[notation]
+    if not 0 <= value < 1 << 64:
+        yield "it does not fit 64 bits"
+        return
+    if reserved := [f"bit {i}" for i in range(value.bit_length()) if value >> i & 1 and 1 << i not in _masks(known)]:
+        yield f"reserved bits are set ({', '.join(reserved)})"
+    if notation == _PERF:
+        yield from _perf_problems(value)
+        return
+    wanted = captured(value, notation)
+    if not wanted & CALL_STACK:
+        return
+    for mask, must_capture in ((CLASSES & ~_STACK_CLASSES, False), (_STACK_CLASSES, True)):
+        wrong = mask & ~wanted if must_capture else mask & wanted
+        if wrong:
+            state = "set" if must_capture != known.suppresses else "clear"
+            yield f"call-stack mode needs {', '.join(_spell(wrong, known))} {state}"
+    if not wanted & LEVELS:
+        rule = "at most one of {} set" if known.suppresses else "at least one of {} set"
+        yield f"call-stack mode needs {rule.format(' and '.join(_spell(LEVELS, known)))}"
+
+
+def _perf_problems(value: int) -> Iterator[str]:
+    classes = [name for name in _PERF_CLASSES if value & PERF_SELECT[name]]
+    if value & PERF_SELECT["CALL_STACK"]:
+        clash = classes + [name for name in _PERF_TX if value & PERF_SELECT[name]]
+        if clash:
+            yield f"CALL_STACK goes with USER and KERNEL only, clear {', '.join(clash)}"
+    elif not classes:
+        yield f"no branch class is asked for (set one of {', '.join(_PERF_CLASSES)} or CALL_STACK)"
+
+
+def captured(value: int, notation: str) -> int:
+    """``value`` as a capturing word in the order of `CAPTURES`; it is not validated."""
+    known = NOTATIONS[notation]
+    if notation == _PERF:
+        word = 0
+        for name, mask in PERF_CAPTURES.items():
+            word |= mask if value & PERF_SELECT[name] else 0
+        return word if word & LEVELS else word | LEVELS
+    word = sum(1 << i for i, bit in enumerate(known.bits) if value >> bit & 1)
+    return word ^ (LEVELS | CLASSES) if known.suppresses else word
+
+
+def records(value: int, notation: str) -> list[str]:
+    """What a selection records, as names of `CAPTURES`."""
+    return _names(captured(value, notation))
+
+
+def convert(value: int, source: str, target: str) -> Conversion:
+    """The selection ``value`` of notation ``source`` in notation ``target`` (short names of `NOTATIONS`).
+
+    Where the target cannot say exactly the same, its value records *more*, never less, and the notes name what. An
+    architectural LBR value has its enable bit set. Raises `SelectionError` if ``value`` is not valid.
+    """
+    validate(value, source)
+    if source == target:
+        return Conversion(value, ())
+    wanted, notes = captured(value, source), _left_behind(value, source)
+    if target == _PERF:
+        result, more = _to_perf(wanted)
+        return Conversion(result, (*notes, *more))
+    known = NOTATIONS[target]
+    word = wanted ^ (LEVELS | CLASSES) if known.suppresses else wanted
+    result = sum(1 << bit for i, bit in enumerate(known.bits) if word >> i & 1)
+    return Conversion(result | known.other.get("LBREn", 0), tuple(notes))
+
+
+def _left_behind(value: int, source: str) -> list[str]:
+    """What a selection says that only its own notation can."""
+    if source == _PERF:
+        notes = [note.format(name) for name, note in _PERF_NOTES.items() if value & PERF_SELECT[name]]
+        if not value & (PERF_SELECT["USER"] | PERF_SELECT["KERNEL"]):
+            notes.append("neither USER nor KERNEL: perf takes the levels of the event, both are assumed")
+        return notes
+    if source == "arch" and not value & 1:
+        return ["LBREn is clear, so nothing is recorded: elsewhere recording is turned on by other means"]
+    if source == "etw" and value & 0x400:
+        return ["SAMPLED: records of Arm SPE, which no other notation has"]
+    return []
+
+
+def _to_perf(wanted: int) -> tuple[int, list[str]]:
+    """The perf flags that capture the least that has all of ``wanted`` in it."""
+    classes, levels = wanted & CLASSES, wanted & LEVELS
+    if not classes or not levels:
+        return 0, ["nothing is recorded: perf has no such request, it refuses one without a branch class or level"]
+    if wanted & CALL_STACK:
+        names: tuple[str, ...] = ("CALL_STACK",)
+    else:
+        names = min(_PERF_COVERS, key=lambda c: _excess(c, classes))
+    more = _union(names) & CLASSES & ~classes
+    names += tuple(name for name in ("USER", "KERNEL") if levels & PERF_CAPTURES[name])
+    lacking = f"{', '.join(_names(more))}: recorded as well, perf has no flags that leave it out beside the others"
+    return sum(PERF_SELECT[name] for name in names), [lacking] if more else []
+
+
+def _excess(names: tuple[str, ...], classes: int) -> tuple[bool, int, int]:
+    union = _union(names)
+    return bool(classes & ~union), (union & ~classes).bit_count(), len(names)
+
+
+def _union(names: tuple[str, ...]) -> int:
+    word = 0
+    for name in names:
+        word |= PERF_CAPTURES[name]
+    return word
+
+
+_PERF_COVERS = [c for n in range(1, len(_PERF_CLASSES) + 1) for c in combinations(_PERF_CLASSES, n)]
+
+
+def _names(word: int) -> list[str]:
+    return [name for name, mask in _BIT.items() if word & mask]
+
+
+def _spell(word: int, notation: Notation) -> list[str]:
+    return [name for i, name in enumerate(notation.names) if word >> i & 1]
+
+
+def _masks(notation: Notation) -> set[int]:
+    return set(notation.named().values())

@@ -1,0 +1,105 @@
+"""Instruction boundaries, branch kinds and direct targets against llvm-objdump, stored and live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import isa_oracle as oracle
+from isa_oracle import Line
+from lastbranch.errors import UnavailableError
+from lastbranch.isa import ARCHITECTURES, NOT_A_BRANCH, UNDECODABLE, Decoder, Instruction
+from lastbranch.lbr import BRANCH_TYPES, KIND
+
+
+def name_of(kind: int) -> str:
+    return "(bad)" if kind == UNDECODABLE else BRANCH_TYPES[kind]
+
+
+def check(lines: list[Line], arch: str) -> None:
+    code, base = b"".join(line.code for line in lines), lines[0].address
+    expected = []
+    for line in lines:
+        kind = oracle.kind_of(line.text, arch)
+        expected.append((line.address, len(line.code), kind, oracle.target_of(line.text, kind)))
+    decoder = Decoder(arch)
+    found = list(decoder.lines(code, base))
+    assert [(i.address, i.length, name_of(i.kind), i.target) for i in found] == expected
+    columns = decoder.classify(code, base)
+    assert [c.dtype for c in columns] == [np.int64, np.uint8, np.uint8, np.uint64]
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == [(i.address - base, *i[1:4]) for i in found]
+
+
+@pytest.mark.parametrize("name", oracle.SAMPLES)
+def test_stored_samples(name: str) -> None:
+    arch = oracle.BUILDS[name][0]
+    found = oracle.sections(oracle.sample_path(name).read_text(), arch)
+    kinds = {oracle.kind_of(line.text, arch) for lines in found for line in lines}
+    assert {"cond", "uncond", "ind", "call", "ind_call", "ret", "eret", "syscall", "irq", "unknown"} <= kinds
+    assert sum(map(len, found)) > 150
+    for lines in found:
+        check(lines, arch)
+
+
+@pytest.mark.parametrize("name", oracle.BUILDS)
+def test_programs_built_here(name: str, tmp_path: Path) -> None:
+    text = oracle.disassembly(name, tmp_path)
+    if text is None:
+        pytest.skip(f"no llvm-objdump, or {' '.join(oracle.BUILDS[name][1])} cannot build here")
+    arch = oracle.BUILDS[name][0]
+    for lines in oracle.sections(text, arch):
+        check(lines, arch)
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "i386", "aarch64"])
+@settings(max_examples=150, deadline=None)
+@given(code=st.binary(max_size=60), base=st.sampled_from([0, 0x401000, 0xFFFFFFFF81000000]))
+def test_any_bytes_are_covered_once(arch: str, code: bytes, base: int) -> None:
+    decoder, at = Decoder(arch), 0
+    for found in decoder.lines(code, base):
+        assert found.address == base + at
+        assert found.length > 0
+        assert (found.text == "(bad)") == (found.kind == UNDECODABLE)
+        assert decoder.one(code[at:], base + at) == found
+        at += found.length
+    assert at == len(code)
+
+
+@pytest.mark.parametrize("filler", [b"\x06", b"\x90", b"\x48\x8d\x84\x24\x00\x01\x00\x00"])
+def test_long_ranges_are_decoded_in_pieces(filler: bytes) -> None:
+    code = b"\x55" + filler * 5000 + b"\xc3\xe8"
+    found = list(Decoder().lines(code, 0x1000))
+    assert [i.length for i in found] == [1, *[len(filler)] * 5000, 1, 1]
+    assert [i.kind for i in found[-2:]] == [KIND["ret"], UNDECODABLE]
+
+
+def test_the_next_branch() -> None:
+    decoder = Decoder()
+    code = bytes.fromhex("4889e5 83ff01 7e10 06".replace(" ", ""))
+    assert decoder.next_branch(code, 0x1000) == Instruction(0x1006, 2, KIND["cond"], 0x1018, "jle 0x1018")
+    assert decoder.next_branch(code[:7], 0x1000) is None
+    assert decoder.next_branch(code[:6], 0x1000) is None
+    assert decoder.next_branch(b"\x90\x06" + bytes(20), 0x1000) == Instruction(0x1001, 1, UNDECODABLE, 0, "(bad)")
+    assert decoder.next_branch(b"", 0x1000) is None
+
+
+def test_one_instruction() -> None:
+    decoder = Decoder()
+    assert decoder.one(bytes.fromhex("e8fbffffff9090"), 0x1000) == Instruction(
+        0x1000, 5, KIND["call"], 0x1000, "call 0x1000"
+    )
+    assert decoder.one(bytes.fromhex("ff2578563412"), 0x1000).kind == KIND["ind"]
+    assert decoder.one(b"\x90", 0x1000) == Instruction(0x1000, 1, NOT_A_BRANCH, 0, "nop")
+    assert decoder.one(b"\xe8\0", 0x1000) == Instruction(0x1000, 1, UNDECODABLE, 0, "(bad)")
+    assert decoder.one(b"\xeb\x7e", 0xFFFFFFFFFFFFFFF0).target == 0x70
+    assert Decoder("i386").one(b"\xeb\x80", 0x10).target == 0xFFFFFF92
+
+
+def test_other_machines_have_no_decoder() -> None:
+    with pytest.raises(UnavailableError, match="riscv64") as refused:
+        Decoder("riscv64")
+    assert all(name in str(refused.value.hint) for name in ARCHITECTURES)
