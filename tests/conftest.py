@@ -97,7 +97,7 @@ def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dic
     if alone:
         command = [sys.executable, "-m", "lastbranch", *words]
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(env or {})})
-        return Ran(done.returncode, done.stdout, done.stderr.decode())
+        return Ran(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
     from lastbranch.cli import main
 
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()

@@ -43,7 +43,14 @@ def _etl(start: bytes) -> Reader | None:
     return read_etl if is_etl(start) else None
 
 
-_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_perfdata, _etl)
+def _tb5(start: bytes) -> Reader | None:
+    from .formats.tb5 import is_tb5
+    from .formats.tb5.profile import read_tb5
+
+    return read_tb5 if is_tb5(start) else None
+
+
+_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_perfdata, _etl, _tb5)
 """For each format, its reader if a file that starts so is one. What is not needed is not imported."""
 
 
@@ -79,7 +86,7 @@ def read_profile(source: Source, progress: Progress | None = None) -> Profile:
         offset=0,
         field="magic",
         value=start[:8] or None,
-        hint="it reads perf.data, as `perf record -b` writes it, and Windows .etl files",
+        hint="it reads perf.data, as `perf record -b` writes it, Windows .etl files and its own .tb5",
     )
 
 
@@ -175,7 +182,7 @@ def _attach(module: Module, candidates: list[str], trusted: bool) -> str:
     """
     reason = "not found"
     if not trusted and not module.build_id:
-        return "no build id recorded to know it by"
+        return "not used: no build id was recorded to know it by"
     for path in candidates:
         try:
             source = FileSource(path)

@@ -1,7 +1,17 @@
 """Counts: branches, fall-through ranges, and weights by process, thread or module."""
 
 from .counting import Bound, Counted, count_stacks, why_no_ranges, why_no_stacks
-from .tables import BranchTable, Key, RangeTable, WeightTable, branches, merge_processes, ranges, weights
+from .tables import (
+    BranchTable,
+    Key,
+    RangeTable,
+    WeightTable,
+    branches,
+    merge_processes,
+    ranges,
+    weights,
+    without_binary,
+)
 
 __all__ = [
     "Bound",
@@ -17,4 +27,5 @@ __all__ = [
     "weights",
     "why_no_ranges",
     "why_no_stacks",
+    "without_binary",
 ]

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ..bind import Binder, binder_of
-from ..model import Array, Profile, SampleBatch, SampleFilter
+from ..model import Array, Profile, SampleBatch, SampleFilter, word
 from .counting import BRANCH_VALUES, Bound, Counted, count_stacks
 from .pairs import group
 from .select import kept
@@ -87,6 +87,13 @@ def merge_processes(bound: Bound, ops: list[np.ufunc] | None = None) -> tuple[li
     values = [bound.count, bound.mispredicted, bound.predicted, *bound.values.values()]
     every = ops if ops is not None else [np.add] * len(values)
     return group([bound.a_module, bound.a, bound.b_module, bound.b], values, every)
+
+
+def without_binary(profile: Profile, *modules: Array) -> list[str]:
+    """A note for each of the ``modules`` (rows) whose addresses are file offsets because its binary is not at hand."""
+    rows = sorted({row for part in modules for row in np.unique(part).tolist() if row >= 0})
+    lacking = [profile.modules[row] for row in rows if profile.modules[row].missing]
+    return [f"{word(module.name)}: offsets, binary {module.missing}" for module in lacking]
 
 
 def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> BranchTable:

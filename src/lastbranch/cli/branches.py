@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from .options import Capture, capture_options, filter_options, table_options
-from .output import Cell, place, print_rows, share
+from .output import Cell, print_rows, share
 
 
 @click.command()
@@ -20,22 +20,24 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
     Places are module+address, the address as linked (docs: addresses). An empty cell means that the processor did not
     tell. --module keeps branches with at least one end in the module.
     """
-    from ..analysis import branches
+    from ..analysis import branches, without_binary
     from ..lbr import type_name
 
     profile = capture.open()
-    table = branches(profile, sample_filter=make_filter(profile))
+    chosen = make_filter(profile)
+    with capture.reading(profile):
+        table = branches(profile, sample_filter=chosen)
     recorded = (table.from_address != 0) | (table.to_address != 0) | (table.from_module >= 0)
     empty, total = int(table.count[~recorded].sum()), int(table.count[recorded].sum())
-    names = [m.short for m in profile.modules] + [""]
     rows: list[list[Cell]] = []
-    for i in recorded.nonzero()[0][: limit or None].tolist():
+    shown = recorded.nonzero()[0][: limit or None]
+    for i in shown.tolist():
         count, known, timed = int(table.count[i]), int(table.mispredicted[i] + table.predicted[i]), int(table.timed[i])
         kind = int(table.type[i])
         rows.append(
             [
-                place(names[table.from_module[i]], int(table.from_address[i])),
-                place(names[table.to_module[i]], int(table.to_address[i])),
+                profile.place(int(table.from_module[i]), int(table.from_address[i])),
+                profile.place(int(table.to_module[i]), int(table.to_address[i])),
                 count,
                 share(count, total),
                 share(int(table.mispredicted[i]), known),
@@ -47,4 +49,7 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
         )
     columns = ["from", "to", "count", "share %", "mispredicted %", "cycles", "type", "in_tx", "aborts"]
     print_rows(columns, rows, form)
-    return capture.finish(profile, [f"{empty} entries are empty: nothing was recorded in them"] if empty else [])
+    notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
+    if empty:
+        notes.append(f"{empty} entries are empty: nothing was recorded in them")
+    return capture.finish(profile, notes)

@@ -28,12 +28,13 @@ def command(capture: Capture, make_filter: Any, name: str, output: str | None) -
     chosen = make_filter(profile)
     export = exporter(name)
     if output is None:
-        notes = export(profile, sys.stdout.buffer, chosen)
+        with capture.reading(profile, printing=True):
+            notes = export(profile, sys.stdout.buffer, chosen)
         sys.stdout.buffer.flush()
         return capture.finish(profile, notes)
     part = f"{output}.part{os.getpid()}"
     try:
-        with open(part, "xb") as out:
+        with open(part, "xb") as out, capture.reading(profile):
             notes = export(profile, out, chosen)
         os.replace(part, output)
     except BaseException:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,11 +32,24 @@ class Capture:
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            profile = open_profile(self.path, symfs=self.symfs, progress=progress)
-        reading = click.get_current_context().with_resource(bar("reading samples", self.progress))
-        for stream in profile.streams:
-            stream.progress = reading
-        return profile
+            return open_profile(self.path, symfs=self.symfs, progress=progress)
+
+    @contextmanager
+    def reading(self, profile: Profile, *, printing: bool = False) -> Iterator[None]:
+        """Shows how far the samples of ``profile`` are read; not where the verb is ``printing`` to a terminal."""
+        from .progress import bar
+
+        with bar("reading samples", self.progress and not (printing and sys.stdout.isatty())) as shown:
+            for stream in profile.streams:
+                stream.progress = shown
+            yield
+
+    @staticmethod
+    def why_empty(profile: Profile, rows: Sequence[object]) -> list[str]:
+        """A note where there is nothing to print."""
+        if rows:
+            return []
+        return ["nothing passes the filters" if profile.samples else "the capture has no samples"]
 
     def finish(self, profile: Profile, notes: list[str] | None = None) -> int:
         """Tell ``notes`` and damage on standard error. 1 if there is damage, else 0."""
@@ -92,7 +107,7 @@ def filter_options(function: _Command) -> _Command:
     )
     @click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number.")
     @click.option(
-        "--time", metavar="FROM..TO", help="Only these seconds since the first sample; either may be missing."
+        "--time", metavar="FROM..TO", help="Only these seconds since the first event; either may be missing: 0.5..2"
     )
     @functools.wraps(function)
     def wrapped(
@@ -135,12 +150,16 @@ def _module_rows(profile: Profile, wanted: str) -> list[int]:
         if wanted in (m.name, m.short) or fnmatchcase(m.name, wanted) or fnmatchcase(m.short, wanted)
     ]  # fmt: skip
     if not rows:
-        raise click.BadParameter(f"no module is called {wanted!r}", param_hint="--module")
+        from difflib import get_close_matches
+
+        near = get_close_matches(wanted, {m.short for m in profile.modules}, n=5, cutoff=0.4)
+        like = f"; there are: {', '.join(near)}" if near else ""
+        raise click.BadParameter(f"no module is called {wanted!r}{like}", param_hint="--module")
     return rows
 
 
 def _time_range(profile: Profile, text: str) -> tuple[int | None, int | None]:
-    """Clock ticks for ``FROM..TO`` in seconds since the first sample, without going through floats."""
+    """Clock ticks for ``FROM..TO`` in seconds since the first event, without going through floats."""
     from decimal import Decimal, InvalidOperation
     from math import ceil
 
@@ -149,9 +168,11 @@ def _time_range(profile: Profile, text: str) -> tuple[int | None, int | None]:
     start, dots, end = text.partition("..")
     if not dots:
         raise click.BadParameter(f"{text!r} is not FROM..TO, for example 0.5..2", param_hint="--time")
-    zero = profile.first_time or 0
+    zero = profile.start or 0
     try:
         ticks = [zero + ceil(Decimal(part) * profile.clock.frequency) if part else None for part in (start, end)]
     except (InvalidOperation, ValueError, OverflowError):
         raise click.BadParameter(f"{text!r} is not two numbers of seconds", param_hint="--time") from None
+    if None not in ticks and ticks[0] >= ticks[1]:  # type: ignore[operator]
+        raise click.BadParameter(f"{text!r} ends before it begins", param_hint="--time")
     return ticks[0], ticks[1]

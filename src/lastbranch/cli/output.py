@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Cell", "place", "print_rows", "share"]
+__all__ = ["Cell", "print_rows", "share"]
 
 Cell = str | int | float | bool | None
 
@@ -46,7 +46,7 @@ def _print_table(columns: Sequence[str], rows: list[list[Cell]]) -> None:
     for row in rows:
         table.add_row(*(Text(_shown(cell)) for cell in row))
     # A row is one line, however long: names that are cut off are of no use, and a terminal wraps by itself.
-    console = Console(width=100_000, highlight=False)
+    console = Console(width=100_000, height=100, highlight=False)
     with console.capture() as drawn:  # rich ends the program itself where the pipe is closed
         console.print(table)
     sys.stdout.write(drawn.get())
@@ -65,8 +65,3 @@ def _shown(cell: Cell) -> str:
 def share(part: int, whole: int) -> float | None:
     """Percent with two decimals, ``None`` of nothing."""
     return round(100 * part / whole, 2) if whole else None
-
-
-def place(module: str, address: int) -> str:
-    """``module+0x12``, or the bare address where there is no module."""
-    return f"{module}+{address:#x}" if module else f"{address:#x}"

@@ -30,7 +30,9 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int, by: str) 
     from ..analysis import weights
 
     profile = capture.open()
-    table = weights(profile, cast("Key", by), sample_filter=make_filter(profile))
+    chosen = make_filter(profile)
+    with capture.reading(profile):
+        table = weights(profile, cast("Key", by), sample_filter=chosen)
     totals = [[0, 0, 0] for _ in profile.events]
     columns = [
         c.tolist() for c in (table.event, table.key, table.samples, table.period, table.has_period, table.entries)
@@ -48,7 +50,7 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int, by: str) 
         )
     names = ["event", *_COLUMNS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
     print_rows(names, rows, form)
-    return capture.finish(profile)
+    return capture.finish(profile, capture.why_empty(profile, rows))
 
 
 _COLUMNS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}

@@ -15,9 +15,17 @@ def command(capture: Capture, form: str) -> int:
     """Walk everything in a capture and say what is damaged. Exit code 1 if anything is."""
     profile = capture.open()
     samples = entries = 0
-    for batch in profile.batches():
-        samples += len(batch)
-        entries += batch.entries
+    with capture.reading(profile):
+        for batch in profile.batches():
+            samples += len(batch)
+            entries += batch.entries
+    if profile.format == "tb5":  # samples are not all that there is
+        from ..formats.tb5 import Tb5File
+        from ..formats.tb5.verification import verify
+        from ..opening import open_source
+
+        with Tb5File(open_source(capture.path)) as file:
+            profile.damage += [d for d in verify(file) if d not in profile.damage]
     rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in profile.damage]
     if rows or form != "table":
         print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form)

@@ -13,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import count_stacks, merge_processes, why_no_ranges
+from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..analysis.pairs import group
 from ..model import Array, ModuleKind, Profile, SampleFilter, word
 
@@ -28,7 +28,7 @@ def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None 
     no_ranges = why_no_ranges(profile, sample_filter)
     counted = count_stacks(profile, ranges=no_ranges is None, details=False, sample_filter=sample_filter)
     names, word = _module_words(profile)
-    notes = _missing(profile, set(counted.branches.a_module.tolist()) | set(counted.branches.b_module.tolist()))
+    notes = without_binary(profile, counted.branches.a_module, counted.branches.b_module)
     if counted.ranges is None:
         notes.append(f"no R lines: {no_ranges}")
     else:
@@ -57,9 +57,3 @@ def _module_words(profile: Profile) -> tuple[list[bytes], Array]:
     names = sorted(set(words))
     rank = {name: i for i, name in enumerate(names)}
     return [n.encode() for n in names], np.array([rank[w] for w in words], np.int64)
-
-
-def _missing(profile: Profile, used: set[int]) -> list[str]:
-    """A note for each module with counts whose addresses are file offsets because its binary is not at hand."""
-    rows = sorted(m for m in used if m >= 0 and profile.modules[m].missing)
-    return [f"{word(profile.modules[m].name)}: offsets, binary {profile.modules[m].missing}" for m in rows]

@@ -47,6 +47,8 @@ class Profile:
     first_time: int | None = None
     last_time: int | None = None
     """Clock ticks of the first and last sample."""
+    start: int | None = None
+    """Clock ticks of the first event of any kind: times that people see and give count from here."""
     records: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
     damage: list[Damage] = field(default_factory=list)
@@ -66,6 +68,10 @@ class Profile:
     def deepest(self) -> int:
         """Entries of the deepest branch stack; 0 where there are none."""
         return max((s.deepest for s in self.streams), default=0)
+
+    def place(self, module: int, address: int) -> str:
+        """``name+0x12`` for an address in a row of the modules table; the bare address where the row is -1."""
+        return f"{self.modules[module].short}+{address:#x}" if module >= 0 else f"{address:#x}"
 
     def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
         """All samples: stream after stream in file order, or (``ordered``) merged over the streams by time."""

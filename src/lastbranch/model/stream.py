@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from .batch import SampleBatch
+from .columns import column
 from .order import by_time
 
 __all__ = ["BatchReader", "SampleStream"]
@@ -40,7 +41,10 @@ class SampleStream:
 
         ``columns`` names the optional columns that are wanted (``None``: every one); the required ones always come.
         ``ordered=True`` sorts by time in bounded memory, spilling to a temporary file where the disorder is large.
+        Raises `KeyError` for a name that `COLUMNS` does not declare; a column that the stream lacks is just absent.
         """
+        for name in columns or ():
+            column(name)
         arriving = self._watched(self.reader(None if columns is None else frozenset(columns)))
         if ordered:
             return by_time(arriving)

@@ -16,7 +16,9 @@ def word(name: str) -> str:
 
 
 def _escape(name: str, also: str) -> str:
-    return "".join(
-        c if c.isprintable() and c not in also else "".join(f"\\x{b:02x}" for b in c.encode("utf-8", "surrogateescape"))
-        for c in name
-    )
+    return "".join(c if c.isprintable() and c not in also else "".join(f"\\x{b:02x}" for b in _bytes(c)) for c in name)
+
+
+def _bytes(letter: str) -> bytes:
+    """What stood in the file: a byte that is no UTF-8, or the letter; UTF-16 has lone surrogates, too."""
+    return letter.encode("utf-8", "surrogateescape" if "\udc80" <= letter <= "\udcff" else "surrogatepass")

@@ -21,6 +21,7 @@ from .state import State, trim
 __all__ = ["HANDLERS", "Record", "handle"]
 
 _LAST = (1 << 64) - 1
+_KERNEL_HALF = 1 << 63
 _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory with that
 
 
@@ -60,6 +61,8 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> No
     if handler is None:
         return
     time, trailer = (0, 0) if kind >= 64 else _sample_id(state, body, position)
+    if trailer and time:  # what recorders make up before the first event has time 0
+        state.profile.start = time if state.profile.start is None else min(time, state.profile.start)
     try:
         handler(state, Record(kind, misc, body, position, time, state.order, trailer))
     except (struct.error, ValueError, IndexError, FormatError) as error:
@@ -79,10 +82,10 @@ def _sample_id(state: State, body: bytes, position: int) -> tuple[int, int]:
     Without one (before Linux 2.6.39) the newest sample so far tells the time; in files without any time the position
     in the file takes its place.
     """
-    attr = _attr_of_trailer(state, body)
+    attr = attr_of_trailer(state, body)
     if attr is None or not attr.sample_type & SAMPLE.TIME:
-        return (state.newest_time if _timed(state) else position), _trailer_size(attr)
-    size, at = _trailer_size(attr), 0
+        return (state.newest_time if _timed(state) else position), trailer_size(attr)
+    size, at = trailer_size(attr), 0
     if not size or size > len(body):
         return state.newest_time, 0
     for bit, name in SAMPLE_ID_FIELDS:
@@ -97,13 +100,13 @@ def _timed(state: State) -> bool:
     return any(a.sample_type & SAMPLE.TIME for a in state.attrs)
 
 
-def _trailer_size(attr: Attr | None) -> int:
+def trailer_size(attr: Attr | None) -> int:
     if attr is None or "sample_id_all" not in attr.flags:
         return 0
     return 8 * sum(bool(attr.sample_type & bit) for bit, _ in SAMPLE_ID_FIELDS)
 
 
-def _attr_of_trailer(state: State, body: bytes) -> Attr | None:
+def attr_of_trailer(state: State, body: bytes) -> Attr | None:
     """The attribute that shaped the trailer: by its identifier, which is the last word, where there are several."""
     if not state.attrs:
         return None
@@ -142,6 +145,8 @@ def _map(
     if r.kernel and name.startswith("[kernel.") and name.endswith("]_stext"):
         offset &= ~0xFFF  # _text is the page that _stext stands in
     module = state.module(name, r.kernel, build_id)
+    if r.kernel and not name.startswith("[") and start < _KERNEL_HALF:
+        return  # simpleperf names kernel modules whose place it does not know: from 0, as long as may be
     pid = -1 if r.kernel else pid
     state.profile.timeline.add(Change.MAP, r.time, pid, tid=tid, module=module, start=start, end=end, offset=offset)
 
@@ -229,7 +234,6 @@ HANDLERS: dict[int, Callable[[State, Record], None]] = {
     3: _comm,
     4: _exit,
     5: _count("throttles", 0),
-    6: _count("unthrottles", 0),
     7: _fork,
     10: _mmap2,
     13: _count("samples", 1),  # LOST_SAMPLES: u64 lost
