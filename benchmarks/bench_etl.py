@@ -1,14 +1,16 @@
-"""How fast are the headers of an .etl file walked, against dissect.etl and etl-parser in the same run?
+"""How fast is an .etl file read, against dissect.etl and etl-parser in the same run?
 
-    python benchmarks/bench_etl.py [FILE.etl ...] [--size 1024] [--peer-size 100] [--rounds 5] [--dir DIR]
+    python benchmarks/bench_etl.py [FILE.etl ...] [--size 1024] [--peer-size 100] [--values-size 100] [--rounds 5]
 
 Generates uncompressed files of 64 KiB buffers and `--size` MB: `lbr` (a PMC interrupt and its 32 branches), `mixed`
 (samples, stacks, context switches, thread and manifest events; mean 130 bytes) and `tiny` (16 to 64 bytes). Of each it
 measures "index" (where every event is, its size, header kind and hook) and "columns" (also time, pid, tid, cpu), from
-opening the cached file on. Peers read files of `--peer-size` MB, and the files that are named, once each in a process
-of its own, without imports; a peer counts only if it sees as many events as we do (but for those in the header
-buffer). They are looked for in `.venv-peers`, or wherever `--peers` says (`python -m venv .venv-peers;
-.venv-peers/bin/pip install dissect.etl etl-parser`).
+opening the cached file on. "values" are all fields of all events as columns, with strings as Python strings; "objects"
+have every value as a Python object, which is what the peers make.
+
+Peers read the named files, and generated ones of `--peer-size` MB (headers) and `--values-size` MB (values), once each
+in a process of its own, without imports; a peer counts only if it sees as many events as we do (but for those in the
+header buffer). dissect.etl 3.14 cannot decode values, so those are of 3.9 (`make peers` sets up both environments).
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from pathlib import Path
 from statistics import median
 
 from lastbranch.formats.etl import EventBlock, TraceLog
+from lastbranch.formats.etl.batches import batches_of
+from lastbranch.formats.etl.decode import Decoder
+from lastbranch.formats.etl.field_columns import Texts
 from lastbranch.opening import open_source
 from measure import machine
 
@@ -32,6 +37,7 @@ DISTINCT = 64  # buffers; the file repeats them with sequence numbers of their o
 PROCESSORS = 8
 BEGIN = 1_000_000
 GUID = bytes(range(16))
+DECODER = Decoder()
 
 PEERS = {
     "dissect.etl": """
@@ -53,11 +59,27 @@ def walk(path):
         return count.n
 """,
 }
+VALUES = {
+    "dissect.etl": """
+from dissect.etl.etl import ETL
+def walk(path):
+    count = 0
+    with open(path, "rb") as file:
+        for record in ETL(file):
+            count += 1
+            try:
+                record.event_values()
+            except Exception:
+                pass
+    return count
+""",
+}
 RUN_PEER = """
 import sys, time
+from importlib.metadata import version
 begin = time.perf_counter()
 count = walk(sys.argv[1])
-print(count, time.perf_counter() - begin)
+print(count, time.perf_counter() - begin, version(sys.argv[2]))
 """
 
 
@@ -144,13 +166,25 @@ def columns(block: EventBlock) -> None:
     _ = block.header, block.hook, block.time, block.pid, block.tid, block.cpu
 
 
+def values(block: EventBlock) -> None:
+    for batch in batches_of(block, DECODER):
+        for column in batch.columns.values():
+            if isinstance(column, Texts):
+                column.tolist()
+
+
+def objects(block: EventBlock) -> None:
+    for batch in batches_of(block, DECODER):
+        batch.fields()
+
+
 def walk(path: Path, look: Callable[[EventBlock], None], rounds: int) -> tuple[int, float, float, float]:
     """Number of events, median and best seconds, and median seconds of CPU, which other load disturbs less."""
     seconds, busy, count = [], [], 0
     for _ in range(rounds):
         begin, before = time.perf_counter(), time.process_time()
         count = 0
-        for block in TraceLog(open_source(str(path))).blocks():
+        for block in TraceLog(open_source(str(path)), workers=os.cpu_count() or 1).blocks():
             look(block)
             count += len(block)
         seconds.append(time.perf_counter() - begin)
@@ -158,64 +192,71 @@ def walk(path: Path, look: Callable[[EventBlock], None], rounds: int) -> tuple[i
     return count, median(seconds), min(seconds), median(busy)
 
 
-def peer(python: Path, name: str, path: Path) -> tuple[int, float] | str:
-    """Events and seconds of a peer, or why there are none."""
-    argv = [str(python), "-c", PEERS[name] + RUN_PEER, str(path)]
+def peer(python: Path, name: str, code: str, path: Path) -> tuple[int, float, str] | str:
+    """Events, seconds and version of a peer, or why there are none."""
+    if not python.exists():
+        return "not installed"
+    argv = [str(python), "-c", code + RUN_PEER, str(path), name]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
         return lines[-1][:80]
-    count, seconds = done.stdout.split()[-2:]
-    return int(count), float(seconds)
+    count, seconds, version = done.stdout.split()[-3:]
+    return int(count), float(seconds), version
 
 
-def against_peers(python: Path, paths: list[Path], rounds: int) -> None:
-    print(f"\n{'file':42} {'events':>9} {'lastbranch':>11}  peers: seconds, ratio")
+def against_peers(
+    python: Path, codes: dict[str, str], look: Callable[[EventBlock], None], paths: list[Path], rounds: int
+) -> None:
+    print(f"\n{look.__name__:42} {'events':>9} {'lastbranch':>13}  peers: seconds, ratio")
     for path in paths:
-        count, ours, _, _ = walk(path, columns, rounds)
+        count, ours, _, _ = walk(path, look, rounds)
         first = next(TraceLog(open_source(str(path))).blocks())  # a peer may leave out the header buffer, 1 to 4 events
         least = count - int((first.window.buffers.offset.take(first.buffer) == 0).sum())
         cells = []
-        for name in PEERS:
-            result = peer(python, name, path)
+        for name, code in codes.items():
+            result = peer(python, name, code, path)
             if isinstance(result, str):
                 cells.append(f"{name} fails: {result}")
             elif not least <= result[0] <= count:
-                cells.append(f"{name} void: {result[0]} events")
+                cells.append(f"{name} {result[2]} void: {result[0]} events")
             else:
-                cells.append(f"{name} {result[1]:.3f} {result[1] / ours:.0f}x")
-        print(f"{path.name:42} {count:9} {ours * 1e3:8.1f} ms  {'; '.join(cells)}")
+                cells.append(f"{name} {result[2]} {result[1]:.3f} {result[1] / ours:.1f}x")
+        print(f"{path.name:42} {count:9} {ours * 1e3:10.1f} ms  {'; '.join(cells)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--size", type=int, default=1024, help="MB of each generated file")
-    parser.add_argument("--peer-size", type=int, default=100, help="MB of the files for the peers")
+    parser.add_argument("--peer-size", type=int, default=100, help="MB of the files whose headers peers walk")
+    parser.add_argument("--values-size", type=int, default=100, help="MB of the file whose values they decode")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dir", type=Path, default=Path.home() / ".cache" / "lastbranch-bench")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers/bin/python"))
+    parser.add_argument("--values-peers", type=Path, default=Path(".venv-peers-values/bin/python"))
     options = parser.parse_args()
     options.dir.mkdir(parents=True, exist_ok=True)
+
+    def made(name: str, size: int) -> Path:
+        path: Path = options.dir / f"{name}-{size}.etl"
+        generate(path, KINDS[name], size << 20)
+        return path
+
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     print(f"{'':8} {'what':8} {'events':>10}  median s    min s    cpu s   GB/s  M events/s")
-    for name, make in KINDS.items():
-        path = options.dir / f"{name}-{options.size}.etl"
-        generate(path, make, options.size << 20)
+    for name in KINDS:
+        path = made(name, options.size)
         walk(path, index, 1)  # into the page cache
         for look in (index, columns):
             count, middle, best, cpu = walk(path, look, options.rounds)
             rates = f"{path.stat().st_size / middle / 1e9:6.2f} {count / middle / 1e6:11.1f}"
-            print(f"{name:8} {look.__name__:8} {count:10}  {middle:8.3f} {best:8.3f} {cpu:8.3f} {rates}")
-    if options.peers.exists():
-        small = []
-        for name, make in KINDS.items():
-            path = options.dir / f"{name}-{options.peer_size}.etl"
-            generate(path, make, options.peer_size << 20)
-            small.append(path)
-        against_peers(options.peers, [*options.files, *small], options.rounds)
-    else:
-        print(f"no peers: {options.peers} does not exist")
+            print(f"{name:8} {look.__name__:8} {count:10}  {middle:8.3f} {best:8.3f} {cpu:8.3f} {rates}", flush=True)
+    small = [made(name, options.peer_size) for name in KINDS]
+    against_peers(options.peers, PEERS, columns, [*options.files, *small], options.rounds)
+    decoded = [*options.files, made("mixed", options.values_size)]
+    for look in (values, objects):
+        against_peers(options.values_peers, VALUES, look, decoded, options.rounds)
     print(f"load afterwards {os.getloadavg()[0]:.1f}")
 
 

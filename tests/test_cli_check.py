@@ -345,7 +345,7 @@ def test_real_traces(name, expected):
     ("name", "expected"),
     [
         ("demo_pie", {}), ("demo_features", {}),
-        ("simpleperf_16deep_mmap1", {"lost samples": "error"}), ("wsm_x5660_16deep", {"no build ids": "warning"}),
+        ("simpleperf_16deep_mmap1", {"lost samples": "error", "outside": "warning"}), ("wsm_x5660_16deep", {"no build ids": "warning"}),
         ("cfl_9700_callgraph_lbr", {"outside": "error", "no ranges": "warning"}),
     ],
 )  # fmt: skip

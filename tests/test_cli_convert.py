@@ -8,7 +8,7 @@ import pytest
 
 import etl_builder as build
 from lastbranch import cli
-from lastbranch.formats.etl import TraceLog
+from lastbranch.formats.etl import TraceLog, read_header
 from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.timeline import Timeline
 from lastbranch.formats.etl.transfer import convert
@@ -306,7 +306,8 @@ def test_lost_buffers_stay_marked(tmp_path):
         (["in.etl", "out.etl", "--time", "a.."], 2, "two numbers"),
         (["in.etl", "out.etl", "--time", "1/0.."], 2, "two numbers"),
         (["missing.etl", "out.etl"], 3, "missing.etl"),
-        (["text", "out.etl"], 3, "not an .etl file"),
+        (["text", "out.etl"], 3, "not a capture"),
+        (["text", "in.etl", "out.etl"], 3, "not an .etl file"),
         (["in.etl", "nowhere.etl", "out.etl"], 3, "time line"),
         (["in.etl", "no/such/folder.etl"], 3, "No such file"),
     ],
@@ -335,3 +336,37 @@ def test_standard_input(tmp_path, run):
     data = bytes(kernel_trace())
     assert run("convert", "-", tmp_path / "out.etl", stdin=data).code == 0
     assert content(log_of(tmp_path / "out.etl")) == content(log_of(data))
+
+
+def test_a_perf_capture(data, tmp_path, run):
+    """``export --to counts`` says the same of both; what a log has no place for is told."""
+    out = tmp_path / "out.etl"
+    ran = run("convert", data.path("demo_features"), out, "--compress")
+    assert (ran.code, ran.raw) == (0, b"")
+    assert ran.err.splitlines()[-1] == f"60 of 60 samples written to {out}"
+    assert "note: not in the log: columns left out: branch_counters, hw_idx" in ran.err
+    assert read_header(BytesSource(out.read_bytes())).compressed
+    symfs = ("--symfs", tmp_path)  # no binaries: addresses are file offsets in both
+    before = run("export", data.path("demo_features"), "--to", "counts", *symfs)
+    after = run("export", out, "--to", "counts", *symfs)
+    assert before.raw.count(b"\n") > 100
+    assert after.raw == before.raw
+    assert "note: not in the log: branch entries whose type a record has no code for" in ran.err
+    plain = tmp_path / "plain.etl"
+    assert run("convert", data.path("demo_2proc"), plain).code == 0
+    rows = [run("branches", path, "--format", "csv", *symfs).raw for path in (data.path("demo_2proc"), plain)]
+    assert rows[0] == rows[1]
+    again = run("convert", data.path("demo_features"), out)
+    assert (again.code, "--force" in again.err) == (2, True)
+    cut = run("convert", data.path("demo_features"), tmp_path / "cut.etl", "--pid", "7")
+    assert (cut.code, "convert the whole capture first" in cut.err) == (2, True)
+    assert not (tmp_path / "cut.etl").exists()
+
+
+def test_a_damaged_perf_capture(data, tmp_path, run):
+    whole = data.path("demo_pie").read_bytes()
+    (tmp_path / "cut.data").write_bytes(whole[: len(whole) // 2])
+    ran = run("convert", tmp_path / "cut.data", tmp_path / "out.etl")
+    assert ran.code == 1
+    assert "warning: " in ran.err
+    assert (tmp_path / "out.etl").exists()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import compression, lznt1, workers, xpress, xpress_huffman
 from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress, decompress_many
-from lastbranch.formats.etl.xpress_encoder import _Tokens
+from xpress_tokens import Tokens
 
 STORED = json.loads((Path(__file__).parent / "data" / "etl_xpress.json").read_text())
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
@@ -148,7 +148,7 @@ token = st.one_of(
 @given(st.binary(min_size=1, max_size=9000), st.lists(token, max_size=200))
 def test_any_tokens(start, tokens):
     """All that the format can say, also what our own compressor never does."""
-    made, data = _Tokens(), bytearray()
+    made, data = Tokens(), bytearray()
     for piece in [start, *tokens]:
         if isinstance(piece, bytes):
             for byte in piece:

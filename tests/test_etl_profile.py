@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import etl_builder as eb
 import lastbranch
 from lastbranch.bind import binder_of
 from lastbranch.errors import NotRecordedError
-from lastbranch.formats.etl.profile import read_etl
+from lastbranch.formats.etl import TraceLog
+from lastbranch.formats.etl.profile import _Reader, read_etl
 from lastbranch.formats.etl.stacks import _search_pairs
 from lastbranch.model import BytesSource, Profile
 
@@ -285,3 +289,41 @@ def test_a_real_log_binds(net: Profile) -> None:
     assert sum(rows.samples.tolist()) == 79528
     event = net.events[0]
     assert (event.name, event.period) == ("Timer", 10000)
+
+
+def rows_by_window(data: bytes, window: int) -> list[tuple[object, ...]]:
+    """(position, time, cpu, tid, event, branches) of all rows of a file that is read in windows of so many bytes."""
+    log = TraceLog(BytesSource(data, "t.etl"))
+    log._reader._window = window
+    profile = _Reader(log).profile(None)
+    rows: list[tuple[object, ...]] = []
+    for batch in profile.batches():
+        for i in range(len(batch)):
+            name = profile.events[int(batch.event[i])].name
+            branches = tuple(tuple(part.tolist()) for part in batch.stack(i))
+            head = (batch["position"][i], batch.time[i], batch.cpu[i], batch.tid[i])
+            rows.append((*map(int, head), name, branches))
+    assert len(rows) == profile.samples
+    return sorted(rows)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 2**32))
+def test_rows_do_not_depend_on_where_windows_end(seed: int) -> None:
+    """A trigger can be the last event of a window, and its record the first of its processor in another one."""
+    rng = random.Random(seed)
+    trace, clock = eb.Trace(size=1024), [200, 200, 200]
+    for i in range(120):
+        cpu = rng.randrange(3)
+        clock[cpu] += rng.randrange(3)
+        now = clock[cpu]
+        trigger = rng.choice((pmc(now, i, 420, 6), sample(now, i, 420), None, eb.system(CSWITCH, now, bytes(24))))
+        if trigger is not None:
+            trace.add(cpu, trigger)
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            entries = [(i, rng.randrange(1 << 30), 1) for _ in range(rng.randrange(1, 30))]
+            trace.add(cpu, lbr(now, 42, 420, 0, entries))
+    data = bytes(trace)
+    whole = rows_by_window(data, 1 << 20)
+    for window in (1024, 3 * 1024):
+        assert rows_by_window(data, window) == whole

@@ -133,6 +133,17 @@ def test_a_cut_file_and_its_damage_come_out_as_they_were():
     assert joined(parts_of(bytes(hurt))) == bytes(hurt)
 
 
+def test_extended_items_without_a_size_come_out_as_they_were():
+    """Damage within an event: an item of size 0 has no end."""
+    event = build.manifest(GUID, 3, 1_000_001, b"abcd", items=[(11, b"12345678"), (5, bytes(24))])
+    for size in (0, 7, 0xFFFF):
+        for at in (0x50, 0x60):
+            spoiled = event[:at] + struct.pack("<H", size) + event[at + 2 :]
+            trace = build.Trace()
+            trace.add(0, spoiled)
+            assert joined(parts_of(bytes(trace))) == bytes(trace)
+
+
 def test_growing_events_take_the_unused_room_and_no_more():
     trace = build.Trace()
     trace.add(0, build.manifest(GUID, 1, 1_000_001, b"abc"))
@@ -373,6 +384,43 @@ def test_a_ring_keeps_the_newest(tmp_path):
     assert not log.damage
 
 
+def test_a_session_is_appended(tmp_path):
+    path = tmp_path / "more.etl"
+    mode = 0x5  # SEQUENTIAL, APPEND
+    written(path, many(100), header_of(mode=mode))  # there is nothing yet
+    before = path.read_bytes()
+    written(path, many(50), header_of(mode=mode))
+    assert path.read_bytes()[: len(before)] == before
+    log = log_of(path)
+    assert sorted(numbers(log)) == sorted([*range(100), *range(50)])
+    assert len(log.headers) == 2
+    assert log.headers[1].buffers_written + log.headers[0].buffers_written == len(log.index().buffers)
+    assert not log.damage
+    with pytest.raises(FormatError, match="buffers of its own size"):
+        written(path, many(5), header_of(mode=mode, buffer_size=8192))
+    path.write_bytes(b"no log at all" * 100)
+    with pytest.raises(FormatError, match=r"not an \.etl file"):
+        written(path, many(5), header_of(mode=mode))
+    assert path.read_bytes() == b"no log at all" * 100
+    assert [p.name for p in tmp_path.iterdir()] == ["more.etl"]
+
+
+@pytest.mark.parametrize("ring", [0, 2])
+def test_a_reserved_file_gives_back_what_it_does_not_need(tmp_path, ring):
+    path, room = tmp_path / "room.etl", 64 << 10
+    header = header_of(mode=0x20 | ring | USE_KBYTES, maximum_file_size=64)
+    with TraceWriter(path, header) as writer:
+        (part,) = tmp_path.iterdir()
+        assert part.stat().st_size == room
+        for event in many(100):
+            writer.add(event)
+    assert path.stat().st_size < room
+    log = log_of(path)
+    assert sorted(numbers(log)) == list(range(100))
+    assert not log.damage
+    assert log.unwritten == 0
+
+
 def test_a_full_file_counts_what_it_loses(tmp_path):
     writer = written(tmp_path / "full.etl", many(1000, cpus=1), header_of(mode=1 | USE_KBYTES, maximum_file_size=16))
     log = log_of(tmp_path / "full.etl")
@@ -446,7 +494,13 @@ def test_a_failing_disk_leaves_what_was_there(tmp_path, monkeypatch):
         ({"buffer_size": 5000}, "BufferSize"),
         ({"buffer_size": 32 << 20}, "BufferSize"),
         ({"mode": 2}, "circular"),
-        ({"mode": 2 | 0x4000000, "maximum_file_size": 1}, "circular"),
+        ({"mode": 2 | 0x4000000, "maximum_file_size": 1}, "places of one size"),
+        ({"mode": 2 | 4, "maximum_file_size": 1}, "a ring cannot be appended to"),
+        ({"mode": 2 | 8, "maximum_file_size": 1}, "or be a series"),
+        ({"mode": 8 | 0x20, "maximum_file_size": 1}, "cannot be preallocated"),
+        ({"mode": 8 | 4, "maximum_file_size": 1}, "cannot be appended to"),
+        ({"mode": 4 | 0x4000000}, "a compressed session cannot be appended"),
+        ({"mode": 0x20}, "preallocated file needs a MaximumFileSize"),
         ({"mode": 8, "maximum_file_size": 1}, "%d"),
         ({"mode": 1 | USE_KBYTES, "maximum_file_size": 4}, "no room"),
         ({"session_name": "x" * 2000}, "do not fit"),

@@ -8,19 +8,31 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from fractions import Fraction
 
+    from ..model import Source
+
+_ENOUGH = 128  # bytes to know an .etl by
 _DAMAGE_SHOWN = 5
 
 
 @click.command()
-@click.argument("paths", metavar="IN.etl... OUT.etl", nargs=-1, required=True)
+@click.argument("paths", metavar="IN... OUT", nargs=-1, required=True)
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
 @click.option("--time", metavar="FROM..TO", help="Only these seconds since the log's start; either may be missing.")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
-@click.option("--force", is_flag=True, help="Replace OUT.etl if it exists.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid: tuple[int, ...], force: bool) -> int:
-    """Write Windows trace logs again: compressed or not, cut, several merged into one time line.
+    """Write a capture in another form: as OUT.tb5, or as OUT.etl.
+
+    OUT.tb5 is lastbranch's own store and holds all of one capture; every verb answers from it as from the capture.
+
+    OUT.etl is a Windows trace log: any capture as one, or logs again, compressed or not, cut, merged into one time
+    line.
+
+    Another capture than an .etl, as a perf.data with branch stacks, must be the only input. Its samples, branch
+    records, stacks, processes and mappings become events; what .etl has no place for is named.
 
     The last name is the output. Of several inputs, - is standard input, the output has the clock of the one that began
     first; the times of the others are converted by wall time, unless they are of the same uptime of one machine.
@@ -28,22 +40,28 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
     A cut keeps the processes, threads, images, stack definitions and configuration that the other events need: --time
     those of the whole log, --pid those of the given processes and of the kernel.
 
-    OUT.etl appears when it is complete.
+    OUT appears when it is complete.
     """
-    from ..formats.etl.transfer import convert
-    from ..model import visible
+    from ..formats.etl import convert, is_etl
+    from ..model import read_at, visible
     from ..opening import open_source
 
     if len(paths) < 2:
         raise click.UsageError("give at least one input and, last, the output")
     *inputs, output = paths
     if output == "-":
-        raise click.BadParameter("a trace log cannot be written to standard output", param_hint="OUT.etl")
+        raise click.BadParameter("a capture cannot be written to standard output", param_hint="OUT")
     if os.path.exists(output) and not force:
-        raise click.BadParameter(f"{output} exists; --force replaces it", param_hint="OUT.etl")
-    done = convert(
-        [open_source(path) for path in inputs], output, compress=compress, seconds=_seconds(time), pids=frozenset(pid)
-    )
+        raise click.BadParameter(f"{output} exists; --force replaces it", param_hint="OUT")
+    other = _OTHERS.get(os.path.splitext(output)[1].lower())
+    if other is not None:
+        if compress is not None or time is not None or pid or len(inputs) > 1:
+            raise click.UsageError(f"{output}: of one input as a whole, without --compress, --time and --pid")
+        return other(inputs[0], output)
+    sources = [open_source(path) for path in inputs]
+    if len(sources) == 1 and not is_etl(read_at(sources[0], 0, _ENOUGH)):
+        return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
+    done = convert(sources, output, compress=compress, seconds=_seconds(time), pids=frozenset(pid))
     if len(inputs) > 1 and done.boots > 1:
         click.echo(
             "note: the inputs are of different uptimes: equal process ids may mean different processes", err=True
@@ -57,6 +75,42 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
         click.echo(f"warning: {len(done.damage) - _DAMAGE_SHOWN} more damaged places", err=True)
     click.echo(f"{done.kept} of {done.events} events written to {visible(output)}", err=True)
     return 1 if done.damage else 0
+
+
+def _write_tb5(path: str, output: str) -> int:
+    from ..model import visible
+    from ..store import write_profile
+    from .options import Capture
+    from .progress import bar
+
+    capture = Capture(path, None, True)
+    profile = capture.open()
+    with bar("writing", True) as shown:
+        write_profile(profile, output, progress=shown)
+    click.echo(f"{profile.samples} samples, {profile.entries} branch entries written to {visible(output)}", err=True)
+    return capture.finish(profile)
+
+
+_OTHERS: dict[str, Callable[[str, str], int]] = {".tb5": _write_tb5}
+"""Ending of the output -> what writes it, from (input, output); any other is a trace log."""
+
+
+def _write(source: Source, output: str, *, compress: bool, cut: bool) -> int:
+    """A capture of another format as a trace log."""
+    from ..formats.etl import write_profile
+    from ..model import visible
+    from ..opening import read_profile
+
+    profile = read_profile(source)
+    if cut:
+        raise click.UsageError("--time and --pid cut .etl files: convert the whole capture first, then that file")
+    done = write_profile(profile, output, compress=compress)
+    for note in done.notes:
+        click.echo(f"note: not in the log: {visible(note)}", err=True)
+    for damage in profile.damage[:_DAMAGE_SHOWN]:
+        click.echo(f"warning: {visible(f'{source.name}: {damage}')}", err=True)
+    click.echo(f"{done.samples} of {profile.samples} samples written to {visible(output)}", err=True)
+    return 1 if profile.damage else 0
 
 
 def _seconds(text: str | None) -> tuple[Fraction | None, Fraction | None]:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, capture_options
+from .options import Capture
 
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from ..formats.rows import Dump, Row, Wanted
+    from ..formats.rows import Cells, Dump, Wanted
 
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
 _WIDTHS = (14, 7, 7, 4, -40, 6)
 """Of the columns before the fields: rows are printed as they come. Negative ones are to the left."""
-_LONGEST = 1 << 15
-"""Letters of a value in a cell: many readers of csv, Python's among them, take no cell over 128 k."""
+_LINES = 1000
+"""So many go out together."""
 
 
 @click.command()
-@capture_options
+@click.argument("path", metavar="FILE")
+@click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option(
     "--event", "events", multiple=True, metavar="NAME,...",
     help="Only these events: a task (Process, Image, SAMPLE, MMAP2), a whole name, or one without its provider, in "
@@ -41,8 +42,8 @@ _LONGEST = 1 << 15
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
 def command(
-    capture: Capture, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: str | None, form: str,
-    limit: int,
+    path: str, no_progress: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
+    time: str | None, form: str, limit: int,
 ) -> int:  # fmt: skip
     """Every event of a capture in time order, with its fields by name.
 
@@ -54,35 +55,45 @@ def command(
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
     """
+    from ..formats.rows import JSON, TEXT
     from ..model import Profile
 
-    dump = _open(capture.path, _wanted(events, provider, pid, time))
-    _PRINT[form](islice(dump.rows, limit or None), dump)
-    return capture.finish(Profile(dump.name, "", damage=dump.damage()))
+    dump = _open(path, _wanted(events, provider, pid, time), not no_progress)
+    rows = dump.cells(JSON if form == "json" else TEXT)
+    _PRINT[form](islice(rows, limit or None))
+    return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()))
 
 
-def _open(path: str, wanted: Wanted) -> Dump:
+def _open(path: str, wanted: Wanted, progress: bool) -> Dump:
     from ..errors import FormatError
     from ..formats.etl import is_etl
     from ..formats.perfdata import is_perfdata
+    from ..formats.tb5 import is_tb5
     from ..model import read_at
     from ..opening import open_source
+    from .progress import bar
 
     source = open_source(path)
     start = read_at(source, 0, 128)
+    # Between rows on the same terminal a bar would only be in the way.
+    shown = click.get_current_context().with_resource(bar("reading", progress and not sys.stdout.isatty()))
     if is_perfdata(start):
         if wanted.provider is not None:
             raise click.BadParameter("events of a perf.data have no provider", param_hint="--provider")
         from ..formats.perfdata.dump import dump_perfdata
 
-        return dump_perfdata(source, wanted)
+        return dump_perfdata(source, wanted, shown)
     if is_etl(start):
         from ..formats.etl.dump import dump_etl
 
-        return dump_etl(source, wanted)
+        return dump_etl(source, wanted, shown)
+    if is_tb5(start):
+        from ..formats.tb5.dump import dump_tb5
+
+        return dump_tb5(source, wanted, shown)
     raise FormatError(
         "not a capture that lastbranch reads" if start else "file is empty",
-        file=source.name, offset=0, hint="it reads perf.data and .etl files",
+        file=source.name, offset=0, hint="it reads perf.data, .etl and .tb5 files",
     )  # fmt: skip
 
 
@@ -115,87 +126,35 @@ def _seconds(text: str) -> tuple[Decimal | None, Decimal | None]:
     return first, last
 
 
-# -- the forms: rows go out one by one
+# -- the forms: rows go out as they come, many in one write
 
 
-def _cells(row: Row, time: Callable[[int], str]) -> tuple[str, ...]:
-    from ..model import visible
-
-    size = "" if row.size is None else str(row.size)
-    fields = "; ".join(f"{visible(name)}={_cut(visible(_text(value)))}" for name, value in row.fields.items())
-    stamp = "" if row.time is None else time(row.time)
-    return stamp, str(row.pid), str(row.tid), str(row.cpu), visible(row.event), size, fields
+def _print_table(rows: Iterator[Cells]) -> None:
+    shown = "  ".join(f"%{width}s" for width in _WIDTHS) + "  %s"
+    lines = ((shown % cells).rstrip() for cells in chain([COLUMNS], rows))
+    _write(line + "\n" for line in lines)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...({len(text) - _LONGEST} more)"
-
-
-def _print_table(rows: Iterable[Row], dump: Dump) -> None:
-    from ..formats.rows import milliseconds
-
-    time, write = milliseconds(dump.clock), sys.stdout.write
-    for cells in _with_head(_cells(row, time) for row in rows):
-        shown = [c.rjust(w) if w > 0 else c.ljust(-w) for c, w in zip(cells, _WIDTHS, strict=False)]
-        write("  ".join([*shown, cells[-1]]).rstrip() + "\n")
-
-
-def _print_csv(rows: Iterable[Row], dump: Dump) -> None:
+def _print_csv(rows: Iterator[Cells]) -> None:
     import csv
 
-    from ..formats.rows import milliseconds
-
-    time = milliseconds(dump.clock)
-    csv.writer(sys.stdout, lineterminator="\n").writerows(_with_head(_cells(row, time) for row in rows))
+    csv.writer(sys.stdout, lineterminator="\n").writerows(chain([COLUMNS], rows))
 
 
-def _with_head(rows: Iterator[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    yield COLUMNS
-    yield from rows
+def _print_json(rows: Iterator[Cells]) -> None:
+    from json import dumps
+
+    shown = "{" + ", ".join(f"{dumps(name)}: %s" for name in COLUMNS) + "}"
+    first = next(rows, None)
+    if first is None:
+        sys.stdout.write("[]\n")
+        return
+    _write(chain(["[\n" + shown % first], (",\n" + shown % cells for cells in rows), ["\n]\n"]))
 
 
-def _print_json(rows: Iterable[Row], dump: Dump) -> None:
-    import json
-
-    from ..formats.rows import milliseconds
-    from ..model import visible
-
-    time, write = milliseconds(dump.clock), sys.stdout.write
-    before = "[\n"
-    for row in rows:
-        rest = (row.pid, row.tid, row.cpu, visible(row.event), row.size)
-        fields = {visible(name): _plain(value) for name, value in row.fields.items()}
-        stamp = "null" if row.time is None else time(row.time)  # a JSON number may have all its decimals
-        texts = [stamp, *map(json.dumps, rest), json.dumps(fields)]
-        pairs = ", ".join(f"{json.dumps(name)}: {text}" for name, text in zip(COLUMNS, texts, strict=True))
-        write(f"{before}{{{pairs}}}")
-        before = ",\n"
-    write("\n]\n" if before != "[\n" else "[]\n")
+def _write(lines: Iterator[str]) -> None:
+    while part := "".join(islice(lines, _LINES)):
+        sys.stdout.write(part)
 
 
-_PRINT = {"table": _print_table, "csv": _print_csv, "json": _print_json}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, dict):
-        return "{" + " ".join(f"{name}={_text(part)}" for name, part in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_text(part) for part in value) + "]"
-    return str(value)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: plain numbers and truth values as they are, text where it says more."""
-    from ..model import visible
-
-    if value is None or type(value) in (int, bool):
-        return value
-    if isinstance(value, dict):
-        return {visible(str(name)): _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if type(value) is float and value - value == 0:  # neither infinite nor NaN, which JSON does not know
-        return value
-    return visible(_text(value))
+_PRINT: dict[str, Callable[[Iterator[Cells]], None]] = {"table": _print_table, "csv": _print_csv, "json": _print_json}

@@ -1,11 +1,8 @@
-"""Reading a file in large blocks, the next one on another thread while this one is parsed."""
+"""Reading a file in large blocks, the next one on another thread while this one is worked on."""
 
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..model import Source
 
@@ -13,37 +10,40 @@ __all__ = ["ReadAhead"]
 
 
 class ReadAhead:
-    """Blocks of 64-bit words from growing offsets of ``source``, up to ``end``.
+    """Two buffers of ``size`` bytes, with ``pad`` bytes more behind them that are never filled.
 
-    The next block is expected to start in the last ``overlap`` bytes of this one (records straddle blocks), at a
-    multiple of 8 from its start; anything else is read when asked for. A block is valid until the next is asked for.
+    `fill` has ``data`` hold the file from an offset on; `expect` starts reading what will probably be asked for next,
+    unless ``ahead`` is false. ``data`` is valid until the next `fill`.
     """
 
-    def __init__(self, source: Source, end: int, block: int, overlap: int) -> None:
-        self._source, self._end, self._block, self._overlap = source, min(end, source.size), block, overlap
-        self._buffers = [np.empty((block + overlap) // 8, np.uint64) for _ in range(2)]
-        self._thread = ThreadPoolExecutor(1, "lastbranch-read")
+    def __init__(self, source: Source, size: int, *, pad: int = 0, ahead: bool = True) -> None:
+        self._source, self._size = source, size
+        self.data = bytearray(size + pad)
+        self._other = bytearray(size + pad) if ahead else None
+        self._thread = ThreadPoolExecutor(1, "lastbranch-read") if self._other is not None else None
         self._ahead: tuple[int, Future[int]] | None = None
 
-    def read(self, offset: int, length: int | None = None) -> tuple[NDArray[np.uint64], int]:
-        """(words from ``offset``, bytes of the file in them): ``length`` bytes or a block, less at the end."""
-        ahead, self._ahead = self._ahead, None
-        start = offset
-        if ahead is not None:
-            start, got = ahead[0], ahead[1].result()
-            self._buffers.reverse()
-        if ahead is None or not start <= offset < start + got or (offset - start) & 7:
-            start, got = offset, self._fill(0, offset, self._block if length is None else length)
-        if length is None and offset + self._block < self._end:
-            following = offset + ((start + got - offset - self._overlap) & ~7)
-            self._ahead = following, self._thread.submit(self._fill, 1, following, self._block + self._overlap)
-        if got & 7:  # the end of the file: what is left of the last word is zero
-            self._buffers[0].view(np.uint8)[got : got + 7] = 0
-        return self._buffers[0][(offset - start) >> 3 : (got + 7) >> 3], start + got - offset
+    def expect(self, offset: int, end: int) -> None:
+        """Start to read from ``offset`` on, up to ``end`` at most; the next `fill` takes it or lets it be."""
+        if self._thread is not None and self._other is not None and offset < end:
+            into = memoryview(self._other)[: min(self._size, end - offset)]
+            self._ahead = offset, self._thread.submit(self._source.readinto, offset, into)
 
-    def _fill(self, which: int, offset: int, length: int) -> int:
-        view = memoryview(self._buffers[which]).cast("B")  # type: ignore[arg-type]
-        return self._source.readinto(offset, view[: max(0, min(length, self._end - offset))])
+    def fill(self, offset: int, length: int, *, within: int = 0) -> tuple[int, int]:
+        """(start, bytes): ``data`` holds the file from ``start`` on.
+
+        ``start`` is ``offset``, or if that is in what was read ahead, a multiple of ``within`` bytes before it.
+        """
+        if self._ahead is not None and self._other is not None:
+            begin, future = self._ahead
+            self._ahead = None
+            got = future.result()
+            if begin == offset or (within and begin <= offset < begin + got and (offset - begin) % within == 0):
+                self.data, self._other = self._other, self.data
+                return begin, got
+        return offset, self._source.readinto(offset, memoryview(self.data)[: min(length, self._size)])
 
     def close(self) -> None:
-        self._thread.shutdown()
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)

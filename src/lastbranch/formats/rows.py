@@ -1,19 +1,28 @@
-"""What `dump` prints, whatever the format: one row for each event, and which rows are wanted."""
+"""What `dump` prints, whatever the format: one row for each event, which rows are wanted, and values as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from json.encoder import encode_basestring_ascii
 from math import ceil
 from typing import Any
 
 from ..errors import Damage
-from ..model import Clock
+from ..model import Clock, visible
 
-__all__ = ["Dump", "Row", "Wanted", "milliseconds"]
+__all__ = ["JSON", "TEXT", "Cells", "Dump", "Form", "Progress", "Row", "Wanted", "milliseconds"]
+
+Progress = Callable[[int, int], None]
+"""Called with (done, in all)."""
+Cells = tuple[str, str, str, str, str, str, str]
+"""Texts of time in ms, pid, tid, cpu, event, size and fields."""
 
 _FINEST = 9
+_LONGEST = 1 << 15
+"""Letters of a value in a cell: many readers of csv, Python's among them, take no cell over 128 k."""
 
 
 @dataclass(slots=True)
@@ -59,11 +68,11 @@ class Wanted:
 
 @dataclass(slots=True)
 class Dump:
-    """The wanted events of a capture in time order; ``damage`` is complete when ``rows`` has ended."""
+    """The wanted events of a capture in time order; ``damage`` is complete when ``cells`` has ended."""
 
     name: str
     clock: Clock
-    rows: Iterator[Row]
+    cells: Callable[[Form], Iterator[Cells]]
     damage: Callable[[], list[Damage]] = field(default=list)
 
 
@@ -85,3 +94,89 @@ def milliseconds(clock: Clock) -> Callable[[int], str]:
         return f"{sign}{whole}.{part:0{places}d}" if places else f"{sign}{whole}"
 
     return text
+
+
+# -- values as text
+
+
+class Form:
+    """How values are written: as text that people read."""
+
+    nothing = ""
+    between = ","
+
+    def value(self, value: Any) -> str:
+        """Any value that a field can have."""
+        return self.limited(visible(_text(value)))
+
+    def limited(self, text: str) -> str:
+        """``text``, cut off where a cell would be too long."""
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...({len(text) - _LONGEST} more)"
+
+    def string(self, text: str) -> str:
+        """`value` of a string, faster."""
+        return text if len(text) <= _LONGEST and text.isprintable() else self.value(text)
+
+    def quoted(self, text: str) -> str:
+        """Plain ASCII that stands for a number."""
+        return text
+
+    def template(self, names: Iterable[str]) -> str:
+        """What ``%`` makes the cell of fields of, from the texts of their values."""
+        return "; ".join(f"{visible(name)}=".replace("%", "%%") + "%s" for name in names)
+
+    def row(self, row: Row, time: Callable[[int], str]) -> Cells:
+        """The cells of one event; ``time`` is from `milliseconds`."""
+        fields = self.template(row.fields) % tuple(map(self.value, row.fields.values()))
+        stamp = self.nothing if row.time is None else time(row.time)
+        size = self.nothing if row.size is None else str(row.size)
+        return stamp, str(row.pid), str(row.tid), str(row.cpu), self.string(row.event), size, fields
+
+
+class _Json(Form):
+    """JSON: plain numbers and truth values as they are, text where it says more."""
+
+    nothing = "null"
+    between = ", "
+
+    def value(self, value: Any) -> str:
+        return json.dumps(_plain(value))
+
+    def limited(self, text: str) -> str:
+        return text
+
+    def string(self, text: str) -> str:
+        return encode_basestring_ascii(text) if text.isprintable() else self.value(text)
+
+    def quoted(self, text: str) -> str:
+        return f'"{text}"'
+
+    def template(self, names: Iterable[str]) -> str:
+        pairs = ", ".join(json.dumps(visible(name)).replace("%", "%%") + ": %s" for name in names)
+        return "{" + pairs + "}"
+
+
+TEXT, JSON = Form(), _Json()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return "{" + " ".join(f"{name}={_text(part)}" for name, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_text(part) for part in value) + "]"
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if value is None or type(value) in (int, bool):
+        return value
+    if isinstance(value, dict):
+        return {visible(str(name)): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if type(value) is float and value - value == 0:  # neither infinite nor NaN, which JSON does not know
+        return value
+    return visible(_text(value))

@@ -4,6 +4,7 @@ from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate, cu
 from .clock import Clock
 from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
 from .filter import SampleFilter
+from .load import Load
 from .order import by_time, merge
 from .profile import TABLES, Profile
 from .source import BytesSource, Source, read_at
@@ -29,6 +30,7 @@ __all__ = [
     "Column",
     "Cpu",
     "Event",
+    "Load",
     "Machine",
     "Mode",
     "Module",

@@ -80,6 +80,11 @@ class Timeline:
             self.names.append(name)
         self.add(Change.NAME, time, pid, tid=tid, module=index)
 
+    def extend(self, columns: dict[str, Array]) -> None:
+        """Append changes given as columns of equal length, named as those of `columns`."""
+        for name, values in self._columns.items():
+            values.frombytes(np.ascontiguousarray(columns[name], values.typecode).tobytes())
+
     def columns(self) -> dict[str, Array]:
         """``kind`` int8, ``start``/``end``/``offset`` uint64, the others int64; in file order."""
         return {n: np.array(a, dtype={"b": "i1", "q": "i8", "Q": "u8"}[a.typecode]) for n, a in self._columns.items()}

@@ -18,16 +18,17 @@ from uuid import UUID
 
 from ...errors import FormatError
 from .event import Event
+from .fields import Rest
 from .kernel_session import META_DATA
 from .kernel_tables import kernel_layout
 from .manifest import Described, EventMap, MapKey, parse_event_info, parse_map_info
-from .manifest_payload import decode_described
+from .manifest_payload import decode_described, fixed_layout
 from .manifest_xml import CHUNK, MANIFEST_ID, Chunks, parse_manifest
-from .payloads import Layout
+from .payloads import Layout, layout
 from .providers import guid_text, kernel_key, kernel_names, opcode_name
 from .tracelogging import describe
 
-__all__ = ["PAYLOAD", "Decoded", "Decoder"]
+__all__ = ["PAYLOAD", "Decoded", "Decoder", "Kind", "Known"]
 
 PAYLOAD = "payload"
 """The name of the only field of an event without a known layout."""
@@ -39,6 +40,12 @@ _EVENT_HEADERS = frozenset((18, 19))
 _LOG_HEADER = 0
 
 
+Kind = Literal["kernel", "tracelogging", "manifest", "raw"]
+"""Where the layout of an event comes from."""
+
+_WHOLE = layout(**{PAYLOAD: Rest()})
+
+
 @dataclass(slots=True)
 class Decoded:
     """An event with names. Manifest events without a manifest have ``event_name`` "EventID(7)" and the layout "raw"."""
@@ -46,7 +53,7 @@ class Decoded:
     provider_name: str
     event_name: str
     fields: dict[str, Any]
-    layout: Literal["kernel", "tracelogging", "manifest", "raw"]
+    layout: Kind
     reason: str = field(default="")
     """Why a raw event is raw."""
 
@@ -54,6 +61,22 @@ class Decoded:
     def name(self) -> str:
         """ "Windows Kernel/Image/DCStart"."""
         return f"{self.provider_name}/{self.event_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a type of event: its names, and one of ``layout`` and ``described`` unless it is raw.
+
+    ``skip`` bytes of the payload come before the layout.
+    """
+
+    provider_name: str
+    event_name: str
+    kind: Kind
+    layout: Layout | None = None
+    described: Described | None = None
+    skip: int = 0
+    reason: str = ""
 
 
 class Decoder:
@@ -69,6 +92,7 @@ class Decoder:
         self._names: dict[bytes, str] = {}
         self._maps: dict[MapKey, EventMap] = {}
         self._chunks = Chunks()
+        self._fixed: dict[Described, Layout | None] = {}
 
     def learn(self, event: Event) -> None:
         """Take in what an event says about others: EventMetadata and manifests of event sources; others do nothing."""
@@ -93,43 +117,62 @@ class Decoder:
     def _add(self, described: Described) -> None:
         number = described.opcode if described.classic else described.id
         self._described[described.provider, described.classic, number, described.version] = described
+        self._fixed.clear()
         self._names.setdefault(described.provider, described.provider_name)
 
     def decode(self, event: Event) -> Decoded:
         """The event with its fields by name, as far as its payload holds them."""
+        known = self.find(event)
+        pointer = self.pointer(event)
+        if known.described is not None:
+            fields = decode_described(known.described, event.payload, pointer, self._maps)
+        elif known.layout is not None:
+            fields = known.layout.decode(event.payload[known.skip :], pointer)
+        else:
+            fields = {PAYLOAD: event.payload}
+        return Decoded(known.provider_name, known.event_name, fields, known.kind, known.reason)
+
+    def find(self, event: Event) -> Known:
+        """What is known of the type of ``event``, without decoding it."""
         key = kernel_key(event)
         if key is not None:
-            names = kernel_names(key)
-            known = kernel_layout(key, event.version)
-            if known is None:
-                return _raw(*names, event, f"no layout for version {event.version}")
-            return Decoded(*names, known.decode(event.payload, self._pointer(event)), "kernel")
+            names, fields = kernel_names(key), kernel_layout(key, event.version)
+            if fields is None:
+                return Known(*names, "raw", reason=f"no layout for version {event.version}")
+            return Known(*names, "kernel", fields)
         if event.header in _EVENT_HEADERS:
-            found = self._decode_self_describing(event)
+            found = self._find_self_describing(event)
             if found is not None:
                 return found
         classic = event.header in _CLASSIC
         described = self._described.get((event.provider, classic, event.opcode if classic else event.id, event.version))
         if described is not None:
-            fields = decode_described(described, event.payload, self._pointer(event), self._maps)
-            return Decoded(described.provider_name, described.event_name, fields, "manifest")
+            return Known(described.provider_name, described.event_name, "manifest", described=described)
         provider = self._names.get(event.provider) or guid_text(event.provider)
         if not classic and event.id == MANIFEST_ID:
-            fields = CHUNK.decode(event.payload, 8)
-            if fields.get("Format") == 1 and "Manifest" in fields:
-                return Decoded(provider, "ManifestData", fields, "manifest")
+            chunk = CHUNK.decode(event.payload, 8)
+            if chunk.get("Format") == 1 and "Manifest" in chunk:
+                return Known(provider, "ManifestData", "manifest", CHUNK)
         name = f"Opcode({event.opcode})" if classic else f"EventID({event.id})"
-        return _raw(provider, name, event, "no manifest in the trace")
+        return Known(provider, name, "raw", reason="no manifest in the trace")
 
-    def _decode_self_describing(self, event: Event) -> Decoded | None:
+    def _find_self_describing(self, event: Event) -> Known | None:
         said = describe(event)
         if said is None:
             return None
         schema, traits, payload = said
-        fields = schema.layout.decode(payload, self._pointer(event))
         provider = traits.name if traits else self._names.get(event.provider) or guid_text(event.provider)
         opcode = opcode_name(event.opcode)
-        return Decoded(provider, f"{schema.name}/{opcode}" if opcode else schema.name, fields, "tracelogging")
+        name = f"{schema.name}/{opcode}" if opcode else schema.name
+        return Known(provider, name, "tracelogging", schema.layout, skip=len(event.payload) - len(payload))
+
+    def columns_layout(self, known: Known) -> Layout | None:
+        """The layout that makes columns of events of this type; None for those that are only decoded one by one."""
+        if known.described is None:
+            return known.layout or _WHOLE
+        if known.described not in self._fixed:
+            self._fixed[known.described] = fixed_layout(known.described, self._maps)
+        return self._fixed[known.described]
 
     def layout_of(self, event: Event) -> Layout | None:
         """The declared layout of a kernel event, None for others and for what no table has."""
@@ -148,15 +191,12 @@ class Decoder:
                 return bytes(fields[PAYLOAD])
             raise FormatError("no layout to write this event with", field="provider", value=guid_text(event.provider))
         try:
-            return known.encode(fields, self._pointer(event))
+            return known.encode(fields, self.pointer(event))
         except ValueError as error:
             raise FormatError(f"a field cannot be written: {error}", field="hook", value=event.hook) from error
 
-    def _pointer(self, event: Event) -> int:
+    def pointer(self, event: Event) -> int:
+        """The pointer size that the payload is read with."""
         if self._pointer_size is None or event.hook == _LOG_HEADER:
             return event.pointer_size
         return self._pointer_size
-
-
-def _raw(provider: str, name: str, event: Event, reason: str) -> Decoded:
-    return Decoded(provider, name, {PAYLOAD: event.payload}, "raw", reason)

@@ -11,24 +11,26 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model import Array, Source
-from ..rows import Dump, Row, Wanted
+from ..rows import Cells, Dump, Form, Progress, Wanted, milliseconds
+from .batches import Batch, batches_of
 from .columns import EventBlock
-from .decode import Decoded, Decoder
-from .event import Event
+from .decode import Decoder
 from .events import TraceLog
+from .field_columns import Numbers, Objects
 from .kernel_config import SYS_CONFIG
 from .kernel_process import IMAGE, PROCESS, THREAD
 from .kernel_session import META_DATA
 from .manifest_xml import MANIFEST_ID
 from .providers import Key, kernel_key, kernel_names
+from .shown import shown
 
 __all__ = ["dump_etl"]
 
 _LIFE_OF_THREADS = tuple(THREAD << 8 | type_ for type_ in (1, 2, 3, 4))
 _PID, _TID = "ProcessID", ("ThreadID", "IssuingThreadID", "NewThreadID")
-_IDLE = {0: 0}
 
 _KEEP = object()
 _SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the thread
@@ -43,45 +45,83 @@ _SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the t
 _META_DATA = np.frombuffer(UUID(META_DATA).bytes_le, np.uint64)
 
 
-def dump_etl(source: Source, wanted: Wanted) -> Dump:
+def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
     """The wanted events of ``source`` in time order.
 
     Raises `FormatError` where nothing can be read of it. Two passes: descriptions of manifest events may stand behind
-    the events. Memory is bounded by one buffer for each processor.
+    the events. Memory is bounded by one buffer for each processor and a block of events.
     """
     log = TraceLog(source)
-    return Dump(source.name, log.clock, _rows(log, wanted), lambda: log.damage)
+    return Dump(source.name, log.clock, lambda form: _cells(log, wanted, form, progress), lambda: log.damage)
 
 
-def _rows(log: TraceLog, wanted: Wanted) -> Iterator[Row]:
-    decoder, processes = Decoder(), dict(_IDLE)
+def _cells(log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None) -> Iterator[Cells]:
+    decoder, processes = Decoder(), _Processes()
     for event in log.events(select=_teaches):
         decoder.learn(event)
         if event.hook in _LIFE_OF_THREADS:
             fields = decoder.decode(event).fields
-            processes.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
+            processes.owner.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
     zero = log.header.timestamp
     first, last = wanted.ticks(log.clock)
-    for event in log.events(ordered=True, select=_selector(wanted)):
-        time = event.time - zero
-        if last is not None and time >= last:
+    text = milliseconds(log.clock)
+    for block in log.ordered_blocks(select=_selector(wanted), progress=progress):
+        time = block.time - zero
+        if first is not None and time[-1] < first:
+            time, keep = time[:0], np.zeros(len(block), bool)
+        else:
+            # Times of a damaged buffer may jump back, so the ends are not the extremes.
+            keep = (time >= (time.min() if first is None else first)) & (
+                time <= (time.max() if last is None else last - 1)
+            )
+        rows, names, cells, pid, tid = _decoded(block, decoder, processes, wanted, form, keep)
+        if len(rows):
+            columns = (map(text, time[rows].tolist()), *(map(str, c.tolist()) for c in (pid, tid, block.cpu[rows])),
+                       names, map(str, block.payload_size[rows].tolist()), cells)  # fmt: skip
+            yield from zip(*columns, strict=True)
+        if last is not None and len(time) and time[-1] >= last:
             return
-        decoded = decoder.decode(event)
-        if event.hook in _LIFE_OF_THREADS:
-            processes[decoded.fields.get("ThreadID", -1)] = decoded.fields.get(_PID, -1)
-        if first is not None and time < first:
-            continue
-        if not _names_match(wanted, decoded) or wanted.provider not in (None, event.provider):
-            continue
-        pid, tid = _subject(event, decoded.fields, processes)
-        if wanted.pids and pid not in wanted.pids:
-            continue
-        fields = decoded.fields | {"Counters": list(event.counters)} if event.counters else decoded.fields
-        yield Row(time, pid, tid, event.cpu, decoded.name, len(event.payload), fields)
 
 
-def _names_match(wanted: Wanted, decoded: Decoded) -> bool:
-    return wanted.named(*_names(decoded.provider_name, decoded.event_name))
+def _decoded(
+    block: EventBlock, decoder: Decoder, processes: _Processes, wanted: Wanted, form: Form, keep: NDArray[np.bool_]
+) -> tuple[Array, list[str], list[str], Array, Array]:
+    """Of the wanted events among ``keep``: rows, names, fields, pid, tid."""
+    names: list[Any] = [""] * len(block)
+    batches = list(batches_of(block, decoder))
+    pid, tid = block.pid.astype(np.int64), block.tid.astype(np.int64)
+    asked, lives = [], []
+    for batch in batches:
+        unknown = _subjects(batch, pid, tid)
+        if unknown is not None:
+            asked.append(unknown)
+        if batch.first.hook in _LIFE_OF_THREADS:
+            lives.append(batch.rows)
+        if not wanted.named(*_names(batch.provider_name, batch.event_name)) or (
+            wanted.provider not in (None, batch.first.provider)
+        ):
+            keep[batch.rows] = False
+    processes.follow(asked, lives, pid, tid)
+    if wanted.pids:
+        keep &= np.isin(pid, list(wanted.pids))
+    cells: list[Any] = [""] * len(block)
+    for batch in batches:
+        mine = keep[batch.rows]
+        if not mine.any():
+            continue
+        rows, columns = batch.rows, batch.columns
+        if not mine.all():
+            rows, columns = rows[mine], {name: column.take(mine) for name, column in columns.items()}
+        template, name = form.template(columns), form.string(batch.name)
+        texts = [shown(column, form) for column in columns.values()]
+        lines = map(template.__mod__, zip(*texts, strict=True)) if texts else [template] * len(rows)
+        for row, line in zip(rows.tolist(), lines, strict=True):
+            cells[row] = line
+            names[row] = name
+    kept = np.flatnonzero(keep)
+    if len(kept) < len(block):
+        names, cells = [names[i] for i in kept.tolist()], [cells[i] for i in kept.tolist()]
+    return kept, names, cells, pid[kept], tid[kept]
 
 
 def _names(provider: str, event: str) -> tuple[str, ...]:
@@ -89,27 +129,61 @@ def _names(provider: str, event: str) -> tuple[str, ...]:
     return f"{provider}/{event}", event, event.partition("/")[0], provider
 
 
-def _subject(event: Event, fields: dict[str, Any], processes: dict[int, int]) -> tuple[int, int]:
-    """(pid, tid) of what the event is about, -1 where that is not known."""
-    key = kernel_key(event)
+def _subjects(batch: Batch, pid: Array, tid: Array) -> Array | None:
+    """Put what the events of ``batch`` are about into ``pid`` and ``tid``, -1 where they do not tell.
+
+    Gives the rows whose process is that of their thread.
+    """
+    key, rows = kernel_key(batch.first), batch.rows
     if key is None:
-        return event.pid, event.tid
+        return None
     about = _SUBJECT.get(key)
     if about is not None:
         process, thread = about
-        tid = event.tid if thread is _KEEP else _id(fields, str(thread)) if thread else -1
-        return _id(fields, process), tid
-    if event.pid != -1 or event.tid != -1:
-        return event.pid, event.tid
-    pid, tid = _id(fields, _PID), next((_id(fields, name) for name in _TID if name in fields), -1)
-    return (processes.get(tid, -1) if pid == -1 else pid), tid
+        pid[rows] = _ids(batch, process)
+        if thread is not _KEEP:
+            tid[rows] = _ids(batch, str(thread)) if thread else -1
+        return None
+    silent = (pid[rows] == -1) & (tid[rows] == -1)
+    if not silent.any():
+        return None
+    rows = rows[silent]
+    pid[rows] = _ids(batch, _PID)[silent]
+    name = next((name for name in _TID if name in batch.columns), "")
+    tid[rows] = _ids(batch, name)[silent]
+    return np.asarray(rows[pid[rows] == -1])
 
 
-def _id(fields: dict[str, Any], name: str) -> int:
-    value = fields.get(name, -1)
-    if not isinstance(value, int):  # a batch of samples has one for each
-        return -1
-    return int(value) if value < 1 << 31 else int(value) - (1 << 32)
+def _ids(batch: Batch, name: str) -> Array:
+    """int64 values of the field ``name``, -1 where there is none or it is no number."""
+    column = batch.columns.get(name)
+    if isinstance(column, Numbers):
+        values = column.values.astype(np.int64)
+    elif isinstance(column, Objects):
+        values = np.array([v if isinstance(v, int) else -1 for v in column.values], np.uint64).astype(np.int64)
+    else:  # a batch of samples has one for each
+        return np.full(len(batch), -1, np.int64)
+    return np.where(values < 1 << 31, values, values - (1 << 32))
+
+
+class _Processes:
+    """Which process each thread belongs to, as time goes on."""
+
+    def __init__(self) -> None:
+        self.owner: dict[int, int] = {0: 0}
+
+    def follow(self, asked: list[Array], lives: list[Array], pid: Array, tid: Array) -> None:
+        """Take in the threads of rows ``lives``, and give rows ``asked`` the processes that hold at their places."""
+        rows = np.concatenate([np.empty(0, np.int64), *asked, *lives])
+        is_life = np.repeat([False, True], [sum(map(len, asked)), sum(map(len, lives))])
+        order = np.argsort(rows)
+        rows, owner = rows[order], self.owner
+        found = []
+        for life, process, thread in zip(is_life[order].tolist(), pid[rows].tolist(), tid[rows].tolist(), strict=True):
+            if life:
+                owner[thread] = process
+            found.append(process if life else owner.get(thread, -1))
+        pid[rows] = found
 
 
 def _teaches(block: EventBlock) -> Array:

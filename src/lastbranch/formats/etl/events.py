@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from .layout import BUFFER_FLAG, LOG_FILE_MODE
 from .materialise import CHUNK, events_of
 from .merge import Index, Run, in_order
 from .providers import hook_provider
+from .run_block import blocks_of_runs
 from .windows import BufferReader, Segment
 
 __all__ = ["EventType", "TraceLog", "count_events", "to_log"]
@@ -119,6 +121,15 @@ class TraceLog:
             for begin in range(0, len(wanted), CHUNK):
                 yield from events_of(wanted.take(slice(begin, begin + CHUNK)))
 
+    def ordered_blocks(
+        self, *, select: Callable[[EventBlock], Any] | None = None, progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[EventBlock]:
+        """The events of `events` with ``ordered``, as columns. Blocks have memory of their own.
+
+        ``progress`` is called with the number of buffers read and that of all.
+        """
+        yield from blocks_of_runs(self._ordered(select, progress))
+
     def index(self) -> Index:
         """All buffers of the log, by their headers alone."""
         parts, numbers = [], []
@@ -142,10 +153,15 @@ class TraceLog:
         flags = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
         return int(np.count_nonzero(self.index().buffers.flags & flags))
 
-    def _ordered(self, select: Callable[[EventBlock], Any] | None) -> Iterator[Run]:
+    def _ordered(
+        self, select: Callable[[EventBlock], Any] | None, progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[Run]:
         index = self.index()
+        read = count()
 
         def load(row: int) -> EventBlock | None:
+            if progress is not None:
+                progress(next(read), len(index.buffers))
             segment = self._reader.segments[int(index.segment[row])]
             window = self._reader.load(segment, index.buffers.take(slice(row, row + 1)))
             if window is None:

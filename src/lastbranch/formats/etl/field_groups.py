@@ -23,7 +23,7 @@ class Bits(FieldType):
     def __init__(self, base: Scalar, **parts: tuple[int, int] | tuple[int, int, Callable[[int], Any]]) -> None:
         self.base = base
         self.parts = tuple(parts)
-        self._parts = [
+        self.cuts = [
             (p[0], p[1], p[2] if len(p) == 3 else (bool if p[0] == 1 << p[1] else int)) for p in parts.values()
         ]
 
@@ -31,7 +31,7 @@ class Bits(FieldType):
         return self.base.code_for(pointer)
 
     def wrap(self, number: int) -> tuple[Any, ...]:
-        return tuple(make((number & mask) >> shift) for mask, shift, make in self._parts)
+        return tuple(make((number & mask) >> shift) for mask, shift, make in self.cuts)
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         number, after = self.base.decode(data, at, end, pointer)
@@ -39,7 +39,7 @@ class Bits(FieldType):
 
     def encode(self, value: Any, pointer: int) -> bytes:
         number = 0
-        for part, (mask, shift, _) in zip(value, self._parts, strict=True):
+        for part, (mask, shift, _) in zip(value, self.cuts, strict=True):
             moved = int(part) << shift
             if moved & ~mask:
                 raise ValueError(f"{part} does not fit {mask >> shift:#x}")

@@ -14,11 +14,11 @@ from .described_types import IN_TYPES, OUT_IPV6, shown
 from .field_groups import SLACK, CountedBytes
 from .field_text import ANSI, SID, WIDE, Counted, Fixed, Text, Text8, Text16
 from .field_values import Named
-from .fields import IPV6, SIZE, U16, U32, Blob, FieldType, Rest, Scalar, Short
+from .fields import IPV6, SIZE, U16, U32, Blob, FieldType, Rest, Scalar, Short, named
 from .manifest import Described, EventMap, MapKey, Property
-from .payloads import REST
+from .payloads import REST, Layout, layout
 
-__all__ = ["decode_described"]
+__all__ = ["decode_described", "fixed_layout"]
 
 _BIG16 = Scalar("H", order=">")
 _EXTRA_TYPES: dict[int, FieldType] = {  # TDH_INTYPE_* from 300 up, of classic (WBEM) descriptions
@@ -37,6 +37,25 @@ def decode_described(event: Described, data: bytes, pointer: int, maps: Mapping[
     if reader.done < len(data):
         found[REST] = data[reader.done :]
     return found
+
+
+def fixed_layout(event: Described, maps: Mapping[MapKey, EventMap]) -> Layout | None:
+    """The same as a layout, for a description in which no count or length stands in another field, else None."""
+    fields: dict[str, FieldType] = {}
+    for item in event.properties:
+        if item.members or item.count is not None or isinstance(item.length, str) or item.name in (*fields, REST):
+            return None
+        try:
+            type_ = _type_of(item, item.length)
+        except Short:
+            return None
+        known = maps.get((event.provider, item.map_name)) if item.map_name else None
+        if known is not None:
+            if type(type_) is not Scalar:
+                return None
+            type_ = named(type_, known.names, known.flags)
+        fields[item.name] = type_
+    return layout(**fields)
 
 
 _Scope = dict[str, Any] | ChainMap[str, Any]

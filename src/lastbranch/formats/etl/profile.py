@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from .decode import Decoder
 from .events import EventType, TraceLog, count_events
 from .materialise import events_of
 from .providers import GROUPS, guid_text, kernel_key, kernel_names
-from .samples import LBR, PMC, SAMPLED, ThreadTable, Triggers, samples_of
+from .samples import LBR, PMC, SAMPLED, Sampler, ThreadTable, Triggers
 from .stacks import Stacks
+from .supplement import Supplement
 from .system import HANDLERS, System
 
 __all__ = ["read_etl"]
@@ -39,7 +41,7 @@ def read_etl(source: Source, progress: Progress | None = None) -> Profile:
 class _Reader:
     def __init__(self, log: TraceLog) -> None:
         self.log = log
-        self.stacks = Stacks()
+        self.stacks, self.supplement = Stacks(), Supplement()
         self.triggers = Triggers()
         self.options = 0
         self.stacked = self.recorded = False
@@ -50,38 +52,44 @@ class _Reader:
         self.system = System(profile)
         self._head(profile)
         decoder = Decoder()
-        samples = entries = deepest = 0
+        self.samples = self.entries = self.deepest = 0
         self.earliest: list[int] = []
         counts: Counter[EventType] = Counter()
-        nobody = ThreadTable([])
+        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable([]), None, None)
         for block in log.blocks():
             count_events(block, counts)
             self._system_events(block, decoder)
             self.stacks.gather(block)
+            self.supplement.gather(block)
             hook = block.hook
             rows = np.flatnonzero((hook == SAMPLED) | (hook == PMC) | (hook == LBR))
             if len(rows):
                 part = block.take(rows)
                 self._options(part)
-                self.earliest.append(int(part.time.min()))
                 first, last = int(part.time.min()), int(part.time.max())
                 profile.first_time = first if profile.first_time is None else min(first, profile.first_time)
                 profile.last_time = last if profile.last_time is None else max(last, profile.last_time)
-                batch = samples_of(block, self.triggers, nobody, None, None)
-                samples += len(batch)
-                entries += batch.entries
-                deepest = max(deepest, int(batch.depth.max(initial=0)))
+            self._count(sampler.of(block))
             if progress:
                 offset = int(block.window.buffers.offset[-1])
                 progress(min(offset, log.source.size), log.source.size)
+        self._count(sampler.rest())
         self.system.finish()
+        self.supplement.apply(profile)
         self.stacks.finish()
         self.stacked = bool(len(self.stacks.frames))
         self.threads = ThreadTable(self.system.threads)
         profile.events = self._events()
-        profile.streams = [self._stream(samples, entries, deepest)] if samples else []
+        profile.streams = [self._stream()] if self.samples else []
         self._tail(profile, counts)
         return profile
+
+    def _count(self, batches: Iterator[SampleBatch]) -> None:
+        for batch in batches:
+            self.samples += len(batch)
+            self.entries += batch.entries
+            self.deepest = max(self.deepest, int(batch.depth.max(initial=0)))
+            self.earliest.append(int(batch.time.min()))
 
     def _head(self, profile: Profile) -> None:
         h = self.log.header
@@ -90,6 +98,7 @@ class _Reader:
         profile.machine.bits = 8 * h.pointer_size
         profile.machine.cpus_online = h.processors
         profile.recorder = "ETW"
+        profile.start = self.log.header.timestamp
         profile.header["session"] = h.session_name
         profile.header["log file"] = h.file_name
         profile.header["log file mode"] = f"{h.mode:#x}"
@@ -150,28 +159,23 @@ class _Reader:
 
     # -- the stream
 
-    def _stream(self, samples: int, entries: int, deepest: int) -> SampleStream:
+    def _stream(self) -> SampleStream:
         columns = ["time", "ip", "pid", "tid", "cpu", "event", "period", "mode", "position"]
         columns += ["frame"] if self.stacked else []
         columns += ["branch_from", "branch_to", "branch_flags", "branch_info"] if self.recorded else []
         events = tuple(range(len(self.triggers.rows)))
-        return SampleStream(0, tuple(columns), events, samples, entries, deepest, self._batches)
+        return SampleStream(0, tuple(columns), events, self.samples, self.entries, self.deepest, self._batches)
 
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
         later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
-        block_number = 0
         stacks = self.stacks if self.stacked else None
-        for block in self.log.blocks():
-            hook = block.hook
-            if not ((hook == SAMPLED) | (hook == PMC) | (hook == LBR)).any():
-                continue
-            batch = samples_of(block, self.triggers, self.threads, stacks, wanted)
+        sampler = Sampler(self.log.source.size, self.triggers, self.threads, stacks, wanted)
+        whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
+        for batch, watermark in zip(whole, later.tolist(), strict=True):
             if not self.recorded:
                 for name in ("branch_from", "branch_to", "branch_flags", "branch_info"):
                     del batch.columns[name]
                 batch.offsets.pop("branch", None)
-            watermark = int(later[block_number])
-            block_number += 1
             times = np.minimum.accumulate(np.append(batch.time, watermark)[::-1])[::-1]
             for lo, hi in cuts(np.cumsum(batch.depth), MAX_ENTRIES):
                 yield batch.slice(lo, hi), int(times[hi])

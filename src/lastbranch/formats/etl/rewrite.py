@@ -62,15 +62,16 @@ class EventRecord:
     """An event as fields.
 
     ``header`` holds all fields of the header but Size, by name. ``words`` are the counter values behind a kernel
-    header, ``items`` the extended items of an EVENT_HEADER. Of a payload with a declared layout there is ``fields``,
-    of others ``payload``; `event` is what `Decoder` needs to know to encode it, without a payload. ``gap`` are the
-    bytes up to the next event.
+    header, ``items`` the extended items of an EVENT_HEADER and ``loose`` what stands behind them that is none. Of a
+    payload with a declared layout there is ``fields``, of others ``payload``; `event` is what `Decoder` needs to know
+    to encode it, without a payload. ``gap`` are the bytes up to the next event.
     """
 
     event: Event
     header: dict[str, Any]
     words: list[int] = field(default_factory=list)
     items: list[ExtendedItem] = field(default_factory=list)
+    loose: bytes = b""
     fields: Mapping[str, Any] | None = None
     payload: bytes = b""
     gap: bytes = b""
@@ -154,6 +155,8 @@ def _event(block: EventBlock, i: int, event: Event, decoder: Decoder) -> EventRe
         record.words = [int.from_bytes(between[at : at + 8], "little") for at in range(0, len(between), 8)]
     elif between:
         record.items = _items(between)
+        taken = sum(_ITEM.size + len(item.data) + len(item.padding) for item in record.items)
+        record.loose = between[taken:]
     if decoder.layout_of(event) is None:
         record.payload = event.payload
     else:
@@ -165,6 +168,8 @@ def _items(data: bytes) -> list[ExtendedItem]:
     items, at = [], 0
     while at + _ITEM.size <= len(data):
         size, kind, linkage, used = _ITEM.unpack_from(data, at)
+        if not _ITEM.size + used <= size <= len(data) - at:
+            break
         body = data[at + _ITEM.size : at + size]
         items.append(ExtendedItem(kind, linkage, body[:used], body[used:]))
         at += size
@@ -207,6 +212,7 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
     for item in record.items:
         size = _ITEM.size + len(item.data) + len(item.padding)
         between += _ITEM.pack(size, item.kind, item.linkage, len(item.data)) + item.data + item.padding
+    between += record.loose
     kind = record.event.header
     size = len(encode_header(kind, {**record.header, "Size": 0})) + len(between) + len(payload)
     if size > LARGEST_EVENT:

@@ -6,17 +6,19 @@ it is attached to that; if it is any other event, or none is there, it stands as
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...lbr import flags_from_info
-from ...model import BRANCH, FRAME, Array, Mode, SampleBatch
+from ...model import BRANCH, FRAME, Array, Mode, SampleBatch, concatenate
+from .carry import Carry, Newest, attach, newest_events
 from .columns import EventBlock
 from .stacks import Stacks
 
-__all__ = ["LBR", "PMC", "SAMPLED", "ThreadTable", "Triggers", "samples_of"]
+__all__ = ["LBR", "PMC", "SAMPLED", "Sampler", "ThreadTable", "Triggers"]
 
 SAMPLED, PMC, LBR = 0x0F2E, 0x0F2F, 0x0C20
 _KERNEL_HALF = np.uint64(1 << 63)
@@ -57,11 +59,71 @@ class ThreadTable:
         return out
 
 
-def samples_of(
-    block: EventBlock, triggers: Triggers, threads: ThreadTable, stacks: Stacks | None, wanted: frozenset[str] | None
-) -> SampleBatch:
-    """The rows of ``block`` in file order; columns ``frame`` only with ``stacks``."""
-    rows = np.flatnonzero(np.isin(block.hook, (SAMPLED, PMC, LBR)))
+class Sampler:
+    """Samples of one pass over a log, window by window.
+
+    Column ``frame`` only with ``stacks``. Rows come in file order, but for those that wait for their record at the end
+    of a window, which come with the next one. ``size`` is that of the file: behind its end no record comes.
+    """
+
+    def __init__(
+        self, size: int, triggers: Triggers, threads: ThreadTable, stacks: Stacks | None, wanted: frozenset[str] | None
+    ) -> None:
+        self._triggers, self._threads = triggers, threads
+        self._stacks = stacks if wanted is None or FRAME in wanted else None
+        self._carry, self._size = Carry(), size
+
+    def of(self, block: EventBlock) -> Iterator[SampleBatch]:
+        """The rows of ``block``, and those that were held back and are done; none of the batches is empty."""
+        newest = newest_events(block)
+        rows = np.flatnonzero((block.hook == SAMPLED) | (block.hook == PMC) | (block.hook == LBR))
+        hooks, held, main = {}, {}, None
+        for cpu, now in newest.items():
+            named = (int(block.hook[i]) for i in now.rows if block.hook[i] >= 0)
+            hooks[cpu] = next((hook for hook in named if hook not in (SAMPLED, PMC, LBR)), -1)
+        hooks = {cpu: hook for cpu, hook in hooks.items() if hook >= 0}
+        if len(rows):
+            main, keep = _samples(block, rows, self._triggers, self._threads, self._carry)
+            row_of = {int(row): i for i, row in zip(*_around(rows, newest), strict=True)}
+            buffers = block.window.buffers
+            at_end = buffers.offset[-1] + buffers.length[-1] >= self._size
+            for cpu, now in () if at_end else newest.items():
+                sample = next((i for i in now.rows if block.hook[i] in (SAMPLED, PMC)), None)
+                if sample is not None:
+                    held[cpu] = main.select(np.array([row_of[sample]]))
+                    keep[row_of[sample]] = False
+            main = main.select(np.flatnonzero(keep))
+        yield from self._finished(self._carry.follow(newest, hooks, held))
+        if main is not None:
+            yield from self._finished([main])
+
+    def rest(self) -> Iterator[SampleBatch]:
+        """What is held back at the end of the log."""
+        yield from self._finished(self._carry.rest())
+
+    def _finished(self, batches: Iterable[SampleBatch]) -> Iterator[SampleBatch]:
+        kept = [batch for batch in batches if len(batch)]
+        if not kept:
+            return
+        batch = concatenate(kept)
+        if self._stacks is not None:
+            offsets, frames = self._stacks.find(batch.time, batch.tid.astype(np.int64))
+            batch.columns["frame"], batch.offsets[FRAME] = frames, offsets
+        yield batch
+
+
+def _around(rows: NDArray[np.int64], newest: dict[int, Newest]) -> tuple[list[int], list[int]]:
+    """(places in ``rows``, rows) of the newest events of all processors."""
+    wanted = np.sort(np.concatenate([now.rows for now in newest.values()]).astype(np.int64))
+    places = np.searchsorted(rows, wanted)
+    found = np.append(rows, -1)[places] == wanted
+    return places[found].tolist(), wanted[found].tolist()
+
+
+def _samples(
+    block: EventBlock, rows: NDArray[np.int64], triggers: Triggers, threads: ThreadTable, carry: Carry
+) -> tuple[SampleBatch, NDArray[np.bool_]]:
+    """All events ``rows``, entries with their triggers, and which of them are rows of their own."""
     part = block.take(rows)
     pointer8 = part.pointer_size == 8
     n = len(part)
@@ -74,7 +136,7 @@ def samples_of(
     tid = np.where(is_lbr, second >> np.uint64(32), low).astype(np.int64)
     number = (extra & np.uint64(0xFFFF)).astype(np.int64)
     ip[is_lbr] = 0
-    event = np.full(n, triggers.row("source", 0), np.int32)
+    event = np.full(n, 0 if (is_lbr | is_pmc).all() else triggers.row("source", 0), np.int32)
     for source in np.unique(number[is_pmc]).tolist():
         event[is_pmc & (number == source)] = triggers.row("source", source)
     time = part.time.copy()
@@ -93,30 +155,24 @@ def samples_of(
         "position": part.window.buffers.offset.take(part.buffer) + part.at * 8 - part.window.start.take(part.buffer),
     }
     trigger = _triggers_of(block, rows, is_lbr)
+    late = np.zeros(n, bool)
     for row in np.flatnonzero(is_lbr & (trigger < 0)).tolist():
-        hook = -1 - int(trigger[row])
-        event[row] = triggers.row("hook", hook) if hook else triggers.row("none", 0)
+        cpu, now = int(part.cpu[row]), int(time[row])
+        late[row] = carry.holds(cpu, now)
+        hook = -1 - int(trigger[row]) if trigger[row] < -1 else carry.hook_at(cpu, now)
+        if not late[row]:
+            event[row] = triggers.row("hook", hook) if hook >= 0 else triggers.row("none", 0)
         columns["mode"][row] = Mode.UNKNOWN
     count = _entry_counts(part, is_lbr, pointer8)
     entries = _entries(part, count, pointer8)
+    columns |= {"branch_from": entries[0], "branch_to": entries[1], "branch_info": entries[2],
+                "branch_flags": flags_from_info(entries[2])}  # fmt: skip
+    batch = SampleBatch(columns, {BRANCH: np.concatenate([[0], np.cumsum(count)])})
+    if late.any():
+        carry.join(batch.select(np.flatnonzero(late)))
     # Entries move to the row of their trigger, whose record then is gone.
     owner = np.where(is_lbr & (trigger >= 0), trigger, np.arange(n))
-    depth = np.zeros(n, np.int64)
-    np.add.at(depth, owner, count)
-    source_row = np.repeat(owner, count)
-    order = np.argsort(source_row, kind="stable")
-    offsets = {BRANCH: np.concatenate([[0], np.cumsum(depth)])}
-    columns |= {
-        "branch_from": entries[0][order],
-        "branch_to": entries[1][order],
-        "branch_info": entries[2][order],
-        "branch_flags": flags_from_info(entries[2][order]),
-    }
-    batch = SampleBatch(columns, offsets).select(np.flatnonzero(~is_lbr | (trigger < 0)))
-    if stacks is not None and (wanted is None or FRAME in wanted):
-        offsets_of, frames = stacks.find(batch.time, batch.tid.astype(np.int64))
-        batch.columns["frame"], batch.offsets[FRAME] = frames, offsets_of
-    return batch
+    return attach(batch, owner, np.ones(n, bool)), (~is_lbr | (trigger < 0)) & ~late
 
 
 def _triggers_of(block: EventBlock, rows: NDArray[np.int64], is_lbr: NDArray[np.bool_]) -> NDArray[np.int64]:

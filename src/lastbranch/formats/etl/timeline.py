@@ -46,6 +46,8 @@ class Timeline:
         self.headers: list[LogHeader] = [segment.header for _, segment in self._segments]
         self._buffers = Buffers.concatenate(parts)
         self._index = Index(Buffers.concatenate(lanes), np.concatenate([np.empty(0, np.int64), *numbers]))
+        if not self.headers:  # nothing behind the header, or nothing of it can be read
+            self.headers = [reader.header for reader in self._readers]
         self.log = min(self.headers, key=lambda header: header.start_time)
         self._check_clocks()
 

@@ -8,14 +8,16 @@ of files (mode NEWFILE) each one appears when the next begins. Rules: WMI_BUFFER
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import IO, Any
 
 from ...errors import FormatError
+from ...model import BytesSource
 from .compression import XPRESS, compress
 from .encoding import encode_log_header
-from .header import MAX_BUFFER, LogHeader
+from .header import MAX_BUFFER, LogHeader, read_header
 from .layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, packed
 
 __all__ = ["LEAST_BUFFER", "USE_KBYTES", "TraceFile", "aligned"]
@@ -31,16 +33,27 @@ _FLUSHED = 3  # State
 _SPARE = 512  # room in the small header buffer of a compressed file, and what its size is a multiple of
 _FLAGS_AT = 0x34
 _MOST_PROCESSORS = 1 << 16
+_ENOUGH = 1 << 17  # bytes with the whole first event of a file
+_EXCLUSIVE = (  # the first three as documented of LogFileMode
+    (LOG_FILE_MODE.CIRCULAR, LOG_FILE_MODE.APPEND | LOG_FILE_MODE.NEWFILE,
+     "a ring cannot be appended to, or be a series"),
+    (LOG_FILE_MODE.NEWFILE, LOG_FILE_MODE.PREALLOCATE, "a series of files cannot be preallocated"),
+    (LOG_FILE_MODE.APPEND, LOG_FILE_MODE.NEWFILE, "a series of files cannot be appended to"),
+    (LOG_FILE_MODE.COMPRESSED, LOG_FILE_MODE.CIRCULAR, "a ring has places of one size, compressed buffers have not"),
+    (LOG_FILE_MODE.COMPRESSED, LOG_FILE_MODE.APPEND, "a compressed session cannot be appended: a reader would not "
+     "find where its header buffer begins"),
+)  # fmt: skip
 
 
 class TraceFile:
     """A trace file, or a series of them, that takes whole buffers.
 
     ``header`` says what it is: size of buffers, LogFileMode (CIRCULAR: the newest MaximumFileSize; NEWFILE: a series of
-    files of that size, ``path`` with %d for their number; else one file, and what is past a MaximumFileSize is lost),
-    COMPRESSED, the clock, the names. ``events`` are the encoded events of the header buffer behind the log file header.
-    BuffersWritten, EndTime (if 0) and the losses are filled in when it is complete: `close`. Without that nothing
-    stays: `discard`.
+    files of that size, ``path`` with %d for their number; else one file, and what is past a MaximumFileSize is lost;
+    APPEND: behind what the file has, as a session of its own; PREALLOCATE: the room of MaximumFileSize is reserved, and
+    what is not needed of it given back), COMPRESSED, the clock, the names. ``events`` are the encoded events of the
+    header buffer behind the log file header. BuffersWritten, EndTime (if 0) and the losses are filled in when it is
+    complete: `close`. Without that nothing stays: `discard`.
 
     FormatError for a header that no file can have, OSError where it cannot be written.
     """
@@ -84,11 +97,39 @@ class TraceFile:
             raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
         self._file = open(self._part, "xb")  # noqa: SIM115 - closed in `_finish` or `discard`
         try:
+            self._base = self._copied() if self.header.mode & LOG_FILE_MODE.APPEND else 0
+            if self.header.mode & LOG_FILE_MODE.PREALLOCATE:
+                self._reserve(limit)
+            self._file.seek(self._base)
             self._file.write(self._header_buffer())
         except BaseException:
             self.discard()
             raise
-        self._end = self._first
+        self._end = self._base + self._first
+
+    def _copied(self) -> int:
+        """Bytes that stand before this session: what the file has already, copied, and filled up to whole buffers."""
+        assert self._file is not None
+        try:
+            with open(self._name, "rb") as before:
+                shutil.copyfileobj(before, self._file)
+        except FileNotFoundError:
+            return 0
+        size = self._file.tell()
+        if size:
+            with open(self._name, "rb") as before:
+                log = read_header(BytesSource(before.read(_ENOUGH), self._name))
+            if log.compressed or log.buffer_size != self.header.buffer_size:
+                reason = "a session is appended only to one with buffers of its own size, not compressed"
+                raise FormatError(reason, file=self.path, field="BufferSize", value=log.buffer_size)
+        return size + -size % self.header.buffer_size
+
+    def _reserve(self, size: int) -> None:
+        assert self._file is not None
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._file.fileno(), 0, size)
+        else:
+            self._file.truncate(size)
 
     def _header_body(self) -> bytes:
         return aligned(encode_log_header(self.header)) + b"".join(self._events)
@@ -115,8 +156,9 @@ class TraceFile:
             header, end_time=max(end, header.start_time), buffers_written=1 + self._written,
             events_lost=self.events_lost, buffers_lost=self.buffers_lost,
         )  # fmt: skip
-        self._file.seek(0)
+        self._file.seek(self._base)
         self._file.write(self._header_buffer())
+        self._file.truncate(self._end)
         self.header = given
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -188,7 +230,7 @@ class TraceFile:
             return self._end
         if self.header.mode & LOG_FILE_MODE.CIRCULAR:
             slots = (self._limit - self._first) // size
-            return self._first + self._written % slots * size
+            return self._base + self._first + self._written % slots * size
         if self._end + size <= self._limit:
             return self._end
         if not self.header.mode & LOG_FILE_MODE.NEWFILE:
@@ -208,8 +250,11 @@ def _checked(header: LogHeader, path: str) -> LogHeader:
     if not LEAST_BUFFER <= size <= MAX_BUFFER or size % 1024:
         reason = f"buffers have {LEAST_BUFFER} to {MAX_BUFFER} bytes in steps of 1024"
         raise FormatError(reason, file=path, field="BufferSize", value=size)
-    if mode & LOG_FILE_MODE.CIRCULAR and (mode & LOG_FILE_MODE.COMPRESSED or not header.maximum_file_size):
-        reason = "a circular file needs a MaximumFileSize and cannot be compressed"
+    for one, other, reason in _EXCLUSIVE:
+        if mode & one and mode & other:
+            raise FormatError(reason, file=path, field="LogFileMode", value=mode)
+    if mode & (LOG_FILE_MODE.CIRCULAR | LOG_FILE_MODE.PREALLOCATE) and not header.maximum_file_size:
+        reason = "a circular or preallocated file needs a MaximumFileSize"
         raise FormatError(reason, file=path, field="LogFileMode", value=mode)
     if mode & LOG_FILE_MODE.NEWFILE and ("%d" not in path or not header.maximum_file_size):
         reason = "a series of files needs %d in its name and a MaximumFileSize"

@@ -3,7 +3,7 @@
 Events are linked by their sizes, so a walk through one buffer waits for memory at each of them; walking all buffers of
 a window in step overlaps the waits and needs a dozen array operations a step, whatever the number of buffers. To save
 operations `STEPS` steps are taken without looking: a lane that meets what is no event stays there (its size is 0), one
-that leaves its buffer goes on in other bytes, at most `STEPS` times 64 KiB further (`readahead.PAD`); afterwards what
+that leaves its buffer goes on in other bytes, at most `STEPS` times 64 KiB further (`padding.PAD`); afterwards what
 is behind the first such step is dropped. Where few lanes are left, a plain loop is faster and takes over.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .buffers import DamageLog
 from .layout import END_OF_BUFFER, HEADERS, MESSAGE, MESSAGE_FIELDS, MESSAGE_FLAG
-from .readahead import FEW_LANES
+from .padding import FEW_LANES
 from .windows import Window
 
 __all__ = ["HEADER_BYTES", "KIND", "MESSAGE_BYTES", "Walk", "walk"]
@@ -94,15 +94,16 @@ def walk(window: Window, damage: DamageLog) -> Walk:
     limit = window.start + window.buffers.filled
     end = (limit + 7) >> 3
     at, stops = _chase(words, first, end)
-    at = np.sort(at.astype(np.int32)).astype(np.int64)  # half the time of sorting 64-bit integers
-    counts = np.diff(np.append(np.searchsorted(at, first), len(at)))
+    at.sort()  # half the time of sorting 64-bit integers
+    found = at.astype(np.int64)
+    counts = np.diff(np.append(np.searchsorted(at, first.astype(np.int32)), len(at)))
     buffer = np.repeat(np.arange(len(first), dtype=np.int32), counts)
     broken = np.flatnonzero(stops < end)
     for row in broken[(words.take(stops[broken]) & np.uint64(END_OF_BUFFER)) != END_OF_BUFFER].tolist():
         _note(window, damage, row, int(stops[row]), int(limit[row]))
-    whole, bad = _look(words, at, buffer)
+    whole, bad = _look(words, found, buffer)
     if (limit & 7).any():  # a cut file: the last word need not be whole, and neither the event in it
-        bad |= at * 8 + whole.size > limit.take(buffer)
+        bad |= found * 8 + whole.size > limit.take(buffer)
     return _drop_after(window, damage, whole, bad, limit) if bad.any() else whole
 
 
@@ -117,12 +118,13 @@ def _look(
     for begin in range(0, count, NEAR):
         part = slice(begin, begin + NEAR)
         place = at[part]
-        head[part] = words.take(place)
-        second[part] = words.take(place + 1)
+        words.take(place, out=head[part], mode="clip")  # without a mode ``out`` would be filled by way of a copy
+        words.take(place + 1, out=second[part], mode="clip")
+        words.take(place + 2, out=stamp[part].view(np.uint64), mode="clip")
         mark[part] = head[part].view(np.uint16)[1::4]
         marks = mark[part].astype(np.int64)
         size[part] = head[part] >> _SHIFT.take(marks) & np.uint64(0xFFFF)
-        stamp[part] = np.where(_STAMP.take(marks), second[part], words.take(place + 2)).view(np.int64)
+        np.copyto(stamp[part], second[part].view(np.int64), where=_STAMP.take(marks))
         bad[part] = size[part] < _LEAST.take(marks)
     whole = Walk(at, head, second, stamp, mark, size, buffer)
     message = np.flatnonzero(_IS_MESSAGE.take(mark))
@@ -133,7 +135,7 @@ def _look(
 
 def _chase(
     words: NDArray[np.uint64], first: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Word positions of all events from ``first`` to ``end`` of each lane, in no order, and where each lane stopped."""
     stops, parts = np.minimum(first, end), []
     lanes = np.flatnonzero(first < end)
@@ -149,6 +151,10 @@ def _chase(
             size += seven
             size >>= three
             np.add(steps[i], size.view(np.int64), out=steps[i + 1])
+        if ((steps[-1] > steps[-2]) & (steps[-1] < limit)).all():  # a lane that has stopped would have stayed so
+            parts.append(steps[:-1].ravel())
+            at = steps[-1]
+            continue
         good = steps[1:] > steps[:-1]
         good &= steps[1:] <= limit
         parts.append(steps[:-1][good])
@@ -164,7 +170,7 @@ def _chase(
         for lane, place, stop in zip(lanes.tolist(), at.tolist(), limit.tolist(), strict=True):
             stops[lane] = _follow(memory, place, stop, found.append)
         parts.append(np.array(found, np.int64))
-    return np.concatenate([np.empty(0, np.int64), *parts]), stops
+    return np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int32, casting="same_kind"), stops
 
 
 def _follow(memory: Any, at: int, end: int, append: Any) -> int:

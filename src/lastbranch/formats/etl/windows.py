@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import Source
+from ..readahead import ReadAhead
 from .buffers import Buffers, DamageLog, buffer_rows, heads_at
 from .header import MAX_BUFFER, LogHeader, read_header
-from .layout import BUFFER_FLAG, BUFFER_TYPE
+from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
 from .locate import locate_fixed, locate_variable
-from .readahead import ReadAhead, keep_freed_memory, pad_for
+from .padding import PAD, keep_freed_memory, pad_for
 from .view import Found, View
 
 __all__ = ["WINDOW", "BufferReader", "Segment", "Window"]
@@ -39,7 +41,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Window:
-    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `readahead.pad_for` bytes behind them included.
+    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `padding.pad_for` bytes behind them included.
 
     ``start`` int64: position of each buffer's header, a multiple of 8. Valid until the next window is asked for.
     """
@@ -128,11 +130,18 @@ class BufferReader:
         size = self.source.size
         window = min(_PACKED + MAX_BUFFER if compressed else self._window, (size + 7) & ~7)
         sparse = headers_only and not compressed and self.header.stride >= _APART
-        with closing(ReadAhead(self.source, window, self.header.stride, ahead=not compressed, sparse=sparse)) as reader:
+        # Elsewhere a file cannot be read at an offset without moving its position: the thread could get in the way.
+        ahead = not compressed and not sparse and size > 2 * window and hasattr(os, "preadv")
+        with closing(ReadAhead(self.source, window, pad=PAD, ahead=ahead)) as reader:
             view = self._view(reader.data)
             segment, before = self.segments[0], None
             while view.base < view.end:
-                view.got = reader.fill(view.base)
+                if sparse:
+                    view.got = self._read_heads(reader.data, view.base, window)
+                else:
+                    _, view.got = reader.fill(view.base, window)
+                    stride = self.header.stride
+                    reader.expect(view.base + view.got // stride * stride, size)
                 view.data, view.raw = reader.data, np.frombuffer(reader.data, np.uint8)
                 if view.got == 0:  # the file has become shorter
                     break
@@ -149,6 +158,13 @@ class BufferReader:
                 before = (view.base, start)
                 view.base += start
             self.unwritten = view.unwritten
+
+    def _read_heads(self, data: bytearray, offset: int, window: int) -> int:
+        """Only the headers of the buffers of a window; the bytes that it spans."""
+        memory, left, stride = memoryview(data), min(window, self.source.size - offset), self.header.stride
+        for at in range(0, left, stride):
+            self.source.readinto(offset + at, memory[at : min(at + BUFFER_HEADER_SIZE, left)])
+        return left
 
     def _segment_at(self, view: View, at: int, current: Segment) -> Segment:
         """The segment that begins at ``at`` if a further header buffer is there, else ``current``."""

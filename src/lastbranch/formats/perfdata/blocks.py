@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import Damage
 from ...model import Source
@@ -28,7 +29,7 @@ def walk_blocks(
     zstandard is not installed.
     """
     inflater = Inflater(big_endian, damage)
-    ahead = ReadAhead(source, end, BLOCK_BYTES, LONGEST)
+    ahead = _Words(source, end)
     try:
         offset, length, odd = start, None, 0
         while offset < end:
@@ -53,6 +54,28 @@ def walk_blocks(
             _note(damage, "data section ends inside the data of a record", end, end)
     finally:
         ahead.close()
+
+
+class _Words(ReadAhead):
+    """Blocks of 64-bit words from growing offsets of ``source``, up to ``end``.
+
+    Records straddle blocks: the next one is expected to start in the last `LONGEST` bytes of this one.
+    """
+
+    def __init__(self, source: Source, end: int) -> None:
+        super().__init__(source, BLOCK_BYTES + LONGEST, pad=16)
+        self._end = min(end, source.size)
+
+    def read(self, offset: int, length: int | None = None) -> tuple[NDArray[np.uint64], int]:
+        """(words from ``offset``, bytes of the file in them): ``length`` bytes or a block, less at the end."""
+        wanted = BLOCK_BYTES if length is None else length
+        start, got = self.fill(offset, max(0, min(wanted, self._end - offset)), within=8)
+        if length is None and offset + BLOCK_BYTES < self._end:
+            self.expect(offset + ((start + got - offset - LONGEST) & ~7), self._end)
+        if got & 7:  # the end of the file: what is left of the last word is zero
+            self.data[got : got + 7] = bytes(7)
+        words = np.frombuffer(self.data, np.uint64, (got + 7) >> 3)
+        return words[(offset - start) >> 3 :], start + got - offset
 
 
 def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int) -> None:

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from ...model import Mode, SampleBatch, Source, column
-from ..rows import Dump, Row, Wanted
+from ..rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
 from .blocks import walk_blocks
 from .layout import MISC, RECORDS, SAMPLE, SAMPLE_ID_FIELDS
-from .reader import _Reader
+from .reader import Reader
 from .record_layouts import CODES, MMAP2_BUILD_ID, RECORD_FIELDS, Fields
-from .records import _attr_of_trailer, _trailer_size
+from .records import attr_of_trailer, trailer_size
 from .state import State
 
 __all__ = ["dump_perfdata"]
@@ -60,22 +60,26 @@ class _Hex(int):
         return f"{int(self):#x}"
 
 
-def dump_perfdata(source: Source, wanted: Wanted) -> Dump:
+def dump_perfdata(source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
     """The wanted records of ``source`` in time order. Raises `FormatError` where nothing can be read of it."""
-    reader = _Reader(source)
-    reader.index(None)
-    return Dump(source.name, reader.profile.clock, _rows(reader, wanted), lambda: reader.profile.damage)
+    reader = Reader(source)
+    reader.index(progress)
+    return Dump(
+        source.name, reader.profile.clock, lambda form: _cells(reader, wanted, form), lambda: reader.profile.damage
+    )
 
 
-def _rows(reader: _Reader, wanted: Wanted) -> Iterator[Row]:
+def _cells(reader: Reader, wanted: Wanted, form: Form) -> Iterator[Cells]:
+    time = milliseconds(reader.profile.clock)
+    return (form.row(row, time) for row in _rows(reader, wanted))
+
+
+def _rows(reader: Reader, wanted: Wanted) -> Iterator[Row]:
     profile = reader.profile
-    sorter, zero = _Sorter(), profile.first_time
+    sorter, zero = _Sorter(), profile.start or 0
     for record in _beside(reader):
-        if record.stamped and (zero is None or record.time < zero):
-            zero = record.time
         if wanted.named(_name(record.kind)):
             sorter.add(record)
-    zero = zero or 0
     first, last = wanted.ticks(profile.clock)
     names = [event.name for event in profile.events]
     if wanted.named("SAMPLE", *names, *(f"SAMPLE/{name}" for name in names)):
@@ -100,15 +104,15 @@ def _name(kind: int) -> str:
 # -- records beside the samples
 
 
-def _beside(reader: _Reader) -> Iterator[_Beside]:
+def _beside(reader: Reader) -> Iterator[_Beside]:
     """All of them in file order, each with the time that places it."""
     state, newest = reader.state, 0
     has_time = any(attr.sample_type & SAMPLE.TIME for attr in state.attrs)
     for block in walk_blocks(reader.source, *reader.data, reader.big_endian):
         is_sample = block.types == _SAMPLE
         times: list[tuple[int, int]] = []
-        for which, part, _ in reader._by_layout(block, block.at[is_sample]):
-            stamps = reader._times(block, reader.layouts[which].layout, part)
+        for which, part, _ in reader.by_layout(block, block.at[is_sample]):
+            stamps = reader.times(block, reader.layouts[which].layout, part)
             times += zip(part.tolist(), stamps.tolist(), strict=True)
         times.sort(reverse=True)
         beside = block.at[~is_sample]
@@ -132,8 +136,8 @@ def _stamp(state: State, kind: int, body: bytes) -> int:
 
 def _trailer(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
     """(fields, bytes) of the sample_id that sample_id_all puts behind a record."""
-    attr = None if kind >= _OWN else _attr_of_trailer(state, body)
-    size = _trailer_size(attr)
+    attr = None if kind >= _OWN else attr_of_trailer(state, body)
+    size = trailer_size(attr)
     if attr is None or not size or size > len(body):
         return {}, 0
     found: dict[str, int] = {}

@@ -43,7 +43,7 @@ def read_perfdata(source: Source, progress: Progress | None = None) -> Profile:
     Raises `FormatError` where nothing can be had of it: no perf.data, header cut short, no attribute. Everything else
     that is wrong is in ``profile.damage``, and what precedes it is delivered.
     """
-    reader = _Reader(source)
+    reader = Reader(source)
     reader.index(progress)
     return reader.profile
 
@@ -61,7 +61,7 @@ class _Layout:
     """Earliest time of each block, for the watermarks."""
 
 
-class _Reader:
+class Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         order, self.pipe = read_magic(source)
@@ -112,7 +112,7 @@ class _Reader:
     def _index_samples(self, block: Block, at: NDArray[np.int64]) -> None:
         self._group()
         profile, self.state.samples_seen = self.profile, True
-        for number, part, _event in self._by_layout(block, at):
+        for number, part, _event in self.by_layout(block, at):
             entry = self.layouts[number]
             depth, bad = entry.layout.check(block, part)
             if bad.any():
@@ -127,7 +127,7 @@ class _Reader:
             entry.earliest.append(int(_FOREVER))
             if len(part) == 0:
                 continue
-            time = self._times(block, entry.layout, part)
+            time = self.times(block, entry.layout, part)
             first, last = int(time.min()), int(time.max())
             entry.earliest[-1] = first
             profile.first_time = first if profile.first_time is None else min(first, profile.first_time)
@@ -138,7 +138,7 @@ class _Reader:
                 self.threads.update(np.unique(block.words.take(part + offset, mode="clip")).tolist())
 
     @staticmethod
-    def _times(block: Block, layout: SampleLayout, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    def times(block: Block, layout: SampleLayout, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Time of each sample; its place in the file where samples have no time."""
         offset = layout.fixed.get(SAMPLE.TIME)
         return block.base + at * 8 if offset is None else block.words.take(at + offset, mode="clip").view(np.int64)
@@ -162,7 +162,7 @@ class _Reader:
         self.ids = np.array([i for i, _ in ids], np.uint64)
         self.attr_of_id = np.array([a for _, a in ids], np.int64)
 
-    def _by_layout(
+    def by_layout(
         self, block: Block, at: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int32]]]:
         """(layout, positions, event of each) for the samples at ``at``; those of unknown events are left out."""
@@ -199,6 +199,8 @@ class _Reader:
         simpleperf = any(name.startswith("SIMPLEPERF") for name in state.features)
         profile.recorder = "simpleperf" if simpleperf else f"perf {profile.header.get('perf version', '')}".strip()
         profile.clock = self._clock()
+        known = [t for t in (profile.start, profile.first_time) if t is not None]
+        profile.start = min(known) if known else None
         if profile.machine.arch in ("i686", "i386", "armv7l", "armv8l"):
             profile.machine.bits = 32
         later = sum({1 << b for e in self.layouts for b in range(64) if e.layout.unknown >> b & 1})
@@ -244,7 +246,7 @@ class _Reader:
         layout, blocks = self.layouts[index].layout, 0
         for block in walk_blocks(self.source, *self.data, self.big_endian):
             at = block.at[block.types == _SAMPLE]
-            for number, part, event in self._by_layout(block, at):
+            for number, part, event in self.by_layout(block, at):
                 if number != index:
                     continue
                 watermark = int(later[blocks])
@@ -252,5 +254,5 @@ class _Reader:
                 for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
                     batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
                     # Samples of the same block that come later are no later than the watermark promises.
-                    rest = int(self._times(block, layout, part[hi:]).min(initial=watermark))
+                    rest = int(self.times(block, layout, part[hi:]).min(initial=watermark))
                     yield batch, rest

@@ -1,0 +1,37 @@
+"""Kernel events from named fields, for the writer: the layouts of `kernel_tables`, behind SYSTEM or FULL headers."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from ...errors import FormatError
+from .event import Event
+from .kernel_tables import kernel_layout
+from .providers import Key, hook_provider
+
+__all__ = ["kernel_event"]
+
+
+def kernel_event(key: Key, time: int, pointer: int, fields: dict[str, Any], *, version: int, pid: int = 0) -> Event:
+    """The event of a kernel group, or of a classic GUID, with its payload from ``fields``; those left out are 0.
+
+    FormatError for a value that its field cannot hold.
+    """
+    declared = kernel_layout(key, version)
+    assert declared is not None, key
+    group, type_ = key
+    for part in declared.fields:
+        for name in part.type.parts or (part.name,):
+            fields.setdefault(name, 0)
+    try:
+        payload = declared.encode(fields, pointer)
+    except ValueError as error:
+        raise FormatError(f"a field cannot be written: {error}", field=str(key)) from error
+    wide = pointer == 8
+    if isinstance(group, int):
+        hook = group << 8 | type_
+        kind, provider = (2 if wide else 1), hook_provider(hook)
+    else:
+        hook, kind, provider = -1, (20 if wide else 10), UUID(group).bytes_le
+    return Event(kind, pointer, time, pid, 0, 0, hook, provider, 0, version, type_, payload=payload)

@@ -1,0 +1,200 @@
+"""Samples, last branch records and stacks of a batch as the bytes of kernel events: the other direction of `samples`.
+
+A sample is up to three events of its processor with one time: the sample (SampledProfile, or a PMC interrupt with its
+profile source), its last branch record, its stack. The 64-bit forms are written in bulk; of a 32-bit system those
+samples whose values fit have the 32-bit forms.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...lbr import flag
+from ...model import BRANCH, FRAME, Array, SampleBatch
+from .encoding import LARGEST_EVENT
+
+__all__ = ["MOST_ENTRIES", "MOST_FRAMES", "Trigger", "frames_of", "information_of", "sample_events"]
+
+SAMPLED, PMC, LBR, STACK = 0x0F2E, 0x0F2F, 0x0C20, 0x1820
+_HEAD, _BEFORE_ENTRIES, _BEFORE_FRAMES = 0x10, 0x18, 0x10
+MOST_ENTRIES = (LARGEST_EVENT - _HEAD - _BEFORE_ENTRIES) // 24
+MOST_FRAMES = (LARGEST_EVENT - _HEAD - _BEFORE_FRAMES) // 8
+_CONTEXT = np.uint64((1 << 64) - 4095)
+_U64, _U32 = np.uint64, np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_PERFINFO32, _PERFINFO64 = 16, 17
+_VERSION = 2
+_COUNT_ONE = 1
+
+_TYPES = np.full(16, 8, np.uint64)  # perf's branch types as those of architectural LBR; 8 is "other branch"
+_TYPES[[1, 2, 3, 4, 5, 6]] = 0, 2, 1, 4, 3, 5
+_CYCLES_VALID, _OTHER = np.uint64(1 << 60), np.uint64(8 << 56)
+
+Words = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+
+
+def information_of(flags: Words) -> Words:
+    """LBR_INFO words for perf's flag words: the other direction of `lbr.flags_from_info`, whose bits these are.
+
+    A word of 0 tells nothing, so a plain "predicted" is told as one of type "other branch"; where the flags tell
+    neither "mispredicted" nor "predicted" the word is 0, as any other would claim one of them.
+    """
+    info = flag(flags, "mispred") << _U64(63) | flag(flags, "in_tx") << _U64(62) | flag(flags, "abort") << _U64(61)
+    kind = flag(flags, "type")
+    typed = np.where(kind > 0, _TYPES[kind.astype(np.intp)] << _U64(56) | _CYCLES_VALID, _U64(0))
+    info |= flag(flags, "cycles") | typed
+    info = np.where(info == 0, _OTHER, info)
+    known: Words = np.where(flags & _U64(3), info, _U64(0))
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """How an event of the profile is written: as samples of a profile source, as a bare event of ``hook``, or (-1) not
+    at all, only its branch records."""
+
+    source: int = -1
+    hook: int = -1
+    options: int = 0
+    """LBR configuration of its branch records."""
+
+
+def frames_of(batch: SampleBatch) -> tuple[Ints, Words]:
+    """(offsets, frames) without the context markers of Linux, and at most `MOST_FRAMES` of each sample."""
+    if FRAME not in batch.offsets:
+        return np.zeros(len(batch) + 1, np.int64), np.empty(0, np.uint64)
+    offsets, frames = batch.offsets[FRAME], batch["frame"]
+    owner = np.repeat(np.arange(len(batch)), np.diff(offsets))
+    keep = frames < _CONTEXT
+    rank = np.cumsum(keep) - 1
+    first = np.concatenate([[0], np.cumsum(np.bincount(owner[keep], minlength=len(batch)))])
+    keep &= rank - first[owner] < MOST_FRAMES
+    counts = np.bincount(owner[keep], minlength=len(batch))
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), frames[keep]
+
+
+def sample_events(
+    batch: SampleBatch, time: Ints, triggers: list[Trigger], *, narrow: bool
+) -> tuple[bytes, Ints, Ints, Ints]:
+    """The events of ``batch`` at ``time``: (bytes, end of each event, its time, its sample), each filled up to 8 bytes.
+
+    ``narrow``: in 32-bit form where the values fit.
+    """
+    frame_at, frames = frames_of(batch)
+    branch_at = batch.offsets.get(BRANCH, np.zeros(len(batch) + 1, np.int64))
+    entries = np.zeros((int(branch_at[-1]), 3), np.uint64)
+    if len(entries):
+        entries[:, 0], entries[:, 1] = batch["branch_from"], batch["branch_to"]
+        has_info = "branch_info" in batch
+        entries[:, 2] = batch["branch_info"] if has_info else information_of(batch["branch_flags"])
+    parts = _Parts(batch, time, triggers, branch_at, entries, frame_at, frames)
+    return parts.narrow() if narrow else parts.wide()
+
+
+@dataclass(slots=True)
+class _Parts:
+    batch: SampleBatch
+    time: Ints
+    triggers: list[Trigger]
+    branch_at: Ints
+    entries: Words
+    frame_at: Ints
+    frames: Words
+
+    def _column(self, values: list[int]) -> Ints:
+        """A value of the trigger for each sample."""
+        taken: Ints = np.array(values, np.int64).take(self.batch.event)
+        return taken
+
+    def wide(self) -> tuple[bytes, Ints, Ints, Ints]:
+        batch, number = self.batch, len(self.batch)
+        source = self._column([t.source for t in self.triggers])
+        hook = self._column([t.hook for t in self.triggers])
+        hook = np.where(source < 0, hook, np.where(source == 0, SAMPLED, PMC))
+        depth, frames = np.diff(self.branch_at), np.diff(self.frame_at)
+        words = np.stack(
+            [
+                np.where(hook < 0, 0, np.where(source < 0, 2, 4)),
+                np.where((depth > 0) | (hook < 0), 5 + 3 * depth, 0),
+                np.where(frames > 0, 4 + frames, 0),
+            ],
+            axis=1,
+        )  # of the three events of each sample
+        ends = np.cumsum(words.ravel())
+        begin = (ends - words.ravel()).reshape(-1, 3)
+        out = np.zeros(int(ends[-1]) if number else 0, np.uint64)
+        tid = batch.tid.astype(np.uint32).astype(np.uint64)
+        pid = batch.pid.astype(np.uint32).astype(np.uint64)
+        stamp = self.time.view(np.uint64)
+        # sample
+        rows = np.flatnonzero(words[:, 0])
+        at = begin[rows, 0]
+        _heads(out, at, words[rows, 0] * 8, hook[rows], stamp[rows])
+        rows = np.flatnonzero(words[:, 0] == 4)
+        at = begin[rows, 0]
+        extra = np.where(source[rows] == 0, _COUNT_ONE, source[rows]).astype(np.uint64)
+        out[at + 2], out[at + 3] = batch.ip[rows], tid[rows] | extra << _U32
+        # last branch record
+        rows = np.flatnonzero(words[:, 1])
+        at = begin[rows, 1]
+        _heads(out, at, words[rows, 1] * 8, np.full(len(rows), LBR), stamp[rows])
+        out[at + 2], out[at + 3] = stamp[rows], pid[rows] | tid[rows] << _U32
+        out[at + 4] = self._column([t.options for t in self.triggers])[rows].astype(np.uint64)
+        owner = np.repeat(np.arange(number), depth)
+        place = begin[owner, 1] + 5 + 3 * (np.arange(len(owner)) - self.branch_at[owner])
+        for i in range(3):
+            out[place + i] = self.entries[:, i]
+        # stack
+        rows = np.flatnonzero(words[:, 2])
+        at = begin[rows, 2]
+        _heads(out, at, words[rows, 2] * 8, np.full(len(rows), STACK), stamp[rows])
+        out[at + 2], out[at + 3] = stamp[rows], pid[rows] | tid[rows] << _U32
+        owner = np.repeat(np.arange(number), frames)
+        out[begin[owner, 2] + 4 + np.arange(len(owner)) - self.frame_at[owner]] = self.frames
+        written = np.flatnonzero(words.ravel())
+        return out.tobytes(), ends[written] * 8, np.repeat(self.time, 3)[written], written // 3
+
+    def narrow(self) -> tuple[bytes, Ints, Ints, Ints]:
+        batch = self.batch
+        out, ends, owners = bytearray(), [], []
+        for i in range(len(batch)):
+            trigger = self.triggers[int(batch.event[i])]
+            time, ip = int(self.time[i]), int(batch.ip[i])
+            pid, tid = int(batch.pid[i]) & 0xFFFFFFFF, int(batch.tid[i]) & 0xFFFFFFFF
+            entries = self.entries[self.branch_at[i] : self.branch_at[i + 1]]
+            frames = self.frames[self.frame_at[i] : self.frame_at[i + 1]]
+            events = []
+            if trigger.source >= 0:
+                hook, extra = (PMC, trigger.source) if trigger.source else (SAMPLED, _COUNT_ONE)
+                events.append((hook, b"", np.array([ip], np.uint64), struct.pack("<II", tid, extra)))
+            elif trigger.hook >= 0:
+                events.append((trigger.hook, b"", np.empty(0, np.uint64), b""))
+            if len(entries) or not events:
+                head = struct.pack("<QIIII", time, pid, tid, trigger.options, 0)
+                events.append((LBR, head, entries.ravel(), b""))
+            if len(frames):
+                events.append((STACK, struct.pack("<QII", time, pid, tid), frames, b""))
+            for hook, head, pointers, tail in events:
+                fits = not len(pointers) or int(pointers.max()) <= 0xFFFFFFFF
+                values = pointers.astype("<u4" if fits else "<u8").tobytes()
+                payload = head + values + tail
+                kind = _PERFINFO32 if fits else _PERFINFO64
+                size = _HEAD + len(payload)
+                out += struct.pack("<HBBHHq", _VERSION, kind, 0xC0, size, hook, time) + payload
+                out += bytes(-len(out) % 8)
+                ends.append(len(out))
+                owners.append(i)
+        owner = np.array(owners, np.int64)
+        return bytes(out), np.array(ends, np.int64), self.time[owner], owner
+
+
+def _heads(out: Words, at: Ints, size: Array, hook: Array, time: Words) -> None:
+    """PERFINFO64 headers: Version, HeaderType, MarkerFlags, Size, Type and Group, TimeStamp."""
+    first = _VERSION | _PERFINFO64 << 16 | 0xC0 << 24
+    out[at] = _U64(first) | size.astype(np.uint64) << _U32 | hook.astype(np.uint64) << _U64(48)
+    out[at + 1] = time
