@@ -11,7 +11,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import IO
+from typing import IO, Any
 
 from .bind import binder_of
 from .errors import FormatError, LastbranchError
@@ -38,19 +38,25 @@ def _perfdata(start: bytes) -> Reader | None:
 
 def _etl(start: bytes) -> Reader | None:
     from .formats.etl import is_etl
+
+    if not is_etl(start):
+        return None
     from .formats.etl.profile import read_etl
 
-    return read_etl if is_etl(start) else None
+    return read_etl
 
 
 def _tb5(start: bytes) -> Reader | None:
     from .formats.tb5 import is_tb5
-    from .formats.tb5.profile import read_tb5
 
-    return read_tb5 if is_tb5(start) else None
+    if not is_tb5(start):
+        return None
+    from .formats.tb5 import read_tb5
+
+    return read_tb5
 
 
-_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_perfdata, _etl, _tb5)
+_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_tb5, _perfdata, _etl)
 """For each format, its reader if a file that starts so is one. What is not needed is not imported."""
 
 
@@ -80,14 +86,24 @@ def read_profile(source: Source, progress: Progress | None = None) -> Profile:
         read = reader_of(start)
         if read is not None:
             return read(source, progress)
-    raise FormatError(
-        "not a capture that lastbranch reads" if start else "file is empty",
-        file=source.name,
-        offset=0,
-        field="magic",
-        value=start[:8] or None,
-        hint="it reads perf.data, as `perf record -b` writes it, Windows .etl files and its own .tb5",
-    )
+    raise no_capture(source.name, start)
+
+
+def no_capture(name: str, start: bytes) -> FormatError:
+    """The error for file ``name``, which begins with ``start`` as no capture does."""
+    where: dict[str, Any] = {"file": name, "offset": 0, "field": "magic", "value": start[:8] or None}
+    for magic, (packer, unpack) in _PACKED.items():
+        if start.startswith(magic):
+            return FormatError(f"packed with {packer}", **where, hint=f"unpack it first, with `{unpack}`")
+    hint = "it reads perf.data, as `perf record -b` writes it, Windows .etl files and its own .tb5"
+    return FormatError("not a capture that lastbranch reads" if start else "file is empty", **where, hint=hint)
+
+
+_PACKED = {
+    b"\x1f\x8b": ("gzip", "gzip -d"), b"\xfd7zXZ\0": ("xz", "xz -d"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"BZh": ("bzip2", "bzip2 -d"), b"PK\3\4": ("zip", "unzip"), b"MSCF": ("cabinet", "cabextract"),
+}  # fmt: skip
+"""First bytes of what captures are sent around in -> its name, and what unpacks it."""
 
 
 def open_source(path: str) -> FileSource:

@@ -39,6 +39,10 @@ class SpaceIndex:
         start_key = self._key(space, lo)
         end_key = self._key(space, hi - np.uint64(1)) + np.uint64(1) if narrow else self._key(space, hi)
         self._slabs: NDArray[np.uint64] = np.unique(np.concatenate([start_key, end_key]))
+        # Mappings are whole pages: keys without the bits that no slab has leave room for their places (`_sorted`).
+        every = int(np.bitwise_or.reduce(self._slabs)) if len(self._slabs) else 1
+        self._shift = np.uint64((every & -every).bit_length() - 1 if every else 0)
+        self._highest = np.uint64((int(self._slabs[-1]) >> int(self._shift)) + 1 if len(self._slabs) else 1)
         one = np.searchsorted(self._slabs, start_key)
         past = np.searchsorted(self._slabs, end_key)
         count = past - one
@@ -87,12 +91,27 @@ class SpaceIndex:
         """Last slab that starts at or before each key; -1 before the first."""
         if len(key) < len(self._slabs):
             return np.searchsorted(self._slabs, key, side="right") - 1
-        order = np.argsort(key)
-        starts = np.searchsorted(key[order], self._slabs)
+        order, starts = self._sorted(key)
         slab = np.empty(len(key), np.int64)
         ends = np.append(starts, len(key))
         slab[order] = np.repeat(np.arange(-1, len(self._slabs)), np.diff(ends, prepend=0))
         return slab
+
+    def _sorted(self, key: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(order of the keys by slab, first place in it that is not before each slab).
+
+        Key and place in one word sort twice as fast as the places alone.
+        """
+        bits = np.uint64(len(key).bit_length())
+        if int(self._highest).bit_length() + int(bits) > 64:
+            order = np.argsort(key)
+            return order, np.searchsorted(key[order], self._slabs)
+        words = np.minimum(key >> self._shift, self._highest) << bits
+        words |= np.arange(len(key), dtype=np.uint64)
+        words.sort()
+        starts = np.searchsorted(words, self._slabs >> self._shift << bits)
+        words &= np.uint64((1 << int(bits)) - 1)
+        return words.view(np.int64), starts
 
     def _row_of(self, slab: NDArray[np.int64], moment: Array) -> NDArray[np.int64]:
         """Last row that starts at or before (slab, moment), maybe of an earlier slab; -1 before the first."""

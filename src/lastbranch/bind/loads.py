@@ -1,0 +1,61 @@
+"""Which module was where in which process, from when to when: the replayed timeline as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model import Load, Profile
+from .replay import FOREVER, Epoch, Replay, replay
+
+__all__ = ["loaded"]
+
+
+def loaded(profile: Profile) -> Iterator[Load]:
+    """Every mapping of ``profile`` in every process that saw it; what a child has of its parent is its own."""
+    done = replay(profile.timeline, lambda module, start, end, offset: [(start, end, 0)])
+    times = done.times.tolist()
+
+    def row(pid: int, module: int, lo: int, hi: int, since: int, until: int) -> Iterator[Load]:
+        first = times[since - 1] if since else None
+        last = None if until >= FOREVER else times[until - 1]
+        if lo < hi and since < until and (first is None or last is None or first < last):
+            yield Load(pid, done.mapping_module[module], lo, hi, first, last)
+
+    of_space: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    for space, lo, hi, since, until, mapping in done.pieces:
+        of_space.setdefault(space, []).append((lo, hi, since, until, mapping))
+    for lo, hi, since, until, mapping in of_space.get(0, []):
+        yield from row(-1, mapping, lo, hi, since, until)
+    for pid, space, begin, end, frozen in _runs(done):
+        for lo, hi, since, until, mapping in of_space.get(space, []):
+            if frozen is None:
+                yield from row(pid, mapping, lo, hi, max(since, begin), min(until, end))
+            elif since <= frozen < until:
+                yield from row(pid, mapping, lo, hi, max(since, begin), end)
+
+
+def _runs(done: Replay) -> Iterator[tuple[int, int, int, int, int | None]]:
+    """(pid, space, first moment, past, moment that it is seen as of, or ``None``: as it changes) of each process.
+
+    A space changes with its owner, the process that it was made for; a child sees it as it was.
+    """
+    owner: dict[int, int] = {}
+    by_pid: dict[int, list[Epoch]] = {}
+    for epoch in done.epochs:
+        owner.setdefault(epoch.space, epoch.process)
+        by_pid.setdefault(epoch.pid, []).append(epoch)
+    for pid, epochs in by_pid.items():
+        epochs.sort(key=lambda e: e.first)
+        at = 0
+        while at < len(epochs):
+            one, following = epochs[at], at + 1
+            own = owner[one.space] == one.process
+            while own and following < len(epochs) and _same(one, epochs[following]):
+                following += 1
+            past = epochs[following].first if following < len(epochs) else FOREVER
+            yield pid, one.space, one.first, past, None if own else one.moment
+            at = following
+
+
+def _same(one: Epoch, other: Epoch) -> bool:
+    return (one.process, one.space) == (other.process, other.space)

@@ -1,0 +1,18 @@
+"""``lastbranch unbind``."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("path", metavar="FILE.tb5")
+@click.option("--stream", type=click.IntRange(min=0), help="Only this data stream. [default: every bound one]")
+def command(path: str, stream: int | None) -> int:
+    """Take the bind information of a .tb5 away again. `lastbranch compact` gives its space back."""
+    from ..store import sample_streams, unbind_stream
+
+    for number in sample_streams(path, bound=True) if stream is None else [stream]:
+        unbind_stream(path, number)
+        click.echo(f"stream {number}: unbound", err=True)
+    return 0

@@ -1,0 +1,61 @@
+"""TB5 files, the native store: a container of ours for the model of the TBRW guide (docs/reference/tb5-format.md).
+
+Everything but `is_tb5` is loaded at first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .magic import is_tb5
+
+if TYPE_CHECKING:
+    from .constants import NEVER
+    from .descriptors import check_descriptors
+    from .layout import Entry, Scope, Table, struct_of
+    from .profile import read_tb5
+    from .reading import Tb5File
+    from .records import STRUCTS, Field, Struct
+    from .writing import TableWriter, Tb5Writer
+
+_WHERE = {
+    "NEVER": "constants",
+    "STRUCTS": "records",
+    "Entry": "layout",
+    "Field": "records",
+    "Scope": "layout",
+    "Struct": "records",
+    "Table": "layout",
+    "TableWriter": "writing",
+    "Tb5File": "reading",
+    "Tb5Writer": "writing",
+    "check_descriptors": "descriptors",
+    "read_tb5": "profile",
+    "struct_of": "layout",
+}
+
+__all__ = [
+    "NEVER",
+    "STRUCTS",
+    "Entry",
+    "Field",
+    "Scope",
+    "Struct",
+    "Table",
+    "TableWriter",
+    "Tb5File",
+    "Tb5Writer",
+    "check_descriptors",
+    "is_tb5",
+    "read_tb5",
+    "struct_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,148 @@
+"""Header, commit slots and directory: how the last commit of a file is found, and how the next is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from ...errors import Damage, FormatError
+from ...model import Source, read_at
+from . import layout
+from .layout import Entry, Scope, Table, check_record_size, describe
+from .magic import is_tb5
+
+__all__ = ["Commit", "encode_directory", "encode_header", "encode_slot", "read_commit"]
+
+
+@dataclass(slots=True)
+class Commit:
+    """One state of a file."""
+
+    version: int
+    sequence: int
+    slot: int
+    """Which of the two slots it stands in."""
+    end: int
+    """Everything of it lies before this offset."""
+    closed: bool
+    tables: dict[Table, Entry]
+
+
+def encode_header() -> bytes:
+    return _sealed(layout.HEADER, magic=layout.MAGIC, version=layout.VERSION, data_start=layout.DATA_START)
+
+
+def encode_slot(sequence: int, directory: int, data: bytes, end: int, closed: bool) -> bytes:
+    """The slot that puts the directory ``data``, which stands at ``directory``, in force."""
+    return _sealed(
+        layout.SLOT, sequence=sequence, directory=directory, directory_bytes=len(data), end=end,
+        flags=layout.CLOSED if closed else 0, directory_crc=crc32(data),
+    )  # fmt: skip
+
+
+def _sealed(dtype: np.dtype[Any], **fields: object) -> bytes:
+    record = np.zeros((), dtype)
+    for name, value in fields.items():
+        record[name] = value
+    record["crc"] = crc32(record.tobytes()[:-4])
+    return record.tobytes()
+
+
+def encode_directory(tables: dict[Table, Entry]) -> bytes:
+    rows = np.zeros(len(tables), layout.DIRECTORY_ENTRY)
+    for row, (key, entry) in zip(rows, sorted(tables.items()), strict=True):
+        row["scope"], row["stream"], row["section"], row["part"] = key
+        for name in ("record_size", "count", "block_bytes", "blocks", "index", "index_crc"):
+            row[name] = getattr(entry, name)
+    return rows.tobytes()
+
+
+def read_commit(source: Source, damage: list[Damage]) -> Commit:
+    """The newest commit of ``source`` that can be read; an unreadable newer one, or none at the end, is ``damage``."""
+    version = _read_header(source)
+    slots = [(i, slot) for i in range(2) if (slot := _read_slot(source, i, damage)) is not None]
+    slots.sort(key=lambda s: -int(s[1]["sequence"]))
+    for which, slot in slots:
+        data = read_at(source, int(slot["directory"]), int(slot["directory_bytes"]))
+        whole = len(data) == int(slot["directory_bytes"]) and crc32(data) == int(slot["directory_crc"])
+        if whole and len(data) % layout.DIRECTORY_ENTRY.itemsize == 0:
+            end = int(slot["end"])
+            tables = _tables(source, data, int(slot["directory"]), end)
+            closed = bool(slot["flags"] & layout.CLOSED)
+            if not closed:
+                damage.append(Damage("its writer did not close it: what was not complete is missing", source.size))
+            if source.size < end:
+                damage.append(Damage("file is cut short", source.size, "end", end, end - source.size))
+            return Commit(version, int(slot["sequence"]), which, end, closed, tables)
+        reason = "directory is damaged or cut off; the one before it is used"
+        damage.append(Damage(reason, int(slot["directory"]), "directory_crc", crc32(data)))
+    if slots:
+        raise FormatError("no directory is readable", file=source.name, offset=int(slots[0][1]["directory"]),
+                          field="directory", hint="the file is cut short or damaged")  # fmt: skip
+    raise FormatError(
+        "nothing was committed", file=source.name, offset=layout.SLOT_OFFSETS[0], field="sequence",
+        value=damage[-1].value if damage else 0, hint="its writer died before the first section was complete",
+    )  # fmt: skip
+
+
+def _read_header(source: Source) -> int:
+    data = read_at(source, 0, layout.HEADER.itemsize)
+    if not is_tb5(data):
+        raise FormatError(
+            "no TB5 file of lastbranch", file=source.name, offset=0, field="magic", value=data[:16] or None
+        )
+    if len(data) < layout.HEADER.itemsize:
+        raise FormatError("header is cut short", file=source.name, offset=0, field="header", value=len(data))
+    header = np.frombuffer(data, layout.HEADER)[0]
+    if int(header["version"]) > layout.VERSION:
+        raise FormatError(
+            "written by a later version", file=source.name, offset=16, field="version", value=int(header["version"]),
+            hint=f"this lastbranch reads up to version {layout.VERSION}: upgrade it",
+        )  # fmt: skip
+    if crc32(data[:-4]) != int(header["crc"]) or int(header["version"]) == 0:
+        raise FormatError("header is damaged", file=source.name, offset=0, field="crc", value=int(header["crc"]))
+    return int(header["version"])
+
+
+def _read_slot(source: Source, which: int, damage: list[Damage]) -> Any:
+    at = layout.SLOT_OFFSETS[which]
+    data = read_at(source, at, layout.SLOT.itemsize)
+    if len(data) < layout.SLOT.itemsize or not any(data):
+        return None
+    slot = np.frombuffer(data, layout.SLOT)[0]
+    if crc32(data[:-4]) != int(slot["crc"]):
+        damage.append(Damage("commit slot is damaged", at, "crc", int(slot["crc"])))
+        return None
+    return slot
+
+
+def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table, Entry]:
+    tables: dict[Table, Entry] = {}
+    rows = np.frombuffer(data, layout.DIRECTORY_ENTRY)
+    for number, row in enumerate(rows.tolist()):
+        scope, section, part, _, stream, size, count, block_bytes, blocks, index, index_crc, _ = row
+        at = directory + number * rows.itemsize
+
+        def error(reason: str, field: str, value: int, at: int = at) -> FormatError:
+            return FormatError(f"directory: {reason}", file=source.name, offset=at, field=field, value=value)
+
+        if scope not in set(Scope):
+            raise error("unknown scope", "scope", scope)
+        key = Table(Scope(scope), stream, section, part)
+        if key in tables:
+            raise error(f"{describe(key)} is there twice", "section", section)
+        try:
+            check_record_size(key, size)
+        except ValueError as problem:
+            raise error(str(problem), "record_size", size) from None
+        if not block_bytes or block_bytes % size:
+            raise error(f"{describe(key)}: blocks are not whole records", "block_bytes", block_bytes)
+        if blocks != -(-count * size // block_bytes) or count * size > end:
+            raise error(f"{describe(key)}: number of records and of blocks disagree", "count", count)
+        if blocks and not layout.DATA_START <= index <= end - blocks * layout.BLOCK_INDEX.itemsize:
+            raise error(f"{describe(key)}: block index lies outside of the file", "index", index)
+        tables[key] = Entry(size, count, block_bytes, blocks, index, index_crc)
+    return tables

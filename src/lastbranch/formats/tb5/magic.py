@@ -1,0 +1,13 @@
+"""How a TB5 file begins; apart, so that to look at a file costs nothing."""
+
+from __future__ import annotations
+
+__all__ = ["MAGIC", "is_tb5"]
+
+MAGIC = b"lastbranch TB5\r\n"
+"""16 bytes; the line end shows a copy in text mode."""
+
+
+def is_tb5(start: bytes) -> bool:
+    """Whether a file that begins with ``start`` (16 bytes or more) is one of ours."""
+    return start.startswith(MAGIC)

@@ -1,0 +1,168 @@
+"""What a profile holds that the guide has no place for, as tables of the store (``Scope.STORE``, section MODEL).
+
+Part 0 and 1 are a tree of values (`tree`), part 2 the timeline, part 3 the (pid, tid) pairs of all samples; part 5
+belongs to a stream: the earliest time of each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import FormatError
+from ...model import Array, Clock, Cpu, Event, Machine, Module, ModuleKind, Node, Profile, Timeline
+from .layout import MODEL, Scope, Table
+from .reading import Tb5File
+from .tree import NODE, pack, unpack
+
+if TYPE_CHECKING:
+    from .writing import Tb5Writer
+
+__all__ = ["CHANGE", "MODEL_KEY", "THREAD", "read_model", "read_timeline", "restore", "write_model"]
+
+MODEL_KEY = Table(Scope.STORE, 0, MODEL)
+CHANGE = np.dtype(
+    [
+        ("time", "<i8"),
+        ("start", "<u8"),
+        ("end", "<u8"),
+        ("offset", "<u8"),
+        ("pid", "<i8"),
+        ("tid", "<i8"),
+        ("parent", "<i8"),
+        ("module", "<i8"),
+        ("kind", "<i8"),
+    ]
+)
+"""One change of the timeline, in the order that it was recorded."""
+THREAD = np.dtype([("pid", "<i4"), ("tid", "<i4")])
+_NOT_STORED = ("segments", "binary", "missing")  # of a module: they are of the binary at hand
+_DAMAGE_KEPT = 100
+
+
+def write_model(writer: Tb5Writer, profile: Profile, streams: list[dict[str, Any]], threads: Array) -> None:
+    """``streams`` says of each stream of samples what its records cannot, ``threads`` int32 (pairs, 2)."""
+    header = dict(profile.header)
+    for i, damage in enumerate(profile.damage[:_DAMAGE_KEPT]):
+        header[f"damage of the source {i}"] = str(damage)
+    if len(profile.damage) > _DAMAGE_KEPT:
+        header["more damage of the source"] = f"{len(profile.damage) - _DAMAGE_KEPT} places"
+    value = {
+        "source": profile.name,
+        "source format": profile.format,
+        "recorder": profile.recorder,
+        "machine": asdict(profile.machine),
+        "clock": asdict(profile.clock),
+        "modules": [_module(m) for m in profile.modules],
+        "events": [asdict(e) for e in profile.events],
+        "streams": streams,
+        "first time": profile.first_time,
+        "last time": profile.last_time,
+        "start": profile.start,
+        "records": profile.records,
+        "lost": profile.lost,
+        "header": header,
+        "raw features": profile.raw_features,
+        "names": profile.timeline.names,
+    }
+    nodes, data = pack(value, writer.string)
+    writer.put(MODEL_KEY, nodes)
+    if data:
+        writer.put(MODEL_KEY._replace(part=1), data)
+    columns = profile.timeline.columns()
+    changes = np.zeros(len(profile.timeline), CHANGE)
+    for name in CHANGE.names or ():
+        changes[name] = columns[name]
+    writer.put(MODEL_KEY._replace(part=2), changes)
+    writer.put(MODEL_KEY._replace(part=3), np.ascontiguousarray(threads, np.int32).reshape(-1).view(THREAD))
+
+
+def _module(module: Module) -> dict[str, Any]:
+    out: dict[str, Any] = {f.name: getattr(module, f.name) for f in fields(module) if f.name not in _NOT_STORED}
+    out["kind"] = str(module.kind)
+    out["pdb_guid"] = None if module.pdb_guid is None else module.pdb_guid.bytes_le
+    return out
+
+
+def read_model(file: Tb5File) -> dict[str, Any] | None:
+    """The tree of values, ``None`` where the file has none. Raises `FormatError` where it makes no sense."""
+    if not file.has(MODEL_KEY):
+        return None
+    if file.record_size(MODEL_KEY) != NODE.itemsize:
+        raise _error(file, f"records of {file.record_size(MODEL_KEY)} bytes")
+    beside = MODEL_KEY._replace(part=1)
+    data = file.bytes(beside) if file.has(beside) else b""
+    try:
+        value = unpack(file.read(MODEL_KEY).reshape(-1).view(NODE), data, file.string)
+    except ValueError as error:
+        raise _error(file, str(error)) from None
+    if not isinstance(value, dict):
+        raise _error(file, "it is no dictionary")
+    return value
+
+
+def _error(file: Tb5File, reason: str) -> FormatError:
+    return FormatError(f"model tables: {reason}", file=file.name, offset=file.tables[MODEL_KEY].index, field="model")
+
+
+def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
+    """Fill ``profile`` with what `write_model` stored, samples excepted."""
+    try:
+        profile.recorder = value["recorder"]
+        profile.machine = _made(Machine, value["machine"])
+        profile.machine.cpus = [_made(Cpu, c) for c in value["machine"]["cpus"]]
+        profile.machine.nodes = [_made(Node, n | {"cpus": tuple(n["cpus"])}) for n in value["machine"]["nodes"]]
+        wall = value["clock"]["wall"]
+        profile.clock = Clock(value["clock"]["name"], value["clock"]["frequency"], None if wall is None else (*wall,))
+        profile.modules = [_restored_module(m) for m in value["modules"]]
+        profile.events = [_made(Event, e | {"ids": tuple(e["ids"])}) for e in value["events"]]
+        profile.first_time, profile.last_time = value["first time"], value["last time"]
+        profile.start = value["start"]
+        profile.records, profile.lost = value["records"], value["lost"]
+        profile.header = {"source": value["source"], "source format": value["source format"]} | value["header"]
+        profile.raw_features = value["raw features"]
+        names = [str(n) for n in value["names"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _error(file, f"{type(error).__name__} {error}") from None
+    read_timeline(profile.timeline, file, names, len(profile.modules))
+    key = MODEL_KEY._replace(part=3)
+    if file.has(key) and file.record_size(key) == THREAD.itemsize:
+        rows: list[tuple[int, int]] = file.read(key).reshape(-1).view(THREAD).tolist()  # type: ignore[assignment]
+        profile.seen_threads = set(rows)
+
+
+def _made(kind: Any, values: dict[str, Any]) -> Any:
+    known = {f.name for f in fields(kind)}
+    return kind(**{name: v for name, v in values.items() if name in known})
+
+
+def _restored_module(values: dict[str, Any]) -> Module:
+    guid = values.get("pdb_guid")
+    if guid is not None:
+        from uuid import UUID
+
+        guid = UUID(bytes_le=guid)
+    made: Module = _made(Module, values | {"kind": ModuleKind(values["kind"]), "pdb_guid": guid})
+    return made
+
+
+def read_timeline(timeline: Timeline, file: Tb5File, names: Iterable[str], modules: int) -> None:
+    """The changes of part 2. Raises `FormatError` where they point outside of the tables."""
+    key = MODEL_KEY._replace(part=2)
+    if not file.has(key):
+        return
+    if file.record_size(key) != CHANGE.itemsize:
+        raise _error(file, f"changes of {file.record_size(key)} bytes")
+    changes = file.read(key).reshape(-1).view(CHANGE)
+    timeline.names = list(names)
+    limit = {0: modules, 5: len(timeline.names)}
+    bad = (changes["kind"] < 0) | (changes["kind"] > 5)
+    for kind, past in limit.items():
+        mine = changes["kind"] == kind
+        bad |= mine & ((changes["module"] < 0) | (changes["module"] >= past))
+    if bad.any():
+        raise _error(file, f"change {int(bad.argmax())} points outside of its table")
+    timeline.extend({name: changes[name] for name in CHANGE.names or ()})

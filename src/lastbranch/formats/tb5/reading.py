@@ -1,0 +1,271 @@
+"""A TB5 file, read: its tables by key, checked block by block at the first read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import Damage, FormatError
+from ...model import Array, Source, read_at
+from . import layout
+from .checksum import block_check
+from .constants import StreamSection, StreamType
+from .directory import Commit, read_commit
+from .layout import Entry, Scope, Table, describe, struct_of
+from .strings import decode
+
+__all__ = ["Tb5File"]
+
+_PAGE = 4096
+
+
+class Tb5File:
+    """The tables that the last commit left.
+
+    Raises `FormatError` for another kind of file, a later version, and where no commit can be read. ``damage`` lists
+    what can be stepped over. ``verify=False`` reads blocks without looking at their checks.
+    """
+
+    def __init__(self, source: Source, *, verify: bool = True) -> None:
+        self.source, self.name, self._verify = source, source.name, verify
+        self.damage: list[Damage] = []
+        self._commit: Commit = read_commit(source, self.damage)
+        self.tables: Mapping[Table, Entry] = MappingProxyType(self._commit.tables)
+        """Every table: key -> record size, count and place."""
+        self._indexes: dict[Table, Array] = {}
+        self._checked: set[int] = set()
+        self._segments: list[tuple[Table, int, int]] | None = None
+        self._ends: dict[int, Array] = {}
+        self._texts: dict[int, str] = {}
+
+    def __enter__(self) -> Tb5File:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        close = getattr(self.source, "close", None)
+        if close is not None:
+            close()
+
+    @property
+    def version(self) -> int:
+        return self._commit.version
+
+    @property
+    def closed_well(self) -> bool:
+        """Whether the last writer closed the file, or died between two commits."""
+        return self._commit.closed
+
+    @property
+    def streams(self) -> int:
+        """Number of data streams. Bind information is not counted."""
+        return 1 + max((key.stream for key in self.tables if key.scope is Scope.STREAM), default=-1)
+
+    def has(self, key: Table) -> bool:
+        return key in self.tables
+
+    def count(self, key: Table) -> int:
+        """Number of records; `KeyError` for a table that is not there."""
+        return self.tables[key].count
+
+    def record_size(self, key: Table) -> int:
+        return self.tables[key].record_size
+
+    def is_bound(self, stream: int) -> bool:
+        return Table(Scope.BIND, stream, StreamType.BIND_DATA_INFORMATION) in self.tables
+
+    # -- records
+
+    def blocks(self, key: Table, first: int = 0, count: int | None = None) -> Iterator[NDArray[np.uint8]]:
+        """Records ``first`` to ``first + count`` as uint8 (records, record size), a block at a time.
+
+        An array is valid until the next is asked for. Raises `FormatError` at a damaged block, `KeyError` for a table
+        that is not there.
+        """
+        entry = self.tables[key]
+        last = entry.count if count is None else min(entry.count, first + count)
+        if first >= last:
+            return
+        one, past = first // entry.block_records, -(-last // entry.block_records)
+        for number, rows in self.some_blocks(key, range(one, past)):
+            if isinstance(rows, FormatError):
+                raise rows
+            at = number * entry.block_records
+            yield rows[max(0, first - at) : last - at]
+
+    def some_blocks(self, key: Table, numbers: range) -> Iterator[tuple[int, NDArray[np.uint8] | FormatError]]:
+        """(number, its records, or what is wrong with it) for each of the blocks, in one buffer after the other."""
+        entry, index = self.tables[key], self._index(key)
+        buffer = _aligned(min(entry.block_bytes, entry.bytes))
+        for number in numbers:
+            try:
+                rows = self._load(key, entry, index, number, buffer)
+            except FormatError as error:
+                yield number, error
+            else:
+                yield number, rows
+
+    def read(self, key: Table, first: int = 0, count: int | None = None) -> NDArray[np.uint8]:
+        """As `blocks`, all at once: uint8 (records, record size)."""
+        entry = self.tables[key]
+        count = max(0, min(entry.count - first, entry.count if count is None else count))
+        out = np.empty((count, entry.record_size), np.uint8)
+        at = 0
+        for rows in self.blocks(key, first, count):
+            out[at : at + len(rows)] = rows
+            at += len(rows)
+        return out
+
+    def records(self, key: Table, first: int = 0, count: int | None = None) -> Array:
+        """As `read`, in the guide's structure; empty where the table is not there. `KeyError` for one without."""
+        struct = struct_of(key)
+        if struct is None:
+            raise KeyError(f"{describe(key)} has no structure of the guide")
+        if key not in self.tables:
+            return np.empty(0, struct.dtype)
+        return self.read(key, first, count).reshape(-1).view(struct.dtype)
+
+    def bytes(self, key: Table) -> bytes:
+        """A table of bytes."""
+        return self.read(key).tobytes()
+
+    def offsets(self, key: Table) -> NDArray[np.uint64]:
+        """uint64: where each block of a table stands."""
+        out: NDArray[np.uint64] = self._index(key)["offset"]
+        return out
+
+    def _index(self, key: Table) -> Array:
+        index = self._indexes.get(key)
+        if index is None:
+            entry = self.tables[key]
+            data = read_at(self.source, entry.index, entry.blocks * layout.BLOCK_INDEX.itemsize)
+            if crc32(data) != entry.index_crc:
+                raise self._error(f"block index of {describe(key)} is damaged", entry.index, "index_crc", crc32(data))
+            index = self._indexes[key] = np.frombuffer(data, layout.BLOCK_INDEX)
+        return index
+
+    def _load(
+        self, key: Table, entry: Entry, index: Array, number: int, buffer: NDArray[np.uint8]
+    ) -> NDArray[np.uint8]:
+        offset, check, total = index[number].item()
+        length = min(entry.block_bytes, entry.bytes - number * entry.block_bytes)
+        if offset < layout.DATA_START or offset + length > self._commit.end:
+            raise self._error(f"block {number} of {describe(key)} lies outside of the file", offset, "offset", offset)
+        part = buffer[:length]
+        got = self.source.readinto(offset, memoryview(part))  # type: ignore[arg-type]
+        if got < length:
+            raise self._error(
+                f"block {number} of {describe(key)} is cut short by {length - got} bytes",
+                offset,
+                "length",
+                length,
+            )
+        if self._verify and offset not in self._checked:
+            found = block_check(part)
+            if found != (check, total):
+                raise self._error(f"block {number} of {describe(key)} is damaged", offset, "check", found[0])
+            self._checked.add(offset)
+        return part.reshape(-1, entry.record_size)
+
+    def _error(self, reason: str, offset: int, field: str, value: object) -> FormatError:
+        return FormatError(reason, file=self.name, offset=offset, field=field, value=value)
+
+    # -- strings
+
+    @property
+    def string_count(self) -> int:
+        """The largest string id."""
+        segments = self._string_segments()
+        return segments[-1][2] if segments else 0
+
+    def string(self, unique_id: int) -> str:
+        """The string of an id. Raises `FormatError` for 0, the NULL string, and for ids that are not in the file."""
+        text = self._texts.get(unique_id)
+        if text is None:
+            text = self._texts[unique_id] = self._find(unique_id)
+        return text
+
+    def text(self, unique_id: int) -> str:
+        """As `string`; the NULL string is empty."""
+        return self.string(unique_id) if unique_id else ""
+
+    def all_strings(self) -> Iterator[str]:
+        """The strings of ids 1, 2, 3..."""
+        for key, _, _ in self._string_segments():
+            ends = self._segment_ends(key)
+            data = self.bytes(key._replace(part=1)) if key._replace(part=1) in self.tables else b""
+            start = 0
+            for end in ends.tolist():
+                yield decode(data[start:end])
+                start = end
+
+    def _find(self, unique_id: int) -> str:
+        for key, before, last in self._string_segments():
+            if before < unique_id <= last:
+                ends, row = self._segment_ends(key), unique_id - before - 1
+                start, end = int(ends[row - 1]) if row else 0, int(ends[row])
+                data = key._replace(part=1)
+                return decode(self.read(data, start, end - start).tobytes() if end > start else b"")
+        known = self.string_count
+        reason = "NULL string" if unique_id == 0 else f"string id out of range (1 to {known})"
+        raise FormatError(reason, file=self.name, field="soi_uniqueid", value=unique_id)
+
+    def _string_segments(self) -> list[tuple[Table, int, int]]:
+        if self._segments is None:
+            keys = sorted(
+                k for k in self.tables if k.scope is Scope.STORE and k.section == layout.STRINGS and not k.part
+            )
+            self._segments, known = [], 0
+            for key in keys:
+                self._segments.append((key, known, known + self.count(key)))
+                known += self.count(key)
+        return self._segments
+
+    def _segment_ends(self, key: Table) -> Array:
+        ends = self._ends.get(key.stream)
+        if ends is None:
+            ends = self.read(key).reshape(-1).view("<u8")
+            data = key._replace(part=1)
+            size = self.count(data) if data in self.tables else 0
+            if len(ends) and (int(ends[-1]) != size or (ends[1:] < ends[:-1]).any()):
+                raise self._error(f"{describe(key)}: lengths are wrong", self.tables[key].index, "ends", int(ends[-1]))
+            self._ends[key.stream] = ends
+        return ends
+
+    # -- descriptors
+
+    def descriptors(self, stream: int) -> Array:
+        """The data descriptor of a stream (TBRW_SAMPREC_DESC_ENTRY). Raises `FormatError` where it cannot be right."""
+        from .descriptors import check_descriptors
+
+        found = self.records(Table(Scope.STREAM, stream, StreamSection.DATA_DESCRIPTION))
+        data = Table(Scope.STREAM, stream, StreamSection.DATA)
+        if data in self.tables:
+            problem = check_descriptors(found, self.record_size(data))
+            if problem is not None:
+                raise FormatError(f"stream {stream}: {problem[0]}", file=self.name, field=problem[1], value=problem[2])
+        return found
+
+    def verify(self) -> list[Damage]:
+        """Everything that is wrong with the file: each block, string id, descriptor and bind index is looked at."""
+        from .verification import verify
+
+        return verify(self)
+
+    def sections(self) -> dict[str, Any]:
+        """What is in it, in words: name of each table -> number of records."""
+        return {describe(key): self.tables[key].count for key in sorted(self.tables)}
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Room for a block at a multiple of a page: some processors copy to other addresses at a third of the speed."""
+    room = np.empty(size + _PAGE, np.uint8)
+    start = -room.ctypes.data % _PAGE
+    return room[start : start + size]

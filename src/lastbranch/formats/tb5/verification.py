@@ -1,0 +1,152 @@
+"""Everything that can be checked in a file: blocks, places, strings, descriptors, indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from ...errors import Damage, FormatError
+from ...model import Array
+from . import layout
+from .constants import NEVER, Section, StreamSection, StreamType
+from .layout import CHILDREN, Scope, Table, describe, struct_of
+from .reading import Tb5File
+
+__all__ = ["verify"]
+
+
+def verify(file: Tb5File) -> list[Damage]:
+    """All that is wrong with ``file``, without repetition."""
+    found = list(file.damage)
+    for check in (_blocks, _places, _strings, _children, _streams, _binding):
+        try:
+            found += [d for d in check(file) if d not in found]
+        except FormatError as error:
+            damage = _damage(error)
+            found += [damage] if damage not in found else []
+    return found
+
+
+def _damage(error: FormatError, lost: int = 0) -> Damage:
+    return Damage(error.reason, error.offset or 0, error.field, error.value, lost)
+
+
+def _blocks(file: Tb5File) -> Iterator[Damage]:
+    for key, entry in file.tables.items():
+        try:
+            for _, rows in file.some_blocks(key, range(entry.blocks)):
+                if isinstance(rows, FormatError):
+                    yield _damage(rows, entry.block_bytes)
+        except FormatError as error:
+            yield _damage(error, entry.bytes)
+
+
+def _places(file: Tb5File) -> Iterator[Damage]:
+    """Blocks do not share bytes."""
+    spans: list[tuple[int, int, Table]] = []
+    for key, entry in file.tables.items():
+        try:
+            offsets = file.offsets(key)
+        except FormatError:
+            continue
+        left = entry.bytes
+        for offset in offsets.tolist():
+            spans.append((offset, offset + min(left, entry.block_bytes), key))
+            left -= entry.block_bytes
+        spans.append((entry.index, entry.index + entry.blocks * layout.BLOCK_INDEX.itemsize, key))
+    spans.sort()
+    for (_, end, one), (start, past, other) in pairwise(spans):
+        if start < end and past > start:
+            yield Damage(f"{describe(one)} and {describe(other)} overlap", start, "offset", start)
+
+
+def _readable(file: Tb5File) -> Iterator[tuple[Table, Array]]:
+    for key in file.tables:
+        if struct_of(key) is not None:
+            try:
+                yield key, file.records(key)
+            except FormatError:
+                continue  # told by _blocks
+
+
+def _strings(file: Tb5File) -> Iterator[Damage]:
+    known = file.string_count
+    for _ in file.all_strings():
+        pass
+    for key, records in _readable(file):
+        struct = struct_of(key)
+        for name in struct.strings() if struct is not None else ():
+            bad = records[name] > known
+            if bad.any():
+                row = int(bad.argmax())
+                reason = f"{describe(key)} row {row}: string id out of range (1 to {known})"
+                yield Damage(reason, file.tables[key].index, name, int(records[name][row]))
+
+
+def _children(file: Tb5File) -> Iterator[Damage]:
+    """Pointer fields count rows of the table of their children, in order."""
+    for key, records in _readable(file):
+        struct = struct_of(key)
+        for (parent, name), child in CHILDREN.items():
+            if struct is None or struct.name != parent:
+                continue
+            siblings = [k for k in file.tables if k[:3] == key[:3] and (s := struct_of(k)) and s.name == child]
+            count = file.count(siblings[0]) if siblings else 0
+            rows = records[name]
+            bad = (rows > count) | (np.diff(rows, prepend=rows[:1]).view(np.int64) < 0)
+            if bad.any():
+                row = int(bad.argmax())
+                reason = f"{describe(key)} row {row}: {name} is not a row of {count} {child}"
+                yield Damage(reason, file.tables[key].index, name, int(rows[row]))
+
+
+def _streams(file: Tb5File) -> Iterator[Damage]:
+    """A stream has data, a descriptor that fits them, and information."""
+    for number in range(file.streams):
+        missing = [
+            section.name.lower().replace("_", " ")
+            for section in (StreamSection.DATA, StreamSection.DATA_DESCRIPTION, StreamSection.STREAM_INFO)
+            if not file.has(Table(Scope.STREAM, number, section))
+        ]
+        if missing:
+            yield Damage(f"stream {number} has no {', '.join(missing)}", 0, "stream", number)
+        try:
+            file.descriptors(number)
+        except FormatError as error:
+            yield _damage(error)
+
+
+def _binding(file: Tb5File) -> Iterator[Damage]:
+    """Bind information counts as many records as what it is about, and its indexes are rows."""
+    modules = Table(Scope.GLOBAL, 0, Section.MODULE)
+    tasks = Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD)
+    for key in file.tables:
+        if key.scope is not Scope.BIND or key.part or key.section not in set(StreamType):
+            continue
+
+        def rows_of(table: Table, kind: StreamType, stream: int = key.stream) -> int:
+            made = Table(Scope.BIND, stream, kind, 1)
+            return next((file.count(t) for t in (made, table) if file.has(t)), 0)
+
+        pids = rows_of(tasks, StreamType.BIND_PID_INFORMATION)
+        tids = rows_of(tasks._replace(part=1), StreamType.BIND_TID_INFORMATION)
+        mods = rows_of(modules, StreamType.BIND_MODULE_INFORMATION)
+        data = Table(Scope.STREAM, key.stream, StreamSection.DATA)
+        samples = file.count(data) if file.has(data) else 0
+        expected = {4: samples, 5: mods, 6: pids, 7: tids}.get(key.section)
+        if expected is not None and file.count(key) != expected:
+            yield Damage(f"{describe(key)}: {expected} records were expected", 0, "count", file.count(key))
+        limits = {"module_index": mods, "pid_index": pids, "tid_index": tids}
+        try:
+            struct = struct_of(key)
+            for rows in file.blocks(key) if struct is not None else ():
+                records: Array = rows.reshape(-1).view(struct.dtype if struct is not None else np.uint8)
+                for name in records.dtype.names or ():
+                    bad = (records[name] >= limits[name]) & (records[name] != NEVER)
+                    if bad.any():
+                        value = int(records[name][bad.argmax()])
+                        yield Damage(f"{describe(key)}: index out of range", file.tables[key].index, name, value)
+        except FormatError:
+            continue  # told by _blocks

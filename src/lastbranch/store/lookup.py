@@ -1,0 +1,180 @@
+"""Which module record, process and thread a sample belongs to, by the rules of the TBRW guide (3.3, 6.1, 6.6).
+
+A module record owns addresses ``[load_address, load_address + length)`` of its process from module_event_when (0: since
+before the start) until module_unload_tsc (all ones: for good). Its code selector and segment type must be those of the
+sample, where both tell them. Records of the kernel and global ones belong to every process, behind its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bind import KERNEL_HALF, SpaceIndex
+from ..formats.tb5.constants import NEVER, CpuMode, ModuleFlag
+from ..model import Array
+from .painting import paint
+
+__all__ = ["ModuleLookup", "TaskLookup"]
+
+_KERNEL, _EVERYBODY, _FIRST_PROCESS = 0, 1, 2
+_FOREVER = (1 << 62) - 1
+_NEVER = np.uint64(NEVER)
+_DENSE = 1 << 22
+
+
+class _Ids:
+    """Id (uint32) -> number, by a table where ids are small; ``absent`` for others."""
+
+    def __init__(self, ids: Array, numbers: Array, absent: int) -> None:
+        self._absent = absent
+        known = ids < _DENSE
+        size = int(ids[known].max()) + 2 if known.any() else 1
+        self._table = np.full(size, absent, np.int64)
+        self._table[ids[known]] = numbers[known]
+        order = np.argsort(ids[~known])
+        self._ids, self._numbers = ids[~known][order], numbers[~known][order]
+
+    def __call__(self, ids: Array) -> NDArray[np.int64]:
+        out: NDArray[np.int64] = self._table.take(ids, mode="clip")  # the last entry is nobody's
+        if len(self._ids):
+            at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+            out = np.where(self._ids[at] == ids, self._numbers[at], out)
+        return out
+
+
+class ModuleLookup:
+    """Finds module records. ``modules`` are TBRW_MODULE records."""
+
+    def __init__(self, modules: Array) -> None:
+        self._modules = modules
+        load, unload = modules["module_event_when"], modules["module_unload_tsc"]
+        self._times = np.unique(np.concatenate([load[load != 0], unload[unload != _NEVER]]))
+        self._first = np.where(load == 0, 0, np.searchsorted(self._times, load, side="right")).astype(np.int64)
+        past = np.searchsorted(self._times, unload, side="right").astype(np.int64)
+        self._last = np.where(unload == _NEVER, _FOREVER, past)
+        self._start = modules["module_load_address"]
+        self._end = self._start + modules["module_length"]
+        self._end = np.where(self._end < self._start, _NEVER, self._end)
+        flags, pid = modules["module_flags"], modules["module_associated_pid"]
+        everybodys = (flags & ModuleFlag.GLOBAL_LOAD) != 0
+        kernel = self._start >= np.uint64(KERNEL_HALF)
+        pids = np.unique(pid[~everybodys])
+        self._space_of = _Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
+        own = self._space_of(pid)
+        self._space = np.where(everybodys, np.where(kernel, _KERNEL, _EVERYBODY), own)
+        self._own_kernel = bool((kernel & ~everybodys).any())
+        self._shared_user = bool((~kernel & everybodys).any())
+        self._indexes: dict[tuple[int, int], SpaceIndex] = {}
+        self.by_kind = bool(modules["module_code_selector"].any() or (modules["module_segment_type_word"] & 3).any())
+        """Whether any module tells its selector or mode: else those of samples do not matter."""
+
+    def find(self, ip: Array, pid: Array, time: Array, selector: Array, mode: Array) -> NDArray[np.int64]:
+        """int64 row of the module of each sample (ip uint64, pid uint32, time uint64, selector and mode integers), -1
+        where there is none."""
+        moment = self._moments(time)
+        space = self._space_of(pid)
+        if not self.by_kind:
+            return self._find(0, 0, space, moment, ip)
+        kinds = selector.astype(np.int64) << 2 | mode
+        out = np.full(len(ip), -1, np.int64)
+        distinct = np.flatnonzero(np.bincount(kinds, minlength=1)).tolist()
+        for kind in distinct:
+            if len(distinct) == 1:
+                return self._find(kind >> 2, kind & 3, space, moment, ip)
+            mine = np.flatnonzero(kinds == kind)
+            out[mine] = self._find(kind >> 2, kind & 3, space[mine], moment[mine], ip[mine])
+        return out
+
+    def _moments(self, time: Array) -> NDArray[np.int64]:
+        if len(time) > len(self._times) and bool((time[1:] >= time[:-1]).all()):
+            # Samples in order: find the changes among them.
+            changes = np.searchsorted(time, self._times, side="left")
+            return np.repeat(np.arange(len(self._times) + 1), np.diff(changes, prepend=0, append=len(time)))
+        return np.searchsorted(self._times, time, side="right")
+
+    def _find(self, selector: int, mode: int, space: Array, moment: Array, ip: Array) -> NDArray[np.int64]:
+        index = self._indexes.get((selector, mode))
+        if index is None:
+            index = self._indexes[selector, mode] = self._build(selector, mode)
+        kernel = ip >= np.uint64(KERNEL_HALF)
+        first = space if self._own_kernel else np.where(kernel, _KERNEL, space)
+        found = index.find(first, moment, ip)
+        if self._own_kernel or self._shared_user:
+            rest = np.flatnonzero(found < 0)
+            shared = np.where(kernel[rest], _KERNEL, _EVERYBODY)
+            found[rest] = index.find(shared, moment[rest], ip[rest])
+        return found
+
+    def _build(self, selector: int, mode: int) -> SpaceIndex:
+        theirs, kind = self._modules["module_code_selector"], self._modules["module_segment_type_word"] & 3
+        fits = (theirs == selector) | (theirs == 0) | (selector == 0)
+        fits &= (kind == mode) | (kind == CpuMode.V86) | (mode == CpuMode.V86)
+        rows = np.flatnonzero(fits)
+        columns = (self._space, self._start, self._end, self._first, self._last)
+        space, lo, hi, first, last, which = paint(*(c[rows] for c in columns))
+        return SpaceIndex(space, lo, hi, first, last, rows[which])
+
+
+class TaskLookup:
+    """Finds process and thread records (TBRW_PID, TBRW_TID) by id and time; a reused id has several."""
+
+    def __init__(self, processes: Array, threads: Array) -> None:
+        self._lives = _Lives(processes["pid_id"], processes["pid_event_when"])
+        self.owner = self.process(threads["tid_associated_pid"], threads["tid_event_when"])
+        """int64: row of the process of each thread."""
+        self._threads = threads
+        by_tid = np.argsort(threads["tid_id"], kind="stable")
+        tids, count = np.unique(threads["tid_id"][by_tid], return_counts=True)
+        single = np.where(count == 1, by_tid[np.cumsum(count) - count] if len(by_tid) else 0, -2)
+        self._single = _Ids(tids, single, -1)
+        keys = zip(self.owner.tolist(), threads["tid_id"].tolist(), threads["tid_event_when"].tolist(), strict=True)
+        self._several: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for row, (process, tid, when) in enumerate(keys):
+            self._several.setdefault((process, tid), []).append((when, row))
+
+    def process(self, pid: Array, time: Array) -> NDArray[np.int64]:
+        """int64 row of the process of each (pid uint32, time uint64), -1 where there is none."""
+        return self._lives.find(pid, time)
+
+    def thread(self, process: NDArray[np.int64], tid: Array, time: Array) -> NDArray[np.int64]:
+        """int64 row of the thread ``tid`` of ``process`` (row) at each time, -1 where there is none."""
+        out = self._single(tid)
+        if len(self.owner):
+            out = np.where((out >= 0) & (self.owner[np.maximum(out, 0)] != process), -1, out)
+        again = np.flatnonzero(out == -2)
+        if len(again):
+            pairs = process[again] << 32 | tid[again].astype(np.int64)
+            distinct, back = np.unique(pairs, return_inverse=True)
+            for i, pair in enumerate(distinct.tolist()):
+                lives = sorted(self._several.get((pair >> 32, pair & 0xFFFFFFFF), []))
+                rows = again[back == i]
+                out[rows] = _alive(lives, time[rows]) if lives else -1
+        return out
+
+
+class _Lives:
+    """Rows by id and time; at any time the one that began last, before all of them the first."""
+
+    def __init__(self, ids: Array, when: Array) -> None:
+        distinct, where, count = np.unique(ids, return_index=True, return_counts=True)
+        self._row = _Ids(distinct, np.where(count == 1, where, -2), -1)
+        self._several = {
+            int(i): sorted((int(when[r]), int(r)) for r in np.flatnonzero(ids == i)) for i in distinct[count > 1]
+        }
+
+    def find(self, ids: Array, time: Array) -> NDArray[np.int64]:
+        out = self._row(ids)
+        if self._several:
+            again = np.flatnonzero(out == -2)
+            for i in np.unique(ids[again]).tolist():
+                rows = again[ids[again] == i]
+                out[rows] = _alive(self._several[i], time[rows])
+        return out
+
+
+def _alive(lives: list[tuple[int, int]], time: Array) -> NDArray[np.int64]:
+    starts = np.array([when for when, _ in lives], np.uint64)
+    rows = np.array([row for _, row in lives], np.int64)
+    found: NDArray[np.int64] = rows[np.maximum(np.searchsorted(starts, time, side="right") - 1, 0)]
+    return found

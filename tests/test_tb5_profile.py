@@ -1,0 +1,248 @@
+"""Profiles into TB5 files and out again: every capture gives the same numbers, whoever reads the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lastbranch
+from conftest import REAL, SYNTHETIC, Data, Ran
+from lastbranch.errors import FormatError
+from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer
+from lastbranch.formats.tb5.constants import ModuleFlag
+from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile, SampleBatch
+from lastbranch.opening import open_profile, open_source
+from lastbranch.store import ProfileWriter, write_profile
+from tb5_reader import TB5
+
+CAPTURES = [*REAL, *SYNTHETIC]
+ETL = "net.4.5.2.x64.etl"
+
+
+opened: dict[str, Profile] = {}
+
+
+@pytest.fixture(scope="session")
+def converted(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """``converted(name)``: the capture and its TB5 file, made once; the profile that it was made of is ``opened``."""
+    folder = tmp_path_factory.mktemp("tb5")
+    made: dict[str, tuple[Path, Path]] = {}
+
+    def convert(name: str) -> tuple[Path, Path]:
+        if name not in made:
+            source = data.root.parent / "etl" / name if name.endswith(".etl") else data.path(name)
+            out = folder / f"{len(made)}.tb5"
+            opened[name] = open_profile(source)
+            write_profile(opened[name], out)
+            made[name] = source, out
+        return made[name]
+
+    return convert
+
+
+def columns_of(profile: Profile, ordered: bool) -> list[dict[str, np.ndarray]]:
+    out = []
+    for stream in profile.streams:
+        batches = list(stream.batches(ordered=ordered))
+        values = {n: np.concatenate([b[n] for b in batches if n in b]) for n in stream.columns if n in batches[0]}
+        for group in batches[0].offsets:
+            values[f"lengths {group}"] = np.concatenate([np.diff(b.offsets[group]) for b in batches])
+        out.append(values)
+    return out
+
+
+@pytest.mark.parametrize("name", [*CAPTURES, ETL])
+def test_every_column_and_table_comes_back(converted: Callable[[str], tuple[Path, Path]], name: str) -> None:
+    copy, source = open_profile(converted(name)[1]), opened[name]
+    for table in ("machine", "clock", "modules", "processes", "threads", "events", "first_time", "last_time", "lost"):
+        assert getattr(copy, table) == getattr(source, table), table
+    assert (copy.records, copy.raw_features, copy.seen_threads) == (
+        source.records, source.raw_features, source.seen_threads,
+    )  # fmt: skip
+    assert source.header.items() <= copy.header.items()
+    assert copy.damage == []
+    for ordered in (True,) if name == ETL else (False, True):
+        for ours, theirs in zip(columns_of(copy, ordered), columns_of(source, ordered), strict=True):
+            assert set(theirs) <= set(ours)
+            for column, values in theirs.items():
+                assert np.array_equal(ours[column], values), column
+                assert ours[column].dtype == values.dtype
+
+
+def test_a_windows_log_gives_the_same_numbers(converted: Callable[[str], tuple[Path, Path]]) -> None:
+    copy = open_profile(converted(ETL)[1])
+    mine, theirs = (lastbranch.weights(p, "module") for p in (copy, opened[ETL]))
+    for column in ("event", "key", "samples", "period", "entries"):
+        assert np.array_equal(getattr(mine, column), getattr(theirs, column))
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_verbs_give_the_same_numbers(
+    converted: Callable[[str], tuple[Path, Path]], run: Callable[..., Ran], name: str
+) -> None:
+    source, copy = converted(name)
+    verbs = [["report", "--by", by, "--format", "csv"] for by in ("process", "thread", "module")]
+    verbs += [["branches", "--format", "csv"], ["export", "--to", "counts"], ["export", "--to", "brstack"]]
+    for verb in verbs:
+        before, after = run(*verb, source), run(*verb, copy)
+        assert (after.code, after.raw) == (before.code, before.raw), verb
+
+
+@pytest.mark.parametrize("name", ["demo_hwidx", "snb_callchain_and_branch-3.4", "skl_m7_32deep_branch-4.14"])
+def test_the_specifications_reader_finds_samples_branches_and_frames(
+    converted: Callable[[str], tuple[Path, Path]], name: str
+) -> None:
+    source, out = converted(name)
+    other = TB5(out)
+    found = iter(other.samples())
+    for batch in open_profile(source).streams[0].batches():
+        for i in range(len(batch)):
+            one = next(found)
+            row = (one["time"], one["ip"], one["pid"], one["tid"], one["cpu"], one["event"])
+            wanted = (batch.time[i], batch.ip[i], batch.pid[i], batch.tid[i], batch.cpu[i], batch.event[i])
+            assert row == tuple(map(int, wanted))
+            source_, target, _ = batch.stack(i)
+            assert one["branches"] == list(zip(source_.tolist(), target.tolist(), strict=True))
+            if "frame" in batch:
+                assert one["frame"] == batch.chain(i).tobytes()
+            kernel = one["ip"] >> 63
+            assert (one["cs"], one["mode"]) == ((0x10 if kernel else 0x33), 3)
+    assert next(found, None) is None
+    names = [n for *_, n in other.descriptors(0)]
+    assert any(n.startswith(b"branch_from, branch_to: perf filter ") and b"any" in n for n in names)
+
+
+def test_a_tbrw_file_without_our_tables(
+    data: Data, converted: Callable[[str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """The guide's sections alone tell where samples fell."""
+    source, full = converted("demo_2proc")
+    with Tb5File(open_source(str(full))) as file, Tb5Writer.create(tmp_path / "guide.tb5") as writer:
+        for text in file.all_strings():
+            writer.string(text)
+        for key in file.tables:
+            if key.scope is not Scope.STORE:
+                writer.put(key, file.read(key))
+    want, got = open_profile(source), open_profile(tmp_path / "guide.tb5")
+    assert (got.samples, got.entries, got.deepest) == (want.samples, want.entries, want.deepest)
+    assert (got.first_time, got.last_time, got.seen_threads) == (want.first_time, want.last_time, want.seen_threads)
+    assert [e.name for e in got.events] == [e.name for e in want.events]
+    assert got.clock.frequency == want.clock.frequency
+    for by in ("process", "module"):
+        mine, theirs = (lastbranch.weights(p, by) for p in (got, want))
+        rows = getattr(want, {"process": "processes", "module": "modules"}[by])
+        others = getattr(got, {"process": "processes", "module": "modules"}[by])
+        assert sorted((others[k].name, n) for k, n in zip(mine.key, mine.samples, strict=True)) == sorted(
+            (rows[k].name, n) for k, n in zip(theirs.key, theirs.samples, strict=True)
+        )
+
+
+def every_column(samples: int, depth: int, seed: int = 1) -> SampleBatch:
+    """A batch that has all columns, ragged ones of random lengths."""
+    random = np.random.default_rng(seed)
+    columns, offsets = {}, {}
+    for c in COLUMNS:
+        if c.group != "sample" and c.group not in offsets:
+            lengths = random.integers(0, depth + 1, samples)
+            offsets[c.group] = np.concatenate([[0], np.cumsum(lengths)])
+        length = samples if c.group == "sample" else int(offsets[c.group][-1])
+        info = np.iinfo(c.dtype)
+        columns[c.name] = random.integers(info.min, info.max, length, c.dtype, endpoint=True)
+    columns["event"] = random.integers(0, 3, samples).astype(np.int32)
+    columns["mode"] = random.integers(0, 6, samples).astype(np.uint8)
+    return SampleBatch(columns, offsets)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_all_columns_with_extreme_values(tmp_path: Path, bits: int) -> None:
+    path, batches = tmp_path / "a.tb5", [every_column(n, 5, n) for n in (1, 700, 4096)]
+    writer = ProfileWriter(path, Machine(arch="x86_64" if bits == 64 else "i686", bits=bits, os="Linux"))
+    stream = writer.stream([c.name for c in COLUMNS], depth=5)
+    for batch in batches:
+        stream.write(batch)
+    tables = Profile("x", "made", events=[Event(f"e{i}") for i in range(3)], clock=Clock("TSC", 3_000_000_000))
+    writer.finish(tables)
+    copy = open_profile(path)
+    assert (copy.samples, copy.deepest, copy.clock) == (4797, 5, tables.clock)
+    (got,) = columns_of(copy, ordered=False)
+    for c in COLUMNS:
+        assert np.array_equal(got[c.name], np.concatenate([b[c.name] for b in batches])), c.name
+    only = [b.columns.keys() for b in copy.streams[0].batches(("raw", "branch_to"))]
+    required = {c.name for c in COLUMNS if not c.optional}
+    assert all(set(k) == required | {"raw", "branch_to"} for k in only)
+
+
+def test_a_deeper_stack_than_was_said_is_refused_and_the_old_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.tb5"
+    path.write_bytes(b"old")
+    writer = ProfileWriter(path, Machine())
+    stream = writer.stream([c.name for c in COLUMNS], depth=2)
+    with pytest.raises(ValueError, match="room for 2"):
+        stream.write(every_column(100, 5))
+    writer.abort()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.tb5"]
+
+
+def test_a_damaged_block_is_stepped_over_and_named(converted: Callable[[str], tuple[Path, Path]], tmp_path: Path,
+                                                   run: Callable[..., Ran]) -> None:  # fmt: skip
+    _, out = converted("skx_6154_32deep_pie")
+    whole = bytearray(out.read_bytes())
+    file = Tb5File(open_source(str(out)))
+    key = Table(Scope.STREAM, 0, 2)
+    first, second = file.offsets(key).tolist()
+    whole[first + 100_000] ^= 4
+    (tmp_path / "bad.tb5").write_bytes(whole)
+    copy = open_profile(tmp_path / "bad.tb5")
+    left = file.count(key) - file.tables[key].block_records
+    assert sum(len(b) for b in copy.batches()) == left > 0
+    (damage,) = copy.damage
+    assert (damage.offset, damage.field) == (first, "check")
+    assert "block 0 of stream 0 data" in damage.reason
+    verified = run("verify", tmp_path / "bad.tb5")
+    assert verified.code == 1
+    assert "block 0 of stream 0 data is damaged" in verified.out
+    assert second > first
+
+
+def test_model_tables_that_make_no_sense(converted: Callable[[str], tuple[Path, Path]], tmp_path: Path) -> None:
+    _, out = converted("demo_pie")
+    with Tb5File(open_source(str(out))) as file, Tb5Writer.create(tmp_path / "bad.tb5") as writer:
+        for text in file.all_strings():
+            writer.string(text)
+        for key in file.tables:
+            rows = file.read(key)
+            if key == Table(Scope.STORE, 0, 2, 2):
+                rows[0, -8:] = 0  # a mapping
+                rows[0, -16:-8] = 250  # of no module
+            if key.section != 1 or key.scope is not Scope.STORE:
+                writer.put(key, rows)
+    with pytest.raises(FormatError, match="change 0 points outside"):
+        open_profile(tmp_path / "bad.tb5")
+
+
+def test_convert_from_the_command_line(data: Data, run: Callable[..., Ran], tmp_path: Path) -> None:
+    out = tmp_path / "a.tb5"
+    assert run("convert", data.path("demo_pie"), out).code == 0
+    again = run("convert", data.path("demo_pie"), out)
+    assert again.code == 2
+    assert "--force" in again.err
+    assert run("convert", "--force", out, tmp_path / "b.tb5").code == 0  # a TB5 file is a capture too
+    first, second = (run("export", "--to", "counts", tmp_path / n).raw for n in ("a.tb5", "b.tb5"))
+    assert first == second
+    assert run("convert", "--pid", "3", data.path("demo_pie"), tmp_path / "c.tb5").code == 2
+    assert run("verify", out).code == 0
+    assert "stream 0 data: 403" in run("info", out).out
+
+
+def test_modules_stand_where_the_recorder_saw_them(converted: Callable[[str], tuple[Path, Path]]) -> None:
+    """A module record for each MMAP of the demo; forked children have their own."""
+    modules = TB5(converted("demo_2proc")[1]).modules()
+    assert {m["size"] for m in modules} == {STRUCTS["TBRW_MODULE"].size}
+    assert sum(bool(m["flags"] & ModuleFlag.IS_EXE) for m in modules) == len({m["pid"] for m in modules if m["pid"]})
+    assert all(m["length"] > 0 and m["unload"] > m["load"] for m in modules)
+    assert Module("/a/b").short == "b"
