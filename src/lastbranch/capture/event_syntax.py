@@ -1,0 +1,149 @@
+"""``--event`` in perf's syntax: generic names, ``rUUEE``, ``pmu/term=value,.../``, names from sysfs, and modifiers.
+
+Sources: perf-list(1) of Linux (EVENT MODIFIERS, RAW HARDWARE EVENT DESCRIPTOR, ARBITRARY PMUS),
+include/uapi/linux/perf_event.h (perf_hw_id, perf_sw_ids, the type in the upper half of config on hybrid processors).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..errors import SelectionError
+from .pmus import FIELDS, Pmu
+
+__all__ = ["EventChoice", "parse_event"]
+
+HARDWARE, SOFTWARE, RAW = 0, 1, 4
+_HARDWARE = {
+    "cycles": 0, "cpu-cycles": 0, "instructions": 1, "cache-references": 2, "cache-misses": 3, "branches": 4,
+    "branch-instructions": 4, "branch-misses": 5, "bus-cycles": 6, "stalled-cycles-frontend": 7,
+    "stalled-cycles-backend": 8, "ref-cycles": 9,
+}  # fmt: skip
+_SOFTWARE = {
+    "cpu-clock": 0, "task-clock": 1, "page-faults": 2, "faults": 2, "context-switches": 3, "cs": 3,
+    "cpu-migrations": 4, "migrations": 4, "minor-faults": 5, "major-faults": 6, "alignment-faults": 7,
+    "emulation-faults": 8, "dummy": 9, "bpf-output": 10, "cgroup-switches": 11,
+}  # fmt: skip
+_LEVELS = {"u": "exclude_user", "k": "exclude_kernel", "h": "exclude_hv"}
+_MOST_PRECISE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EventChoice:
+    """One event on one source. ``type`` and the four words are those of perf_event_attr.
+
+    ``precise`` is what was asked for (``p`` each), ``None`` if that is left to the collector; ``P`` is so, too.
+    """
+
+    name: str
+    type: int
+    config: int = 0
+    config1: int = 0
+    config2: int = 0
+    config3: int = 0
+    pmu: Pmu | None = None
+    exclude: frozenset[str] = frozenset()
+    precise: int | None = 0
+    period: int | None = None
+    frequency: int | None = None
+
+    @property
+    def software(self) -> bool:
+        return self.type == SOFTWARE
+
+
+def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
+    """What ``text`` asks for, one choice for each core source of a hybrid processor that it stands for.
+
+    Raises `SelectionError` naming what is not understood.
+    """
+    if any(c in text for c in "{}"):
+        raise SelectionError(f"{text!r}: groups of events are not supported", hint="give one event")
+    pmu_name, slash, rest = text.partition("/")
+    if slash:
+        terms, closed, modifiers = rest.rpartition("/")
+        if not closed:
+            raise SelectionError(f"{text!r}: the terms do not end with a slash")
+        return [_modified(_of_terms(pmu, terms), modifiers.lstrip(":"), text) for pmu in _sources(pmu_name, text, pmus)]
+    name, _, modifiers = text.partition(":")
+    if "," in text:
+        raise SelectionError(f"{text!r}: more than one event", hint="give one event")
+    return [_modified(choice, modifiers, text) for choice in _named(name, pmus)]
+
+
+def _sources(name: str, text: str, pmus: Mapping[str, Pmu]) -> list[Pmu]:
+    """The source called so; ``cpu`` stands for all core sources of a hybrid processor."""
+    if name in pmus:
+        return [pmus[name]]
+    if name == "cpu" and (core := _core(pmus)):
+        return core
+    raise SelectionError(f"{text!r}: there is no source of events {name!r} here", hint=f"there are {', '.join(pmus)}")
+
+
+def _core(pmus: Mapping[str, Pmu]) -> list[Pmu]:
+    return [pmu for pmu in pmus.values() if pmu.core]
+
+
+def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
+    core = _core(pmus)
+    if name in _SOFTWARE:
+        return [EventChoice(name, SOFTWARE, _SOFTWARE[name])]
+    if name in _HARDWARE:
+        if len(core) > 1:  # each source has a type of its own, which goes into the upper half
+            return [EventChoice(f"{p.name}/{name}/", HARDWARE, _HARDWARE[name] | p.type << 32, pmu=p) for p in core]
+        return [EventChoice(name, HARDWARE, _HARDWARE[name], pmu=core[0] if core else None)]
+    if found := [(pmu, pmu.events[name]) for pmu in (core or pmus.values()) if name in pmu.events]:
+        named = [replace(_of_terms(pmu, terms), name=name) for pmu, terms in found]
+        return [replace(c, name=f"{c.pmu.name}/{name}/") for c in named if c.pmu] if len(named) > 1 else named
+    if re.fullmatch(r"r[0-9a-fA-F]{1,16}", name):
+        config = int(name[1:], 16)
+        if len(core) > 1:
+            return [EventChoice(f"{p.name}/{name}/", p.type, config, pmu=p) for p in core]
+        return [EventChoice(name, RAW, config, pmu=core[0] if core else None)]
+    raise SelectionError(
+        f"there is no event {name!r} here",
+        hint="`perf list` shows names; processor-specific ones are given as rUUEE, unit mask and event in hexadecimal",
+    )
+
+
+def _of_terms(pmu: Pmu, text: str, depth: int = 0) -> EventChoice:
+    """``event=0xc4,umask=0x20`` or the name of an event of this source among the terms."""
+    choice = EventChoice(f"{pmu.name}/{text}/", pmu.type, pmu=pmu)
+    words: dict[str, int] = {}
+    for term in filter(None, text.split(",")):
+        key, equals, value = term.partition("=")
+        if not equals and key in pmu.events and not depth:
+            inner = _of_terms(pmu, pmu.events[key], depth + 1)
+            words |= {f: words.get(f, 0) | getattr(inner, f) for f in FIELDS}
+        elif key == "name":
+            choice = replace(choice, name=value)
+        elif key == "period":
+            choice = replace(choice, period=_number(value, term))
+        elif key == "freq":
+            choice = replace(choice, frequency=_number(value, term))
+        else:
+            for word, bits in pmu.encode(key, _number(value, term) if equals else 1).items():
+                words[word] = words.get(word, 0) | bits
+    config, config1, config2, config3 = (words.get(field, 0) for field in FIELDS)
+    return replace(choice, config=config, config1=config1, config2=config2, config3=config3)
+
+
+def _number(text: str, term: str) -> int:
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise SelectionError(f"{term!r}: {text!r} is not a number") from None
+
+
+def _modified(choice: EventChoice, modifiers: str, text: str) -> EventChoice:
+    levels, precise, at_most = set(modifiers) & set(_LEVELS), modifiers.count("p"), "P" in modifiers
+    exclude = {_LEVELS[level] for level in _LEVELS if levels and level not in levels}
+    if set(modifiers) & {"G", "H"}:
+        exclude |= {"exclude_host"} if "H" not in modifiers else {"exclude_guest"} if "G" not in modifiers else set()
+    unknown = set(modifiers) - set("ukhGHpP")
+    if unknown or precise > _MOST_PRECISE:
+        wrong = "".join(sorted(unknown)) or "p" * precise
+        raise SelectionError(f"{text!r}: modifier {wrong!r} is not known", hint="u, k, h, G, H, p, pp, ppp and P are")
+    return replace(choice, exclude=frozenset(exclude), precise=None if at_most else precise)

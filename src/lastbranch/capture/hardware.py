@@ -1,0 +1,185 @@
+"""The hardware collector: perf events with branch stacks, their rings copied as whole bytes into a perf.data file.
+
+Nothing is parsed while it records, but for forks during attachment. The file is read by `lastbranch.formats.perfdata`
+like any other.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NamedTuple
+
+from ..errors import UnavailableError
+from ..lbr import PERF_SELECT
+from ..opening import FileSource, read_profile
+from .before import kernel_records, process_records, tasks_of
+from .described import features_of, late_build_ids
+from .event_refusals import Attempt, refused
+from .event_set import PAGES, EventRefused, EventSet
+from .host import Host, read_host
+from .kernel import Kernel, Linux
+from .perf_file import Described, PerfFile, record, sample_id
+from .programme import BUILD_ID, Programme, Request, Target, choices_of, negotiate, programme_of, tracking_of
+
+__all__ = ["Recording", "Request", "Summary", "Target", "settled"]
+
+_KERNEL = PERF_SELECT["KERNEL"]
+_HIDDEN = "addresses of the kernel are hidden (kernel.kptr_restrict), so its own code is not told apart"
+
+
+class Summary(NamedTuple):
+    """``size``: bytes of records. ``lost``: records that found no room; ``None`` where the kernel does not count them.
+
+    ``notes``: what could not be had.
+    """
+
+    size: int
+    lost: int | None
+    notes: tuple[str, ...]
+
+
+def settled(request: Request, kernel: Kernel, host: Host, tid: int) -> list[Programme]:
+    """The events of ``request``, the tracking event last, each with as much of its wishes as ``tid`` can have.
+
+    Raises `UnavailableError` as `Recording` does. Nothing stays open.
+    """
+    wakeup = PAGES * os.sysconf("SC_PAGESIZE") // 8  # in time, too, where less memory may be locked
+    programmes = [programme_of(choice, request, host, wakeup) for choice in choices_of(request, host)]
+    programmes.append(tracking_of(request.target, host, wakeup))
+    for programme in programmes:
+
+        def attempt(attr: bytes, cpu: int = programme.cpus[0] if programme.cpus else 0) -> None:
+            kernel.close(kernel.open_event(attr, tid, cpu))
+
+        try:
+            negotiate(programme, attempt)
+        except OSError as error:
+            raise _explained(error, programme, programmes, request, kernel, host) from error
+    return programmes
+
+
+def _explained(
+    error: OSError, programme: Programme, all_of_them: list[Programme], request: Request, kernel: Kernel, host: Host
+) -> UnavailableError:
+    pid = request.target.pid
+    threads = len(tasks_of(kernel, pid)) if pid >= 0 else 1
+    files = max(1, threads) * sum(len(p.cpus) for p in all_of_them)
+    attempt = Attempt(request, programme.choice, programme.fields["period"], "freq" in programme.flags, files)
+    return refused(error, attempt, host)
+
+
+class Recording:
+    """Records from the moment it is made (a command: from its exec) until `finish`.
+
+    ``path`` is written anew. Raises `UnavailableError` with the cause and the way out where the kernel refuses, and
+    `SelectionError` for an event or selection that makes no sense; then nothing stays open.
+    """
+
+    def __init__(self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None) -> None:
+        self._kernel: Kernel = kernel or Linux()
+        self._host = host or read_host(self._kernel)
+        self._request = request
+        self._file: PerfFile | None = None
+        self._notes: list[str] = []
+        target = request.target
+        attach = target.pid >= 0 and not target.before_exec
+        tid = next(iter(tasks_of(self._kernel, target.pid)), target.pid) if attach else target.pid
+        self._programmes = settled(request, self._kernel, self._host, tid)
+        self._set = EventSet(self._kernel, self._programmes)
+        early: list[bytes] = []
+        try:
+            if attach:
+                self._set.attach(target.pid, early.append)
+            else:
+                self._set.open_thread(target.pid)
+            self._file = PerfFile(path, self._described())
+            for part in (*self._before(), *early):
+                self._file.write(part)
+        except EventRefused as no:
+            self.close()
+            why = _explained(no.error, no.programme, self._programmes, request, self._kernel, self._host)
+            raise why from no.error
+        except BaseException:
+            self.close()
+            raise
+
+    def _described(self) -> list[Described]:
+        return [Described(p.choice.name, p.final, p.ids) for p in self._programmes]
+
+    def _trailer(self, pid: int, tid: int) -> bytes:
+        tracking = self._programmes[-1]
+        return sample_id(tracking.fields["sample_type"], tracking.ids[0], pid, tid)
+
+    @property
+    def _sees_kernel(self) -> bool:
+        sampling = self._programmes[:-1]
+        return any("exclude_kernel" not in p.flags for p in sampling) or bool(self._request.select & _KERNEL)
+
+    def _before(self) -> Iterator[bytes]:
+        """Records of what was there before the events were."""
+        target, known = self._request.target, dict[str, bytes]()
+        if self._sees_kernel:
+            where = list(kernel_records(self._kernel, self._trailer))
+            yield from where
+            self._notes += [] if where else [_HIDDEN]
+        if target.pid >= 0:
+            pids = [target.pid]
+        else:
+            pids = [int(name) for name in self._kernel.names("/proc") if name.isdecimal()]
+        for pid in pids:
+            yield from process_records(self._kernel, pid, self._trailer, known, maps=not target.before_exec)
+
+    # -- recording
+
+    def drain(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for records and copy them. False where every task that could make more has ended."""
+        more = self._set.wait(seconds)
+        self._copy()
+        return more
+
+    def _copy(self) -> None:
+        assert self._file is not None
+        if self._set.drain(self._file.write):
+            self._file.write(record("FINISHED_ROUND", b""))
+
+    def finish(self) -> Summary:
+        """Stop, copy the rest, account for what was lost, and complete the file."""
+        assert self._file is not None
+        self._set.disable()
+        self._copy()
+        lost = 0
+        for identifier, count in self._set.losses():
+            lost += count
+            trailer = sample_id(self._programmes[-1].fields["sample_type"], identifier)
+            self._file.write(record("LOST_SAMPLES", struct.pack("=Q", count) + trailer))
+        counted = all(p.counts_losses for p in self._programmes)
+        command, select = self._request.command_line, self._request.select
+        features = features_of(self._kernel, self._host, self._described(), command, bool(select))
+        if BUILD_ID in self._programmes[-1].dropped:
+            self._file.flush()
+            modules = read_profile(FileSource(self._file.path)).modules
+            features["BUILD_ID"] = features.get("BUILD_ID", b"") + late_build_ids(self._kernel, modules)
+        size = self._file.size
+        self._file.finish(features)
+        self._file = None
+        self.close()
+        self._notes += [wish.loss for p in self._programmes for wish in p.dropped]
+        return Summary(size, lost if counted else None, tuple(dict.fromkeys(self._notes)))
+
+    def close(self) -> None:
+        """Give everything back; a file that `finish` did not complete stays as it is."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._set.close()
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

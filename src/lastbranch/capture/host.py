@@ -1,0 +1,158 @@
+"""What this machine says of itself as far as recording depends on it: processor, hypervisor, permissions, limits.
+
+Sources: Documentation/admin-guide/sysctl/kernel.rst and perf-security.rst of Linux, proc(5), capabilities(7).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .kernel import Kernel
+from .pmus import Pmu, cpu_list, read_pmus
+
+__all__ = ["CPU_FEATURES", "Host", "read_host"]
+
+CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
+SECCOMP_FILTER = 2
+_WHOLE_MACHINE = "0 0 4294967295"
+"""/proc/self/uid_map outside of any user namespace."""
+
+CPU_FEATURES = {"arch_lbr": "Intel architectural LBR", "amd_lbr_v2": "AMD LbrExtV2", "brs": "AMD BRS"}
+"""Flags of /proc/cpuinfo that name a facility; Intel's older LBR has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Numbers are ``None`` where the kernel has no such setting."""
+
+    release: str = ""
+    machine: str = ""
+    vendor: str = ""
+    model: str = ""
+    cpuid: str = ""
+    """Vendor, family, model and stepping, as perf writes them."""
+    flags: frozenset[str] = frozenset()
+    pmus: dict[str, Pmu] = field(default_factory=dict)
+    cpus: tuple[int, ...] = (0,)
+    """Processors that are online."""
+    possible: int = 1
+    paranoid: int | None = None
+    max_rate: int | None = None
+    mlock_kb: int | None = None
+    nmi_watchdog: int | None = None
+    ptrace_scope: int | None = None
+    kptr_restrict: int | None = None
+    capabilities: int = 0
+    seccomp: int = 0
+    user_namespace: bool = False
+    container: str = ""
+    hypervisor: str = ""
+    """What this machine runs under, by name; empty on bare metal."""
+    lockdown: str = ""
+
+    def can(self, capability: int) -> bool:
+        """Whether a capability counts for the whole machine: inside a user namespace none does."""
+        return bool(self.capabilities >> capability & 1) and not self.user_namespace
+
+    @property
+    def may_perf(self) -> bool:
+        """CAP_PERFMON, or (before Linux 5.8, and still) CAP_SYS_ADMIN: perf_event_paranoid does not bind."""
+        return self.can(CAP_PERFMON) or self.can(CAP_SYS_ADMIN)
+
+    @property
+    def core(self) -> list[Pmu]:
+        """Sources of processor events: one, two or three on a hybrid processor, none without counters."""
+        return [pmu for pmu in self.pmus.values() if pmu.core]
+
+    @property
+    def facility(self) -> str:
+        """The processor's branch record facility, so far as its flags and sources of events tell; empty: none."""
+        for flag, name in CPU_FEATURES.items():
+            if flag in self.flags:
+                return name
+        if not any(pmu.depth for pmu in self.core):
+            return ""
+        return {"GenuineIntel": "Intel LBR", "AuthenticAMD": "AMD branch records"}.get(self.vendor, "Arm BRBE")
+
+    @property
+    def brs(self) -> bool:
+        """AMD Zen 3's branch sampling: one event, one selection, a fixed period."""
+        return any("branch-brs" in pmu.events for pmu in self.core)
+
+
+def read_host(kernel: Kernel) -> Host:
+    """Ask the machine. Nothing is changed and no event is opened."""
+    cpu = _pairs(kernel.text("/proc/cpuinfo") or "", before_blank=True)
+    status = _pairs(kernel.text("/proc/self/status") or "")
+    flags = frozenset(cpu.get("flags", "").split())
+    uid_map = " ".join((kernel.text("/proc/self/uid_map") or "").split())
+    return Host(
+        release=kernel.release,
+        machine=kernel.machine,
+        vendor=cpu.get("vendor_id", "ARM" if "CPU implementer" in cpu else ""),
+        model=cpu.get("model name", cpu.get("CPU part", "")),
+        cpuid=",".join(cpu[name] for name in ("vendor_id", "cpu family", "model", "stepping") if name in cpu),
+        flags=flags,
+        pmus=read_pmus(kernel),
+        cpus=cpu_list(kernel.text("/sys/devices/system/cpu/online") or "0"),
+        possible=len(cpu_list(kernel.text("/sys/devices/system/cpu/possible") or "0")),
+        paranoid=_setting(kernel, "perf_event_paranoid"),
+        max_rate=_setting(kernel, "perf_event_max_sample_rate"),
+        mlock_kb=_setting(kernel, "perf_event_mlock_kb"),
+        nmi_watchdog=_setting(kernel, "nmi_watchdog"),
+        ptrace_scope=_setting(kernel, "yama/ptrace_scope"),
+        kptr_restrict=_setting(kernel, "kptr_restrict"),
+        capabilities=int(status.get("CapEff", "0"), 16),
+        seccomp=int(status.get("Seccomp", "0")),
+        user_namespace=bool(uid_map) and uid_map != _WHOLE_MACHINE,
+        container=_container(kernel),
+        hypervisor=_hypervisor(kernel, flags),
+        lockdown=_chosen(kernel.text("/sys/kernel/security/lockdown") or ""),
+    )
+
+
+def _pairs(text: str, before_blank: bool = False) -> dict[str, str]:
+    """``name : value`` lines; of several processors the first."""
+    lines = (text.split("\n\n")[0] if before_blank else text).splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def _setting(kernel: Kernel, name: str) -> int | None:
+    text = kernel.text(f"/proc/sys/kernel/{name}")
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def _chosen(text: str) -> str:
+    """``none [integrity] confidentiality`` -> ``integrity``."""
+    found = re.search(r"\[(\w+)\]", text)
+    return found.group(1) if found and found.group(1) != "none" else ""
+
+
+_PRODUCTS = (
+    ("amazon ec2", "AWS Nitro"), ("google", "Google Compute Engine"), ("microsoft", "Hyper-V"), ("vmware", "VMware"),
+    ("virtualbox", "VirtualBox"), ("innotek", "VirtualBox"), ("xen", "Xen"), ("qemu", "QEMU/KVM"), ("kvm", "KVM"),
+    ("parallels", "Parallels"), ("firecracker", "Firecracker"),
+)  # fmt: skip
+"""Part of a DMI vendor or product name, in lower case, and what it stands for."""
+
+
+def _hypervisor(kernel: Kernel, flags: frozenset[str]) -> str:
+    xen = kernel.text("/sys/hypervisor/type")
+    if xen:
+        return "Xen" if xen == "xen" else xen
+    arm_guest = kernel.text("/proc/device-tree/hypervisor/compatible") is not None
+    if "hypervisor" not in flags and not arm_guest:  # DMI alone says nothing: some cloud machines are bare metal
+        return ""
+    dmi = " ".join(kernel.text(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")).lower()
+    named = next((name for part, name in _PRODUCTS if part in dmi), "")
+    clock = kernel.text("/sys/devices/system/clocksource/clocksource0/available_clocksource") or ""
+    return named or ("KVM" if "kvm-clock" in clock else "Hyper-V" if "hyperv" in clock else "a hypervisor")
+
+
+def _container(kernel: Kernel) -> str:
+    if ".dockerenv" in kernel.names("/"):
+        return "Docker"
+    if kernel.text("/run/.containerenv") is not None:
+        return "Podman"
+    return "Kubernetes" if "kubepods" in (kernel.text("/proc/self/cgroup") or "") else ""

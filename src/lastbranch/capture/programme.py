@@ -1,0 +1,228 @@
+"""What to ask the kernel for: the default event of each processor, the attribute, and what of it is negotiable.
+
+A kernel refuses an attribute as a whole. So all that is only wanted (branch types, the hardware index, a more precise
+address, loss counters) is dropped until the rest opens, and what can be had is then taken back.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from .. import lbr
+from ..formats.perfdata.layout import READ, SAMPLE
+from . import perf_events
+from .event_syntax import HARDWARE, RAW, SOFTWARE, EventChoice, parse_event
+from .host import Host
+from .pmus import Pmu
+
+__all__ = [
+    "BUILD_ID", "TRACKING", "Programme", "Request", "Target", "choices_of", "negotiate", "programme_of", "tracking_of",
+]  # fmt: skip
+
+_PERF = lbr.PERF_SELECT
+PERIOD, FREQUENCY = 400_009, 1000
+"""Default sampling: so many taken branches (prime, so that it does not beat with loops), other events by time."""
+
+_SAMPLE_ID = SAMPLE.IDENTIFIER | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU
+_MONOTONIC = 1
+_NEGOTIABLE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG})
+CALL_STACK = _PERF["CALL_STACK"] | _PERF["USER"] | _PERF["NO_FLAGS"] | _PERF["NO_CYCLES"]
+
+
+class Target(NamedTuple):
+    """What is recorded: a command that waits to exec, all threads of a process, or (``pid`` -1) the whole system."""
+
+    pid: int = -1
+    before_exec: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user wants. ``branches`` are PERF_SAMPLE_BRANCH_* bits, 0 for none; ``event`` the text of --event."""
+
+    target: Target
+    event: str | None = None
+    period: int | None = None
+    frequency: int | None = None
+    branches: int = _PERF["ANY"] | _PERF["USER"]
+    call_stack: bool = False
+    command_line: tuple[str, ...] = ()
+
+    @property
+    def select(self) -> int:
+        """The branches to record: call-stack mode goes with no other class."""
+        return CALL_STACK if self.call_stack else self.branches
+
+
+@dataclass(slots=True)
+class Programme:
+    """One event as it will be opened: fields of perf_event_attr, and what was dropped of the wishes."""
+
+    choice: EventChoice
+    cpus: tuple[int, ...]
+    flags: frozenset[str]
+    fields: dict[str, int]
+    wishes: tuple[Wish, ...] = ()
+    dropped: list[Wish] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+
+    def attr(self, without: Sequence[Wish] = ()) -> bytes:
+        """The attribute with all wishes but these."""
+        c, fields, flags, precise = self.choice, dict(self.fields), set(self.flags), self.choice.precise or 0
+        for wish in self.wishes:
+            if wish not in without:
+                fields[wish.field] = fields.get(wish.field, 0) | wish.bits
+                flags |= {wish.flag} if wish.flag else set()
+                precise += wish.precise
+        word = sum(perf_events.FLAG[name] for name in flags) | precise * perf_events.FLAG["precise_ip_0"]
+        words = {name: getattr(c, name) for name in ("config1", "config2", "config3")}
+        return perf_events.attribute((c.type, c.config), word, **words, **fields)
+
+    @property
+    def final(self) -> bytes:
+        """The attribute with what was found out to be had."""
+        return self.attr(self.dropped)
+
+    @property
+    def counts_losses(self) -> bool:
+        return _LOST not in self.dropped
+
+
+class Wish(NamedTuple):
+    """Something that a kernel or processor may not offer; ``loss`` tells what is missing without it."""
+
+    name: str
+    loss: str
+    field: str = "read_format"
+    bits: int = 0
+    flag: str = ""
+    precise: int = 0
+
+
+_LOST = Wish("lost", "records lost at the very end are not counted (before Linux 6.0)", bits=READ.LOST)
+BUILD_ID = Wish("build-id", "binaries are identified as they were at the end (before Linux 5.12)", flag="build_id")
+_TYPE = Wish("type", "branch types are not recorded", "branch_sample_type", _PERF["TYPE_SAVE"])
+_INDEX = Wish("index", "call stacks cannot be stitched (no hardware index)", "branch_sample_type", _PERF["HW_INDEX"])
+
+
+def choices_of(request: Request, host: Host) -> list[EventChoice]:
+    """The events to open: what was asked for, or the taken-branch event of each core source.
+
+    Raises `SelectionError` for an event or a selection that is not valid.
+    """
+    if request.select:
+        lbr.validate(request.select, "perf")
+    chosen = parse_event(request.event, host.pmus) if request.event else _taken_branches(host)
+    kernel = not request.select or bool(request.select & _PERF["KERNEL"])
+    quiet = frozenset() if kernel and not request.call_stack else frozenset({"exclude_kernel", "exclude_hv"})
+    return [choice if choice.exclude else replace(choice, exclude=quiet) for choice in chosen]
+
+
+_INTEL_TAKEN = {
+    "core2": 0x00C4, "nehalem": 0x00C4, "westmere": 0x00C4, "bonnell": 0x00C4, "silvermont": 0x00C4,
+    "knights-landing": 0x00C4, "goldmont": 0x80C4, "goldmont_plus": 0x80C4, "tremont": 0x00C4,
+}  # fmt: skip
+"""``caps/pmu_name`` -> BR_INST_RETIRED.ALL_TAKEN_BRANCHES, or where a processor cannot count those alone all branches.
+
+All others have BR_INST_RETIRED.NEAR_TAKEN: unit mask 20H, and C0H on efficiency cores since Gracemont (Intel's lists).
+"""
+_NEAR_TAKEN, _NEAR_TAKEN_ATOM = 0x20C4, 0xC0C4
+_ATOM = ("gracemont", "crestmont", "skymont", "darkmont", "grandridge", "sierra")
+_AMD_TAKEN = 0xC4  # PMCx0C4 Retired Taken Branch Instructions
+
+
+def _taken_branches(host: Host) -> list[EventChoice]:
+    core = host.core
+    if not core:
+        return [EventChoice("branches", HARDWARE, 4, precise=None)]
+    return [_taken(pmu, host) for pmu in core]
+
+
+def _taken(pmu: Pmu, host: Host) -> EventChoice:
+    for name in ("branch-brs", "br_retired"):  # AMD Zen 3's only one; Arm's
+        if name in pmu.events:
+            return parse_event(f"{pmu.name}/{name}/", {pmu.name: pmu})[0]
+    if host.vendor not in ("GenuineIntel", "AuthenticAMD"):
+        return EventChoice("branches", HARDWARE, 4, pmu=pmu, precise=None)
+    config = _AMD_TAKEN
+    if host.vendor == "GenuineIntel":
+        name = pmu.caps.get("pmu_name", "").lower()
+        atom = pmu.name == "cpu_atom" or name.startswith(_ATOM)
+        config = _INTEL_TAKEN.get(name, _NEAR_TAKEN_ATOM if atom else _NEAR_TAKEN)
+    hybrid = len(host.core) > 1
+    name = f"{pmu.name}/r{config:x}/" if hybrid else f"r{config:x}"
+    return EventChoice(name, pmu.type if hybrid else RAW, config, pmu=pmu, precise=None)
+
+
+def programme_of(choice: EventChoice, request: Request, host: Host, wakeup: int) -> Programme:
+    """``choice`` as an attribute; ``wakeup`` is how many bytes in the ring end a wait."""
+    sample_type = _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD
+    fields = {"wakeup": wakeup, "clockid": _MONOTONIC}
+    wishes = [_LOST]
+    if request.select:
+        sample_type |= SAMPLE.BRANCH_STACK | (SAMPLE.CALLCHAIN if request.call_stack else 0)
+        fields["branch_sample_type"] = request.select
+        wishes += [_TYPE, _INDEX]
+    flags = _common(request.target) | choice.exclude
+    by_period = request.event is None and choice.pmu is not None
+    period = request.period or (None if request.frequency else choice.period or (PERIOD if by_period else None))
+    if period is None:
+        flags |= {"freq"}
+        period = request.frequency or choice.frequency or FREQUENCY
+    if choice.precise is None and choice.pmu is not None and host.vendor != "AuthenticAMD":
+        # AMD's precise events are IBS, another facility, which has no branch records.
+        most = choice.pmu.max_precise if "max_precise" in choice.pmu.caps else 3
+        more = "the sampled address is some instructions late (less precise)"
+        wishes += [Wish(f"precise {level}", more, precise=1) for level in range(1, most + 1)]
+    fields |= {"sample_type": sample_type, "period": period}
+    cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
+    return Programme(choice, tuple(c for c in cpus if c in host.cpus), frozenset(flags), fields, tuple(wishes))
+
+
+TRACKING = EventChoice("dummy:u", SOFTWARE, 9)
+"""Counts nothing. Its records tell what was mapped, named, forked, also where no other event may be opened."""
+
+
+def tracking_of(target: Target, host: Host, wakeup: int) -> Programme:
+    """The event that owns the rings; it wants no permission beyond that for the target."""
+    flags = _common(target) | {"mmap", "mmap2", "comm", "comm_exec", "task", "exclude_kernel", "exclude_hv"}
+    fields = {
+        "wakeup": wakeup, "clockid": _MONOTONIC, "period": 1,
+        "sample_type": _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD,
+    }  # fmt: skip
+    return Programme(TRACKING, host.cpus, frozenset(flags), fields, (_LOST, BUILD_ID))
+
+
+def _common(target: Target) -> frozenset[str]:
+    flags = {"sample_id_all", "use_clockid", "watermark"}
+    if target.pid >= 0:
+        flags.add("inherit")
+    return frozenset(flags | {"disabled", "enable_on_exec"} if target.before_exec else flags)
+
+
+def negotiate(programme: Programme, attempt: Callable[[bytes], object]) -> None:
+    """Find the most of the wishes with which ``attempt`` succeeds; ``dropped`` then has the others.
+
+    Raises the `OSError` of the attempt without any wish: what is refused then is the request itself.
+    """
+    dropped: list[Wish] = []
+    while not _opens(programme.attr(dropped), attempt, final=len(dropped) == len(programme.wishes)):
+        dropped.append(programme.wishes[-1 - len(dropped)])
+    for wish in reversed(dropped[:-1]):  # the last one dropped made the difference
+        fewer = [other for other in dropped if other is not wish]
+        if _opens(programme.attr(fewer), attempt):
+            dropped = fewer
+    programme.dropped = dropped
+
+
+def _opens(attr: bytes, attempt: Callable[[bytes], object], final: bool = False) -> bool:
+    try:
+        attempt(attr)
+    except OSError as error:
+        if final or error.errno not in _NEGOTIABLE:
+            raise
+        return False
+    return True

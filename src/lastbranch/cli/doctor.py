@@ -1,0 +1,24 @@
+"""``lastbranch doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from .output import print_rows
+
+
+@click.command()
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
+def command(form: str) -> int:
+    """What this machine can record, why not the rest, and the command that would change it.
+
+    Commands are shown with their scope (this recording, this shell, until the next boot) and never run; words in
+    capitals in them are to be filled in. Works without privileges.
+    """
+    from ..capture.doctor import COLUMNS, examine
+
+    rows = [row for finding in examine() for row in finding.rows]
+    if form == "table":  # of several commands for one capability, the first stands beside it
+        rows = [("", "", "", *row[3:]) if i and row[:3] == rows[i - 1][:3] else row for i, row in enumerate(rows)]
+    print_rows(COLUMNS, rows, form)
+    return 0
