@@ -1,1 +1,43 @@
-"""The TBRW reader/writer API, call for call, over TB5 files."""
+"""The TBRW reader/writer API, call for call, over TB5 files.
+
+Everything that chapters 8 and 9 of the guide name has its name here: functions (``TBRW_open``...), structures, numbers.
+OUT parameters are returned behind the status::
+
+    status, ptr = TBRW_open("run.tb5", TBRW_FILE_READ)
+    status, streams = TBRW_get_number_data_streams(ptr)
+
+The same in Python's own terms, with context managers, exceptions and arrays, is `open_file`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..formats.tb5.constants import Section as Section
+from ..formats.tb5.constants import StreamSection as StreamSection
+from .calls import FUNCTIONS
+from .face import SectionReader as SectionReader
+from .face import SectionWriter as SectionWriter
+from .face import Stream as Stream
+from .face import Tb5 as Tb5
+from .face import open_file as open_file
+from .numbers import ENUMERATIONS, NUMBERS, TYPES
+from .status import Status as Status
+from .status import TbrwError as TbrwError
+from .structures import PAIRS, RECORDS, TBRW_STRING_OR_ID
+
+_NAMES: dict[str, Any] = {
+    **{name: function for name, (_, function) in FUNCTIONS.items()},
+    **{name: kind for name, kind in RECORDS.items() if name != "PID_BIND_STRUCT"},
+    **PAIRS, **ENUMERATIONS, **NUMBERS, **TYPES,
+    "Section": Section, "SectionReader": SectionReader, "SectionWriter": SectionWriter, "Stream": Stream,
+    "StreamSection": StreamSection, "Tb5": Tb5, "open_file": open_file,
+    "Status": Status, "TBRW_STRING_OR_ID": TBRW_STRING_OR_ID, "TbrwError": TbrwError,
+}  # fmt: skip
+globals().update(_NAMES)
+
+__all__ = sorted(_NAMES)
+
+
+def __getattr__(name: str) -> Any:  # what is made from tables above is there before this is asked
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,27 @@
+"""``print_tb5``, a program of its own: the guide's example (2.1)."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command", "main"]
+
+
+@click.command()
+@click.argument("path", metavar="TB5FILE")
+def command(path: str) -> int:
+    """Print what each section of a TB5 file holds."""
+    from ..tbrw.face import open_file
+    from ..tbrw.listing import lines
+
+    with open_file(path) as file:
+        for line in lines(file):
+            click.echo(line)
+    return 0
+
+
+def main() -> None:
+    """Run the program."""
+    from . import run
+
+    run(command, "print_tb5")

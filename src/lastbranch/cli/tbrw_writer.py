@@ -1,0 +1,26 @@
+"""``tbrw_writer``, a program of its own: the guide's example (2.3)."""
+
+from __future__ import annotations
+
+import click
+
+__all__ = ["command", "main"]
+
+
+@click.command()
+@click.argument("source", metavar="INPUT_DATA_FILE_NAME")
+@click.argument("target", metavar="TB5_FILE_NAME")
+def command(source: str, target: str) -> int:
+    """Write a TB5 file from what tbrw_reader wrote, with the calls of the TBRW API."""
+    from ..tbrw.transfer import load
+
+    load(source, target)
+    click.echo(f"written: {target}", err=True)
+    return 0
+
+
+def main() -> None:
+    """Run the program."""
+    from . import run
+
+    run(command, "tbrw_writer")

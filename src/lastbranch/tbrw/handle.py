@@ -1,0 +1,169 @@
+"""An open file as the calls of chapter 9 see it: the rules, the store and what is being written, joined.
+
+Methods have the names of the guide's functions and raise `TbrwError` where those return a status.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from ..formats.tb5.constants import StreamSection
+from .places import PLACES
+from .reader import Reader
+from .rules import FileMode, Rules
+from .sections import Access, Sections
+from .status import Status, TbrwError
+from .store import Store, translated
+from .structures import Record
+from .writing import Drafts
+
+__all__ = ["Handle"]
+
+_COPIED = 1 << 20
+
+
+class Handle:
+    """What a ``TBRW_PTR`` stands for. ``mode`` is made of `FileMode`. Usable from several threads."""
+
+    def __init__(self, path: str, mode: int) -> None:
+        flags = Rules.opening(mode)
+        self.store = Store(path, flags)
+        self.rules = Rules(flags, self.store.sections(), self.store.streams(), self.store.bound())
+        self.drafts = Drafts(self.store)
+        self.reader = Reader(self.store, self.rules)
+        self.lock = self.store.lock
+        self.closed = False
+
+    # -- ends
+
+    def close(self) -> None:
+        """TBRW_close. The file stays open where it is refused."""
+        with self.lock:
+            self.rules.closing()
+            self._end()
+
+    def abort(self) -> None:
+        """TBRW_abort_cleanup_and_close: give up what is not complete. A new file in which nothing is, goes away."""
+        with self.lock:
+            if not self.closed:
+                self._end(abort=True)
+                if self.rules.mode & FileMode.CREATE_ALWAYS and not (self.rules.sections.existing or self.rules.count):
+                    os.unlink(self.store.path)
+
+    def _end(self, *, abort: bool = False) -> None:
+        self.closed = True
+        self.drafts.close()
+        self.store.close(abort=abort)
+
+    def verify(self) -> None:
+        """TBRW_verify: every block, string id, descriptor and bind index of what is complete.
+
+        Raises `TbrwError`: INVALID_SAMPLE_FILE with the first fault, INCOMPLETE_TB5_ENCOUNTERED for a file that is fine
+        but was never closed.
+        """
+        with self.store.reading() as view:
+            faults = [d for d in view.verify() if d not in view.damage]
+            unfinished = view.damage if not self.rules.mode & FileMode.WRITE else []
+            if faults or (unfinished and view.closed_well):
+                raise TbrwError(Status.INVALID_SAMPLE_FILE, f"{view.name}: {[*unfinished, *faults][0]}")
+            if unfinished:
+                raise TbrwError(Status.INCOMPLETE_TB5_ENCOUNTERED, f"{view.name}: {unfinished[0]}")
+
+    # -- sections and streams
+
+    def begin_section(self, section: int, access: Access) -> None:
+        """reading_section, writing_section."""
+        with self.lock:
+            self.rules.begin_section(section, access)
+            if access is Access.WRITING:
+                self.drafts.begin_section(section, None)
+
+    def done_section(self, section: int) -> None:
+        """TBRW_done_section. Where what was written is not complete, the section stays open."""
+        with self.lock:
+            self._done(self.rules.sections, section, None)
+
+    def begin_stream(self, stream: int, access: Access) -> None:
+        """reading_stream, writing_stream."""
+        with self.lock:
+            self.rules.begin_stream(stream, access)
+
+    def done_stream(self, stream: int) -> None:
+        """TBRW_done_stream. Where what was written is not complete, the stream stays open."""
+        with self.lock:
+            self.rules.completing_stream(stream)
+            if self.rules.stream_access(stream) is Access.WRITING:
+                self.drafts.done_stream(stream)
+            self.rules.done_stream(stream)
+
+    def begin_stream_section(self, stream: int, section: int, access: Access) -> None:
+        """reading_stream_section, writing_stream_section."""
+        with self.lock:
+            self.rules.stream_sections(stream, access).begin(section, access)
+            if access is Access.WRITING:
+                self.drafts.begin_section(section, stream)
+
+    def done_stream_section(self, stream: int, section: int) -> None:
+        """TBRW_done_stream_section."""
+        with self.lock:
+            self._done(self.rules.any_stream_sections(stream), section, stream)
+
+    def _done(self, sections: Sections, section: int, stream: int | None) -> None:
+        if sections.access(section) is Access.WRITING:
+            self.drafts.done_section(section, stream)
+        sections.done(section)
+
+    # -- writing
+
+    def put(self, record: Record, stream: int | None = None, *, single: bool) -> None:
+        """set_ (``single``) and add_ of a structure."""
+        with self.lock, translated():
+            self.rules.require(PLACES[record.declared.name].section, stream, Access.WRITING)
+            self.drafts.add(record, stream, single=single)
+
+    def put_bytes(self, section: int, stream: int | None, data: bytes) -> None:
+        """set_user_defined_global, set_user_defined_stream."""
+        with self.lock:
+            self.rules.require(section, stream, Access.WRITING)
+            self.drafts.set_bytes(section, stream, data)
+
+    def add_data(self, stream: int, data: bytes) -> None:
+        """TBRW_add_data: a record, a part of one, or whole records."""
+        with self.lock:
+            self.rules.require(StreamSection.DATA, stream, Access.WRITING)
+            self.drafts.add_data(stream, len(data), [data])
+
+    def add_data_from_file(self, stream: int, path: str) -> None:
+        """TBRW_add_data_from_file: all bytes of a file."""
+        with self.lock, translated(Status.FILE_OPEN_FAILED):
+            self.rules.require(StreamSection.DATA, stream, Access.WRITING)
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size:
+                    self.drafts.add_data(stream, size, iter(partial(file.read, _COPIED), b""))
+
+    # -- binding
+
+    def is_bound(self, stream: int) -> bool:
+        """TBRW_is_bound."""
+        with self.lock:
+            self.rules.exists(stream)
+            return stream in self.rules.bound
+
+    def dobind(self, stream: int) -> None:
+        """TBRW_dobind."""
+        with self.lock:
+            self.rules.binding(stream)
+            if stream not in self.rules.bound:
+                self.reader.require_addresses(stream)
+                self.store.bind(stream)
+                self.rules.bound_now(stream, True)
+
+    def unbind(self, stream: int) -> None:
+        """TBRW_unbind."""
+        with self.lock:
+            self.rules.binding(stream)
+            self.rules.require_bound(stream)
+            self.store.unbind(stream)
+            self.rules.bound_now(stream, False)

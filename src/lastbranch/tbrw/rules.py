@@ -1,0 +1,212 @@
+"""The usage rules of the guide's chapters 3 to 6 as a machine that knows no file: which call is allowed now.
+
+A `Rules` object is told what a file holds and how it was opened. Each method is one call of the API: it changes the
+state or raises `TbrwError` with the status of the rule that was broken, and then changes nothing. What a section must
+contain is decided where the contents are (`drafts`); here is decided when it may be touched.
+
+    section   absent --writing--> open for writing --done--> complete <--done-- open for reading <--reading-- complete
+    stream    the same, and inside it, while it is open, its sections
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntFlag
+
+from ..formats.tb5.constants import Section, StreamSection
+from .sections import NOT_OPEN, Access, Sections
+from .status import Status, TbrwError
+
+__all__ = ["FileMode", "Rules"]
+
+
+class FileMode(IntFlag):
+    """The access modes of ``TBRW_open``. The guide has the names; the values are ours."""
+
+    READ = 1
+    WRITE = 2
+    CREATE_ALWAYS = 4
+
+
+class _OpenStream(Sections):
+    def __init__(self, number: int, access: Access, existing: Iterable[int]) -> None:
+        super().__init__(StreamSection, existing, f"stream {number}")
+        self.use = access
+
+
+class Rules:
+    """The state of one open file; ``bound`` are the numbers of the bound streams."""
+
+    def __init__(
+        self,
+        mode: FileMode,
+        sections: Iterable[Section] = (),
+        streams: Iterable[Iterable[StreamSection]] = (),
+        bound: Iterable[int] = (),
+    ) -> None:
+        self.mode = mode
+        self.sections = Sections(Section, sections)
+        self._streams: list[set[int]] = [set(s) for s in streams]
+        self._open: dict[int, _OpenStream] = {}
+        self.bound: set[int] = set()
+        for number in bound:
+            self.bound_now(number, True)
+
+    # -- opening and closing
+
+    @staticmethod
+    def opening(mode: int) -> FileMode:
+        """The mode as flags. Raises `TbrwError` (INVALID_ACCESS_PERMS) for one that means nothing."""
+        if not 0 < mode <= FileMode.READ | FileMode.WRITE | FileMode.CREATE_ALWAYS:
+            raise TbrwError(
+                Status.INVALID_ACCESS_PERMS, f"access mode {mode:#x} is not made of READ, WRITE, CREATE_ALWAYS"
+            )
+        if mode & FileMode.CREATE_ALWAYS and not mode & FileMode.WRITE:
+            raise TbrwError(Status.INVALID_ACCESS_PERMS, "CREATE_ALWAYS needs WRITE beside it")
+        return FileMode(mode)
+
+    def closing(self) -> None:
+        """close: every reading_ and writing_ must have had its done_ (3, 9.1)."""
+        left = [f"section {Section(s).name}" for s in self.sections.open]
+        if left and self._open:
+            left += [f"stream {n}" for n in self._open]
+            raise TbrwError(Status.NOT_ALL_SECTIONS_CLOSED, f"still open: {', '.join(left)}")
+        if left:
+            raise TbrwError(Status.GLOBAL_SECTION_NOT_CLOSED, f"still open: {', '.join(left)}")
+        for n, stream in self._open.items():
+            self._sections_closed(stream)
+            raise TbrwError(Status.STREAM_NOT_CLOSED, f"stream {n} is still open for {stream.use.value}")
+
+    # -- global sections
+
+    def begin_section(self, section: int, access: Access) -> None:
+        """reading_section and writing_section."""
+        self.sections.known(section)
+        self._allowed(access)
+        self.sections.begin(section, access)
+
+    # -- streams
+
+    @property
+    def count(self) -> int:
+        """Complete streams: what get_number_data_streams says."""
+        return len(self._streams)
+
+    @property
+    def next_stream(self) -> int:
+        """The only number that a new stream can have: behind the complete ones and those that are being written."""
+        return self.count + sum(s.use is Access.WRITING for s in self._open.values())
+
+    def being_read(self) -> set[int]:
+        """Numbers of the streams that are open for reading."""
+        return {n for n, stream in self._open.items() if stream.use is Access.READING}
+
+    def existing(self, number: int) -> frozenset[int]:
+        """The sections of a complete stream."""
+        self.exists(number)
+        return frozenset(self._streams[number])
+
+    def begin_stream(self, number: int, access: Access) -> None:
+        """reading_stream and writing_stream."""
+        self._allowed(access)
+        if number in self._open:
+            use = self._open[number].use.value
+            raise TbrwError(Status.STREAM_ALREADY_IN_USE, f"stream {number} is open for {use}")
+        if access is Access.READING:
+            existing = set(self.existing(number))
+        else:
+            if number != self.next_stream:
+                raise TbrwError(
+                    Status.INVALID_STREAM, f"stream {number} cannot be written: the next is {self.next_stream}"
+                )
+            existing = set()
+        self._open[number] = _OpenStream(number, access, existing)
+
+    def exists(self, number: int) -> None:
+        """Raises `TbrwError` (STREAM_NOT_EXIST) unless stream ``number`` is complete."""
+        if not 0 <= number < self.count:
+            raise TbrwError(Status.STREAM_NOT_EXIST, f"there is no stream {number}; the file has {self.count}")
+
+    def stream_access(self, number: int) -> Access:
+        """What a stream is open for. Raises `TbrwError` (BAD_PARAMETER) for done_ without begin."""
+        if number not in self._open:
+            raise TbrwError(Status.BAD_PARAMETER, f"stream {number} is not open, so it cannot be done")
+        return self._open[number].use
+
+    def completing_stream(self, number: int) -> None:
+        """What done_stream demands (5.2): no section open; when it was written, stream info and data descriptor
+        complete, and all lower streams too, for numbers are dense."""
+        use = self.stream_access(number)
+        stream = self._open[number]
+        self._sections_closed(stream)
+        if use is Access.READING:
+            return
+        if StreamSection.STREAM_INFO not in stream.existing:
+            raise TbrwError(Status.SECTION_NOT_EXIST, f"stream {number} has no stream info section")
+        if StreamSection.DATA_DESCRIPTION not in stream.existing:
+            raise TbrwError(Status.DATA_DESC_NOT_EXIST, f"stream {number} has no data description section")
+        if number != self.count:
+            raise TbrwError(Status.STREAM_NOT_CLOSED, f"stream {self.count} must be done before stream {number}")
+
+    def done_stream(self, number: int) -> None:
+        """done_stream."""
+        self.completing_stream(number)
+        stream = self._open.pop(number)
+        if stream.use is Access.WRITING:
+            self._streams.append(stream.existing)
+
+    def stream_sections(self, number: int, access: Access) -> Sections:
+        """The sections of a stream that is open for ``access``: begin, require and done them there."""
+        stream = self._open.get(number)
+        if stream is None:
+            self.exists(number)
+        if stream is None or stream.use is not access:
+            raise TbrwError(NOT_OPEN[access], f"stream {number} is not open for {access.value}")
+        return stream
+
+    def any_stream_sections(self, number: int) -> Sections:
+        """The sections of a stream that is open for whatever."""
+        return self.stream_sections(number, self.stream_access(number))
+
+    def require(self, section: int, stream: int | None, access: Access) -> None:
+        """set_, add_, get_, enumerate_: the section of a stream, or of the file, must be open for ``access``."""
+        (self.sections if stream is None else self.stream_sections(stream, access)).require(section, access)
+
+    # -- binding
+
+    def binding(self, number: int) -> None:
+        """What dobind and unbind demand: the right to write, samples and modules, and nothing of them in use (5)."""
+        self._allowed(Access.WRITING)
+        self.exists(number)
+        if number in self._open:
+            raise TbrwError(Status.STREAM_ALREADY_IN_USE, f"stream {number} is in use and cannot be bound or unbound")
+        for section in (Section.MODULE, Section.PROCESS_THREAD):
+            if section in self.sections.open:
+                raise TbrwError(Status.SECTION_ALREADY_IN_USE, f"{section.name} is in use; binding needs it")
+        if Section.MODULE not in self.sections.existing:
+            raise TbrwError(Status.SECTION_NOT_EXIST, "the file has no MODULE section to bind to")
+        if StreamSection.DATA not in self._streams[number]:
+            raise TbrwError(Status.SECTION_NOT_EXIST, f"stream {number} has no DATA section")
+
+    def bound_now(self, number: int, bound: bool) -> None:
+        """A stream was bound or unbound. What binding generates can be read like a section of the file's own (6.2)."""
+        (self.bound.add if bound else self.bound.discard)(number)
+        self.sections.generated = {Section.PROCESS_THREAD} if self.bound else set()
+
+    def require_bound(self, number: int) -> None:
+        """Raises `TbrwError` (STREAM_NOT_BOUND) unless the stream is bound."""
+        self.exists(number)
+        if number not in self.bound:
+            raise TbrwError(Status.STREAM_NOT_BOUND, f"stream {number} is not bound")
+
+    def _allowed(self, access: Access) -> None:
+        if access is Access.READING and not self.mode & FileMode.READ:
+            raise TbrwError(Status.INVALID_ACCESS_PERMS, "the file was not opened with READ")
+        if access is Access.WRITING and not self.mode & FileMode.WRITE:
+            raise TbrwError(Status.NO_WRITE_PERMISSION, "the file was not opened with WRITE")
+
+    @staticmethod
+    def _sections_closed(stream: Sections) -> None:
+        if stream.open:
+            names = ", ".join(StreamSection(s).name for s in stream.open)
+            raise TbrwError(Status.STREAM_SECTION_NOT_CLOSED, f"still open in {stream.where}: {names}")

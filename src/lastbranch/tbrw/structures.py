@@ -1,0 +1,217 @@
+"""The guide's structures (chapter 8) as ctypes classes, made from the declarations of the file format.
+
+Beyond C, a string field takes `str`, UTF-8 `bytes`, ``None`` or a unique id directly (``host.host_name = "a"``) as well
+as through ``soi_ptr`` and ``soi_uniqueid``, and a pointer field takes a structure, a list of them, a ctypes array or a
+ctypes pointer. What a field points to is kept alive by the structure. The size field is filled in from the start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from ..formats.tb5.constants import ArchType
+from ..formats.tb5.records import STRUCTS, Field, Struct
+from .memory import register, text_at
+
+__all__ = ["CHILDREN", "PAIRS", "RECORDS", "TBRW_STRING_OR_ID", "Record"]
+
+
+class TBRW_STRING_OR_ID(ctypes.Union):  # noqa: N801 (the guide's name)
+    """A string (8.1): a pointer when it is written, a unique id when it was read."""
+
+    _fields_ = (("soi_uniqueid", ctypes.c_uint64), ("_pointer", ctypes.POINTER(ctypes.c_wchar)))
+
+    @property
+    def soi_ptr(self) -> str | None:
+        """The string that was put here; ``None`` if there is none. A unique id is not a string."""
+        return text_at(self.soi_uniqueid)
+
+    @soi_ptr.setter
+    def soi_ptr(self, text: str | bytes | None) -> None:
+        if text is None:
+            self.soi_uniqueid = 0
+            return
+        held = ctypes.create_unicode_buffer(text.decode() if isinstance(text, bytes) else text)
+        register(held)
+        self._pointer = held
+
+    def __repr__(self) -> str:
+        text = self.soi_ptr
+        return f"<string {self.soi_uniqueid:#x}>" if text is None else repr(text)
+
+
+class Record(ctypes.Structure):
+    """Base of the guide's structures."""
+
+    declared: ClassVar[Struct]
+    """The record type that the class was made from."""
+    _pointers: ClassVar[dict[str, type[Record]]] = {}
+    _strings: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, *args: Any, **fields: Any) -> None:
+        super().__init__(*args, **fields)
+        if self.size_field and not getattr(self, self.size_field):
+            setattr(self, self.size_field, self.declared.size)
+
+    @property
+    def size_field(self) -> str:
+        """Name of the field that holds the size of the structure; empty where it has none."""
+        first = self.declared.fields[0].name
+        return first if first.endswith("_size") else ""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._strings and not isinstance(value, TBRW_STRING_OR_ID):
+            string = getattr(self, name)
+            setattr(string, "soi_uniqueid" if isinstance(value, int) else "soi_ptr", value)
+        elif name in self._pointers and value is not None:
+            super().__setattr__(name, _pointer_to(self._pointers[name], value))
+        else:
+            super().__setattr__(name, value)
+
+    def values(self) -> Iterator[tuple[str, Any]]:
+        """(name, value) of all fields but pointers: numbers, and strings as TBRW_STRING_OR_ID."""
+        for f in self.declared.fields:
+            pair = _PAIRS.get(f.name.rpartition("_")[0])
+            if pair is not None:
+                start, _, end = f.name.rpartition("_")
+                inner = next(n for n in pair[1] if end.lower() in n.lower())
+                yield f"{start}.{inner}", getattr(getattr(self, start), inner)
+            elif f.code != "pointer":
+                yield from ((name, getattr(self, name)) for name, _ in f.bits or ((f.name, 0),))
+
+    def children(self) -> Iterator[tuple[Record, int]]:
+        """(structure, index) of all that the pointers lead to."""
+        for (owner, _), (counter, targets) in CHILDREN.items():
+            if owner == self.declared.name:
+                itanium = len(targets) > 1 and getattr(self, "arch_type", 0) == ArchType.ITANIUM
+                entries = getattr(self, targets[itanium][0])
+                yield from ((entries[i], i) for i in range(getattr(self, counter)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in self.values())})"
+
+
+def _pointer_to(kind: type[Record], value: Any) -> Any:
+    """What a field of type pointer-to-``kind`` takes for ``value``; its target is registered."""
+    if isinstance(value, list | tuple):
+        value = (kind * len(value))(*value)
+    if isinstance(value, ctypes.Structure):
+        value = ctypes.pointer(value)
+    if isinstance(value, ctypes.Array):
+        register(value)
+    elif value:
+        start = ctypes.addressof(value.contents)
+        for kept in (value._objects or {}).values():
+            if isinstance(kept, ctypes.Structure | ctypes.Array) and ctypes.addressof(kept) == start:
+                register(kept)
+    return value
+
+
+# -- classes from declarations
+
+_CODES: dict[str, Any] = {
+    "u1": ctypes.c_uint8, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64, "s8": ctypes.c_int64,
+    "string": TBRW_STRING_OR_ID,
+}  # fmt: skip
+
+CHILDREN: dict[tuple[str, str], tuple[str, tuple[tuple[str, str], ...]]] = {
+    ("TBRW_SYSTEM", "node_array"): ("system_num_nodes", (("node_array", "TBRW_NODE"),)),
+    ("TBRW_NODE", "cpu_array"): ("node_num_available", (("cpu_array", "TBRW_CPU"),)),
+    ("TBRW_CPU", "cpu_arch_array"): ("num_cpu_arch_array", (("cpu_arch_array", "TBRW_CPU_ARCH"),)),
+    ("TBRW_CPU_ARCH", "cpuid_array"): (
+        "arch_num_cpuid", (("cpuid_ia32_array", "TBRW_CPUID_IA32"), ("cpuid_ia64_array", "TBRW_CPUID_IA64"))
+    ),
+    ("TBRW_EVENT", "event_detail_array"): ("event_num_details", (("event_detail_array", "TBRW_EVENT_DETAIL"),)),
+}  # fmt: skip
+"""(structure, declared pointer) -> (field with the number of entries, names in C and what they point to)."""
+
+_PAIRS = {
+    "sampling_start_time": ("VTUNE_ANALYZER_FILETIME", ("dwLowDateTime", "dwHighDateTime")),
+    "sampling_end_time": ("VTUNE_ANALYZER_FILETIME", ("dwLowDateTime", "dwHighDateTime")),
+    "csd": ("TBRW_CodeDescriptor", ("lowWord", "highWord")),
+}
+"""Two declared words, ``name_...``, that are one structure called ``name`` in C: its type and its fields."""
+
+_ALIASES = {
+    "TBRW_CPU": {"cpu_pacakge_num": "cpu_package_num"},
+    "TBRW_SAMPREC_DESC_ENTRY": {"desc_sub_type": "desc_subtype"},
+}
+"""Other spellings of the guide: 8.3 against 6.3, 6.9 against 8.11."""
+
+PAIRS: dict[str, type[ctypes.Structure]] = {
+    name: type(name, (ctypes.Structure,), {"_fields_": [(f, ctypes.c_uint32) for f in fields], "__doc__": doc})
+    for (name, fields), doc in {
+        _PAIRS["csd"]: "IA-32 code segment descriptor (6.10).",
+        _PAIRS["sampling_end_time"]: "100 ns since 1601-01-01 UTC (8.8).",
+    }.items()
+}
+"""The structures that the guide uses inside others and does not list."""
+
+RECORDS: dict[str, type[Record]] = {}
+"""The classes by the guide's names."""
+
+
+def _members(struct: Struct, fields: Iterable[Field]) -> Iterator[tuple[str, Any]]:
+    """ctypes fields; the names of unions that C leaves without a name start with an underscore."""
+    pair = ""
+    for f in fields:
+        start = f.name.rpartition("_")[0]
+        if start in _PAIRS:
+            if start != pair:
+                yield start, PAIRS[_PAIRS[start][0]]
+            pair = start
+        elif f.bits:
+            code = _CODES[f.code]
+            bits = type("Bits", (ctypes.Structure,), {"_fields_": [(name, code, width) for name, width in f.bits]})
+            yield f"_{f.name}", _union([(f.name, code), ("_bits", bits)], ["_bits"])
+        elif f.code == "pointer":
+            targets = [(name, ctypes.POINTER(_record(kind))) for name, kind in CHILDREN[struct.name, f.name][1]]
+            yield targets[0] if len(targets) == 1 else (f"_{f.name}", _union(targets))
+        else:
+            yield f.name, _CODES[f.code]
+
+
+def _union(members: list[tuple[str, Any]], anonymous: Iterable[str] = ()) -> type[ctypes.Union]:
+    return type("Union", (ctypes.Union,), {"_anonymous_": tuple(anonymous), "_fields_": members})
+
+
+def _body(struct: Struct, fields: Iterable[Field]) -> dict[str, Any]:
+    members = list(_members(struct, fields))
+    return {"_anonymous_": tuple(n for n, _ in members if n.startswith("_")), "_fields_": members}
+
+
+def _alias(own: str) -> property:
+    return property(lambda self: getattr(self, own), lambda self, value: setattr(self, own, value))
+
+
+def _record(name: str) -> type[Record]:
+    """The class of a declared record, made once."""
+    if name in RECORDS:
+        return RECORDS[name]
+    struct = STRUCTS[name]
+    over = [f for f in struct.fields if f.overlay]
+    end = max((f.offset + f.size for f in over), default=0)
+    body = _body(struct, [f for f in struct.fields if not f.overlay and f.offset >= end])
+    if over:  # a union of two structures at the start
+        under = [f for f in struct.fields if not f.overlay and f.offset < end]
+        both = [(n, type(n, (ctypes.Structure,), _body(struct, part))) for n, part in (("_a", under), ("_b", over))]
+        body["_fields_"].insert(0, ("_head", _union(both, ["_a", "_b"])))
+        body["_anonymous_"] += ("_head",)
+    for other, own in _ALIASES.get(name, {}).items():
+        body[other] = _alias(own)
+    targets = [t for (owner, _), (_, ts) in CHILDREN.items() if owner == name for t in ts]
+    body |= {
+        "__doc__": f"{name} of the guide, {struct.size} bytes: {', '.join(f.name for f in struct.fields)}.",
+        "__module__": __name__,
+        "declared": struct,
+        "_strings": frozenset(struct.strings()),
+        "_pointers": {field: _record(kind) for field, kind in targets},
+    }
+    RECORDS[name] = type(name, (Record,), body)
+    return RECORDS[name]
+
+
+for _name in STRUCTS:
+    _record(_name)

@@ -1,0 +1,241 @@
+"""Random legal and illegal sequences of calls, held against a model of the guide's rules (`tbrw_model`)."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import tbrw_model as guide
+import tbrw_recipe as recipe
+from lastbranch import tbrw
+
+SECTIONS = st.integers(-1, 6)
+STREAM_SECTIONS = st.integers(-1, 5)
+STREAMS = st.integers(0, 3)
+USES = st.sampled_from(["read", "write"])
+SINGLE = {
+    "system": guide.HARDWARE, "host": guide.SOFTWARE, "os": guide.SOFTWARE, "application": guide.SOFTWARE,
+    "version_info": guide.VERSION,
+}  # fmt: skip
+PORTIONS = st.sampled_from([0, 8, 32, 40, 80, 100])
+
+
+class Calls(RuleBasedStateMachine):
+    """Each rule makes one call, legal or not, and asks the model for the status."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "file.tb5"
+        self.no_sync = mock.patch("os.fsync")
+        self.no_sync.start()
+        self.ptr: Any = None
+        self.events: dict[int, int] = {}
+
+    @initialize(read=st.booleans())
+    def create(self, read: bool) -> None:
+        mode = guide.WRITE | guide.CREATE | (guide.READ if read else 0)
+        status, self.ptr = tbrw.TBRW_open(self.path, mode)
+        assert status == guide.OK
+        self.model = guide.Model(mode)
+
+    def teardown(self) -> None:
+        if self.ptr is not None:
+            tbrw.TBRW_abort_cleanup_and_close(self.ptr)
+        self.no_sync.stop()
+        self.folder.cleanup()
+
+    # -- global sections
+
+    @rule(section=SECTIONS, use=USES)
+    def begin_section(self, section: int, use: str) -> None:
+        call = tbrw.TBRW_reading_section if use == "read" else tbrw.TBRW_writing_section
+        assert call(self.ptr, section) == self.model.begin_section(section, use)
+
+    @rule(section=SECTIONS)
+    def done_section(self, section: int) -> None:
+        assert tbrw.TBRW_done_section(self.ptr, section) == self.model.file.done(section)
+
+    @rule(kind=st.sampled_from(sorted(SINGLE)))
+    def set_single(self, kind: str) -> None:
+        record = getattr(recipe, kind)()
+        expected = self.model.give(None, SINGLE[kind], kind)
+        assert getattr(tbrw, f"TBRW_set_{kind}")(self.ptr, record) == expected
+
+    @rule(kind=st.sampled_from(sorted(SINGLE)))
+    def get_single(self, kind: str) -> None:
+        expected = self.model.look(None, SINGLE[kind])
+        status, size = getattr(tbrw, f"TBRW_get_{kind}")(self.ptr, 0, None)
+        assert status == (expected or 103)
+        assert bool(size) == (not expected)
+
+    @rule(kind=st.sampled_from(["module", "process", "thread"]))
+    def add_record(self, kind: str) -> None:
+        record = {"module": tbrw.TBRW_MODULE, "process": tbrw.TBRW_PID, "thread": tbrw.TBRW_TID}[kind]()
+        section = guide.MODULE if kind == "module" else guide.PROCESS_THREAD
+        assert getattr(tbrw, f"TBRW_add_{kind}")(self.ptr, record) == self.model.give(None, section, kind)
+
+    @rule(kind=st.sampled_from(["modules", "processes", "threads"]), start=st.integers(0, 3))
+    def enumerate_records(self, kind: str, start: int) -> None:
+        section = guide.MODULE if kind == "modules" else guide.PROCESS_THREAD
+        singular = {"modules": "module", "processes": "process", "threads": "thread"}[kind]
+        held = self.model.file.amount(section, singular)
+        expected = self.model.look(None, section) or (guide.INVALID_START if start > held else 0)
+        seen = self._enumerated(getattr(tbrw, f"TBRW_enumerate_{kind}"), (), expected, start)
+        assert seen == (0 if expected else held - start)
+
+    @rule(kind=st.sampled_from(["module", "pid", "tid"]), index=st.integers(0, 3))
+    def get_one(self, kind: str, index: int) -> None:
+        section = guide.MODULE if kind == "module" else guide.PROCESS_THREAD
+        held = self.model.file.amount(section, {"module": "module", "pid": "process", "tid": "thread"}[kind])
+        expected = self.model.look(None, section) or (guide.ENTRY_NOT_FOUND if index >= held else 0)
+        status, record = getattr(tbrw, f"TBRW_get_one_{kind}")(self.ptr, index)
+        assert status == expected
+        assert (record is None) == bool(expected)
+
+    @rule()
+    def user_defined_global(self) -> None:
+        expected = self.model.give(None, guide.USER_GLOBAL, "bytes")
+        assert tbrw.TBRW_set_user_defined_global(self.ptr, 3, b"abc") == expected
+
+    @rule()
+    def get_user_defined_global(self) -> None:
+        expected = self.model.look(None, guide.USER_GLOBAL)
+        buffer = ctypes.create_string_buffer(3)
+        assert tbrw.TBRW_get_user_defined_global(self.ptr, 3, buffer) == (expected, 0 if expected else 3)
+
+    # -- streams
+
+    @rule(stream=STREAMS, use=USES)
+    def begin_stream(self, stream: int, use: str) -> None:
+        call = tbrw.TBRW_reading_stream if use == "read" else tbrw.TBRW_writing_stream
+        assert call(self.ptr, stream) == self.model.begin_stream(stream, use)
+
+    @rule(stream=STREAMS)
+    def done_stream(self, stream: int) -> None:
+        assert tbrw.TBRW_done_stream(self.ptr, stream) == self.model.done_stream(stream)
+
+    @rule()
+    def number_of_streams(self) -> None:
+        assert tbrw.TBRW_get_number_data_streams(self.ptr) == (0, len(self.model.complete))
+
+    @rule(stream=STREAMS, section=STREAM_SECTIONS, use=USES)
+    def begin_stream_section(self, stream: int, section: int, use: str) -> None:
+        call = tbrw.TBRW_reading_stream_section if use == "read" else tbrw.TBRW_writing_stream_section
+        assert call(self.ptr, stream, section) == self.model.begin_stream_section(stream, section, use)
+
+    @rule(stream=STREAMS, section=STREAM_SECTIONS)
+    def done_stream_section(self, stream: int, section: int) -> None:
+        expected = self.model.done_stream_section(stream, section)
+        assert tbrw.TBRW_done_stream_section(self.ptr, stream, section) == expected
+
+    @precondition(lambda self: self.model.being_written())
+    @rule(data=st.data())
+    def write_a_stream(self, data: st.DataObject) -> None:
+        """What random calls seldom come to: the two sections that every stream needs."""
+        stream = data.draw(st.sampled_from(self.model.being_written()))
+        for section in (guide.INFO, guide.DESCRIPTORS):
+            self.begin_stream_section(stream, section, "write")
+            if section == guide.INFO:
+                self.set_stream_info(stream)
+            else:
+                self.add_descriptor(stream)
+            self.done_stream_section(stream, section)
+
+    @rule(stream=STREAMS)
+    def set_stream_info(self, stream: int) -> None:
+        expected = self.model.give(stream, guide.INFO, "info")
+        assert tbrw.TBRW_set_stream_info(self.ptr, stream, recipe.stream_info()) == expected
+
+    @rule(stream=STREAMS)
+    def get_stream_info(self, stream: int) -> None:
+        expected = self.model.look(stream, guide.INFO)
+        assert tbrw.TBRW_get_stream_info(self.ptr, stream, 0, None) == (expected or 103, 0 if expected else 56)
+
+    @rule(stream=STREAMS)
+    def add_event(self, stream: int) -> None:
+        shelf = self.model.shelf(stream, "write")
+        number = 0 if isinstance(shelf, int) else shelf.amount(guide.EVENTS, "event")
+        expected = self.model.give(stream, guide.EVENTS, "event")
+        assert tbrw.TBRW_add_event(self.ptr, stream, recipe.event(number)) == expected
+
+    @rule(stream=STREAMS)
+    def add_descriptor(self, stream: int) -> None:
+        """One entry of 40 bytes; more of them would lie behind it, so only the first is tried."""
+        shelf = self.model.shelf(stream, "write")
+        if not isinstance(shelf, int) and shelf.amount(guide.DESCRIPTORS, "descriptor"):
+            return
+        entry = tbrw.TBRW_SAMPREC_DESC_ENTRY(desc_type=tbrw.ST_START_USER_DEFINED, desc_data_size=guide.RECORD)
+        expected = self.model.give(stream, guide.DESCRIPTORS, "descriptor")
+        assert tbrw.TBRW_add_data_descriptor_entry(self.ptr, stream, entry) == expected
+
+    @rule(stream=STREAMS, size=PORTIONS)
+    def add_data(self, stream: int, size: int) -> None:
+        expected = self.model.add_data(stream, size)
+        assert tbrw.TBRW_add_data(self.ptr, stream, size, bytes(size)) == expected
+
+    @rule(stream=STREAMS, kind=st.sampled_from(["data", "events", "data_descriptor_entries"]))
+    def enumerate_in_stream(self, stream: int, kind: str) -> None:
+        section = {"data": guide.DATA, "events": guide.EVENTS, "data_descriptor_entries": guide.DESCRIPTORS}[kind]
+        expected = self.model.look(stream, section)
+        start = () if kind == "data_descriptor_entries" else (0,)
+        seen = self._enumerated(getattr(tbrw, f"TBRW_enumerate_{kind}"), (stream,), expected, *start)
+        if not expected:
+            shelf = self.model.complete[stream]
+            held = {
+                "data": shelf.amount(guide.DATA, "data") // guide.RECORD, "events": shelf.amount(guide.EVENTS, "event"),
+                "data_descriptor_entries": shelf.amount(guide.DESCRIPTORS, "descriptor"),
+            }  # fmt: skip
+            assert seen == held[kind]
+
+    @rule(stream=STREAMS)
+    def user_defined_stream(self, stream: int) -> None:
+        expected = self.model.give(stream, guide.USER_STREAM, "bytes")
+        assert tbrw.TBRW_set_user_defined_stream(self.ptr, stream, 2, b"xy") == expected
+
+    def _enumerated(self, call: Any, stream: tuple[int, ...], expected: int, *start: int) -> int:
+        counts: list[int] = []
+
+        def callback(_buffer: Any, _size: int, count: int, user: Any) -> int:
+            assert user == "user"
+            counts.append(count)
+            return 1
+
+        assert call(self.ptr, *stream, callback, "user", *start) == expected
+        return sum(counts)
+
+    # -- ends
+
+    @rule(mode=st.sampled_from([guide.READ, guide.WRITE, guide.READ | guide.WRITE]), abort=st.booleans())
+    def end_and_open_again(self, mode: int, abort: bool) -> None:
+        """Whatever was complete is there again."""
+        expected = self.model.close()
+        if abort:
+            assert tbrw.TBRW_abort_cleanup_and_close(self.ptr) == guide.OK
+            self.model.give_up()
+        else:
+            assert tbrw.TBRW_close(self.ptr) == expected
+            if expected:
+                return
+        assert tbrw.TBRW_close(self.ptr) == guide.BAD_PARAMETER
+        if not self.path.exists():  # aborted before anything was complete
+            assert abort
+            assert not self.model.complete
+            assert not any(part.exists for part in self.model.file.parts.values())
+            mode |= guide.CREATE | guide.WRITE
+        status, self.ptr = tbrw.TBRW_open(self.path, mode)
+        assert status == guide.OK
+        self.model.mode = mode
+
+
+Calls.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestCalls = Calls.TestCase
