@@ -7,14 +7,19 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import click
 
 import lastbranch
-from lastbranch import model
+from lastbranch import analysis, model
 from lastbranch.cli import VERBS, cli
 from lastbranch.formats.etl.kernel_tables import LAYOUTS
 from lastbranch.formats.etl.providers import kernel_names
@@ -30,9 +35,21 @@ def command_line() -> str:
     for verb in VERBS:
         command = cli.get_command(context, verb)
         assert command is not None
-        inner = click.Context(command, info_name=verb, parent=context, max_content_width=100, terminal_width=100)
-        lines += [f"## {verb}", "", "```text", command.get_help(inner), "```", ""]
+        for name, text in _helps(command, verb, context):
+            lines += [f"## {name}", "", "```text", text, "```", ""]
     return "\n".join(lines)
+
+
+def _helps(command: click.Command, name: str, parent: click.Context) -> Iterator[tuple[str, str]]:
+    """(name, help) of ``command`` and of the commands in it."""
+    word = name.split()[-1]
+    context = click.Context(command, info_name=word, parent=parent, max_content_width=100, terminal_width=100)
+    yield name, command.get_help(context)
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from _helps(found, f"{name} {inner}", context)
 
 
 def columns() -> str:
@@ -49,24 +66,72 @@ def columns() -> str:
 
 
 def api() -> str:
-    lines = ["# Python API", "", "Made from the docstrings. A guide with examples: [Python](../guides/python.md).", ""]
-    shown = [(n, getattr(lastbranch, n)) for n in lastbranch.__all__ if not n.startswith("__")]
-    shown += [
-        (n, getattr(model, n)) for n in ("Clock", "Event", "Machine", "Module", "Process", "SampleStream", "Thread")
-    ]
-    for name, thing in shown:
-        lines += [f"## {name}", ""]
-        if inspect.isclass(thing):
-            lines += [_doc(thing), ""]
-            for member, value in vars(thing).items():
-                target = value.fget if isinstance(value, property) else value
-                if member.startswith("_") or not inspect.isfunction(target) or not target.__doc__:
-                    continue
-                head = member if isinstance(value, property) else f"{member}{inspect.signature(target)}"
-                lines += [f"### `{name}.{head}`", "", _doc(target), ""]
-        else:
-            lines += ["```python", f"{name}{inspect.signature(thing)}", "```", "", _doc(thing), ""]
+    lines = [
+        "# Python API", "",
+        "Made from the docstrings. A guide with examples: [Python](../guides/python.md). Every class and function",
+        "stands below the module that it is imported from.", "",
+    ]  # fmt: skip
+    for module, names in _PUBLIC.items():
+        lines += [f"## {module.__name__}", ""]
+        for name in names:
+            lines += _described(name, getattr(module, name))
     return "\n".join(lines)
+
+
+_PUBLIC = {
+    lastbranch: [name for name in lastbranch.__all__ if not name.startswith("__")],
+    analysis: ["BranchTable", "RangeTable", "WeightTable"],
+    model: [
+        "Clock", "Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "SampleStream", "Segment",
+        "Thread",
+    ],
+}  # fmt: skip
+"""Module -> names in it that people use."""
+
+
+def _described(name: str, thing: object) -> list[str]:
+    """A section about a class or function."""
+    if not inspect.isclass(thing):
+        return [f"### {name}", "", "```python", f"{name}{inspect.signature(thing)}", "```", "", _doc(thing), ""]
+    lines, notes = [f"### {name}", "", _doc(thing), ""], _notes(thing)
+    declared = {f.name: str(f.type) for f in fields(thing)} if is_dataclass(thing) else {}
+    named = {n: repr(m.value) for n, m in getattr(thing, "__members__", {}).items()}  # of an enumeration
+    if declared or named:
+        lines += [f"| {'field | type' if declared else 'name | value'} | |", "|---|---|---|"]
+        for field, kind in (declared or named).items():
+            lines.append(f"| `{field}` | `{_cell(kind)}` | {notes.get(field, '')} |")
+        lines.append("")
+    return lines + _members(name, thing)
+
+
+def _notes(thing: type) -> dict[str, str]:
+    """The texts that stand behind the fields of a class."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
+    assert isinstance(tree, ast.ClassDef)
+    notes = {}
+    for one, following in pairwise(tree.body):
+        match one, following:
+            case (
+                ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]),
+                ast.Expr(ast.Constant(str(text))),
+            ):
+                notes[name] = " ".join(_cell(text.replace("``", "`")).split())
+    return notes
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _members(name: str, thing: type) -> list[str]:
+    lines = []
+    for member, value in vars(thing).items():
+        target = value.fget if isinstance(value, property) else value
+        if member.startswith("_") or not inspect.isfunction(target) or not target.__doc__:
+            continue
+        head = member if isinstance(value, property) else f"{member}{inspect.signature(target)}"
+        lines += [f"#### `{name}.{head}`", "", _doc(target), ""]
+    return lines
 
 
 def _doc(thing: object) -> str:

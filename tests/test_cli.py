@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import os
 import re
 import select
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 import lastbranch
 import perfdata_writer as pw
@@ -62,6 +66,8 @@ def parsed(ran: Ran, form: str) -> list[dict[str, str]]:
 def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: Data, run: Run) -> None:
     ran = {form: run(*verb, "--format", form, data.path(name)) for form in ("json", "csv", "table")}
     assert {r.code for r in ran.values()} == {0}
+    if verb == ["info"]:
+        return  # `test_info_says_the_same_in_every_form`
     rows = parsed(ran["json"], "json")
     assert rows == parsed(ran["csv"], "csv")
     if verb == ["verify"]:
@@ -69,15 +75,85 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
         return
     assert rows
     lines = ran["table"].out.splitlines()
-    shown = rows if verb == ["info"] else rows[:20]
+    shown = rows[:20]
     assert len(lines) == 1 + len(shown)
-    assert lines[0].split() == " ".join(rows[0]).split()
+    # Columns for programs alone, and in the table those without a value, are left out.
+    names = [n for n in rows[0] if n not in FOR_PROGRAMS and any(row[n] for row in shown)]
+    assert lines[0].split() == " ".join(names).replace("_percent", " %").replace("branch_", "branch ").split()
     for line, row in zip(lines[1:], shown, strict=True):
         words = iter(line.split())
-        for value in " ".join(row.values()).split():
+        for value in " ".join(row[n] for n in names).split():
             word = next(words)
             assert word == value or float(word) == pytest.approx(float(value), abs=0.005)
     assert "\x1b" not in ran["table"].out
+
+
+FOR_PROGRAMS = ("from_module", "from_address", "to_module", "to_address")
+
+
+def leaves(value: Any, key: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return [leaf for name, part in parts for leaf in leaves(part, f"{key}.{name}".lstrip("."))]
+    return [(key, "" if value is None else str(value))]
+
+
+@pytest.mark.parametrize("name", ["demo_features", "cfl_9700_callgraph_lbr", "snb_callchain_and_branch-3.4"])
+def test_info_says_the_same_in_every_form(name: str, data: Data, run: Run) -> None:
+    told = json.loads(run("info", "--format", "json", data.path(name)).out)
+    lines = list(csv.reader(io.StringIO(run("info", "--format", "csv", data.path(name)).out)))
+    assert lines == [["key", "value"], *map(list, leaves(told))]
+    profile = lastbranch.open(data.path(name))
+    numbers = [told[k] for k in ("samples", "branch_entries", "deepest_stack", "processes", "threads")]
+    tables = len(profile.processes), len(profile.threads)
+    assert numbers == [profile.samples, profile.entries, profile.deepest, *tables]
+    assert told["records"] == profile.records
+    assert [(m["name"], m["kind"], m["build_id"] or "") for m in told["modules"]] == [
+        (m.name, m.kind.value, m.build_id.hex()) for m in profile.modules
+    ]
+    assert sum(s["samples"] for s in told["streams"]) == profile.samples
+    assert profile.first_time is not None
+    assert profile.last_time is not None
+    assert told["time"]["span_ns"] == profile.last_time - profile.first_time
+    table = run("info", "--limit", "0", data.path(name)).out
+    words = table.split()
+    in_both = ("file", "recorder", "samples", "branch_entries", "records", "modules")
+    for _, value in leaves({k: told[k] for k in in_both}):
+        assert set(value.split()) <= set(words), value
+    assert max(len(line.partition("  ")[0]) for line in table.partition("\n\n")[0].splitlines()) < 25
+
+
+def test_every_key_of_info_is_documented(data: Data, run: Run) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reference" / "info.md").read_text()
+    documented = set(re.findall(r"`(\w+)`", page))
+    told = json.loads(run("info", "--format", "json", data.path("demo_features")).out)
+    parts = [told, *(told[k] for k in ("machine", "clock", "time"))]
+    parts += [told[k][0] for k in ("events", "streams", "modules")]
+    assert {key for part in parts for key in part} <= documented
+
+
+def test_info_prints_so_many_modules(tmp_path: Path, run: Run) -> None:
+    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    for i in range(30):
+        b.mmap2(pid=7, addr=0x10000 * (i + 1), length=0x1000, pgoff=0, name=f"/lib/lib{i}.so", time=i)
+    (tmp_path / "x.data").write_bytes(b.build())
+    for limit, shown, last in ((None, 20, "10 more modules"), ("3", 3, "27 more modules"), ("0", 30, "/lib/lib29.so")):
+        lines = run("info", *(["--limit", limit] if limit else []), tmp_path / "x.data").out.splitlines()
+        assert sum(line.startswith("/lib/") for line in lines) == shown
+        assert lines[-1].startswith(last)
+    assert len(json.loads(run("info", "--format", "json", tmp_path / "x.data").out)["modules"]) == 30
+
+
+def test_programs_get_paths_and_addresses(capture: Path, run: Run) -> None:
+    every = parsed(run("branches", "--format", "json", capture), "json")
+    (row,) = (r for r in every if r["from"] == "prog+0x100")
+    assert (row["from_module"], row["from_address"]) == ("/bin/prog", "0x100")
+    assert (row["to"], row["to_module"], row["to_address"]) == ("other.so+0x200", "/lib/other.so", "0x200")
+    unknown = [r for r in every if not r["from_module"]]
+    assert unknown, "process 8 has no mappings"
+    assert all(r["from"] == r["from_address"] for r in unknown)
+    assert all(re.fullmatch(r"\w+", key) for key in row)
+    assert "from_module" not in run("branches", capture).out
 
 
 def test_limit(data: Data, run: Run) -> None:
@@ -146,8 +222,8 @@ def test_a_module_filter_keeps_branches_with_an_end_in_it(capture: Path, run: Ru
 
 WRONG = (
     ("--event", "nonsense"), ("--event", "1"), ("--event", "²"), ("--module", "nonsense"), ("--time", "3"),
-    ("--time", "2..1"), ("--time", "a..b"), ("--time", "nan..1"), ("--time", "..inf"), ("--time", "-inf..1"), ("--pid", "x"),
-    ("--format", "xml"), ("--limit", "x"), ("--nonsense",),
+    ("--time", "2..1"), ("--time", "a..b"), ("--time", "nan..1"), ("--time", "..inf"), ("--time", "-inf..1"),
+    ("--pid", "x"), ("--format", "xml"), ("--limit", "x"), ("--nonsense",),
 )  # fmt: skip
 
 
@@ -198,8 +274,8 @@ def test_damaged_files_are_delivered_and_named(verb: list[str], capture: Path, r
     assert ran.raw
     if verb == ["verify"]:
         assert "28 samples" in ran.err
+        assert "1 damaged places" in ran.err, "one cut is one damage"
     else:
-        assert f"warning: {capture}: data section is cut short (at offset 0x30, data.size = " in ran.err
         place = hex(len(whole) - 2 * SAMPLE_BYTES)
         assert f"warning: {capture}: file ends inside a record (at offset {place}, size = 0x60) (" in ran.err
     assert "Traceback" not in ran.err
@@ -209,9 +285,12 @@ def test_verify_lists_places(capture: Path, run: Run) -> None:
     whole = capture.read_bytes()
     capture.write_bytes(whole[:-100])
     ran = run("verify", "--format", "json", capture)
-    first, second = json.loads(ran.out)
-    assert (first["offset"], first["field"]) == (0x30, "data.size")
-    assert (second["offset"], second["field"], second["value"]) == (len(whole) - 2 * SAMPLE_BYTES, "size", "96")
+    (cut,) = json.loads(ran.out)
+    assert (cut["offset"], cut["field"], cut["value"]) == (len(whole) - 2 * SAMPLE_BYTES, "size", "96")
+    assert cut["bytes_skipped"] == 2 * SAMPLE_BYTES
+    capture.write_bytes(whole[: -2 * SAMPLE_BYTES])  # between two records
+    (cut,) = json.loads(run("verify", "--format", "json", capture).out)
+    assert (cut["offset"], cut["bytes_skipped"]) == (len(whole) - 2 * SAMPLE_BYTES, 2 * SAMPLE_BYTES)
     assert run("verify", "--format", "json", capture).code == 1
 
 
@@ -224,6 +303,23 @@ def test_no_branch_stacks(tmp_path: Path, run: Run) -> None:
         assert "hint:" in ran.err
         assert "perf record -b" in ran.err
     assert run("report", path).code == run("info", path).code == run("verify", path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("gzip", gzip.compress), ("xz", lzma.compress), ("bzip2", bz2.compress), ("zstd", zstandard.compress)],
+)
+def test_packed_captures_are_named(name: str, pack: Callable[[bytes], bytes], capture: Path, run: Run) -> None:
+    capture.write_bytes(pack(capture.read_bytes()))
+    ran = run("info", capture)
+    assert ran.code == 3
+    assert f"{capture}: packed with {name} (" in ran.err
+    assert f"`{name} -d`" in ran.err
+
+
+def test_weights_by_what_is_no_key(capture: Path) -> None:
+    with pytest.raises(ValueError, match="'foo': there are 'process', 'thread', 'module'"):
+        lastbranch.weights(lastbranch.open(capture), "foo")  # type: ignore[arg-type]
 
 
 def test_call_stack_mode_has_branches_but_no_ranges(data: Data, run: Run) -> None:
@@ -249,19 +345,22 @@ def test_filtered_branches_have_no_ranges(select: int, said: str, tmp_path: Path
     assert said in ran.err
 
 
+def missing_binaries(ran: Ran) -> dict[str, tuple[str | None, str | None]]:
+    return {m["name"]: (m["binary"], m["missing"]) for m in json.loads(ran.out)["modules"]}
+
+
 def test_binaries_that_are_missing_are_named(data: Data, run: Run, symfs: Callable[[str], Path]) -> None:
     path = data.path("demo_pie")
     ran = run("export", "--to", "counts", path)
-    info = {row["what"]: row["value"] for row in parsed(run("info", "--format", "json", path), "json")}
+    info = missing_binaries(run("info", "--format", "json", path))
     for name in ("/opt/lbrdemo/lbrdemo", "/opt/lbrdemo/liblbrdemo.so"):
         assert f"note: {name}: offsets, binary not found" in ran.err
-        assert "binary not found" in info[f"module {name}"]
+        assert info[name] == (None, "not found")
     other = symfs("lldlayout/demo_pie")
     ran = run("export", "--to", "counts", "--symfs", other, path)
     assert "/opt/lbrdemo/lbrdemo: offsets, binary build id differs" in ran.err
-    rows = parsed(run("info", "--format", "json", "--symfs", symfs("demo_pie"), path), "json")
-    info = {row["what"]: row["value"] for row in rows}
-    assert info["module /opt/lbrdemo/lbrdemo"].endswith("symfs/demo_pie/opt/lbrdemo/lbrdemo")
+    info = missing_binaries(run("info", "--format", "json", "--symfs", symfs("demo_pie"), path))
+    assert info["/opt/lbrdemo/lbrdemo"] == (str(symfs("demo_pie") / "opt" / "lbrdemo" / "lbrdemo"), None)
     assert "/opt/lbrdemo" not in run("export", "--to", "counts", "--symfs", symfs("demo_pie"), path).err
 
 
@@ -280,9 +379,46 @@ def test_output_to_a_file(capture: Path, run: Run, tmp_path: Path) -> None:
         assert run("export", "--to", "brstack", "-o", out, bad).code == code
         assert out.read_bytes() == kept
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.txt", "plain.data", "some capture.data"]
-    ran = run("export", "--to", "counts", "-o", tmp_path / "no" / "where", capture)
-    assert ran.code == 3
-    assert "Traceback" not in ran.err
+    for place, said in ((tmp_path / "no" / "where", "No such file or directory"), (tmp_path, "Is a directory")):
+        ran = run("export", "--to", "counts", "-o", place, capture)
+        assert (ran.code, ran.err) == (5, f"error: {place}: cannot be written: {said}\n")
+    assert not list(tmp_path.glob("**/*.part*"))
+
+
+def test_output_to_a_pipe(capture: Path, run: Run, tmp_path: Path) -> None:
+    """What is no regular file is written to, and never replaced by one."""
+    pipe = tmp_path / "pipe"
+    getattr(os, "mkfifo", lambda _: pytest.skip("no pipes with names there"))(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    ran = run("export", "--to", "brstack", "-o", pipe, capture)
+    got = os.read(reader, 1 << 16)
+    os.close(reader)
+    assert ran.code == 0
+    assert got == run("export", "--to", "brstack", capture).raw
+    assert pipe.is_fifo()
+
+
+def test_no_room_for_the_output(capture: Path, tmp_path: Path, run: Run) -> None:
+    """A limit of the file size stands in for a full disk; standard output and OUT are told apart."""
+    resource = pytest.importorskip("resource")
+    big = tmp_path / "out"
+    for words, name in ((["-o", str(big)], str(big)), ([], "standard output")):
+        with (tmp_path / "stdout").open("wb") as out:
+            command = [sys.executable, "-m", "lastbranch", "export", "--to", "brstack", *words, str(capture)]
+            done = subprocess.run(
+                command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)),
+            )  # fmt: skip
+        assert done.returncode == 5, done.stderr
+        assert done.stderr.startswith(f"error: {name}: ")
+        assert "File too large" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not big.exists()
+
+
+def test_no_name_at_all(run: Run) -> None:
+    ran = run("info", "")
+    assert (ran.code, ran.err) == (3, "error: '': No such file or directory\n")
 
 
 def test_a_reader_that_has_seen_enough(data: Data, capture: Path) -> None:
@@ -325,6 +461,28 @@ def test_no_colour_where_it_is_not_wanted(env: dict[str, str], capture: Path) ->
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"prog" in said
     assert not re.search(rb"\x1b\[[0-9;]*(3|4|9|10)[0-9]", said)
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm", ""])
+def test_rows_are_whole_on_any_terminal(term: str, tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty")
+    import fcntl
+    import struct
+    import termios
+
+    path = build(tmp_path / "x.data", name="/" + "directory/" * 20 + "prog")
+    main, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 5, 20, 0, 0))
+    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--no-progress", str(path)]
+    env = {**os.environ, "TERM": term, "COLUMNS": "20", "LINES": "5"}
+    done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, timeout=60, env=env)
+    os.close(side)
+    shown = os.read(main, 1 << 16).decode()
+    os.close(main)
+    assert done.returncode == 0
+    rows = [line.split() for line in shown.splitlines()[1:]]
+    assert sorted(row[1] for row in rows) == ["/" + "directory/" * 20 + "prog", "[unknown]"]
+    assert {len(row) for row in rows} == {8}
 
 
 @pytest.mark.parametrize("to", ["file", "terminal"])

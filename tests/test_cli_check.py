@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import etl_builder as build
 import perfdata_writer as pw
 from conftest import Data
 from lastbranch.analysis.check_etl import check_log
-from lastbranch.analysis.findings import FINDINGS, Severity
+from lastbranch.analysis.findings import FINDINGS, Severity, finding
 from lastbranch.cli.check import command
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import TraceLog
@@ -204,7 +205,10 @@ def test_no_rundown(tmp_path):
 
 def test_samples_outside_of_images(tmp_path):
     found = checked(write(tmp_path, session(*sampled(10), *sampled(20, ip=0x900000), *sampled(30, ip=1 << 63))))
-    assert found == {"outside": ("error", "2 of 3 samples (66.67 %), 1 of them in the kernel")}
+    assert found == {
+        "no kernel mapping": ("error", "1 of 3 samples (33.33 %)"),
+        "outside": ("error", "1 of 3 samples (33.33 %), 0 of them in the kernel"),
+    }
     many = [one for i in range(40) for one in sampled(i)]
     found = checked(write(tmp_path, session(*many, *sampled(50, ip=0x900000))))
     assert found == {"outside": ("warning", "1 of 41 samples (2.44 %), 0 of them in the kernel")}
@@ -280,7 +284,31 @@ def test_perf_without_mappings(tmp_path):
     found = judged(tmp_path, b)
     assert found == {"outside": ("warning", "2 of 42 samples (4.76 %), 0 of them in the kernel")}
     samples(b, 10, ip=0xFFFFFFFF81000000, misc=pw.MISC_KERNEL)
+    assert judged(tmp_path, b) == {
+        "no kernel mapping": ("error", "10 of 52 samples (19.23 %)"),
+        "outside": ("warning", "2 of 52 samples (3.85 %), 0 of them in the kernel"),
+    }
+    kernel = {"addr": 0xFFFFFFFF80000000, "length": 0x1000, "pgoff": 0, "name": "[kernel.kallsyms]_text"}
+    b.mmap2(pid=-1, time=3, misc=pw.MISC_KERNEL, **kernel)
     assert judged(tmp_path, b) == {"outside": ("error", "12 of 52 samples (23.08 %), 10 of them in the kernel")}
+
+
+def test_hints_are_those_of_the_system(tmp_path, run):
+    path = write(tmp_path, session((0, pmc(BEGIN + 10, 0x400010, 71))))
+    for verb in (["branches"], ["export", "--to", "counts"], ["export", "--to", "brstack"]):
+        done = run(*verb, path)
+        assert done.code == 4
+        assert "TraceConfigureLastBranchRecord" in done.err
+        assert "perf record" not in done.err
+
+
+@pytest.mark.parametrize("name", [name for name, kind in FINDINGS.items() if kind.windows])
+def test_remedies_are_those_of_the_system(name):
+    """None of perf where Windows recorded, none of Windows where perf did."""
+    of_perf, of_windows = finding(name, "").remedy, finding(name, "", windows=True).remedy
+    assert re.search(r"perf|record", of_perf)
+    assert not re.search(r"EVENT_TRACE|TraceConfigure|IMAGE_LOAD", of_perf)
+    assert not re.search(r"perf record|perf inject|--no-mmap", of_windows)
 
 
 def test_perf_without_build_ids(tmp_path):
@@ -345,8 +373,9 @@ def test_real_traces(name, expected):
     ("name", "expected"),
     [
         ("demo_pie", {}), ("demo_features", {}),
-        ("simpleperf_16deep_mmap1", {"lost samples": "error", "outside": "warning"}), ("wsm_x5660_16deep", {"no build ids": "warning"}),
-        ("cfl_9700_callgraph_lbr", {"outside": "error", "no ranges": "warning"}),
+        ("simpleperf_16deep_mmap1", {"lost samples": "error", "outside": "warning"}),
+        ("wsm_x5660_16deep", {"no build ids": "warning"}),
+        ("cfl_9700_callgraph_lbr", {"no kernel mapping": "error", "no ranges": "warning"}),
     ],
 )  # fmt: skip
 def test_real_captures(name, expected, data: Data):

@@ -1,12 +1,16 @@
 """`lastbranch convert`: what comes out is what went in, less what was cut, on one time line."""
 
+import os
+import stat
 import struct
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import etl_builder as build
+from conftest import Ran
 from lastbranch import cli
 from lastbranch.formats.etl import TraceLog, read_header
 from lastbranch.formats.etl.decode import Decoder
@@ -370,3 +374,20 @@ def test_a_damaged_perf_capture(data, tmp_path, run):
     assert ran.code == 1
     assert "warning: " in ran.err
     assert (tmp_path / "out.etl").exists()
+
+
+@pytest.mark.parametrize("ending", [".etl", ".tb5"])
+def test_what_is_no_file_is_never_replaced(ending: str, tmp_path: Path, run: Callable[..., Ran]) -> None:
+    """A complete file is renamed over the old one: that must not happen to a device, a pipe or a folder."""
+    from lastbranch.demo import capture
+
+    pipe, folder = tmp_path / f"pipe{ending}", tmp_path / f"folder{ending}"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for out in (pipe, folder):
+        ran = run("convert", "--force", capture(), out)
+        assert (ran.code, ran.out) == (5, "")
+        assert f"{out} is " in ran.err
+        assert "cannot be replaced" in ran.err
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([pipe.name, folder.name])

@@ -31,8 +31,8 @@ def test_each_notation_is_told_in_all(given: str, run: Run) -> None:
     assert next(iter(rows)) == given
     assert {name: row["value"] for name, row in rows.items()} == VALUES
     assert {row["records"] for row in rows.values()} == {"USER,NEAR_REL_CALL,NEAR_IND_CALL,FAR_BRANCH"}
-    assert {row["not the same"] for row in rows.values()} == {None}
-    assert rows["etw"]["bits set"] == "KERNEL,JCC,NEAR_RET,NEAR_IND_JMP,NEAR_REL_JMP"
+    assert {row["not_the_same"] for row in rows.values()} == {None}
+    assert rows["etw"]["bits_set"] == "KERNEL,JCC,NEAR_RET,NEAR_IND_JMP,NEAR_REL_JMP"
 
 
 def test_every_form_says_the_same(run: Run) -> None:
@@ -64,10 +64,10 @@ def test_each_alias_is_a_flag() -> None:
 
 
 def test_what_cannot_be_expressed(run: Run) -> None:
-    assert "FAR_BRANCH" in explained(run, "0x1dd", "--as", "msr")["perf"]["not the same"]
+    assert "FAR_BRANCH" in explained(run, "0x1dd", "--as", "msr")["perf"]["not_the_same"]
     rows = explained(run, "--filter", "u,any,in_tx")
-    assert rows["perf"]["not the same"] is None
-    assert all("IN_TX" in rows[name]["not the same"] for name in ("msr", "arch", "etw"))
+    assert rows["perf"]["not_the_same"] is None
+    assert all("IN_TX" in rows[name]["not_the_same"] for name in ("msr", "arch", "etw"))
     nothing = explained(run, "0x1ff", "--as", "etw")
     assert (nothing["perf"]["value"], nothing["perf"]["records"], nothing["etw"]["records"]) == ("0x0", "none", "none")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import lastbranch
-from lastbranch import analysis, bind, images, lbr, model
+from lastbranch import analysis, bind, demo, images, lbr, model
 from lastbranch.cli import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,37 @@ def test_links_in_the_documentation_lead_somewhere() -> None:
     for page in [*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text()))
+    pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")} - {"index.md"}
+    assert pages - linked == set()
+
+
+def test_the_table_of_the_readme_has_every_verb() -> None:
+    cells = re.findall(r"^\| (`[^|]*) \|", (ROOT / "README.md").read_text().replace("\\|", "/"), re.M)
+    assert {name for cell in cells for name in re.findall(r"`(\w+)", cell)} >= set(VERBS)
+
+
+def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    opened = lastbranch.open(demo.capture(), symfs=demo.symfs())
+    monkeypatch.setattr(lastbranch, "open", lambda _path: opened)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines()[0] == "lbrdemo+0x13b1 412"
+
+
+@pytest.mark.parametrize("name", ["BranchTable", "RangeTable", "WeightTable"])
+def test_the_api_page_has_the_tables_of_counts(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    section = page.split(f"### {name}\n")[1].split("\n### ")[0]
+    assert all(f"| `{field.name}` |" in section for field in fields(getattr(analysis, name)))
+    assert "-1 where" in section
+
+
+def test_nested_commands_are_in_the_reference() -> None:
+    assert "## lbr explain\n" in (ROOT / "docs" / "reference" / "cli.md").read_text()
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -1,6 +1,6 @@
 """Counts: branches, fall-through ranges, and weights by process, thread or module."""
 
-from .counting import Bound, Counted, count_stacks, why_no_ranges, why_no_stacks
+from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
 from .tables import (
     BranchTable,
     Key,
@@ -22,6 +22,7 @@ __all__ = [
     "WeightTable",
     "branches",
     "count_stacks",
+    "how_to_record",
     "merge_processes",
     "ranges",
     "weights",

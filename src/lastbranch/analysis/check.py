@@ -13,9 +13,10 @@ import numpy as np
 from ..bind import binder_of
 from ..formats.etl import TraceLog
 from ..lbr import no_ranges_because
-from ..model import ModuleKind, Profile
+from ..model import Change, ModuleKind, Profile
 from ..opening import open_source, read_profile
 from .check_etl import check_log
+from .counting import of_windows
 from .findings import Finding, Severity, finding
 
 __all__ = ["check", "check_profile"]
@@ -45,7 +46,7 @@ def check(path: str) -> list[Finding]:
         log = TraceLog(source)
         found += check_log(log)
         damage = log.damage
-        found += _outside(_hits(profile))
+        found += _outside(profile, _hits(profile))
     else:
         found += check_profile(profile)
     if damage:
@@ -54,11 +55,11 @@ def check(path: str) -> list[Finding]:
 
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
-    """The findings about the capture of a Linux profile, damage excepted."""
+    """The findings about a capture that its profile alone tells, damage excepted."""
     hits = _hits(profile)
     yield from _losses(profile)
     yield from _stacks(profile)
-    yield from _outside(hits)
+    yield from _outside(profile, hits)
     yield from _identity(profile, hits)
 
 
@@ -74,17 +75,19 @@ def _losses(profile: Profile) -> Iterator[Finding]:
 
 
 def _stacks(profile: Profile) -> Iterator[Finding]:
+    windows = of_windows(profile)
     asked = [event for event in profile.events if event.branch_select is not None]
     if not profile.samples:
-        yield finding("no samples", "0 samples")
+        yield finding("no samples", "0 samples", windows=windows)
     elif not asked:
-        yield finding("no branch stacks", f"none of {len(profile.events)} events asked for them")
+        yield finding("no branch stacks", f"none of {len(profile.events)} events asked for them", windows=windows)
     elif not profile.entries:
-        yield finding("no branch stacks", f"asked for, but {profile.samples} samples have none", Severity.ERROR)
+        seen = f"asked for, but {profile.samples} samples have none"
+        yield finding("no branch stacks", seen, Severity.ERROR, windows=windows)
     for event in asked:
         reason = no_ranges_because(event.branch_select_kind, event.branch_select or 0)
         if reason:
-            yield finding("no ranges", f"event {event.name}: {reason}")
+            yield finding("no ranges", f"event {event.name}: {reason}", windows=windows)
 
 
 @dataclass(slots=True)
@@ -112,11 +115,25 @@ def _hits(profile: Profile) -> _Hits:
     return hits
 
 
-def _outside(hits: _Hits) -> Iterator[Finding]:
-    if hits.outside:
-        percent = f"{100 * hits.outside / hits.samples:.2f} %"
-        seen = f"{hits.outside} of {hits.samples} samples ({percent}), {hits.kernel} of them in the kernel"
-        yield finding("outside", seen, Severity.ERROR if hits.outside * _OUTSIDE_MANY > hits.samples else None)
+def _outside(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+    hidden = hits.kernel if hits.kernel and not _has_kernel(profile) else 0
+    others = hits.outside - hidden
+    if hidden:
+        yield _share("no kernel mapping", hidden, hits, "", profile)
+    if others:
+        yield _share("outside", others, hits, f", {hits.kernel - hidden} of them in the kernel", profile)
+
+
+def _share(name: str, number: int, hits: _Hits, more: str, profile: Profile) -> Finding:
+    seen = f"{number} of {hits.samples} samples ({100 * number / hits.samples:.2f} %){more}"
+    severity = Severity.ERROR if number * _OUTSIDE_MANY > hits.samples else None
+    return finding(name, seen, severity, windows=of_windows(profile))
+
+
+def _has_kernel(profile: Profile) -> bool:
+    """Whether anything was ever mapped at a kernel address."""
+    changes = profile.timeline.columns()
+    return bool(((changes["kind"] == Change.MAP) & (changes["start"] >= _KERNEL)).any())
 
 
 def _identity(profile: Profile, hits: _Hits) -> Iterator[Finding]:

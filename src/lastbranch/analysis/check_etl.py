@@ -150,7 +150,7 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
     if facts.hooks[PMC] and not records:
         yield finding("pmc without lbr", f"{facts.hooks[PMC]} PMC interrupts, no branch record")
     elif not records:
-        yield finding("no branch stacks", "no event of the LBR provider", Severity.INFO)
+        yield finding("no branch stacks", "no event of the LBR provider", Severity.INFO, windows=True)
     if facts.orphans:
         severity = Severity.ERROR if facts.orphans == records else None
         yield finding("lbr without trigger", f"{facts.orphans} of {records} branch records", severity)
@@ -161,7 +161,7 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
     for options, number in sorted(facts.options.items()):
         reason = no_ranges_because("etw", options)
         if reason:
-            yield finding("no ranges", f"{number} of {records} branch records: {reason}")
+            yield finding("no ranges", f"{number} of {records} branch records: {reason}", windows=True)
 
 
 def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:

@@ -114,6 +114,18 @@ def why_no_stacks(profile: Profile) -> str | None:
     return None if any(e.branch_select is not None for e in profile.events) else "the capture has no branch stacks"
 
 
+def of_windows(profile: Profile) -> bool:
+    """Whether the capture was made on Windows, whatever file it is in now."""
+    return profile.machine.os.startswith("Windows")
+
+
+def how_to_record(profile: Profile) -> str:
+    """How branch stacks, with ranges between them, get into a capture like ``profile``."""
+    if of_windows(profile):
+        return "record with TraceConfigureLastBranchRecord, without its filters, on a machine that has LBR"
+    return "record with `perf record -b` (or -j any,u) on a machine that has LBR, elsewhere with `lastbranch record`"
+
+
 def why_no_ranges(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
     """Why fall-through ranges do not exist in the profile (or in the events that the filter keeps)."""
     wanted = sample_filter.events if sample_filter else frozenset()
@@ -135,11 +147,9 @@ def count_stacks(
     """
     reason = why_no_stacks(profile)
     if reason:
-        raise NotRecordedError(reason, hint="record them with `perf record -b` (or -j any,u) on a machine that has LBR")
+        raise NotRecordedError(reason, hint=how_to_record(profile))
     if ranges and (reason := why_no_ranges(profile, sample_filter)):
-        raise NotRecordedError(
-            f"there are no fall-through ranges: {reason}", hint="record with `perf record -b` for ranges"
-        )
+        raise NotRecordedError(f"there are no fall-through ranges: {reason}", hint=how_to_record(profile))
     binder = binder_of(profile)
     counter = _StackCounter(binder, ranges, details)
     for stream in profile.streams:

@@ -25,6 +25,8 @@ class Kind(NamedTuple):
     severity: Severity
     means: str
     remedy: str
+    windows: str = ""
+    """The remedy for a capture made on Windows, where it is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +100,15 @@ FINDINGS = {
     ),
     "no branch stacks": Kind(
         _W, "no last branch records: branches and ranges cannot be counted",
-        "record with `perf record -b`, on Windows call TraceConfigureLastBranchRecord, on a machine whose processor "
-        "exposes them; most virtual machines do not",
+        "record with `perf record -b` on a machine whose processor exposes them (most virtual machines do not), "
+        "elsewhere with `lastbranch record`",
+        "call TraceConfigureLastBranchRecord for the session, on a machine whose processor exposes them (most virtual "
+        "machines do not)",
     ),
     "no ranges": Kind(
         _W, "branch records without fall-through ranges, since not every taken branch was recorded",
-        "record with `perf record -j any,u` (or any,k), without call-stack mode and other filters; on Windows call "
-        "TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
+        "record with `perf record -j any,u` (or any,k), without call-stack mode and other filters",
+        "call TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
     ),
     "no build ids": Kind(
         _W, "binaries without a build id: nothing tells whether a binary at hand is the one that ran",
@@ -114,17 +118,27 @@ FINDINGS = {
     # -- both
     "no samples": Kind(
         _W, "the capture has no samples",
-        "enable sampling: `perf record -b`, on Windows EVENT_TRACE_FLAG_PROFILE or the group PERF_PMC_PROFILE",
+        "enable sampling: `perf record -b`",
+        "enable sampling: EVENT_TRACE_FLAG_PROFILE, or the group PERF_PMC_PROFILE",
+    ),
+    "no kernel mapping": Kind(
+        _W, "samples in the kernel, and the capture does not say where the kernel was: they have no name",
+        "record as root, or let others see kernel addresses (sysctl kernel.kptr_restrict=0 and "
+        "kernel.perf_event_paranoid=1); of the program alone: `perf record -j any,u -e cycles:u`",
+        _RUNDOWN,
     ),
     "outside": Kind(
         _W, "samples outside of any image: they have an address and no name",
-        "record from before the program starts, with mappings (perf record without --no-mmap; EVENT_TRACE_FLAG_"
-        "IMAGE_LOAD and EVENT_TRACE_FLAG_PROCESS); code of a JIT compiler has no image: `perf inject -j`",
+        "record from before the program starts, and without --no-mmap; code of a JIT compiler has no image: "
+        "`perf inject -j` makes some",
+        "record with EVENT_TRACE_FLAG_IMAGE_LOAD and EVENT_TRACE_FLAG_PROCESS from before the program starts; code of "
+        "a JIT compiler has no image",
     ),
 }  # fmt: skip
 
 
-def finding(name: str, seen: str, severity: Severity | None = None) -> Finding:
+def finding(name: str, seen: str, severity: Severity | None = None, *, windows: bool = False) -> Finding:
     """A finding of kind ``name``; ``severity`` where it depends on how much was seen."""
     kind = FINDINGS[name]
-    return Finding(name, severity or kind.severity, kind.means, seen, kind.remedy)
+    remedy = kind.windows if windows and kind.windows else kind.remedy
+    return Finding(name, severity or kind.severity, kind.means, seen, remedy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -22,11 +22,12 @@ Key = Literal["process", "thread", "module"]
 class BranchTable:
     """Distinct branches, hottest first. Arrays of equal length.
 
-    ``from_module``/``to_module`` int64 rows of the modules table, -1 where nothing was mapped; ``from_address`` and
-    ``to_address`` uint64: link addresses (or what `docs/concepts/addresses.md` says instead); ``count`` int64 entries;
-    ``mispredicted``, ``predicted`` int64 (both 0: the processor did not tell); ``cycles`` int64 sum over the ``timed``
-    entries that have a cycle count; ``in_tx``, ``abort`` int64 entries; ``type`` int64 code of `lbr.branch_type`, -1
-    where entries of one branch disagree.
+    ``from_module``/``to_module`` int64 rows of the modules table, -1 where nothing was mapped: no index, it would be
+    the last row (`Profile.place` names a place of any row); ``from_address``/``to_address`` uint64: link addresses (or
+    what `docs/concepts/addresses.md` says instead), both 0 with both modules -1 for entries in which nothing was
+    recorded; ``count`` int64 entries; ``mispredicted``, ``predicted`` int64 (both 0: the processor did not tell);
+    ``cycles`` int64 sum over the ``timed`` entries that have a cycle count; ``in_tx``, ``abort`` int64 entries;
+    ``type`` int64 code of `lbr.branch_type`, -1 where entries of one branch disagree.
     """
 
     from_module: Array
@@ -50,7 +51,8 @@ class BranchTable:
 class RangeTable:
     """Distinct fall-through ranges, by module and address: ``start`` and ``end`` are both first bytes of instructions.
 
-    ``module`` int64 row (-1: none); ``start``, ``end`` uint64; ``count`` int64. ``broken`` counts what is no range.
+    ``module`` int64 row of the modules table, -1 where nothing was mapped (no index: see `Profile.place`); ``start``,
+    ``end`` uint64; ``count`` int64. ``broken`` counts what is no range, by reason.
     """
 
     module: Array
@@ -67,8 +69,9 @@ class RangeTable:
 class WeightTable:
     """One row for each event and key, heaviest first.
 
-    ``event`` and ``key`` int64 rows of their tables (key -1: none); ``samples``, ``entries`` int64; ``period`` uint64
-    sum, meaningless where ``has_period`` (bool, a row) is false: the event has a frequency and samples no period.
+    ``event`` int64 row of the events table; ``key`` int64 row of the table that was asked for, -1 where the sample has
+    no such row (no index: it would be the last one); ``samples``, ``entries`` int64; ``period`` uint64 sum, meaningless
+    where ``has_period`` (bool, a row) is false: the event has a frequency and samples no period.
     """
 
     event: Array
@@ -131,11 +134,14 @@ def ranges_of(counted: Counted) -> RangeTable:
 def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = None) -> WeightTable:
     """Samples, periods and branch entries by ``process``, ``thread`` or ``module``, for each event apart.
 
-    A module is that of the sample's instruction address.
+    A module is that of the sample's instruction address. Raises `ValueError` for another ``by``.
     """
+    if by not in get_args(Key):
+        raise ValueError(f"by = {by!r}: there are {', '.join(map(repr, get_args(Key)))}")
     binder = binder_of(profile)
     columns: list[list[Array]] = [[], [], [], [], []]
-    for batch in kept(profile, profile.batches(("branch_from",)), sample_filter):
+    every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
+    for batch in kept(profile, every, sample_filter):
         keys = [batch.event.astype(np.int64), _key(binder, batch, by)]
         values = [np.ones(len(batch), np.int64), _period(profile, batch), batch.depth]
         keys, values = group(keys, values, [np.add] * 3)

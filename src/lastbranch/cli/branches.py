@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import Capture, capture_options, filter_options, table_options
 from .output import Cell, print_rows, share
+
+if TYPE_CHECKING:
+    from ..model import Profile
+
+_PARTS = ("from_module", "from_address", "to_module", "to_address")
 
 
 @click.command()
@@ -17,8 +22,9 @@ from .output import Cell, print_rows, share
 def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
     """The hottest branches: from, to, how often, how often mispredicted, cycles since the branch before.
 
-    Places are module+address, the address as linked (docs: addresses). An empty cell means that the processor did not
-    tell. --module keeps branches with at least one end in the module.
+    Places are module+address, the address as linked (docs: addresses). An empty cell, or no column in a table, means
+    that the processor did not tell. csv and json have the full path of each module and each address (hexadecimal) in
+    columns of their own. --module keeps branches with at least one end in the module.
     """
     from ..analysis import branches, without_binary
     from ..lbr import type_name
@@ -36,8 +42,8 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
         kind = int(table.type[i])
         rows.append(
             [
-                profile.place(int(table.from_module[i]), int(table.from_address[i])),
-                profile.place(int(table.to_module[i]), int(table.to_address[i])),
+                *_place(profile, int(table.from_module[i]), int(table.from_address[i])),
+                *_place(profile, int(table.to_module[i]), int(table.to_address[i])),
                 count,
                 share(count, total),
                 share(int(table.mispredicted[i]), known),
@@ -47,9 +53,15 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
                 int(table.abort[i]) or None,
             ]
         )
-    columns = ["from", "to", "count", "share %", "mispredicted %", "cycles", "type", "in_tx", "aborts"]
-    print_rows(columns, rows, form)
+    columns = ["from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "mispredicted %", "cycles", "type", "in_tx",
+               "aborts"]  # fmt: skip
+    print_rows(columns, rows, form, machine_only=_PARTS)
     notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
     if empty:
         notes.append(f"{empty} entries are empty: nothing was recorded in them")
     return capture.finish(profile, notes)
+
+
+def _place(profile: Profile, module: int, address: int) -> list[Cell]:
+    """As people see it, then its parts."""
+    return [profile.place(module, address), profile.modules[module].name if module >= 0 else None, f"{address:#x}"]

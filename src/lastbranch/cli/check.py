@@ -23,7 +23,8 @@ def command(capture: Capture, form: str) -> int:
     be) or info. Each has what in the capture says so and a remedy.
 
     .etl: PMC sampling and group masks, branch records and their triggers, lost events, lists of what ran, samples
-    outside of images. perf.data: losses, throttling, branch stacks and filters, mappings, build ids. Both: damage.
+    outside of images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All:
+    damage.
 
     Exit code 1 if any finding is an error, else 0.
     """

@@ -40,6 +40,8 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
     A cut keeps the processes, threads, images, stack definitions and configuration that the other events need: --time
     those of the whole log, --pid those of the given processes and of the kernel.
 
+    The header event of a log is made anew and not among the events that are counted; verify and info count it, too.
+
     OUT appears when it is complete.
     """
     from ..formats.etl import convert, is_etl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from ..export import EXPORTS, exporter
 from .options import Capture, capture_options, filter_options
+from .output import writing
 
 
 @click.command()
@@ -31,14 +31,7 @@ def command(capture: Capture, make_filter: Any, name: str, output: str | None) -
         with capture.reading(profile, printing=True):
             notes = export(profile, sys.stdout.buffer, chosen)
         sys.stdout.buffer.flush()
-        return capture.finish(profile, notes)
-    part = f"{output}.part{os.getpid()}"
-    try:
-        with open(part, "xb") as out, capture.reading(profile):
+    else:
+        with writing(output) as out, capture.reading(profile):
             notes = export(profile, out, chosen)
-        os.replace(part, output)
-    except BaseException:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
     return capture.finish(profile, notes)

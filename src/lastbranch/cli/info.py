@@ -3,83 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from .options import Capture, capture_options
-from .output import print_rows
-
-if TYPE_CHECKING:
-    from ..model import Profile
+from .options import Capture, capture_options, table_options
+from .output import Cell, print_json, print_rows
 
 
 @click.command()
 @capture_options
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
-def command(capture: Capture, form: str) -> int:
-    """What a capture is: recorder, machine, clock, events, records, losses, fields, binaries at hand."""
+@table_options
+def command(capture: Capture, form: str, limit: int) -> int:
+    """What a capture is: recorder, machine, clock, events, records, losses, fields, binaries at hand.
+
+    json is one object (docs: info), csv the same as a key and a value a line. --limit is of modules and, in a table, of
+    kinds of records, the most frequent first.
+    """
+    from ..analysis.summary import summary
+
     profile = capture.open()
-    print_rows(("what", "value"), ((what, str(value)) for what, value in _rows(profile)), form)
+    told = summary(profile)
+    modules = told["modules"]
+    told["modules"] = modules[: limit or None]
+    if form == "json":
+        print_json(_safe(told))
+    elif form == "csv":
+        print_rows(("key", "value"), _leaves(told), form)
+    else:
+        print_rows(("what", "value"), [(what, str(value)) for what, value in _rows(told, limit) if value != ""], form)
+        if modules:
+            click.echo()
+            print_rows(("module", "kind", "identity", "binary"), [_module_row(m) for m in told["modules"]], form)
+        if len(modules) > len(told["modules"]):
+            click.echo(f"{len(modules) - len(told['modules'])} more modules; --limit 0 prints all")
     return capture.finish(profile)
 
 
-def _rows(p: Profile) -> Iterator[tuple[str, str | int | None]]:
-    from ..lbr import describe_perf
-    from ..model import ModuleKind
+def _safe(value: Any) -> Any:
+    """``value`` with all text out of the file made visible."""
+    from ..model import visible
 
-    yield "file", p.name
-    yield "format", f"{p.format}, {p.machine.byte_order}-endian"
-    yield "recorder", p.recorder
-    yield from p.header.items()
-    m = p.machine
-    described = {
-        "host": m.host, "system": f"{m.os} {m.os_release}".strip(), "architecture": m.arch,
-        "processor": m.cpu_description,
-        "cpuid": m.cpuid, "processors": _online(m.cpus_online, m.cpus_available), "memory": _bytes(m.memory),
-        "numa nodes": len(m.nodes) or None,
-    }  # fmt: skip
-    yield from ((k, v) for k, v in described.items() if v)
-    for pmu, caps in m.pmu_caps.items():
-        yield f"pmu {pmu}", ", ".join(f"{k}={v}" for k, v in caps.items())
-    yield "clock", p.clock.name
-    if p.first_time is not None and p.last_time is not None and p.clock.has_time:
-        span = p.clock.to_ns(p.last_time - p.first_time)
+    if isinstance(value, dict):
+        return {visible(key): _safe(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_safe(part) for part in value]
+    return visible(value) if isinstance(value, str) else value
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Cell]]:
+    """``machine.host``, ``events.0.name``... and their values."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in parts:
+            yield from _leaves(part, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, value
+
+
+# -- for people
+
+
+def _rows(t: dict[str, Any], limit: int) -> Iterator[tuple[str, str | int]]:
+    m = t["machine"]
+    yield "file", t["file"]
+    yield "format", f"{t['format']}, {m['byte_order']}-endian"
+    yield "recorder", t["recorder"] or ""
+    yield from t["header"].items()
+    yield "host", m["host"] or ""
+    yield "system", " ".join(filter(None, (m["os"], m["os_release"])))
+    yield "architecture", m["arch"] or ""
+    yield "processor", m["cpu"] or ""
+    yield "cpuid", m["cpuid"] or ""
+    yield "processors", _online(m["cpus_online"], m["cpus_available"])
+    yield "memory", f"{m['memory_bytes'] / (1 << 30):.1f} GiB" if m["memory_bytes"] else ""
+    yield "numa nodes", m["numa_nodes"] or ""
+    for pmu, caps in m["pmu_caps"].items():
+        yield f"pmu {pmu}", ", ".join(f"{name}={value}" for name, value in caps.items())
+    yield "clock", t["clock"]["name"]
+    if (span := t["time"]["span_ns"]) is not None:
         yield "time span", f"{span // 1_000_000_000}.{span % 1_000_000_000:09d} s"
-        wall = p.clock.wall_ns(p.first_time)
-        if wall is not None:
-            yield "first sample at", _utc(wall)
-    for i, e in enumerate(p.events):
-        rate = f"{e.frequency} Hz" if e.frequency else f"period {e.period}"
-        stacks = "" if e.branch_select is None else f", branch stacks: {describe_perf(e.branch_select)}"
-        yield f"event {i}", f"{e.name}, {rate}{stacks}"
-    yield "samples", p.samples
-    yield "branch entries", p.entries
-    yield "deepest stack", p.deepest
-    for s in p.streams:
-        yield f"fields of stream {s.number}", ", ".join(s.columns)
-    yield "processes", len(p.processes)
-    yield "threads", len(p.threads)
-    for name, count in p.records.items():
-        yield f"{name} records", count
-    for name, count in p.lost.items():
-        yield f"lost: {name}", count
-    for name, raw in p.raw_features.items():
-        yield f"feature {name}", f"{len(raw)} bytes, not decoded"
-    for module in p.modules:
-        if module.kind in (ModuleKind.FILE, ModuleKind.KERNEL):
-            identity = f" build id {module.build_id.hex()}," if module.build_id else ""
-            yield f"module {module.name}", f"{identity} {module.binary or 'binary ' + module.missing}".strip()
-    for damage in p.damage:
-        yield "damage", str(damage)
+    if (wall := t["time"]["first_sample_unix_ns"]) is not None:
+        yield "first sample at", _utc(wall)
+    for i, e in enumerate(t["events"]):
+        rate = f"{e['frequency']} Hz" if e["frequency"] else f"period {e['period']}"
+        stacks = "" if e["branches"] is None else f", branch stacks: {e['branches']}"
+        yield f"event {i}", f"{e['name']}, {rate}{stacks}"
+    for name in ("samples", "branch_entries", "deepest_stack"):
+        yield name.replace("_", " "), t[name]
+    for s in t["streams"]:
+        yield f"stream {s['number']}", ", ".join(s["columns"])
+    yield "processes", t["processes"]
+    yield "threads", t["threads"]
+    frequent = sorted(t["records"].items(), key=lambda item: -item[1])
+    for name, count in frequent[: limit or None]:
+        yield "records", f"{name}: {count}"
+    if rest := frequent[limit or len(frequent) :]:
+        yield "records", f"{sum(n for _, n in rest)} of {len(rest)} more kinds; --limit 0 names all"
+    for name, count in t["lost"].items():
+        yield "lost", f"{name}: {count}"
+    for name, size in t["undecoded_bytes"].items():
+        yield "not decoded", f"feature {name}: {size} bytes"
+
+
+def _module_row(module: dict[str, Any]) -> tuple[str, str, str | None, str | None]:
+    pdb = module["pdb"]
+    identity = module["build_id"] or (pdb and f"{pdb['name']} {pdb['guid']} {pdb['age']}")
+    return module["name"], module["kind"], identity, module["binary"] or module["missing"]
 
 
 def _online(online: int, available: int) -> str:
     return f"{online} of {available}" if available and online != available else str(online or "")
-
-
-def _bytes(n: int) -> str:
-    return f"{n / (1 << 30):.1f} GiB" if n else ""
 
 
 def _utc(ns: int) -> str:

@@ -1,37 +1,63 @@
-"""Tables on standard output, in the form that was asked for."""
+"""Tables on standard output, in the form that was asked for, and files that are complete or not there."""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
 
-__all__ = ["Cell", "print_rows", "share"]
+from ..errors import UnavailableError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Cell", "key", "print_json", "print_rows", "share", "writing"]
 
 Cell = str | int | float | bool | None
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Cell]], form: str) -> None:
+def print_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], form: str, *, machine_only: Collection[str] = ()
+) -> None:
     """Print ``rows`` as ``table``, ``csv`` (header line first) or ``json`` (a list of objects).
 
-    ``None`` is an empty cell (``null`` in JSON). Text from files must be made visible by the caller only for tables and
-    csv files that go to a terminal: that is done here.
+    ``None`` is an empty cell (``null`` in JSON). Text out of files is made visible here. Programs get each column by
+    its `key`; people do not get those of ``machine_only``, nor those without a value in any row.
     """
     from ..model import visible
 
-    safe = ([visible(c) if isinstance(c, str) else c for c in row] for row in rows)
+    safe = [[visible(c) if isinstance(c, str) else c for c in row] for row in rows]
+    keys = [key(name) for name in columns]
     if form == "json":
-        import json
-
-        json.dump([dict(zip(columns, row, strict=True)) for row in safe], sys.stdout, indent=1)
-        print()
+        print_json([dict(zip(keys, row, strict=True)) for row in safe])
     elif form == "csv":
         import csv
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
+        writer.writerow(keys)
         writer.writerows(safe)
     else:
-        _print_table(columns, list(safe))
+        shown = [
+            i for i, name in enumerate(columns)
+            if name not in machine_only and (not safe or any(row[i] is not None for row in safe))
+        ]  # fmt: skip
+        _print_table([columns[i] for i in shown], [[row[i] for i in shown] for row in safe])
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as JSON."""
+    import json
+
+    json.dump(value, sys.stdout, indent=1)
+    print()
+
+
+def key(name: str) -> str:
+    """What programs call the column that people see as ``name``: ``share %`` is ``share_percent``."""
+    return name.replace("%", "percent").replace(" ", "_")
 
 
 def _print_table(columns: Sequence[str], rows: list[list[Cell]]) -> None:
@@ -49,7 +75,7 @@ def _print_table(columns: Sequence[str], rows: list[list[Cell]]) -> None:
     console = Console(width=100_000, height=100, highlight=False)
     with console.capture() as drawn:  # rich ends the program itself where the pipe is closed
         console.print(table)
-    sys.stdout.write(drawn.get())
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in drawn.get().removesuffix("\n").split("\n"))
 
 
 def _shown(cell: Cell) -> str:
@@ -65,3 +91,47 @@ def _shown(cell: Cell) -> str:
 def share(part: int, whole: int) -> float | None:
     """Percent with two decimals, ``None`` of nothing."""
     return round(100 * part / whole, 2) if whole else None
+
+
+# -- files
+
+
+@contextmanager
+def writing(path: str) -> Iterator[IO[bytes]]:
+    """A new file that appears as ``path`` when all is written; what had that name stays as it is until then.
+
+    A device or a pipe is written to as it is. Raises `UnavailableError` where nothing can be written.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with io.BufferedWriter(_Out(path, path, "wb")) as out:  # a rename would put a file in a device's place
+            yield out
+        return
+    part = f"{path}.part{os.getpid()}"
+    try:
+        with io.BufferedWriter(_Out(path, part, "xb")) as out:
+            yield out
+        os.replace(part, path)
+    except BaseException:
+        if os.path.exists(part):
+            os.unlink(part)
+        raise
+
+
+class _Out(io.FileIO):
+    """A file whose failures are told of the name that the user gave, and as ours: reading can fail at the same time."""
+
+    def __init__(self, shown: str, path: str, mode: str) -> None:
+        self._shown = shown
+        try:
+            super().__init__(path, mode)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> UnavailableError:
+        return UnavailableError(f"{self._shown}: cannot be written: {error.strerror}")

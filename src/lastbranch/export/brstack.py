@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from ..analysis import how_to_record
 from ..analysis.select import kept
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
@@ -37,7 +38,7 @@ def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None 
     """
     streams = [s for s in profile.streams if "branch_from" in s.columns]
     if not streams:
-        raise NotRecordedError("the capture has no branch stacks", hint="record them with `perf record -b`")
+        raise NotRecordedError("the capture has no branch stacks", hint=how_to_record(profile))
     columns = ("branch_from", "branch_to", "branch_flags", "frame")
     frames_from_stack = np.array(
         [e.branch_select is not None and call_stack_mode(e.branch_select_kind, e.branch_select) for e in profile.events]

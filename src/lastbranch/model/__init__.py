@@ -6,6 +6,7 @@ from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, col
 from .filter import SampleFilter
 from .load import Load
 from .order import by_time, merge
+from .output import check_replaceable
 from .profile import TABLES, Profile
 from .source import BytesSource, Source, read_at
 from .stream import BatchReader, SampleStream
@@ -46,6 +47,7 @@ __all__ = [
     "Thread",
     "Timeline",
     "by_time",
+    "check_replaceable",
     "column",
     "concatenate",
     "cuts",

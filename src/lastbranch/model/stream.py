@@ -33,6 +33,8 @@ class SampleStream:
     deepest: int
     """The deepest branch stack."""
     reader: BatchReader
+    for_depth: tuple[str, ...] = ("branch_from",)
+    """What to ask `batches` for where only the depths of the branch stacks matter: nothing, if they come anyway."""
     progress: Callable[[int, int], None] | None = None
     """Called with (samples read, samples in all) while `batches` goes on."""
 

@@ -36,7 +36,7 @@ def walk_blocks(
             words, got = ahead.read(offset, length)
             block, following = chase(words, got, offset, big_endian)
             if len(block.at) == 0:
-                _note_break(damage, block, got, end)
+                _note_break(damage, block, got, end, source.size)
                 return
             packed = np.flatnonzero((block.types == COMPRESSED) | (block.types == COMPRESSED2))
             if len(packed) or inflater.grown:
@@ -78,11 +78,11 @@ class _Words(ReadAhead):
         return words[(offset - start) >> 3 :], start + got - offset
 
 
-def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int) -> None:
-    """Say why no record starts at ``block``, of which ``got`` bytes could be read."""
+def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int, size: int) -> None:
+    """Say why no record starts at ``block``, of which ``got`` bytes could be read in a file of ``size`` bytes."""
     if got < 8:
-        reason = "data section ends inside a record" if got else "file ends before its data section"
-        _note(damage, reason, block.base, end)
+        reason = "data section ends inside a record" if got else "file ends before the end of its data section"
+        _note(damage, reason, min(block.base, size), end)  # the padding behind a record may be what is missing
     elif block.first_size < 8:
         if damage is not None:
             lost = max(0, end - block.base)

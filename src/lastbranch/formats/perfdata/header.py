@@ -52,9 +52,7 @@ def read_header(source: Source, state: State) -> tuple[int, int]:
         if source.size > start:
             note(Damage("the recorder did not finish the file; reading on to its end", 0x30, "data.size", 0))
         return start, source.size
-    end = start + size
-    if end > source.size:
-        note(Damage("data section is cut short", 0x30, "data.size", size, end - source.size))
+    end = start + size  # where the file is cut off, the walk says so, and at which record
     _features(source, state, h, end)
     return start, end
 

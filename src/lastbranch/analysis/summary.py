@@ -1,0 +1,118 @@
+"""What a capture is, in one structure of plain values: what `info` prints, and gives to programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import Damage
+from ..lbr import describe_perf, records
+from ..model import Event, Machine, Module, Profile, SampleStream
+
+__all__ = ["summary"]
+
+
+def summary(profile: Profile) -> dict[str, Any]:
+    """``profile`` as dicts, lists, text and integers, ready for JSON; ``None`` (and 0 of a size) means not known.
+
+    The keys are in `docs/reference/info.md`. Bytes are hexadecimal text, times nanoseconds.
+    """
+    return {
+        "file": profile.name,
+        "format": profile.format,
+        "recorder": profile.recorder or None,
+        "header": dict(profile.header),
+        "machine": _machine(profile.machine),
+        "clock": {"name": profile.clock.name, "frequency": profile.clock.frequency},
+        "time": _time(profile),
+        "events": [_event(event) for event in profile.events],
+        "samples": profile.samples,
+        "branch_entries": profile.entries,
+        "deepest_stack": profile.deepest,
+        "streams": [_stream(stream) for stream in profile.streams],
+        "processes": len(profile.processes),
+        "threads": len(profile.threads),
+        "records": dict(profile.records),
+        "lost": dict(profile.lost),
+        "undecoded_bytes": {name: len(raw) for name, raw in profile.raw_features.items()},
+        "modules": [_module(module) for module in profile.modules],
+        "damage": [_damage(damage) for damage in profile.damage],
+    }
+
+
+def _machine(m: Machine) -> dict[str, Any]:
+    return {
+        "host": m.host or None,
+        "os": m.os or None,
+        "os_release": m.os_release or None,
+        "arch": m.arch or None,
+        "bits": m.bits,
+        "byte_order": m.byte_order,
+        "hypervisor": m.hypervisor or None,
+        "cpu": m.cpu_description or None,
+        "cpuid": m.cpuid or None,
+        "cpus_online": m.cpus_online,
+        "cpus_available": m.cpus_available,
+        "memory_bytes": m.memory,
+        "page_size": m.page_size,
+        "numa_nodes": len(m.nodes),
+        "pmu_caps": {pmu: dict(caps) for pmu, caps in m.pmu_caps.items()},
+    }
+
+
+def _time(p: Profile) -> dict[str, int | None]:
+    """All ``None`` where the source has no time stamps or no samples."""
+    first, last = p.first_time, p.last_time
+    if first is None or last is None or not p.clock.has_time:
+        return {"first_sample_ns": None, "span_ns": None, "first_sample_unix_ns": None}
+    start = first if p.start is None else p.start
+    return {
+        "first_sample_ns": p.clock.to_ns(first - start),
+        "span_ns": p.clock.to_ns(last - first),
+        "first_sample_unix_ns": p.clock.wall_ns(first),
+    }
+
+
+def _event(e: Event) -> dict[str, Any]:
+    select, kind = e.branch_select, e.branch_select_kind
+    return {
+        "name": e.name,
+        "period": e.period,
+        "frequency": e.frequency,
+        "branch_select": select,
+        "branch_select_kind": None if select is None else kind,
+        "branches": None if select is None else _branches(kind, select),
+        "callchains": e.has_callchain,
+        "programming": dict(e.programming),
+    }
+
+
+def _branches(kind: str, select: int) -> str:
+    return describe_perf(select) if kind == "perf" else ",".join(records(select, kind)).lower()
+
+
+def _stream(s: SampleStream) -> dict[str, Any]:
+    return {
+        "number": s.number,
+        "events": list(s.events),
+        "samples": s.samples,
+        "branch_entries": s.entries,
+        "deepest_stack": s.deepest,
+        "columns": list(s.columns),
+    }
+
+
+def _module(m: Module) -> dict[str, Any]:
+    pdb = {"name": m.pdb_name, "guid": str(m.pdb_guid), "age": m.pdb_age} if m.pdb_guid is not None else None
+    return {
+        "name": m.name,
+        "kind": str(m.kind),
+        "build_id": m.build_id.hex() or None,
+        "pdb": pdb,
+        "binary": m.binary or None,
+        "missing": m.missing or None,
+    }
+
+
+def _damage(d: Damage) -> dict[str, Any]:
+    value = d.value if d.value is None or isinstance(d.value, int) else str(d.value)
+    return {"reason": d.reason, "offset": d.offset, "field": d.field, "value": value, "bytes_skipped": d.lost}

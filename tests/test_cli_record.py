@@ -1,0 +1,209 @@
+"""``lastbranch record``: exit codes, output files, signals, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from capture_tools import FREESTANDING, build, needs_ptrace, record
+from conftest import run_cli
+
+pytestmark = needs_ptrace
+SOFTWARE = ("--engine", "software")
+RECORD = [sys.executable, "-m", "lastbranch", "record", "--no-progress", *SOFTWARE]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["sh", "-c", "exit 41"], 41),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["/nothing/of/the/kind"], 127),
+        (["/etc/passwd"], 126),
+    ],
+)
+def test_exit_codes(words: list[str], code: int, tmp_path: Path) -> None:
+    done = record(tmp_path / "it.data", *SOFTWARE, "--", *words)
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    if code in (126, 127):
+        assert done.err.startswith(f"error: {words[0]}: ")
+        assert not done.path.exists()
+
+
+def test_the_program_has_the_standard_streams_and_the_dispositions_it_would_have(tmp_path: Path) -> None:
+    command = [
+        *RECORD,
+        "-o",
+        str(tmp_path / "it.data"),
+        "--",
+        "sh",
+        "-c",
+        "cat; exec grep -E 'Sig(Ign|Blk|Cgt|Pnd)' /proc/self/status",
+    ]
+    done = subprocess.run(command, input=b"given\n", capture_output=True, timeout=60, restore_signals=True)
+    alone = subprocess.run(command[command.index("--") + 1 :], input=b"given\n", capture_output=True, timeout=60)
+    assert done.stdout == alone.stdout
+
+
+def test_the_default_output_is_a_bound_profile_and_an_old_one_is_kept(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    for _ in range(2):
+        subprocess.run([*RECORD, "--", program, "8000"], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    names = sorted(p.name for p in tmp_path.iterdir() if p != program)
+    assert names == ["lastbranch.tb5", "lastbranch.tb5.old"]
+    for verb in (["info"], ["report", "--by", "module"], ["branches"], ["verify"]):
+        done = run_cli(*verb, tmp_path / "lastbranch.tb5")
+        assert done.code == 0, done.err
+    assert program.name in run_cli("branches", tmp_path / "lastbranch.tb5", "--format", "csv").out
+    told = run_cli("info", tmp_path / "lastbranch.tb5").out
+    for words in ("debug registers", "start-up test", "not known", "weigh"):
+        assert words in told
+
+
+def test_perf_data_is_what_perf_reads(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    done = record(tmp_path / "it.data", *SOFTWARE, "--depth", "8", "--", program, "8000")
+    assert done.profile().deepest == 8
+    perf = subprocess.run(["perf", "script", "-F", "brstack", "-i", done.path], capture_output=True, text=True)
+    if perf.returncode:
+        pytest.skip("perf is not installed")
+    ours = run_cli("export", done.path, "--to", "brstack").out
+    entries = [[word.split("/")[:2] for word in text.split() if "/" in word] for text in (perf.stdout, ours)]
+    assert len(entries[0]) >= 8
+    assert entries[0] == entries[1]
+
+
+def started(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
+    ready = tmp_path / "ready"
+    command = [*RECORD, "-o", str(tmp_path / "it.data"), "--", "sh", "-c", f"{script}; while :; do :; done"]
+    ours = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)}
+    )
+    end = time.monotonic() + 20
+    while not ready.exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return ours, ready
+
+
+def test_an_interrupt_is_the_programs(tmp_path: Path) -> None:
+    with started(tmp_path, "trap 'echo caught; exit 7' INT; : > $READY")[0] as ours:
+        ours.send_signal(signal.SIGINT)
+        out, err = ours.communicate(timeout=20)
+    assert (ours.returncode, out) == (7, "caught\n"), err
+
+
+def test_a_second_interrupt_ends_the_recording_and_lets_the_program_run_on(tmp_path: Path) -> None:
+    ours, ready = started(tmp_path, "trap : INT; echo $$ > $READY.pid; : > $READY")
+    with ours:
+        for _ in range(2):
+            ours.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        ours.wait(20)
+        pid = int(Path(f"{ready}.pid").read_text())
+        told = Path(f"/proc/{pid}/status").read_text()
+        os.kill(pid, signal.SIGKILL)
+    assert ours.returncode == 130
+    assert "TracerPid:\t0" in told
+    assert "State:\tR" in told
+    assert (tmp_path / "it.data").exists()
+
+
+def test_programs_that_are_not_to_be_followed_are_let_go(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    words = (
+        "--duty",
+        "30",
+        "--period",
+        "1000000",
+        "--no-follow",
+        "*/branches*",
+        "--",
+        "sh",
+        "-c",
+        f"{program} 5000; :",
+    )
+    done = record(tmp_path / "it.tb5", *SOFTWARE, *words)
+    assert done.code == 0, done.err
+    assert "program not followed" in run_cli("info", done.path).out
+
+
+def test_what_the_program_left_behind_lives_on(tmp_path: Path) -> None:
+    done = record(tmp_path / "it.data", *SOFTWARE, "--", "sh", "-c", "sleep 30 >/dev/null 2>&1 & echo $!")
+    pid = int(done.out)
+    try:
+        assert "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ((), 2, "give one of"),
+        (("-p", "1", "--", "true"), 2, "give one of"),
+        (("--period", "5", "--frequency", "5", "--", "true"), 2, "not both"),
+        (("--event", "cycles", "--", "true"), 2, "triggered by cpu-clock only"),
+        (("--filter", "nonsense", "--", "true"), 2, "no branch class 'nonsense'"),
+        (("--filter", "kernel", "--", "true"), 2, "user code only"),
+        (("-p", str((1 << 22) + 1)), 125, "there is no process"),
+        (("-a",), 125, "not the whole system"),
+    ],
+)
+def test_refusals(words: tuple[str, ...], code: int, sentence: str, tmp_path: Path) -> None:
+    output = tmp_path / "it.tb5"
+    done = run_cli("record", *SOFTWARE, "-o", output, *words)
+    assert done.code == code
+    assert sentence in done.err
+    assert not output.exists()
+
+
+def test_a_32_bit_program_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "old"
+    program.write_bytes(b"\x7fELF\1\1\1" + bytes(45))
+    program.chmod(0o755)
+    done = record(tmp_path / "it.tb5", *SOFTWARE, "--", program)
+    assert done.code == 125
+    assert f"{program} is a 32-bit program" in done.err
+
+
+def test_a_process_with_another_tracer_is_refused(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    with subprocess.Popen([program, "100000000"], stdout=subprocess.DEVNULL) as target:
+        first = subprocess.Popen(
+            [*RECORD, "-o", str(tmp_path / "a.data"), "-p", str(target.pid)], stderr=subprocess.PIPE
+        )
+        with first:
+            end = time.monotonic() + 20
+            while "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            done = record(tmp_path / "b.data", *SOFTWARE, "-p", str(target.pid))
+            first.send_signal(signal.SIGINT)
+        target.kill()
+    assert done.code == 125
+    assert "is traced by process" in done.err
+
+
+def test_changes_that_tracing_makes_are_warned_of_by_name(tmp_path: Path) -> None:
+    debugger = tmp_path / "gdb"
+    os.symlink("/bin/true", debugger)
+    copy = tmp_path / "strace"
+    copy.write_bytes(Path("/bin/true").read_bytes())
+    copy.chmod(0o755)
+    done = record(tmp_path / "it.data", *SOFTWARE, "--", copy)
+    assert f"warning: {copy} is a debugger" in done.err
+    source = tmp_path / "leak.c"
+    source.write_text("int main(void) { return 0; }")
+    if subprocess.run(["gcc", "-fsanitize=address", "-o", tmp_path / "leak", source], capture_output=True).returncode:
+        pytest.skip("gcc has no address sanitizer")
+    done = record(tmp_path / "it.data", *SOFTWARE, "--", tmp_path / "leak")
+    assert "LeakSanitizer" in done.err
