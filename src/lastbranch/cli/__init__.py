@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -10,13 +11,29 @@ from importlib import import_module
 import click
 
 from .. import __version__
-from ..errors import LastbranchError
+from ..errors import LastbranchError, UnavailableError
 
-__all__ = ["VERBS", "main"]
+__all__ = ["VERBS", "main", "run"]
 
-VERBS = ("info", "report", "branches", "export", "convert", "dump", "check", "verify")
+VERBS = (
+    "record",
+    "info",
+    "report",
+    "branches",
+    "export",
+    "convert",
+    "bind",
+    "unbind",
+    "compact",
+    "dump",
+    "check",
+    "verify",
+    "lbr",
+    "doctor",
+)
 
 _UNREADABLE = 3
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _INTERRUPTED = 130
 
 
@@ -36,7 +53,7 @@ class _Verbs(click.Group):
 def cli() -> None:
     """Hardware-sampled profiles with last branch records: read, bind, report, export.
 
-    FILE is a capture: a Linux perf.data in file or pipe form, a Windows .etl, or - for standard input.
+    FILE is a capture: a Linux perf.data in file or pipe form, a Windows .etl, a .tb5, or - for standard input.
 
     Exit codes: 0 all is well, 1 the capture is damaged (what can be read was delivered), 2 usage, 3 it cannot be read,
     4 it does not hold what was asked for, 5 this machine or installation lacks what is needed.
@@ -44,15 +61,20 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; expected failures become a message and an exit code here, and nowhere else."""
+    """Run ``lastbranch``."""
+    run(cli, "lastbranch")
+
+
+def run(command: click.Command, name: str) -> None:
+    """Run a program; expected failures become a message and an exit code here, and nowhere else."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads for matrices would only spin beside ours
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
             stream.reconfigure(errors="backslashreplace")
     try:
-        # Not cli.main(): that one ends a closed pipe with exit code 1.
-        with cli.make_context("lastbranch", sys.argv[1:]) as context:
-            code = cli.invoke(context)
+        # Not command.main(): that one ends a closed pipe with exit code 1.
+        with command.make_context(name, sys.argv[1:]) as context:
+            code = command.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         code = done.exit_code
@@ -69,8 +91,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), None)
-        code = _UNREADABLE
+        full = error.errno in _NO_ROOM
+        what = (error.filename or repr(error.filename)) if error.filename is not None else "standard output" * full
+        _complain(f"{what}: {error.strerror}" if what and error.strerror else str(error), None)
+        code = UnavailableError.exit_code if full else _UNREADABLE
     sys.exit(code)
 
 

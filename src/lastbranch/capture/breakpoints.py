@@ -1,0 +1,152 @@
+"""Breakpoints that move through one thread, over debug registers or over perf events.
+
+Debug registers are faster. But their stop is a SIGTRAP: if the collector dies at that moment, the signal kills the
+thread. The perf event's stop is a signal that programs ignore, and the event goes with the collector.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Protocol
+
+from . import perf_events, ptrace
+from .ways import Fork
+
+__all__ = ["Breakpoints", "DebugRegisters", "PerfBreakpoints"]
+
+_DR0, _DR7 = ptrace.DEBUG_REGISTER, ptrace.DEBUG_REGISTER + 7 * 8
+_SLOTS = 2
+"""Setting a breakpoint costs as much as a quarter of a stop: two are as good as four, and leave some to debuggers."""
+_ENABLE = (0x01, 0x05)
+"""DR7 with the first so many debug registers on, for execution, length 1 (Intel SDM volume 3, 18.2.4)."""
+_TRAP_HWBKPT, _POLL_IN = 4, 1
+
+_BREAKPOINT = (5, 0)
+"""PERF_TYPE_BREAKPOINT."""
+_EXECUTION, _LENGTH = 4, 8
+"""HW_BREAKPOINT_X, which wants the length sizeof(long)."""
+
+
+class Breakpoints(Protocol):
+    """Up to ``slots`` execution breakpoints; the thread is stopped when a method is called, but for `abandon`."""
+
+    name: str
+    slots: int
+    signal: int
+    """What stops the thread at one. It must not be blocked there."""
+
+    def arm(self, tid: int) -> None: ...
+
+    def place(self, fork: Fork) -> None:
+        """Stop at the ends of ``fork`` and nowhere before."""
+
+    def struck(self) -> bool:
+        """Whether the stop, which is by ``signal``, is one of ours."""
+
+    def disarm(self) -> None: ...
+
+    def abandon(self) -> None:
+        """`disarm` for a thread that runs: `clear` must follow when it stops."""
+
+    def clear(self, tid: int) -> None: ...
+
+
+def moves(at: list[int], fork: Fork) -> list[tuple[int, int]]:
+    """``(slot, address)`` to be written so that breakpoints ``at`` addresses fit ``fork``; ``at`` is changed so.
+
+    What stood elsewhere before may stay, if no way leads past it.
+    """
+    wanted = [address for address in fork.ends if address not in at]
+    done = []
+    free = [slot for slot, address in enumerate(at) if address not in fork.ends]
+    free.sort(key=lambda slot: at[slot] not in fork.passed)
+    for slot in free:
+        if wanted:
+            at[slot] = wanted.pop()
+        elif at[slot] in fork.passed:
+            at[slot] = next(iter(fork.ends))
+        else:
+            continue
+        done.append((slot, at[slot]))
+    for address in wanted:
+        done.append((len(at), address))
+        at.append(address)
+    return done
+
+
+class DebugRegisters:
+    """DR0 and DR1, set by ptrace. For threads that may end with us."""
+
+    name = "debug registers"
+    slots = _SLOTS
+    signal = int(signal.SIGTRAP)
+
+    def __init__(self) -> None:
+        self._tid, self._at = -1, list[int]()
+
+    def arm(self, tid: int) -> None:
+        self._tid, self._at = tid, []
+
+    def place(self, fork: Fork) -> None:
+        used = len(self._at)
+        for slot, address in moves(self._at, fork):
+            ptrace.poke_user(self._tid, _DR0 + slot * 8, address)
+        if len(self._at) != used:
+            ptrace.poke_user(self._tid, _DR7, _ENABLE[len(self._at) - 1])
+
+    def struck(self) -> bool:
+        return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
+
+    def disarm(self) -> None:
+        if self._at:
+            self.clear(self._tid)
+
+    def abandon(self) -> None:
+        self._at = []
+
+    def clear(self, tid: int) -> None:
+        ptrace.poke_user(tid, _DR7, 0)
+
+
+class PerfBreakpoints:
+    """PERF_TYPE_BREAKPOINT events, moved by PERF_EVENT_IOC_MODIFY_ATTRIBUTES. They stop nobody once we are gone."""
+
+    name = "perf breakpoints"
+    slots = _SLOTS
+
+    def __init__(self, signal: int) -> None:
+        self.signal = signal
+        self._tid, self._at, self._fds = -1, list[int](), list[int]()
+
+    def arm(self, tid: int) -> None:
+        self._tid, self._at = tid, []
+
+    def place(self, fork: Fork) -> None:
+        for slot, address in moves(self._at, fork):
+            if slot < len(self._fds):
+                perf_events.modify(self._fds[slot], _attribute(address))
+            else:
+                fd = perf_events.open_event(_attribute(address), self._tid)
+                self._fds.append(fd)
+                perf_events.signal_thread(fd, self._tid, self.signal)
+
+    def struck(self) -> bool:
+        code, _, fd = ptrace.siginfo(self._tid)
+        return code == _POLL_IN and fd in self._fds
+
+    def disarm(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+    abandon = disarm
+
+    def clear(self, tid: int) -> None:
+        """Nothing is left of closed events."""
+
+
+def _attribute(address: int) -> bytes:
+    flags = perf_events.FLAG["exclude_kernel"] | perf_events.FLAG["exclude_hv"]
+    return perf_events.attribute(
+        _BREAKPOINT, flags, period=1, bp_type=_EXECUTION, config1=address, config2=_LENGTH, wakeup=1
+    )

@@ -1,0 +1,247 @@
+"""Engines: how the taken branches of a short piece of a thread's run are seen.
+
+Block stepping runs from branch to branch with breakpoints: it decodes what comes, stops at a branch further on, and
+tells from the place which way the branches before went, and from the registers where this one goes. Single stepping
+looks at every instruction; it is slower and needs no model of a branch. Both end before a system call: a thread that
+blocks in one while others wait in a stop would hang them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from signal import SIGTRAP
+from typing import Protocol
+
+from . import ptrace
+from .branching import NOT_TAKEN, Branch
+from .breakpoints import Breakpoints
+from .ptrace import EFLAGS, RESUME_FLAG, RIP
+from .stops import event_of, next_stop, signal_of, stopped
+from .ways import Fork, Ways
+
+__all__ = ["BlockStep", "Burst", "Engine", "Limits", "SingleStep", "Target"]
+
+_PUSHF, _POPF = 0x9C, 0x9D
+
+
+class Target(Protocol):
+    """The thread that a burst runs in. It is stopped when the burst begins."""
+
+    tid: int
+
+    def is_trigger(self, status: int) -> bool:
+        """Whether it stopped because its trigger came, which means nothing in a burst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a burst is over: ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
+
+    ``seconds`` is the deadline of each wait, and of the whole burst.
+    """
+
+    depth: int = 32
+    counted: frozenset[int] = frozenset(range(1, 16))
+    stops: int = 512
+    seconds: float = 0.1
+
+
+@dataclass(slots=True)
+class Burst:
+    """What was seen. ``sources``, ``targets`` and ``kinds`` are taken branches, oldest first, without a gap."""
+
+    start: int = 0
+    """Address of the trigger."""
+    end: int = 0
+    """Where the thread stands, or goes next: the straight line from the newest target leads there."""
+    sources: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    why: str = "full"
+    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``signal``, ``deadline``, ``gone``."""
+    status: int | None = None
+    """A wait status that came instead of the next stop, for whoever handles all others."""
+    counted: int = 0
+    stops: int = 0
+
+    def add(self, source: int, target: int, kind: int, limits: Limits) -> None:
+        self.sources.append(source)
+        self.targets.append(target)
+        self.kinds.append(kind)
+        self.counted += kind in limits.counted
+
+    @property
+    def dropped(self) -> bool:
+        return self.why in ("deadline", "gone")
+
+
+class Engine(Protocol):
+    """One way to run a burst. `ptrace.Gone` where the thread ended under it."""
+
+    name: str
+    signal: int
+    """What its stops are. It must not be blocked."""
+    ends: int
+    """How many ends its forks may have."""
+
+    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
+        """Run ``thread``, whose code is ``ways``, until ``limits`` are reached. It is stopped again then, unless the
+        burst is `dropped`."""
+
+    def clean(self, tid: int) -> None:
+        """Take away what a dropped burst left in a thread, which is stopped again."""
+
+
+class BlockStep:
+    """From branch to branch with ``breakpoints``; see `ways` for where they are put."""
+
+    def __init__(self, breakpoints: Breakpoints) -> None:
+        self.breakpoints = breakpoints
+        self.name, self.signal = f"block stepping, {breakpoints.name}", breakpoints.signal
+        self.ends = breakpoints.slots
+        self._struck = self.signal << 8 | 0x7F
+        self._registers = ptrace.Registers()
+
+    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
+        registers = self._registers
+        ptrace.registers(thread.tid, registers)
+        burst = Burst(registers[RIP], registers[RIP])
+        first = ways.line(burst.start)
+        here = first is not None and first.address == burst.start
+        if first is not None and here:
+            fork = Fork({first.address: (first, ())}, frozenset())  # it stands before its first branch already
+        else:
+            fork = ways.of(burst.start)
+        self.breakpoints.arm(thread.tid)
+        try:
+            while burst.counted < limits.depth:
+                if not fork.ends:
+                    burst.why = "unreadable code"
+                    break
+                if not here:
+                    burst.why = self._run(thread, fork, burst, limits)
+                    if burst.why != "full":
+                        break
+                branch, path = fork.ends[registers[RIP]]
+                for source, target, kind in path:
+                    burst.add(source, target, kind, limits)
+                burst.end = branch.address
+                if branch.goes is None:
+                    burst.why = "system call"
+                    break
+                goes = branch.goes(registers, branch, ways.read)
+                if goes is None:
+                    burst.why = "unreadable code"
+                    break
+                if goes == NOT_TAKEN:
+                    place = branch.address + branch.length
+                else:
+                    burst.add(branch.address, goes, branch.kind, limits)
+                    burst.end = place = goes
+                fork, here = ways.of(place), False
+        finally:
+            if burst.dropped:
+                self.breakpoints.abandon()
+            else:
+                self.breakpoints.disarm()
+        return burst
+
+    def clean(self, tid: int) -> None:
+        self.breakpoints.clear(tid)
+
+    def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits) -> str:
+        """Go on to one of the ends of ``fork``; ``full`` when it is there."""
+        if burst.stops == limits.stops:
+            return "stops"
+        burst.stops += 1
+        registers, tid, before = self._registers, thread.tid, self._registers[RIP]
+        if before in fork.ends and not registers[EFLAGS] & RESUME_FLAG:
+            # This instruction must run once before a breakpoint on it counts.
+            ptrace.poke_user(tid, EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG)
+        self.breakpoints.place(fork)
+        while True:
+            ptrace.cont(tid)
+            status = next_stop(tid, limits.seconds)
+            if status is None:
+                return "deadline"
+            if status == self._struck:
+                ptrace.registers(tid, registers)
+                # The kernel sets the resume flag where a breakpoint struck; it may also stand from the last one here.
+                resumes = registers[EFLAGS] & RESUME_FLAG and registers[RIP] != before
+                if registers[RIP] in fork.ends and (resumes or self.breakpoints.struck()):
+                    return "full"
+            if not thread.is_trigger(status):
+                burst.status = status
+                return "signal" if stopped(status) else "gone"
+
+
+class SingleStep:
+    """Instruction by instruction with the trap flag. PUSHF and POPF would carry the flag into the program: it ends
+    there."""
+
+    name = "single stepping"
+    signal = int(SIGTRAP)
+    ends = 1
+
+    def __init__(self) -> None:
+        self._registers = ptrace.Registers()
+
+    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
+        registers, read, tid = self._registers, ways.read, thread.tid
+        ptrace.registers(tid, registers)
+        burst = Burst(registers[RIP], registers[RIP])
+        lines: dict[int, tuple[Branch | None, bytes]] = {}
+        while burst.counted < limits.depth:
+            place = registers[RIP]
+            burst.end = place
+            if place not in lines:
+                lines[place] = ways.line(place), read(place, 4)
+            branch, first = lines[place]
+            if branch is None:
+                burst.why = "unreadable code"
+            elif branch.goes is None and branch.address == place:
+                burst.why = "system call"
+            elif _opcode(first) in (_PUSHF, _POPF):
+                burst.why = "flags"
+            elif burst.stops == limits.stops * 8:
+                burst.why = "stops"
+            if burst.why != "full" or branch is None:
+                break
+            taken = branch.goes(registers, branch, read) if branch.goes and branch.address == place else NOT_TAKEN
+            burst.stops += 1
+            burst.why = self._step(thread, burst, limits)
+            if burst.why != "full":
+                break
+            if branch.address == place and taken != NOT_TAKEN:
+                burst.add(place, registers[RIP], branch.kind, limits)
+                burst.end = registers[RIP]
+        return burst
+
+    def clean(self, tid: int) -> None:
+        """The trap flag goes with the step's own stop."""
+
+    def _step(self, thread: Target, burst: Burst, limits: Limits) -> str:
+        while True:
+            ptrace.single_step(thread.tid)
+            status = next_stop(thread.tid, limits.seconds)
+            if status is None:
+                return "deadline"
+            if stopped(status) and not event_of(status) and signal_of(status) == SIGTRAP:
+                code, _, _ = ptrace.siginfo(thread.tid)
+                if code == _TRAP_TRACE:
+                    ptrace.registers(thread.tid, self._registers)
+                    return "full"
+            if not thread.is_trigger(status):
+                burst.status = status
+                return "signal" if stopped(status) else "gone"
+
+
+_TRAP_TRACE = 2
+
+
+def _opcode(code: bytes) -> int:
+    """The opcode of a one-byte instruction, behind an operand size prefix and REX."""
+    for byte in code:
+        if byte != 0x66 and byte & 0xF0 != 0x40:
+            return byte
+    return -1

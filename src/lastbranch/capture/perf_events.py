@@ -1,0 +1,132 @@
+"""perf_event_open(2) by ctypes: attributes, counters, and rings of records.
+
+Layout and numbers: Linux include/uapi/linux/perf_event.h. Attributes are the 136 bytes of PERF_ATTR_SIZE_VER8; older
+kernels take them as long as the fields that they do not know are 0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import struct
+from collections.abc import Callable
+
+from ..errors import UnavailableError
+from ..formats.perfdata.layout import ATTR_FLAGS
+
+__all__ = [
+    "ATTR_SIZE", "CPU_CLOCK", "DISABLE", "ENABLE", "FLAG", "Ring", "attribute", "event_id", "modify", "open_event",
+    "read_count", "set_period", "signal_thread",
+]  # fmt: skip
+
+_NR_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
+_FLAG_FD_CLOEXEC = 8
+ATTR_SIZE = 136
+CPU_CLOCK = (1, 0)
+"""PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK: an hrtimer, which every machine has."""
+
+FLAG = {name: 1 << bit for bit, name in enumerate(ATTR_FLAGS)}
+"""The bit field of perf_event_attr."""
+
+ENABLE, DISABLE = 0x2400, 0x2401
+_PERIOD, _SET_OUTPUT, _ID, _MODIFY = 0x40082404, 0x2405, 0x80082407, 0x4008240B
+_F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
+_HEAD, _TAIL = 1024, 1032
+"""Offsets of data_head and data_tail in struct perf_event_mmap_page."""
+
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
+
+
+def attribute(
+    event: tuple[int, int], flags: int, *, period: int = 0, sample_type: int = 0, wakeup: int = 0, clockid: int = 0,
+    bp_type: int = 0, config1: int = 0, config2: int = 0, config3: int = 0, branch_sample_type: int = 0,
+    read_format: int = 0,
+) -> bytes:  # fmt: skip
+    """struct perf_event_attr. ``event`` is ``(type, config)``; of a breakpoint, config1 is bp_addr and config2
+    bp_len."""
+    kind, config = event
+    return struct.pack(
+        "=IIQQQQQIIQQQQIiQIHHIIQQ",
+        kind, ATTR_SIZE, config, period, sample_type, read_format, flags, wakeup, bp_type, config1, config2,
+        branch_sample_type, 0, 0, clockid, 0, 0, 0, 0, 0, 0, 0, config3,
+    )  # fmt: skip
+
+
+def open_event(attr: bytes, tid: int, cpu: int = -1) -> int:
+    """A file descriptor that counts on thread ``tid`` (-1: everything on ``cpu``). `OSError` as the kernel says."""
+    number = _NR_PERF_EVENT_OPEN.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, f"perf_event_open: its number on {os.uname().machine} is not known")
+    fd: int = _syscall(number, ctypes.c_char_p(attr), tid, cpu, -1, _FLAG_FD_CLOEXEC)
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"perf_event_open: {os.strerror(code)}")
+    return fd
+
+
+def signal_thread(fd: int, tid: int, signal: int) -> None:
+    """Make each overflow send ``signal`` to ``tid``, with the descriptor in its siginfo (``si_code`` POLL_IN)."""
+    fcntl.fcntl(fd, _F_SETSIG, signal)
+    fcntl.fcntl(fd, _F_SETOWN_EX, struct.pack("=ii", _F_OWNER_TID, tid))
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def read_count(fd: int) -> int:
+    """What the event has counted; of the clock events, ns of CPU time."""
+    return int.from_bytes(os.read(fd, 8), "little")
+
+
+def set_period(fd: int, period: int) -> None:
+    fcntl.ioctl(fd, _PERIOD, struct.pack("=Q", period))
+
+
+def modify(fd: int, attr: bytes) -> None:
+    """Give a breakpoint event another address (Linux 4.17)."""
+    fcntl.ioctl(fd, _MODIFY, attr)
+
+
+def event_id(fd: int) -> int:
+    """The number that its records carry."""
+    return int.from_bytes(fcntl.ioctl(fd, _ID, bytes(8)), "little")
+
+
+class Ring:
+    """The records of the events of one processor. Further ones join with `share`."""
+
+    def __init__(self, fd: int, pages: int) -> None:
+        """``pages`` (a power of two) of data. `UnavailableError` where the kernel locks no more memory for this
+        user."""
+        self.fd = fd
+        self._size = pages * mmap.PAGESIZE
+        try:
+            self._map = mmap.mmap(fd, self._size + mmap.PAGESIZE)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOMEM):
+                raise
+            hint = "raise kernel.perf_event_mlock_kb, or end other recordings"
+            raise UnavailableError(f"no memory for a perf ring of {pages} pages: {error}", hint=hint) from error
+
+    def share(self, fd: int) -> None:
+        """Let the event ``fd`` of the same processor write into this ring."""
+        fcntl.ioctl(fd, _SET_OUTPUT, self.fd)
+
+    def drain(self, write: Callable[[bytes], object]) -> int:
+        """Hand over what is new, in whole records; the number of bytes."""
+        (head, tail) = struct.unpack_from("=QQ", self._map, _HEAD)
+        if head == tail:
+            return 0
+        start, end = tail % self._size, head % self._size
+        base = mmap.PAGESIZE
+        if start < end:
+            write(self._map[base + start : base + end])
+        else:
+            write(self._map[base + start : base + self._size] + self._map[base : base + end])
+        struct.pack_into("=Q", self._map, _TAIL, head)
+        return int(head - tail)
+
+    def close(self) -> None:
+        self._map.close()

@@ -1,0 +1,164 @@
+"""A recording from end to end: a collector in a process of its own, then a bound profile in a file.
+
+The collector's process ends as soon as it has let go of everything, and the kernel lets go of what it did not. If it
+dies, what it had written until then is kept.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import IO
+
+from ..errors import LastbranchError
+from ..model import Profile
+from ..opening import open_profile
+from .launch import end_with_parent
+from .options import Options, Summary
+from .software import SIGNALS, record_software
+from .traceable import CollectorError, RunError
+
+__all__ = ["notes_of", "record", "save"]
+
+Say = Callable[[str], None]
+_EMPTY = 4096
+"""Bytes of a spill file that holds no more than its header, roughly."""
+_COPIED = 1 << 20
+_NOT_RUN = (126, 127)
+_SI_KERNEL = 0x80
+
+
+def record(
+    target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
+    progress: Callable[[Summary], None] = lambda summary: None,
+) -> Summary:  # fmt: skip
+    """Record ``target``, a command or a process id, into the file ``output``; an older one is kept as ``.old``.
+
+    A name that ends in ``.data`` gives perf.data (pipe form), any other TB5. ``say`` gets sentences about what tracing
+    changes, ``progress`` the state of things twice a second; both are called in the collector's process.
+
+    Raises `UnavailableError` where nothing can be recorded, `RunError` where the command cannot be run,
+    `CollectorError` where the collector died; what was recorded before is written then, too.
+    """
+    folder = os.path.dirname(os.path.abspath(output))
+    with tempfile.TemporaryFile(dir=folder) as file:
+        summary, failure = _collect(target, options, file, command, say, progress)
+        if failure is None or os.fstat(file.fileno()).st_size > _EMPTY:
+            save(f"/proc/self/fd/{file.fileno()}", output, lambda profile: describe(profile, options, summary))
+        if failure is not None:
+            raise failure
+        return summary
+
+
+def _collect(
+    target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
+    progress: Callable[[Summary], None],
+) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    reads, writes = os.pipe()
+    before = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reads)
+        summary = Summary()
+        # SIGTERM lets an attached process go in order; a launched one ends with its collector anyway.
+        end_with_parent(signal.SIGTERM if isinstance(target, int) else signal.SIGKILL)
+        if os.getppid() != before:
+            os._exit(1)
+        gc.disable()  # the loop makes no cycles, and a collection would fall into a burst
+        try:
+            record_software(target, options, file, command, unblocked, summary, say, progress)
+        except LastbranchError as error:
+            summary.error, summary.hint, summary.status = str(error), error.hint or "", error.exit_code
+        except BaseException as error:
+            import traceback
+
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            summary.error = f"the collector failed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+            summary.status = CollectorError.exit_code
+        finally:
+            with suppress(OSError):
+                file.flush()
+                os.write(writes, json.dumps(asdict(summary)).encode())
+            os._exit(0)
+    os.close(writes)
+    try:
+        _wait(pid)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    with os.fdopen(reads, "rb") as pipe:
+        told = pipe.read()
+    if not told:
+        return Summary(), CollectorError("the collector was killed", hint="what it had written is kept")
+    done = Summary(**json.loads(told))
+    if not done.error:
+        return done, None
+    if done.status in _NOT_RUN:
+        return done, RunError(done.error, done.status)
+    return done, CollectorError(done.error, hint=done.hint or None)
+
+
+def _wait(pid: int) -> None:
+    """Wait for the collector; what is sent to us alone is meant for it."""
+    waited = {*SIGNALS, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        found = signal.sigtimedwait(waited, 0.5)
+        if found is not None and found.si_signo != signal.SIGCHLD and found.si_code != _SI_KERNEL:
+            os.kill(pid, found.si_signo)
+
+
+def _keep_old(output: str) -> None:
+    if os.path.isfile(output):
+        os.replace(output, output + ".old")
+
+
+def save(spill: str, output: str, describe: Callable[[Profile], None]) -> None:
+    """Make ``output`` of the perf.data ``spill`` in the same folder: by its name the same bytes, or TB5.
+
+    A file that is there already becomes ``output.old``; ``describe`` adds to the profile of a TB5 file.
+    """
+    _keep_old(output)
+    if output.endswith(".data"):
+        with open(spill, "rb") as source, open(output, "wb") as copy:
+            shutil.copyfileobj(source, copy, _COPIED)
+        return
+    from ..store import write_profile
+
+    profile = open_profile(spill)
+    profile.name = output
+    describe(profile)
+    write_profile(profile, output)
+
+
+def describe(profile: Profile, options: Options, summary: Summary) -> None:
+    """Say in the profile how it was made, and what its records mean."""
+    profile.recorder = "lastbranch software LBR"
+    profile.header.update(notes_of(options, summary))
+    if summary.throttled:
+        profile.lost["triggers without a burst (duty limit)"] = summary.throttled
+    for why, count in summary.skipped.items():
+        profile.lost[f"triggers without a burst ({why})"] = count
+
+
+def notes_of(options: Options, summary: Summary) -> dict[str, str]:
+    """Lines for the profile's header."""
+    share = summary.in_bursts / summary.seconds if summary.seconds else 0.0
+    return {
+        "software LBR": f"{summary.engine}; trigger {summary.trigger}; beside it {summary.sideband}",
+        "start-up test": "; ".join(f"{name}: {said}" for name, said in summary.self_test.items()),
+        "bursts": f"{summary.bursts} of up to {options.depth} branches, {share:.1%} of wall time "
+        f"(limit {options.duty:.1%})",
+        "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),
+        "weights": "a sample of software-lbr weighs the CPU time in ns since its thread's last one: functions compare "
+        "by time, the ways out of one branch compare exactly",
+        "addresses": "ip is where the burst ended and the newest branch leads; addr is where it began, by time",
+        "not known": "mispredictions and cycles; in call-stack mode, calls made before the burst",
+    }

@@ -1,0 +1,223 @@
+"""The software branch record: engine, trigger and sideband are chosen here, and the collector runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO
+
+import numpy as np
+
+from ..errors import UnavailableError
+from ..lbr import KIND, convert, held
+from . import ptrace
+from .breakpoints import DebugRegisters, PerfBreakpoints
+from .bursts import Bursts
+from .collector import Collector
+from .engines import BlockStep, Engine, Limits, SingleStep
+from .launch import launch
+from .options import Options, Summary
+from .perf_events import CPU_CLOCK, FLAG, attribute, open_event
+from .selftest import OK, test_engines
+from .sideband import describe_running, sideband
+from .spill import Spill
+from .stops import ticking
+from .together import Together
+from .traceable import RunError, check_machine, check_program, describe_attach, warnings_of
+from .tree import Tree
+from .trigger import ClockTrigger, PollTrigger, Trigger
+
+__all__ = ["SIGNALS", "record_software"]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+"""Signals that mean the program, or the end of the recording. They are blocked and looked at at each tick."""
+_SI_KERNEL = 0x80
+_HARMLESS = signal.SIGURG
+"""Programs ignore it, so that one which the collector leaves behind does nothing."""
+_FIRST_PERIOD = 20_000_000
+_CALL_STACK = 1 << 9
+"""MSR_LBR_SELECT.EN_CALLSTACK."""
+
+
+def record_software(
+    target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], unblocked: Iterable[int],
+    summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
+) -> None:  # fmt: skip
+    """Record a command or a process id into ``file`` (perf.data, pipe form), in this process, which must have no other
+    children, one thread, and `SIGNALS` blocked. ``summary`` is kept up to date. ``command`` is what the file says how
+    it was made. Raises `UnavailableError` or `RunError`."""
+    check_machine()
+    select = convert(options.select, "perf", "msr").value
+    launched = not isinstance(target, int)
+    with ticking():
+        engine = _engine(launched, options.allow_risk, summary)
+        trigger = _trigger(launched)
+        summary.trigger = trigger.name
+        bursts = Bursts(engine, _limits(options.depth, select), Together(both=launched))
+        spill = Spill(file, options.select, options.period or _FIRST_PERIOD, options.time_period)
+        start = _Launch(target) if not isinstance(target, int) else _Attach(target)
+        tids = start.begin(unblocked)
+        beside = sideband(tids, options.time_period, at_exec=launched)
+        summary.sideband = beside.name
+        spill.begin(beside.ids, command)
+        collector = Collector(start.tree, start.pid, options, select, bursts, trigger, beside, spill, summary)
+        watch = _Signals(start.pid, launched, collector, progress)
+        collector.on_tick, collector.kills = watch.tick, launched
+        collector.on_exec = lambda pid, path: _say_all(say, pid, path)
+        try:
+            start.go(collector, spill)
+            collector.run()
+        finally:
+            beside.close()
+            spill.flush()
+        summary.exit_code = _exit_code(collector.root_status) if launched else None
+        start.check(collector)
+        if watch.last and summary.exit_code is None and launched:
+            summary.exit_code = 128 + watch.last
+
+
+def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
+    """The first engine that passes the self-test, of those that may be used."""
+    safe: list[Engine] = [BlockStep(PerfBreakpoints(_HARMLESS))]
+    risky: list[Engine] = [BlockStep(DebugRegisters()), SingleStep()]
+    tested = risky if launched else safe + risky
+    try:
+        summary.self_test = test_engines(tested)
+    except OSError as error:
+        raise UnavailableError(
+            f"programs cannot be traced here: {error.strerror}",
+            hint="ptrace may be filtered (containers need --cap-add SYS_PTRACE), or not emulated",
+        ) from error
+    good = [engine for engine in tested if summary.self_test[engine.name] == OK]
+    if not good:
+        said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
+        raise UnavailableError(f"no engine passes the start-up test here ({said})")
+    if not launched and good[0] not in safe and not allow_risk:
+        said = summary.self_test[safe[0].name]
+        raise UnavailableError(
+            f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
+            "collector were killed in the middle of a burst",
+            hint="--allow-risk takes that risk; or launch the program with `lastbranch record -- COMMAND`",
+        )
+    summary.engine = good[0].name
+    return good[0]
+
+
+def _trigger(launched: bool) -> Trigger:
+    """Perf events if they are allowed. What is attached must survive us: no SIGSTOP there."""
+    try:
+        flags = FLAG["exclude_kernel"] | FLAG["exclude_hv"] | FLAG["disabled"]
+        os.close(open_event(attribute(CPU_CLOCK, flags, period=_FIRST_PERIOD), 0))
+    except OSError:
+        return PollTrigger()
+    return ClockTrigger(signal.SIGSTOP if launched else _HARMLESS)
+
+
+def _limits(depth: int, select: int) -> Limits:
+    """A burst is full when so many branches passed the filter. In call-stack mode calls and returns come and go: there
+    it looks at twice as many."""
+    one = np.ones(1, np.uint64)
+    counted = frozenset(
+        kind for kind in KIND.values()
+        if len(held(one, one << np.uint64(8), np.array([kind], np.uint8), depth=1, select=select & ~_CALL_STACK))
+    )  # fmt: skip
+    return Limits(depth * 2 if select & _CALL_STACK else depth, counted, stops=64 + 16 * depth)
+
+
+class _Launch:
+    """A command to be recorded."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        found = shutil.which(command[0])
+        if found:
+            check_program(found)
+        self.command, self.tree, self.pid = command, Tree(), -1
+
+    def begin(self, unblocked: Iterable[int]) -> list[int]:
+        try:
+            self.child = launch(self.command, unblocked)
+        except OSError as error:
+            raise UnavailableError(f"a program cannot be launched to be traced: {error.strerror}") from error
+        self.pid = self.child.pid
+        self.tree.add(self.pid, self.pid)
+        return [self.pid]
+
+    def go(self, collector: Collector, spill: Spill) -> None:
+        self.child.release()
+
+    def check(self, collector: Collector) -> None:
+        """Raises `RunError` if it was never executed."""
+        error = self.child.failed()
+        if error is not None:
+            missing = isinstance(error, FileNotFoundError)
+            raise RunError(f"{self.command[0]}: {error.strerror}", 127 if missing else 126)
+
+
+class _Attach:
+    """A process that runs already, with all its threads."""
+
+    def __init__(self, pid: int) -> None:
+        check_program(f"/proc/{pid}/exe")
+        self.pid, self.tree = pid, Tree()
+
+    def begin(self, unblocked: Iterable[int]) -> list[int]:
+        while new := self._threads() - set(self.tree.threads):  # threads may be made while we look
+            for tid in new:
+                try:
+                    ptrace.seize(tid, ptrace.FOLLOW)
+                except (OSError, ptrace.Gone) as error:
+                    if tid != self.pid:
+                        continue
+                    raise describe_attach(tid, _as_oserror(error)) from error
+                self.tree.add(tid, self.pid)
+        if not self.tree.threads:
+            raise UnavailableError(f"there is no process {self.pid}")
+        return list(self.tree.threads)
+
+    def _threads(self) -> set[int]:
+        try:
+            return {int(name) for name in os.listdir(f"/proc/{self.pid}/task")}
+        except OSError:
+            return set()
+
+    def go(self, collector: Collector, spill: Spill) -> None:
+        describe_running(spill, self.pid, list(self.tree.threads))
+        for thread in self.tree.threads.values():
+            collector.arm(thread)
+
+    def check(self, collector: Collector) -> None: ...
+
+
+def _as_oserror(error: Exception) -> OSError:
+    return error if isinstance(error, OSError) else OSError(3, "No such process")
+
+
+class _Signals:
+    """Signals to the collector: the first one is the program's, the second ends the recording."""
+
+    def __init__(self, pid: int, launched: bool, collector: Collector, progress: Callable[[Summary], None]) -> None:
+        self.pid, self.launched, self.collector, self.progress = pid, launched, collector, progress
+        self.last = 0
+
+    def tick(self, summary: Summary) -> None:
+        while (found := signal.sigtimedwait(SIGNALS, 0)) is not None:
+            if self.last or not self.launched:
+                self.collector.stop()
+            elif found.si_code != _SI_KERNEL:  # the terminal sends it to the program, too
+                os.kill(self.pid, found.si_signo)
+            self.last = found.si_signo
+        self.progress(summary)
+
+
+def _say_all(say: Callable[[str], None], pid: int, path: str) -> None:
+    for sentence in warnings_of(pid, path):
+        say(sentence)
+
+
+def _exit_code(status: int | None) -> int | None:
+    if status is None:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

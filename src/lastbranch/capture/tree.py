@@ -1,0 +1,121 @@
+"""The traced threads and processes, and what is kept for each."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .branching import Memory
+from .code import memory_of
+from .ways import Ways
+
+__all__ = ["Process", "Stat", "Thread", "Tree", "stat_of"]
+
+
+class Stat(NamedTuple):
+    """Some fields of /proc/PID/task/TID/stat (proc(5)). Signals as masks, bit n - 1 for signal n."""
+
+    name: str
+    state: str
+    parent: int
+    cpu: int
+    pending: int
+    blocked: int
+    ignored: int
+    caught: int
+
+
+def stat_of(tid: int) -> Stat | None:
+    """``None`` where the thread is gone."""
+    try:
+        with open(f"/proc/{tid}/stat", "rb", buffering=0) as file:
+            return _stat(file.read())
+    except OSError:
+        return None
+
+
+def _stat(text: bytes) -> Stat:
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    f = rest.split()
+    return Stat(name.decode("utf-8", "replace"), f[0].decode(), int(f[1]), int(f[36]), *map(int, f[28:32]))
+
+
+@dataclass(eq=False)
+class Process:
+    """One address space with its threads."""
+
+    pid: int
+    name: str = ""
+    threads: set[int] = field(default_factory=set)
+    ways: Ways | None = None
+    """Its code, as far as bursts went through it."""
+    _mem: int = -1
+
+    @property
+    def memory(self) -> Memory:
+        """Its memory; of what it executes now, if `forget` was called at each exec."""
+        if self._mem < 0:
+            self._mem = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        return memory_of(self._mem)
+
+    def forget(self) -> None:
+        """The memory is another one, or nobody's, from now on."""
+        if self._mem >= 0:
+            os.close(self._mem)
+        self._mem, self.ways = -1, None
+
+
+class Tree:
+    """Threads by id, processes by id."""
+
+    def __init__(self) -> None:
+        self.threads: dict[int, Thread] = {}
+        self.processes: dict[int, Process] = {}
+
+    def add(self, tid: int, pid: int) -> Thread:
+        """The thread ``tid`` of ``pid``, made if need be."""
+        if tid in self.threads:
+            return self.threads[tid]
+        process = self.processes.get(pid)
+        if process is None:
+            process = self.processes[pid] = Process(pid)
+        process.threads.add(tid)
+        thread = self.threads[tid] = Thread(tid, process)
+        return thread
+
+    def remove(self, tid: int) -> Thread | None:
+        """Forget a thread, and its process with the last one."""
+        thread = self.threads.pop(tid, None)
+        if thread is None:
+            return None
+        process = thread.process
+        process.threads.discard(tid)
+        if not process.threads:
+            process.forget()
+            self.processes.pop(process.pid, None)
+        return thread
+
+
+@dataclass(eq=False, slots=True)
+class Thread:
+    """One traced thread."""
+
+    tid: int
+    process: Process
+    clock: int = -1
+    """Descriptor of its trigger event, -1 none."""
+    former_clock: int = -1
+    """What that was before it was closed: a signal of it may still be on its way."""
+    period: int = 0
+    """ns of CPU time after which its next burst is due; 0 not armed."""
+    asked: bool = False
+    """Whether a stop was asked for to run a burst."""
+    spent: int = 0
+    """Its CPU time in ns at the end of its last burst."""
+    phase: int = 0
+    """ns of CPU time that its first burst stands for; 0 after it."""
+    lost: bool = False
+    """A burst in it met its deadline; what that left behind is taken away when it stops next."""
+    mask: int | None = None
+    """Its blocked signals, where a burst changed them."""

@@ -1,0 +1,200 @@
+"""``lastbranch record``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..capture import Summary
+
+_CLASSES = "any any_call any_ret ind_call cond call_stack ind_jmp call"
+_OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "any_ret"}
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.option("-o", "--output", default="lastbranch.tb5", show_default=True, metavar="OUT",
+              help="Where to write; an old one is kept as OUT.old. A name in .data gives perf.data.")  # fmt: skip
+@click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
+              help="The processor's branch record where it is offered, or the software model of it.")  # fmt: skip
+@click.option("--event", metavar="E", help="What triggers a sample. Software: cpu-clock.")
+@click.option("--period", type=click.IntRange(min=1), metavar="N",
+              help="Events between two samples. Software: ns of a thread's CPU time.")  # fmt: skip
+@click.option("--frequency", type=click.IntRange(min=1), metavar="HZ", help="Samples a second, instead of a period.")
+@click.option("--depth", type=click.IntRange(1, 1024), default=32, show_default=True, metavar="N",
+              help="Branches a sample.")  # fmt: skip
+@click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
+              help=f"Which branches: user, kernel, {', '.join(_CLASSES.split())}.")  # fmt: skip
+@click.option("--call-stack", is_flag=True, help="Call-stack mode: returns delete their calls.")
+@click.option("--duty", type=click.FloatRange(0.1, 50), default=5, show_default=True, metavar="PCT",
+              help="Software: most of the wall time, in percent, that bursts may take.")  # fmt: skip
+@click.option("--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="End after so long.")
+@click.option("--no-follow", multiple=True, metavar="GLOB",
+              help="Let programs of this path or name go when they are executed (again for more).")  # fmt: skip
+@click.option("--allow-risk", is_flag=True,
+              help="Attach even if killing the collector could then kill the process.")  # fmt: skip
+@click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+@click.option("-a", "--all", "everything", is_flag=True, help="The whole system (hardware only).")
+@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A process that runs already.")
+@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def command(
+    output: str, engine: str, event: str | None, period: int | None, frequency: int | None, depth: int, filters: str,
+    call_stack: bool, duty: float, duration: float | None, no_follow: tuple[str, ...], allow_risk: bool,
+    no_progress: bool, everything: bool, pid: int | None, command_words: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Record the taken branches of a program: launched here, or attached to with -p.
+
+    Without a branch record in the processor (most virtual machines) a software model of it is fed by short bursts of
+    block stepping. Its branches are real and their type is exact; mispredictions and cycles are not known. Samples
+    weigh the CPU time since the thread's last one.
+
+    Threads, forks and execs are followed. Ctrl-C is the program's; a second one ends the recording and lets it run on.
+    With -p the first one does.
+
+    Exit code: that of the program, 128+n if signal n killed it; 125 if recording fails, 126 if the command cannot be
+    executed, 127 if it is not found.
+    """
+    from ..capture import CollectorError
+    from ..errors import UnavailableError
+
+    if (bool(command_words) + everything + (pid is not None)) != 1:
+        raise click.UsageError("give one of: -- COMMAND, -p PID, -a")
+    if period and frequency:
+        raise click.UsageError("give --period or --frequency, not both")
+    wish = _Wish(
+        None if everything else pid if pid is not None else command_words, output, event, period, frequency, depth,
+        _select(filters, call_stack), call_stack, duty / 100, duration, no_follow, allow_risk,
+        not no_progress and sys.stderr.isatty(),
+    )  # fmt: skip
+    try:
+        return _ENGINES[engine](wish)
+    except UnavailableError as error:
+        raise CollectorError(str(error), hint=error.hint) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What was asked for. ``target`` is a command, a process id, or ``None`` for the whole system."""
+
+    target: tuple[str, ...] | int | None
+    output: str
+    event: str | None
+    period: int | None
+    frequency: int | None
+    depth: int
+    select: int
+    call_stack: bool
+    duty: float
+    duration: float | None
+    no_follow: tuple[str, ...]
+    allow_risk: bool
+    live: bool
+
+
+def _auto(wish: _Wish) -> int:
+    """The processor's own record where it is to be had: nothing has been executed when that is refused."""
+    from ..errors import UnavailableError
+
+    try:
+        return _hardware(wish)
+    except UnavailableError as error:
+        if wish.target is None:
+            raise
+        click.echo(f"software engine, because: {error}", err=True)
+        return _software(wish)
+
+
+def _hardware(wish: _Wish) -> int:
+    from ..capture.traceable import check_linux
+
+    check_linux()
+    from ..capture.hardware import Request, Target
+    from ..capture.hardware_run import record_hardware
+
+    request = Request(
+        Target(), wish.event, wish.period, wish.frequency, wish.select, wish.call_stack, ("lastbranch", *sys.argv[1:])
+    )
+    done = record_hardware(wish.target, request, wish.output, duration=wish.duration)
+    lost = f", {done.lost} records lost" if done.lost else ""
+    click.echo(f"{done.size} bytes of records in {done.seconds:.1f} s{lost} written to {wish.output}", err=True)
+    for note in done.notes:
+        click.echo(f"note: {note}", err=True)
+    return done.exit_code or 0
+
+
+def _software(wish: _Wish) -> int:
+    from ..capture import CollectorError, Options, record
+    from ..lbr import PERF_SELECT
+
+    if wish.target is None:
+        raise CollectorError(
+            "the software engine records a command or a process, not the whole system",
+            hint="`lastbranch doctor` says why there is no hardware engine here",
+        )
+    if wish.event not in (None, "cpu-clock"):
+        raise click.BadParameter(
+            f"the software engine is triggered by cpu-clock only, not {wish.event}", param_hint="--event"
+        )
+    if wish.select & PERF_SELECT["KERNEL"]:
+        raise click.BadParameter("the software engine sees user code only", param_hint="--filter")
+    options = Options(
+        depth=wish.depth,
+        select=wish.select,
+        period=wish.period or (1_000_000_000 // wish.frequency if wish.frequency else 0),
+        duty=wish.duty,
+        duration=wish.duration,
+        no_follow=wish.no_follow,
+        allow_risk=wish.allow_risk,
+    )
+    line = _Line() if wish.live else lambda summary: None
+    done = record(wish.target, options, wish.output, ["lastbranch", *sys.argv[1:]], _say, line)
+    share = done.in_bursts / done.seconds if done.seconds else 0.0
+    click.echo(
+        f"{done.branches} branches in {done.bursts} bursts ({share:.1%} of {done.seconds:.1f} s) "
+        f"written to {wish.output}",
+        err=True,
+    )
+    return done.exit_code or 0
+
+
+_ENGINES: dict[str, Callable[[_Wish], int]] = {"auto": _auto, "hardware": _hardware, "software": _software}
+
+
+def _select(filters: str, call_stack: bool) -> int:
+    """PERF_SAMPLE_BRANCH_* bits for names as ``perf record -j`` takes them."""
+    from ..lbr import PERF_SELECT
+
+    names = {name.lower(): bit for name, bit in PERF_SELECT.items()}
+    names["any_ret"] = names["any_return"]
+    bits = names["call_stack"] if call_stack else 0
+    for word in filter(None, filters.split(",")):
+        name = _OTHER_NAMES.get(word.strip().lower(), word.strip().lower())
+        if name not in ("user", "kernel", *_CLASSES.split()):
+            raise click.BadParameter(f"no branch class {word!r}", param_hint="--filter")
+        if not (call_stack and name == "any"):
+            bits |= names[name]
+    return bits if bits & ~(names["user"] | names["kernel"]) else bits | names["any"]
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"warning: {sentence}", err=True)
+
+
+class _Line:
+    """The live line on standard error: written over itself, twice a second."""
+
+    def __init__(self) -> None:
+        self._shown = -1.0
+
+    def __call__(self, summary: Summary) -> None:
+        if summary.seconds - self._shown < 0.5:
+            return
+        self._shown = summary.seconds
+        share = summary.in_bursts / summary.seconds if summary.seconds else 0.0
+        text = f"recording {summary.seconds:.0f} s: {summary.branches} branches, {summary.bursts} bursts, {share:.1%}"
+        sys.stderr.write(f"\r{text}\x1b[K\r")
+        sys.stderr.flush()

@@ -1,0 +1,141 @@
+"""Attaching to a process: it survives the collector, whatever happens to that."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from capture_tools import FREESTANDING, build, needs_ptrace, record
+from lastbranch.model import ModuleKind
+
+pytestmark = needs_ptrace
+DENSE = ("--engine", "software", "--duty", "50", "--period", "500000")
+KILLS = int(os.environ.get("LASTBRANCH_KILLS", "2"))
+"""How often the collector is killed in mid-burst; `make fuzz` does it 100 times."""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    with subprocess.Popen([program, "100000000"], stdout=subprocess.DEVNULL) as process:
+        time.sleep(0.05)  # the exec may not have reset everything yet
+        yield process
+        process.kill()
+
+
+def status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status") as lines:
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def state(pid: int) -> tuple[str, ...]:
+    """What a recording must leave as it was."""
+    found = status(pid)
+    names = ("SigBlk", "SigIgn", "SigCgt", "SigPnd", "ShdPnd", "Cpus_allowed_list")
+    return (*(found[name] for name in names), str(os.sched_getscheduler(pid)))
+
+
+def until(condition: object, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.002)
+
+
+def runs(pid: int) -> bool:
+    """Whether it computes: no stop, and no breakpoint that it trips over."""
+    return status(pid)["State"].startswith("R") and status(pid)["TracerPid"] == "0"
+
+
+def test_a_running_process_is_recorded_and_left_as_it_was(target: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    before = state(target.pid)
+    done = record(tmp_path / "it.tb5", *DENSE, "--duration", "0.6", "-p", str(target.pid))
+    assert done.code == 0, done.err
+    assert runs(target.pid)
+    assert state(target.pid) == before
+    profile = done.profile()
+    assert done.bursts() > 10
+    assert "perf breakpoints" in profile.header["software LBR"]
+    (program,) = [m for m in profile.modules if m.kind is ModuleKind.FILE]
+    assert program.segments, "a mapping from before is known with its build id"
+
+
+def test_all_threads_are_attached_to(tmp_path: Path) -> None:
+    work = "def f():\n  while True: sum(range(1000))\nfor _ in range(3): threading.Thread(target=f).start()"
+    code = f"import threading\n{work}"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == 4)
+        done = record(tmp_path / "it.data", *DENSE, "--duration", "1", "-p", str(process.pid))
+        process.kill()
+    tids = {tid for stream in done.profile().streams for batch in stream.batches() for tid in batch.tid.tolist()}
+    assert len(tids) >= 3
+
+
+@pytest.mark.parametrize("who", ["collector", "its parent", "both"])
+def test_the_target_survives_a_killed_collector(who: str, target: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    before = state(target.pid)
+    command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", *DENSE, "-o", str(tmp_path / "it.tb5")]
+    for i in range(KILLS if who == "both" else 1):
+        with subprocess.Popen([*command, "-p", str(target.pid)], stderr=subprocess.DEVNULL) as ours:
+            until(lambda: status(target.pid)["TracerPid"] != "0")
+            time.sleep(0.15 + 0.013 * (i % 8))
+            tracer = int(status(target.pid)["TracerPid"])
+            for pid in {"collector": [tracer], "its parent": [ours.pid], "both": [tracer, ours.pid]}[who]:
+                os.kill(pid, signal.SIGKILL)
+            ours.wait()
+        until(lambda: runs(target.pid), 5)
+        time.sleep(0.02)
+        assert target.poll() is None
+        assert runs(target.pid)
+        assert state(target.pid) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_recording_and_not_the_process(
+    number: signal.Signals, target: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    output = tmp_path / "it.tb5"
+    command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "-o", str(output), "-p", str(target.pid)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as ours:
+        until(lambda: status(target.pid)["TracerPid"] != "0")
+        time.sleep(0.2)
+        ours.send_signal(number)
+        assert ours.wait(20) == 0
+    assert output.exists()
+    assert runs(target.pid)
+
+
+def test_a_stopped_process_stays_stopped(target: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    target.send_signal(signal.SIGSTOP)
+    until(lambda: status(target.pid)["State"].startswith("T"))
+    done = record(tmp_path / "it.data", "--engine", "software", "--duration", "0.2", "-p", str(target.pid))
+    assert done.code == 0, done.err
+    until(lambda: status(target.pid)["State"].startswith("T"))
+    assert status(target.pid)["TracerPid"] == "0"
+    target.send_signal(signal.SIGCONT)
+    until(lambda: runs(target.pid))
+
+
+def test_a_launched_program_ends_with_its_collector(tmp_path: Path) -> None:
+    program = build(tmp_path, "branches", *FREESTANDING)
+    command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", *DENSE, "-o", str(tmp_path / "it.tb5")]
+    with subprocess.Popen([*command, "--", str(program), "100000000"], stdout=subprocess.DEVNULL) as ours:
+        found: list[str] = []
+
+        def started() -> bool:
+            found[:] = subprocess.run(["pgrep", "-f", f"^{program}"], capture_output=True, text=True).stdout.split()
+            return bool(found)
+
+        until(started)
+        time.sleep(0.2)
+        tracer = int(status(int(found[0]))["TracerPid"])
+        os.kill(tracer, signal.SIGKILL)
+        assert ours.wait(20) == 125
+    until(lambda: not os.path.exists(f"/proc/{found[0]}"))

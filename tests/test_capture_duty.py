@@ -1,0 +1,78 @@
+"""The duty limit, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from lastbranch.capture import duty as module
+from lastbranch.capture.duty import Duty
+
+
+class Clock:
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def run(duty: Duty, clock: Clock, cost: float, threads: int, seconds: float) -> tuple[float, int, int]:
+    """(share of time in bursts, bursts, triggers) of ``threads`` that always run."""
+    chance = random.Random(1)
+    due = [clock.now + duty.first_period() / 1e9 for _ in range(threads)]
+    begun, inside, bursts, triggers = clock.now, 0.0, 0, 0
+    last = list(due)
+    while clock.now < begun + seconds:
+        i = due.index(min(due))
+        clock.now = max(clock.now, due[i])
+        triggers += 1
+        if duty.allows():
+            took = cost * chance.uniform(0.5, 1.5)
+            duty.spent(took, int((clock.now - last[i]) * 1e9))
+            clock.now += took
+            inside, bursts, last[i] = inside + took, bursts + 1, clock.now
+        due[i] = clock.now + duty.next_period() / 1e9
+    return inside / (clock.now - begun), bursts, triggers
+
+
+@pytest.mark.parametrize("threads", [1, 4, 64])
+@pytest.mark.parametrize("cost", [0.0005, 0.002, 0.02])
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.5])
+def test_bursts_stay_within_their_share_and_use_it(share: float, cost: float, threads: int, clock: Clock) -> None:
+    duty = Duty(share)
+    found, bursts, triggers = run(duty, clock, cost, threads, 60)
+    assert found <= share * 1.05
+    assert found >= share * 0.5
+    assert (triggers - bursts) / 60 < 100, "a trigger without a burst costs 50 microseconds, too"
+
+
+def test_a_fixed_period_is_kept_and_the_limit_still_holds(clock: Clock) -> None:
+    duty = Duty(0.05, 1_000_000)
+    assert all(750_000 <= duty.next_period() <= 1_250_000 for _ in range(100))
+    found, _, _ = run(duty, clock, 0.002, 4, 20)
+    assert found <= 0.053
+    assert duty.period == 1_000_000
+
+
+def test_first_periods_are_anywhere(clock: Clock) -> None:
+    duty = Duty(0.05, 1_000_000)
+    found = [duty.first_period() for _ in range(1000)]
+    assert min(found) < 50_000
+    assert max(found) > 950_000
+    assert abs(sum(found) / 1000 - 500_000) < 50_000
+
+
+def test_time_that_nobody_used_is_not_saved_up(clock: Clock) -> None:
+    duty = Duty(0.05)
+    clock.now += 3600
+    assert duty.allows()
+    duty.spent(0.101, 0)
+    assert not duty.allows()

@@ -1,0 +1,213 @@
+"""The engines: on code whose branches are known, and with stops that are not theirs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from capture_tools import FREESTANDING, build, needs_ptrace
+from lastbranch.capture import ptrace, selftest
+from lastbranch.capture.breakpoints import DebugRegisters, PerfBreakpoints, moves
+from lastbranch.capture.bursts import Bursts, NoBurst, _Target
+from lastbranch.capture.engines import BlockStep, Burst, Engine, Limits, SingleStep
+from lastbranch.capture.launch import launch
+from lastbranch.capture.stops import event_of, next_stop, signal_of, stopped, ticking
+from lastbranch.capture.together import Together
+from lastbranch.capture.tree import Process, Thread, stat_of
+from lastbranch.capture.ways import Fork
+
+pytestmark = needs_ptrace
+ENGINES = {
+    "debug registers": lambda: BlockStep(DebugRegisters()),
+    "perf breakpoints": lambda: BlockStep(PerfBreakpoints(signal.SIGURG)),
+    "single steps": SingleStep,
+}
+
+
+@pytest.fixture(autouse=True)
+def _ticks() -> Iterator[None]:
+    with ticking():
+        yield
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_sees_just_the_branches_of_known_code(name: str) -> None:
+    engine: Engine = ENGINES[name]()
+    assert selftest.test_engines([engine]) == {engine.name: selftest.OK}
+
+
+def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = SingleStep()
+    true = engine.burst
+
+    def wrong(*arguments: object) -> Burst:
+        burst = true(*arguments)  # type: ignore[arg-type]
+        burst.targets[20] += 1
+        return burst
+
+    monkeypatch.setattr(engine, "burst", wrong)
+    assert selftest.test_engines([engine]) == {engine.name: "branch 20 is wrong"}
+
+
+@pytest.fixture
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Thread]:
+    """A traced thread in `branches`, stopped in its main loop."""
+    program = build(tmp_path_factory.getbasetemp(), "branches", *FREESTANDING)
+    child = launch([str(program), "100000000"], signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    child.release()
+    status = next_stop(child.pid, 5)
+    assert status is not None
+    assert event_of(status) == ptrace.EVENT_EXEC
+    thread = Thread(child.pid, Process(child.pid))
+    ptrace.cont(thread.tid)
+    signal.sigtimedwait([], 0.1)
+    halt(thread)
+    yield thread
+    thread.process.forget()
+    with suppress(ProcessLookupError):
+        os.kill(thread.tid, signal.SIGKILL)
+    with suppress(ptrace.Gone):
+        while (status := next_stop(thread.tid, 5)) is not None and stopped(status):
+            pass
+
+
+def halt(thread: Thread) -> None:
+    ptrace.interrupt(thread.tid)
+    status = next_stop(thread.tid, 5)
+    assert status is not None
+    assert event_of(status) == ptrace.EVENT_STOP
+
+
+def bursts(engine: Engine, limits: Limits = Limits()) -> Bursts:  # noqa: B008
+    return Bursts(engine, limits, Together(both=True))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_burst_has_no_gaps_and_leaves_nothing(name: str, running: Thread) -> None:
+    runner = bursts(ENGINES[name](), Limits(100))
+    processors, before = os.sched_getaffinity(running.tid), stat_of(running.tid)
+    burst, _ = runner.run(running, lambda status: False)
+    assert burst.why == "full"
+    assert len(burst.sources) >= 100
+    # From each target a straight line leads to the next source.
+    ways = running.process.ways
+    assert ways is not None
+    for target, source in zip(burst.targets, burst.sources[1:], strict=False):
+        place = target
+        while (branch := ways.line(place)) is not None and branch.address != source:
+            assert branch.kind == 1, "only conditional branches are passed"
+            place = branch.address + branch.length
+        assert branch is not None
+    after = stat_of(running.tid)
+    assert before is not None
+    assert after is not None
+    assert (after.blocked, after.ignored, after.caught) == (before.blocked, before.ignored, before.caught)
+    assert os.sched_getaffinity(running.tid) == processors
+    assert os.sched_getscheduler(running.tid) == os.SCHED_OTHER
+    ptrace.cont(running.tid)
+    assert next_stop(running.tid, 0.2) is None, "no breakpoint and no trap flag is left"
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_signal_ends_the_burst_and_is_handed_on(name: str, running: Thread) -> None:
+    os.kill(running.tid, signal.SIGUSR1)
+    burst, _ = bursts(ENGINES[name]()).run(running, lambda status: False)
+    assert burst.why == "signal"
+    assert burst.status is not None
+    assert signal_of(burst.status) == signal.SIGUSR1
+
+
+def test_a_real_trap_is_not_taken_for_a_breakpoint(running: Thread) -> None:
+    os.kill(running.tid, signal.SIGTRAP)
+    burst, _ = bursts(BlockStep(DebugRegisters())).run(running, lambda status: False)
+    assert burst.status is not None
+    assert signal_of(burst.status) == signal.SIGTRAP
+    assert len(burst.sources) <= 1, "the branch it stood before"
+
+
+def test_a_real_trap_at_the_very_place_of_a_breakpoint_is_not_taken_for_it(running: Thread) -> None:
+    engine, registers = BlockStep(DebugRegisters()), ptrace.Registers()
+    ptrace.registers(running.tid, registers)
+    ptrace.registers(running.tid, engine._registers)
+    here = Fork({registers[ptrace.RIP]: (None, ())}, frozenset())  # type: ignore[dict-item]
+    os.kill(running.tid, signal.SIGTRAP)
+    engine.breakpoints.arm(running.tid)
+    burst = Burst()
+    assert engine._run(_Target(running.tid, lambda status: False), here, burst, Limits()) == "signal"
+    assert burst.status is not None
+    engine.breakpoints.disarm()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_trigger_in_a_burst_means_nothing(name: str, running: Thread) -> None:
+    os.kill(running.tid, signal.SIGUSR2)
+    burst, _ = bursts(ENGINES[name]()).run(running, lambda status: signal_of(status) == signal.SIGUSR2)
+    assert burst.why == "full"
+    assert burst.status is None
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_thread_that_is_killed_in_a_burst_is_gone(name: str, running: Thread) -> None:
+    os.kill(running.tid, signal.SIGKILL)
+    try:
+        burst, _ = bursts(ENGINES[name]()).run(running, lambda status: False)
+    except ptrace.Gone:
+        return
+    assert burst.why == "gone"
+    assert burst.status is not None
+    assert os.WTERMSIG(burst.status) == signal.SIGKILL
+
+
+@pytest.mark.parametrize("name", ["debug registers", "perf breakpoints"])
+def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) -> None:
+    """Breakpoints are put where the program never comes."""
+    engine = ENGINES[name]()
+    ends = Fork({0x10: (None, ())}, frozenset())  # type: ignore[dict-item]
+    runner = bursts(engine, Limits(seconds=0.05))
+    real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(ends)  # type: ignore[attr-defined]
+    burst, _ = runner.run(running, lambda status: False)
+    assert burst.dropped
+    assert running.lost
+    status = next_stop(running.tid, 5)
+    assert status is not None
+    assert event_of(status) == ptrace.EVENT_STOP
+    runner.clean(running)
+    assert not running.lost
+    ptrace.cont(running.tid)
+    assert next_stop(running.tid, 0.1) is None
+
+
+def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat = stat_of(running.tid)
+    assert stat is not None
+    monkeypatch.setattr("lastbranch.capture.bursts.stat_of", lambda tid: stat._replace(ignored=1 << 4))
+    with pytest.raises(NoBurst, match="SIGTRAP is ignored"):
+        bursts(SingleStep()).run(running, lambda status: False)
+    burst, _ = bursts(BlockStep(PerfBreakpoints(signal.SIGURG))).run(running, lambda status: False)
+    assert burst.why == "full"
+
+
+def test_breakpoints_move_as_little_as_they_can() -> None:
+    def fork(*ends: int, passed: tuple[int, ...] = ()) -> Fork:
+        return Fork(dict.fromkeys(ends), frozenset(passed))  # type: ignore[arg-type]
+
+    at: list[int] = []
+    assert moves(at, fork(1)) == [(0, 1)]
+    assert moves(at, fork(1, 2)) == [(1, 2)]
+    assert moves(at, fork(2)) == []  # 1 may stay: nothing leads past it
+    assert moves(at, fork(2, passed=(1,))) == [(0, 2)]
+    assert sorted(moves(at, fork(3, 4))) == [(0, 4), (1, 3)]
+    assert at == [4, 3]
+    assert moves(at, fork(5, passed=(3,))) == [(1, 5)]
+
+
+def test_stat_reads_names_with_everything_in_them(tmp_path: Path) -> None:
+    from lastbranch.capture import tree
+
+    text = b"7 (a) b ) R 1 " + b" ".join(str(n).encode() for n in range(5, 53))
+    assert tree._stat(text) == ("a) b ", "R", 1, 39, 31, 32, 33, 34)
