@@ -2,19 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEMO = $(shell $(BIN)/python -c 'import lastbranch.demo as d; print(d.capture(), "--symfs", d.symfs())')
 
-.PHONY: demo test lint bench fuzz docs clean
+.PHONY: demo test lint bench peers fuzz docs clean
 
-demo: $(VENV)/installed ## install, then open, report and export the capture that the package carries
-	@echo '$$ lastbranch report CAPTURE --by module'
-	@$(BIN)/lastbranch report $(DEMO) --by module
-	@echo
-	@echo '$$ lastbranch branches CAPTURE --limit 10'
-	@$(BIN)/lastbranch branches $(DEMO) --limit 10
-	@echo
-	@echo '$$ lastbranch export CAPTURE --to counts | head -5'
-	@$(BIN)/lastbranch export $(DEMO) --to counts 2>/dev/null | head -5
+demo: $(VENV)/installed ## install, record a program (or open the packaged capture), report it
+	@$(BIN)/python -m lastbranch.demo
 
 test: lint ## everything CI runs
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -29,9 +21,17 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 	$(BIN)/python benchmarks/bench_startup.py
 	$(BIN)/python benchmarks/bench_counts.py
 	$(BIN)/python benchmarks/bench_counts.py --scale
+	$(BIN)/python benchmarks/bench_etl.py
+	$(BIN)/python benchmarks/bench_tb5.py
+	$(BIN)/python benchmarks/bench_record.py
 
-fuzz: $(VENV)/developer ## ten minutes of damaged captures
+peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
+
+fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader
 	$(BIN)/python tests/fuzz_perfdata.py --seconds 600
+	$(BIN)/python tests/fuzz_etl.py --seconds 600
+	$(BIN)/python tests/fuzz_tb5.py --seconds 600
+	$(BIN)/python tests/fuzz_capture.py
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python docs/generate.py
@@ -48,5 +48,15 @@ $(VENV)/developer: $(VENV)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/installed
 
+$(VENV)-peers/installed:
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/python -m pip install --quiet 'dissect.etl==3.14' etl-parser dissect.util --editable .
+	@touch $@
+
+$(VENV)-peers-values/installed:
+	$(PYTHON) -m venv $(VENV)-peers-values
+	$(VENV)-peers-values/bin/python -m pip install --quiet 'dissect.etl==3.9' 'dissect.cstruct<4'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-peers-values .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -88,3 +88,12 @@ def test_every_verb_has_a_help_that_says_what_it_does(verb: str) -> None:
 
 def test_version_is_that_of_the_project() -> None:
     assert f'version = "{lastbranch.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_demo_shows_a_recording_or_the_packaged_capture() -> None:
+    done = subprocess.run([sys.executable, "-m", "lastbranch.demo"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    verbs = re.findall(r"^\$ lastbranch (\w+) ", done.stdout, re.M)
+    assert verbs == ["record", "report", "branches", "export"]
+    assert ("branches in" in done.stderr) != ("packaged capture" in done.stdout)
+    assert re.search(r"^R \S+ [0-9a-f]+ [0-9a-f]+ \d+$", done.stdout, re.M)
