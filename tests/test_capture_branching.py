@@ -10,8 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from capture_tools import needs_ptrace
-from lastbranch.capture.branching import NOT_TAKEN, Branch, evaluation_of
-from lastbranch.capture.code import Code
 from lastbranch.capture.ptrace import (
     EFLAGS,
     FS_BASE,
@@ -33,7 +31,9 @@ from lastbranch.capture.ptrace import (
     RSI,
     RSP,
 )
-from lastbranch.capture.ways import Ways
+from lastbranch.capture.software.branching import NOT_TAKEN, Branch, evaluation_of
+from lastbranch.capture.software.code import Code
+from lastbranch.capture.software.ways import Ways
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace

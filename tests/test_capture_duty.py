@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lastbranch.capture import duty as module
-from lastbranch.capture.duty import Duty
+from lastbranch.capture.software import duty as module
+from lastbranch.capture.software.duty import Duty
 
 
 class Clock:

@@ -11,15 +11,16 @@ from pathlib import Path
 import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace
-from lastbranch.capture import ptrace, selftest
-from lastbranch.capture.breakpoints import DebugRegisters, PerfBreakpoints, moves
-from lastbranch.capture.bursts import Bursts, NoBurst, _Target
-from lastbranch.capture.engines import BlockStep, Burst, Engine, Limits, SingleStep
+from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
-from lastbranch.capture.stops import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.together import Together
-from lastbranch.capture.tree import Process, Thread, stat_of
-from lastbranch.capture.ways import Fork
+from lastbranch.capture.software import selftest
+from lastbranch.capture.software.breakpoints import DebugRegisters, PerfBreakpoints, moves
+from lastbranch.capture.software.bursts import Bursts, NoBurst, _Target
+from lastbranch.capture.software.engines import BlockStep, Burst, Engine, Limits, SingleStep
+from lastbranch.capture.software.stops import event_of, next_stop, signal_of, stopped, ticking
+from lastbranch.capture.software.together import Together
+from lastbranch.capture.software.tree import Process, Thread, stat_of
+from lastbranch.capture.software.ways import Fork
 
 pytestmark = needs_ptrace
 ENGINES = {
@@ -185,7 +186,7 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
 def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = stat_of(running.tid)
     assert stat is not None
-    monkeypatch.setattr("lastbranch.capture.bursts.stat_of", lambda tid: stat._replace(ignored=1 << 4))
+    monkeypatch.setattr("lastbranch.capture.software.bursts.stat_of", lambda tid: stat._replace(ignored=1 << 4))
     with pytest.raises(NoBurst, match="SIGTRAP is ignored"):
         bursts(SingleStep()).run(running, lambda status: False)
     burst, _ = bursts(BlockStep(PerfBreakpoints(signal.SIGURG))).run(running, lambda status: False)
@@ -207,7 +208,7 @@ def test_breakpoints_move_as_little_as_they_can() -> None:
 
 
 def test_stat_reads_names_with_everything_in_them(tmp_path: Path) -> None:
-    from lastbranch.capture import tree
+    from lastbranch.capture.software import tree
 
     text = b"7 (a) b ) R 1 " + b" ".join(str(n).encode() for n in range(5, 53))
     assert tree._stat(text) == ("a) b ", "R", 1, 39, 31, 32, 33, 34)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import fake_kernel as fake
 from fake_kernel import FakeKernel, Machine, cpu_pmu
-from lastbranch.capture.event_syntax import parse_event
-from lastbranch.capture.pmus import Pmu, cpu_list, read_pmus
+from lastbranch.capture.hardware.event_syntax import parse_event
+from lastbranch.capture.hardware.pmus import Pmu, cpu_list, read_pmus
 from lastbranch.errors import SelectionError
 
 

@@ -21,12 +21,12 @@ import pytest
 import fake_kernel as fake
 import perfdata_writer
 from fake_kernel import FakeKernel, Machine
-from lastbranch.capture import event_set, perf_file
-from lastbranch.capture.before import kernel_build_id
-from lastbranch.capture.event_refusals import EventUnavailable
-from lastbranch.capture.hardware import Recording, Request, Target
-from lastbranch.capture.hardware_run import HardwareSummary, record_hardware
-from lastbranch.capture.perf_file import Described, PerfFile
+from lastbranch.capture.hardware import event_set, perf_file
+from lastbranch.capture.hardware.before import kernel_build_id
+from lastbranch.capture.hardware.collector import Recording, Request, Target
+from lastbranch.capture.hardware.event_refusals import EventUnavailable
+from lastbranch.capture.hardware.perf_file import Described, PerfFile
+from lastbranch.capture.hardware.run import HardwareSummary, record_hardware
 from lastbranch.capture.traceable import RunError
 from lastbranch.errors import UnavailableError
 from lastbranch.model import ModuleKind, Profile
@@ -396,7 +396,8 @@ def test_the_whole_system_by_the_clock(clock: Callable[..., Recording], tmp_path
 def test_losses_are_accounted(clock: Callable[..., Recording], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings of four pages that nobody empties: what the kernel dropped is counted, what it kept is there."""
     monkeypatch.setattr(event_set, "PAGES", 4)
-    child, recording = launched(clock, sys.executable, "-c", BUSY)
+    on_one = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"  # each processor has a ring
+    child, recording = launched(clock, sys.executable, "-c", on_one + BUSY)
     child.wait()
     summary = recording.finish()
     profile = open_profile(str(tmp_path / "clock.data"))
@@ -504,8 +505,8 @@ class TestEndToEnd:
         """Sent to the recorder alone, it is passed on; the program's own answer is the exit code."""
         program = "trap 'exit 5' INT; echo ready; while :; do sleep 0.05; done"
         script = (
-            "import sys\nfrom lastbranch.capture.hardware import Request, Target\n"
-            "from lastbranch.capture.hardware_run import record_hardware\n"
+            "import sys\nfrom lastbranch.capture.hardware.collector import Request, Target\n"
+            "from lastbranch.capture.hardware.run import record_hardware\n"
             "wanted = Request(Target(), event='cpu-clock:u', branches=0)\n"
             f"sys.exit(record_hardware(['sh', '-c', {program!r}], wanted, {str(tmp_path / 'x.data')!r}).exit_code)"
         )

@@ -132,8 +132,8 @@ def test_mappings_are_those_that_perf_prints(name: str, data: Data) -> None:
     """Each with its start, length, file offset, process, thread, time (microseconds there) and name.
 
     Differences by intent: the kernel image is called ``[kernel.kallsyms]`` whatever symbol its mapping is anchored at,
-    and where that is ``_stext`` the offset is that of ``_text``, the page before it. simpleperf has kernel modules at 0,
-    up to all of the address space, where it does not know their place: those are none.
+    and where that is ``_stext`` the offset is that of ``_text``, the page before it. simpleperf has kernel
+    modules at 0, up to all of the address space, where it does not know their place: those are none.
     """
     expected = Counter()
     for line in data.golden(name, "perf612-mmaps.txt.gz").splitlines():

@@ -9,11 +9,11 @@ from ..errors import LastbranchError
 from ..lbr import PERF_SELECT
 from .changes import CHANGES
 from .doctor import Finding
-from .event_refusals import EventUnavailable
-from .hardware import settled
+from .hardware.collector import settled
+from .hardware.event_refusals import EventUnavailable
+from .hardware.programme import Request, Target
 from .host import CAP_SYS_PTRACE, SECCOMP_FILTER, Host, read_host
 from .kernel import Kernel
-from .programme import Request, Target
 
 __all__ = ["findings", "hardware_reason"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from .hardware.pmus import Pmu, cpu_list, read_pmus
 from .kernel import Kernel
-from .pmus import Pmu, cpu_list, read_pmus
 
 __all__ = ["CPU_FEATURES", "Host", "read_host"]
 

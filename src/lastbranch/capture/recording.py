@@ -22,7 +22,7 @@ from ..model import Profile
 from ..opening import open_profile
 from .launch import end_with_parent
 from .options import Options, Summary
-from .software import SIGNALS, record_software
+from .software.run import SIGNALS, record_software
 from .traceable import CollectorError, RunError
 
 __all__ = ["notes_of", "record", "save"]

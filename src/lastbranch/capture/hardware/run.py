@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..model import Profile
-from .hardware import Recording, Request, Target
-from .kernel import Kernel
-from .launch import Launched, launch
-from .recording import save
-from .software import SIGNALS
-from .traceable import RunError
+from ...model import Profile
+from ..kernel import Kernel
+from ..launch import Launched, launch
+from ..recording import save
+from ..software.run import SIGNALS
+from ..traceable import RunError
+from .collector import Recording, Request, Target
 
 __all__ = ["HardwareSummary", "record_hardware"]
 

@@ -13,8 +13,8 @@ import signal
 from collections.abc import Iterable
 from typing import Protocol
 
-from . import perf_events, ptrace
-from .perf_events import CPU_CLOCK, DISABLE, ENABLE, FLAG
+from .. import perf_events, ptrace
+from ..perf_events import CPU_CLOCK, DISABLE, ENABLE, FLAG
 from .stops import event_of, signal_of, stopped
 from .tree import Thread, stat_of
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from signal import SIGTRAP
 from typing import Protocol
 
-from . import ptrace
+from .. import ptrace
+from ..ptrace import EFLAGS, RESUME_FLAG, RIP
 from .branching import NOT_TAKEN, Branch
 from .breakpoints import Breakpoints
-from .ptrace import EFLAGS, RESUME_FLAG, RIP
 from .stops import event_of, next_stop, signal_of, stopped
 from .ways import Fork, Ways
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..formats.perfdata.layout import FEATURES, HEADER, MAGIC, RECORDS, SAMPLE_ID_FIELDS
+from ...formats.perfdata.layout import FEATURES, HEADER, MAGIC, RECORDS, SAMPLE_ID_FIELDS
 
 __all__ = ["RECORD", "Described", "PerfFile", "event_desc", "record", "sample_id", "text", "texts"]
 

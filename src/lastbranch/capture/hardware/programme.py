@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from .. import lbr
-from ..formats.perfdata.layout import READ, SAMPLE
-from . import perf_events
+from ... import lbr
+from ...formats.perfdata.layout import READ, SAMPLE
+from .. import perf_events
+from ..host import Host
 from .event_syntax import HARDWARE, RAW, SOFTWARE, EventChoice, parse_event
-from .host import Host
 from .pmus import Pmu
 
 __all__ = [

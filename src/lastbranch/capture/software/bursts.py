@@ -6,10 +6,10 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import ptrace
+from .. import ptrace
+from ..ptrace import CS, USER_CODE_64
 from .code import Code
 from .engines import Burst, Engine, Limits
-from .ptrace import CS, USER_CODE_64
 from .together import Together
 from .tree import Thread, stat_of
 from .ways import Ways

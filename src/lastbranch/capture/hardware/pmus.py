@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..errors import SelectionError
-from .kernel import Kernel
+from ...errors import SelectionError
+from ..kernel import Kernel
 
 __all__ = ["FIELDS", "Pmu", "cpu_list", "read_pmus"]
 

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..errors import UnavailableError
+from ...errors import UnavailableError
+from ..kernel import Kernel, RecordRing
 from .before import tasks_of
-from .kernel import Kernel, RecordRing
 from .perf_file import RECORD
 from .programme import Programme
 

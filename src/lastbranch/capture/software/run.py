@@ -10,22 +10,22 @@ from typing import IO
 
 import numpy as np
 
-from ..errors import UnavailableError
-from ..lbr import KIND, convert, held
-from . import ptrace
+from ...errors import UnavailableError
+from ...lbr import KIND, convert, held
+from .. import ptrace
+from ..launch import launch
+from ..options import Options, Summary
+from ..perf_events import CPU_CLOCK, FLAG, attribute, open_event
+from ..traceable import RunError, check_machine, check_program, describe_attach, warnings_of
 from .breakpoints import DebugRegisters, PerfBreakpoints
 from .bursts import Bursts
 from .collector import Collector
 from .engines import BlockStep, Engine, Limits, SingleStep
-from .launch import launch
-from .options import Options, Summary
-from .perf_events import CPU_CLOCK, FLAG, attribute, open_event
 from .selftest import OK, test_engines
 from .sideband import describe_running, sideband
 from .spill import Spill
 from .stops import ticking
 from .together import Together
-from .traceable import RunError, check_machine, check_program, describe_attach, warnings_of
 from .tree import Tree
 from .trigger import ClockTrigger, PollTrigger, Trigger
 

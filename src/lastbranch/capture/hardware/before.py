@@ -9,8 +9,8 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 
-from ..formats.perfdata.layout import MISC
-from .kernel import Kernel
+from ...formats.perfdata.layout import MISC
+from ..kernel import Kernel
 from .perf_file import record
 
 __all__ = ["kernel_build_id", "kernel_records", "process_records", "tasks_of"]

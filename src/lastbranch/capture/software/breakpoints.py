@@ -10,7 +10,7 @@ import os
 import signal
 from typing import Protocol
 
-from . import perf_events, ptrace
+from .. import perf_events, ptrace
 from .ways import Fork
 
 __all__ = ["Breakpoints", "DebugRegisters", "PerfBreakpoints"]

@@ -11,13 +11,13 @@ from fnmatch import fnmatch
 
 import numpy as np
 
-from ..lbr import held
-from . import ptrace
+from ...lbr import held
+from .. import ptrace
+from ..options import Options, Summary
+from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_FORK, EVENT_STOP, EVENT_VFORK
 from .bursts import Bursts, NoBurst
 from .duty import Duty
 from .engines import Burst
-from .options import Options, Summary
-from .ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_FORK, EVENT_STOP, EVENT_VFORK
 from .release import let_go
 from .sideband import Sideband, now
 from .spill import Spill

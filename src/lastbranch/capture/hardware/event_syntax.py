@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ..errors import SelectionError
+from ...errors import SelectionError
 from .pmus import FIELDS, Pmu
 
 __all__ = ["EventChoice", "parse_event"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from . import ptrace
+from .. import ptrace
+from ..ptrace import EVENT_CLONE, EVENT_FORK, EVENT_VFORK
 from .bursts import Bursts
-from .ptrace import EVENT_CLONE, EVENT_FORK, EVENT_VFORK
 from .stops import TICK, event_of, next_stop, signal_of, stopped
 from .tree import Thread, Tree
 from .trigger import Trigger

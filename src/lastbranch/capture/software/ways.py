@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..lbr import KIND
+from ...lbr import KIND
 from .branching import Branch, Memory
 from .code import Code
 

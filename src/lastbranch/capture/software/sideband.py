@@ -9,10 +9,10 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 
-from ..errors import UnavailableError
-from . import perf_events
+from ...errors import UnavailableError
+from .. import perf_events
+from ..perf_events import CPU_CLOCK, FLAG, Ring
 from .maps import Mapping, build_id_of, executable_maps
-from .perf_events import CPU_CLOCK, FLAG, Ring
 from .spill import CLOCK, TIME_SAMPLES, Spill, sideband_flags
 from .tree import Thread, stat_of
 

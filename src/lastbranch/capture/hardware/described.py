@@ -10,12 +10,12 @@ import struct
 import time
 from collections.abc import Sequence
 
-from .. import __version__
-from ..formats.perfdata.layout import MISC
-from ..model import Module, ModuleKind
+from ... import __version__
+from ...formats.perfdata.layout import MISC
+from ...model import Module, ModuleKind
+from ..host import Host
+from ..kernel import Kernel
 from .before import kernel_build_id
-from .host import Host
-from .kernel import Kernel
 from .perf_file import Described, event_desc, text, texts
 
 __all__ = ["features_of", "late_build_ids"]

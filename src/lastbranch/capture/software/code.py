@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder
+from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from .branching import Branch, Evaluation, Memory, evaluation_of
 
 __all__ = ["Code", "memory_of"]

@@ -13,11 +13,11 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ..lbr import KIND
-from . import ptrace
+from ...lbr import KIND
+from .. import ptrace
+from ..launch import end_with_parent
 from .bursts import Bursts, NoBurst
 from .engines import Engine, Limits
-from .launch import end_with_parent
 from .stops import next_stop, stopped
 from .together import Together
 from .tree import Process, Thread

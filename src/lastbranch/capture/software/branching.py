@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from .ptrace import (
+from ..ptrace import (
     EFLAGS,
     FS_BASE,
     GS_BASE,

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
 
-from ..errors import UnavailableError
-from ..lbr import PERF_SELECT
-from ..opening import FileSource, read_profile
+from ...errors import UnavailableError
+from ...lbr import PERF_SELECT
+from ...opening import FileSource, read_profile
+from ..host import Host, read_host
+from ..kernel import Kernel, Linux
 from .before import kernel_records, process_records, tasks_of
 from .described import features_of, late_build_ids
 from .event_refusals import Attempt, refused
 from .event_set import PAGES, EventRefused, EventSet
-from .host import Host, read_host
-from .kernel import Kernel, Linux
 from .perf_file import Described, PerfFile, record, sample_id
 from .programme import BUILD_ID, Programme, Request, Target, choices_of, negotiate, programme_of, tracking_of
 

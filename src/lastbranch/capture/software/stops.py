@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from . import ptrace
+from .. import ptrace
 
 __all__ = ["TICK", "event_of", "next_stop", "signal_of", "stopped", "ticking"]
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from ..formats.perfdata.layout import FEATURES, MISC, SAMPLE
-from ..lbr import FLAG_FIELDS
-from . import perf_events
-from .perf_events import CPU_CLOCK, FLAG
+from ...formats.perfdata.layout import FEATURES, MISC, SAMPLE
+from ...lbr import FLAG_FIELDS
+from .. import perf_events
+from ..perf_events import CPU_CLOCK, FLAG
 
 __all__ = ["BURSTS", "CLOCK", "MAP_EXECUTABLE", "TIME_SAMPLES", "Spill", "sideband_flags"]
 

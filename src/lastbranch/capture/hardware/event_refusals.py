@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..errors import UnavailableError
-from ..lbr import PERF_SELECT, describe_perf
-from .changes import CHANGES
+from ...errors import UnavailableError
+from ...lbr import PERF_SELECT, describe_perf
+from ..changes import CHANGES
+from ..host import SECCOMP_FILTER, Host
 from .event_syntax import EventChoice
-from .host import SECCOMP_FILTER, Host
 from .programme import Request
 
 __all__ = ["OTHER", "REFUSALS", "Attempt", "EventUnavailable", "Refusal", "explain", "refused"]

@@ -1,0 +1,1 @@
+"""Branch records of the processor, through Linux perf events."""
