@@ -1,16 +1,23 @@
 """How fast is an .etl file read, against dissect.etl and etl-parser in the same run?
 
-    python benchmarks/bench_etl.py [FILE.etl ...] [--size 1024] [--peer-size 100] [--values-size 100] [--rounds 5]
+    python benchmarks/bench_etl.py [FILE.etl ...] [--size 1024] [--peer-size 100] [--values-size 4] [--rounds 3]
 
-Generates uncompressed files of 64 KiB buffers and `--size` MB: `lbr` (a PMC interrupt and its 32 branches), `mixed`
-(samples, stacks, context switches, thread and manifest events; mean 130 bytes) and `tiny` (16 to 64 bytes). Of each it
-measures "index" (where every event is, its size, header kind and hook) and "columns" (also time, pid, tid, cpu), from
-opening the cached file on. "values" are all fields of all events as columns, with strings as Python strings; "objects"
-have every value as a Python object, which is what the peers make.
+Generates uncompressed files of 64 KiB buffers and `--size` MB: `lbr` (a PMC interrupt and its 32 branches) and `mixed`
+(samples, stacks, context switches, thread and manifest events; mean 130 bytes), and one of `--peer-size` MB: `tiny` (16
+to 64 bytes). What is measured, from opening the cached file on:
 
-Peers read the named files, and generated ones of `--peer-size` MB (headers) and `--values-size` MB (values), once each
-in a process of its own, without imports; a peer counts only if it sees as many events as we do (but for those in the
-header buffer). dissect.etl 3.14 cannot decode values, so those are of 3.9 (`make peers` sets up both environments).
+    index    where every event is, its size, header kind and hook
+    columns  these, and time, pid, tid, cpu
+    values   all fields of all events as typed columns: numbers as arrays, strings, SIDs and GUIDs as bytes and where
+             each begins; Python makes an object of one when it is asked for
+    strings  values, with every string made a Python string
+    objects  values, with every value made a Python object: what dissect.etl gives
+
+Peers read the named files and generated ones of `--peer-size` MB (headers) and `--values-size` MB (values), once each
+in a process of its own, without imports. Their time is compared with the median of ours just before and just after; of
+generated values by the event, as ours are of a file of `--peer-size` MB. A peer counts only if it sees as many events
+as we do (but for those in the header buffer); events whose values it raises for are named. dissect.etl 3.14 raises for
+the values of all events, so those are of 3.9 (`make peers` sets up both environments).
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ PEERS = {
 from dissect.etl.etl import ETL
 def walk(path):
     with open(path, "rb") as file:
-        return sum(1 for _ in ETL(file))
+        return sum(1 for _ in ETL(file)), 0
 """,
     "etl-parser": """
 from etl.etl import IEtlFileObserver, build_from_stream
@@ -56,31 +63,32 @@ def walk(path):
     with open(path, "rb") as file:
         count = Count()
         build_from_stream(file.read()).parse(count)
-        return count.n
+        return count.n, 0
 """,
 }
 VALUES = {
     "dissect.etl": """
 from dissect.etl.etl import ETL
 def walk(path):
-    count = 0
+    count = raised = 0
     with open(path, "rb") as file:
         for record in ETL(file):
             count += 1
             try:
-                record.event_values()
+                record.event.event_values()
             except Exception:
-                pass
-    return count
+                raised += 1
+    return count, raised
 """,
 }
 RUN_PEER = """
 import sys, time
 from importlib.metadata import version
 begin = time.perf_counter()
-count = walk(sys.argv[1])
-print(count, time.perf_counter() - begin, version(sys.argv[2]))
+count, raised = walk(sys.argv[1])
+print(count, raised, time.perf_counter() - begin, version(sys.argv[2]))
 """
+PEER_SECONDS = 60  # longest that is waited for a peer
 
 
 def perfinfo(hook: int, tick: int, payload: bytes) -> bytes:
@@ -167,6 +175,11 @@ def columns(block: EventBlock) -> None:
 
 
 def values(block: EventBlock) -> None:
+    for _ in batches_of(block, DECODER):
+        pass
+
+
+def strings(block: EventBlock) -> None:
     for batch in batches_of(block, DECODER):
         for column in batch.columns.values():
             if isinstance(column, Texts):
@@ -178,60 +191,74 @@ def objects(block: EventBlock) -> None:
         batch.fields()
 
 
-def walk(path: Path, look: Callable[[EventBlock], None], rounds: int) -> tuple[int, float, float, float]:
-    """Number of events, median and best seconds, and median seconds of CPU, which other load disturbs less."""
-    seconds, busy, count = [], [], 0
+Look = Callable[[EventBlock], None]
+
+
+def walk(path: Path, look: Look, rounds: int) -> tuple[int, list[float]]:
+    """Number of events, and the seconds of each round."""
+    seconds, count = [], 0
     for _ in range(rounds):
-        begin, before = time.perf_counter(), time.process_time()
-        count = 0
+        begin, count = time.perf_counter(), 0
         for block in TraceLog(open_source(str(path)), workers=os.cpu_count() or 1).blocks():
             look(block)
             count += len(block)
         seconds.append(time.perf_counter() - begin)
-        busy.append(time.process_time() - before)
-    return count, median(seconds), min(seconds), median(busy)
+    return count, seconds
 
 
-def peer(python: Path, name: str, code: str, path: Path) -> tuple[int, float, str] | str:
-    """Events, seconds and version of a peer, or why there are none."""
+def peer(python: Path, name: str, code: str, path: Path) -> tuple[int, int, float, str] | str:
+    """Events, those of them it raised for, seconds and version of a peer, or why there are none."""
     if not python.exists():
         return "not installed"
     argv = [str(python), "-c", code + RUN_PEER, str(path), name]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PEER_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"not done in {PEER_SECONDS} s"
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
-        return lines[-1][:80]
-    count, seconds, version = done.stdout.split()[-3:]
-    return int(count), float(seconds), version
+        return lines[-1][:60]
+    count, raised, seconds, version = done.stdout.split()[-4:]
+    return int(count), int(raised), float(seconds), version
 
 
-def against_peers(
-    python: Path, codes: dict[str, str], look: Callable[[EventBlock], None], paths: list[Path], rounds: int
-) -> None:
-    print(f"\n{look.__name__:42} {'events':>9} {'lastbranch':>13}  peers: seconds, ratio")
-    for path in paths:
-        count, ours, _, _ = walk(path, look, rounds)
-        first = next(TraceLog(open_source(str(path))).blocks())  # a peer may leave out the header buffer, 1 to 4 events
-        least = count - int((first.window.buffers.offset.take(first.buffer) == 0).sum())
-        cells = []
-        for name, code in codes.items():
-            result = peer(python, name, code, path)
-            if isinstance(result, str):
-                cells.append(f"{name} fails: {result}")
-            elif not least <= result[0] <= count:
-                cells.append(f"{name} {result[2]} void: {result[0]} events")
-            else:
-                cells.append(f"{name} {result[2]} {result[1]:.3f} {result[1] / ours:.1f}x")
-        print(f"{path.name:42} {count:9} {ours * 1e3:10.1f} ms  {'; '.join(cells)}")
+def row(look: Look, path: Path, count: int, seconds: list[float], beside: str = "") -> None:
+    middle = median(seconds)
+    rates = f"{path.stat().st_size / middle / 1e9:6.2f} {count / middle / 1e6:6.1f}"
+    name = path.stem[:24]
+    print(f"{look.__name__:8} {name:24} {count:9} {middle:9.4f} {min(seconds):9.4f} {rates}  {beside}", flush=True)
+
+
+def against(looks: tuple[Look, ...], path: Path, python: Path, name: str, code: str, rounds: int, ours: Path) -> None:
+    """Rows with a peer, which reads ``path``; we read ``ours``, for a comparison by the event if that is another."""
+    walk(ours, looks[0], 1)
+    counted = [walk(ours, look, rounds) for look in looks]
+    result = peer(python, name, code, path)
+    for look, (count, before) in zip(looks, counted, strict=True):
+        seconds = before + walk(ours, look, rounds)[1]
+        row(look, ours, count, seconds, beside(result, name, path, median(seconds) / count))
+
+
+def beside(result: tuple[int, int, float, str] | str, name: str, path: Path, ours: float) -> str:
+    """What a row says of a peer, where we take ``ours`` seconds an event."""
+    if isinstance(result, str):
+        return f"{name} fails: {result}"
+    found, raised, took, version = result
+    count = walk(path, index, 1)[0]
+    first = next(TraceLog(open_source(str(path))).blocks())  # a peer may leave out the header buffer, 1 to 4 events
+    if not 0 <= count - found <= int((first.window.buffers.offset.take(first.buffer) == 0).sum()):
+        return f"{name} {version} void: {found} events of {count}"
+    note = f", raises for {raised}" if raised else ""
+    return f"{name} {version} {took:.3f} s for {found} events{note}: {took / count / ours:.1f}x"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path)
-    parser.add_argument("--size", type=int, default=1024, help="MB of each generated file")
-    parser.add_argument("--peer-size", type=int, default=100, help="MB of the files whose headers peers walk")
-    parser.add_argument("--values-size", type=int, default=100, help="MB of the file whose values they decode")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=int, default=1024, help="MB of the generated files, of `tiny` --peer-size")
+    parser.add_argument("--peer-size", type=int, default=100, help="MB of the files whose headers dissect.etl walks")
+    parser.add_argument("--values-size", type=int, default=4, help="MB of the file whose values it decodes")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=Path.home() / ".cache" / "lastbranch-bench")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers/bin/python"))
     parser.add_argument("--values-peers", type=Path, default=Path(".venv-peers-values/bin/python"))
@@ -244,19 +271,24 @@ def main() -> None:
         return path
 
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
-    print(f"{'':8} {'what':8} {'events':>10}  median s    min s    cpu s   GB/s  M events/s")
+    head = f"{'what':8} {'file':24} {'events':>9} {'median s':>9} {'min s':>9} {'GB/s':>6} {'M ev/s':>6}"
+    print(f"{head}  peer, its seconds, how many times ours")
     for name in KINDS:
-        path = made(name, options.size)
+        path = made(name, options.size if name != "tiny" else options.peer_size)
         walk(path, index, 1)  # into the page cache
         for look in (index, columns):
-            count, middle, best, cpu = walk(path, look, options.rounds)
-            rates = f"{path.stat().st_size / middle / 1e9:6.2f} {count / middle / 1e6:11.1f}"
-            print(f"{name:8} {look.__name__:8} {count:10}  {middle:8.3f} {best:8.3f} {cpu:8.3f} {rates}", flush=True)
-    small = [made(name, options.peer_size) for name in KINDS]
-    against_peers(options.peers, PEERS, columns, [*options.files, *small], options.rounds)
-    decoded = [*options.files, made("mixed", options.values_size)]
-    for look in (values, objects):
-        against_peers(options.values_peers, VALUES, look, decoded, options.rounds)
+            row(look, path, *walk(path, look, options.rounds))
+    for path in options.files:
+        for name, code in PEERS.items():
+            against((columns,), path, options.peers, name, code, options.rounds, path)
+    for kind in ("lbr", "mixed"):
+        path, name = made(kind, options.peer_size), "dissect.etl"
+        against((columns,), path, options.peers, name, PEERS[name], options.rounds, path)
+    generated = made("mixed", options.values_size), made("mixed", options.peer_size)
+    pairs = [generated, *((path, path) for path in options.files)]
+    for name, code in VALUES.items():
+        for path, ours in pairs:
+            against((values, strings, objects), path, options.values_peers, name, code, options.rounds, ours)
     print(f"load afterwards {os.getloadavg()[0]:.1f}")
 
 

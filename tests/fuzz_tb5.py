@@ -1,12 +1,13 @@
 """Damages TB5 files at random and reads them with everything that reads: only `FormatError` may come out.
 
-    python tests/fuzz_tb5.py [SECONDS] [SEED]
+    python tests/fuzz_tb5.py [--seconds 20] [--seed 1]
 
 Checks are made right again in half of the cases, so that wrong values get past them.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import struct
 import sys
@@ -107,8 +108,12 @@ def add(path: Path) -> None:
 
 
 def main() -> int:
-    seconds, seed = (float(sys.argv[1]) if len(sys.argv) > 1 else 20), int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    dice, until, number, refused = random.Random(seed), time.monotonic() + seconds, 0, 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20, help="how long")
+    parser.add_argument("--seed", type=int, default=1, help="of the damage")
+    options = parser.parse_args()
+    seed = options.seed
+    dice, until, number, refused = random.Random(seed), time.monotonic() + options.seconds, 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = originals(folder)

@@ -14,6 +14,7 @@ EVENTS, DESCRIPTORS, DATA, USER_STREAM, INFO = range(5)
 GLOBALS, STREAM_SECTIONS = 6, 5
 
 OK = 0
+SAM_ERROR = 22
 UNKNOWN_SECTION = 25
 ENTRY_NOT_FOUND = 39
 NO_WRITE_PERMISSION = 54
@@ -34,8 +35,13 @@ STREAM_SECTION_OPEN = 127
 STREAM_OPEN = 128
 BOTH_OPEN = 131
 NO_DATA = 145
+INCOMPLETE = 95
+NO_BOUND_STREAM = 113
+NOT_BOUND = 129
+BIND_MISMATCH = 133
+NO_ADDRESS = 85
 
-RECORD = 40
+RECORD = 8
 NEEDED = {
     HARDWARE: {"system"},
     SOFTWARE: {"host", "os", "application"},
@@ -119,6 +125,10 @@ class Model:
     file: Shelf = field(default_factory=lambda: Shelf(GLOBALS, NEEDED))
     complete: list[Shelf] = field(default_factory=list)
     opened: dict[int, tuple[str, Shelf]] = field(default_factory=dict)
+    bound: set[int] = field(default_factory=set)
+    changed: bool = False
+    closed_well: bool = True
+    """How the file was left; ``changed`` since it was opened."""
 
     def allowed(self, use: str) -> int:
         if use == "read":
@@ -130,7 +140,21 @@ class Model:
     def begin_section(self, section: int, use: str) -> int:
         if not 0 <= section < GLOBALS:
             return UNKNOWN_SECTION
-        return self.allowed(use) or self.file.begin(section, use)
+        if refused := self.allowed(use):
+            return refused
+        part = self.file.part(section)
+        if section == PROCESS_THREAD and self.bound and not part.exists and not part.use:  # 6.2: made by binding
+            if use == "write":
+                return NOT_WRITEABLE
+            part.use = use
+            return OK
+        return self.file.begin(section, use)
+
+    def done_section(self, section: int) -> int:
+        writing = 0 <= section < GLOBALS and self.file.part(section).use == "write"
+        status = self.file.done(section)
+        self.changed |= writing and status == OK
+        return status
 
     # 5.2, 5.6
 
@@ -168,6 +192,7 @@ class Model:
             if shelf.amount(DATA, "data") % RECORD:
                 return BAD_SIZE
             self.complete.append(shelf)
+            self.changed = True
         del self.opened[number]
         return OK
 
@@ -216,7 +241,62 @@ class Model:
         shelf = self.file if number is None else self.shelf(number, "read")
         return shelf if isinstance(shelf, int) else shelf.look(section)
 
+    # 3.3, 5.10
+
+    def binding(self, number: int) -> int:
+        if refused := self.allowed("write"):
+            return refused
+        if number >= len(self.complete):
+            return NO_STREAM
+        if number in self.opened:
+            return STREAM_IN_USE
+        if self.file.part(MODULE).use or self.file.part(PROCESS_THREAD).use:
+            return SECTION_IN_USE
+        has_data = self.complete[number].part(DATA).exists
+        return OK if self.file.part(MODULE).exists and has_data else NO_SECTION
+
+    def dobind(self, number: int) -> int:
+        status = self.binding(number)
+        if status == OK and number not in self.bound:
+            self.bound.add(number)
+            self.changed = True
+        return status
+
+    def unbind(self, number: int) -> int:
+        if status := self.binding(number):
+            return status
+        if number not in self.bound:
+            return NOT_BOUND
+        self.bound.remove(number)
+        self.changed = True
+        return OK
+
+    def is_bound(self, number: int) -> int:
+        return OK if number < len(self.complete) else NO_STREAM
+
+    def bound_data(self, number: int) -> int:
+        return self.look(number, DATA) or (OK if number in self.bound else NOT_BOUND)
+
+    @property
+    def generated(self) -> bool:
+        """Processes and threads are those that binding made."""
+        return bool(self.bound) and not self.file.part(PROCESS_THREAD).exists
+
+    def bound_stream(self) -> int:
+        if not self.bound:
+            return NO_BOUND_STREAM
+        read = [n for n in self.bound if n in self.opened]
+        return BIND_MISMATCH if len(read) > 1 and self.generated else OK
+
+    def verify(self) -> int:
+        return OK if self.closed_well else INCOMPLETE
+
     # 3, 5.11
+
+    def ended(self, *, abort: bool) -> None:
+        if self.changed:
+            self.closed_well = not abort
+        self.changed = False
 
     def close(self) -> int:
         if self.file.open and self.opened:

@@ -120,6 +120,20 @@ def test_masks_overwritten(tmp_path):
     assert found["masks overwritten"] == ("error", "Masks[0] = 0x0, Masks[1] = 0x400, and no image or process event")
 
 
+def test_masks_overwritten_before_the_first_state(tmp_path):
+    """The lists of what runs are there, so the groups were on when the session began."""
+    found = checked(write(tmp_path, session(*sampled(10), start=(0, PMC))))
+    seen = "Masks[0] = 0x0, Masks[1] = 0x400, and lists of what was there before"
+    assert found == {"masks overwritten": ("error", seen)}
+    assert checked(write(tmp_path, session(*sampled(10), start=(4, PMC)))) == {}
+
+
+def test_pmc_group_off_in_the_only_state(tmp_path):
+    made = trace(*rundown(), *sampled(10), *sampled(20), (0, masks(0x0020, 900, BIND, 0)))
+    found = checked(write(tmp_path, made))
+    assert found == {"pmc lost": ("error", "2 PMC interrupts; later Masks[0] = 0x7, Masks[1] = 0x0")}
+
+
 def test_pmc_without_lbr_is_a_possibility(tmp_path):
     found = checked(write(tmp_path, session((0, pmc(BEGIN + 10, 0x400010, 71)))))
     assert found == {"pmc without lbr": ("warning", "1 PMC interrupts, no branch record")}

@@ -84,7 +84,7 @@ def test_lines_of_microsofts_reader(name):
     """Time, PID, TID, CPU, DataLen of every line; and names, where that reader does not have its own."""
     rows = {}
     for row in dumped(CAPTURES[name]):
-        micros = int((Decimal(row["time ms"]) * 1000 + Decimal("0.5")) // 1)
+        micros = int((Decimal(row["time_ms"]) * 1000 + Decimal("0.5")) // 1)
         rows.setdefault((micros, int(row["cpu"]), int(row["size"])), []).append(row)
     text = etl(f"{name}.baseline.txt").read_text("utf-8-sig")
     lines = LINE.findall(text)
@@ -105,7 +105,7 @@ def test_time_order_and_every_event(name):
     from lastbranch.opening import open_source
 
     rows = dumped(name)
-    times = [Decimal(row["time ms"]) for row in rows]
+    times = [Decimal(row["time_ms"]) for row in rows]
     assert times == sorted(times)
     assert times[0] == 0
     assert len(rows) == sum(TraceLog(open_source(str(etl(name)))).counts.values())
@@ -121,7 +121,7 @@ def test_selections_are_what_the_whole_has():
     assert table(path, "--event", "windows kernel/process/dcstop") == stop
     image = [row for row in every if row["event"].startswith("Windows Kernel/Image/")]
     assert table(path, "--provider", "{2cb15d1d-5fc1-11d2-abe1-00a0c911f518}") == image
-    between = [row for row in every if 2000 <= Decimal(row["time ms"]) < Decimal("2000.5")]
+    between = [row for row in every if 2000 <= Decimal(row["time_ms"]) < Decimal("2000.5")]
     assert between
     assert table(path, "--time", "2..2.0005") == between
 
@@ -173,7 +173,7 @@ def test_branch_records_and_whom_they_are_about(tmp_path):
     assert [(row["pid"], row["tid"]) for row in rows] == [
         (100, 101), (70, 71), (70, 71), (70, 71), (90, 71), (90, 71), (-1, 99),
     ]  # fmt: skip
-    assert [row["time ms"] for row in rows] == [Decimal(n) / 10000 for n in (0, 10, 20, 20, 30, 40, 41)]
+    assert [row["time_ms"] for row in rows] == [Decimal(n) / 10000 for n in (0, 10, 20, 20, 30, 40, 41)]
     assert [row["size"] for row in rows[2:4]] == [16, 24 + 48]
     assert rows[2]["fields"] == {
         "InstructionPointer": "0xffff800000001000", "ThreadID": 71, "ProfileSource": 6, "Reserved": 0,
@@ -197,7 +197,7 @@ def test_forms_say_the_same(tmp_path):
     rows, cells, (_, out, _) = objects(path), table(path), ran(path)
     assert [row["event"] for row in rows] == [row["event"] for row in cells]
     assert cells[1]["fields"] == "InstructionPointer=0x1000; ThreadID=71; ProfileSource=6; Reserved=0"
-    assert cells[1]["time ms"] == "0.0005"
+    assert cells[1]["time_ms"] == "0.0005"
     lines = out.splitlines()
     assert lines[0].split() == ["time", "ms", "pid", "tid", "cpu", "event", "size", "fields"]
     assert len(lines) == 3
@@ -301,7 +301,7 @@ def test_records_of_perf(form, tmp_path):
         "MMAP", "COMM", "MMAP2", "LOST_SAMPLES", "SAMPLE", "FINISHED_ROUND", "SAMPLE", "FORK",
     ]  # fmt: skip
     times = [None, *(Decimal(n) / 1_000_000 for n in (0, 1000, 1500, 2000))]
-    assert [row["time ms"] for row in rows] == [*times, None, Decimal("0.003"), Decimal("0.004")]
+    assert [row["time_ms"] for row in rows] == [*times, None, Decimal("0.003"), Decimal("0.004")]
     assert [row["pid"] for row in rows] == [-1, 7, 7, 7, 7, -1, 8, 9]
     assert [row["cpu"] for row in rows] == [0, 3, 3, 0, 1, -1, 2, 0]
     assert rows[1]["fields"] == {"misc": "0x2000", "pid": 7, "tid": 7, "comm": "prog"}
@@ -360,10 +360,10 @@ def test_records_that_do_not_fit_in_memory_are_spilled(tmp_path, monkeypatch):
         b.comm(pid=i, name=f"n{i}", time=1000 + i * 37 % 200)
         b.sample(ip=i, pid=i, time=1000 + i)
     rows = objects(write(tmp_path, b.build()))
-    times = [row["time ms"] for row in rows]
+    times = [row["time_ms"] for row in rows]
     assert times == sorted(times)
     assert sorted(row["pid"] for row in rows if row["event"] == "COMM") == list(range(200))
-    assert all(row["time ms"] * 1_000_000 == row["pid"] * 37 % 200 for row in rows if row["event"] == "COMM")
+    assert all(row["time_ms"] * 1_000_000 == row["pid"] * 37 % 200 for row in rows if row["event"] == "COMM")
 
 
 @pytest.mark.parametrize("name", [*REAL, *SYNTHETIC])
@@ -377,7 +377,7 @@ def test_every_record_of_real_captures(name, data: Data):
     for row in rows:
         counts[row["event"]] = counts.get(row["event"], 0) + 1
     assert counts == {kind: number for kind, number in profile.records.items() if number}
-    times = [row["time ms"] for row in rows if row["time ms"] is not None]
+    times = [row["time_ms"] for row in rows if row["time_ms"] is not None]
     assert times == sorted(times)
     assert times[:1] in ([0], [])
 
@@ -404,3 +404,31 @@ def test_fields_of_real_records(name, data: Data):
         expected.append(shape(record.name, fields))
     assert sorted(shape(row["event"], row["fields"]) for row in ours) == sorted(expected)
     assert expected
+
+
+# -- nothing selected
+
+
+def test_names_that_no_event_has(tmp_path):
+    path = write(tmp_path, trace((0, pmc(1_000_005, 0x1000, 71))))
+    code, out, err = ran(path, "--event", "unlike")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert err == "note: no event is what was asked for\n"
+    code, out, err = ran(path, "--event", "NOSUCH,perfinfos,perfinfo/pmcsampel", "--format", "json")
+    assert (code, out) == (0, "[]\n")
+    note, hint = err.splitlines()
+    assert note == "note: no event is what was asked for"
+    assert hint.startswith("hint: events here are called ")
+    names = hint.removeprefix("hint: events here are called ").split(", ")
+    assert {"PerfInfo", "PerfInfo/PMCSample"} <= set(names)
+    for name in names:
+        assert objects(path, "--event", name), name
+    assert ran(path, "--pid", 4711)[2] == note + "\n"
+    assert "note" not in ran(path, "--event", "PerfInfo")[2]
+
+
+def test_machine_forms_name_their_columns_as_all_verbs_do(tmp_path):
+    path = write(tmp_path, trace((0, pmc(1_000_005, 0x1000, 71))))
+    names = ["time_ms", "pid", "tid", "cpu", "event", "size", "fields"]
+    assert ran(path, "--format", "csv")[1].splitlines()[0].split(",") == names
+    assert [list(row) for row in objects(path)] == [names] * 2

@@ -1,7 +1,7 @@
 """Decompression of ETW trace buffers: the specification's examples, three oracles, hostile input, workers.
 
-Oracles: `reference` below, the specification's loop with nothing added; dissect.util, live where it is installed; and
-its stored results for real files, made by
+Oracles: `reference` below, the specification's loop with nothing added; dissect.util, live where it is installed; its
+stored results for streams of all three formats (`make_etl_codecs`), and for real files, made by
 
     python benchmarks/bench_xpress.py etl/{net.4.5.2.x64,SelfDescribingSingleEvent,smallEtlFile}.etl \\
         --store tests/data/etl_xpress.json
@@ -20,12 +20,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from etl_streams import FLAT, HuffmanWriter, huffman_blocks, lengths_table, lznt1_compress, mixed
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import compression, lznt1, workers, xpress, xpress_huffman
 from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress, decompress_many
+from make_etl_codecs import cases, digest
 from xpress_tokens import Tokens
 
 STORED = json.loads((Path(__file__).parent / "data" / "etl_xpress.json").read_text())
+SAID = json.loads((Path(__file__).parent / "data" / "etl_codecs.json").read_text())
+CASES = {name: (form, make) for name, form, make in cases(compress)}
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
 ABC = b"abc" * 100
 
@@ -171,21 +175,6 @@ def test_length_in_four_bytes():
     assert decompress(many + tail, len(front) + 70_003) == front + front[-1:] * 70_003
 
 
-def mixed(seed, size):
-    """Data with repetitions at all distances, some overlapping."""
-    rng, out = random.Random(seed), bytearray()
-    while len(out) < size:
-        kind = rng.random()
-        if kind < 0.4 or not out:
-            out += rng.randbytes(rng.randrange(1, 30))
-        elif kind < 0.5:
-            out += bytes([rng.randrange(256)]) * rng.choice([5, 20, 300, 5000])
-        else:
-            at = rng.randrange(len(out))
-            out += out[at : at + rng.choice([3, 5, 12, 40, 400])]
-    return bytes(out[:size])
-
-
 @settings(deadline=None)
 @given(st.one_of(st.binary(max_size=3000), st.builds(mixed, st.integers(0, 1 << 32), st.integers(0, 70_000))))
 def test_round_trip(data):
@@ -199,6 +188,21 @@ def test_round_trip_through_the_live_oracle(data, oracle):
     block = compress(data)
     assert len(block) <= len(data) * 9 / 8 + 8
     assert oracle.lzxpress.decompress(block) == decompress(block, len(data)) == data
+
+
+def test_the_stored_oracle_was_asked_about_all_streams():
+    assert set(SAID) == set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_like_the_stored_oracle(name):
+    """The block is the one that dissect.util read, and what it made of it is what we make of it."""
+    form, make = CASES[name]
+    block, data = make()
+    assert digest(block) == SAID[name]["block"], "other bytes than were stored: run make_etl_codecs again"
+    decoded = decompress(block, SAID[name]["size"], format=form)
+    assert digest(decoded) == SAID[name]["data"]
+    assert decoded == data
 
 
 @pytest.mark.parametrize(
@@ -412,44 +416,6 @@ SONG_LZNT1 = bytes.fromhex(
 )
 
 
-def lznt1_chunk(data):
-    """A compressed chunk, the longest match found by brute force."""
-    body, at = bytearray(), 0
-    while at < len(data):
-        flags_at = len(body)
-        body.append(0)
-        for bit in range(8):
-            if at == len(data):
-                break
-            length_bits = 16 - max(4, (at - 1).bit_length()) if at else 12
-            most = min((1 << length_bits) + 2, len(data) - at)
-            piece = data[at : at + 3]
-            source = data.rfind(piece, 0, at + 2) if at and len(piece) == 3 else -1
-            if source < 0:
-                body.append(data[at])
-                at += 1
-                continue
-            length = 3
-            while length < most and data[source + length] == data[at + length]:
-                length += 1
-            body[flags_at] |= 1 << bit
-            body += (at - source - 1 << length_bits | length - 3).to_bytes(2, "little")
-            at += length
-    return body
-
-
-def lznt1_compress(data):
-    out = bytearray()
-    for at in range(0, len(data), 4096):
-        piece = data[at : at + 4096]
-        body = lznt1_chunk(piece)
-        if len(body) < len(piece):
-            out += (0xB000 | len(body) - 1).to_bytes(2, "little") + body
-        else:
-            out += (0x3000 | len(piece) - 1).to_bytes(2, "little") + piece
-    return bytes(out)
-
-
 def test_lznt1_example():
     assert decompress(SONG_LZNT1, 142, format=LZNT1) == SONG
     assert decompress(SONG_LZNT1 + b"\0\0", 142, format=LZNT1) == SONG
@@ -497,13 +463,6 @@ def test_lznt1_chunk_too_long():
 # --- LZXPRESS with Huffman codes --------------------------------------------------------------------------------------
 
 
-def lengths_table(lengths):
-    table = bytearray(256)
-    for symbol, length in lengths.items():
-        table[symbol // 2] |= length << 4 * (symbol % 2)
-    return bytes(table)
-
-
 # [MS-XCA] 3.2
 HUFFMAN = [
     (
@@ -515,50 +474,6 @@ HUFFMAN = [
 ]
 
 
-class HuffmanWriter:
-    """Bits go into words that are reserved as soon as the reader would have read them, plain bytes between them."""
-
-    def __init__(self, lengths):
-        self.lengths, self.codes, code = lengths, {}, 0
-        for length in range(1, 16):
-            code <<= 1
-            for symbol in sorted(s for s, n in lengths.items() if n == length):
-                self.codes[symbol] = code
-                code += 1
-        self.out = bytearray(lengths_table(lengths) + bytes(4))
-        self.words, self.value, self.count = [256, 258], 0, 0
-
-    def bits(self, value, count):
-        self.value, self.count = self.value << count | value, self.count + count
-        while self.count > 16:  # the reader refills when fewer than 16 of its bits are left
-            self.count -= 16
-            self._word(self.value >> self.count)
-            self.value &= (1 << self.count) - 1
-            self.words.append(len(self.out))
-            self.out += bytes(2)
-
-    def _word(self, word):
-        at = self.words.pop(0)
-        self.out[at : at + 2] = word.to_bytes(2, "little")
-
-    def symbol(self, symbol):
-        self.bits(self.codes[symbol], self.lengths[symbol])
-
-    def match(self, distance, length):
-        extra, rest = distance.bit_length() - 1, length - 3
-        self.symbol(256 + 16 * extra + min(rest, 15))
-        if rest >= 15:
-            self.out.append(min(rest - 15, 255))
-            if rest >= 270:
-                self.out += rest.to_bytes(2, "little")
-        self.bits(distance - (1 << extra), extra)
-
-    def finish(self):
-        self._word(self.value << 16 - self.count)
-        return bytes(self.out)
-
-
-FLAT = dict.fromkeys(range(512), 9)
 SKEWED = {
     97: 1,
     98: 2,
@@ -607,23 +522,6 @@ def test_huffman_any_tokens(lengths, tokens):
     writer.symbol(256)
     block = writer.finish()
     assert decompress(block, len(data), format=XPRESS_HUFF) == data
-
-
-def huffman_blocks(data):
-    """Literals and a few matches, each 65,536 bytes with a table of their own."""
-    out = b""
-    for at in range(0, len(data), 65536):
-        writer, piece, pos = HuffmanWriter(FLAT), data[at : at + 65536], 0
-        while pos < len(piece):
-            source = data.rfind(piece[pos : pos + 8], 0, at + pos) if pos + 8 <= len(piece) else -1
-            if source < 0 or at + pos - source > 65535:
-                writer.symbol(piece[pos])
-                pos += 1
-            else:
-                writer.match(at + pos - source, 8)
-                pos += 8
-        out += writer.finish()
-    return out
 
 
 @pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 140_000])

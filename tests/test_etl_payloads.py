@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import etl_builder
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import xpress
 from lastbranch.formats.etl.decode import PAYLOAD, Decoded, Decoder
@@ -54,7 +55,9 @@ from lastbranch.formats.etl.fields import (
 )
 from lastbranch.formats.etl.kernel_tables import LAYOUTS, kernel_layout
 from lastbranch.formats.etl.payloads import REST, layout, newest
+from lastbranch.formats.etl.profile import read_etl
 from lastbranch.formats.etl.providers import GROUPS, hook_provider, kernel_key, kernel_names
+from lastbranch.model import BytesSource
 
 FILES = (
     "AMSITrace", "SelfDescribingSingleEvent", "ShutdownPerfDiagLogger", "WindowsUpdate.20251008.140245.443.8",
@@ -586,10 +589,12 @@ def test_structures_as_a_compiler_lays_them_out(compiler, unused, tmp_path):
         pytest.skip(f"{compiler} does not compile here: {probe.stderr.decode()[:200]}")
     subprocess.run([*command, *options, PROGRAM, "-o", made], check=True)
     payloads = {}
-    for section in ("lbr", "pmc", "smp"):
+    for section in ("lbr", "pmc", "smp", "stk"):
         raw = tmp_path / section
         subprocess.run([copy, "-O", "binary", "-j", f".{section}", made, raw], check=True)
-        size = {"lbr": 0x14 + 4 * unused + 3 * 3 * pointer, "pmc": pointer + 8, "smp": pointer + 8}[section]
+        size = {
+            "lbr": 0x14 + 4 * unused + 3 * 3 * pointer, "pmc": pointer + 8, "smp": pointer + 8, "stk": 16 + 3 * pointer,
+        }[section]  # fmt: skip
         payloads[section] = raw.read_bytes()
         assert not any(payloads[section][size:]), "more than the padding of the section"
         payloads[section] = payloads[section][:size]
@@ -616,6 +621,27 @@ def test_structures_as_a_compiler_lays_them_out(compiler, unused, tmp_path):
         "InstructionPointer": 0x401010, "ThreadID": 4343, "Count": 3, "ExecutingDPC": True, "ExecutingISR": False,
         "FlagsReserved": False, "Priority": 9, "Rank": 5,
     }  # fmt: skip
+    in_a_file(payloads, pointer, high)
+
+
+def in_a_file(payloads, pointer, high):
+    """The same bytes as the events of a log, read as a profile."""
+    time, bits = 0x0123456789ABCDEF, 8 * pointer
+    trace = etl_builder.Trace(bits=bits)
+    later = {"pmc": (0x0F2F, 0), "stk": (0x1820, 50), "lbr": (0x0C20, 0)}  # a stack's own time is that of its writing
+    for section, (hook, delay) in later.items():
+        trace.add(1, etl_builder.perfinfo(hook, time + delay, payloads[section], bits=bits))
+    profile = read_etl(BytesSource(bytes(trace)))
+    (batch,) = profile.batches()
+    (sample,) = zip(*(batch[name].tolist() for name in ("time", "ip", "tid", "cpu", "event")), strict=True)
+    assert sample == (time, 0x401010, 4343, 1, 0)
+    assert (profile.events[0].name, profile.events[0].branch_select) == ("BranchInstructions", 0x200)
+    assert batch["branch_from"].tolist() == [0x401010, 0x401FF0, high | 0x80012345]
+    assert batch["branch_to"].tolist() == [0x402000, 0x401000, high | 0x80E00000]
+    assert batch["branch_info"].tolist() == [42, 7, 1 << (bits - 1) | 1]
+    assert [flags & 3 for flags in batch["branch_flags"].tolist()] == ([2, 2, 1] if pointer == 8 else [0, 0, 0])
+    assert batch.chain(0).tolist() == [0x401010, 0x401FF0, 0x402010]
+    assert (profile.damage, profile.lost) == ([], {})
 
 
 # Which layout an event gets

@@ -6,6 +6,7 @@ import os
 import random
 import struct
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 
 import etl_builder as eb
 import lastbranch
+from lastbranch.analysis.check_etl import check_log
 from lastbranch.bind import binder_of
 from lastbranch.errors import NotRecordedError
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.profile import _Reader, read_etl
-from lastbranch.formats.etl.stacks import _search_pairs
+from lastbranch.formats.etl.ragged import insertion_points
 from lastbranch.model import BytesSource, Profile
 
 SAMPLE, PMC, LBR, CSWITCH = 0x0F2E, 0x0F2F, 0x0C20, 0x0524
@@ -135,6 +137,58 @@ def test_other_triggers_and_none_give_rows_of_their_own() -> None:
     assert profile.entries == 6
 
 
+def flow(profile: Profile) -> list[tuple[int, str, int, int]]:
+    """(time, event, address, branches) of all samples."""
+    return [
+        (int(b.time[i]), profile.events[int(b.event[i])].name, int(b.ip[i]), int(b.depth[i]))
+        for b in profile.batches()
+        for i in range(len(b))
+    ]
+
+
+@pytest.mark.parametrize("size", [1024, 4096])
+@pytest.mark.parametrize("hook", [0x1820, 0x1825, 0x0F43])
+def test_events_with_other_times_between_trigger_and_record(hook: int, size: int) -> None:
+    """A stack's own time is that of its writing; an interrupt can come while the record is made."""
+    between = eb.perfinfo(hook, 203, struct.pack("<QIIQ", 200, 42, 420, 5))
+    events = [*WORLD, (1, pmc(200, 0x11, 420, 6)), (1, between), (1, lbr(200, 42, 420, 0, PAIR * 15))]
+    trace = eb.Trace(size=size)  # in the smaller buffers, that of the record is another one
+    for cpu, event in events:
+        trace.add(cpu, event)
+    data = bytes(trace)
+    assert flow(read_etl(BytesSource(data))) == [(200, "BranchInstructions", 0x11, 30)]
+    assert "lbr without trigger" not in {f.name for f in check_log(TraceLog(BytesSource(data)))}
+    rows = rows_by_window(data, size)
+    assert [(row[4], len(row[5][0])) for row in rows] == [("BranchInstructions", 30)]  # type: ignore[index]
+
+
+def test_the_newest_of_several_triggers_with_one_time() -> None:
+    events = [(1, sample(200, 0x11, 420)), (1, pmc(200, 0x22, 420, 6)), (1, stack_event(200, 420, [1]))]
+    found = flow(profile_of([*WORLD, *events, (1, lbr(200, 42, 420, 0, PAIR))]))
+    assert found == [(200, "Timer", 0x11, 0), (200, "BranchInstructions", 0x22, 2)]
+
+
+def test_triggers_in_a_circular_log_that_wrapped() -> None:
+    head = eb.Trace(size=1024, header={"mode": 2}).header_buffer()
+    newer = eb.buffer([lbr(200, 42, 420, 0, PAIR), sample(300, 2, 420)], size=1024, sequence=3, cpu=1)
+    older = eb.buffer([sample(150, 1, 420), pmc(200, 0x11, 420, 6)], size=1024, sequence=2, cpu=1)
+    source = BytesSource(head + newer + older)
+    assert sorted(row[:1] + row[3:] for row in flow(read_etl(source))) == [(150, 0), (200, 2), (300, 0)]
+    assert "lbr without trigger" not in {f.name for f in check_log(TraceLog(source))}
+
+
+def test_events_that_are_too_short_are_counted_and_not_read() -> None:
+    short = [(1, eb.perfinfo(LBR, 210, b"")), (1, eb.perfinfo(PMC, 211, b"abc")), (1, eb.perfinfo(SAMPLE, 212, b""))]
+    made = [*WORLD, (1, pmc(200, 0x11, 420, 6)), (1, lbr(200, 42, 420, 1, PAIR)), *short, (1, sample(220, 1 << 60, 0))]
+    profile = profile_of(made)
+    assert flow(profile) == [(200, "BranchInstructions", 0x11, 2), (220, "Timer", 1 << 60, 0)]
+    assert {event.branch_select for event in profile.events} == {1}
+    kinds = ("LastBranchRecording/Sample", "PerfInfo/Sample", "PerfInfo/PMCSample")
+    assert profile.lost == {f"Windows Kernel/{kind} events too short": 1 for kind in kinds}
+    narrow = [(1, eb.perfinfo(PMC, 210, bytes(size), bits=32)) for size in (11, 12)]
+    assert [row[0] for row in flow(profile_of([*WORLD, *narrow]))] == [210]
+
+
 def test_a_trigger_at_the_end_of_a_buffer() -> None:
     trace = eb.Trace()
     for cpu, event in [*WORLD, (1, pmc(200, 0x140001020, 420, 6))]:
@@ -158,6 +212,9 @@ def test_both_32_bit_forms(unused: bool) -> None:
     (batch,) = profile_of([*WORLD, (1, event)]).batches()
     assert batch.stack(0)[0].tolist() == [0x401010, 0x401050]
     assert batch.stack(0)[1].tolist() == [0x401100, 0x401000]
+    # "Mispredicted" is bit 63 of Information: 32 bits cannot hold it, and so cannot deny it.
+    assert [flags & 3 for flags in batch["branch_flags"].tolist()] == [0, 0]
+    assert [flags >> 4 for flags in batch["branch_flags"].tolist()] == [0, 5]  # cycles
 
 
 def test_images_that_load_and_unload_are_bound_at_their_time() -> None:
@@ -179,6 +236,72 @@ def test_images_that_load_and_unload_are_bound_at_their_time() -> None:
     assert names == ["plug.dll", None, "ntoskrnl.exe"]
     assert address.tolist() == [0x10, 0x180000010, 0x20]
     assert [binder.processes[p].name for p in binder.process_of(binder.scopes(batch))] == ["app.exe"] * 3
+
+
+IMAGE_ID = UUID("b3e675d7-2554-4f18-830b-2762732560de").bytes_le
+SYS_CONFIG_EX = UUID("9b79ee91-b5fd-41c0-a243-4248e266e9d0").bytes_le
+
+
+def pdb(time: int, pid: int, base: int, number: int, name: str) -> bytes:
+    payload = struct.pack("<QI16sI", base, pid, bytes([number]) * 16, number) + name.encode() + b"\0"
+    return eb.full(IMAGE_ID, 36, time, payload)
+
+
+def test_images_at_one_base_one_after_the_other_have_their_own_pdb() -> None:
+    base, size = 0x180000000, 0x1000
+    profile = profile_of(
+        [
+            *WORLD,
+            (0, pdb(200, 42, base, 1, "one.pdb")), (0, image(0x030A, 200, 42, base, size, "\\one.dll")),
+            (0, image(0x1402, 300, 42, base, size, "\\one.dll")),
+            (0, pdb(400, 42, base, 2, "two.pdb")), (0, image(0x030A, 400, 42, base, size, "\\two.dll")),
+            (0, image(0x1402, 500, 42, base, size, "\\two.dll")),
+            (0, image(0x030A, 600, 42, base, size, "\\none.dll")),
+        ]
+    )  # fmt: skip
+    pdbs = {m.short: (m.pdb_name, m.pdb_age) for m in profile.modules}
+    assert [pdbs[name] for name in ("one.dll", "two.dll", "none.dll")] == [("one.pdb", 1), ("two.pdb", 2), ("", 0)]
+
+
+@pytest.mark.parametrize("end", ["", "\\"])
+def test_volume_1_is_not_volume_10(end: str) -> None:
+    volumes = [
+        (0, eb.full(SYS_CONFIG_EX, 35, 100, wide(f"\\Device\\HarddiskVolume{n}{end}") + wide(dos + end), version=0))
+        for n, dos in ((1, "C:"), (10, "D:"))
+    ]
+    other = image(0x030A, 200, 42, 0x180000000, 0x1000, "\\Device\\HarddiskVolume10\\x.dll")
+    profile = profile_of([*volumes, *WORLD, (0, other)])
+    assert [m.name for m in profile.modules] == ["C:\\app.exe", "\\SystemRoot\\ntoskrnl.exe", "D:\\x.dll"]
+
+
+def set_interval(time: int, source: int, new: int, old: int) -> bytes:
+    return eb.system(0x0F48, time, struct.pack("<III", source, new, old), version=2)
+
+
+def test_an_interval_holds_from_its_event_on() -> None:
+    samples = [(1, pmc(time, 0x11, 420, source)) for time in (200, 299, 300, 400) for source in (6, 10, 19, 25)]
+    changes = [(0, set_interval(150, 10, 4000, 9)), (0, set_interval(300, 6, 1000, 65536))]
+    early = [(0, set_interval(350, 19, 500, 700))]
+    profile = profile_of([*WORLD, *changes, *samples, *early])
+    (batch,) = profile.batches()
+    periods = {
+        profile.events[event].name: (
+            profile.events[event].period, profile.events[event].has_period, batch.period[batch.event == event].tolist(),
+        )
+        for event in np.unique(batch.event).tolist()
+    }  # fmt: skip
+    assert periods == {
+        "BranchInstructions": (65536, True, [65536, 65536, 1000, 1000]),
+        "CacheMisses": (4000, False, [0, 0, 0, 0]),  # by number: the log does not name it
+        "TotalCycles": (700, True, [700, 700, 700, 500]),  # until the first change, what that says was before
+        "profile source 25": (0, False, [0, 0, 0, 0]),  # another one on each machine
+    }
+    weights = lastbranch.weights(profile, "process")
+    by_event = dict(zip(weights.event.tolist(), weights.period.tolist(), strict=True))
+    names = [profile.events[event].name for event in by_event]
+    assert dict(zip(names, by_event.values(), strict=True)) == {
+        "BranchInstructions": 133072, "CacheMisses": 16000, "TotalCycles": 2600, "profile source 25": 0,
+    }  # fmt: skip
 
 
 def test_a_thread_id_that_is_used_again() -> None:
@@ -220,6 +343,26 @@ def test_stacks_are_joined_by_time_and_thread_kernel_part_first() -> None:
     assert chains == [[KERNEL, 0x11, 0x12], [0x20, 0x21], []]
 
 
+@pytest.mark.parametrize("bits", [64, 32])
+def test_the_kernel_part_is_first_whichever_is_written_first(bits: int) -> None:
+    word, kernel = ("Q", KERNEL) if bits == 64 else ("I", 0x80000000)
+
+    def stack(time: int, *frames: int) -> bytes:
+        return eb.system(0x1820, time, struct.pack(f"<QII{len(frames)}{word}", 200, 42, 420, *frames), bits=bits)
+
+    user = key_event(0x1826, 200, 421, 7)
+    profile = profile_of(
+        [
+            *WORLD,
+            (0, sample(200, 1, 420)), (0, stack(260, 0x11, 0x12)), (0, sample(200, 2, 421)), (0, user),
+            (1, stack(250, kernel + 1, kernel)), (1, stack_event(200, 421, [KERNEL])),
+            (1, definition(0x1824, 900, 7, [0x21])), (2, stack(255)),
+        ]
+    )  # fmt: skip
+    chains = {int(b.ip[i]): b.chain(i).tolist() for b in profile.batches() for i in range(len(b))}
+    assert chains == {1: [kernel + 1, kernel, 0x11, 0x12], 2: [KERNEL, 0x21]}
+
+
 def test_a_key_that_is_used_again_after_its_eviction() -> None:
     profile = profile_of(
         [
@@ -242,10 +385,9 @@ def test_search_of_pairs() -> None:
     rng = np.random.default_rng(5)
     pairs = sorted(zip(rng.integers(0, 5, 40).tolist(), rng.integers(0, 9, 40).tolist(), strict=True))
     wanted = [(a, b) for a in range(6) for b in range(10)]
-    found = _search_pairs(
-        *(np.array(c) for c in zip(*pairs, strict=True)), *(np.array(c) for c in zip(*wanted, strict=True))
-    )
-    assert found.tolist() == [sum(p < w for p in pairs) for w in wanted]
+    both = *(np.array(c) for c in zip(*pairs, strict=True)), *(np.array(c) for c in zip(*wanted, strict=True))
+    assert insertion_points(*both).tolist() == [sum(p < w for p in pairs) for w in wanted]
+    assert insertion_points(*both, right=True).tolist() == [sum(p <= w for p in pairs) for w in wanted]
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +462,8 @@ def test_rows_do_not_depend_on_where_windows_end(seed: int) -> None:
         trigger = rng.choice((pmc(now, i, 420, 6), sample(now, i, 420), None, eb.system(CSWITCH, now, bytes(24))))
         if trigger is not None:
             trace.add(cpu, trigger)
+            for _ in range(rng.choice((0, 0, 1, 3))):
+                trace.add(cpu, eb.perfinfo(rng.choice((0x1820, 0x0F43)), now + 10_000, bytes(24)))
         for _ in range(rng.choice((0, 1, 1, 2))):
             entries = [(i, rng.randrange(1 << 30), 1) for _ in range(rng.randrange(1, 30))]
             trace.add(cpu, lbr(now, 42, 420, 0, entries))

@@ -294,6 +294,18 @@ def test_declared_sizes():
     assert (packed(LOGFILE_HEADER, 4).size, packed(LOGFILE_HEADER, 8).size) == (0x110, 0x118)
 
 
+def test_the_example_of_the_reference_reads_pointers_that_headers_state_wrongly(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "etl.md").read_text()
+    name = "process_data_64_v3.etl"
+    (tmp_path / name).write_bytes(real(f"syzygy.{name}"))
+    monkeypatch.chdir(tmp_path)
+    code = page.partition("```python\n")[2].partition("```")[0]
+    exec(code, {})
+    assert capsys.readouterr().out.count("'ImageFileName': 'notepad.exe'") == 2
+    exec(code.replace(", pointer_size=8", ""), {})
+    assert "notepad.exe'" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "change", [{"version": (5, 1, 1, 0)}, {"build": 2600}, {"version": (5, 0, 0, 0), "build": 2195}]
 )
@@ -358,12 +370,15 @@ def test_a_circular_file_after_its_wrap():
     assert cpu0 == sorted(cpu0)
 
 
-def test_a_preallocated_file():
-    trace = some_trace()
-    log = log_of(bytes(trace) + bytes(4096 * 5 + 100))
+@pytest.mark.parametrize("mode", [0x21, 0x2])
+@pytest.mark.parametrize("tail", [0, 1, 71, 100, 4095])
+def test_room_that_was_never_written_to(mode, tail):
+    trace = some_trace(header={"mode": mode})
+    log = log_of(bytes(trace) + bytes(4096 * 5 + tail))
     assert len(times(log)) == 301
-    assert log.damage == [] or log.damage[0].reason == "file ends inside a buffer header"
-    assert log.unwritten >= 5
+    assert (log.damage, log.skipped, log.unwritten) == ([], 0, 5 + bool(tail))
+    log = log_of(bytes(trace) + bytes(some_trace(header={"mode": mode})) + bytes(4096 * 5))
+    assert (len(times(log)), log.damage, log.unwritten) == (602, [], 5)
 
 
 def test_a_file_that_was_appended_to():
@@ -478,6 +493,130 @@ def test_a_damaged_buffer_is_skipped_and_named(change, field):
     assert log.skipped == 1
     assert sorted(times(log, ordered=True)) == sorted(got)
     assert len(log.damage) == 1
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2, 0x21])
+@pytest.mark.parametrize("zeroed", [(1024,), (2048,), (2048, 3072), (1024, 4096)])
+@pytest.mark.parametrize("window", [1024, 2048, 1 << 20])
+def test_zeros_before_a_later_buffer_are_damage(mode, zeroed, window):
+    def change(data):
+        for at in zeroed:
+            data[at : at + 1024] = bytes(1024)
+
+    log, got, buffers = damaged(change, header={"mode": mode})
+    assert got == [t for at, part in buffers.items() if at not in zeroed for t in part]
+    log._reader._window = window
+    assert times(log) == got
+    runs = [(2048, 2048)] if zeroed == (2048, 3072) else [(at, 1024) for at in zeroed]
+    assert [(d.offset, d.field, d.value, d.lost) for d in log.damage] == [(at, "BufferSize", 0, n) for at, n in runs]
+    assert (log.skipped, log.unwritten) == (len(zeroed), 0)
+    assert sorted(times(log, ordered=True)) == sorted(got)
+    assert len(log.damage) == len(runs)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_zeros_at_the_end_of_a_file_that_reserves_no_room_are_damage(mode):
+    trace = bytes(some_trace(header={"mode": mode}))
+    log = log_of(trace + bytes(4096 * 5 + 100))
+    assert len(times(log)) == 301
+    assert [(d.offset, d.reason, d.lost) for d in log.damage] == [
+        (len(trace), "zeros where a buffer should be", 4096 * 5 + 100)
+    ]
+    assert (log.skipped, log.unwritten) == (6, 0)
+
+
+def test_a_zeroed_buffer_of_a_real_file():
+    data = bytearray(real("ShutdownPerfDiagLogger.etl"))
+    expected = [row[5] for row in slow(bytes(data)) if row[0] != 3 << 16]
+    data[3 << 16 : 4 << 16] = bytes(1 << 16)
+    log = log_of(data)
+    index = [at for _, rows in log._reader.index() for at in rows.offset.tolist()]  # headers only
+    assert 3 << 16 not in index
+    assert [(d.offset, d.lost) for d in log.damage] == [(3 << 16, 1 << 16)]
+    assert times(log) == expected
+    assert len(expected) == 17_078 - 401
+    assert log.skipped == 1
+
+
+WRONG = [0, 3, 4096, 2048, 512, 1 << 20, 1 << 31]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_header_buffer_of_a_wrong_size_costs_nothing(wrong, zeroed):
+    """Nor when the buffer behind it, which tells what is right, is damaged, too."""
+
+    def change(data):
+        struct.pack_into("<I", data, 0, wrong)
+        if zeroed:
+            data[1024:2048] = bytes(1024)
+
+    log, got, buffers = damaged(change)
+    assert got == [t for at, part in buffers.items() if not (zeroed and at == 1024) for t in part]
+    found = [(d.offset, d.field, d.value) for d in log.damage]
+    assert found == [(0, "BufferSize", wrong)] + [(1024, "BufferSize", 0)] * zeroed
+    assert log.skipped == zeroed
+    assert log.header.stride == 1024
+    assert sorted(times(log, ordered=True)) == sorted(got)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_size_in_the_log_file_header_costs_nothing(wrong):
+    log, got, buffers = damaged(put("<I", 72 + 0x20, wrong))
+    assert got == [t for part in buffers.values() for t in part]
+    assert [(d.offset, d.field, d.value) for d in log.damage] == [(72 + 0x20, "BufferSize", wrong)]
+    assert (log.skipped, log.header.stride) == (0, 1024)
+
+
+@pytest.mark.parametrize("at", [0, 72 + 0x20])
+def test_a_wrong_size_where_only_the_header_buffer_is_left(at):
+    data = bytearray(bytes(build.Trace(size=1024)))
+    struct.pack_into("<I", data, at, 4096)
+    log = log_of(data)
+    assert times(log) == [1_000_000]
+    assert [(d.offset, d.value) for d in log.damage] == [(at, 4096)]
+
+
+def test_a_wrong_size_in_the_second_header_buffer():
+    first, second = some_trace(30, size=1024), some_trace(30, size=1024, begin=2_000_000)
+    data = bytearray(bytes(first) + bytes(second))
+    expected = [row[5] for row in slow(bytes(data))]
+    struct.pack_into("<I", data, len(bytes(first)), 4096)
+    log = log_of(data)
+    assert times(log) == expected
+    assert [(d.offset, d.field, d.value) for d in log.damage] == [(len(bytes(first)), "BufferSize", 4096)]
+
+
+@pytest.mark.parametrize("wrong", [4096, 1 << 20])
+def test_a_wrong_size_in_the_header_buffer_of_a_real_file(wrong):
+    data = bytearray(real("ShutdownPerfDiagLogger.etl"))
+    expected = [row[5] for row in slow(bytes(data))]
+    struct.pack_into("<I", data, 0, wrong)
+    log = log_of(data)
+    assert times(log) == expected
+    assert [(d.offset, d.value, d.lost) for d in log.damage] == [(0, wrong, 0)]
+
+
+@pytest.mark.parametrize("wrong", [0, 3, 700, 2049, 4096, 6000, 1 << 20, 1 << 31])
+def test_a_wrong_size_in_the_header_buffer_of_a_compressed_file(wrong):
+    """Only what fills the header buffer up may be taken for a gap."""
+    data = bytearray(bytes(some_trace(400, 2, compress=compress)))
+    expected = [row[5] for row in slow(bytes(data))]
+    struct.pack_into("<I", data, 0, wrong)
+    log = log_of(data)
+    assert times(log) == expected
+    gap = [(700, None, 2048 - 700)] if wrong == 700 else [(0, wrong, 0)]
+    assert [(d.offset, d.value if d.offset == 0 else None, d.lost) for d in log.damage] == gap
+    assert sorted(times(log, ordered=True)) == sorted(expected)
+
+
+def test_a_damaged_buffer_behind_the_header_buffer_of_a_compressed_file():
+    data = bytearray(bytes(some_trace(400, 2, compress=compress)))
+    rows = slow(bytes(data))
+    data[2048 : 2048 + 72] = b"\xff" * 72
+    log = log_of(data)
+    assert times(log) == [row[5] for row in rows if row[0] != 2048]
+    assert [d.offset for d in log.damage] == [2048]
 
 
 def test_two_damaged_buffers_and_lost_bytes():

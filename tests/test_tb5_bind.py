@@ -27,9 +27,14 @@ SAMPLE = np.dtype([("pc", STRUCTS["TBRW_SampleRecordPC"].dtype), ("tsc", "<u8")]
 
 
 def write(
-    path: Path, modules: list[dict[str, int]], samples: list[dict[str, int]], tasks: list[tuple[int, int]] = ()
-) -> None:  # type: ignore[assignment]
-    """A file as a TBRW user makes it: 40-byte records, modules, no processes unless ``tasks`` (pid, when)."""
+    path: Path,
+    modules: list[dict[str, int]],
+    samples: list[dict[str, int]],
+    tasks: list[tuple[int, int]] = (),  # type: ignore[assignment]
+    threads: list[tuple[int, int]] | None = None,
+) -> None:
+    """A file as a TBRW user makes it: 40-byte records, modules, no processes unless ``tasks`` (pid, when) or
+    ``threads`` (pid, tid)."""
     with Tb5Writer.create(path) as writer:
         rows = np.zeros(len(modules), MODULE)
         for row, m in zip(rows, modules, strict=True):
@@ -37,11 +42,13 @@ def write(
                 row[name] = value
             row["module_name"] = writer.string(f"m{m['module_load_address']:x}")
         writer.put(Table(Scope.GLOBAL, 0, 3), rows)
-        if tasks:
+        if tasks or threads is not None:
             pids = np.zeros(len(tasks), STRUCTS["TBRW_PID"].dtype)
-            pids["pid_id"], pids["pid_event_when"] = zip(*tasks, strict=True)
+            pids["pid_id"], pids["pid_event_when"] = np.array(tasks, np.uint64).reshape(-1, 2).T
             writer.put(Table(Scope.GLOBAL, 0, 2), pids)
-            writer.put(Table(Scope.GLOBAL, 0, 2, 1), np.zeros(0, STRUCTS["TBRW_TID"].dtype))
+            tids = np.zeros(len(threads or ()), STRUCTS["TBRW_TID"].dtype)
+            tids["tid_associated_pid"], tids["tid_id"] = np.array(threads or (), np.uint32).reshape(-1, 2).T
+            writer.put(Table(Scope.GLOBAL, 0, 2, 1), tids)
         entries = np.zeros(2, STRUCTS["TBRW_SAMPREC_DESC_ENTRY"].dtype)
         entries["desc_offset"], entries["desc_data_size"], entries["desc_type"] = (0, 32), (32, 8), (1, 7)
         writer.put(Table(Scope.STREAM, 0, 1), entries)
@@ -56,23 +63,49 @@ def write(
         writer.put(Table(Scope.STREAM, 0, 2), records)
 
 
+def everybodys(m: dict[str, int]) -> bool:
+    flags, pid = m["module_flags"], m["module_associated_pid"]
+    return bool(flags & ModuleFlag.GLOBAL_LOAD) or pid == 0 or m["module_load_address"] >= KERNEL
+
+
+def is_notice(m: dict[str, int]) -> bool:
+    return bool(m["module_flags"] & ModuleFlag.UNLOADED) and not m["module_flags"] & ModuleFlag.LOADED
+
+
+def owner(m: dict[str, int]) -> int | None:
+    return None if everybodys(m) else m["module_associated_pid"]
+
+
+def life(modules: list[dict[str, int]], row: int) -> tuple[int, int]:
+    """From when to when a record's module was there: notices of unloading behind it may end it early."""
+    m = modules[row]
+    timed = m["module_flags"] & ModuleFlag.TSC_USED
+    since, until = (m["module_event_when"], m["module_unload_tsc"]) if timed else (0, NEVER)
+    for number, other in enumerate(modules):
+        if not is_notice(other) or not other["module_flags"] & ModuleFlag.TSC_USED:
+            continue
+        same = owner(other) == owner(m) and other["module_load_address"] == m["module_load_address"]
+        if same and (since, row) < (other["module_event_when"], number):
+            until = min(until, other["module_event_when"])
+    return since, until
+
+
 def truth(modules: list[dict[str, int]], s: dict[str, int]) -> int:
     """The row of the module by the guide's words; own modules before everybody's, the newest load first."""
     best: tuple[int, int, int] | None = None
     for row, m in enumerate(modules):
-        start, everybodys = m["module_load_address"], m["module_flags"] & ModuleFlag.GLOBAL_LOAD
-        if not everybodys and m["module_associated_pid"] != s["pid"]:
+        if is_notice(m) or (not everybodys(m) and m["module_associated_pid"] != s["pid"]):
             continue
+        start = m["module_load_address"]
         if not start <= s["ip"] < min(start + m["module_length"], NEVER):
             continue
-        if not m["module_event_when"] <= s["time"] or not (
-            m["module_unload_tsc"] == NEVER or s["time"] < m["module_unload_tsc"]
-        ):
+        since, until = life(modules, row)
+        if not since <= s["time"] or not (until == NEVER or s["time"] < until):
             continue
         selector, mode = m["module_code_selector"], m["module_segment_type_word"]
         if (selector and s["cs"] and selector != s["cs"]) or (mode and s["mode"] and mode != s["mode"]):
             continue
-        rank = (0 if everybodys else 1, m["module_event_when"], row)
+        rank = (0 if everybodys(m) else 1, since, row)
         best = rank if best is None or rank > best else best
     return NEVER if best is None else best[2]
 
@@ -82,7 +115,12 @@ _MODULES = st.lists(
     st.fixed_dictionaries(
         {
             "module_associated_pid": st.sampled_from([0, 7, 8, 5_000_000]),
-            "module_flags": st.sampled_from([0, 0, int(ModuleFlag.IS_EXE), int(ModuleFlag.GLOBAL_LOAD)]),
+            "module_flags": st.builds(
+                lambda kind, notice, timed: int(kind | notice | timed),
+                st.sampled_from([0, 0, ModuleFlag.IS_EXE, ModuleFlag.GLOBAL_LOAD]),
+                st.sampled_from([0, ModuleFlag.LOADED, ModuleFlag.UNLOADED, ModuleFlag.LOADED | ModuleFlag.UNLOADED]),
+                st.sampled_from([0, *[ModuleFlag.TSC_USED] * 3]),
+            ),
             "module_event_when": st.integers(0, 12),
             "module_unload_tsc": st.integers(0, 12) | st.just(NEVER),
             "module_segment_type_word": st.sampled_from([0, 2, 3]),
@@ -113,7 +151,7 @@ def bound(file: TB5, kind: int) -> list[tuple[Any, ...]]:
 
 
 @given(_MODULES, _SAMPLES, st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_modules_are_those_of_the_guides_rule(
     tmp_path_factory: pytest.TempPathFactory, modules: list[dict[str, int]], samples: list[dict[str, int]], tidy: bool
 ) -> None:
@@ -125,7 +163,7 @@ def test_modules_are_those_of_the_guides_rule(
     file = TB5(path)
     assert [m for m, _, _ in bound(file, 4)] == [truth(modules, s) for s in samples]
     # Processes and threads are inferred: each id once, in the order of ids.
-    own = {m["module_associated_pid"] for m in modules if not m["module_flags"] & ModuleFlag.GLOBAL_LOAD}
+    own = {m["module_associated_pid"] for m in modules if not everybodys(m)}
     pids = sorted(own | {s["pid"] for s in samples})
     pairs = sorted({(s["pid"], s["tid"]) for s in samples})
     assert [r[1] for r in file.rows((2, 0, 6, 1), "<II")] == pids
@@ -133,16 +171,47 @@ def test_modules_are_those_of_the_guides_rule(
     assert [(p, t) for _, p, t in bound(file, 4)] == [
         (pids.index(s["pid"]), pairs.index((s["pid"], s["tid"]))) for s in samples
     ]
-    owners = [NEVER if m["module_flags"] & ModuleFlag.GLOBAL_LOAD else m["module_associated_pid"] for m in modules]
+    owners = [NEVER if everybodys(m) else m["module_associated_pid"] for m in modules]
     assert [p for (p,) in bound(file, 5)] == [NEVER if o == NEVER else pids.index(o) for o in owners]
     assert [p for (p,) in bound(file, 7)] == [pids.index(p) for p, _ in pairs]
     for (row,), pid in zip(bound(file, 6), pids, strict=True):
-        mine = [i for i, o in enumerate(owners) if o == pid]
+        mine = [i for i, o in enumerate(owners) if o == pid and not is_notice(modules[i])]
         exe = [i for i in mine if modules[i]["module_flags"] & ModuleFlag.IS_EXE]
         assert row == (exe or mine or [NEVER])[0]
     assert summary.processes_made
     assert summary.samples == len(samples)
     assert Tb5File(open_source(str(path))).verify() == []
+
+
+def module(when: int, flags: int, pid: int = 7, start: int = 0x1000, unload: int = NEVER) -> dict[str, int]:
+    names = ("module_event_when", "module_flags", "module_associated_pid", "module_load_address", "module_unload_tsc")
+    out = dict(zip(names, (when, flags | ModuleFlag.TSC_USED, pid, start, unload), strict=True))
+    return out | {"module_segment_type_word": 0, "module_code_selector": 0, "module_length": 0x800}
+
+
+def test_a_notice_of_unloading_ends_what_was_loaded_there(tmp_path: Path) -> None:
+    path, (loaded, gone) = tmp_path / "a.tb5", (int(ModuleFlag.LOADED), int(ModuleFlag.UNLOADED))
+    modules = [
+        module(0, loaded), module(6, gone), module(9, 0), module(3, loaded, pid=8), module(12, gone, start=0x1001),
+        module(0, loaded, pid=9, start=KERNEL), module(4, gone, start=KERNEL), module(5, loaded | gone, start=KERNEL),
+        module(8, gone, pid=8) | {"module_flags": gone},  # without a time
+        module(0, loaded, pid=8, start=0x5000),
+    ]  # fmt: skip
+    cases = [
+        (7, 0x1000, 5, 0), (7, 0x1000, 6, NEVER), (7, 0x1000, 9, 2), (7, 0x1000, 13, 2), (8, 0x1000, 9, 3),
+        (7, KERNEL, 3, 5), (9, KERNEL, 4, NEVER), (1, KERNEL, 13, 7), (8, 0x5000, 1, 9),
+    ]  # fmt: skip
+    samples = [{"ip": ip, "pid": pid, "tid": 1, "cs": 0, "mode": 0, "time": time} for pid, ip, time, _ in cases]
+    write(path, modules, samples)
+    assert [truth(modules, s) for s in samples] == [row for *_, row in cases]
+    bind_stream(path)
+    assert [m for m, _, _ in bound(TB5(path), 4)] == [row for *_, row in cases]
+    profile = open_profile(path)
+    (batch,) = profile.batches()
+    binder = binder_of(profile)
+    found, _ = binder.locate(binder.scopes(batch), batch.ip)
+    names = [profile.modules[m].name if m >= 0 else None for m in found.tolist()]
+    assert names == [None if row == NEVER else f"m{ip:x}" for _, ip, _, row in cases]
 
 
 def test_processes_of_the_file_are_used_by_their_time(tmp_path: Path) -> None:
@@ -159,9 +228,19 @@ def test_processes_of_the_file_are_used_by_their_time(tmp_path: Path) -> None:
     assert (2, 0, 6, 1) not in file.tables
 
 
-@pytest.mark.parametrize(
-    "name", ["demo_2proc", "skx_6154_32deep_pie", "snb_callchain_and_branch-3.4", "wsm_x5660_16deep"]
-)
+@pytest.mark.parametrize("threads", [[], [(5, 77)]])
+def test_a_section_without_processes_says_that_there_are_none(tmp_path: Path, threads: list[tuple[int, int]]) -> None:
+    path = tmp_path / "a.tb5"
+    samples = [{"ip": 1, "pid": 5, "tid": t, "cs": 0, "mode": 0, "time": 1} for t in (5, 77)]
+    write(path, [], samples, threads=threads)
+    assert not bind_stream(path).processes_made
+    file = TB5(path)
+    assert bound(file, 4) == [(NEVER,) * 3, (NEVER, NEVER, 0 if threads else NEVER)]
+    assert ((2, 0, 6, 1) in file.tables, (2, 0, 7, 1) in file.tables) == (False, False)
+    assert Tb5File(open_source(str(path))).verify() == []
+
+
+@pytest.mark.parametrize("name", ["demo_2proc", "skx_6154_32deep_pie", "snb_callchain_and_branch-3.4"])
 def test_binding_agrees_with_the_reports(data: Data, tmp_path: Path, name: str) -> None:
     profile, path = open_profile(data.path(name)), tmp_path / "a.tb5"
     write_profile(profile, path)
@@ -225,3 +304,67 @@ def test_a_damaged_stream_is_not_bound_and_the_file_stays(data: Data, tmp_path: 
 def test_summary_is_counts(tmp_path: Path) -> None:
     write(tmp_path / "a.tb5", [], [])
     assert dataclasses.astuple(bind_stream(tmp_path / "a.tb5")) == (0, 0, 0, 0, True)
+
+
+def rewritten(path: Path, out: Path, leave: set[Table]) -> None:
+    """The file without some tables."""
+    with Tb5File(open_source(str(path))) as file, Tb5Writer.create(out) as writer:
+        for key in sorted(set(file.tables) - leave):
+            writer.put(key, file.read(key))
+
+
+@pytest.mark.parametrize(("kind", "part"), [(4, 0), (5, 0), (6, 0), (7, 0), (6, 1), (7, 1)])
+def test_an_incomplete_binding_is_told_and_made_again(tmp_path: Path, kind: int, part: int) -> None:
+    whole, path = tmp_path / "a.tb5", tmp_path / "b.tb5"
+    write(whole, [], [{"ip": 1, "pid": 5, "tid": 6, "cs": 0, "mode": 0, "time": 1}])
+    bind_stream(whole)
+    assert Tb5File(open_source(str(whole))).verify() == []
+    rewritten(whole, path, {Table(Scope.BIND, 0, kind, part)})
+    assert any("is not complete: no bind of stream 0" in str(d) for d in Tb5File(open_source(str(path))).verify())
+    assert not is_bound(path)
+    bind_stream(path)
+    assert is_bound(path)
+    assert Tb5File(open_source(str(path))).verify() == []
+    assert TB5(path).tables == TB5(whole).tables
+    rewritten(whole, path, {Table(Scope.BIND, 0, kind, part)})
+    unbind_stream(path)
+    assert not any(key[0] == Scope.BIND for key in TB5(path).tables)
+
+
+def test_a_stream_without_data_is_whole(tmp_path: Path) -> None:
+    write(tmp_path / "a.tb5", [], [])
+    rewritten(tmp_path / "a.tb5", tmp_path / "b.tb5", {Table(Scope.STREAM, 0, 2)})
+    assert Tb5File(open_source(str(tmp_path / "b.tb5"))).verify() == []
+    rewritten(tmp_path / "a.tb5", tmp_path / "b.tb5", {Table(Scope.STREAM, 0, 4)})
+    (damage,) = Tb5File(open_source(str(tmp_path / "b.tb5"))).verify()
+    assert "no stream info" in str(damage)
+
+
+def test_compact_keeps_permissions_and_links(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.tb5", tmp_path / "link.tb5"
+    write(path, [], [])
+    path.chmod(0o600)
+    link.symlink_to("a.tb5")
+    bind_stream(link)
+    unbind_stream(link)
+    assert compact(link) > 0
+    assert (path.stat().st_mode & 0o777, link.is_symlink(), link.resolve()) == (0o600, True, path)
+    assert not is_bound(path)
+
+
+def test_a_tb5_file_is_converted_with_all_that_is_in_it(run: Callable[..., Ran], tmp_path: Path) -> None:
+    path, out = tmp_path / "a.tb5", tmp_path / "b.tb5"
+    write(path, [], [{"ip": 1, "pid": 5, "tid": 6, "cs": 0, "mode": 0, "time": 1}])
+    bind_stream(path)
+    with Tb5Writer.append(path) as writer:
+        writer.put(Table(Scope.GLOBAL, 0, 4), b"user's own")
+        writer.put(Table(Scope.STREAM, 1, 2), np.arange(9))
+        writer.string("more")
+    assert run("convert", path, out).code == 0
+    assert (TB5(out).tables, TB5(out).texts) == (TB5(path).tables, TB5(path).texts)
+    whole = bytearray(path.read_bytes())
+    whole[whole.index(b"user's own")] ^= 1
+    path.write_bytes(whole)
+    told = run("convert", "--force", path, out)
+    assert "not copied: damaged samples, user-defined data, custom streams, binding" in told.err
+    assert open_profile(out).samples == 1

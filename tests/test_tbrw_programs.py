@@ -6,11 +6,13 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from unittest import mock
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -140,6 +142,86 @@ def test_reader_does_not_write_over_its_own_output(full: Path, tmp_path: Path) -
     assert "give another" in ran.err
 
 
+def folder(path: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in path.iterdir() if p.is_file()}
+
+
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_input_is_not_written_over(full: Path, link: Callable[[Path, Path], None] | None) -> None:
+    assert run("tbrw_reader", full, full.with_name("x.dat")).code == 0
+    there = dict.fromkeys(["full.tb5", "x.dat", "full.tb5.dat"])
+    names = {name: full.with_name(name if link is None else f"link.{name}") for name in there}
+    if link is not None:
+        for name, path in names.items():
+            link(full.with_name(name), path)
+    before = folder(full.parent)
+    for args in (["tbrw_reader", full, names["full.tb5"]], ["tbrw_writer", full.with_name("x.dat"), names["x.dat"]],
+                 ["tbrw_writer", full.with_name("x.dat"), names["full.tb5.dat"]]):  # fmt: skip
+        ran = run(*args)
+        assert ran.code == 2
+        assert "give another" in ran.err
+        assert folder(full.parent) == before
+
+
+@pytest.mark.parametrize("change", ["missing", "half", "one less", "one more", "one changed", "cut", "text"])
+def test_writer_replaces_nothing_unless_all_of_the_input_is_there(full: Path, tmp_path: Path, change: str) -> None:
+    assert run("tbrw_reader", full, tmp_path / "x.dat").code == 0
+    (tmp_path / "good.tb5").write_bytes(full.read_bytes())
+    records = tmp_path / "full.tb5.1.dat"
+    data = records.read_bytes()
+    records.write_bytes({
+        "half": data[:-6], "one less": data[:-12], "one more": data + bytes(12), "one changed": bytes(12) + data[12:],
+    }.get(change, data))  # fmt: skip
+    if change == "missing":
+        records.unlink()
+    if change == "cut":
+        (tmp_path / "x.dat").write_bytes((tmp_path / "x.dat").read_bytes()[:-30])
+    if change == "text":
+        (tmp_path / "x.dat").write_bytes((tmp_path / "x.dat").read_bytes().replace(b"testhost", b"tEsthost"))
+    before = folder(tmp_path)
+    ran = run("tbrw_writer", tmp_path / "x.dat", tmp_path / "good.tb5")
+    assert ran.code == 3
+    assert str(tmp_path / "x.dat" if change in ("cut", "text") else records) in ran.err
+    assert ("was written with 1000 records of 12 bytes" in ran.err) == (change in ("half", "one less", "one more"))
+    assert folder(tmp_path) == before
+
+
+def test_writer_that_fails_late_replaces_nothing(full: Path, tmp_path: Path) -> None:
+    assert run("tbrw_reader", full, tmp_path / "x.dat").code == 0
+    before = folder(tmp_path)
+    with mock.patch("lastbranch.tbrw.transfer._carry", side_effect=OSError(28, "no space left")):
+        assert run("tbrw_writer", tmp_path / "x.dat", tmp_path / "x.tb5").code != 0
+    assert folder(tmp_path) == before
+
+
+def test_reader_of_a_damaged_file_replaces_nothing(full: Path, tmp_path: Path) -> None:
+    assert run("tbrw_reader", full, tmp_path / "x.dat").code == 0
+    data = bytearray(full.read_bytes())
+    data[data.index(recipe.sample(0x1000 * 50, 50))] ^= 1
+    full.write_bytes(data)
+    before = folder(tmp_path)
+    ran = run("tbrw_reader", full, tmp_path / "x.dat")
+    assert ran.code == 3
+    assert folder(tmp_path) == before
+
+
+def test_programs_tell_that_a_file_is_damaged(full: Path, tmp_path: Path) -> None:
+    full.write_bytes(full.read_bytes()[:-1])
+    for args in (["print_tb5", full], ["tbrw_reader", full, tmp_path / "x.dat"]):
+        ran = run(*args)
+        assert ran.code == 1
+        assert f"warning: {full}" in ran.err
+
+
+def test_records_have_no_file_elsewhere(full: Path, tmp_path: Path) -> None:
+    assert run("tbrw_reader", full, tmp_path / "x.dat").code == 0
+    data = (tmp_path / "x.dat").read_bytes()[:-4].replace(b"full.tb5.dat", b"../ll.tb5.da")
+    (tmp_path / "x.dat").write_bytes(data + crc32(data).to_bytes(4, "little"))
+    ran = run("tbrw_writer", tmp_path / "x.dat", tmp_path / "again.tb5")
+    assert ran.code == 3
+    assert "no name of a file" in ran.err
+
+
 def test_print_shows_every_section_and_its_values(full: Path) -> None:
     with tbrw.open_file(full, "a") as file:
         file.bind(0)
@@ -203,6 +285,8 @@ def test_damaged_transfer_files_end_in_a_message(transferred: Path, data: st.Dat
         broken[data.draw(st.integers(0, len(broken) - 1))] = data.draw(st.integers(0, 255))
     if data.draw(st.booleans()):
         broken = broken[: data.draw(st.integers(0, len(broken)))]
+    if data.draw(st.booleans()):  # what a checksum does not find
+        broken[-4:] = crc32(broken[:-4]).to_bytes(4, "little")
     (transferred / "broken.dat").write_bytes(broken)
     ran = run("tbrw_writer", transferred / "broken.dat", transferred / "b.tb5")
     assert ran.code in (0, 1, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import tbrw_model as guide
 import tbrw_recipe as recipe
 from lastbranch import tbrw
+from lastbranch.formats.tb5.durable import write_at as write
 
 SECTIONS = st.integers(-1, 6)
 STREAM_SECTIONS = st.integers(-1, 5)
@@ -24,7 +26,7 @@ SINGLE = {
     "system": guide.HARDWARE, "host": guide.SOFTWARE, "os": guide.SOFTWARE, "application": guide.SOFTWARE,
     "version_info": guide.VERSION,
 }  # fmt: skip
-PORTIONS = st.sampled_from([0, 8, 32, 40, 80, 100])
+PORTIONS = st.sampled_from([0, 2, 6, 8, 16, 20])
 
 
 class Calls(RuleBasedStateMachine):
@@ -61,7 +63,7 @@ class Calls(RuleBasedStateMachine):
 
     @rule(section=SECTIONS)
     def done_section(self, section: int) -> None:
-        assert tbrw.TBRW_done_section(self.ptr, section) == self.model.file.done(section)
+        assert tbrw.TBRW_done_section(self.ptr, section) == self.model.done_section(section)
 
     @rule(kind=st.sampled_from(sorted(SINGLE)))
     def set_single(self, kind: str) -> None:
@@ -87,7 +89,13 @@ class Calls(RuleBasedStateMachine):
         section = guide.MODULE if kind == "modules" else guide.PROCESS_THREAD
         singular = {"modules": "module", "processes": "process", "threads": "thread"}[kind]
         held = self.model.file.amount(section, singular)
-        expected = self.model.look(None, section) or (guide.INVALID_START if start > held else 0)
+        expected = self.model.look(None, section)
+        if section == guide.PROCESS_THREAD and self.model.generated and not expected:  # how many, binding decides
+            expected = self.model.bound_stream()
+            call = getattr(tbrw, f"TBRW_enumerate_{kind}")
+            assert call(self.ptr, lambda *_: 1, None, 0) == expected
+            return
+        expected = expected or (guide.INVALID_START if start > held else 0)
         seen = self._enumerated(getattr(tbrw, f"TBRW_enumerate_{kind}"), (), expected, start)
         assert seen == (0 if expected else held - start)
 
@@ -95,7 +103,13 @@ class Calls(RuleBasedStateMachine):
     def get_one(self, kind: str, index: int) -> None:
         section = guide.MODULE if kind == "module" else guide.PROCESS_THREAD
         held = self.model.file.amount(section, {"module": "module", "pid": "process", "tid": "thread"}[kind])
-        expected = self.model.look(None, section) or (guide.ENTRY_NOT_FOUND if index >= held else 0)
+        expected = self.model.look(None, section)
+        if section == guide.PROCESS_THREAD and self.model.generated and not expected:
+            expected = self.model.bound_stream()
+            found = getattr(tbrw, f"TBRW_get_one_{kind}")(self.ptr, index)[0]
+            assert found in ([expected] if expected else [guide.OK, guide.ENTRY_NOT_FOUND])
+            return
+        expected = expected or (guide.ENTRY_NOT_FOUND if index >= held else 0)
         status, record = getattr(tbrw, f"TBRW_get_one_{kind}")(self.ptr, index)
         assert status == expected
         assert (record is None) == bool(expected)
@@ -149,6 +163,27 @@ class Calls(RuleBasedStateMachine):
                 self.add_descriptor(stream)
             self.done_stream_section(stream, section)
 
+    @precondition(lambda self: self.model.mode & guide.WRITE)
+    @rule(bind=st.booleans())
+    def write_and_bind_a_stream(self, bind: bool) -> None:
+        """The same of what binding needs."""
+        self.begin_section(guide.MODULE, "write")
+        self.done_section(guide.MODULE)
+        stream = len(self.model.complete)
+        self.begin_stream(stream, "write")
+        for section in (guide.INFO, guide.DESCRIPTORS, guide.DATA):
+            self.begin_stream_section(stream, section, "write")
+            if section == guide.INFO:
+                self.set_stream_info(stream)
+            elif section == guide.DESCRIPTORS:
+                self.add_descriptor(stream)
+            else:
+                self.add_data(stream, 2 * guide.RECORD)
+            self.done_stream_section(stream, section)
+        self.done_stream(stream)
+        if bind:
+            self.dobind(stream)
+
     @rule(stream=STREAMS)
     def set_stream_info(self, stream: int) -> None:
         expected = self.model.give(stream, guide.INFO, "info")
@@ -168,11 +203,11 @@ class Calls(RuleBasedStateMachine):
 
     @rule(stream=STREAMS)
     def add_descriptor(self, stream: int) -> None:
-        """One entry of 40 bytes; more of them would lie behind it, so only the first is tried."""
+        """One entry, an address; more of them would lie behind it, so only the first is tried."""
         shelf = self.model.shelf(stream, "write")
         if not isinstance(shelf, int) and shelf.amount(guide.DESCRIPTORS, "descriptor"):
             return
-        entry = tbrw.TBRW_SAMPREC_DESC_ENTRY(desc_type=tbrw.ST_START_USER_DEFINED, desc_data_size=guide.RECORD)
+        entry = tbrw.TBRW_SAMPREC_DESC_ENTRY(desc_type=tbrw.ST_IP, desc_data_size=guide.RECORD)
         expected = self.model.give(stream, guide.DESCRIPTORS, "descriptor")
         assert tbrw.TBRW_add_data_descriptor_entry(self.ptr, stream, entry) == expected
 
@@ -180,6 +215,83 @@ class Calls(RuleBasedStateMachine):
     def add_data(self, stream: int, size: int) -> None:
         expected = self.model.add_data(stream, size)
         assert tbrw.TBRW_add_data(self.ptr, stream, size, bytes(size)) == expected
+
+    @rule(stream=STREAMS, size=PORTIONS)
+    def add_data_from_file(self, stream: int, size: int) -> None:
+        path = Path(self.folder.name) / "data"
+        path.write_bytes(bytes(size))
+        expected = self.model.add_data(stream, size)
+        if not size and expected == guide.BAD_SIZE:  # of an empty file nothing is added
+            expected = guide.OK
+        assert tbrw.TBRW_add_data_from_file(self.ptr, stream, path) == expected
+
+    @precondition(lambda self: self.model.mode & guide.WRITE)
+    @rule(stream=STREAMS, section=SECTIONS, writes=st.integers(0, 12), bind=st.booleans())
+    def write_to_a_full_disk(self, stream: int, section: int, writes: int, bind: bool) -> None:
+        """done_ and dobind succeed, are refused, or fail and change nothing."""
+        calls = [tbrw.TBRW_done_stream, self.model.done_stream, stream]
+        if bind:
+            calls = [tbrw.TBRW_dobind, self.model.dobind, stream]
+        elif section != -1:
+            calls = [tbrw.TBRW_done_section, self.model.done_section, section]
+        call, model, number = calls
+        left = [writes]
+
+        def write_at(*args: Any) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "no space left")
+            write(*args)
+
+        with mock.patch("lastbranch.formats.tb5.writing.write_at", write_at):
+            status = call(self.ptr, number)
+        if left[0] < 0:
+            assert status == guide.SAM_ERROR
+        else:
+            assert status == model(number)
+
+    # -- binding
+
+    @rule(stream=STREAMS)
+    def dobind(self, stream: int) -> None:
+        assert tbrw.TBRW_dobind(self.ptr, stream) == self.model.dobind(stream)
+
+    @rule(stream=STREAMS)
+    def unbind(self, stream: int) -> None:
+        assert tbrw.TBRW_unbind(self.ptr, stream) == self.model.unbind(stream)
+
+    @rule(stream=STREAMS)
+    def is_bound(self, stream: int) -> None:
+        expected = self.model.is_bound(stream), int(stream in self.model.bound)
+        assert tbrw.TBRW_is_bound(self.ptr, stream) == expected
+
+    @rule(stream=STREAMS)
+    def bind_enumerate_data(self, stream: int) -> None:
+        expected = self.model.bound_data(stream)
+        counts: list[int] = []
+
+        def callback(_data: Any, _size: int, count: int, bind: Any, _bind_size: int, _user: Any) -> int:
+            assert len(bind) == count
+            counts.append(count)
+            return 1
+
+        assert tbrw.TBRW_bind_enumerate_data(self.ptr, stream, callback, None, 0) == expected
+        if not expected:
+            assert sum(counts) == self.model.complete[stream].amount(guide.DATA, "data") // guide.RECORD
+
+    @rule()
+    def bind_enumerate_modules(self) -> None:
+        expected = self.model.look(None, guide.MODULE) or self.model.bound_stream()
+        assert tbrw.TBRW_bind_enumerate_modules(self.ptr, lambda *_: 1, None, 0) == expected
+
+    @rule()
+    def bind_enumerate_threads(self) -> None:
+        expected = self.model.look(None, guide.PROCESS_THREAD) or self.model.bound_stream()
+        assert tbrw.TBRW_bind_enumerate_threads(self.ptr, lambda *_: 1, None, 0) == expected
+
+    @rule()
+    def verify(self) -> None:
+        assert tbrw.TBRW_verify(self.ptr) == self.model.verify()
 
     @rule(stream=STREAMS, kind=st.sampled_from(["data", "events", "data_descriptor_entries"]))
     def enumerate_in_stream(self, stream: int, kind: str) -> None:
@@ -220,16 +332,19 @@ class Calls(RuleBasedStateMachine):
         if abort:
             assert tbrw.TBRW_abort_cleanup_and_close(self.ptr) == guide.OK
             self.model.give_up()
+            self.model.ended(abort=True)
         else:
             assert tbrw.TBRW_close(self.ptr) == expected
             if expected:
                 return
+            self.model.ended(abort=False)
         assert tbrw.TBRW_close(self.ptr) == guide.BAD_PARAMETER
         if not self.path.exists():  # aborted before anything was complete
             assert abort
             assert not self.model.complete
             assert not any(part.exists for part in self.model.file.parts.values())
             mode |= guide.CREATE | guide.WRITE
+            self.model.closed_well = True
         status, self.ptr = tbrw.TBRW_open(self.path, mode)
         assert status == guide.OK
         self.model.mode = mode

@@ -2,6 +2,7 @@
 
    LBR_TRACE_EVENT_DATA and ETW_LBR_ENTRY: documentation of TraceConfigureLastBranchRecord (evntrace.h).
    PERFINFO_PMC_SAMPLE_INFORMATION, PERFINFO_SAMPLED_PROFILE_INFORMATION: ntwmi.h of the phnt headers.
+   STACK_WALK_EVENT_DATA: documentation of the StackWalk_Event class.
    Compiled for 32 and 64 bits by the tests, which take the sections out of the object file; it is never run. */
 
 #include <stddef.h>
@@ -52,6 +53,13 @@ typedef struct PERFINFO_SAMPLED_PROFILE_INFORMATION {
     UCHAR Rank;
 } PERFINFO_SAMPLED_PROFILE_INFORMATION;
 
+typedef struct STACK_WALK_EVENT_DATA {
+    ULONGLONG TimeStamp;
+    ULONG ProcessId;
+    ULONG ThreadId;
+    PVOID Addresses[ENTRIES];
+} STACK_WALK_EVENT_DATA;
+
 _Static_assert(sizeof(ETW_LBR_ENTRY) == 3 * sizeof(PVOID), "entries are packed");
 _Static_assert(sizeof(PERFINFO_PMC_SAMPLE_INFORMATION) == sizeof(PVOID) + 8, "no padding");
 
@@ -75,4 +83,8 @@ IN(".pmc") const PERFINFO_PMC_SAMPLE_INFORMATION pmc = {(PVOID)0x401010, 4343, 6
 
 IN(".smp") const PERFINFO_SAMPLED_PROFILE_INFORMATION smp = {
     .InstructionPointer = (PVOID)0x401010, .ThreadId = 4343, .Count = 3, .ExecutingDpc = 1, .Priority = 9, .Rank = 5,
+};
+
+IN(".stk") const STACK_WALK_EVENT_DATA stk = {
+    0x0123456789ABCDEFULL, 4242, 4343, {(PVOID)0x401010, (PVOID)0x401FF0, (PVOID)0x402010},
 };

@@ -10,9 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..formats.etl import EventBlock, TraceLog
+from ..formats.etl.carry import Carry, newest_events
 from ..formats.etl.decode import Decoder
 from ..formats.etl.materialise import events_of
 from ..formats.etl.providers import kernel_names
+from ..formats.etl.records import Records, too_short
 from ..lbr import no_ranges_because
 from .findings import Finding, Severity, finding
 
@@ -22,7 +24,6 @@ EXTENSION, END_EXTENSION = 0x0005, 0x0020
 SAMPLE, PMC, PMC_CONFIG, LBR = 0x0F2E, 0x0F2F, 0x0F30, 0x0C20
 INTERVALS = (0x0F48, 0x0F49, 0x0F4A)
 STARTS, LISTS = {"process": 0x0301, "image": 0x030A}, {"process": (0x0303, 0x0304), "image": (0x1403, 0x1404)}
-_STACK_WALK = 0x18
 _TO_DECODE = (EXTENSION, END_EXTENSION, *INTERVALS)
 _BIND = 0x1 | 0x4  # Masks[0]: PROCESS, IMAGE_LOAD
 _PMC_PROFILE = 0x400  # Masks[1]
@@ -52,8 +53,7 @@ class _Facts:
     """LBR configuration of the records."""
     triggers: Counter[int] = field(default_factory=Counter)
     orphans: int = 0
-    newest: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """(time, hook) of the newest event of each processor that could be a trigger."""
+    carry: Carry = field(default_factory=Carry)
 
 
 def check_log(log: TraceLog) -> Iterator[Finding]:
@@ -78,30 +78,18 @@ def _count(block: EventBlock, facts: _Facts) -> None:
     facts.events += len(block)
     hooks = np.bincount(block.hook[block.is_kernel])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
-    is_lbr = block.hook == LBR
-    if is_lbr.any():
-        records = block.take(is_lbr)
-        whole = records.payload[records.payload_size >= 20]
-        options = block.raw[whole[:, None] + np.arange(16, 20)].view(np.uint32)
-        facts.options.update(options.ravel().tolist())
-    for cpu in np.unique(block.cpu).tolist():
-        _pair(cpu, block.take(block.cpu == cpu), facts)
-
-
-def _pair(cpu: int, block: EventBlock, facts: _Facts) -> None:
-    """Look for the trigger of each branch record among the events of its processor, which are in time order."""
-    hook, time = block.hook, block.time
-    can_be = (hook >= 0) & (hook != LBR) & (hook >> 8 != _STACK_WALK)
-    last = np.maximum.accumulate(np.where(can_be, np.arange(len(block)), -1))
-    records = np.flatnonzero(hook == LBR)
-    before = last[records]
-    known = np.maximum(before, 0)
-    old_time, old_hook = facts.newest.get(cpu, (-1, -1))
-    same = np.where(before < 0, old_time, time[known]) == time[records]
-    facts.triggers.update(np.where(before < 0, old_hook, hook[known])[same].tolist())
-    facts.orphans += int(np.count_nonzero(~same))
-    if last[-1] >= 0:
-        facts.newest[cpu] = int(time[last[-1]]), int(hook[last[-1]])
+    short = too_short(block)
+    if len(short):
+        block = block.take(np.delete(np.arange(len(block)), short))
+    records = Records.of(block)
+    if len(records):
+        part = block.take(records.row)
+        options = part.words.take((part.payload >> 3) + 2) & np.uint64(0xFFFFFFFF)
+        facts.options.update(options.tolist())
+    facts.carry.complete(block, records)
+    facts.carry.follow(block, newest_events(block), {})
+    facts.triggers.update(records.hook[records.hook >= 0].tolist())
+    facts.orphans += int(np.count_nonzero(records.hook < 0))
 
 
 # -- rules
@@ -116,13 +104,19 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
         hints += ["PMC counters are configured"] * bool(facts.hooks[PMC_CONFIG])
         hints += ["branch records without a trigger"] * bool(facts.orphans)
         yield finding("pmc off", "; ".join([str(states[-1]), *hints]), None if hints else Severity.INFO)
+    if states and not any(on) and sampled:
+        yield finding("pmc lost", f"{sampled} PMC interrupts; later {states[-1]}")
     if any(on) and not all(on[on.index(True) :]):
         yield finding("pmc lost", f"first {states[on.index(True)]}; later {states[_after(on)]}")
     bound = [m.words[0] & _BIND == _BIND for m in states]
     if any(bound) and not all(bound[bound.index(True) :]):
         yield finding("masks overwritten", f"first {states[bound.index(True)]}; later {states[_after(bound)]}")
-    elif states and any(on) and not any(bound) and not any(facts.hooks[h] for h in _life_hooks()):
-        yield finding("masks overwritten", f"{states[-1]}, and no image or process event")
+    elif any(on) and not any(bound):
+        if not any(facts.hooks[h] for h in _life_hooks()):
+            yield finding("masks overwritten", f"{states[-1]}, and no image or process event")
+        elif not any(m.words[0] & _BIND for m in states):
+            # The lists are written with the groups of EnableFlags on, so these were overwritten before the first state.
+            yield finding("masks overwritten", f"{states[-1]}, and lists of what was there before")
 
 
 def _after(flags: list[bool]) -> int:

@@ -80,11 +80,22 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
 
 
 def _write_tb5(path: str, output: str) -> int:
-    from ..model import visible
-    from ..store import write_profile
+    from ..errors import FormatError
+    from ..formats.tb5.magic import MAGIC, is_tb5
+    from ..model import read_at, visible
+    from ..opening import open_source
+    from ..store import copy, write_profile
     from .options import Capture
     from .progress import bar
 
+    if path != "-" and os.path.isfile(path) and is_tb5(read_at(open_source(path), 0, len(MAGIC))):
+        try:
+            click.echo(f"{copy(open_source(path), output)} tables copied to {visible(output)}", err=True)
+        except FormatError as error:
+            click.echo(f"warning: {visible(str(error))}", err=True)
+            click.echo("note: not copied: damaged samples, user-defined data, custom streams, binding", err=True)
+        else:
+            return 0
     capture = Capture(path, None, True)
     profile = capture.open()
     with bar("writing", True) as shown:

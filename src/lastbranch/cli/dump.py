@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import Capture
+from .output import key
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
 _WIDTHS = (14, 7, 7, 4, -40, 6)
 """Of the columns before the fields: rows are printed as they come. Negative ones are to the left."""
+_EVENT = COLUMNS.index("event")
+_FIRST = 10_000
+"""So many events are looked at for names that are like one that no event has."""
 _LINES = 1000
 """So many go out together."""
 
@@ -47,10 +51,11 @@ def command(
 ) -> int:  # fmt: skip
     """Every event of a capture in time order, with its fields by name.
 
-    time ms is milliseconds since the first event, with all the decimals that the clock has; an event that has no time
-    stamp has an empty cell. pid and tid are the process and thread that an event is about, -1 where nobody tells. size
-    is the bytes of the event's own data. fields are NAME=VALUE, one after the other, each cut off after 32,768 letters;
-    json has them whole, as an object, with addresses and other bit patterns as hexadecimal text.
+    time ms (time_ms in csv and json) is milliseconds since the first event, with all the decimals that the clock has;
+    an event that has no time stamp has an empty cell. pid and tid are the process and thread that an event is about, -1
+    where nobody tells. size is the bytes of the event's own data. fields are NAME=VALUE, one after the other, each cut
+    off after 32,768 letters; json has them whole, as an object, with addresses and other bit patterns as hexadecimal
+    text.
 
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
@@ -60,8 +65,37 @@ def command(
 
     dump = _open(path, _wanted(events, provider, pid, time), not no_progress)
     rows = dump.cells(JSON if form == "json" else TEXT)
-    _PRINT[form](islice(rows, limit or None))
+    if limit:
+        rows = islice(rows, limit)
+    first = next(rows, None)
+    _PRINT[form](rows if first is None else chain([first], rows))
+    if first is None:
+        _nothing(path, events)
     return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()))
+
+
+def _nothing(path: str, events: tuple[str, ...]) -> None:
+    """Say that no event was chosen, and which names of the first events are like those that were asked for."""
+    click.echo("note: no event is what was asked for", err=True)
+    if not events or path == "-":
+        return
+    from difflib import get_close_matches
+
+    from ..formats.rows import TEXT
+    from ..model import visible
+
+    asked = _wanted(events, None, (), None).events
+    seen = {cells[_EVENT] for cells in islice(_open(path, _wanted((), None, (), None), False).cells(TEXT), _FIRST)}
+    names = {name.lower(): name for full in seen for name in _names(full) if name}
+    like = {names[found]: None for name in sorted(asked) for found in get_close_matches(name, names)}
+    if like:
+        click.echo(f"hint: events here are called {', '.join(map(visible, like))}", err=True)
+
+
+def _names(full: str) -> tuple[str, str, str]:
+    """What ``--event`` knows an event by: its whole name, that without the provider, and its task."""
+    short = full.partition("/")[2]
+    return full, short, short.partition("/")[0]
 
 
 def _open(path: str, wanted: Wanted, progress: bool) -> Dump:
@@ -138,13 +172,13 @@ def _print_table(rows: Iterator[Cells]) -> None:
 def _print_csv(rows: Iterator[Cells]) -> None:
     import csv
 
-    csv.writer(sys.stdout, lineterminator="\n").writerows(chain([COLUMNS], rows))
+    csv.writer(sys.stdout, lineterminator="\n").writerows(chain([map(key, COLUMNS)], rows))
 
 
 def _print_json(rows: Iterator[Cells]) -> None:
     from json import dumps
 
-    shown = "{" + ", ".join(f"{dumps(name)}: %s" for name in COLUMNS) + "}"
+    shown = "{" + ", ".join(f"{dumps(key(name))}: %s" for name in COLUMNS) + "}"
     first = next(rows, None)
     if first is None:
         sys.stdout.write("[]\n")

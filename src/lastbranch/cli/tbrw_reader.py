@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from .options import Capture
+
 __all__ = ["command", "main"]
 
 
@@ -13,13 +15,19 @@ __all__ = ["command", "main"]
 def command(source: str, target: str) -> int:
     """Write what a TB5 file holds to OUTPUT_FILE_NAME, and its samples to UNBOUND_TB5_FILE.dat beside that.
 
-    tbrw_writer makes a TB5 file of the two again. What binding added is left out.
+    tbrw_writer makes a TB5 file of the two again. What binding added is left out. The files appear when they are
+    complete. Exit code 1 where the TB5 file is damaged.
     """
+    from ..model import Profile
     from ..tbrw.transfer import save
 
-    for name in save(source, target):
+    try:
+        names, damage = save(source, target)
+    except FileExistsError as error:
+        raise click.UsageError(f"{error.filename} {error.strerror}") from error
+    for name in names:
         click.echo(f"written: {name}", err=True)
-    return 0
+    return Capture(source, None, False).finish(Profile(source, "", damage=damage))
 
 
 def main() -> None:

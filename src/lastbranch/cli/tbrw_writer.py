@@ -11,10 +11,16 @@ __all__ = ["command", "main"]
 @click.argument("source", metavar="INPUT_DATA_FILE_NAME")
 @click.argument("target", metavar="TB5_FILE_NAME")
 def command(source: str, target: str) -> int:
-    """Write a TB5 file from what tbrw_reader wrote, with the calls of the TBRW API."""
+    """Write a TB5 file from what tbrw_reader wrote, with the calls of the TBRW API.
+
+    All input is checked first, and the TB5 file appears when it is complete.
+    """
     from ..tbrw.transfer import load
 
-    load(source, target)
+    try:
+        load(source, target)
+    except FileExistsError as error:
+        raise click.UsageError(f"{error.filename} {error.strerror}") from error
     click.echo(f"written: {target}", err=True)
     return 0
 

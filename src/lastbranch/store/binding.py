@@ -14,6 +14,7 @@ from ..errors import LastbranchError
 from ..formats.tb5.constants import NEVER, ModuleFlag, Section, StreamSection, StreamType, TaskFlag
 from ..formats.tb5.decoding import SampleReader
 from ..formats.tb5.layout import Scope, Table
+from ..formats.tb5.module_lives import ModuleLives, module_lives
 from ..formats.tb5.reading import Tb5File
 from ..formats.tb5.records import STRUCTS
 from ..formats.tb5.writing import Tb5Writer
@@ -44,7 +45,7 @@ class BindSummary:
 
 
 def is_bound(path: str | os.PathLike[str], stream: int = 0) -> bool:
-    """Whether the stream has bind information. Raises `FormatError` for another kind of file."""
+    """Whether the stream has all of its bind information. Raises `FormatError` for another kind of file."""
     with Tb5File(FileSource(os.fspath(path))) as file:
         return file.is_bound(stream)
 
@@ -78,7 +79,7 @@ def bind_stream(path: str | os.PathLike[str], stream: int = 0) -> BindSummary:
 def unbind_stream(path: str | os.PathLike[str], stream: int = 0) -> None:
     """Take the bind information of ``stream`` away. Raises `LastbranchError` where there is none."""
     with Tb5Writer.append(path) as writer:
-        if not writer.has(_bind(stream, StreamType.BIND_DATA_INFORMATION)):
+        if not any(writer.has(_bind(stream, kind, part)) for kind in StreamType for part in range(2)):
             raise LastbranchError(f"{os.fspath(path)}: stream {stream} is not bound")
         writer.unbind(stream)
 
@@ -105,13 +106,16 @@ class _Binding:
         self.reader = SampleReader(file, stream, {})
         self.modules = file.records(_MODULES)
         self.lookup = ModuleLookup(self.modules)
-        self.made = not (file.has(_PROCESSES) and file.count(_PROCESSES))
+        self.lives = module_lives(self.modules)
+        # A file that has the section at all, be it empty, says all that there is to say of processes and threads.
+        self.made = not (file.has(_PROCESSES) or file.has(_THREADS))
         self.processes, self.threads = (file.records(_PROCESSES), file.records(_THREADS))
         if self.made:
             self.processes, self.threads = self._infer()
         self.tasks = TaskLookup(self.processes, self.threads)
 
     def run(self) -> BindSummary:
+        self.writer.unbind(self.stream)  # an incomplete set, if any
         counts = np.zeros(4, np.int64)
         struct = STRUCTS["DATA_BIND_STRUCT"]
         out = self.writer.table(_bind(self.stream, StreamType.BIND_DATA_INFORMATION), struct.size)
@@ -163,7 +167,7 @@ class _Binding:
         if narrow.any():
             ip = np.where(narrow, ip & np.uint64(0xFFFFFFFF), ip)
         cooked = (flags & _RAW_ID) == 0  # an index into the process section instead of an id
-        if cooked.any() and not self.made:
+        if cooked.any() and not self.made and len(self.processes):
             row = np.minimum(pid, len(self.processes) - 1)
             pid = np.where(cooked, self.processes["pid_id"][row], pid)
         if self.lookup.by_kind:
@@ -181,14 +185,14 @@ class _Binding:
         for records in self.reader.raw_records():
             pid, tid = (_word(records, n, np.uint64) for n in ("pidRecIndex", "tid"))
             whole = np.union1d(whole, np.unique(pid << np.uint64(32) | tid))
-        own = self.modules[(self.modules["module_flags"] & ModuleFlag.GLOBAL_LOAD) == 0]
+        own = self.modules[~self.lives.everybodys]
         pid_of_thread = (whole >> np.uint64(32)).astype(np.uint32)
         pids = np.unique(np.concatenate([pid_of_thread, own["module_associated_pid"]]))
         processes = np.zeros(len(pids), STRUCTS["TBRW_PID"].dtype)
         threads = np.zeros(len(whole), STRUCTS["TBRW_TID"].dtype)
         processes["pid_size"], threads["tid_size"] = processes.itemsize, threads.itemsize
         processes["pid_id"], threads["tid_associated_pid"], threads["tid_id"] = pids, pid_of_thread, whole
-        programs = _programs(self.modules, pids)
+        programs = _programs(self.modules, self.lives, pids)
         named = programs >= 0
         for field, source in (("pid_path", "module_path"), ("pid_name", "module_name")):
             processes[field][named] = self.modules[source][programs[named]]
@@ -199,12 +203,11 @@ class _Binding:
     def _write_rest(self) -> None:
         """What belongs to modules, processes and threads; those that were inferred stand beside."""
         kinds, nobody = StreamType, np.uint64(NEVER)
-        own = (self.modules["module_flags"] & ModuleFlag.GLOBAL_LOAD) == 0
         rows = self.tasks.process(self.modules["module_associated_pid"], self.modules["module_event_when"])
         of_module = np.zeros(len(self.modules), STRUCTS["MODULE_BIND_STRUCT"].dtype)
-        of_module["pid_index"] = np.where(own, rows.view(np.uint64), nobody)
+        of_module["pid_index"] = np.where(self.lives.everybodys, nobody, rows.view(np.uint64))
         of_process = np.zeros(len(self.processes), STRUCTS["PID_BIND_STRUCT"].dtype)
-        of_process["module_index"] = _programs(self.modules, self.processes["pid_id"]).view(np.uint64)
+        of_process["module_index"] = _programs(self.modules, self.lives, self.processes["pid_id"]).view(np.uint64)
         of_thread = np.zeros(len(self.threads), STRUCTS["TID_BIND_STRUCT"].dtype)
         of_thread["pid_index"] = self.tasks.owner.view(np.uint64)
         put = self.writer.put
@@ -216,9 +219,9 @@ class _Binding:
             put(_bind(self.stream, kinds.BIND_TID_INFORMATION, 1), self.threads)
 
 
-def _programs(modules: Array, pids: Array) -> NDArray[np.int64]:
+def _programs(modules: Array, lives: ModuleLives, pids: Array) -> NDArray[np.int64]:
     """int64 row of the module that is the program of each process, -1 without: flagged as one, else its first."""
-    own = np.flatnonzero((modules["module_flags"] & ModuleFlag.GLOBAL_LOAD) == 0)
+    own = np.flatnonzero(lives.loads & ~lives.everybodys)
     is_exe = (modules["module_flags"][own] & ModuleFlag.IS_EXE) != 0
     owner = modules["module_associated_pid"][own]
     order = np.lexsort((own, ~is_exe, owner))

@@ -1,8 +1,9 @@
 """Which module record, process and thread a sample belongs to, by the rules of the TBRW guide (3.3, 6.1, 6.6).
 
 A module record owns addresses ``[load_address, load_address + length)`` of its process from module_event_when (0: since
-before the start) until module_unload_tsc (all ones: for good). Its code selector and segment type must be those of the
-sample, where both tell them. Records of the kernel and global ones belong to every process, behind its own.
+before the start) until module_unload_tsc (all ones: for good) or a notice of unloading (`module_lives`). Its code
+selector and segment type must be those of the sample, where both tell them. Records of the kernel, of process 0 and
+global ones belong to every process, behind its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..bind import KERNEL_HALF, SpaceIndex
-from ..formats.tb5.constants import NEVER, CpuMode, ModuleFlag
+from ..formats.tb5.constants import NEVER, CpuMode
+from ..formats.tb5.module_lives import module_lives
 from ..model import Array
 from .painting import paint
 
@@ -47,24 +49,23 @@ class ModuleLookup:
     """Finds module records. ``modules`` are TBRW_MODULE records."""
 
     def __init__(self, modules: Array) -> None:
-        self._modules = modules
-        load, unload = modules["module_event_when"], modules["module_unload_tsc"]
-        self._times = np.unique(np.concatenate([load[load != 0], unload[unload != _NEVER]]))
-        self._first = np.where(load == 0, 0, np.searchsorted(self._times, load, side="right")).astype(np.int64)
-        past = np.searchsorted(self._times, unload, side="right").astype(np.int64)
-        self._last = np.where(unload == _NEVER, _FOREVER, past)
+        self._modules, lives = modules, module_lives(modules)
+        self._loads = np.flatnonzero(lives.loads)
+        ends = lives.until[lives.until != _NEVER]
+        self._times = np.unique(np.concatenate([lives.since[lives.since != 0], ends]))
+        since = np.searchsorted(self._times, lives.since, side="right")
+        self._first = np.where(lives.since == 0, 0, since).astype(np.int64)
+        past = np.searchsorted(self._times, lives.until, side="right").astype(np.int64)
+        self._last = np.where(lives.until == _NEVER, _FOREVER, past)
         self._start = modules["module_load_address"]
         self._end = self._start + modules["module_length"]
         self._end = np.where(self._end < self._start, _NEVER, self._end)
-        flags, pid = modules["module_flags"], modules["module_associated_pid"]
-        everybodys = (flags & ModuleFlag.GLOBAL_LOAD) != 0
-        kernel = self._start >= np.uint64(KERNEL_HALF)
-        pids = np.unique(pid[~everybodys])
+        pid, kernel = modules["module_associated_pid"], self._start >= np.uint64(KERNEL_HALF)
+        pids = np.unique(pid[~lives.everybodys])
         self._space_of = _Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
-        own = self._space_of(pid)
-        self._space = np.where(everybodys, np.where(kernel, _KERNEL, _EVERYBODY), own)
-        self._own_kernel = bool((kernel & ~everybodys).any())
-        self._shared_user = bool((~kernel & everybodys).any())
+        shared = np.where(kernel, _KERNEL, _EVERYBODY)
+        self._space = np.where(lives.everybodys, shared, self._space_of(pid))
+        self._shared_user = bool((~kernel & lives.everybodys).any())
         self._indexes: dict[tuple[int, int], SpaceIndex] = {}
         self.by_kind = bool(modules["module_code_selector"].any() or (modules["module_segment_type_word"] & 3).any())
         """Whether any module tells its selector or mode: else those of samples do not matter."""
@@ -98,19 +99,17 @@ class ModuleLookup:
         if index is None:
             index = self._indexes[selector, mode] = self._build(selector, mode)
         kernel = ip >= np.uint64(KERNEL_HALF)
-        first = space if self._own_kernel else np.where(kernel, _KERNEL, space)
-        found = index.find(first, moment, ip)
-        if self._own_kernel or self._shared_user:
-            rest = np.flatnonzero(found < 0)
-            shared = np.where(kernel[rest], _KERNEL, _EVERYBODY)
-            found[rest] = index.find(shared, moment[rest], ip[rest])
+        found = index.find(np.where(kernel, _KERNEL, space), moment, ip)
+        if self._shared_user:
+            rest = np.flatnonzero((found < 0) & ~kernel)
+            found[rest] = index.find(np.full(len(rest), _EVERYBODY), moment[rest], ip[rest])
         return found
 
     def _build(self, selector: int, mode: int) -> SpaceIndex:
         theirs, kind = self._modules["module_code_selector"], self._modules["module_segment_type_word"] & 3
         fits = (theirs == selector) | (theirs == 0) | (selector == 0)
         fits &= (kind == mode) | (kind == CpuMode.V86) | (mode == CpuMode.V86)
-        rows = np.flatnonzero(fits)
+        rows = self._loads[fits[self._loads]]
         columns = (self._space, self._start, self._end, self._first, self._last)
         space, lo, hi, first, last, which = paint(*(c[rows] for c in columns))
         return SpaceIndex(space, lo, hi, first, last, rows[which])

@@ -5,6 +5,7 @@ What a function of a stream is given has the number of the stream before all els
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -119,10 +120,12 @@ def _call_back(callback: Body, calls: Iterable[tuple[Any, ...]]) -> int:
     """Call back until it returns 0 (no more) or, instead of 1 (go on), an error, which is the status then."""
     for arguments in calls:
         answer = callback(*arguments)
-        if not isinstance(answer, int):
-            raise TbrwError(Status.BAD_PARAMETER, f"the callback returned {answer!r}, not a number")
-        if answer != 1:
-            return int(answer)
+        try:
+            status = operator.index(answer)
+        except TypeError:
+            raise TbrwError(Status.BAD_PARAMETER, f"the callback returned {answer!r}, not a number") from None
+        if status != 1:
+            return status
     return Status.SUCCESS
 
 

@@ -46,7 +46,8 @@ def room(size: int, buffer: Any, needed: int) -> Any:
 
 def fill(size: int, buffer: Any, data: bytes) -> int:
     """Copy ``data`` into a caller's buffer; the bytes used."""
-    ctypes.memmove(room(size, buffer, len(data)), data, len(data))
+    if size or data:  # the size of nothing can be asked for as that of anything else
+        ctypes.memmove(room(size, buffer, len(data)), data, len(data))
     return len(data)
 
 

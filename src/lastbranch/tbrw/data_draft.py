@@ -2,50 +2,79 @@
 
 from __future__ import annotations
 
-from tempfile import SpooledTemporaryFile
+from collections.abc import Iterable, Iterator
+from tempfile import TemporaryFile
 from typing import IO
 
-from ..formats.tb5 import TableWriter
 from .status import Status, TbrwError
 
 __all__ = ["DataDraft"]
 
-_SPOOLED = 1 << 20
+_HELD = 1 << 20
 
 
 class DataDraft:
-    """Data of one stream. It goes to a temporary file until the table for it can be opened, then straight there."""
+    """Data of one stream, until the stream is done: in a temporary file in ``folder``, the end of it in memory.
 
-    def __init__(self, stream: int) -> None:
-        self.stream, self.size = stream, 0
-        self.table: TableWriter | None = None
-        self._spool: IO[bytes] = SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 (closed by attach or close)
+    Nothing of it is in the TB5 file before, so that a commit that fails takes nothing away from it.
+    """
 
-    def check_fits(self, size: int, record_size: int) -> None:
-        """``size`` more bytes are whole records, or do not straddle two. Raises `TbrwError` (UNSUPPORTED_DATA_SIZE).
+    def __init__(self, stream: int, folder: str) -> None:
+        self.stream, self.size, self._folder = stream, 0, folder
+        self._file: IO[bytes] | None = None
+        self._stored = 0
+        self._end = bytearray()
 
-        ``record_size`` is 0 as long as no descriptor says it: then anything but nothing fits.
+    def add(self, portions: Iterable[bytes], record_size: int) -> None:
+        """Append all portions, or nothing where an error comes out of them or of the disk.
+
+        Together they are whole records, or do not straddle two. Raises `TbrwError` (UNSUPPORTED_DATA_SIZE).
+        ``record_size`` is 0 as long as no descriptor says it: then anything fits.
         """
-        inside = self.size % record_size if record_size else 0
+        before = self.size
+        try:
+            for portion in portions:
+                self._end += portion
+                self.size += len(portion)
+                if len(self._end) >= _HELD:
+                    self._store()
+            self._check_fits(before, record_size)
+        except BaseException:
+            self._cut(before)
+            raise
+
+    def _check_fits(self, before: int, record_size: int) -> None:
+        size, inside = self.size - before, before % record_size if record_size else 0
         whole = not inside and record_size and not size % record_size
-        if not size or (record_size and not whole and inside + size > record_size):
+        if record_size and not whole and inside + size > record_size:
             raise TbrwError(
                 Status.UNSUPPORTED_DATA_SIZE,
                 f"stream {self.stream}: {size} bytes do not fit; of a record of {record_size} bytes {inside} are there",
             )
 
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
-        (self.table or self._spool).write(data)
-        self.size += len(data)
+    def _store(self) -> None:
+        if self._file is None:
+            self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed by close
+        self._file.seek(self._stored)
+        rest = memoryview(bytes(self._end))
+        while rest:
+            rest = rest[self._file.write(rest) :]
+        self._stored, self._end = self._stored + len(self._end), bytearray()
 
-    def attach(self, table: TableWriter) -> None:
-        """From now on data goes to ``table``; what came before goes there first."""
-        self._spool.seek(0)
-        while chunk := self._spool.read(_SPOOLED):
-            table.write(chunk)
-        self._spool.close()
-        self.table = table
+    def _cut(self, size: int) -> None:
+        self.size = size
+        self._stored = min(self._stored, size)
+        del self._end[size - self._stored :]
+        if self._file is not None:
+            self._file.truncate(self._stored)
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it."""
+        if self._file is not None:
+            self._file.seek(0)
+            while piece := self._file.read(_HELD):
+                yield piece
+        yield bytes(self._end)
 
     def check_complete(self, record_size: int) -> None:
         """Raises `TbrwError` (UNSUPPORTED_DATA_SIZE) where the last record is not whole."""
@@ -57,4 +86,5 @@ class DataDraft:
 
     def close(self) -> None:
         """Give up the temporary file."""
-        self._spool.close()
+        if self._file is not None:
+            self._file.close()

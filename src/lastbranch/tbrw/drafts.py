@@ -56,15 +56,21 @@ class RecordsDraft:
             for dropped in (name, *below):
                 self.rows[dropped] = _Rows(dropped)
         taken: list[tuple[str, bytes, tuple[str | None, ...]]] = []
-        self._take(record.declared, bytes(record)[: record.declared.size], taken, Counter())
+        data, own = bytes(record)[: record.declared.size], memory.buffer_of(record)
+        self._take(record.declared, data, own, taken, Counter())
         for part, data, texts in taken:
             self.rows[part].data += data
             self.rows[part].texts.append(texts)
 
     def _take(
-        self, struct: Struct, data: bytes, taken: list[tuple[str, bytes, tuple[str | None, ...]]], seen: Counter[str]
+        self,
+        struct: Struct,
+        data: bytes,
+        own: range,
+        taken: list[tuple[str, bytes, tuple[str | None, ...]]],
+        seen: Counter[str],
     ) -> None:
-        """Copy one record: strings become texts, pointers the rows of what they lead to."""
+        """Copy one record out of the buffer ``own``: strings become texts, pointers the rows of what they lead to."""
         row = np.frombuffer(data, struct.dtype)[0]
         first = struct.fields[0].name
         if first.endswith("_size") and row[first] != struct.size:
@@ -77,13 +83,13 @@ class RecordsDraft:
         below: list[tuple[Struct, bytes]] = []
         for field in struct.fields:
             if field.code == "pointer":
-                child, found = _follow(struct, field.name, row)
+                child, found = _follow(struct, field.name, row, own)
                 position = len(self.rows[child.name]) + seen[child.name]
                 copy[field.offset : field.offset + 8] = position.to_bytes(8, "little")
                 below += [(child, found[i : i + child.size]) for i in range(0, len(found), child.size)]
         taken.append((struct.name, bytes(copy), texts))
         for child, found in below:
-            self._take(child, found, taken, seen)
+            self._take(child, found, own, taken, seen)
 
     def _text(self, struct: Struct, field: str, word: int) -> str | None:
         if word & memory.ID_MARK:
@@ -135,7 +141,7 @@ def _below(name: str) -> list[str]:
     return [*direct, *(k for d in direct for k in _below(d))]
 
 
-def _follow(struct: Struct, field: str, row: Array) -> tuple[Struct, bytes]:
+def _follow(struct: Struct, field: str, row: Array, own: range) -> tuple[Struct, bytes]:
     """(structure, bytes) of the entries that a pointer leads to. Raises `TbrwError` where it does not lead to them."""
     counter, targets = CHILDREN[struct.name, field]
     kinds = [STRUCTS[kind] for _, kind in targets]
@@ -145,7 +151,7 @@ def _follow(struct: Struct, field: str, row: Array) -> tuple[Struct, bytes]:
     number, address = int(row[counter]), int(row[field])
     if not number:
         return child, b""
-    found = memory.read(address, number * child.size)
+    found = memory.read(address, number * child.size, own)
     if found is None:
         pointer = targets[kinds.index(child)][0]
         raise TbrwError(

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..errors import Damage
 from ..formats.tb5.constants import StreamSection
 from ..formats.tb5.layout import Scope
 from ..model import Array
@@ -194,6 +195,11 @@ class Tb5(Owner):
     def streams(self) -> int:
         """Number of complete data streams."""
         return self.handle.rules.count
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What was found damaged when it was opened."""
+        return self.handle.store.damage
 
     @contextmanager
     def reading_stream(self, number: int) -> Iterator[Stream]:

@@ -5,16 +5,13 @@ Methods have the names of the guide's functions and raise `TbrwError` where thos
 
 from __future__ import annotations
 
-import os
-from functools import partial
-
 from ..formats.tb5.constants import StreamSection
 from .places import PLACES
 from .reader import Reader
-from .rules import FileMode, Rules
+from .rules import Rules
 from .sections import Access, Sections
 from .status import Status, TbrwError
-from .store import Store, translated
+from .store import Store, file_name, translated
 from .structures import Record
 from .writing import Drafts
 
@@ -44,12 +41,11 @@ class Handle:
             self._end()
 
     def abort(self) -> None:
-        """TBRW_abort_cleanup_and_close: give up what is not complete. A new file in which nothing is, goes away."""
+        """TBRW_abort_cleanup_and_close: give up what is not complete. A new file in which nothing is, goes away;
+        the one that it was to replace stays."""
         with self.lock:
             if not self.closed:
                 self._end(abort=True)
-                if self.rules.mode & FileMode.CREATE_ALWAYS and not (self.rules.sections.existing or self.rules.count):
-                    os.unlink(self.store.path)
 
     def _end(self, *, abort: bool = False) -> None:
         self.closed = True
@@ -57,15 +53,15 @@ class Handle:
         self.store.close(abort=abort)
 
     def verify(self) -> None:
-        """TBRW_verify: every block, string id, descriptor and bind index of what is complete.
+        """TBRW_verify: how the file was when it was opened, and every block, string id, descriptor and bind index.
 
         Raises `TbrwError`: INVALID_SAMPLE_FILE with the first fault, INCOMPLETE_TB5_ENCOUNTERED for a file that is fine
         but was never closed.
         """
         with self.store.reading() as view:
             faults = [d for d in view.verify() if d not in view.damage]
-            unfinished = view.damage if not self.rules.mode & FileMode.WRITE else []
-            if faults or (unfinished and view.closed_well):
+            unfinished = self.store.damage
+            if faults or (unfinished and self.store.closed_well):
                 raise TbrwError(Status.INVALID_SAMPLE_FILE, f"{view.name}: {[*unfinished, *faults][0]}")
             if unfinished:
                 raise TbrwError(Status.INCOMPLETE_TB5_ENCOUNTERED, f"{view.name}: {unfinished[0]}")
@@ -132,16 +128,16 @@ class Handle:
         """TBRW_add_data: a record, a part of one, or whole records."""
         with self.lock:
             self.rules.require(StreamSection.DATA, stream, Access.WRITING)
-            self.drafts.add_data(stream, len(data), [data])
+            if not data:
+                raise TbrwError(Status.UNSUPPORTED_DATA_SIZE, f"stream {stream}: 0 bytes of data are none")
+            self.drafts.add_data(stream, [data])
 
     def add_data_from_file(self, stream: int, path: str) -> None:
-        """TBRW_add_data_from_file: all bytes of a file."""
+        """TBRW_add_data_from_file: all bytes of a file, a pipe too, until its end."""
         with self.lock, translated(Status.FILE_OPEN_FAILED):
             self.rules.require(StreamSection.DATA, stream, Access.WRITING)
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if size:
-                    self.drafts.add_data(stream, size, iter(partial(file.read, _COPIED), b""))
+            with open(file_name(path), "rb") as file:
+                self.drafts.add_data(stream, iter(lambda: file.read(_COPIED), b""))
 
     # -- binding
 

@@ -11,7 +11,7 @@ import ctypes
 from typing import Any
 from weakref import ref
 
-__all__ = ["ID_MARK", "owner_of", "read", "register", "text_at"]
+__all__ = ["ID_MARK", "buffer_of", "owner_of", "read", "register", "text_at"]
 
 ID_MARK = 1 << 63
 """Set in every unique id that is handed out (8.1 keeps the bit free for that)."""
@@ -37,8 +37,24 @@ def owner_of(address: int) -> Any:
     return None if held is None else held[0]()
 
 
-def read(address: int, size: int) -> bytes | None:
-    """``size`` bytes at a registered address; ``None`` if nothing, or less, is registered there."""
+def buffer_of(record: ctypes.Structure) -> range:
+    """The addresses of the buffer that a structure was laid over with ``from_buffer``; none where it was not.
+
+    Whatever stands there belongs to whoever has the structure: pointers of it may lead there without being registered,
+    which a `bytearray` cannot be.
+    """
+    held: dict[str, Any] = record._objects or {}  # type: ignore[assignment]
+    for kept in held.values():
+        if isinstance(kept, memoryview) and not kept.readonly:
+            start = ctypes.addressof(ctypes.c_char.from_buffer(kept))
+            return range(start, start + kept.nbytes)
+    return range(0)
+
+
+def read(address: int, size: int, own: range = range(0)) -> bytes | None:
+    """``size`` bytes at a registered address or inside ``own``; ``None`` if nothing, or less, is there."""
+    if address in own and address + size <= own.stop:
+        return ctypes.string_at(address, size)
     held = _targets.get(address)
     if held is None or held[1] < size or held[0]() is None:
         return None

@@ -134,12 +134,23 @@ class Reader:
                 raise TbrwError(Status.LEGACY_DATA_NOT_EXIST, f"the records of stream {stream} have no address")
 
     def bound_stream(self) -> int:
-        """The stream whose binding calls without a stream show: of the bound ones the first that is being read, or else
-        the first. Raises `TbrwError` (TB5_IS_NOT_BOUND)."""
+        """The stream whose binding calls without a stream show: of the bound ones the one that is being read, or else
+        the first.
+
+        Raises `TbrwError`: TB5_IS_NOT_BOUND, and UNEXPECTED_BIND_MISMATCH where two are being read that each have
+        processes and threads of their own. What a file has of them itself is that of all.
+        """
         with self.store.lock:
-            candidates = self.rules.bound & self.rules.being_read() or self.rules.bound
+            read = self.rules.bound & self.rules.being_read()
+            candidates = read or self.rules.bound
+            own = Section.PROCESS_THREAD in self.rules.sections.existing
         if not candidates:
             raise TbrwError(Status.TB5_IS_NOT_BOUND, "no stream of the file is bound")
+        if len(read) > 1 and not own:
+            numbers = ", ".join(map(str, sorted(read)))
+            raise TbrwError(
+                Status.UNEXPECTED_BIND_MISMATCH, f"bound streams {numbers} are being read; read one at a time"
+            )
         return min(candidates)
 
     def bind_size(self, name: str, stream: int) -> int:

@@ -6,22 +6,24 @@ become `TbrwError` here, and only here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from threading import RLock
 
-from ..errors import FormatError, UnavailableError
+from ..errors import Damage, FormatError, UnavailableError
 from ..formats.tb5 import Tb5File, Tb5Writer
 from ..formats.tb5.constants import Section, StreamSection
 from ..formats.tb5.layout import Scope, Table
 from ..model import Array
 from ..opening import FileSource
 from ..store.binding import _Binding
+from .creating import NewFile
 from .memory import ID_MARK
 from .rules import FileMode
 from .status import Status, TbrwError
 
-__all__ = ["Store", "translated"]
+__all__ = ["Store", "file_name", "translated"]
 
 
 @contextmanager
@@ -39,30 +41,53 @@ def translated(otherwise: Status = Status.SAM_ERROR) -> Iterator[None]:
         raise TbrwError(otherwise, f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 
 
+def file_name(name: str) -> str:
+    """``name``. Raises `TbrwError` (FILE_OPEN_FAILED) where no file can have it."""
+    try:
+        if b"\0" in os.fsencode(name):
+            raise ValueError("a NUL")
+    except ValueError as error:
+        raise TbrwError(Status.FILE_OPEN_FAILED, f"{name!r} is no name of a file: {error}") from None
+    return name
+
+
 class Store:
-    """``path`` opened with ``mode``. A new file is there from the start and grows by what is committed."""
+    """``path`` opened with ``mode``. A new file is there from the start, or in the place of an older one from the first
+    commit on, and grows by what is committed. ``damage`` and ``closed_well`` tell how it was when it was opened."""
 
     def __init__(self, path: str, mode: FileMode) -> None:
-        self.path, self.lock = path, RLock()
+        self.path, self.lock = file_name(path), RLock()
         self._writer: Tb5Writer | None = None
         self._old: list[Tb5File] = []
         self._readers = 0
-        self.closed = False
+        self._new: NewFile | None = None
+        self._changed = self.closed = False
         with translated(Status.FILE_OPEN_FAILED):
             if mode & FileMode.CREATE_ALWAYS:
-                Tb5Writer.create(path).close()
-            if mode & FileMode.WRITE:
-                self._writer = Tb5Writer.append(path)
+                self._new = NewFile(path)
             try:
+                if mode & FileMode.WRITE:
+                    self._writer = Tb5Writer.append(self._name)
+                if self._new is not None and not self._new.replaces:
+                    self._new.appear()
                 self.view = self._look()
             except BaseException:
                 if self._writer is not None:
                     self._writer.abort()
+                if self._new is not None:
+                    self._new.give_up()
                 raise
+        self.damage: list[Damage] = list(self.view.damage)
+        self.closed_well = self.view.closed_well
+
+    @property
+    def _name(self) -> str:
+        """Where the file is now."""
+        return self.path if self._new is None else self._new.name
 
     def _look(self) -> Tb5File:
         """The file as last committed, from a source that several threads can read at once."""
-        return Tb5File(FileSource(self.path))
+        return Tb5File(FileSource(self._name))
 
     # -- what is there
 
@@ -102,15 +127,24 @@ class Store:
 
     def put(self, tables: Iterable[tuple[Table, Array | bytes]]) -> None:
         """Write whole tables and commit."""
-        with self.lock, translated():
+        with self.adding() as writer:
             for key, records in tables:
-                self.writer.put(key, records)
-            self.commit()
+                writer.put(key, records)
 
-    def commit(self) -> None:
-        """All complete tables become part of the file."""
+    @contextmanager
+    def adding(self) -> Iterator[Tb5Writer]:
+        """What is written inside becomes part of the file at the end, or, where an error comes out, nothing of it."""
         with self.lock, translated():
-            self.writer.commit()
+            writer = self.writer
+            try:
+                yield writer
+                writer.commit()
+            except BaseException:
+                writer.rollback()
+                raise
+            self._changed = True
+            if self._new is not None:
+                self._new.appear()
             self.refresh()
 
     @contextmanager
@@ -140,22 +174,27 @@ class Store:
 
     def bind(self, stream: int) -> None:
         """Bind a stream."""
-        with self.lock, translated():
-            _Binding(self.view, self.writer, stream).run()
-            self.commit()
+        with self.adding() as writer:
+            _Binding(self.view, writer, stream).run()
 
     def unbind(self, stream: int) -> None:
         """Write a directory without the bind information of a stream."""
-        with self.lock, translated():
-            self.writer.unbind(stream)
-            self.commit()
+        with self.adding() as writer:
+            writer.unbind(stream)
 
     def close(self, *, abort: bool = False) -> None:
-        """Close; with ``abort`` without regard to tables that are not done. What was committed stays."""
+        """Close. What was committed stays; with ``abort`` a new file goes away in which nothing is. Nothing is written
+        where nothing was added."""
         with self.lock, translated():
             self.closed = True
             self._old.append(self.view)
             if not self._readers:
                 self._close_old()
-            if self._writer is not None:
-                (self._writer.abort if abort else self._writer.close)()
+            try:
+                if self._writer is not None:
+                    (self._writer.close if self._changed and not abort else self._writer.abort)()
+                if self._new is not None and not abort:
+                    self._new.appear()
+            finally:
+                if self._new is not None:
+                    (self._new.close if self._changed or not abort else self._new.give_up)()

@@ -105,7 +105,11 @@ def _pointer_to(kind: type[Record], value: Any) -> Any:
         start = ctypes.addressof(value.contents)
         for kept in (value._objects or {}).values():
             if isinstance(kept, ctypes.Structure | ctypes.Array) and ctypes.addressof(kept) == start:
-                register(kept)
+                base = kept._b_base_
+                if isinstance(base, ctypes.Array):  # &array[i]: from there to the end of the array
+                    register(base, start, ctypes.addressof(base) + ctypes.sizeof(base) - start)
+                else:
+                    register(kept)
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -45,7 +46,7 @@ class Drafts:
             return
         where = f"{StreamSection(section).name} of stream {stream}"
         if section == StreamSection.DATA:
-            self._data[stream] = DataDraft(stream)
+            self._data[stream] = DataDraft(stream, os.path.dirname(self._store.path) or os.curdir)
         else:
             self._streams.setdefault(stream, {})[section] = (
                 BytesDraft(where) if section == StreamSection.USER_DEFINED_STREAM
@@ -75,13 +76,10 @@ class Drafts:
             check_descriptor(np.concatenate([self._entries(draft), entry]), stream or 0)
         draft.add(record, instead=single)
 
-    def add_data(self, stream: int, size: int, portions: Iterable[bytes]) -> None:
-        """``size`` bytes of records."""
+    def add_data(self, stream: int, portions: Iterable[bytes]) -> None:
+        """Records, all of them or none."""
         with self._store.lock, translated():
-            data = self._data[stream]
-            data.check_fits(size, self._attach(stream))
-            for portion in portions:
-                data.write(portion)
+            self._data[stream].add(portions, self._record_sizes.get(stream, 0))
 
     # -- done
 
@@ -100,18 +98,20 @@ class Drafts:
 
     def done_stream(self, stream: int) -> None:
         """Commit a stream; the rules have seen that it may be done."""
-        data = self._data.get(stream)
-        with self._store.lock, translated():
+        data, size = self._data.get(stream), self._record_sizes[stream]
+        if data is not None:
+            data.check_complete(size)
+        with self._store.adding() as writer:
             if data is not None:
-                data.check_complete(self._record_sizes[stream])
-                self._attach(stream)
-                assert data.table is not None
-                data.table.done()
-            self._store.put(
-                table
-                for section, draft in self._streams[stream].items()
-                for table in self._tables(Scope.STREAM, stream, section, draft)
-            )
+                table = writer.table(_DATA._replace(stream=stream), size)
+                for piece in data.pieces():
+                    table.write(piece)
+                table.done()
+            for section, draft in self._streams[stream].items():
+                for key, records in self._tables(Scope.STREAM, stream, section, draft):
+                    writer.put(key, records)
+        if data is not None:
+            data.close()
         for held in (self._streams, self._data, self._record_sizes):
             held.pop(stream, None)
 
@@ -131,11 +131,3 @@ class Drafts:
     @staticmethod
     def _entries(draft: RecordsDraft) -> Array:
         return draft.rows["TBRW_SAMPREC_DESC_ENTRY"].array(lambda _text: 0)
-
-    def _attach(self, stream: int) -> int:
-        """Open the table of a stream's data as soon as its record size and all lower streams are known; the size."""
-        size, data = self._record_sizes.get(stream, 0), self._data[stream]
-        writer = self._store.writer
-        if size and data.table is None and stream <= writer.next_stream:
-            data.attach(writer.table(_DATA._replace(stream=stream), size))
-        return size

@@ -69,8 +69,8 @@ class Buffers:
 
 def heads_at(raw: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[Any]:
     """The buffer headers at byte positions ``at`` of ``raw``, as BUFFER_DTYPE."""
-    heads: NDArray[Any] = raw[at[:, None] + np.arange(BUFFER_HEADER_SIZE)].view(BUFFER_DTYPE)[:, 0]
-    return heads
+    anywhere: NDArray[Any] = np.ndarray((max(0, len(raw) - BUFFER_HEADER_SIZE + 1),), BUFFER_DTYPE, raw, 0, (1,))
+    return anywhere[at]
 
 
 def buffer_rows(

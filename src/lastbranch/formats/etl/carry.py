@@ -1,7 +1,7 @@
 """What a window leaves to the next: the events that may have triggered a record which is still to come.
 
-A last branch record has the time of its trigger, so of each processor only the events at its newest time count: the
-newest sample among them, whose row is held back, and the hook of the newest event that is none.
+Of each processor the newest few count. The samples among them are held back, for their records to join them; of the
+others the hook is enough.
 """
 
 from __future__ import annotations
@@ -12,93 +12,106 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import BRANCH, SampleBatch, concatenate
+from ...model import BRANCH, SampleBatch, column, concatenate
 from .columns import EventBlock
-from .extents import Ints
+from .ragged import Ints
+from .records import CAN_TRIGGER, Records, buffer_spans
 
-__all__ = ["Carry", "Newest", "attach", "newest_events"]
+__all__ = ["REACH", "Carry", "Newest", "newest_events", "rows_of"]
+
+REACH = 16
+"""So many events of its processor before the end of a window a trigger is still found for a record of the next."""
 
 
 @dataclass(slots=True)
 class Newest:
-    """The newest events of a processor in a block: all of time ``time``, newest first, as rows of the block.
+    """The newest events of a processor in a block: the ``rows`` of those that may be triggers, oldest first.
 
-    ``whole``: the processor has no others there.
+    ``count``: events that the processor has there, of all kinds. ``behind``: how many of them stand behind each row.
     """
 
-    time: int
     rows: list[int]
-    whole: bool
+    behind: list[int]
+    count: int
 
 
 def newest_events(block: EventBlock) -> dict[int, Newest]:
     """Of each processor that has events in ``block``."""
-    if not len(block):
-        return {}
-    buffers = np.unique(block.buffer)
-    first = np.searchsorted(block.buffer, buffers)
-    past = np.append(first[1:], len(block))
-    rows = block.window.buffers
-    found: dict[int, Newest] = {}
-    for i in np.lexsort((rows.sequence[buffers], rows.cpu[buffers]))[::-1].tolist():
-        cpu, at = int(rows.cpu[buffers[i]]), int(past[i])
-        newest = found.setdefault(cpu, Newest(int(block.time[at - 1]), [], True))
-        while newest.whole and at > first[i]:
-            at -= 1
-            if block.time[at] == newest.time:
-                newest.rows.append(at)
-            else:
-                newest.whole = False
-    return found
+    found: dict[int, tuple[list[int], int]] = {}
+    for buffer, first, past in zip(*(part.tolist() for part in buffer_spans(block)), strict=True):
+        cpu = int(block.window.buffers.cpu[buffer])
+        rows, count = found.get(cpu, ([], 0))
+        found[cpu] = [*rows, *range(max(first, past - REACH), past)][-REACH:], count + past - first
+    newest = {}
+    for cpu, (rows, count) in found.items():
+        may = [(row, len(rows) - 1 - i) for i, row in enumerate(rows) if CAN_TRIGGER[block.hook[row]]]
+        newest[cpu] = Newest([row for row, _ in may], [behind for _, behind in may], count)
+    return newest
 
 
-def attach(batch: SampleBatch, owner: Ints, keep: NDArray[np.bool_]) -> SampleBatch:
-    """Branch entries moved from each row to its ``owner``, in order; then only the rows ``keep``."""
-    count = np.diff(batch.offsets[BRANCH])
-    depth = np.zeros(len(batch), np.int64)
-    np.add.at(depth, owner, count)
-    order = np.argsort(np.repeat(owner, count), kind="stable")
-    columns = {n: c[order] if n.startswith("branch_") else c for n, c in batch.columns.items()}
-    moved = SampleBatch(columns, {BRANCH: np.concatenate([[0], np.cumsum(depth)])})
-    return moved if keep.all() else moved.select(np.flatnonzero(keep))
+@dataclass(slots=True)
+class _Trigger:
+    """An event of the past. ``number``: its place among the events of its processor. ``row``: it, if it is held."""
+
+    number: int
+    time: int
+    hook: int
+    row: SampleBatch | None
 
 
 class Carry:
-    """Rows held back, and hooks, from one window to the next."""
+    """Triggers from one window to the next."""
 
     def __init__(self) -> None:
-        self._time: dict[int, int] = {}
-        self._hook: dict[int, int] = {}
-        self._held: dict[int, SampleBatch] = {}
+        self._count: dict[int, int] = {}
+        self._triggers: dict[int, list[_Trigger]] = {}
 
-    def hook_at(self, cpu: int, time: int) -> int:
-        """The hook of the newest event of the processor that is no sample, if it has that time; else -1."""
-        return self._hook.get(cpu, -1) if self._time.get(cpu) == time else -1
+    def _find(self, cpu: int, time: int) -> _Trigger | None:
+        """The newest of the processor with that time."""
+        return next((t for t in reversed(self._triggers.get(cpu, ())) if t.time == time), None)
 
-    def holds(self, cpu: int, time: int) -> bool:
-        """Whether a sample of the processor with that time waits for its record."""
-        return self._time.get(cpu) == time and cpu in self._held
+    def complete(self, block: EventBlock, records: Records) -> NDArray[np.bool_]:
+        """Look here for the triggers of those ``records`` that have none in their block. Their hooks are set in place;
+        the result: whether `join` is to give them to samples."""
+        late, time = np.zeros(len(records), bool), block.time[records.row]
+        known = [t.time for triggers in self._triggers.values() for t in triggers]
+        for i in np.flatnonzero((records.hook < 0) & np.isin(time, known)).tolist():
+            trigger = self._find(int(block.cpu[records.row[i]]), int(time[i]))
+            if trigger is not None:
+                records.hook[i], late[i] = trigger.hook, trigger.row is not None
+        return late
 
     def join(self, records: SampleBatch) -> None:
-        """Give the entries of ``records``, for each of which `holds` is true, to their samples."""
-        for i, cpu in enumerate(records.cpu.tolist()):
-            both = concatenate([self._held[cpu], records.slice(i, i + 1)])
-            self._held[cpu] = attach(both, np.zeros(2, np.int64), np.array([True, False]))
+        """Give the entries of ``records``, for which `complete` said so, to their samples."""
+        for i, (cpu, time) in enumerate(zip(records.cpu.tolist(), records.time.tolist(), strict=True)):
+            trigger = self._find(cpu, time)
+            if trigger is not None and trigger.row is not None:
+                both = concatenate([trigger.row, records.slice(i, i + 1)])
+                row = trigger.row = both.slice(0, 1)
+                row.columns |= {name: both[name] for name in both.columns if column(name).group == BRANCH}
+                row.offsets[BRANCH] = both.offsets[BRANCH][[0, 2]]
 
-    def follow(
-        self, newest: dict[int, Newest], hook: dict[int, int], held: dict[int, SampleBatch]
-    ) -> Iterator[SampleBatch]:
-        """Take in a window: ``hook`` and ``held`` where its newest events have them. Gives the rows that are done."""
+    def follow(self, block: EventBlock, newest: dict[int, Newest], held: dict[int, SampleBatch]) -> list[SampleBatch]:
+        """Take in a window with its ``newest`` events and, by row of the block, those that are ``held``. Gives the rows
+        that are done."""
+        done = []
         for cpu, now in newest.items():
-            same = now.whole and self._time.get(cpu) == now.time
-            if cpu in self._held and (cpu in held or not same):
-                yield self._held.pop(cpu)
-            if cpu in held:
-                self._held[cpu] = held[cpu]
-            self._hook[cpu] = hook.get(cpu, self._hook.get(cpu, -1) if same else -1)
-            self._time[cpu] = now.time
+            count = self._count[cpu] = self._count.get(cpu, 0) + now.count
+            triggers = self._triggers.get(cpu, [])
+            for row, behind in zip(now.rows, now.behind, strict=True):
+                number = count - 1 - behind
+                triggers.append(_Trigger(number, int(block.time[row]), int(block.hook[row]), held.get(row)))
+            done += [t.row for t in triggers if t.number < count - REACH and t.row is not None]
+            self._triggers[cpu] = [t for t in triggers if t.number >= count - REACH]
+        return done
 
     def rest(self) -> Iterator[SampleBatch]:
         """What is still held, when there are no more windows."""
-        yield from self._held.values()
-        self._held.clear()
+        for triggers in self._triggers.values():
+            yield from (t.row for t in triggers if t.row is not None)
+        self._triggers.clear()
+
+
+def rows_of(newest: dict[int, Newest]) -> Ints:
+    """All rows of ``newest``, ascending."""
+    return np.array(sorted(row for now in newest.values() for row in now.rows), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -28,6 +29,9 @@ __all__ = ["EventType", "TraceLog", "count_events", "to_log"]
 
 _NS = 1_000_000_000
 
+MOST_WORKERS = 8
+"""So many processes decompress by default: each takes 40 MB, and the walk of what they give goes on in one."""
+
 
 class EventType(NamedTuple):
     """What events are counted by.
@@ -46,13 +50,15 @@ class TraceLog:
     """An .etl file as events.
 
     ``pointer_size`` overrides what events say themselves (some tools wrote 64-bit payloads behind 32-bit headers);
-    ``workers`` processes decompress. Raises `FormatError` where nothing can be had of the file: no .etl, a header cut
-    short, pre-Vista. What else is wrong is stepped over and found in `damage` by the time a pass has ended.
+    ``workers`` processes decompress, by default one for each processor up to `MOST_WORKERS` where the blocks are worth
+    it. Raises `FormatError` where nothing can be had of the file: no .etl, a header cut short, pre-Vista. What else is
+    wrong is stepped over and found in `damage` by the time a pass has ended.
     """
 
-    def __init__(self, source: Source, *, pointer_size: int | None = None, workers: int = 1) -> None:
+    def __init__(self, source: Source, *, pointer_size: int | None = None, workers: int | None = None) -> None:
         self.source = source
         self._damage = DamageLog()
+        workers = workers or min(_processors(), MOST_WORKERS)
         self._reader = BufferReader(source, self._damage, workers=workers)
         self._override = pointer_size or 0
 
@@ -187,6 +193,11 @@ def _run_events(run: Run) -> Iterator[Event]:
             for i, event in zip(where.tolist(), events_of(run.blocks[block].take(row[where])), strict=True):
                 made[i] = event
         yield from made
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def to_log(log: LogHeader, own: LogHeader) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:

@@ -7,6 +7,7 @@ its bytes alone do not follow from, such as one cut by the end of the event, com
 
 from __future__ import annotations
 
+import codecs
 import struct
 from typing import Any
 
@@ -21,6 +22,7 @@ class Text:
 
     unit = 1
     coding, errors = "utf-8", "surrogateescape"
+    decoder = staticmethod(codecs.utf_8_decode)
 
     def read(self, raw: bytes) -> str:
         return raw.decode(self.coding, self.errors)
@@ -42,6 +44,7 @@ class Text16(Text):
 
     unit = 2
     coding, errors = "utf-16-le", "surrogatepass"
+    decoder = staticmethod(codecs.utf_16_le_decode)
 
     def read(self, raw: bytes) -> str:
         return raw[: len(raw) & ~1].decode(self.coding, self.errors)

@@ -6,11 +6,12 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import FormatError
+from ...errors import Damage, FormatError
 from ...model import Clock, Source, read_at
 from .layout import (
     BUFFER_HEADER,
     BUFFER_HEADER_SIZE,
+    BUFFER_TYPE,
     CLOCK_NAMES,
     HEADERS,
     LOG_FILE_MODE,
@@ -29,6 +30,7 @@ _LEAST = _EVENT_AT + _SYSTEM + packed(LOGFILE_HEADER, 4).size
 _EPOCH = 116_444_736_000_000_000  # 1970-01-01 as FILETIME
 _VISTA = 6000
 _TSC_HZ = 1_000_000
+_PLACES = 8  # are looked at: one damaged buffer does not decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class TimeZone:
 class LogHeader:
     """TRACE_LOGFILE_HEADER with its names, and the headers it stands behind. FILETIMEs are 100 ns since 1601 UTC.
 
-    ``timestamp`` is that of the header event itself: the session's clock at ``start_time``. ``stride`` is BufferSize of
-    the buffer it stands in; in a compressed file that is not ``buffer_size``, what a buffer holds.
+    ``timestamp`` is that of the header event itself: the session's clock at ``start_time``. ``stride`` is the distance
+    to the next buffer; in a compressed file that is not ``buffer_size``, what a buffer holds.
     """
 
     offset: int
@@ -85,6 +87,14 @@ class LogHeader:
     buffers_lost: int
     session_name: str
     file_name: str
+
+    @property
+    def wrong_size(self) -> Damage | None:
+        """What is said where BufferSize of the log file header is not that of the buffers, as it is in every file."""
+        if self.compressed or self.buffer_size == self.stride:
+            return None
+        at = self.offset + _EVENT_AT + _SYSTEM
+        return Damage("log file header tells of buffers of another size", at, "BufferSize", self.buffer_size)
 
     @property
     def compressed(self) -> bool:
@@ -149,7 +159,7 @@ def read_header(source: Source, offset: int = 0) -> LogHeader:
     log = _named(LOGFILE_HEADER, layout.unpack_from(event, _SYSTEM))
     _refuse_old(source, offset, log)
     buffer = _named(BUFFER_HEADER, packed(BUFFER_HEADER).unpack_from(head))
-    stride = _stride(source, offset, buffer["BufferSize"], log)
+    stride = _stride(source, offset, buffer, log)
     session, file = _names(event[_SYSTEM + layout.size :])
     own = (system["TimeStamp"], system["ThreadId"], system["ProcessId"])
     log["TimeZone"] = _time_zone(log["TimeZone"])
@@ -174,16 +184,37 @@ def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
     )
 
 
-def _stride(source: Source, offset: int, stride: int, log: dict[str, Any]) -> int:
-    """BufferSize of the header buffer; if damage made it impossible, that of the log file header where it can serve."""
-    least = _LEAST
-    for value in (stride, 0 if log["LogFileMode"] & LOG_FILE_MODE.COMPRESSED else log["BufferSize"]):
-        if least <= value <= MAX_BUFFER:
-            return int(value)
-    raise FormatError(
-        "buffers of impossible size", file=source.name, offset=offset, field="BufferSize", value=stride,
-        hint=f"a session has buffers of at most {MAX_BUFFER >> 20} MiB",
-    )  # fmt: skip
+def _stride(source: Source, offset: int, buffer: dict[str, Any], log: dict[str, Any]) -> int:
+    """BufferSize of the header buffer, or that of the log file header if it leads to more buffers.
+
+    They are the same unless damaged, but in a compressed file, where each buffer has a size of its own: there what is
+    in use tells at least how long the header buffer is.
+    """
+    compressed = log["LogFileMode"] & LOG_FILE_MODE.COMPRESSED
+    stride, other = buffer["BufferSize"], buffer["Offset"] if compressed else log["BufferSize"]
+    possible = [size for size in dict.fromkeys((stride, other)) if _LEAST <= size <= MAX_BUFFER]
+    if compressed:
+        possible = possible[:1]
+    if not possible:
+        raise FormatError(
+            "buffers of impossible size", file=source.name, offset=offset, field="BufferSize", value=stride,
+            hint=f"a session has buffers of at most {MAX_BUFFER >> 20} MiB",
+        )  # fmt: skip
+    return int(max(possible, key=lambda size: _fit(source, offset, size)) if len(possible) > 1 else possible[0])
+
+
+def _fit(source: Source, offset: int, size: int) -> tuple[int, bool]:
+    """How many of the next places have a buffer of ``size`` bytes; and whether such buffers fill the file."""
+    heads = [read_at(source, offset + size * i, BUFFER_HEADER_SIZE) for i in range(1, _PLACES + 1)]
+    return sum(_is_buffer(head, size) for head in heads), (source.size - offset) % size == 0
+
+
+def _is_buffer(head: bytes, size: int) -> bool:
+    if len(head) < BUFFER_HEADER_SIZE:
+        return False
+    buffer = _named(BUFFER_HEADER, packed(BUFFER_HEADER).unpack(head))
+    filled = BUFFER_HEADER_SIZE <= buffer["Offset"] <= size
+    return bool(buffer["BufferSize"] == size and filled and buffer["BufferType"] <= BUFFER_TYPE.DBG_INFO)
 
 
 def _time_zone(raw: bytes) -> TimeZone:

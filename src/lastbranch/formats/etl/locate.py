@@ -18,6 +18,7 @@ from .buffers import BUFFER_DTYPE
 from .header import MAX_BUFFER
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
 from .view import HEAD, Found, View
+from .zeros import end_zeros, lost_zeros, zeroed
 
 __all__ = ["locate_fixed", "locate_variable"]
 
@@ -25,6 +26,7 @@ _FIRST_RUN, _LONGEST_RUN = 16, 1 << 16  # short after damage: else damage in eve
 _COMPRESSED_FLAGS = re.compile(rb"[\x40-\x7f]\0[\0-\7]\0")  # BufferFlag with COMPRESSED, and BufferType
 _FLAGS_AT = 0x34
 _LEAST = BUFFER_HEADER_SIZE
+_WRONG_HEADER = "header buffer of a wrong size"
 _NO_BUFFER, _CUT = "no buffer where one should be", "file ends inside a buffer"
 
 
@@ -49,12 +51,13 @@ def locate_fixed(view: View, start: int) -> Found:
             n = count if good.all() else int(good.argmin())
             rows = np.flatnonzero(fine[:n])
             found.add(at + rows * stride, np.full(len(rows), stride), used[rows])
-            view.unwritten += n - len(rows)
+            zeroed(view, at, fine[:n])
             at += n * stride
             run = min(run * 4, _LONGEST_RUN) if n == count else _FIRST_RUN
             if n == count:
                 continue
             if other[n]:
+                end_zeros(view, at)
                 found.more = False
                 break
         elif at == view.got or not view.at_end:
@@ -63,6 +66,8 @@ def locate_fixed(view: View, start: int) -> Found:
         if step == 0:
             break
         at += step
+    if view.at_end and at == view.got:
+        end_zeros(view, at)
     found.stop = at
     return found
 
@@ -71,17 +76,22 @@ def _odd(view: View, found: Found, at: int) -> int:
     """One place of an uncompressed file where no regular buffer is; how far to go on, 0 if more bytes are needed."""
     stride, left, offset = view.stride, view.got - at, view.base + at
     head = view.head(at)
+    if left < stride and not view.raw[at : min(at + _LEAST, view.got)].any():
+        view.zeros_at = offset if view.zeros_at is None else view.zeros_at
+        return left
+    lost_zeros(view, at)
     if head is None or left < _LEAST:
         view.damage.add(Damage("file ends inside a buffer header", offset, lost=left), skipped=offset)
         return left
     size, used, _, _ = head
     if left < stride:  # the end of the file
-        if size == used == 0:
-            view.unwritten += 1
-            return left
         if _LEAST <= size <= MAX_BUFFER and _LEAST <= used <= size:
             return _last(view, found, at, size, used)
         return _give_up(view, at, left, size, used)
+    if offset == view.header_at and size != stride and _LEAST <= used <= stride:  # the stride was checked
+        view.damage.add(Damage(_WRONG_HEADER, offset, "BufferSize", size))
+        found.add(at, stride, used)
+        return stride
     if size == stride or _regular(view, at + stride):
         return _give_up(view, at, stride, size, used)
     if _LEAST <= size <= MAX_BUFFER and _LEAST <= used <= size and _regular(view, at + size):
@@ -140,6 +150,8 @@ def locate_variable(view: View, start: int, budget: int) -> Found:
         if kind == BUFFER_TYPE.HEADER and at > start:
             found.more = False
             break
+        if offset == view.header_at:
+            size = _header_size(view, at, size, used)
         if not _possible(view, size, used, flags):
             if _LEAST <= size <= MAX_BUFFER and _follows(view, at + size):
                 reason = "buffer with more or less in use than it can hold"
@@ -165,6 +177,25 @@ def locate_variable(view: View, start: int, budget: int) -> Found:
         at += size
     found.stop = at
     return found
+
+
+def _header_size(view: View, at: int, size: int, used: int) -> int:
+    """BufferSize of the header buffer at ``at``; where a buffer begins before its end, or it can have none, up to that.
+
+    Else a wrong one would take along the buffers behind it.
+    """
+    if not _LEAST <= used <= MAX_BUFFER or (used <= size <= MAX_BUFFER and _follows(view, at + size)):
+        return size
+    end = at + size if used <= size <= MAX_BUFFER else view.got
+    for match in _COMPRESSED_FLAGS.finditer(view.data, min(at + used + _FLAGS_AT, view.got), view.got):
+        place = match.start() - _FLAGS_AT
+        head = view.head(place)
+        if head is None or place >= end:
+            break
+        if _possible(view, *head[:3]) and _follows(view, place + head[0]):
+            view.damage.add(Damage(_WRONG_HEADER, view.base + at, "BufferSize", size))
+            return place - at
+    return size
 
 
 def _possible(view: View, size: int, used: int, flags: int) -> bool:

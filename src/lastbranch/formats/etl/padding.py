@@ -9,7 +9,7 @@ __all__ = ["FEW_LANES", "PAD", "keep_freed_memory", "pad_for"]
 PAD = (1 << 20) + (1 << 16)
 """Bytes behind the last buffer that the walk may look at, see `walk`."""
 
-FEW_LANES = 40
+FEW_LANES = 24
 """So many buffers are walked one after the other, and never left: then `pad_for` needs room for header fields only."""
 
 _KEPT = 31 << 20

@@ -8,15 +8,16 @@ from itertools import chain
 
 import numpy as np
 
-from ...model import MAX_ENTRIES, Profile, SampleBatch, SampleStream, Source, cuts
+from ...model import BRANCH, Profile, SampleBatch, SampleStream, Source
 from ...model import Event as ProfileEvent
 from .columns import EventBlock
 from .decode import Decoder
 from .events import EventType, TraceLog, count_events
 from .materialise import events_of
 from .providers import GROUPS, guid_text, kernel_key, kernel_names
+from .records import too_short
 from .samples import LBR, PMC, SAMPLED, Sampler, ThreadTable, Triggers
-from .stacks import Stacks
+from .stacks import STACK_BYTES, Stacks
 from .supplement import Supplement
 from .system import HANDLERS, System
 
@@ -30,20 +31,22 @@ for _group, _type in HANDLERS:
         _HOOKS[_group << 8 | _type] = True
 
 
-def read_etl(source: Source, progress: Progress | None = None) -> Profile:
+def read_etl(source: Source, progress: Progress | None = None, *, stack_bytes: int = STACK_BYTES) -> Profile:
     """Index ``source``, a Windows event trace log.
 
-    Raises `FormatError` where nothing can be had of it; damaged buffers are stepped over and in ``profile.damage``.
+    Of call stacks about ``stack_bytes`` are held in memory, the rest in temporary files. Raises `FormatError` where
+    nothing can be had of ``source``; damaged buffers are stepped over and in ``profile.damage``.
     """
-    return _Reader(TraceLog(source)).profile(progress)
+    return _Reader(TraceLog(source), stack_bytes).profile(progress)
 
 
 class _Reader:
-    def __init__(self, log: TraceLog) -> None:
+    def __init__(self, log: TraceLog, stack_bytes: int = STACK_BYTES) -> None:
         self.log = log
-        self.stacks, self.supplement = Stacks(), Supplement()
+        self.stacks, self.supplement = Stacks(stack_bytes), Supplement()
         self.triggers = Triggers()
         self.options = 0
+        self.short: Counter[int] = Counter()
         self.stacked = self.recorded = False
 
     def profile(self, progress: Progress | None) -> Profile:
@@ -55,14 +58,15 @@ class _Reader:
         self.samples = self.entries = self.deepest = 0
         self.earliest: list[int] = []
         counts: Counter[EventType] = Counter()
-        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable([]), None, None)
+        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable([]), None, frozenset())
         for block in log.blocks():
             count_events(block, counts)
             self._system_events(block, decoder)
             self.stacks.gather(block)
             self.supplement.gather(block)
-            hook = block.hook
-            rows = np.flatnonzero((hook == SAMPLED) | (hook == PMC) | (hook == LBR))
+            hook, short = block.hook, too_short(block)
+            self.short.update(hook[short].tolist())
+            rows = np.setdiff1d(np.flatnonzero((hook == SAMPLED) | (hook == PMC) | (hook == LBR)), short)
             if len(rows):
                 part = block.take(rows)
                 self._options(part)
@@ -77,8 +81,9 @@ class _Reader:
         self.system.finish()
         self.supplement.apply(profile)
         self.stacks.finish()
-        self.stacked = bool(len(self.stacks.frames))
+        self.stacked = bool(self.stacks)
         self.threads = ThreadTable(self.system.threads)
+        self._weigh(profile)
         profile.events = self._events()
         profile.streams = [self._stream()] if self.samples else []
         self._tail(profile, counts)
@@ -122,23 +127,30 @@ class _Reader:
             words = part.words.take((part.payload[mine] >> 3) + 2, mode="clip")
             self.options |= int(np.bitwise_or.reduce(words) & np.uint64(0xFFFFFFFF))
 
+    def _weigh(self, profile: Profile) -> None:
+        """Of each profile source that was sampled, the intervals that held meanwhile."""
+        first, last = profile.first_time or 0, profile.last_time or 0
+        sources = [number for kind, number in self.triggers.rows if kind == "source"]
+        self.intervals = {number: self.system.intervals(number, first, last) for number in sources}
+
     def _events(self) -> list[ProfileEvent]:
         out = []
         for kind, number in self.triggers.rows:
             if kind == "source":
                 name = self.system.sources.get(number, f"profile source {number}")
-                interval = self.system.intervals.get(number, 0)
+                held = self.intervals[number]
+                interval = held[0][1] if held else 0
             else:
                 group = GROUPS.get(number >> 8)
                 name = "/".join(kernel_names((number >> 8, number & 0xFF))) if kind == "hook" and group else "LBR"
-                interval = 0
+                held, interval = [], 0
             # A timer's interval is time, not a count of events: samples weigh it in units of 100 ns.
             programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
             select = self.options if self.recorded else None
             out.append(
                 ProfileEvent(
                     name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
-                    programming=programming,
+                    has_period=len(held) > 1, programming=programming,
                 )
             )  # fmt: skip
         return out
@@ -151,6 +163,8 @@ class _Reader:
             profile.records[name] = profile.records.get(name, 0) + n
         lost = {"events": log.events_lost, "buffers": log.buffers_lost, "damaged buffers": log.skipped}
         profile.lost = {name: n for name, n in lost.items() if n}
+        for hook, n in sorted(self.short.items()):
+            profile.lost["/".join(kernel_names((hook >> 8, hook & 0xFF))) + " events too short"] = n
         if self.stacks.unresolved:
             profile.lost["stack keys without a definition"] = self.stacks.unresolved
         for i, (when, words) in enumerate(self.system.masks):
@@ -169,13 +183,12 @@ class _Reader:
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
         later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
         stacks = self.stacks if self.stacked else None
-        sampler = Sampler(self.log.source.size, self.triggers, self.threads, stacks, wanted)
+        changing = {number: held for number, held in self.intervals.items() if len(held) > 1}
+        sampler = Sampler(self.log.source.size, self.triggers, self.threads, stacks, wanted, changing)
         whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
         for batch, watermark in zip(whole, later.tolist(), strict=True):
             if not self.recorded:
                 for name in ("branch_from", "branch_to", "branch_flags", "branch_info"):
-                    del batch.columns[name]
-                batch.offsets.pop("branch", None)
-            times = np.minimum.accumulate(np.append(batch.time, watermark)[::-1])[::-1]
-            for lo, hi in cuts(np.cumsum(batch.depth), MAX_ENTRIES):
-                yield batch.slice(lo, hi), int(times[hi])
+                    batch.columns.pop(name, None)
+                batch.offsets.pop(BRANCH, None)
+            yield batch, watermark

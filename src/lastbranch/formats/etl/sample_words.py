@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lbr import flag
+from ...lbr import flag, flags_from_info
 from ...model import BRANCH, FRAME, Array, SampleBatch
 from .encoding import LARGEST_EVENT
 
@@ -162,6 +162,8 @@ class _Parts:
     def narrow(self) -> tuple[bytes, Ints, Ints, Ints]:
         batch = self.batch
         out, ends, owners = bytearray(), [], []
+        flags = batch["branch_flags"] if "branch_flags" in batch else flags_from_info(self.entries[:, 2])
+        predictions = flags & _U64(3)
         for i in range(len(batch)):
             trigger = self.triggers[int(batch.event[i])]
             time, ip = int(self.time[i]), int(batch.ip[i])
@@ -180,7 +182,9 @@ class _Parts:
             if len(frames):
                 events.append((STACK, struct.pack("<QII", time, pid, tid), frames, b""))
             for hook, head, pointers, tail in events:
-                fits = not len(pointers) or int(pointers.max()) <= 0xFFFFFFFF
+                # Information of 32 bits cannot tell "mispredicted", so a reader takes it to tell neither.
+                told = hook == LBR and bool((predictions[self.branch_at[i] : self.branch_at[i + 1]] != 0).any())
+                fits = not told and (not len(pointers) or int(pointers.max()) <= 0xFFFFFFFF)
                 values = pointers.astype("<u4" if fits else "<u8").tobytes()
                 payload = head + values + tail
                 kind = _PERFINFO32 if fits else _PERFINFO64

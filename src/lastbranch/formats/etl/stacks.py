@@ -4,59 +4,113 @@ A stack is an event of its own that carries the time stamp and the thread of the
 addresses (0x1820), or as a key (0x1825 kernel part, 0x1826 user part) whose addresses stand in a definition (0x1822 to
 0x1824) that may come thousands of events later. A key can be used again for another stack after its definition was
 evicted, so a reference belongs to the first definition of its key at or after it, else to the last one before.
+
+Both can be more than memory holds. They are kept as runs in the order they came, each sorted by itself, so that
+looking one up means to look in all runs that reach that far; runs past the limit are in temporary files (`spool`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model import Array
 from .columns import EventBlock
+from .ragged import Ints, insertion_points, offsets_of, ranges
+from .spool import Spool
 
-__all__ = ["DEFINITIONS", "REFERENCES", "STACK", "Stacks"]
+__all__ = ["DEFINITIONS", "REFERENCES", "STACK", "STACK_BYTES", "Stacks"]
 
 STACK = 0x1820
 DEFINITIONS = (0x1822, 0x1823, 0x1824)
 REFERENCES = (0x1825, 0x1826)
-_NO_FRAMES = np.empty(0, np.uint64)
+
+STACK_BYTES = 64 << 20
+"""Default limit of what `Stacks` holds in memory."""
+
+# ``at``, ``count``: the frames. ``at`` of a reference by key is that key until it is resolved.
+_REFERENCE = np.dtype([("time", "<i8"), ("at", "<i8"), ("tid", "<i4"), ("count", "<u2"), ("part", "<u2")])
+_DEFINITION = np.dtype([("key", "<u8"), ("time", "<i8"), ("at", "<i8"), ("count", "<i8")])
+_KERNEL, _DIRECT_KERNEL, _DIRECT_USER, _USER = range(4)  # parts, in the order they are joined
+_DIRECT = (_DIRECT_KERNEL, _DIRECT_USER)
+_KERNEL_HALF = {8: np.uint64(1 << 63), 4: np.uint64(1 << 31)}  # by pointer size
+_STEP = 4096  # rows of a run between those whose times are kept
 
 
 def _pointers(block: EventBlock, at: Array, count: Array, size: int) -> NDArray[np.uint64]:
     """``count[i]`` pointers of ``size`` bytes from byte ``at[i]`` of the block on, one after the other."""
     words: Array = block.words if size == 8 else block.raw.view(np.uint32)
-    ends = np.cumsum(count)
-    index = np.repeat(at // size - (ends - count), count) + np.arange(ends[-1] if len(ends) else 0)
-    return words.take(index).astype(np.uint64)
+    return words.take(ranges(at // size, count)).astype(np.uint64)
 
 
-class _Ragged:
-    """Frames one after the other, with the length of each stack."""
+def _table(dtype: np.dtype[np.void], rows: int, **columns: Array | int) -> Array:
+    table = np.empty(rows, dtype)
+    for name, values in columns.items():
+        table[name] = values
+    return table
 
-    def __init__(self) -> None:
-        self.lengths: list[Array] = []
-        self.frames: list[NDArray[np.uint64]] = []
-        self.count = 0
 
-    def add(self, lengths: Array, frames: NDArray[np.uint64]) -> int:
-        """Row of the first of the new stacks."""
-        row = self.count
-        self.lengths.append(lengths)
-        self.frames.append(frames)
-        self.count += len(lengths)
-        return row
+@dataclass(slots=True)
+class _Run:
+    """Rows ``first:past`` of a spool, once sorted by time. ``times`` int64: those of every `_STEP`-th row."""
+
+    first: int
+    past: int
+    last: int = 0
+    times: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def around(self, time: Ints) -> tuple[int, int]:
+        """Rows of the spool, first and past, among which those of all ``time`` are."""
+        inside = time[(time >= self.times[0]) & (time <= self.last)] if len(self.times) else time[:0]
+        if not len(inside):
+            return 0, 0
+        low = max(int(np.searchsorted(self.times, inside.min(), "left")) - 1, 0)
+        high = int(np.searchsorted(self.times, inside.max(), "right"))
+        return self.first + low * _STEP, min(self.first + high * _STEP, self.past)
+
+
+class _Runs:
+    """Rows that arrive, as runs of at most about ``limit`` bytes. All but the last are in the file, if there are
+    several."""
+
+    def __init__(self, dtype: np.dtype[np.void], limit: int) -> None:
+        self._rows = max(1, limit // dtype.itemsize)
+        self.spool = Spool(dtype, limit)
+        self._runs: list[_Run] = []
+
+    def append(self, rows: Array) -> None:
+        for begin in range(0, len(rows), self._rows):
+            piece = rows[begin : begin + self._rows]
+            first = self.spool.append(piece)
+            if self._runs and first + len(piece) - self._runs[-1].first <= self._rows:
+                self._runs[-1].past += len(piece)
+            else:
+                self._runs.append(_Run(first, first + len(piece)))
+
+    def __iter__(self) -> Iterator[_Run]:
+        return iter(self._runs)
+
+    def read(self, run: _Run) -> Array:
+        return self.spool.read(run.first, run.past)
 
 
 class Stacks:
-    """All call stacks of a log. `gather` each block, `finish`, then `find`."""
+    """The stacks of a log. ``limit``: bytes that are held in memory, about."""
 
-    def __init__(self) -> None:
-        self._stacks = _Ragged()
-        self._definitions: list[tuple[Array, Array, Array]] = []  # key, time, row
-        self._references: list[tuple[Array, Array, Array, Array]] = []  # time, tid, part, key or row
+    def __init__(self, limit: int = STACK_BYTES) -> None:
+        self._frames = Spool(np.uint64, limit // 2)
+        self._references = _Runs(_REFERENCE, limit // 8)
+        self._definitions = _Runs(_DEFINITION, limit // 8)
         self.joined = 0
-        self.offsets = np.zeros(1, np.int64)
-        self.frames = _NO_FRAMES
+        """Stacks that were given to samples so far."""
+        self.unresolved = 0
+        """References whose key has no definition."""
+
+    def __bool__(self) -> bool:
+        return len(self._frames) > 0
 
     def gather(self, block: EventBlock) -> None:
         """Take the stack events of ``block``."""
@@ -74,98 +128,98 @@ class Stacks:
                         take(part.take(rows), size)
 
     def _define(self, block: EventBlock, size: int) -> None:
-        count = np.maximum(block.payload_size // size - 1, 0)
-        key = _pointers(block, block.payload, np.ones(len(block), np.int64), size)
-        row = self._stacks.add(count, _pointers(block, block.payload + size, count, size))
-        self._definitions.append((key, block.time.copy(), row + np.arange(len(block))))
+        whole = block.take(block.payload_size >= size)
+        count = whole.payload_size // size - 1
+        key = _pointers(whole, whole.payload, np.ones(len(whole), np.int64), size)
+        at = self._add_frames(whole, whole.payload + size, count, size)
+        self._definitions.append(_table(_DEFINITION, len(whole), key=key, time=whole.time, at=at, count=count))
 
     def _refer(self, block: EventBlock, size: int) -> None:
         whole = block.take(block.payload_size >= 16 + size)
-        time, tid = self._whose(whole)
         key = _pointers(whole, whole.payload + 16, np.ones(len(whole), np.int64), size)
-        part = np.where(whole.hook == REFERENCES[0], 0, 2)
-        self._references.append((time, tid, part, key))
+        part = np.where(whole.hook == REFERENCES[0], _KERNEL, _USER)
+        self._add_references(whole, at=key.view(np.int64), count=0, part=part)
 
     def _direct(self, block: EventBlock, size: int) -> None:
+        """The user part may be written ahead of the kernel part, by another processor even."""
         whole = block.take(block.payload_size >= 16)
+        whole = whole.take(np.argsort(whole.time, kind="stable"))
         count = (whole.payload_size - 16) // size
-        time, tid = self._whose(whole)
-        row = self._stacks.add(count, _pointers(whole, whole.payload + 16, count, size))
-        rows = (row + np.arange(len(whole))).astype(np.uint64)
-        self._references.append((time, tid, np.full(len(whole), 1), rows))
+        at = self._add_frames(whole, whole.payload + 16, count, size)
+        some = np.flatnonzero(count)
+        first = _pointers(whole, whole.payload[some] + 16, np.ones(len(some), np.int64), size)
+        part = np.full(len(whole), _DIRECT_USER)
+        part[some[first >= _KERNEL_HALF[size]]] = _DIRECT_KERNEL
+        self._add_references(whole, at=at, count=count, part=part)
 
-    @staticmethod
-    def _whose(block: EventBlock) -> tuple[Array, Array]:
-        """Time stamp and thread of the event that a stack belongs to: u64 time, u32 pid, u32 tid."""
+    def _add_frames(self, block: EventBlock, at: Ints, count: Ints, size: int) -> Ints:
+        """Where the frames of each event then are."""
+        return self._frames.append(_pointers(block, at, count, size)) + offsets_of(count)[:-1]
+
+    def _add_references(self, block: EventBlock, **columns: Array | int) -> None:
+        """Time stamp and thread of the event that a stack belongs to come first: u64 time, u32 pid, u32 tid."""
         at = block.payload >> 3
         time = block.words.take(at).view(np.int64)
         if block.rules.to_log is not None:
             time = block.rules.to_log(time)
-        return time, (block.words.take(at + 1) >> np.uint64(32)).astype(np.int64)
+        tid = (block.words.take(at + 1) >> np.uint64(32)).astype(np.int32)
+        self._references.append(_table(_REFERENCE, len(block), time=time, tid=tid, **columns))
 
     def finish(self) -> None:
-        """Resolve keys and sort the references; afterwards nothing more is gathered."""
-        lengths = np.concatenate([np.empty(0, np.int64), *self._stacks.lengths])
-        self.offsets = np.concatenate([[0], np.cumsum(lengths)])
-        self.frames = np.concatenate([_NO_FRAMES, *self._stacks.frames])
-        self._stacks = _Ragged()
-        empty = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))
-        time, tid, part, key = (np.concatenate(c) for c in zip(empty, *((r) for r in self._references), strict=True))
-        row = np.where(part == 1, key.view(np.int64), -1)
-        keyed = np.flatnonzero(part != 1)
-        row[keyed] = self._resolve(key[keyed], time[keyed])
-        known = row >= 0
-        self.unresolved = int((~known).sum())
-        time, tid, part, row = time[known], tid[known], part[known], row[known]
-        order = np.lexsort((part, tid, time))
-        self._time, self._tid, self._row = time[order], tid[order], row[order]
-        self._definitions, self._references = [], []
+        """Resolve keys and sort the runs; afterwards nothing more is gathered."""
+        for run in self._definitions:
+            rows = self._definitions.read(run)
+            self._definitions.spool.replace(run.first, rows[np.lexsort((rows["time"], rows["key"]))])
+        for run in self._references:
+            rows = self._resolved(self._references.read(run))
+            rows = rows[np.lexsort((rows["part"], rows["tid"], rows["time"]))]
+            self._references.spool.replace(run.first, rows)
+            run.past = run.first + len(rows)
+            if len(rows):
+                run.times, run.last = rows["time"][::_STEP].copy(), int(rows["time"][-1])
+        self._definitions = _Runs(_DEFINITION, 0)
 
-    def _resolve(self, key: Array, time: Array) -> NDArray[np.int64]:
-        out = np.full(len(key), -1, np.int64)
-        if not self._definitions:
-            return out
-        d_key, d_time, d_row = (np.concatenate(c) for c in zip(*self._definitions, strict=True))
-        order = np.lexsort((d_time, d_key))
-        d_key, d_time, d_row = d_key[order], d_time[order], d_row[order]
-        distinct, first = np.unique(d_key, return_index=True)
-        last = np.append(first[1:], len(d_key)) - 1
-        where = np.minimum(np.searchsorted(distinct, key), len(distinct) - 1)
-        known = distinct[where] == key
-        # Rank of (key, time) among definitions: both sorted together, by position of the key and then by time.
-        ranks = _search_pairs(np.searchsorted(distinct, d_key), d_time, where, time)
-        out[known] = d_row[np.clip(ranks, first[where], last[where])][known]
-        return out
+    def _resolved(self, rows: Array) -> Array:
+        """The references ``rows``, those by key with the frames of their definitions, or left out if there is none."""
+        keyed = np.flatnonzero(~np.isin(rows["part"], _DIRECT))
+        key, time = rows["at"][keyed].view(np.uint64), rows["time"][keyed]
+        found = np.zeros(len(keyed), _DEFINITION)
+        state = np.zeros(len(keyed), np.int8)  # 1: there is one before the reference, 2: there is one at or after it
+        for run in self._definitions:
+            table = self._definitions.read(run)
+            after = insertion_points(table["key"], table["time"], key, time)
+            for place, kind in ((after - 1, 1), (after, 2)):
+                mine = np.flatnonzero((place >= 0) & (place < len(table)) & (state <= kind))
+                mine = mine[table["key"][place[mine]] == key[mine]]
+                other = table["time"][place[mine]]
+                # The nearest: of the same time the last one before, the first one after.
+                nearer = other >= found["time"][mine] if kind == 1 else other < found["time"][mine]
+                mine = mine[nearer | (state[mine] < kind)]
+                found[mine], state[mine] = table[place[mine]], kind
+        rows = rows.copy()
+        rows["at"][keyed], rows["count"][keyed] = found["at"], found["count"]
+        keep = np.ones(len(rows), bool)
+        keep[keyed[state == 0]] = False
+        self.unresolved += int((~keep).sum())
+        return rows[keep]
 
-    def find(self, time: NDArray[np.int64], tid: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    def find(self, time: Ints, tid: Ints) -> tuple[Ints, NDArray[np.uint64]]:
         """(offsets, frames): the call chain of each sample, kernel part first; empty where there is none."""
-        lo, hi = np.searchsorted(self._time, time, "left"), np.searchsorted(self._time, time, "right")
-        parts: list[tuple[Array, Array]] = []  # samples, stack rows
-        for step in range(int((hi - lo).max(initial=0))):
-            at = lo + step
-            inside = np.flatnonzero(at < hi)
-            mine = inside[self._tid[at[inside]] == tid[inside]]
-            if len(mine):
-                parts.append((mine, self._row[at[mine]]))
-        if not parts:
-            return np.zeros(len(time) + 1, np.int64), _NO_FRAMES
-        sample, row = (np.concatenate(c) for c in zip(*parts, strict=True))
-        self.joined += len(row)
-        order = np.argsort(sample, kind="stable")
-        sample, row = sample[order], row[order]
-        length = self.offsets[row + 1] - self.offsets[row]
-        ends = np.cumsum(length)
-        frames = self.frames.take(np.repeat(self.offsets[row] - (ends - length), length) + np.arange(ends[-1]))
-        per_sample = np.bincount(sample, weights=length, minlength=len(time)).astype(np.int64)
-        return np.concatenate([[0], np.cumsum(per_sample)]), frames
-
-
-def _search_pairs(a: Array, b: Array, wanted_a: Array, wanted_b: Array) -> NDArray[np.int64]:
-    """Left insertion points of pairs in the sorted pairs ``(a, b)``."""
-    both_a, both_b = np.concatenate([wanted_a, a]), np.concatenate([wanted_b, b])
-    order = np.lexsort((np.arange(len(both_a)), both_b, both_a))  # at equal pairs the wanted ones come first
-    stands = np.cumsum(order >= len(wanted_a))
-    out = np.empty(len(wanted_a), np.int64)
-    mine = order < len(wanted_a)
-    out[order[mine]] = stands[mine]
-    return out
+        samples, found = [np.empty(0, np.int64)], [np.empty(0, _REFERENCE)]
+        for run in self._references:
+            first, past = run.around(time)
+            if first < past:
+                rows = self._references.spool.read(first, past)
+                at, who = rows["time"], rows["tid"]
+                low = insertion_points(at, who, time, tid)
+                count = insertion_points(at, who, time, tid, right=True) - low
+                samples.append(np.repeat(np.arange(len(time)), count))
+                found.append(rows[ranges(low, count)])
+        sample, stack = np.concatenate(samples), np.concatenate(found)
+        self.joined += len(sample)
+        order = np.lexsort((stack["part"], sample))
+        sample, stack = sample[order], stack[order]
+        count = stack["count"].astype(np.int64)
+        depth = np.zeros(len(time), np.int64)
+        np.add.at(depth, sample, count)
+        return offsets_of(depth), self._frames.take(stack["at"].astype(np.int64), count)

@@ -23,7 +23,14 @@ from .providers import Key
 __all__ = ["HANDLERS", "System"]
 
 _LAST = (1 << 64) - 1
-TIMER, TIMER_NAME = 0, "Timer"
+
+# KPROFILE_SOURCE: those with a number that is the same on all machines. The log's own names go before these.
+_SOURCES = (
+    "Timer", "AlignmentFixup", "TotalIssues", "PipelineDry", "LoadInstructions", "PipelineFrozen",
+    "BranchInstructions", "TotalNonissues", "DcacheMisses", "IcacheMisses", "CacheMisses", "BranchMispredictions",
+    "StoreInstructions", "FpInstructions", "IntegerInstructions", "2Issue", "3Issue", "4Issue", "SpecialInstructions",
+    "TotalCycles", "IcacheIssues", "DcacheAccesses", "MemoryBarrierCycles", "LoadLinkedIssues",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -42,14 +49,15 @@ class System:
     profile: Profile
     threads: list[tuple[int, int, int]] = field(default_factory=list)
     """(tid, time it is known from, pid)."""
-    intervals: dict[int, int] = field(default_factory=dict)
-    """Profile source -> interval: 100 ns units for the timer, events for the others."""
-    sources: dict[int, str] = field(default_factory=lambda: {TIMER: TIMER_NAME})
+    sources: dict[int, str] = field(default_factory=lambda: dict(enumerate(_SOURCES)))
     masks: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     volumes: dict[str, str] = field(default_factory=dict)
+    _intervals: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """Profile source -> (time, interval from then on, interval until then or 0)."""
     _images: list[_Image] = field(default_factory=list)
-    _pdbs: dict[tuple[int, int], tuple[UUID, int, str]] = field(default_factory=dict)
-    _stamps: dict[tuple[int, int], int] = field(default_factory=dict)
+    # By process, base and time: an identity is written with the time of the image event that it belongs to.
+    _pdbs: dict[tuple[int, int, int], tuple[UUID, int, str]] = field(default_factory=dict)
+    _stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _processes: set[int] = field(default_factory=set)
     _thread_ids: set[int] = field(default_factory=set)
 
@@ -103,10 +111,11 @@ class System:
         self._images.append(_Image(event, f, event.time if loaded or event.opcode == _UNLOAD else None))
 
     def rsds(self, event: Event, f: dict[str, Any]) -> None:
-        self._pdbs[int(f["ProcessID"]), int(f["ImageBase"])] = f["GuidSig"], int(f["Age"]), str(f["PDBFileName"])
+        key = int(f["ProcessID"]), int(f["ImageBase"]), event.time
+        self._pdbs[key] = f["GuidSig"], int(f["Age"]), str(f["PDBFileName"])
 
     def image_id(self, event: Event, f: dict[str, Any]) -> None:
-        self._stamps[int(f["ProcessID"]), int(f["ImageBase"])] = int(f["TimeDateStamp"])
+        self._stamps[int(f["ProcessID"]), int(f["ImageBase"]), event.time] = int(f["TimeDateStamp"])
 
     def finish(self) -> None:
         """Map the images, now that all is known of them."""
@@ -122,13 +131,15 @@ class System:
             if image.event.opcode == _DC_END and (pid, base) in mapped:
                 continue
             mapped.add((pid, base))
-            module = self._module(rows, pid, base, size, f)
+            module = self._module(rows, (pid, base, image.event.time), size, f)
             time = image.start or 0
             self.profile.timeline.add(Change.MAP, time, pid, module=module, start=base, end=end)
 
-    def _module(self, rows: dict[tuple[Any, ...], int], pid: int, base: int, size: int, f: dict[str, Any]) -> int:
-        guid, age, pdb = self._pdbs.get((pid, base)) or (None, 0, "")
-        stamp = int(f.get("TimeDateStamp", 0)) or self._stamps.get((pid, base), 0)
+    def _module(
+        self, rows: dict[tuple[Any, ...], int], image: tuple[int, int, int], size: int, f: dict[str, Any]
+    ) -> int:
+        guid, age, pdb = self._pdbs.get(image) or (None, 0, "")
+        stamp = int(f.get("TimeDateStamp", 0)) or self._stamps.get(image, 0)
         key = (str(f.get("FileName", "")), stamp, size, guid, age)
         row = rows.get(key)
         if row is None:
@@ -142,8 +153,10 @@ class System:
     def dos_path(self, path: str) -> str:
         """``\\Device\\HarddiskVolume2\\x`` as ``C:\\x``, where the log tells what is mounted where."""
         for nt, dos in self.volumes.items():
-            if nt and path.lower().startswith(nt.lower()):
-                return dos + path[len(nt) :]
+            rest = path[len(nt) :]
+            whole = nt.endswith("\\") or rest[:1] in ("", "\\")  # volume 1 is not volume 10
+            if nt and whole and path.lower().startswith(nt.lower()):
+                return dos + rest
         return path
 
     # -- machine and session
@@ -166,9 +179,22 @@ class System:
 
     def interval(self, event: Event, f: dict[str, Any]) -> None:
         source = int(f["SampleSource"])
-        self.intervals.setdefault(source, int(f["NewInterval"]))
+        until = int(f["OldInterval"]) if event.opcode == _SET_INTERVAL else 0
+        self._intervals.setdefault(source, []).append((event.time, int(f["NewInterval"]), until))
         if f.get("SourceName"):
             self.sources[source] = str(f["SourceName"])
+
+    def intervals(self, source: int, first: int, last: int) -> list[tuple[int, int]]:
+        """(time from which it holds, interval) of a profile source from tick ``first`` to ``last``, in time order; none
+        if the log tells of none. 100 ns units for the timer, events for the others."""
+        known: list[tuple[int, int]] = []
+        for time, interval, until in sorted(self._intervals.get(source, ())):
+            if not known:
+                known.append((0, until or interval))
+            if known[-1][1] != interval:
+                known.append((time, interval))
+        begin = max((i for i, (time, _) in enumerate(known) if time <= first), default=0)
+        return [held for i, held in enumerate(known) if i == begin or (i > begin and held[0] <= last)]
 
     def group_masks(self, event: Event, f: dict[str, Any]) -> None:
         words = tuple(int(f.get(f"GroupMask{n}", 0)) for n in range(1, 9))
@@ -176,6 +202,7 @@ class System:
 
 
 _START, _END, _DC_START, _DC_END, _UNLOAD, _LOAD = 1, 2, 3, 4, 2, 10
+_SET_INTERVAL = 0x48
 _RUNDOWN = (_START, _END, _DC_START, _DC_END)
 
 HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
@@ -189,7 +216,7 @@ HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
     (SYS_CONFIG, 0x0A): System.cpu,
     (SYS_CONFIG_EX, 32): System.build,
     (SYS_CONFIG_EX, 35): System.volume,
-    **{(PERF_INFO, kind): System.interval for kind in (0x48, 0x49, 0x4A)},
+    **{(PERF_INFO, kind): System.interval for kind in (_SET_INTERVAL, 0x49, 0x4A)},
     (SESSION, 0x05): System.group_masks,
     (SESSION, 0x20): System.group_masks,
 }

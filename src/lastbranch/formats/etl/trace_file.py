@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import IO, Any
 
 from ...errors import FormatError
-from ...model import BytesSource
+from ...model import BytesSource, check_replaceable
 from .compression import XPRESS, compress
 from .encoding import encode_log_header
 from .header import MAX_BUFFER, LogHeader, read_header
@@ -95,6 +95,7 @@ class TraceFile:
         if limit and limit < self._first + self.header.buffer_size:
             reason = "no room for one buffer behind the header buffer"
             raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
+        check_replaceable(self._name)
         self._file = open(self._part, "xb")  # noqa: SIM115 - closed in `_finish` or `discard`
         try:
             self._base = self._copied() if self.header.mode & LOG_FILE_MODE.APPEND else 0

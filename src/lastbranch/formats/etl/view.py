@@ -30,7 +30,7 @@ class View:
     """BufferSize of uncompressed buffers."""
     largest: int
     """Most bytes that a buffer holds."""
-    data: bytearray
+    data: memoryview
     raw: NDArray[np.uint8]
     """``data`` again."""
     base: int = 0
@@ -38,8 +38,14 @@ class View:
     broken_at: int | None = None
     """Offset from which on nothing was found that could be a buffer, and ``broken_by`` what is said about it."""
     broken_by: str = ""
+    header_at: int = 0
+    """Offset of the header buffer that governs what is read."""
+    reserved: bool = False
+    """Whether room behind the last buffer may never have been written to: a preallocated or circular file."""
+    zeros_at: int | None = None
+    """Offset from which on there were only zeros where buffers should be."""
     unwritten: int = 0
-    """Places of a preallocated file that no buffer was written to."""
+    """Places of such a file that no buffer was written to."""
 
     @property
     def at_end(self) -> bool:

@@ -10,6 +10,7 @@ is behind the first such step is dropped. Where few lanes are left, a plain loop
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,7 @@ for _marker in range(0x90, 0xA0):  # bits 31 and 28, not 30 and 29
     KIND[_marker << 8 : (_marker + 1) << 8] = MESSAGE
     _SHIFT[_marker << 8 : (_marker + 1) << 8] = 0
 _SHIFTS = _SHIFT.tolist()
+_WORDS = (np.arange(1 << 16) + 7) >> 3  # by Size: how many words on the next event is
 
 HEADER_BYTES = np.zeros(256, np.int64)
 """By header kind: bytes of the header without what its flags add."""
@@ -140,17 +142,12 @@ def _chase(
     stops, parts = np.minimum(first, end), []
     lanes = np.flatnonzero(first < end)
     at, limit = first[lanes], end[lanes]
-    mask, seven, three = np.uint64(0xFFFF), np.uint64(7), np.uint64(3)
+    step = _stepper(words, len(lanes))
     while len(lanes) > FEW_LANES:
         steps = np.empty((STEPS + 1, len(lanes)), np.int64)
         steps[0] = at
         for i in range(STEPS):
-            head = words.take(steps[i])
-            size = head >> _SHIFT.take(head.view(np.uint16)[1::4])
-            size &= mask
-            size += seven
-            size >>= three
-            np.add(steps[i], size.view(np.int64), out=steps[i + 1])
+            step(steps[i], steps[i + 1])
         if ((steps[-1] > steps[-2]) & (steps[-1] < limit)).all():  # a lane that has stopped would have stayed so
             parts.append(steps[:-1].ravel())
             at = steps[-1]
@@ -164,6 +161,7 @@ def _chase(
             done = np.flatnonzero(~alive)
             stops[lanes[done]] = steps[good[:, done].sum(axis=0), done]
             lanes, at, limit = lanes[alive], at[alive], limit[alive]
+            step = _stepper(words, len(lanes))
     if len(lanes):
         memory: Any = memoryview(words)  # type: ignore[arg-type]
         found: list[int] = []
@@ -171,6 +169,22 @@ def _chase(
             stops[lane] = _follow(memory, place, stop, found.append)
         parts.append(np.array(found, np.int64))
     return np.concatenate([np.empty(0, np.int64), *parts], dtype=np.int32, casting="same_kind"), stops
+
+
+def _stepper(words: NDArray[np.uint64], lanes: int) -> Callable[[NDArray[np.int64], NDArray[np.int64]], object]:
+    """``step(at, after)``: where the events behind those at ``at`` are. Its arrays are made once: half of the time."""
+    head, shift, size = np.empty(lanes, np.uint64), np.empty(lanes, np.uint64), np.empty(lanes, np.int64)
+    halves = head.view(np.uint16)
+    marks, sizes = halves[1::4], halves[0::4]
+
+    def step(at: NDArray[np.int64], after: NDArray[np.int64]) -> object:
+        words.take(at, out=head, mode="clip")
+        _SHIFT.take(marks, out=shift, mode="clip")
+        np.right_shift(head, shift, out=head)
+        _WORDS.take(sizes, out=size, mode="clip")
+        return np.add(at, size, out=after)
+
+    return step
 
 
 def _follow(memory: Any, at: int, end: int, append: Any) -> int:

@@ -13,17 +13,20 @@ from numpy.typing import NDArray
 from ...errors import Damage, FormatError
 from ...model import Source
 from ..readahead import ReadAhead
-from .buffers import Buffers, DamageLog, buffer_rows, heads_at
+from .buffers import BUFFER_DTYPE, Buffers, DamageLog, buffer_rows, heads_at
 from .header import MAX_BUFFER, LogHeader, read_header
-from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
+from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE
 from .locate import locate_fixed, locate_variable
 from .padding import PAD, keep_freed_memory, pad_for
 from .view import Found, View
 
 __all__ = ["WINDOW", "BufferReader", "Segment", "Window"]
 
-WINDOW = 32 << 20
-"""Bytes of file that are read at once: 512 buffers of 64 KiB for the walk to go through in step. Twice that is held."""
+WINDOW = 16 << 20
+"""Bytes of file that are read at once: 256 buffers of 64 KiB for the walk to go through in step. Twice that is held.
+
+With twice as many, reading takes twice the time: what was read has left the processor's cache before it is looked at.
+"""
 
 _PACKED = (
     16 << 20
@@ -73,7 +76,7 @@ class BufferReader:
     def __init__(self, source: Source, damage: DamageLog, *, workers: int = 1, window: int = WINDOW) -> None:
         self.source, self.damage, self.workers = source, damage, workers
         self.header = read_header(source)
-        self.segments = [Segment(0, self.header)]
+        self.segments = [self._segment(0, self.header)]
         self.unwritten = 0
         """Places that no buffer was written to, as far as the file was read."""
         self._window = max(window, MAX_BUFFER + 4096)
@@ -98,13 +101,13 @@ class BufferReader:
 
     def load(self, segment: Segment, rows: Buffers) -> Window | None:
         """The given buffers again, as a window of their own; None if none of them can be read."""
-        data = bytearray(int(rows.length.sum()) + pad_for(len(rows)))
-        memory, kept, at = memoryview(data), [], np.cumsum(rows.length) - rows.length
+        memory = memoryview(bytearray(int(rows.length.sum()) + pad_for(len(rows))))
+        kept, at = [], np.cumsum(rows.length) - rows.length
         for row, place in enumerate(at.tolist()):
             length = int(rows.length[row])
             if self.source.readinto(int(rows.offset[row]), memory[place : place + length]) == length:
                 kept.append(row)
-        window = self._assemble(self._view(data), segment, rows.take(kept), at[kept])
+        window = self._assemble(self._view(memory), segment, rows.take(kept), at[kept])
         return window if len(window.buffers) else None
 
     def _check_format(self) -> None:
@@ -117,7 +120,7 @@ class BufferReader:
             note = Damage("unknown compression format, taken for XPRESS", 0x2C, "State", self.header.state)
             self.damage.add(note)
 
-    def _view(self, data: bytearray) -> View:
+    def _view(self, data: memoryview) -> View:
         size = self.header.buffer_size
         largest = size if self.header.stride <= size <= MAX_BUFFER else MAX_BUFFER
         raw = np.frombuffer(data, np.uint8)
@@ -134,11 +137,13 @@ class BufferReader:
         ahead = not compressed and not sparse and size > 2 * window and hasattr(os, "preadv")
         with closing(ReadAhead(self.source, window, pad=PAD, ahead=ahead)) as reader:
             view = self._view(reader.data)
+            if sparse:
+                view.raw[:] = 0
             segment, before = self.segments[0], None
             while view.base < view.end:
                 if sparse:
                     view.got = self._read_heads(reader.data, view.base, window)
-                else:
+                if not sparse or view.broken_at is not None or not self._regular(reader.data, view):
                     _, view.got = reader.fill(view.base, window)
                     stride = self.header.stride
                     reader.expect(view.base + view.got // stride * stride, size)
@@ -149,6 +154,8 @@ class BufferReader:
                 while not more:
                     segment = self._segment_at(view, start, segment)
                     view.stride = segment.header.stride if not compressed else 0
+                    view.header_at = segment.header.offset
+                    view.reserved = bool(segment.header.mode & (LOG_FILE_MODE.CIRCULAR | LOG_FILE_MODE.PREALLOCATE))
                     found = locate_variable(view, start, _PACKED) if compressed else locate_fixed(view, start)
                     if found.at:
                         yield view, segment, found
@@ -159,12 +166,21 @@ class BufferReader:
                 view.base += start
             self.unwritten = view.unwritten
 
-    def _read_heads(self, data: bytearray, offset: int, window: int) -> int:
+    def _read_heads(self, memory: memoryview, offset: int, window: int) -> int:
         """Only the headers of the buffers of a window; the bytes that it spans."""
-        memory, left, stride = memoryview(data), min(window, self.source.size - offset), self.header.stride
+        left, stride = min(window, self.source.size - offset), self.header.stride
         for at in range(0, left, stride):
             self.source.readinto(offset + at, memory[at : min(at + BUFFER_HEADER_SIZE, left)])
         return left
+
+    def _regular(self, memory: memoryview, view: View) -> bool:
+        """Whether headers alone tell where all buffers of a window are: no damage, no session that was appended."""
+        stride = self.header.stride
+        heads = np.ndarray((view.got // stride,), BUFFER_DTYPE, memory, 0, (stride,))
+        used, first = heads["Offset"], int(view.base == 0)
+        fine = (heads["BufferSize"] == stride) & (used >= BUFFER_HEADER_SIZE) & (used <= stride)
+        fine |= (heads["BufferSize"] == 0) & (used == 0)
+        return bool(fine.all() and (heads["BufferType"][first:] != BUFFER_TYPE.HEADER).all())
 
     def _segment_at(self, view: View, at: int, current: Segment) -> Segment:
         """The segment that begins at ``at`` if a further header buffer is there, else ``current``."""
@@ -179,8 +195,13 @@ class BufferReader:
         except FormatError as error:
             self.damage.add(Damage(f"second header buffer: {error.reason}", offset, error.field, error.value))
             return current
-        self.segments.append(Segment(len(self.segments), header))
+        self.segments.append(self._segment(len(self.segments), header))
         return self.segments[-1]
+
+    def _segment(self, number: int, header: LogHeader) -> Segment:
+        if header.wrong_size:
+            self.damage.add(header.wrong_size)
+        return Segment(number, header)
 
     # -- windows
 
@@ -193,7 +214,7 @@ class BufferReader:
     def _pack(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
         from .compression import decompress_many
 
-        memory = memoryview(view.data)
+        memory = view.data
         places, lengths, used = at.tolist(), buffers.length.tolist(), buffers.filled.tolist()
         packed = (buffers.flags & BUFFER_FLAG.COMPRESSED).astype(bool).tolist()
         blocks = [memory[p + 72 : p + n] for p, n, c in zip(places, lengths, packed, strict=True) if c]

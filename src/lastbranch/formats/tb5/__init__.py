@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .profile import read_tb5
     from .reading import Tb5File
     from .records import STRUCTS, Field, Struct
-    from .writing import TableWriter, Tb5Writer
+    from .table_writer import TableWriter
+    from .writing import Tb5Writer
 
 _WHERE = {
     "NEVER": "constants",
@@ -27,7 +28,7 @@ _WHERE = {
     "Scope": "layout",
     "Struct": "records",
     "Table": "layout",
-    "TableWriter": "writing",
+    "TableWriter": "table_writer",
     "Tb5File": "reading",
     "Tb5Writer": "writing",
     "check_descriptors": "descriptors",

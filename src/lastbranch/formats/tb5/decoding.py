@@ -10,23 +10,17 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import BRANCH, COLUMNS, MAX_ENTRIES, Array, Mode, SampleBatch, column, cuts
-from .columns import PC
-from .constants import DescSubtype as Sst
-from .constants import DescType as St
 from .constants import StreamSection
+from .custom_rows import Rows
+from .described import described_dtype, described_group_dtype
 from .layout import Scope, Table
 from .reading import Tb5File
 
 __all__ = ["SampleReader", "note"]
 
 _LOW = np.uint64(0xFFFFFFFF)
-_PC = {f.name: f for f in PC.fields if not f.overlay}
-_BY_TYPE: dict[tuple[int, int], str] = {
-    (St.IP, Sst.IIP): "iip", (St.IP, Sst.NONE): "iip", (St.PROCESSOR_STATUS, Sst.IPSR): "ipsr",
-    (St.TID, Sst.NONE): "tid", (St.PID, Sst.NONE): "pidRecIndex", (St.PROCESSOR_NUMBER, Sst.NONE): "cpu",
-    (St.BRANCH_TRACE, Sst.LBR_TOS): "hw_idx",
-}  # fmt: skip
-"""Fields that need no name to be known."""
+_FORM64 = np.uint32(1 << 29)
+"""bitFields2: IA64PC."""
 
 
 class SampleReader:
@@ -44,73 +38,16 @@ class SampleReader:
         self.depth = 0
         self.first_event = 0
         """Row of the profile's events that event 0 of this stream is."""
-        names: list[str] = []
-        formats: list[Any] = []
-        offsets: list[int] = []
-        for entry in file.descriptors(number):
-            for name, code, offset in self._fields(entry):
-                if name not in names:
-                    names.append(name)
-                    formats.append(code)
-                    offsets.append(offset)
-        self._dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": self.record_size})
-        self._names = frozenset(names)
-        self._check_group_records()
-
-    def _fields(self, entry: Any) -> Iterator[tuple[str, Any, int]]:
-        """(name, format, offset) of what one descriptor entry describes."""
-        kind, subtype = int(entry["desc_type"]), int(entry["desc_subtype"])
-        at, size = int(entry["desc_offset"]), int(entry["desc_data_size"])
-        name = self.file.text(int(entry["desc_name"]))
-        if kind == St.LEGACY_SAMPLE_RECORD and size == PC.size:
-            yield from ((f.name, f"<{f.code}", at + f.offset) for f in _PC.values())
-        elif kind == St.TIME_STAMP and size == 8:
-            yield "time", "<i8", at
-        elif (kind, subtype) == (St.BRANCH_TRACE, Sst.LBR_FROM_TO) and size % 16 == 0:
-            self.depth = size // 16
-            yield "branch", ("<u8", (self.depth, 2)), at
-        else:
-            known = _BY_TYPE.get((kind, subtype), name)
-            code = self._code(known, size)
-            if code is not None:
-                yield known, code, at
-
-    def _code(self, name: str, size: int) -> Any:
-        """The format of a field that is known by name, ``None`` for any other and for one of another size."""
-        if name in _PC:
-            return f"<{_PC[name].code}" if size == _PC[name].size else None
-        if name == "branch count" or name.endswith(" count"):
-            return "<u4" if size == 4 else None
-        if name.endswith(" first"):
-            return "<u8" if size == 8 else None
-        found = next((c for c in COLUMNS if c.name == name), None)
-        if found is None:
-            return None
-        one = np.dtype(found.dtype).newbyteorder("<")
-        if found.group == BRANCH:
-            return (one, (size // one.itemsize,)) if size % one.itemsize == 0 else None
-        return one if size == one.itemsize and found.group == "sample" else None
-
-    def _check_group_records(self) -> None:
+        self._dtype = described_dtype(file, number)
+        self._names = frozenset(self._dtype.names or ())
+        if "branch" in self._names:
+            self.depth = self._dtype["branch"].shape[0]
         self._group_dtypes: dict[str, np.dtype[Any]] = {}
-        for group, number in list(self._groups.items()):
-            key = Table(Scope.STREAM, number, StreamSection.DATA)
-            wanted = {f"{group} first", f"{group} count"}
-            if not wanted <= self._names or not self.file.has(key):
+        for group, other in list(self._groups.items()):
+            if {f"{group} first", f"{group} count"} <= self._names and file.has(self.key._replace(stream=other)):
+                self._group_dtypes[group] = described_group_dtype(file, other, group)
+            else:
                 del self._groups[group]
-                continue
-            names, formats, offsets = [], [], []
-            for entry in self.file.descriptors(number):
-                name = self.file.text(int(entry["desc_name"]))
-                found = next((c for c in COLUMNS if c.name == name and c.group == group), None)
-                if found is not None and np.dtype(found.dtype).itemsize == int(entry["desc_data_size"]):
-                    names.append(name)
-                    formats.append(np.dtype(found.dtype).newbyteorder("<"))
-                    offsets.append(int(entry["desc_offset"]))
-            size = self.file.record_size(key)
-            self._group_dtypes[group] = np.dtype(
-                {"names": names, "formats": formats, "offsets": offsets, "itemsize": size}
-            )
 
     # -- what there is
 
@@ -148,7 +85,7 @@ class SampleReader:
         A damaged block is stepped over and noted in ``damage``, or raised where that is ``None``.
         """
         entry = self.file.tables[self.key]
-        runs = {group: _Runs(self.file, number) for group, number in self._groups.items()}
+        runs = {group: Rows(self.file, number) for group, number in self._groups.items()}
         for number, rows in self.file.some_blocks(self.key, range(entry.blocks)):
             if isinstance(rows, FormatError):
                 _note(damage, rows, entry.block_bytes)
@@ -192,9 +129,11 @@ class SampleReader:
         for name in names:
             if column(name).group == "sample" and name in self._names:
                 out[name] = np.ascontiguousarray(records[name])
-        if not branches:
+        if not self.has_stacks:
             return SampleBatch(out)
         offsets = {BRANCH: np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])}
+        if not branches:
+            return SampleBatch(out, offsets)
         full = bool((counts == self.depth).all()) and self.depth > 0
         filled = None if full else np.arange(self.depth) < counts[:, None]
         for name in branches:
@@ -209,8 +148,8 @@ class SampleReader:
     def _required(self, out: dict[str, Array], records: Array) -> None:
         n, have = len(records), self._names
         unknown = np.full(n, -1, np.int32)
-        flags = records["bitFields2"] if "bitFields2" in have else np.full(n, 1 << 29, np.uint32)
-        wide = (flags >> np.uint32(29) & np.uint32(1)) == 1
+        flags = records["bitFields2"] if "bitFields2" in have else np.full(n, _FORM64)
+        wide = (flags & _FORM64) != 0
         if "iip" in have:
             ip = np.ascontiguousarray(records["iip"])
             out["ip"] = ip if wide.all() else np.where(wide, ip, ip & _LOW)
@@ -240,7 +179,7 @@ class SampleReader:
         return np.where(level == 0, Mode.KERNEL, Mode.USER).astype(np.uint8)
 
     def _add_group(
-        self, batch: SampleBatch, records: Array, group: str, run: _Runs, wanted: frozenset[str] | None,
+        self, batch: SampleBatch, records: Array, group: str, run: Rows, wanted: frozenset[str] | None,
         damage: list[Damage] | None,
     ) -> None:  # fmt: skip
         dtype = self._group_dtypes[group]
@@ -264,33 +203,6 @@ class SampleReader:
         batch.offsets[group] = np.concatenate([np.zeros(1, np.int64), ends])
         for name in names:
             batch.columns[name] = np.ascontiguousarray(values[name])
-
-
-class _Runs:
-    """Rows of a custom stream in growing order: one block at a time is kept."""
-
-    def __init__(self, file: Tb5File, number: int) -> None:
-        self._file, self._key = file, Table(Scope.STREAM, number, StreamSection.DATA)
-        self._entry = file.tables[self._key]
-        self._at, self._rows = -1, np.empty((0, self._entry.record_size), np.uint8)
-
-    def take(self, first: int, count: int) -> NDArray[np.uint8]:
-        if first + count > self._entry.count:
-            raise FormatError("rows beyond the end of their stream", file=self._file.name, field="first", value=first)
-        parts = []
-        while count:
-            number, inside = divmod(first, self._entry.block_records)
-            if number != self._at:
-                ((_, rows),) = self._file.some_blocks(self._key, range(number, number + 1))
-                if isinstance(rows, FormatError):
-                    raise rows
-                self._at, self._rows = number, rows
-            part = self._rows[inside : inside + count]
-            parts.append(part)
-            first, count = first + len(part), count - len(part)
-        if len(parts) == 1:
-            return np.ascontiguousarray(parts[0])
-        return np.concatenate(parts) if parts else np.empty((0, self._entry.record_size), np.uint8)
 
 
 def note(damage: list[Damage], found: Damage) -> None:

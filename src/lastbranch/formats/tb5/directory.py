@@ -65,20 +65,30 @@ def read_commit(source: Source, damage: list[Damage]) -> Commit:
     version = _read_header(source)
     slots = [(i, slot) for i in range(2) if (slot := _read_slot(source, i, damage)) is not None]
     slots.sort(key=lambda s: -int(s[1]["sequence"]))
+    contradiction: FormatError | None = None
     for which, slot in slots:
         data = read_at(source, int(slot["directory"]), int(slot["directory_bytes"]))
         whole = len(data) == int(slot["directory_bytes"]) and crc32(data) == int(slot["directory_crc"])
-        if whole and len(data) % layout.DIRECTORY_ENTRY.itemsize == 0:
-            end = int(slot["end"])
+        if not whole or len(data) % layout.DIRECTORY_ENTRY.itemsize:
+            reason = "directory is damaged or cut off; the one before it is used"
+            damage.append(Damage(reason, int(slot["directory"]), "directory_crc", crc32(data)))
+            continue
+        end = int(slot["end"])
+        try:
             tables = _tables(source, data, int(slot["directory"]), end)
-            closed = bool(slot["flags"] & layout.CLOSED)
-            if not closed:
-                damage.append(Damage("its writer did not close it: what was not complete is missing", source.size))
-            if source.size < end:
-                damage.append(Damage("file is cut short", source.size, "end", end, end - source.size))
-            return Commit(version, int(slot["sequence"]), which, end, closed, tables)
-        reason = "directory is damaged or cut off; the one before it is used"
-        damage.append(Damage(reason, int(slot["directory"]), "directory_crc", crc32(data)))
+        except FormatError as error:
+            contradiction = contradiction or error
+            reason = f"{error.reason}; the commit before it is used"
+            damage.append(Damage(reason, error.offset or 0, error.field, error.value))
+            continue
+        closed = bool(slot["flags"] & layout.CLOSED)
+        if not closed:
+            damage.append(Damage("its writer did not close it: what was not complete is missing", source.size))
+        if source.size < end:
+            damage.append(Damage("file is cut short", source.size, "end", end, end - source.size))
+        return Commit(version, int(slot["sequence"]), which, end, closed, tables)
+    if contradiction is not None:
+        raise contradiction
     if slots:
         raise FormatError("no directory is readable", file=source.name, offset=int(slots[0][1]["directory"]),
                           field="directory", hint="the file is cut short or damaged")  # fmt: skip

@@ -11,7 +11,8 @@ from ...model import BRANCH, Array, Mode, SampleBatch
 from .columns import RecordLayout, group_dtype
 from .constants import CpuMode, StreamSection
 from .layout import BATCH_TIMES, MODEL, Scope, Table
-from .writing import TableWriter, Tb5Writer
+from .table_writer import TableWriter
+from .writing import Tb5Writer
 
 __all__ = ["Processor", "SampleWriter"]
 

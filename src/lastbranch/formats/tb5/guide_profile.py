@@ -11,6 +11,7 @@ from ...model import Change, Clock, Cpu, Event, Module, ModuleKind, Node, Profil
 from . import constants as k
 from .decoding import SampleReader
 from .layout import Scope, Table
+from .module_lives import module_lives
 from .reading import Tb5File
 
 __all__ = ["index_stream", "read_guide"]
@@ -77,25 +78,27 @@ def _read_machine(file: Tb5File, profile: Profile) -> None:
 
 
 def _read_modules(file: Tb5File, profile: Profile) -> None:
-    """Each record maps its module from module_event_when to module_unload_tsc."""
-    rows: dict[tuple[int, int, int], int] = {}
-    timeline = profile.timeline
-    for m in _records(file, k.Section.MODULE):
+    """Each record that is a load maps its module for its life."""
+    rows: dict[tuple[int, int, int, bool], int] = {}
+    timeline, records = profile.timeline, _records(file, k.Section.MODULE)
+    lives = module_lives(records)
+    columns = (c.tolist() for c in (lives.loads, lives.everybodys, lives.since, lives.until))
+    for m, load, everybodys, since, until in zip(records, *columns, strict=True):
+        if not load:
+            continue
         pid, selector = int(m["module_associated_pid"]), int(m["module_code_selector"])
         start, length = int(m["module_load_address"]), int(m["module_length"])
-        flags = int(m["module_flags"])
-        everybodys = bool(flags & k.ModuleFlag.GLOBAL_LOAD) or start >= _KERNEL_HALF
-        key = (int(m["module_path"]), selector, int(everybodys))
+        key = (int(m["module_path"]), int(m["module_name"]), selector, everybodys)
         if key not in rows:
             rows[key] = len(profile.modules)
-            name = file.text(key[0]) or file.text(int(m["module_name"]))
+            name = file.text(key[0]) or file.text(key[1])
             kind = ModuleKind.KERNEL_MODULE if everybodys else ModuleKind.FILE
             profile.modules.append(Module(name or "//anon", kind, size=length, code_selector=selector))
-        owner = -1 if everybodys else _signed(pid)
-        end, when = min(start + length, _LAST), _time(int(m["module_event_when"]))
+        owner = -1 if everybodys and (pid or start >= _KERNEL_HALF) else _signed(pid)  # a profile's -1 is the kernel
+        end, when = min(start + length, _LAST), _time(since)
         timeline.add(Change.MAP, when, owner, module=rows[key], start=start, end=end)
-        if int(m["module_unload_tsc"]) != k.NEVER:
-            timeline.add(Change.UNMAP, _time(int(m["module_unload_tsc"])), owner, start=start, end=end)
+        if until != k.NEVER:
+            timeline.add(Change.UNMAP, _time(until), owner, start=start, end=end)
 
 
 def _read_tasks(file: Tb5File, profile: Profile) -> None:

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from ...lbr import call_stack_mode, describe_perf
-from ...model import Array, Clock, Cpu, Event, Load, Machine, Module, ModuleKind, Process, Profile, Thread
+from ...model import Array, Clock, Event, Load, Machine, Module, ModuleKind, Process, Profile, Thread
 from . import constants as k
 from .columns import Piece
 from .encoding import Processor
 from .layout import Scope, Table
-from .records import STRUCTS
+from .records import empty_records
 from .writing import Tb5Writer
 
 __all__ = ["branches_text", "processor_of", "time_subtype", "write_descriptor", "write_events",
-           "write_machine", "write_modules", "write_stream_info", "write_tasks"]  # fmt: skip
+           "write_modules", "write_stream_info", "write_tasks"]  # fmt: skip
 
-_UNKNOWN32 = 0xFFFFFFFF
-_UNKNOWN16 = 0xFFFF
-_MOST_CPUS = 4096
 _FILETIME_EPOCH = 11_644_473_600 * 10_000_000
 _MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1
-
-
-def _rows(name: str, number: int) -> Array:
-    """``number`` records with their size field filled in."""
-    struct = STRUCTS[name]
-    out = np.zeros(number, struct.dtype)
-    if struct.fields[0].name.endswith("_size"):
-        out[struct.fields[0].name] = struct.size
-    return out
 
 
 def processor_of(machine: Machine) -> Processor:
@@ -44,65 +31,10 @@ def processor_of(machine: Machine) -> Processor:
 # -- global sections
 
 
-def write_machine(writer: Tb5Writer, machine: Machine) -> None:
-    """Hardware, software and version information."""
-    _write_hardware(writer, machine)
-    numbers = [int(n) for n in re.findall(r"\d+", machine.os_release)[:4]] + [0] * 4
-    windows = machine.os.startswith("Windows")
-    families = k.OsFamily
-    family = {("Linux", 32): families.LINUX32, ("Linux", 64): families.LINUX64, ("Windows", 32): families.WIN32,
-              ("Windows", 64): families.WIN64}.get((machine.os, machine.bits), families.OTHER)  # fmt: skip
-    host, os_, app = _rows("TBRW_HOST", 1), _rows("TBRW_OS", 1), _rows("TBRW_APPLICATION", 1)
-    host["host_name"] = _text(writer, machine.host)
-    os_["os_platform"] = family
-    for name, value in zip(("os_major", "os_minor", "os_build"), numbers, strict=False):
-        os_[name] = value & _MASK32
-    os_["os_name"], os_["os_name_extra"] = _text(writer, machine.os), _text(writer, machine.os_release)
-    app["app_page_size"] = machine.page_size & _MASK32
-    app["app_alloc_granularity"] = 65536 if windows else machine.page_size & _MASK32
-    app["app_max_app_addr"] = {32: _MASK32}.get(machine.bits, (1 << 47) - 1)
-    for part, rows in enumerate((host, os_, app)):
-        writer.put(Table(Scope.GLOBAL, 0, k.Section.SOFTWARE, part), rows)
-    version = _rows("TBRW_VERSION_INFO", 1)
-    version["sampling_driver_version"], version["sample_file_version"] = k.UNKNOWN_DRIVER, k.SAMPLE_FILE_VERSION
-    writer.put(Table(Scope.GLOBAL, 0, k.Section.VERSION_INFO), version)
-
-
-def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
-    """Nodes, the processors of each, and one architecture a processor. cpuid leaves are not in a profile: none."""
-    cpus = machine.cpus or [Cpu(i) for i in range(min(machine.cpus_available or machine.cpus_online, _MOST_CPUS))]
-    nodes = [(n.index, n.memory, set(n.cpus)) for n in machine.nodes] or [(0, machine.memory, {c.index for c in cpus})]
-    stray = [c for c in cpus if not any(c.index in inside for _, _, inside in nodes)]
-    nodes[0][2].update(c.index for c in stray)
-    system, node_rows = _rows("TBRW_SYSTEM", 1), _rows("TBRW_NODE", len(nodes))
-    system["system_num_nodes"] = len(nodes)
-    placed = [sorted((c for c in cpus if c.index in inside), key=lambda c: c.index) for _, _, inside in nodes]
-    ordered = [c for inside in placed for c in inside]
-    cpu_rows, arch_rows = _rows("TBRW_CPU", len(ordered)), _rows("TBRW_CPU_ARCH", len(ordered))
-    first = 0
-    for row, (index, memory, _), inside in zip(node_rows, nodes, placed, strict=True):
-        row["node_id"], row["node_physical_memory"], row["cpu_array"] = index & _MASK32, memory & _MASK64, first
-        row["node_num_available"], row["node_num_used"] = len(inside), sum(c.online for c in inside)
-        first += len(inside)
-    x86 = {"x86_64": k.ArchType.EM64T, "i386": k.ArchType.X86, "i686": k.ArchType.X86}
-    for i, (row, cpu) in enumerate(zip(cpu_rows, ordered, strict=True)):
-        row["cpu_number"] = cpu.index & _MASK32
-        row["cpu_native_arch_type"] = k.CpuArchitecture.IA32 if machine.arch in x86 else k.CpuArchitecture.UNKNOWN
-        for name in ("cpu_intel_processor_number", "cpu_speed_mhz", "cpu_fsb_mhz", "cpu_cache_L2", "cpu_cache_L3"):
-            row[name] = _UNKNOWN32
-        row["cpu_package_num"] = cpu.package & _UNKNOWN16
-        row["cpu_core_num"], row["cpu_hardware_thread_num"] = cpu.core & _UNKNOWN16, _UNKNOWN16
-        row["cpu_threads_per_core"] = sum(c.core == cpu.core and c.package == cpu.package for c in ordered) & _UNKNOWN16
-        row["num_cpu_arch_array"], row["cpu_arch_array"] = 1, i
-    arch_rows["arch_type"] = x86.get(machine.arch, k.ArchType.UNKNOWN)
-    for part, rows in enumerate((system, node_rows, cpu_rows, arch_rows)):
-        writer.put(Table(Scope.GLOBAL, 0, k.Section.HARDWARE, part), rows)
-
-
 def write_modules(writer: Tb5Writer, modules: Sequence[Module], loads: Iterable[Load], processor: Processor) -> None:
     """The module section: one record for each time that a module was mapped."""
     loads = sorted(loads, key=lambda m: (m.first or 0, m.pid, m.start))
-    rows = _rows("TBRW_MODULE", len(loads))
+    rows = empty_records("TBRW_MODULE", len(loads))
     if not loads:
         writer.put(Table(Scope.GLOBAL, 0, k.Section.MODULE), rows)
         return
@@ -139,7 +71,7 @@ def _executables(modules: Sequence[Module], loads: Sequence[Load]) -> Array:
 
 def write_tasks(writer: Tb5Writer, processes: Sequence[Process], threads: Sequence[Thread]) -> None:
     """The process/thread section."""
-    pids, tids = _rows("TBRW_PID", len(processes)), _rows("TBRW_TID", len(threads))
+    pids, tids = empty_records("TBRW_PID", len(processes)), empty_records("TBRW_TID", len(threads))
     flags = k.TaskFlag.CREATED | k.TaskFlag.TSC_USED
     for row, p in zip(pids, processes, strict=True):
         row["pid_id"], row["pid_flags"], row["pid_event_when"] = p.pid & _MASK32, flags, (p.start or 0) & _MASK64
@@ -161,7 +93,7 @@ def _text(writer: Tb5Writer, text: str) -> int:
 
 def write_events(writer: Tb5Writer, stream: int, events: Sequence[Event]) -> None:
     """The event description: a detail for each word of programming, and one for the branches that were asked for."""
-    rows = _rows("TBRW_EVENT", len(events))
+    rows = empty_records("TBRW_EVENT", len(events))
     details: list[tuple[int, int, int]] = []
     for i, (row, e) in enumerate(zip(rows, events, strict=True)):
         mine = [(n, v & _MASK64) for n, v in enumerate(e.programming.values())]
@@ -172,7 +104,7 @@ def write_events(writer: Tb5Writer, stream: int, events: Sequence[Event]) -> Non
         row["event_sav"] = (e.frequency or e.period) & _MASK64
         row["event_name"] = _text(writer, e.name)
         details += [(i, n, v) for n, v in mine]
-    out = _rows("TBRW_EVENT_DETAIL", len(details))
+    out = empty_records("TBRW_EVENT_DETAIL", len(details))
     for row, (_, number, value) in zip(out, details, strict=True):
         row["detail_access_size"], row["detail_method"], row["detail_access"] = 64, k.AccessMethod.OTHER, 1
         row["detail_address"], row["detail_value"] = number, value
@@ -202,7 +134,7 @@ def time_subtype(clock: Clock) -> int:
 
 
 def write_descriptor(writer: Tb5Writer, stream: int, pieces: Sequence[Piece]) -> None:
-    rows = _rows("TBRW_SAMPREC_DESC_ENTRY", len(pieces))
+    rows = empty_records("TBRW_SAMPREC_DESC_ENTRY", len(pieces))
     for row, p in zip(rows, pieces, strict=True):
         row["desc_offset"], row["desc_type"], row["desc_subtype"] = p.offset, p.type, p.subtype
         row["desc_data_size"], row["desc_name"] = p.size, writer.string(p.name)
@@ -219,7 +151,7 @@ def write_stream_info(
 ) -> None:
     """The stream information: its type, when it was (``span``, clock ticks), and what it is."""
     first, last = span
-    row = _rows("TBRW_STREAM_INFO", 1)
+    row = empty_records("TBRW_STREAM_INFO", 1)
     row["stream_type"], row["comment"] = kind, writer.string(comment)
     row["command_line"] = _text(writer, profile.header.get("command line", ""))
     if first is not None and last is not None:

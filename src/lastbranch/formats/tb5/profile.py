@@ -120,7 +120,7 @@ def _add_stream(file: Tb5File, profile: Profile, number: int, told: dict[str, An
     samples, entries, deepest = (int(told[n]) for n in ("samples", "entries", "deepest"))
     if events and not 0 <= min(events) <= max(events) < len(profile.events):
         raise FormatError(f"stream {number}: event out of range", file=file.name, field="events", value=max(events))
-    profile.streams.append(SampleStream(number, columns, events, samples, entries, deepest, batches))
+    profile.streams.append(SampleStream(number, columns, events, samples, entries, deepest, batches, ()))
 
 
 def _later(file: Tb5File, number: int) -> Callable[[int], int]:

@@ -18,11 +18,11 @@ from .guide_tables import (
     time_subtype,
     write_descriptor,
     write_events,
-    write_machine,
     write_modules,
     write_stream_info,
     write_tasks,
 )
+from .machine_tables import write_machine
 from .model_tables import write_model
 from .writing import Tb5Writer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from threading import Lock
 from types import MappingProxyType
 from typing import Any
 from zlib import crc32
@@ -13,15 +14,20 @@ from numpy.typing import NDArray
 from ...errors import Damage, FormatError
 from ...model import Array, Source, read_at
 from . import layout
+from .ahead import ahead
 from .checksum import block_check
-from .constants import StreamSection, StreamType
+from .constants import Section, StreamSection, StreamType
 from .directory import Commit, read_commit
 from .layout import Entry, Scope, Table, describe, struct_of
-from .strings import decode
+from .string_table import StringTable
 
 __all__ = ["Tb5File"]
 
 _PAGE = 4096
+_BIND_KINDS = (
+    StreamType.BIND_DATA_INFORMATION, StreamType.BIND_MODULE_INFORMATION, StreamType.BIND_PID_INFORMATION,
+    StreamType.BIND_TID_INFORMATION,
+)  # fmt: skip
 
 
 class Tb5File:
@@ -34,14 +40,13 @@ class Tb5File:
     def __init__(self, source: Source, *, verify: bool = True) -> None:
         self.source, self.name, self._verify = source, source.name, verify
         self.damage: list[Damage] = []
+        self._reading = Lock()  # a source need not bear several threads
         self._commit: Commit = read_commit(source, self.damage)
         self.tables: Mapping[Table, Entry] = MappingProxyType(self._commit.tables)
         """Every table: key -> record size, count and place."""
         self._indexes: dict[Table, Array] = {}
         self._checked: set[int] = set()
-        self._segments: list[tuple[Table, int, int]] | None = None
-        self._ends: dict[int, Array] = {}
-        self._texts: dict[int, str] = {}
+        self._strings = StringTable(self)
 
     def __enter__(self) -> Tb5File:
         return self
@@ -79,7 +84,17 @@ class Tb5File:
         return self.tables[key].record_size
 
     def is_bound(self, stream: int) -> bool:
-        return Table(Scope.BIND, stream, StreamType.BIND_DATA_INFORMATION) in self.tables
+        """Whether all bind information of a stream is there."""
+        return not self.missing_bind_tables(stream)
+
+    def missing_bind_tables(self, stream: int) -> list[Table]:
+        """What bind information of a stream lacks: modules, processes, threads and data each have their table, and
+        where the file has no section of processes and threads, those that were inferred stand beside."""
+        tasks = Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD)
+        own = tasks in self.tables or tasks._replace(part=1) in self.tables
+        wanted = [Table(Scope.BIND, stream, kind) for kind in _BIND_KINDS]
+        wanted += [] if own else [Table(Scope.BIND, stream, kind, 1) for kind in _BIND_KINDS[2:]]
+        return [key for key in wanted if key not in self.tables]
 
     # -- records
 
@@ -103,14 +118,14 @@ class Tb5File:
     def some_blocks(self, key: Table, numbers: range) -> Iterator[tuple[int, NDArray[np.uint8] | FormatError]]:
         """(number, its records, or what is wrong with it) for each of the blocks, in one buffer after the other."""
         entry, index = self.tables[key], self._index(key)
-        buffer = _aligned(min(entry.block_bytes, entry.bytes))
-        for number in numbers:
+
+        def load(number: int, buffer: NDArray[np.uint8]) -> NDArray[np.uint8] | FormatError:
             try:
-                rows = self._load(key, entry, index, number, buffer)
+                return self._load(key, entry, index, number, buffer)
             except FormatError as error:
-                yield number, error
-            else:
-                yield number, rows
+                return error
+
+        return ahead(numbers, load, lambda: _aligned(min(entry.block_bytes, entry.bytes)))
 
     def read(self, key: Table, first: int = 0, count: int | None = None) -> NDArray[np.uint8]:
         """As `blocks`, all at once: uint8 (records, record size)."""
@@ -145,7 +160,8 @@ class Tb5File:
         index = self._indexes.get(key)
         if index is None:
             entry = self.tables[key]
-            data = read_at(self.source, entry.index, entry.blocks * layout.BLOCK_INDEX.itemsize)
+            with self._reading:
+                data = read_at(self.source, entry.index, entry.blocks * layout.BLOCK_INDEX.itemsize)
             if crc32(data) != entry.index_crc:
                 raise self._error(f"block index of {describe(key)} is damaged", entry.index, "index_crc", crc32(data))
             index = self._indexes[key] = np.frombuffer(data, layout.BLOCK_INDEX)
@@ -159,7 +175,8 @@ class Tb5File:
         if offset < layout.DATA_START or offset + length > self._commit.end:
             raise self._error(f"block {number} of {describe(key)} lies outside of the file", offset, "offset", offset)
         part = buffer[:length]
-        got = self.source.readinto(offset, memoryview(part))  # type: ignore[arg-type]
+        with self._reading:
+            got = self.source.readinto(offset, memoryview(part))  # type: ignore[arg-type]
         if got < length:
             raise self._error(
                 f"block {number} of {describe(key)} is cut short by {length - got} bytes",
@@ -182,15 +199,11 @@ class Tb5File:
     @property
     def string_count(self) -> int:
         """The largest string id."""
-        segments = self._string_segments()
-        return segments[-1][2] if segments else 0
+        return self._strings.count
 
     def string(self, unique_id: int) -> str:
         """The string of an id. Raises `FormatError` for 0, the NULL string, and for ids that are not in the file."""
-        text = self._texts.get(unique_id)
-        if text is None:
-            text = self._texts[unique_id] = self._find(unique_id)
-        return text
+        return self._strings.find(unique_id)
 
     def text(self, unique_id: int) -> str:
         """As `string`; the NULL string is empty."""
@@ -198,46 +211,7 @@ class Tb5File:
 
     def all_strings(self) -> Iterator[str]:
         """The strings of ids 1, 2, 3..."""
-        for key, _, _ in self._string_segments():
-            ends = self._segment_ends(key)
-            data = self.bytes(key._replace(part=1)) if key._replace(part=1) in self.tables else b""
-            start = 0
-            for end in ends.tolist():
-                yield decode(data[start:end])
-                start = end
-
-    def _find(self, unique_id: int) -> str:
-        for key, before, last in self._string_segments():
-            if before < unique_id <= last:
-                ends, row = self._segment_ends(key), unique_id - before - 1
-                start, end = int(ends[row - 1]) if row else 0, int(ends[row])
-                data = key._replace(part=1)
-                return decode(self.read(data, start, end - start).tobytes() if end > start else b"")
-        known = self.string_count
-        reason = "NULL string" if unique_id == 0 else f"string id out of range (1 to {known})"
-        raise FormatError(reason, file=self.name, field="soi_uniqueid", value=unique_id)
-
-    def _string_segments(self) -> list[tuple[Table, int, int]]:
-        if self._segments is None:
-            keys = sorted(
-                k for k in self.tables if k.scope is Scope.STORE and k.section == layout.STRINGS and not k.part
-            )
-            self._segments, known = [], 0
-            for key in keys:
-                self._segments.append((key, known, known + self.count(key)))
-                known += self.count(key)
-        return self._segments
-
-    def _segment_ends(self, key: Table) -> Array:
-        ends = self._ends.get(key.stream)
-        if ends is None:
-            ends = self.read(key).reshape(-1).view("<u8")
-            data = key._replace(part=1)
-            size = self.count(data) if data in self.tables else 0
-            if len(ends) and (int(ends[-1]) != size or (ends[1:] < ends[:-1]).any()):
-                raise self._error(f"{describe(key)}: lengths are wrong", self.tables[key].index, "ends", int(ends[-1]))
-            self._ends[key.stream] = ends
-        return ends
+        return self._strings.all()
 
     # -- descriptors
 

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["STRUCTS", "Field", "Struct"]
+__all__ = ["STRUCTS", "Field", "Struct", "empty_records"]
 
 _SIZES = {"u1": 1, "u2": 2, "u4": 4, "u8": 8, "s8": 8, "string": 8, "pointer": 8}
 
@@ -141,3 +142,12 @@ _TEXTS = {
 
 STRUCTS: dict[str, Struct] = {name: _struct(name, text) for name, text in _TEXTS.items()}
 """Record types by the guide's name."""
+
+
+def empty_records(name: str, number: int) -> NDArray[Any]:
+    """``number`` records of zeros, with their size field filled in where they have one."""
+    struct = STRUCTS[name]
+    out = np.zeros(number, struct.dtype)
+    if struct.fields[0].name.endswith("_size"):
+        out[struct.fields[0].name] = struct.size
+    return out

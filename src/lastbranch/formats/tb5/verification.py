@@ -103,11 +103,11 @@ def _children(file: Tb5File) -> Iterator[Damage]:
 
 
 def _streams(file: Tb5File) -> Iterator[Damage]:
-    """A stream has data, a descriptor that fits them, and information."""
+    """A stream has a descriptor, which fits its data if there are any, and information."""
     for number in range(file.streams):
         missing = [
             section.name.lower().replace("_", " ")
-            for section in (StreamSection.DATA, StreamSection.DATA_DESCRIPTION, StreamSection.STREAM_INFO)
+            for section in (StreamSection.DATA_DESCRIPTION, StreamSection.STREAM_INFO)
             if not file.has(Table(Scope.STREAM, number, section))
         ]
         if missing:
@@ -119,7 +119,11 @@ def _streams(file: Tb5File) -> Iterator[Damage]:
 
 
 def _binding(file: Tb5File) -> Iterator[Damage]:
-    """Bind information counts as many records as what it is about, and its indexes are rows."""
+    """Bind information is complete, counts as many records as what it is about, and its indexes are rows."""
+    for stream in sorted({key.stream for key in file.tables if key.scope is Scope.BIND}):
+        missing = ", ".join(describe(key) for key in file.missing_bind_tables(stream))
+        if missing:
+            yield Damage(f"bind information is not complete: no {missing}", 0, "stream", stream)
     modules = Table(Scope.GLOBAL, 0, Section.MODULE)
     tasks = Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD)
     for key in file.tables:

@@ -3,49 +3,52 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import IO
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ...model import Array
+from ...model import Array, check_replaceable
 from . import layout
-from .checksum import block_check
 from .directory import encode_directory, encode_header, encode_slot
+from .durable import put_in_force, sync_folder, write_at
 from .layout import Entry, Scope, Table, check_record_size, describe
 from .reading import Tb5File
 from .strings import encode, encode_segment
+from .table_writer import TableWriter
 
-__all__ = ["TableWriter", "Tb5Writer"]
+__all__ = ["Tb5Writer"]
 
 
 class Tb5Writer:
     """Writes one file: `create` for a new one, `append` to add to one.
 
-    What dies before `commit` is not in the file; what was committed stays readable whatever happens after.
+    What dies before `commit` is not in the file; what was committed stays readable whatever happens after. After an
+    error (a full disk) `rollback` goes back to the last commit, and the writer can be used on.
     """
 
     def __init__(self, path: str, file: IO[bytes], final: str | None) -> None:
         self.path = path
         self._file, self._final = file, final
         self._tables: dict[Table, Entry] = {}
-        self._open: set[Table] = set()
+        self._open: dict[Table, TableWriter] = {}
         self._sequence, self._slot, self._end = 0, 1, layout.DATA_START
-        self._committed = layout.DATA_START
         self._string_count = 0
         self._ids: dict[str, int] = {}
         self._fresh: list[bytes] = []
         self._segments = 0
+        self._keep(layout.DATA_START)
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Tb5Writer:
         """A new file, which appears as ``path`` at `close`; until then it is ``path.part`` and the process number."""
         final = os.fspath(path)
+        check_replaceable(final)
         part = f"{final}.part{os.getpid()}"
         writer = cls(part, open(part, "xb", buffering=0), final)  # noqa: SIM115 - close or abort
-        writer._write_at(0, encode_header().ljust(layout.DATA_START, b"\0"))
+        write_at(writer._file, 0, encode_header().ljust(layout.DATA_START, b"\0"))
         return writer
 
     @classmethod
@@ -68,12 +71,13 @@ class Tb5Writer:
             writer = cls(name, file, None)
             writer._tables = dict(commit.tables)
             writer._sequence, writer._slot = commit.sequence, commit.slot
-            writer._committed = file.seek(0, os.SEEK_END)
-            writer._end = _aligned(writer._committed)
+            size = file.seek(0, os.SEEK_END)
+            writer._end = _aligned(size)
             for unique_id, text in enumerate(reader.all_strings(), 1):
                 writer._ids.setdefault(text, unique_id)
             writer._string_count = reader.string_count
             writer._segments = 1 + max((k.stream for k in commit.tables if _is_strings(k)), default=-1)
+            writer._keep(size)
         except (LastbranchError, OSError):
             file.close()
             raise
@@ -129,8 +133,8 @@ class Tb5Writer:
             raise ValueError(f"{describe(key)} is there already: what is written does not change")
         if in_order and key.scope is Scope.STREAM and key.stream > self.next_stream:
             raise ValueError(f"stream {key.stream} out of order: the next one is {self.next_stream}")
-        self._open.add(key)
-        return TableWriter(self, key, record_size)
+        self._open[key] = TableWriter(key, record_size, self._append, self._finish)
+        return self._open[key]
 
     def unbind(self, stream: int) -> None:
         """Leave the bind information of ``stream`` out of the next directory; `compact` gives its space back."""
@@ -140,8 +144,26 @@ class Tb5Writer:
     # -- ends
 
     def commit(self) -> None:
-        """Make all complete tables part of the file, durably: everything else first, then one slot of 48 bytes."""
+        """Make all complete tables part of the file, durably: everything else first, then one slot of 48 bytes.
+
+        Where that fails (`OSError`) it has rolled back.
+        """
         self._commit(closed=False)
+
+    def rollback(self) -> None:
+        """Back to the last commit: tables and strings that came since are forgotten, and their ids are void.
+
+        Tables that are not done can no longer be written (`ValueError`). Raises nothing.
+        """
+        for key, table in self._open.items():
+            table.end(ValueError(f"{describe(key)} was given up with all that was not committed"))
+        self._open, self._fresh = {}, []
+        tables, self._string_count, self._segments, self._committed = self._kept
+        self._tables = dict(tables)
+        self._ids = {text: i for text, i in self._ids.items() if i <= self._string_count}
+        self._end = _aligned(self._committed)
+        with suppress(OSError):  # what stands behind the end belongs to nobody
+            self._file.truncate(self._committed)
 
     def close(self) -> None:
         """Commit, and let a new file appear under its name. `ValueError` while a table is not done."""
@@ -157,7 +179,7 @@ class Tb5Writer:
         self._file.close()
         if self._final is not None:
             os.replace(self.path, self._final)
-            _sync_folder(self._final)
+            sync_folder(self._final)
 
     def abort(self) -> None:
         """Leave what was there before: a new file goes away, one that was added to keeps its last commit."""
@@ -176,15 +198,24 @@ class Tb5Writer:
         return Tb5File(PathSource(open(self.path, "rb", buffering=0), self._final or self.path))
 
     def _commit(self, closed: bool) -> None:
-        self._store_strings()
-        data = encode_directory(self._tables)
-        directory = self._append(data)
-        os.fsync(self._file.fileno())
+        try:
+            self._store_strings()
+            data = encode_directory(self._tables)
+            directory = self._append(data)
+            os.fsync(self._file.fileno())
+            end = directory + len(data)
+            slot = encode_slot(self._sequence + 1, directory, data, end, closed)
+            put_in_force(self._file, layout.SLOT_OFFSETS[1 - self._slot], slot)
+        except BaseException:
+            self.rollback()
+            raise
         self._sequence, self._slot = self._sequence + 1, 1 - self._slot
-        slot = encode_slot(self._sequence, directory, data, directory + len(data), closed)
-        self._write_at(layout.SLOT_OFFSETS[self._slot], slot)
-        os.fsync(self._file.fileno())
-        self._committed = directory + len(data)
+        self._keep(end)
+
+    def _keep(self, end: int) -> None:
+        """What is now is what `rollback` goes back to; it ends at ``end``."""
+        self._kept = dict(self._tables), self._string_count, self._segments, end
+        self._committed = end
 
     def _store_strings(self) -> None:
         if self._fresh:
@@ -201,73 +232,12 @@ class Tb5Writer:
     def _append(self, data: bytes | NDArray[np.uint8]) -> int:
         """Write at the end; the offset."""
         at, self._end = self._end, _aligned(self._end + len(data))
-        self._write_at(at, data)
+        write_at(self._file, at, data)
         return at
 
-    def _write_at(self, offset: int, data: bytes | NDArray[np.uint8]) -> None:
-        self._file.seek(offset)
-        view = memoryview(data)  # type: ignore[arg-type]
-        while len(view):
-            view = view[self._file.write(view) :]
-
     def _finish(self, key: Table, entry: Entry) -> None:
-        self._open.discard(key)
+        del self._open[key]
         self._tables[key] = entry
-
-
-class TableWriter:
-    """A table in the making. Bytes may come in any pieces; they are cut into blocks of whole records."""
-
-    def __init__(self, writer: Tb5Writer, key: Table, record_size: int) -> None:
-        self._writer, self.key, self.record_size = writer, key, record_size
-        self._block = layout.records_of_block(record_size) * record_size
-        self._waiting: NDArray[np.uint8] | None = None
-        self._filled = self._bytes = 0
-        self._index: list[tuple[int, int, int]] = []
-
-    @property
-    def count(self) -> int:
-        """Whole records so far."""
-        return self._bytes // self.record_size
-
-    def write(self, data: Array | bytes | bytearray | memoryview) -> None:
-        """Add records, or any bytes of them."""
-        if isinstance(data, np.ndarray):
-            rest = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        else:
-            rest = np.frombuffer(data, np.uint8)
-        self._bytes += len(rest)
-        while len(rest):
-            if not self._filled and len(rest) >= self._block:
-                self._store(rest[: self._block])
-                rest = rest[self._block :]
-                continue
-            if self._waiting is None:
-                self._waiting = np.empty(self._block, np.uint8)
-            taken = min(len(rest), self._block - self._filled)
-            self._waiting[self._filled : self._filled + taken] = rest[:taken]
-            self._filled, rest = self._filled + taken, rest[taken:]
-            if self._filled == self._block:
-                self._flush()
-
-    def done(self) -> None:
-        """Complete the table: it is in the file from the next commit on. `ValueError` for half a record."""
-        if self._bytes % self.record_size:
-            raise ValueError(f"{describe(self.key)}: {self._bytes} bytes are not whole records of {self.record_size}")
-        self._flush()
-        self._waiting = None
-        data = np.array(self._index, layout.BLOCK_INDEX).tobytes()
-        at = self._writer._append(data) if data else 0
-        entry = Entry(self.record_size, self.count, self._block, len(self._index), at, crc32(data))
-        self._writer._finish(self.key, entry)
-
-    def _flush(self) -> None:
-        if self._filled and self._waiting is not None:
-            self._store(self._waiting[: self._filled])
-            self._filled = 0
-
-    def _store(self, block: NDArray[np.uint8]) -> None:
-        self._index.append((self._writer._append(block), *block_check(block)))
 
 
 def _is_strings(key: Table) -> bool:
@@ -276,13 +246,3 @@ def _is_strings(key: Table) -> bool:
 
 def _aligned(offset: int) -> int:
     return offset + -offset % layout.ALIGNMENT
-
-
-def _sync_folder(path: str) -> None:
-    """Make a rename durable, where the system can."""
-    if hasattr(os, "O_DIRECTORY"):
-        folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
