@@ -22,7 +22,7 @@ from ..model import Array
 from ..opening import FileSource
 from .lookup import ModuleLookup, TaskLookup
 
-__all__ = ["BindSummary", "bind_stream", "is_bound", "sample_streams", "unbind_stream"]
+__all__ = ["BindSummary", "StreamBinding", "bind_stream", "is_bound", "sample_streams", "unbind_stream"]
 
 _CHUNK = 64 * 1024
 _FORM64, _RAW_ID = np.uint32(1 << 29), np.uint32(1 << 30)
@@ -73,7 +73,7 @@ def bind_stream(path: str | os.PathLike[str], stream: int = 0) -> BindSummary:
             raise LastbranchError(f"{file.name}: no data stream {stream}", hint=f"it has {file.streams}")
         if file.is_bound(stream):
             raise LastbranchError(f"{file.name}: stream {stream} is bound", hint="`lastbranch unbind` takes that away")
-        return _Binding(file, writer, stream).run()
+        return StreamBinding(file, writer, stream).run()
 
 
 def unbind_stream(path: str | os.PathLike[str], stream: int = 0) -> None:
@@ -100,7 +100,7 @@ class _Chunk:
     mode: Array
 
 
-class _Binding:
+class StreamBinding:
     def __init__(self, file: Tb5File, writer: Tb5Writer, stream: int) -> None:
         self.file, self.writer, self.stream = file, writer, stream
         self.reader = SampleReader(file, stream, {})

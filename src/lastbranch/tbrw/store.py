@@ -17,7 +17,7 @@ from ..formats.tb5.constants import Section, StreamSection
 from ..formats.tb5.layout import Scope, Table
 from ..model import Array
 from ..opening import FileSource
-from ..store.binding import _Binding
+from ..store.binding import StreamBinding
 from .creating import NewFile
 from .memory import ID_MARK
 from .rules import FileMode
@@ -175,7 +175,7 @@ class Store:
     def bind(self, stream: int) -> None:
         """Bind a stream."""
         with self.adding() as writer:
-            _Binding(self.view, writer, stream).run()
+            StreamBinding(self.view, writer, stream).run()
 
     def unbind(self, stream: int) -> None:
         """Write a directory without the bind information of a stream."""
