@@ -404,7 +404,8 @@ def test_no_room_for_the_output(capture: Path, tmp_path: Path, run: Run) -> None
     big = tmp_path / "out"
     for words, name in ((["-o", str(big)], str(big)), ([], "standard output")):
         with (tmp_path / "stdout").open("wb") as out:
-            command = [sys.executable, "-m", "lastbranch", "export", "--to", "brstack", *words, str(capture)]
+            # Under the limit Python would leave compiled modules cut short, which break every later run.
+            command = [sys.executable, "-B", "-m", "lastbranch", "export", "--to", "brstack", *words, str(capture)]
             done = subprocess.run(
                 command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=60,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)),

@@ -333,7 +333,7 @@ def test_a_full_disk_leaves_the_last_commit(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
     done = subprocess.run(
-        [sys.executable, "-c", _DYING, path, "append"], capture_output=True, text=True, preexec_fn=limited
+        [sys.executable, "-B", "-c", _DYING, path, "append"], capture_output=True, text=True, preexec_fn=limited
     )
     assert done.returncode == 1
     assert "File too large" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,14 +29,16 @@ resource = pytest.importorskip("resource")
 
 @contextmanager
 def disk_full_at(size: int) -> Iterator[None]:
-    """No file can grow beyond ``size``."""
+    """No file can grow beyond ``size``. No compiled module is written meanwhile: it would be cut short."""
     import signal
 
     old, limit = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, old)
 
