@@ -186,7 +186,7 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
 def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = stat_of(running.tid)
     assert stat is not None
-    monkeypatch.setattr("lastbranch.capture.software.bursts.stat_of", lambda tid: stat._replace(ignored=1 << 4))
+    monkeypatch.setitem(Bursts.run.__globals__, "stat_of", lambda tid: stat._replace(ignored=1 << 4))
     with pytest.raises(NoBurst, match="SIGTRAP is ignored"):
         bursts(SingleStep()).run(running, lambda status: False)
     burst, _ = bursts(BlockStep(PerfBreakpoints(signal.SIGURG))).run(running, lambda status: False)

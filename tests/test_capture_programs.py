@@ -19,15 +19,20 @@ Both = Callable[..., Recorded]
 
 @pytest.fixture
 def both(tmp_path: Path) -> Both:
-    """Runs a command alone and recorded, compares what came out, and gives the recording."""
+    """Runs a command alone and recorded, compares what came out, and gives the recording.
+
+    On a busy machine a short program may see few bursts: it is recorded again, a few times.
+    """
 
     def run(*words: str | Path, least: int = 1, options: tuple[str, ...] = DENSE) -> Recorded:
         alone = subprocess.run([str(w) for w in words], capture_output=True, timeout=60)
-        done = record(tmp_path / "it.data", *options, "--", *words)
         code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
-        assert (done.code, done.out) == (code, alone.stdout), done.err
-        assert done.bursts() >= least
-        return done
+        for _ in range(6):
+            done = record(tmp_path / "it.data", *options, "--", *words)
+            assert (done.code, done.out) == (code, alone.stdout), done.err
+            if done.bursts() >= least:
+                return done
+        raise AssertionError(f"never {least} bursts: {done.err}")
 
     return run
 
