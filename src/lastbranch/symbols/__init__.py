@@ -1,0 +1,1 @@
+"""Names of code: functions, source lines and inlined frames."""
