@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench peers fuzz docs clean
+.PHONY: demo test lint bench peers fuzz docs etw-layouts clean
 
 demo: $(VENV)/installed ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -35,6 +35,9 @@ fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python docs/generate.py
+
+etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures, proven by mingw-w64's compilers
+	$(BIN)/python tests/make_etw_layouts.py --prove
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

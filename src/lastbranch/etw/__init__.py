@@ -1,0 +1,1 @@
+"""Trace sessions: the control API of Event Tracing for Windows."""

@@ -1,0 +1,71 @@
+"""Win32 status codes that the trace API returns, and the exception that carries one.
+
+Codes and texts are winerror.h's. Which call returns which, and where no document says so, stands in
+``docs/reference/etw.md``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from ..errors import LastbranchError
+
+__all__ = ["EtwError", "Status"]
+
+
+class Status(IntEnum):
+    """A Win32 error code; `SUCCESS` is 0. ``reason`` is what it means."""
+
+    reason: str
+
+    def __new__(cls, value: int, reason: str) -> Status:
+        made = int.__new__(cls, value)
+        made._value_ = value
+        made.reason = reason
+        return made
+
+    SUCCESS = 0, "the operation completed"
+    FILE_NOT_FOUND = 2, "the file cannot be found"
+    PATH_NOT_FOUND = 3, "the path cannot be found"
+    ACCESS_DENIED = 5, "access is denied"
+    INVALID_HANDLE = 6, "the handle is invalid"
+    NOT_ENOUGH_MEMORY = 8, "not enough memory"
+    INVALID_DATA = 13, "the data is invalid"
+    OUTOFMEMORY = 14, "not enough memory to complete the call"
+    BAD_LENGTH = 24, "the length of the buffer or structure is wrong"
+    NOT_SUPPORTED = 50, "the request is not supported"
+    INVALID_PARAMETER = 87, "a parameter is wrong"
+    DISK_FULL = 112, "there is not enough space on the disk"
+    CALL_NOT_IMPLEMENTED = 120, "the system does not implement the call"
+    INSUFFICIENT_BUFFER = 122, "the buffer is too small for the data"
+    INVALID_NAME = 123, "the name is not valid"
+    MOD_NOT_FOUND = 126, "the module cannot be found"
+    PROC_NOT_FOUND = 127, "the procedure cannot be found"
+    BAD_PATHNAME = 161, "the path is invalid"
+    BUSY = 170, "the resource is in use"
+    ALREADY_EXISTS = 183, "it exists already"
+    ENVVAR_NOT_FOUND = 203, "the variable cannot be found"
+    MORE_DATA = 234, "more data is available than fits"
+    ARITHMETIC_OVERFLOW = 534, "the event is larger than 64 KB"
+    CANCELLED = 1223, "the call was cancelled"
+    IMPLEMENTATION_LIMIT = 1292, "an operation went beyond a limit of the implementation"
+    PRIVILEGE_NOT_HELD = 1314, "a required privilege is not held"
+    NO_SYSTEM_RESOURCES = 1450, "system resources are exhausted: too many sessions"
+    TIMEOUT = 1460, "the time for the call was over"
+    LOG_FILE_FULL = 1502, "the event log file is full"
+    WMI_GUID_NOT_FOUND = 4200, "the provider is not known"
+    WMI_INSTANCE_NOT_FOUND = 4201, "there is no session of that name or handle"
+    CTX_CLOSE_PENDING = 7007, "the trace is closed when the callbacks have ended"
+
+
+class EtwError(LastbranchError):
+    """A call of the trace API that failed: ``status`` is its code, ``call`` the function's name."""
+
+    exit_code = 5
+
+    def __init__(self, call: str, status: int, why: str = "", *, hint: str | None = None) -> None:
+        self.call = call
+        known = Status._value2member_map_.get(status)
+        self.status = status if known is None else known
+        reason = why or getattr(known, "reason", "an unknown error")
+        super().__init__(f"{call}: {reason} (code {int(status)})", hint=hint)
