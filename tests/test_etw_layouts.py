@@ -1,4 +1,4 @@
-"""Sizes and offsets of the trace API's structures: the committed table, the facts, and the compiler where it is there."""
+"""Sizes and offsets of the trace API's structures: the committed table, the facts, the compiler."""
 
 from __future__ import annotations
 

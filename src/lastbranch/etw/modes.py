@@ -29,13 +29,13 @@ class Also(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``when`` asks for ``needs`` and rules out ``forbids`` (any of these bits), else ``code``. ``why`` is for people."""
+    """``when`` asks for ``needs`` and rules out any bit of ``forbids``, else ``code``; ``why`` is for people."""
 
     when: M
     needs: Also = Also.NONE
-    forbids: M = M(0)
+    forbids: M = M.FILE_MODE_NONE
     not_for: Also = Also.NONE
-    needs_mode: M = M(0)
+    needs_mode: M = M.FILE_MODE_NONE
     code: Status = Status.INVALID_PARAMETER
     why: str = ""
 
