@@ -68,6 +68,7 @@ class ClientContext(IntEnum):
 class V2Option(IntFlag):
     """Bits of EVENT_TRACE_PROPERTIES_V2.V2Options."""
 
+    NONE = 0
     WOW = 1
     QPC_DELTA_TRACKING = 2
     LARGE_MDL_PAGES = 4

@@ -1,0 +1,185 @@
+"""EVENT_TRACE_PROPERTIES with the names behind it: into a request, and a session's state back into it.
+
+The structure is the page of EVENT_TRACE_PROPERTIES_V2: both forms begin alike, and the fields of version 2 count only
+where Wnode.Flags has WNODE_FLAG_VERSIONED_PROPERTIES.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from .flags import KERNEL_LOGGER, KERNEL_LOGGER_NAME, LogFileMode, V2Option, WnodeFlag
+from .status import EtwError, Status
+from .structures import guid_of, structure, uuid_of
+
+__all__ = ["MAX_NAME", "NO_GUID", "Filter", "SessionRequest", "SessionState", "read_properties", "write_properties"]
+
+MAX_NAME = 1024
+"""Characters of a session's or a log file's name."""
+NO_GUID = UUID(int=0)
+"""The GUID of a request that leaves it to the system."""
+_PLAIN, _V2 = structure("EVENT_TRACE_PROPERTIES"), structure("EVENT_TRACE_PROPERTIES_V2")
+_FILTER = structure("EVENT_FILTER_DESCRIPTOR")
+_MOST_FILTERS = 64
+"""Of one descriptor array: far more than there are types. Our choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One EVENT_FILTER_DESCRIPTOR: ``kind`` is EVENT_FILTER_TYPE_*."""
+
+    kind: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What a caller asks of a session, in the units of the structure (KB, MB, seconds); nothing adjusted yet."""
+
+    name: str
+    guid: UUID = NO_GUID
+    clock: int = 0
+    buffer_size: int = 0
+    minimum_buffers: int = 0
+    maximum_buffers: int = 0
+    maximum_file_size: int = 0
+    mode: LogFileMode = LogFileMode.FILE_MODE_NONE
+    flush_timer: int = 0
+    enable_flags: int = 0
+    age_limit: int = 0
+    file: str = ""
+    """Path of the log file, empty if there is none."""
+    options: V2Option = V2Option.NONE
+    filters: tuple[Filter, ...] = ()
+    """Both are empty unless the structure is a versioned one."""
+
+    @property
+    def system(self) -> bool:
+        """Whether it is a system logger: by mode, name or GUID."""
+        by_name = self.name.casefold() == KERNEL_LOGGER_NAME.casefold()
+        return bool(self.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name or self.guid == KERNEL_LOGGER
+
+
+@dataclass(slots=True)
+class SessionState:
+    """A session as a query tells it: the request as it was adjusted, and the statistics."""
+
+    request: SessionRequest
+    handle: int = 0
+    number_of_buffers: int = 0
+    free_buffers: int = 0
+    events_lost: int = 0
+    buffers_written: int = 0
+    log_buffers_lost: int = 0
+    real_time_buffers_lost: int = 0
+    logger_thread: int = 0
+    masks: list[int] = field(default_factory=lambda: [0] * 8)
+    """The eight words of PERFINFO_GROUPMASK."""
+
+
+_NUMBERS = {
+    "BufferSize": "buffer_size", "MinimumBuffers": "minimum_buffers", "MaximumBuffers": "maximum_buffers",
+    "MaximumFileSize": "maximum_file_size", "FlushTimer": "flush_timer", "EnableFlags": "enable_flags",
+    "AgeLimit": "age_limit",
+}  # fmt: skip
+_STATISTICS = {
+    "NumberOfBuffers": "number_of_buffers", "FreeBuffers": "free_buffers", "EventsLost": "events_lost",
+    "BuffersWritten": "buffers_written", "LogBuffersLost": "log_buffers_lost",
+    "RealTimeBuffersLost": "real_time_buffers_lost", "LoggerThreadId": "logger_thread",
+}  # fmt: skip
+
+
+def _view(call: str, properties: Any) -> tuple[memoryview, Any]:
+    """The bytes of ``properties`` (any writable buffer), as many as Wnode.BufferSize says, and the structure."""
+    if properties is None:
+        raise EtwError(call, Status.INVALID_PARAMETER, "there are no properties")
+    every = memoryview(properties).cast("B")
+    if len(every) < ctypes.sizeof(_PLAIN):
+        raise EtwError(call, Status.BAD_LENGTH, f"{len(every)} bytes hold no EVENT_TRACE_PROPERTIES")
+    head = _PLAIN.from_buffer(every)
+    if not ctypes.sizeof(_PLAIN) <= head.Wnode.BufferSize <= len(every):
+        raise EtwError(call, Status.BAD_LENGTH, f"Wnode.BufferSize = {head.Wnode.BufferSize} of {len(every)} bytes")
+    return every[: head.Wnode.BufferSize], head
+
+
+def _text(call: str, data: memoryview, offset: int, field_name: str) -> str:
+    """The UTF-16 string at ``offset``, up to its nul."""
+    if offset < ctypes.sizeof(_PLAIN) or offset % 2 or offset > len(data) - 2:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"{field_name} = {offset} of {len(data)} bytes")
+    text = bytes(data[offset:]).decode("utf-16-le", "surrogatepass")
+    end = text.find("\0")
+    if end < 0 or end > MAX_NAME:
+        raise EtwError(call, Status.INVALID_NAME, f"the name at {field_name} is longer than {MAX_NAME} characters")
+    return text[:end]
+
+
+def read_properties(call: str, name: str | None, properties: Any) -> SessionRequest:
+    """The request in ``properties`` for the session ``name`` (``None``: the name behind the structure).
+
+    Raises `EtwError` with the code of the first rule that is broken.
+    """
+    data, head = _view(call, properties)
+    if not head.Wnode.Flags & WnodeFlag.TRACED_GUID:
+        raise EtwError(call, Status.INVALID_PARAMETER, "Wnode.Flags lacks WNODE_FLAG_TRACED_GUID")
+    file = _text(call, data, head.LogFileNameOffset, "LogFileNameOffset") if head.LogFileNameOffset else ""
+    if name is None:
+        name = _text(call, data, head.LoggerNameOffset, "LoggerNameOffset") if head.LoggerNameOffset else ""
+    options, filters = _versioned(call, data, head)
+    return SessionRequest(
+        name=name,
+        guid=uuid_of(head.Wnode.Guid),
+        clock=head.Wnode.ClientContext,
+        mode=LogFileMode(head.LogFileMode),
+        file=file,
+        options=options,
+        filters=filters,
+        **{ours: getattr(head, theirs) for theirs, ours in _NUMBERS.items()},
+    )
+
+
+def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[Filter, ...]]:
+    """Options and filters of a version 2 structure; nothing of any other."""
+    if not head.Wnode.Flags & WnodeFlag.VERSIONED_PROPERTIES or len(data) < ctypes.sizeof(_V2):
+        return V2Option.NONE, ()
+    versioned = _V2.from_buffer(data)
+    if versioned.V2Control & 0xFF != 2:
+        return V2Option.NONE, ()
+    count = versioned.FilterDescCount
+    if bool(count) != bool(versioned.FilterDesc) or count > _MOST_FILTERS:
+        raise EtwError(
+            call, Status.INVALID_PARAMETER, f"FilterDescCount = {count}, FilterDesc = {versioned.FilterDesc:#x}"
+        )
+    found = (_FILTER * count).from_address(versioned.FilterDesc) if count else ()
+    return V2Option(versioned.V2Options), tuple(Filter(f.Type, ctypes.string_at(f.Ptr, f.Size)) for f in found)
+
+
+def write_properties(call: str, properties: Any, state: SessionState) -> Status:
+    """Put ``state`` into ``properties``, names where the offsets leave room for them.
+
+    Returns `Status.MORE_DATA` where a name does not fit (everything else is written). Raises `EtwError` for a structure
+    that is too short.
+    """
+    data, head = _view(call, properties)
+    request = state.request
+    head.Wnode.HistoricalContext, head.Wnode.ClientContext = state.handle, request.clock
+    head.Wnode.Guid = guid_of(request.guid)
+    head.LogFileMode = int(request.mode)
+    for theirs, ours in _NUMBERS.items():
+        setattr(head, theirs, getattr(request, ours))
+    for theirs, ours in _STATISTICS.items():
+        setattr(head, theirs, getattr(state, ours))
+    offsets = (head.LoggerNameOffset, head.LogFileNameOffset)
+    fits = [_put(data, at, text, offsets) for at, text in zip(offsets, (request.name, request.file), strict=True) if at]
+    return Status.SUCCESS if all(fits) else Status.MORE_DATA
+
+
+def _put(data: memoryview, offset: int, text: str, offsets: tuple[int, int]) -> bool:
+    end = min((o for o in offsets if o > offset), default=len(data))
+    encoded = text.encode("utf-16-le", "surrogatepass") + b"\0\0"
+    if not ctypes.sizeof(_PLAIN) <= offset <= end - len(encoded):
+        return False
+    data[offset : offset + len(encoded)] = encoded
+    return True
