@@ -125,13 +125,17 @@ def _type(text: str, bits: int) -> Any:
     return kind * int(length) if length else kind
 
 
-@cache
 def structure(name: str, bits: int = 64) -> Any:
     """The ctypes class of structure ``name`` for programs of ``bits`` 32 or 64; `KeyError` for another name.
 
     8-byte values are aligned to 8 bytes in both, as Windows does; hosts on which C does not (32-bit Linux) are refused
     by the test of ``layouts.json``.
     """
+    return _made(name, bits)
+
+
+@cache
+def _made(name: str, bits: int) -> Any:
     fields: list[tuple[str, Any]] = []
     unions: list[str] = []
     for names, text in LAYOUTS[name]:
