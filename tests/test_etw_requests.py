@@ -150,7 +150,9 @@ class TestProperties:
     def test_a_name_without_room(self) -> None:
         """Stop with too little room for the names: the session is stopped, and 234 says so."""
         buffer = properties(room=4)
-        assert write_properties("ControlTrace", buffer, SessionState(SessionRequest("longer"))) == Status.MORE_DATA
+        assert (
+            write_properties("ControlTrace", buffer, SessionState(SessionRequest("a longer name"))) == Status.MORE_DATA
+        )
 
     @pytest.mark.parametrize(
         "change", [{"LogFileNameOffset": 1 << 20}, {"LoggerNameOffset": 8}, {"LoggerNameOffset": 121}]
