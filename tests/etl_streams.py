@@ -34,6 +34,24 @@ def xpress_tokens(seed, size):
     return made.finish(), bytes(data)
 
 
+def xpress_compress(data):
+    """Plain LZXPRESS, the nearest match of 8 bytes and more."""
+    made, at = Tokens(), 0
+    while at < len(data):
+        piece = data[at : at + 8]
+        source = data.rfind(piece, max(0, at - 8192), at + 7) if len(piece) == 8 else -1
+        if source < 0:
+            made.literal(data[at])
+            at += 1
+            continue
+        length = 8
+        while at + length < len(data) and length < 0xFFFF and data[source + length] == data[at + length]:
+            length += 1
+        made.match(at - source, length)
+        at += length
+    return made.finish()
+
+
 def lznt1_chunk(data):
     """A compressed chunk, the longest match found by brute force."""
     body, at = bytearray(), 0

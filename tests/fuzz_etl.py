@@ -21,6 +21,7 @@ import traceback
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 
@@ -30,8 +31,8 @@ from etl_compressors import COMPRESSORS
 from lastbranch.analysis.check import check_profile
 from lastbranch.analysis.check_etl import check_log
 from lastbranch.errors import LastbranchError
-from lastbranch.export import exporter
-from lastbranch.formats.etl import TraceLog
+from lastbranch.export import ExportOptions, exporter
+from lastbranch.formats.etl import TraceLog, write_profile
 from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF, decompress
 from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.dump import dump_etl
@@ -41,10 +42,13 @@ from lastbranch.formats.etl.transfer import convert
 from lastbranch.formats.rows import JSON, TEXT, Wanted
 from lastbranch.model import BytesSource
 
-SECONDS_EACH = 10
+SECONDS_EACH = 10  # of the processor: others may be at work, too
+HANGS = 20  # so many times that on the clock
 PEAK = 1 << 20  # KiB that one worker may use
 SEEDS_A_WORKER = 300
 LARGEST = 1 << 16  # of a real file, so that many fit into a minute
+PERF_INFO = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc").bytes_le
+LAST_BRANCH = UUID("99134383-5248-43fc-834b-529454e75df3").bytes_le
 NUMBERS = (0, 1, 7, 8, 0x47, 0x48, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1 << 63) - 1, (1 << 64) - 1)
 
 
@@ -81,11 +85,13 @@ def examine(data: bytes, path: str) -> bool:
         assert not ordered or bool((np.diff(np.concatenate(ordered)) >= 0).all())
         list(check_profile(profile))
         with suppress(LastbranchError):
-            exporter("counts")(profile, io.BytesIO(), None)
+            exporter("counts")(profile, io.BytesIO(), ExportOptions())
     with suppress(LastbranchError):
         list(check_log(log))
     with suppress(LastbranchError):
         convert([source], path, compress=number % 2 == 0)
+    with suppress(LastbranchError):
+        write_profile(read_etl(source), path, compress=number % 2 == 0)
     return True
 
 
@@ -106,6 +112,7 @@ def kernel_trace(chance: random.Random, codec: int | None) -> build.Trace:
         entries = struct.pack(f"<{word * 6}", *(chance.randrange(1 << 24) for _ in range(6)))
         lbr = struct.pack("<QIIII", stamp, 7, 71, 0, 0) + entries
         stack = struct.pack(f"<QII{word * 3}", stamp, 7, 71, 1, 2, 3)
+        several = struct.pack("<I", chance.choice((0, 1, 2, 20, 0xFFFFFFFF))) + bytes(bits // 8 - 4) + ip * 2
         schema = b"\x10\0\0N\0a\0\x08b\0\x01c\0\x58\x02"
         events = (
             build.system(0x0303, stamp, process, version=4, bits=bits),
@@ -116,6 +123,10 @@ def kernel_trace(chance: random.Random, codec: int | None) -> build.Trace:
             build.perfinfo(0x0F2E, stamp, ip, bits=bits),
             build.perfinfo(0x0F2F, stamp, ip, bits=bits, counters=(1, 2)[: chance.randrange(3)]),
             build.perfinfo(0x0C20, stamp, lbr, bits=bits),
+            build.perfinfo(0x0F37, stamp, several, bits=bits),
+            build.system(0x0F48, stamp, struct.pack("<III", 6, chance.randrange(1 << 32), 5), bits=bits),
+            build.full(PERF_INFO, 0x2F, stamp, ip, bits=bits),
+            build.full(LAST_BRANCH, 0x20, stamp, lbr, bits=bits),
             build.perfinfo(0x1820, stamp, stack, bits=bits),
             build.perfinfo(0x1824, stamp, stack, bits=bits),
             build.perfinfo(0x1825, stamp, stack[:16] + stack[:8], bits=bits),
@@ -227,8 +238,11 @@ def work(first: int, path: str) -> None:
     for seed in range(first, first + SEEDS_A_WORKER):
         print("seed", seed, flush=True)
         try:
-            with time_limit(SECONDS_EACH):
+            begin = time.process_time()
+            with time_limit(HANGS * SECONDS_EACH):
                 run(seed, path)
+            if time.process_time() - begin > SECONDS_EACH:
+                raise TimeoutError(f"took {time.process_time() - begin:.1f} s")
         except Exception:
             print("failed", seed, traceback.format_exc().replace("\n", "\n  "), flush=True)
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > PEAK:

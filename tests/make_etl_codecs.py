@@ -1,8 +1,8 @@
 """Stores what dissect.util's decoders say, for `test_etl_codecs`.
 
-    PYTHONPATH=src python tests/make_etl_codecs.py > tests/data/etl_codecs.json
+    python tests/make_etl_codecs.py > tests/data/etl_codecs.json
 
-Run it where dissect.util and NumPy are installed. For each stream of `cases` there is a digest of it, and the size and
+Run it where dissect.util is installed. For each stream of `cases` there is a digest of it, and the size and
 a digest of what dissect.util makes of it; the test makes the same streams and holds lastbranch against that.
 """
 
@@ -12,10 +12,10 @@ import random
 import sys
 from functools import partial
 
-from etl_streams import huffman_blocks, lznt1_compress, mixed, xpress_tokens
+from etl_streams import huffman_blocks, lznt1_compress, mixed, xpress_compress, xpress_tokens
 
 LZNT1, XPRESS, XPRESS_HUFF = 2, 3, 4  # COMPRESSION_FORMAT_*
-_DATA = {
+DATA = {
     **{f"mixed {seed}": partial(mixed, seed, 20_000) for seed in range(5)},
     "one byte": lambda: b"x",
     "zeros": lambda: bytes(70_000),
@@ -29,10 +29,13 @@ def digest(data):
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def cases(compress):
-    """(name, format, function that gives a block and its data); ``compress`` makes plain LZXPRESS blocks."""
-    for form, pack in ((LZNT1, lznt1_compress), (XPRESS, compress), (XPRESS_HUFF, huffman_blocks)):
-        for name, data in _DATA.items():
+def cases():
+    """(name, format, function that gives a block and its data).
+
+    The blocks are those of compressors for tests: what `lastbranch.formats.etl.xpress_encoder` makes depends on zlib.
+    """
+    for form, pack in ((LZNT1, lznt1_compress), (XPRESS, xpress_compress), (XPRESS_HUFF, huffman_blocks)):
+        for name, data in DATA.items():
             yield f"{form}: {name}", form, lambda pack=pack, data=data: (pack(data()), data())
     for seed in range(5):
         yield f"{XPRESS}: tokens {seed}", XPRESS, partial(xpress_tokens, seed, 60_000)
@@ -41,11 +44,9 @@ def cases(compress):
 def main():
     from dissect.util.compression import lznt1, lzxpress, lzxpress_huffman
 
-    from lastbranch.formats.etl.compression import compress
-
     decoders = {LZNT1: lznt1, XPRESS: lzxpress, XPRESS_HUFF: lzxpress_huffman}
     said = {}
-    for name, form, make in cases(compress):
+    for name, form, make in cases():
         block, data = make()
         if form == XPRESS_HUFF:  # that decoder reads ahead, and ends too early without something behind its input
             decoded = decoders[form].decompress(block + bytes(4))[: len(data)]

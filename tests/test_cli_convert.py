@@ -1,5 +1,6 @@
 """`lastbranch convert`: what comes out is what went in, less what was cut, on one time line."""
 
+import errno
 import os
 import stat
 import struct
@@ -313,7 +314,9 @@ def test_lost_buffers_stay_marked(tmp_path):
         (["text", "out.etl"], 3, "not a capture"),
         (["text", "in.etl", "out.etl"], 3, "not an .etl file"),
         (["in.etl", "nowhere.etl", "out.etl"], 3, "time line"),
-        (["in.etl", "no/such/folder.etl"], 3, "No such file"),
+        (["in.etl", ""], 2, "empty"),
+        (["in.etl", "no/such/folder.etl"], 5, "error: no/such/folder.etl: cannot be written: No such file"),
+        (["in.etl", "no/such/folder.tb5"], 5, "error: no/such/folder.tb5: cannot be written: No such file"),
     ],
 )
 def test_what_cannot_be_done(tmp_path, run, monkeypatch, words, code, reason):
@@ -325,6 +328,36 @@ def test_what_cannot_be_done(tmp_path, run, monkeypatch, words, code, reason):
     assert ran.code == code
     assert reason in ran.err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.etl", "nowhere.etl", "text"]
+
+
+@pytest.mark.parametrize("ending", [".etl", ".tb5"])
+@pytest.mark.parametrize("what", ["a folder that nothing can be written to", "a full disk"])
+def test_failures_of_writing_name_the_output(what, ending, tmp_path, run, monkeypatch):
+    """Not the name that it has until it is complete, and not standard output."""
+    source, out = tmp_path / "in.etl", tmp_path / "folder" / f"out{ending}"
+    source.write_bytes(bytes(kernel_trace()))
+    out.parent.mkdir()
+    if what == "a full disk":
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "fsync", full)
+        said = os.strerror(errno.ENOSPC)
+    else:  # whoever runs the tests may be allowed everything
+        plain = open
+
+        def refused(name, mode="r", *rest, **more):
+            if "x" in mode:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+            return plain(name, mode, *rest, **more)
+
+        monkeypatch.setattr("builtins.open", refused)
+        said = os.strerror(errno.EACCES)
+    ran = run("convert", source, out)
+    assert (ran.code, ran.out) == (5, "")
+    assert f"error: {out}: cannot be written: {said}\n" in ran.err
+    assert list(out.parent.iterdir()) == []
 
 
 def test_the_output_may_be_an_input(tmp_path, run):

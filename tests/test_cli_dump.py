@@ -432,3 +432,31 @@ def test_machine_forms_name_their_columns_as_all_verbs_do(tmp_path):
     names = ["time_ms", "pid", "tid", "cpu", "event", "size", "fields"]
     assert ran(path, "--format", "csv")[1].splitlines()[0].split(",") == names
     assert [list(row) for row in objects(path)] == [names] * 2
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_nothing_selected_is_still_the_form_that_was_asked_for(form, tmp_path):
+    path = write(tmp_path, trace((0, pmc(1_000_005, 0x1000, 71))))
+    code, out, err = ran(path, "--pid", 4711, "--format", form)
+    assert (code, err) == (0, "note: no event is what was asked for\n")
+    assert out == "[]\n" if form == "json" else len(out.splitlines()) == 1
+    assert ran(path, "--limit", 1, "--format", form)[2] == ""
+
+
+def test_a_selection_by_time_where_times_jump_back(tmp_path):
+    """The times of a buffer that is damaged need not ascend: its ends are not its extremes."""
+    times = (1_000_030, 1_000_010, 1_000_020)
+    path = write(tmp_path, trace(*((0, pmc(time, n, 71)) for n, time in enumerate(times))))
+    got = [row["time_ms"] for row in table(path, "--time", "0.0000015..", "--event", "PerfInfo")]
+    assert sorted(got) == ["0.0020", "0.0030"]
+    got = [row["time_ms"] for row in table(path, "--time", "..0.0000025", "--event", "PerfInfo")]
+    assert sorted(got) == ["0.0010", "0.0020"]
+
+
+def test_threads_are_known_before_they_are_told_of_and_the_idle_one_always(tmp_path):
+    """One dump does not learn from another."""
+    made = trace((1, pmc(1_000_005, 1, 71)), (1, pmc(1_000_006, 2, 0)), (0, thread(0x0504, 1_000_050, 70, 71)))
+    rows = table(write(tmp_path, made), "--event", "PerfInfo")
+    assert [(row["pid"], row["tid"]) for row in rows] == [("70", "71"), ("0", "0")]
+    rows = table(write(tmp_path, trace((1, pmc(1_000_005, 1, 71)))), "--event", "PerfInfo")
+    assert [(row["pid"], row["tid"]) for row in rows] == [("-1", "71")]

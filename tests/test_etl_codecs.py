@@ -14,6 +14,7 @@ import pickle
 import random
 import struct
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ from etl_streams import FLAT, HuffmanWriter, huffman_blocks, lengths_table, lznt
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import compression, lznt1, workers, xpress, xpress_huffman
 from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress, decompress_many
-from make_etl_codecs import cases, digest
+from make_etl_codecs import DATA, cases, digest
 from xpress_tokens import Tokens
 
 STORED = json.loads((Path(__file__).parent / "data" / "etl_xpress.json").read_text())
 SAID = json.loads((Path(__file__).parent / "data" / "etl_codecs.json").read_text())
-CASES = {name: (form, make) for name, form, make in cases(compress)}
+CASES = {name: (form, make) for name, form, make in cases()}
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
 ABC = b"abc" * 100
 
@@ -188,6 +189,47 @@ def test_round_trip_through_the_live_oracle(data, oracle):
     block = compress(data)
     assert len(block) <= len(data) * 9 / 8 + 8
     assert oracle.lzxpress.decompress(block) == decompress(block, len(data)) == data
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_compressed_as_the_specification_reads_it(name):
+    data = DATA[name]()
+    block = compress(data)
+    assert reference(block, len(data)) == decompress(block, len(data)) == data
+    assert len(block) <= len(data) * 9 / 8 + 8
+
+
+def test_matches_go_back_into_the_piece_before():
+    piece = random.Random(3).randbytes(7000)
+    data = bytes(1 << 16)[: (1 << 16) - 7000] + piece + piece
+    block = compress(data)
+    assert reference(block, len(data)) == data
+    assert len(block) < 8300
+
+
+def test_matches_as_long_as_a_piece():
+    """DEFLATE's are 258 bytes at most; a match of LZXPRESS is up to 7 bytes for any length."""
+    assert len(compress(bytes(1 << 20))) <= (1 << 20 - 16) * 16
+
+
+@pytest.mark.parametrize("level", [0, 1, 6, 9])
+def test_what_zlib_does_is_not_trusted(level, monkeypatch):
+    """Codes of its own, stored blocks or none of a repetition: the data is the same."""
+    plain = zlib.compressobj
+
+    def other(_level, method, bits, memory, _strategy, before):
+        return plain(level, method, bits, memory, zlib.Z_DEFAULT_STRATEGY, before)
+
+    monkeypatch.setattr(zlib, "compressobj", other)
+    data = mixed(4, 100_000)
+    assert decompress(compress(data), len(data)) == data
+
+
+def test_stored_blocks_between_others():
+    """zlib stores what it cannot make smaller."""
+    noise = random.Random(8).randbytes(40_000)
+    for data in (mixed(1, 25_000) + noise, noise + mixed(1, 25_000), noise[:33_000] + mixed(1, 32_000) + noise):
+        assert reference(compress(data), len(data)) == data
 
 
 def test_the_stored_oracle_was_asked_about_all_streams():

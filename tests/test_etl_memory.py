@@ -23,7 +23,7 @@ from lastbranch.opening import open_source
 
 SAMPLE, PMC, LBR, STACK = 0x0F2E, 0x0F2F, 0x0C20, 0x1820
 KERNEL_KEY, USER_KEY = 0x1825, 0x1826
-PEAK_MB = 180
+PEAK_MB = 260
 
 
 def sample(time: int, tid: int) -> bytes:

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import etl_builder as build
 import perfdata_writer as pw
 from conftest import REAL, SYNTHETIC, Data
 from lastbranch.bind import binder_of
 from lastbranch.errors import FormatError
-from lastbranch.export import exporter
+from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.etl import TraceLog, write_profile
+from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.sample_words import MOST_FRAMES, information_of
 from lastbranch.lbr import FLAG_FIELDS, flags_from_info
 from lastbranch.model import (
@@ -66,7 +68,7 @@ def said(profile, *, times=True, cpus=True):
 
 def counts(profile):
     out = io.BytesIO()
-    exporter("counts")(profile, out, None)
+    exporter("counts")(profile, out, ExportOptions())
     return out.getvalue()
 
 
@@ -170,8 +172,8 @@ def batch_of(rows, *, stacks=True, frames=True):
     return SampleBatch(columns, offsets)
 
 
-def profile_of(rows, *, events=None, bits=64, stacks=True, frames=True, clock=None):
-    """A profile of these samples, in time order, in batches of three."""
+def profile_of(rows, *, events=None, bits=64, stacks=True, frames=True, clock=None, periods=None):
+    """A profile of these samples, in time order, in batches of three. ``periods``: by address."""
     rows = sorted(rows, key=lambda row: row[0])
     profile = Profile("made", "test", machine=Machine(bits=bits), clock=clock or Clock())
     profile.events = events or [Event("cycles", 1000, branch_select=0 if stacks else None, branch_select_kind="etw")]
@@ -180,6 +182,8 @@ def profile_of(rows, *, events=None, bits=64, stacks=True, frames=True, clock=No
     def batches(wanted):
         for i in range(0, len(rows), 3):
             part = batch_of(rows[i : i + 3], stacks=stacks, frames=frames)
+            if periods:
+                part.columns["period"] = np.array([periods[ip] for ip in part.ip.tolist()], np.uint64)
             yield part, int(part.time[-1])
 
     entries, deepest = sum(len(r[6]) for r in rows), max((len(r[6]) for r in rows), default=0)
@@ -335,6 +339,115 @@ def test_wall_time_and_clocks(tmp_path):
         assert back.clock.frequency == clock.frequency
         assert back.clock.wall_ns(50) == clock.wall_ns(50)
     assert back.machine.os == profile.machine.os
+
+
+def periods(profile):
+    """(time, event, address, period) of all samples, by time."""
+    found = []
+    for batch in profile.batches():
+        for i in range(len(batch)):
+            event = profile.events[batch.event[i]]
+            own = int(batch.period[i]) if event.has_period else event.period
+            found.append((int(batch.time[i]), event.name, int(batch.ip[i]), own))
+    return sorted(found)
+
+
+def with_periods(rows, bits=64):
+    """A profile of samples (time, event, period) of the timer, whose interval is 10, and of a counter."""
+    events = [Event("Timer", 10, has_period=True, programming={"source": 0, "interval": 10}),
+              Event("LLCMisses", 0, has_period=True, programming={"source": 29})]  # fmt: skip
+    made = [(time, i + 1, 7, 71, i % 3, event, (), ()) for i, (time, event, _) in enumerate(rows)]
+    own = {i + 1: period for i, (_, _, period) in enumerate(rows)}
+    return profile_of(made, events=events, bits=bits, stacks=False, frames=False, periods=own)
+
+
+PERIODS = st.lists(
+    st.tuples(st.integers(1, 400), st.integers(0, 1), st.sampled_from([1, 10, 11, 30, 655350, 655360, 0xFFFFFFFF])),
+    min_size=1, max_size=30, unique_by=lambda row: row[:2],
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40)
+@given(PERIODS, st.sampled_from([32, 64]))
+def test_the_period_of_each_sample_comes_back(tmp_path_factory, rows, bits):
+    """By Count where a sample of the timer stands for several, else by an event that changes the interval."""
+    folder = tmp_path_factory.mktemp("p")
+    profile = with_periods(rows, bits)
+    back, done = written(profile, folder)
+    assert periods(back) == periods(profile)
+    assert not done.notes
+    again, _ = written(back, folder)
+    assert periods(again) == periods(profile)
+
+
+def test_periods_that_cannot_be_told_are(tmp_path):
+    """One interval of a source holds at a time, and it is a u32; a period of 0 is not known."""
+    rows = [(5, 1, 100), (5, 1, 200), (6, 1, 1 << 32), (7, 1, 0), (8, 1, 300)]
+    back, done = written(with_periods(rows), tmp_path)
+    assert done.notes == ("samples whose own period is left out (2)",)
+    assert [p for *_, p in periods(back)] == [200, 200, 200, 200, 300]
+
+
+def test_changed_intervals_of_a_log_come_back(tmp_path):
+    """As they do in a log that is written from one."""
+    profile = with_periods([(time, 1, 1000 if time < 50 else 2000) for time in range(10, 90, 5)])
+    back, _ = written(profile, tmp_path)
+    log = TraceLog(BytesSource((tmp_path / "out.etl").read_bytes()))
+    assert sum(event.hook == 0x0F48 for event in log.events()) == 2
+    assert [(e.name, e.period, e.has_period) for e in back.events if e.name == "LLCMisses"] == [
+        ("LLCMisses", 1000, True)
+    ]
+
+
+def test_32_bit_records_stay_as_they_were(tmp_path):
+    """In a 64-bit session too: 64 bits of Information would claim that nothing was mispredicted."""
+    entries = struct.pack("<QIIII6I", 200, 7, 71, 0, 0, 0x401010, 0x401100, 1 << 31, 0x401050, 0x401000, 5)
+    trace = build.Trace(begin=100)
+    trace.add(0, build.perfinfo(0x0F2F, 200, struct.pack("<QIHH", 0x401000, 71, 6, 0)))
+    trace.add(0, build.perfinfo(0x0C20, 200, entries, bits=32))
+    profile = read_profile(BytesSource(bytes(trace)))
+    back, _ = written(profile, tmp_path)
+    log = TraceLog(BytesSource((tmp_path / "out.etl").read_bytes()))
+    assert [e.header for e in log.events() if e.hook in (0x0F2F, 0x0C20)] == [17, 16]
+    assert said(back) == said(profile)
+    (ours,), (theirs,) = back.batches(), profile.batches()
+    assert ours["branch_info"].tolist() == theirs["branch_info"].tolist()
+
+
+def test_a_process_starts_under_its_own_name(tmp_path):
+    """Not under that of its parent, where it has one of its own from the begin."""
+    profile = profile_of([(50, 1, 8, 8, 0, 0, [], [])])
+    t = profile.timeline
+    t.name(0, 7, 7, "cmd.exe")
+    for pid, name in ((8, "test.exe"), (9, None)):
+        t.add(Change.FORK, 20, pid, tid=pid, parent=7, offset=1)
+        if name:
+            t.name(20, pid, pid, name)
+    back, _ = written(profile, tmp_path)
+    log, decoder = TraceLog(BytesSource((tmp_path / "out.etl").read_bytes())), Decoder()
+    fields = [decoder.decode(e).fields for e in log.events() if e.hook == 0x0301]
+    assert [(f["ProcessID"], f["ImageFileName"]) for f in fields] == [(8, "test.exe"), (9, "cmd.exe")]
+    assert {process.pid: process.name for process in binder_of(back).processes}[8] == "test.exe"
+
+
+def test_losses_stay_known(tmp_path):
+    """As those of a log, or of a perf.data, which counts by other names."""
+    profile = profile_of([(5, 1, 7, 71, 0, 0, [], [])])
+    profile.lost = {"events": 3, "buffers": 2}
+    assert written(profile, tmp_path)[0].lost == {"events": 3, "buffers": 2}
+    profile.lost = {"records": 4, "samples": 1, "throttles": 9}
+    assert written(profile, tmp_path)[0].lost == {"events": 5}
+
+
+def test_what_32_bits_cannot_hold_is_told_in_64(tmp_path):
+    """A 32-bit session that was told of an image of a 64-bit process."""
+    profile = profile_of([(5, 1, 7, 71, 0, 0, [], [])], bits=32)
+    profile.modules.append(Module("C:\\a.dll", size=0x1000))
+    profile.timeline.add(Change.MAP, 0, 7, module=0, start=0x7FF800000000, end=0x7FF800001000)
+    back, _ = written(profile, tmp_path)
+    assert back.machine.bits == 32
+    maps = back.timeline.columns()
+    assert 0x7FF800000000 in maps["start"][maps["kind"] == Change.MAP].tolist()
 
 
 def test_nothing_but_tables(tmp_path):

@@ -1,6 +1,7 @@
 """The .etl writer: identity through declared fields, new files held against plain `struct`, bad input."""
 
 import os
+import random
 import struct
 from dataclasses import replace
 from itertools import islice
@@ -405,6 +406,42 @@ def test_a_session_is_appended(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["more.etl"]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_compressed_ring_keeps_the_newest(tmp_path, seed):
+    """Its buffers have all sizes; what it keeps is as much as there is room for."""
+    rng, path, room = random.Random(seed), tmp_path / "ring.etl", 24 << 10
+    events = [kernel(0x0F33, 1000 + i, struct.pack("<I", i) + rng.randbytes(rng.choice((8, 900))))
+              for i in range(rng.choice((5, 400)))]  # fmt: skip
+    header = header_of(mode=2 | USE_KBYTES, maximum_file_size=24, processors=1)
+    written(path, events, header, compress=True)
+    log, size = log_of(path), path.stat().st_size
+    got = numbers(log)
+    assert got == list(range(got[0], len(events)))
+    assert not log.damage
+    assert size <= room
+    assert len(events) == len(got) or size > room - 4096 - 72
+    buffers = log.index().buffers
+    assert log.header.buffers_written - len(buffers) == int(buffers.sequence[1]) - 1
+    assert buffers.flags[-1] & 1  # FLUSH_MARKER on the last one
+    assert [p.name for p in tmp_path.iterdir()] == ["ring.etl"]
+
+
+def test_a_compressed_session_is_appended(tmp_path):
+    path = tmp_path / "more.etl"
+    mode = 0x5  # SEQUENTIAL, APPEND
+    written(path, many(100), header_of(mode=mode), compress=True)
+    before = path.read_bytes()
+    written(path, many(50), header_of(mode=mode), compress=True)
+    assert path.read_bytes()[: len(before)] == before
+    log = log_of(path)
+    assert sorted(numbers(log)) == sorted([*range(100), *range(50)])
+    assert len(log.headers) == 2
+    assert not log.damage
+    with pytest.raises(FormatError, match="compressed as they are"):
+        written(path, many(5), header_of(mode=mode))
+    assert log_of(path).counts == log.counts
+
+
 @pytest.mark.parametrize("ring", [0, 2])
 def test_a_reserved_file_gives_back_what_it_does_not_need(tmp_path, ring):
     path, room = tmp_path / "room.etl", 64 << 10
@@ -494,12 +531,10 @@ def test_a_failing_disk_leaves_what_was_there(tmp_path, monkeypatch):
         ({"buffer_size": 5000}, "BufferSize"),
         ({"buffer_size": 32 << 20}, "BufferSize"),
         ({"mode": 2}, "circular"),
-        ({"mode": 2 | 0x4000000, "maximum_file_size": 1}, "places of one size"),
         ({"mode": 2 | 4, "maximum_file_size": 1}, "a ring cannot be appended to"),
         ({"mode": 2 | 8, "maximum_file_size": 1}, "or be a series"),
         ({"mode": 8 | 0x20, "maximum_file_size": 1}, "cannot be preallocated"),
         ({"mode": 8 | 4, "maximum_file_size": 1}, "cannot be appended to"),
-        ({"mode": 4 | 0x4000000}, "a compressed session cannot be appended"),
         ({"mode": 0x20}, "preallocated file needs a MaximumFileSize"),
         ({"mode": 8, "maximum_file_size": 1}, "%d"),
         ({"mode": 1 | USE_KBYTES, "maximum_file_size": 4}, "no room"),

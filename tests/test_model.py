@@ -12,9 +12,11 @@ from lastbranch.model import (
     COLUMNS,
     REQUIRED,
     BytesSource,
+    Change,
     Clock,
     Profile,
     SampleBatch,
+    Timeline,
     by_time,
     concatenate,
     merge,
@@ -111,8 +113,32 @@ def test_a_clock_without_time() -> None:
 def test_names_cannot_drive_the_terminal() -> None:
     assert visible("a\x1b[31m\n\udc80") == r"a\x1b[31m\x0a\x80"
     assert visible(r"C:\Windows dir") == r"C:\Windows dir"
+    assert visible("a\ud800\ufffe") == r"a\xed\xa0\x80\xef\xbf\xbe"  # UTF-16 has surrogates without a partner
     assert word(r"C:\a b") == r"C:\x5ca\x20b"
     assert word("/plain") == "/plain"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(Change), st.integers(-(2**63), 2**63 - 1), st.integers(-1, 2**31), st.integers(0, 2**64 - 1)
+        )
+    )
+)
+def test_a_timeline_from_columns_is_the_one_that_they_are_of(changes: list[tuple[Change, int, int, int]]) -> None:
+    one, other = Timeline(), Timeline()
+    for kind, time, pid, start in changes:
+        one.add(kind, time, pid, tid=pid, parent=7, module=3, start=start, end=start, offset=1)
+    one.name(5, 42, 43, "n")
+    other.add(Change.EXIT, 1, 2)
+    other.extend(one.columns())
+    assert len(other) == len(one) + 1
+    for name, values in other.columns().items():
+        assert values[1:].tolist() == one.columns()[name].tolist(), name
+        assert values.dtype == one.columns()[name].dtype
+    short = {name: values[:1].astype(np.int64) for name, values in one.columns().items() if name != "start"}
+    other.extend({**short, "start": np.zeros(1, np.uint8)})  # whatever integers the columns have
+    assert other.columns()["start"][-1] == 0
 
 
 def test_read_at_stops_at_the_end() -> None:

@@ -12,9 +12,11 @@ import numpy as np
 from ..formats.etl import EventBlock, TraceLog
 from ..formats.etl.carry import Carry, newest_events
 from ..formats.etl.decode import Decoder
+from ..formats.etl.intervals import HOOKS as INTERVALS
 from ..formats.etl.materialise import events_of
 from ..formats.etl.providers import kernel_names
 from ..formats.etl.records import Records, too_short
+from ..formats.etl.sample_cache import CACHE
 from ..lbr import no_ranges_because
 from .findings import Finding, Severity, finding
 
@@ -22,9 +24,8 @@ __all__ = ["check_log"]
 
 EXTENSION, END_EXTENSION = 0x0005, 0x0020
 SAMPLE, PMC, PMC_CONFIG, LBR = 0x0F2E, 0x0F2F, 0x0F30, 0x0C20
-INTERVALS = (0x0F48, 0x0F49, 0x0F4A)
 STARTS, LISTS = {"process": 0x0301, "image": 0x030A}, {"process": (0x0303, 0x0304), "image": (0x1403, 0x1404)}
-_TO_DECODE = (EXTENSION, END_EXTENSION, *INTERVALS)
+_MASKS = (EXTENSION, END_EXTENSION)
 _BIND = 0x1 | 0x4  # Masks[0]: PROCESS, IMAGE_LOAD
 _PMC_PROFILE = 0x400  # Masks[1]
 _MANY = 100
@@ -61,11 +62,9 @@ def check_log(log: TraceLog) -> Iterator[Finding]:
     facts, decoder = _Facts(), Decoder()
     for block in log.blocks():
         _count(block, facts)
-        for event in events_of(block.take(np.isin(block.hook, _TO_DECODE))):
+        for event in events_of(block.take(np.isin(block.hook, _MASKS))):
             fields = decoder.decode(event).fields
-            if event.hook in INTERVALS:
-                facts.sources.add(int(fields.get("SampleSource", 0)))
-            elif "GroupMask8" in fields:
+            if "GroupMask8" in fields:
                 words = tuple(int(fields[f"GroupMask{i}"]) for i in range(1, 9))
                 facts.masks.append(_Masks(event.time, event.hook, words))
     yield from _about_masks(facts)
@@ -76,8 +75,12 @@ def check_log(log: TraceLog) -> Iterator[Finding]:
 
 def _count(block: EventBlock, facts: _Facts) -> None:
     facts.events += len(block)
-    hooks = np.bincount(block.hook[block.is_kernel])
+    hooks = np.bincount(block.kernel_hook[block.kernel_hook >= 0])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
+    told = np.flatnonzero(np.isin(block.kernel_hook, INTERVALS) & (block.payload_size >= 4))
+    if len(told):
+        sources = block.words.take(block.payload[told] >> 3) & np.uint64(0xFFFFFFFF)
+        facts.sources.update(np.unique(sources).tolist())
     short = too_short(block)
     if len(short):
         block = block.take(np.delete(np.arange(len(block)), short))
@@ -170,7 +173,7 @@ def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
 
 
 def _about_rundown(facts: _Facts) -> Iterator[Finding]:
-    if not any(facts.hooks[h] for h in (SAMPLE, PMC, LBR, *STARTS.values())):
+    if not any(facts.hooks[h] for h in (SAMPLE, PMC, CACHE, LBR, *STARTS.values())):
         return
     missing = [name for name, hooks in LISTS.items() if not any(facts.hooks[h] for h in hooks)]
     if missing:

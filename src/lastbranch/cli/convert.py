@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from fractions import Fraction
 
     from ..model import Source
 
 _ENOUGH = 128  # bytes to know an .etl by
 _DAMAGE_SHOWN = 5
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 @click.command()
@@ -51,6 +54,8 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
     if len(paths) < 2:
         raise click.UsageError("give at least one input and, last, the output")
     *inputs, output = paths
+    if not output:
+        raise click.BadParameter("the name of the output is empty", param_hint="OUT")
     if output == "-":
         raise click.BadParameter("a capture cannot be written to standard output", param_hint="OUT")
     if os.path.exists(output) and not force:
@@ -59,11 +64,15 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
     if other is not None:
         if compress is not None or time is not None or pid or len(inputs) > 1:
             raise click.UsageError(f"{output}: of one input as a whole, without --compress, --time and --pid")
-        return other(inputs[0], output)
+        with _writing(output):
+            return other(inputs[0], output)
     sources = [open_source(path) for path in inputs]
     if len(sources) == 1 and not is_etl(read_at(sources[0], 0, _ENOUGH)):
-        return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
-    done = convert(sources, output, compress=compress, seconds=_seconds(time), pids=frozenset(pid))
+        with _writing(output):
+            return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
+    seconds = _seconds(time)
+    with _writing(output):
+        done = convert(sources, output, compress=compress, seconds=seconds, pids=frozenset(pid))
     if len(inputs) > 1 and done.boots > 1:
         click.echo(
             "note: the inputs are of different uptimes: equal process ids may mean different processes", err=True
@@ -77,6 +86,20 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
         click.echo(f"warning: {len(done.damage) - _DAMAGE_SHOWN} more damaged places", err=True)
     click.echo(f"{done.kept} of {done.events} events written to {visible(output)}", err=True)
     return 1 if done.damage else 0
+
+
+@contextmanager
+def _writing(output: str) -> Iterator[None]:
+    """Failures of the output are told of its own name, not of the one that it has until it is complete."""
+    try:
+        yield
+    except OSError as error:
+        from ..errors import UnavailableError
+
+        # Reading goes on meanwhile; its failures have the input's name, or none, and are never for want of room.
+        if str(error.filename or "").startswith(f"{output}.part") or error.errno in _NO_ROOM:
+            raise UnavailableError(f"{output}: cannot be written: {error.strerror or error}") from None
+        raise
 
 
 def _write_tb5(path: str, output: str) -> int:

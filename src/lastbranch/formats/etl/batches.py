@@ -26,9 +26,9 @@ from .field_columns import Column, Lists, Objects
 from .forms import EVENT, MESSAGE
 from .layout import EVENT_FLAG, PMC_COUNTERS
 from .manifest_xml import MANIFEST_ID
+from .markers import HEADER_BYTES
 from .materialise import events_of
 from .tracelogging import CHANNEL
-from .walk import HEADER_BYTES
 
 __all__ = ["COUNTERS", "Batch", "batches_of"]
 

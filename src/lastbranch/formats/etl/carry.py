@@ -44,7 +44,7 @@ def newest_events(block: EventBlock) -> dict[int, Newest]:
         found[cpu] = [*rows, *range(max(first, past - REACH), past)][-REACH:], count + past - first
     newest = {}
     for cpu, (rows, count) in found.items():
-        may = [(row, len(rows) - 1 - i) for i, row in enumerate(rows) if CAN_TRIGGER[block.hook[row]]]
+        may = [(row, len(rows) - 1 - i) for i, row in enumerate(rows) if CAN_TRIGGER[block.kernel_hook[row]]]
         newest[cpu] = Newest([row for row, _ in may], [behind for _, behind in may], count)
     return newest
 
@@ -100,7 +100,7 @@ class Carry:
             triggers = self._triggers.get(cpu, [])
             for row, behind in zip(now.rows, now.behind, strict=True):
                 number = count - 1 - behind
-                triggers.append(_Trigger(number, int(block.time[row]), int(block.hook[row]), held.get(row)))
+                triggers.append(_Trigger(number, int(block.time[row]), int(block.kernel_hook[row]), held.get(row)))
             done += [t.row for t in triggers if t.number < count - REACH and t.row is not None]
             self._triggers[cpu] = [t for t in triggers if t.number >= count - REACH]
         return done

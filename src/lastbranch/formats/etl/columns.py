@@ -16,14 +16,28 @@ from numpy.typing import NDArray
 
 from .buffers import DamageLog
 from .extents import Ints, behind_items, message_field
-from .forms import EVENT, FORM, FULL, GROUP_GUIDS, IMAGE_GUID, IMAGE_LOAD, IS_KERNEL, MESSAGE, NO_IDS, OTHER, POINTER
+from .forms import (
+    EVENT,
+    FORM,
+    FULL,
+    GROUP_GUIDS,
+    IMAGE_GUID,
+    IMAGE_LOAD,
+    MESSAGE,
+    OTHER,
+    PERFINFO,
+    POINTER,
+    classic_hooks,
+)  # fmt: skip
 from .layout import EVENT_FLAG, MESSAGE_FLAG, PEBS_INDEX, PMC_COUNTERS
-from .walk import HEADER_BYTES, KIND, MESSAGE_BYTES, Walk, walk
+from .markers import HEADER_BYTES, MESSAGE_BYTES
+from .walk import Walk, walk
 from .windows import Window
 
 __all__ = ["EventBlock", "Rules"]
 
 _U64 = np.uint64
+_PAIR = np.complex128  # a number type of 16 bytes, to gather two words at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +98,35 @@ class EventBlock:
 
     # -- from the first word
 
-    @cached_property
+    @property
     def header(self) -> NDArray[np.uint8]:
-        return KIND.take(self.found.mark)
+        return self.found.header
 
     @cached_property
     def form(self) -> NDArray[np.uint8]:
-        return FORM.take(self.found.mark)
+        return FORM.take(self.header)
 
     @cached_property
     def is_kernel(self) -> NDArray[np.bool_]:
         """Whether the header is one of the kernel's: a hook id instead of a GUID."""
-        return IS_KERNEL.take(self.found.mark)
+        kernel: NDArray[np.bool_] = self.form <= PERFINFO
+        return kernel
 
     @cached_property
     def hook(self) -> NDArray[np.int32]:
-        return np.where(self.is_kernel, self._quarter(3).astype(np.int32), np.int32(-1))
+        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | _ones(~self.is_kernel, np.int32)
+        return hook
+
+    @cached_property
+    def kernel_hook(self) -> NDArray[np.int32]:
+        """`hook`, and that which classic events would have that stand under the GUID of a kernel group."""
+        rows = np.flatnonzero(self.form == FULL)
+        if not len(rows):
+            return self.hook
+        hook, at = self.hook.copy(), self.at[rows]
+        guids = np.stack([self.words.take(at + n) for n in (3, 4)], axis=1)
+        hook[rows] = classic_hooks(guids, self._quarter(2)[rows].astype(np.uint8))
+        return hook
 
     @cached_property
     def pointer_size(self) -> NDArray[np.uint8]:
@@ -134,7 +161,14 @@ class EventBlock:
 
     def word(self, n: int) -> NDArray[np.uint64]:
         """The ``n``-th 64-bit word of each event, whether the event has it or not."""
-        return self.words.take(self.at + n)
+        return self.words[n:].take(self.at)
+
+    @cached_property
+    def _stamped(self) -> NDArray[np.uint64]:
+        """(n, 2): the word of the time stamp, where the header has it at a fixed place, and the one before it."""
+        pairs = np.ndarray((len(self.words) - 2,), _PAIR, self.words, 8, (8,))  # each begins within the one before
+        of_header: NDArray[np.bool_] = self.form == PERFINFO
+        return pairs[self.at - of_header].view(np.uint64).reshape(-1, 2)
 
     @cached_property
     def _untimed(self) -> NDArray[np.bool_]:
@@ -146,9 +180,9 @@ class EventBlock:
     def time(self) -> Ints:
         """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
         the log's begin."""
+        time = np.ascontiguousarray(self._stamped[:, 1]).view(np.int64)
         if (self.form < MESSAGE).all():
-            return self.found.stamp if self.rules.to_log is None else self.rules.to_log(self.found.stamp)
-        time = self.found.stamp.copy()
+            return time if self.rules.to_log is None else self.rules.to_log(time)
         message = np.flatnonzero(self.form == MESSAGE)
         if len(message):
             time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP, 8).view(np.int64)[:, 0]
@@ -172,7 +206,7 @@ class EventBlock:
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = self.found.second | NO_IDS.take(self.found.mark)
+        halves = self._stamped[:, 0] | _ones((self.form == PERFINFO) | (self.form >= MESSAGE), np.uint64)
         message = np.flatnonzero((self.form == MESSAGE) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
         if len(message):
             halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
@@ -270,3 +304,8 @@ class EventBlock:
     @cached_property
     def payload_size(self) -> Ints:
         return self.size - self.header_size
+
+
+def _ones(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
+    """All bits where ``mask``, else none. To choose by a mask without a pattern takes a misguessed branch an event."""
+    return (-mask.view(np.int8)).astype(dtype)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .layout import MESSAGE_FLAG
-from .walk import MESSAGE_BYTES
+from .markers import MESSAGE_BYTES
 
 __all__ = ["Ints", "behind_items", "message_field"]
 

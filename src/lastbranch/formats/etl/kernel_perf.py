@@ -25,17 +25,19 @@ LBR_OPTIONS = {  # TRACE_LBR_CONFIGURATION; a filter bit leaves that kind of bra
 }  # fmt: skip
 
 
-class _LbrUnused(FieldType):
-    """The u32 ahead of the entries: documented for all, but left out by the readers of 32-bit events.
+class _Filler(FieldType):
+    """A u32 ahead of entries that fill the rest of an event, left out where they come out even without it.
 
-    The entries fill the rest of the event, 12 bytes each there, so that at most one of the two places fits; where none
-    does, the documented one is taken. None stands for "left out".
+    ``sizes``: bytes of an entry by pointer size; with others it is always there. None stands for "left out".
     """
 
     empty = True
 
+    def __init__(self, sizes: dict[int, int]) -> None:
+        self.sizes = sizes
+
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
-        if pointer == 4 and (end - at) % 12 == 0:
+        if pointer in self.sizes and (end - at) % self.sizes[pointer] == 0:
             return None, at
         return U32.decode(data, at, end, pointer)
 
@@ -48,7 +50,7 @@ _LBR = layout(  # pack(1)
     ProcessID=U32,
     ThreadID=U32,
     Options=named(U32, LBR_OPTIONS, flags=True),
-    Unused=_LbrUnused(),  # 0x14
+    Unused=_Filler({4: 12}),  # 0x14: documented for all, but left out by the readers of 32-bit events
     Entries=Columns(FromAddress=PTR, ToAddress=PTR, Information=PTR),  # the most recent branch first
 )
 
@@ -84,6 +86,7 @@ TABLE = {
     (PERF_INFO, 0x37): {
         2: layout(
             Count=U32,
+            Padding=_Filler({4: 12, 8: 16}),  # 64-bit samples are aligned
             Samples=Columns(InstructionPointer=PTR, ThreadID=U32, SampleCount=U16, Flags=U8, Rank=U8),
         )
     },

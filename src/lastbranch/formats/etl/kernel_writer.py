@@ -16,6 +16,7 @@ __all__ = ["kernel_event"]
 def kernel_event(key: Key, time: int, pointer: int, fields: dict[str, Any], *, version: int, pid: int = 0) -> Event:
     """The event of a kernel group, or of a classic GUID, with its payload from ``fields``; those left out are 0.
 
+    ``pointer``: 4 or 8; 8 also where 4 bytes are too few, as of a 64-bit process that a 32-bit session is told of.
     FormatError for a value that its field cannot hold.
     """
     declared = kernel_layout(key, version)
@@ -27,6 +28,8 @@ def kernel_event(key: Key, time: int, pointer: int, fields: dict[str, Any], *, v
     try:
         payload = declared.encode(fields, pointer)
     except ValueError as error:
+        if pointer == 4:
+            return kernel_event(key, time, 8, fields, version=version, pid=pid)
         raise FormatError(f"a field cannot be written: {error}", field=str(key)) from error
     wide = pointer == 8
     if isinstance(group, int):

@@ -64,6 +64,7 @@ class Lives:
         self._order = np.argsort(self._columns["time"], kind="stable")
         self._times = self._columns["time"][self._order]
         self._done = 0
+        self._born = self._names_at_birth()
         self._lives: dict[int, _Life] = {}
         self._kernel: list[_Mapped] = []
         self._said: set[int] = set()
@@ -82,9 +83,20 @@ class Lives:
         if len(first):
             events += self._before(first)
         later = rows[len(first) :]
-        for values in zip(*(self._columns[name][later].tolist() for name in self._columns), strict=True):
-            events += self._change(dict(zip(self._columns, values, strict=True)))
+        for number, *values in zip(later.tolist(), *(c[later].tolist() for c in self._columns.values()), strict=True):
+            row = dict(zip(self._columns, values, strict=True))
+            events += self._change(row, self._born.get(number))
         return events
+
+    def _names_at_birth(self) -> dict[int, str]:
+        """By row of the timeline: the names that processes have from their begin on, which are not their parents'."""
+        columns, order = self._columns, self._order
+        first, second = order[:-1], order[1:]
+        named = (columns["kind"][first] == Change.FORK) & (columns["kind"][second] == Change.NAME)
+        named &= (columns["time"][first] == columns["time"][second]) & (columns["pid"][first] == columns["pid"][second])
+        named &= columns["tid"][second] == columns["pid"][second]
+        names = self._profile.timeline.names
+        return {int(a): names[columns["module"][b]] for a, b in zip(first[named], second[named], strict=True)}
 
     def thread_of_sample(self, time: int, pid: int, tid: int) -> list[Event]:
         """What must be said so that thread ``tid`` is one of ``pid`` at ``time``."""
@@ -123,7 +135,8 @@ class Lives:
                 events += self._mapping(0, mapped)
         return events
 
-    def _change(self, row: dict[str, int]) -> list[Event]:
+    def _change(self, row: dict[str, int], born: str | None = None) -> list[Event]:
+        """The events of one change; ``born``: the name that a new process has at once."""
         time, pid, tid, kind = max(row["time"], self._begin), row["pid"], row["tid"], row["kind"]
         since = 0 if row["time"] <= 0 else time
         if kind in (Change.MAP, Change.UNMAP):
@@ -136,7 +149,7 @@ class Lives:
             _put(self._lives[pid].mapped, mapped)
             return events + self._mapping(since, mapped)
         if kind == Change.FORK:
-            return self._fork(since, row["parent"], pid, tid, copies=not row["offset"])
+            return self._fork(since, row["parent"], pid, tid, born, copies=not row["offset"])
         events = self._life(pid, time)
         life = self._lives[pid]
         if kind == Change.EXEC:
@@ -159,13 +172,13 @@ class Lives:
             events.append(kernel_event((THREAD, _THREAD_NAME), time, self._pointer, fields, version=2))
         return events
 
-    def _fork(self, since: int, parent: int, pid: int, tid: int, *, copies: bool) -> list[Event]:
+    def _fork(self, since: int, parent: int, pid: int, tid: int, born: str | None, *, copies: bool) -> list[Event]:
         time = since or self._begin
         if pid == parent:
             events = self._life(pid, time)
             return events + self._thread(START, time, pid, tid, self._lives[pid].name)
         old = self._lives.get(parent)
-        life = self._lives[pid] = _Life(parent, old.name if old else "")
+        life = self._lives[pid] = _Life(parent, born if born is not None else old.name if old else "")
         events = [self._process(START, time, pid, life), *self._thread(START, time, pid, tid, life.name)]
         if old is not None and copies:
             life.mapped = [replace(mapped, pid=pid) for mapped in old.mapped if mapped.module >= 0]

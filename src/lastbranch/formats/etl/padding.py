@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["FEW_LANES", "PAD", "keep_freed_memory", "pad_for"]
+__all__ = ["PAD", "keep_freed_memory"]
 
-PAD = (1 << 20) + (1 << 16)
-"""Bytes behind the last buffer that the walk may look at, see `walk`."""
-
-FEW_LANES = 24
-"""So many buffers are walked one after the other, and never left: then `pad_for` needs room for header fields only."""
+PAD = 256
+"""Bytes behind the last buffer: header fields are looked at where the last event has none."""
 
 _KEPT = 31 << 20
-
-
-def pad_for(buffers: int) -> int:
-    """Bytes that an array with so many buffers needs behind the last one."""
-    return PAD if buffers > FEW_LANES else 256
 
 
 def keep_freed_memory() -> None:

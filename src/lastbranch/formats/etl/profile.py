@@ -13,19 +13,28 @@ from ...model import Event as ProfileEvent
 from .columns import EventBlock
 from .decode import Decoder
 from .events import EventType, TraceLog, count_events
+from .intervals import Intervals, IntervalTable
 from .materialise import events_of
-from .providers import GROUPS, guid_text, kernel_key, kernel_names
+from .providers import GROUPS, kernel_key, kernel_names
 from .records import too_short
-from .samples import LBR, PMC, SAMPLED, Sampler, ThreadTable, Triggers
+from .sample_cache import CACHE
+from .samples import LBR, PMC, SAMPLED, Sampler, Triggers
 from .stacks import STACK_BYTES, Stacks
 from .supplement import Supplement
 from .system import HANDLERS, System
+from .thread_events import ThreadEvents
+from .threads import ThreadTable
+from .type_names import TypeNames
 
 __all__ = ["read_etl"]
 
 Progress = Callable[[int, int], None]
 _FOREVER = np.iinfo(np.int64).max
+TIMER = 0
+"""Profile source of SampledProfile events."""
 _HOOKS = np.zeros(1 << 16, bool)
+_TIMED = np.zeros((1 << 16) + 1, bool)
+_TIMED[[SAMPLED, PMC, LBR, CACHE]] = True
 for _group, _type in HANDLERS:
     if isinstance(_group, int):
         _HOOKS[_group << 8 | _type] = True
@@ -53,20 +62,26 @@ class _Reader:
         log = self.log
         profile = Profile(log.source.name, "etl", clock=log.clock)
         self.system = System(profile)
+        self.programmed = IntervalTable(self.system.sources)
+        self.thread_events = ThreadEvents()
         self._head(profile)
         decoder = Decoder()
+        self.names = TypeNames(decoder)
         self.samples = self.entries = self.deepest = 0
         self.earliest: list[int] = []
         counts: Counter[EventType] = Counter()
-        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable([]), None, frozenset())
+        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable(), None, frozenset())
         for block in log.blocks():
             count_events(block, counts)
+            self.names.gather(block, counts)
             self._system_events(block, decoder)
             self.stacks.gather(block)
             self.supplement.gather(block)
-            hook, short = block.hook, too_short(block)
+            hook, short = block.kernel_hook, too_short(block)
             self.short.update(hook[short].tolist())
-            rows = np.setdiff1d(np.flatnonzero((hook == SAMPLED) | (hook == PMC) | (hook == LBR)), short)
+            timed = _TIMED.take(hook)
+            timed[short] = False
+            rows = np.flatnonzero(timed)
             if len(rows):
                 part = block.take(rows)
                 self._options(part)
@@ -78,11 +93,12 @@ class _Reader:
                 offset = int(block.window.buffers.offset[-1])
                 progress(min(offset, log.source.size), log.source.size)
         self._count(sampler.rest())
+        self.counted = sampler.counted
+        self.threads = ThreadTable(self.thread_events.finish(profile.timeline))
         self.system.finish()
         self.supplement.apply(profile)
         self.stacks.finish()
         self.stacked = bool(self.stacks)
-        self.threads = ThreadTable(self.system.threads)
         self._weigh(profile)
         profile.events = self._events()
         profile.streams = [self._stream()] if self.samples else []
@@ -113,6 +129,8 @@ class _Reader:
         wanted = np.where(block.is_kernel, _HOOKS.take(np.maximum(block.hook, 0)), False)
         wanted |= np.isin(block.header, (10, 11, 20, 21))  # classic events, under a GUID
         rows = np.flatnonzero(wanted)
+        self.programmed.gather(block, decoder)
+        self.thread_events.gather(block, decoder)
         for event in events_of(block.take(rows)) if len(rows) else ():
             key = kernel_key(event)
             if key in HANDLERS:
@@ -121,7 +139,7 @@ class _Reader:
                     self.system.handle(key, event, decoded.fields)
 
     def _options(self, part: EventBlock) -> None:
-        mine = part.hook == LBR
+        mine = part.kernel_hook == LBR
         if mine.any():
             self.recorded = True
             words = part.words.take((part.payload[mine] >> 3) + 2, mode="clip")
@@ -131,26 +149,29 @@ class _Reader:
         """Of each profile source that was sampled, the intervals that held meanwhile."""
         first, last = profile.first_time or 0, profile.last_time or 0
         sources = [number for kind, number in self.triggers.rows if kind == "source"]
-        self.intervals = {number: self.system.intervals(number, first, last) for number in sources}
+        self.intervals = {number: self.programmed.of(number, first, last) for number in sources}
+        self.changing = {number: held for number, held in self.intervals.items() if len(held.since) > 1}
+        if self.counted:  # a period each: how many interrupts it stands for, times their interval
+            held = self.intervals[TIMER]
+            self.changing[TIMER] = held if len(held.since) else Intervals(np.array([0]), np.array([1]))
 
     def _events(self) -> list[ProfileEvent]:
         out = []
         for kind, number in self.triggers.rows:
             if kind == "source":
                 name = self.system.sources.get(number, f"profile source {number}")
-                held = self.intervals[number]
-                interval = held[0][1] if held else 0
+                interval = self.intervals[number].first
             else:
                 group = GROUPS.get(number >> 8)
                 name = "/".join(kernel_names((number >> 8, number & 0xFF))) if kind == "hook" and group else "LBR"
-                held, interval = [], 0
+                interval = 0
             # A timer's interval is time, not a count of events: samples weigh it in units of 100 ns.
             programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
             select = self.options if self.recorded else None
             out.append(
                 ProfileEvent(
                     name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
-                    has_period=len(held) > 1, programming=programming,
+                    has_period=kind == "source" and number in self.changing, programming=programming,
                 )
             )  # fmt: skip
         return out
@@ -158,12 +179,11 @@ class _Reader:
     def _tail(self, profile: Profile, counts: Counter[EventType]) -> None:
         log = self.log
         for kind, n in sorted(counts.items(), key=lambda item: (item[0].hook, item[0].provider, item[0].id)):
-            user = f"{guid_text(kind.provider)}/{kind.id or kind.opcode}"
-            name = "/".join(kernel_names((kind.hook >> 8, kind.hook & 0xFF))) if kind.hook >= 0 else user
+            name = self.names.name(kind)
             profile.records[name] = profile.records.get(name, 0) + n
         lost = {"events": log.events_lost, "buffers": log.buffers_lost, "damaged buffers": log.skipped}
         profile.lost = {name: n for name, n in lost.items() if n}
-        for hook, n in sorted(self.short.items()):
+        for hook, n in sorted((self.short + self.stacks.short).items()):
             profile.lost["/".join(kernel_names((hook >> 8, hook & 0xFF))) + " events too short"] = n
         if self.stacks.unresolved:
             profile.lost["stack keys without a definition"] = self.stacks.unresolved
@@ -183,8 +203,7 @@ class _Reader:
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
         later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
         stacks = self.stacks if self.stacked else None
-        changing = {number: held for number, held in self.intervals.items() if len(held) > 1}
-        sampler = Sampler(self.log.source.size, self.triggers, self.threads, stacks, wanted, changing)
+        sampler = Sampler(self.log.source.size, self.triggers, self.threads, stacks, wanted, self.changing)
         whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
         for batch, watermark in zip(whole, later.tolist(), strict=True):
             if not self.recorded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from ...errors import FormatError, SelectionError
@@ -15,6 +16,7 @@ from .kernel_config import SYS_CONFIG
 from .kernel_perf import PERF_INFO
 from .kernel_session import SESSION, SYS_CONFIG_EX
 from .kernel_writer import kernel_event
+from .periods import MOST_INTERVAL
 from .sample_words import Trigger
 from .supplement import machine_fields, supplement_event
 from .writer import log_header
@@ -25,8 +27,9 @@ _EPOCH = 116_444_736_000_000_000  # 1970-01-01 as FILETIME
 _QPC, _SYSTEM_TIME, _TSC = 1, 2, 3  # ReservedFlags of the log file header
 _CLOCKS = {"system time": _SYSTEM_TIME, "TSC": _TSC}
 _FIRST_SOURCE = 64  # of profile sources that have no number of Windows: behind those of machines
-_MOST_INTERVAL = 0xFFFFFFFF
 _TIMER = 0
+_LOST_EVENTS, _LOST_BUFFERS = ("events", "records", "samples"), ("buffers",)  # counters of .etl and of perf.data
+_MOST = 0xFFFFFFFF
 _BIND = 0x1 | 0x2 | 0x4  # Masks[0]: PROCESS, THREAD, IMAGE_LOAD
 _PROFILE, _PMC_PROFILE = 0x2, 0x400  # Masks[1]
 _KERNEL_VERSION = 0x55
@@ -68,16 +71,26 @@ class Session:
             kernel_event((SYS_CONFIG, 0x0A), self.begin, self.pointer, cpu, version=3),
             kernel_event((SYS_CONFIG_EX, 32), self.begin, self.pointer, build, version=0),
             supplement_event("Machine", self.begin, machine_fields(machine)),
-            *self.intervals(begin=True, time=self.begin),
+            *self.interval_events(self.intervals, begin=True, time=self.begin),
         ]
 
-    def intervals(self, *, begin: bool, time: int) -> list[Event]:
+    @property
+    def intervals(self) -> dict[int, int]:
+        """How the profile sources were programmed when the session began."""
+        events = zip(self._profile.events, self.triggers, strict=True)
+        return {
+            trigger.source: min(event.programming.get("interval", 0) or event.period, MOST_INTERVAL)
+            for event, trigger in events
+            if trigger.source >= 0
+        }
+
+    def interval_events(self, intervals: dict[int, int], *, begin: bool, time: int) -> list[Event]:
         """How the profile sources are programmed; their names are those of the profile's events."""
         events: list[Event] = []
         kind = _INTERVAL_START if begin else _INTERVAL_END
         for event, trigger in zip(self._profile.events, self.triggers, strict=True):
             if trigger.source >= 0:
-                interval = min(event.programming.get("interval", 0) or event.period, _MOST_INTERVAL)
+                interval = intervals[trigger.source]
                 fields: dict[str, Any] = {"SampleSource": trigger.source, "SourceName": event.name}
                 fields |= {"NewInterval": interval, "OldInterval": interval}
                 events.append(kernel_event((PERF_INFO, kind), time, self.pointer, fields, version=3))
@@ -94,18 +107,21 @@ def _begin(profile: Profile) -> int:
 def session_header(
     profile: Profile, begin: int, pointer: int, buffer_size: int, mode: int, maximum_file_size: int
 ) -> LogHeader:
-    """The log file header. Without a wall time its StartTime is 0; else that of ``begin``, in steps of 100 ns."""
+    """The log file header, with the losses. Without a wall time its StartTime is 0; else that of ``begin``, in steps of
+    100 ns."""
     clock = profile.clock
     kind = _CLOCKS.get(clock.name, _QPC)
     mhz = clock.frequency // 1_000_000 if kind == _TSC else 0
     if clock.frequency != {_SYSTEM_TIME: 10_000_000, _TSC: mhz * 1_000_000}.get(kind, clock.frequency):
         kind = _QPC
     wall = clock.wall_ns(begin)
-    return log_header(
+    header = log_header(
         buffer_size=buffer_size, timestamp=begin, start_time=0 if wall is None else _EPOCH + wall // 100,
         clock_type=kind, frequency=clock.frequency, cpu_mhz=mhz, mode=mode, maximum_file_size=maximum_file_size,
         pointer_size=pointer, session_name="lastbranch", file_name=os.path.basename(profile.name),
     )  # fmt: skip
+    events, buffers = (sum(profile.lost.get(name, 0) for name in names) for names in (_LOST_EVENTS, _LOST_BUFFERS))
+    return replace(header, events_lost=min(events, _MOST), buffers_lost=min(buffers, _MOST))
 
 
 def _trigger(row: int, event: ProfileEvent) -> Trigger:

@@ -23,6 +23,7 @@ from .event import Event
 from .header import LogHeader
 from .layout import LOG_FILE_MODE
 from .lives import Lives
+from .periods import Periods, column_of
 from .profile_session import Session, session_header
 from .sample_words import MOST_ENTRIES, MOST_FRAMES, frames_of, sample_events
 from .trace_file import TraceFile, aligned
@@ -74,6 +75,7 @@ class _Writer:
         self.begin, self.pointer = self.session.begin, self.session.pointer
         self.lives = Lives(profile, self.begin, self.pointer)
         self.notes: Counter[str] = Counter()
+        self.periods = Periods(self.session.intervals)
         self.samples = 0
         self.processors = max(1, profile.machine.cpus_online)
         self.last = self.begin
@@ -92,7 +94,9 @@ class _Writer:
                 self._batch(packer, batch)
             self._life(packer, self.lives.until(np.iinfo(np.int64).max))
             end = max([self.last, *self._cpu_time.values()])
-            self._life(packer, [*self.lives.end(end), *self.session.intervals(begin=False, time=end)])
+            self._life(
+                packer, [*self.lives.end(end), *self.session.interval_events(self.periods.now, begin=False, time=end)]
+            )
             packer.flush()
             file.header = replace(file.header, processors=self.processors)
         except BaseException:
@@ -125,7 +129,10 @@ class _Writer:
         cpus = np.maximum(batch.cpu, 0)
         time = self._times(batch, cpus)
         lives = self._lives_of(batch, time)
-        data, ends, when, owner = sample_events(batch, time, self.session.triggers, narrow=self.pointer == 4)
+        triggers = self.session.triggers
+        told = self.periods.of(batch, time, column_of([t.source for t in triggers], batch))
+        self.notes["samples whose own period is left out"] += told.lost
+        data, ends, when, owner = sample_events(batch, time, triggers, told, narrow=self.pointer == 4)
         raw, starts, cpu_of = np.frombuffer(data, np.uint8), np.concatenate([[0], ends[:-1]]), cpus[owner]
         for cpu in np.unique(cpus).tolist():
             rows = np.flatnonzero(cpu_of == cpu)
@@ -211,9 +218,6 @@ class _Writer:
             recorded = int(np.count_nonzero(batch["frame"] < np.uint64((1 << 64) - 4095)))
             notes[f"frames left out, behind the first {MOST_FRAMES} of a stack"] += recorded - kept
         notes["samples of no known processor are on processor 0"] += int(np.count_nonzero(batch.cpu < 0))
-        intervals = np.array([e.period for e in self.profile.events], np.uint64)
-        other = (batch.period != 0) & (batch.period != intervals[batch.event])
-        notes["samples whose own period is left out"] += int(np.count_nonzero(other))
 
     def _told(self) -> tuple[str, ...]:
         columns = sorted({name for stream in self.profile.streams for name in stream.columns} - _KEPT)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .columns import EventBlock
 from .ragged import Ints, insertion_points, offsets_of, ranges
+from .sample_cache import CACHE, cache_end
 
 __all__ = ["CAN_TRIGGER", "IS_SAMPLE", "LBR", "PMC", "SAMPLED", "Records", "buffer_spans", "too_short"]
 
@@ -28,15 +29,19 @@ CAN_TRIGGER[[LBR, -1]] = False
 CAN_TRIGGER[_STACK_WALK << 8 : (_STACK_WALK + 1) << 8] = False
 
 # Bytes of a payload before which nothing is to be had of it, and how many of its pointers are among them.
-_LEAST = {SAMPLED: (8, 1), PMC: (8, 1), LBR: (20, 0)}
+_LEAST = {SAMPLED: (8, 1), PMC: (8, 1), LBR: (20, 0), CACHE: (4, 0)}
 
 
 def too_short(block: EventBlock) -> Ints:
     """Rows of the samples and records that end before the fields that they must have."""
-    rows = np.flatnonzero(_LEAST_OF.take(block.hook))
+    rows = np.flatnonzero(_LEAST_OF.take(block.kernel_hook))
     part = block.take(rows)
-    least, pointers = _LEAST_OF.take(part.hook), _POINTERS_OF.take(part.hook)
-    return rows[part.payload_size < least + pointers * part.pointer_size.astype(np.int64)]
+    least, pointers = _LEAST_OF.take(part.kernel_hook), _POINTERS_OF.take(part.kernel_hook)
+    short = part.payload_size < least + pointers * part.pointer_size.astype(np.int64)
+    several = np.flatnonzero((part.kernel_hook == CACHE) & ~short)
+    if len(several):
+        short[several] = part.payload_size[several] < cache_end(part.take(several))
+    return rows[short]
 
 
 _LEAST_OF, _POINTERS_OF = np.zeros((2, (1 << 16) + 1), np.int64)
@@ -62,7 +67,7 @@ class Records:
 
     @classmethod
     def of(cls, block: EventBlock) -> Records:
-        rows = np.flatnonzero(block.hook == LBR)
+        rows = np.flatnonzero(block.kernel_hook == LBR)
         part = block.take(rows)
         wide, size = part.pointer_size == 8, part.payload_size
         # 32-bit: entries of 12 bytes begin at 0x14, or behind a u32 that is not used, at 0x18: the one that comes out
@@ -115,11 +120,11 @@ def _triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.int32]]:
     trigger = np.maximum(rows - 1, 0)
     # Mostly the trigger is the event before, in the same buffer.
     found = (rows > 0) & (block.buffer[trigger] == block.buffer[rows]) & (block.time[trigger] == block.time[rows])
-    found &= CAN_TRIGGER.take(block.hook[trigger])
+    found &= CAN_TRIGGER.take(block.kernel_hook[trigger])
     far = np.flatnonzero(~found)
     if len(far):
         trigger[far], found[far] = _distant_triggers(block, rows[far])
-    hook = np.where(found, block.hook[trigger], np.int32(-1))
+    hook = np.where(found, block.kernel_hook[trigger], np.int32(-1))
     return np.where(IS_SAMPLE.take(hook), trigger, rows), hook
 
 
@@ -129,7 +134,7 @@ def _distant_triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.b
     buffers, _, _ = buffer_spans(block)
     rank = np.zeros(len(block.window.buffers.cpu), np.int64)
     rank[buffers] = np.arange(len(buffers))
-    can = np.flatnonzero(CAN_TRIGGER.take(block.hook) & np.isin(block.time, np.unique(block.time[rows])))
+    can = np.flatnonzero(CAN_TRIGGER.take(block.kernel_hook) & np.isin(block.time, np.unique(block.time[rows])))
     if not len(can):
         return rows, np.zeros(len(rows), bool)
     place, wanted = (rank[block.buffer[of]] * len(block) + of for of in (can, rows))

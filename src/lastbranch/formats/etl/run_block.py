@@ -61,11 +61,11 @@ def _join(runs: list[Run]) -> EventBlock:
     raw = memory.view(np.uint8)
     together = Buffers.concatenate([block.window.buffers for block in sources])
     window = Window(raw, memory, np.zeros(first, np.int64), together, sources[0].window.segment)
-    head, second, stamp, mark = (
-        _spread(places, [getattr(block.found, name)[rows] for block, rows in zip(sources, taken, strict=True)])
-        for name in ("head", "second", "stamp", "mark")
+    head, header = (
+        _spread(places, [getattr(block, name)[rows] for block, rows in zip(sources, taken, strict=True)])
+        for name in ("head", "header")
     )
-    made = EventBlock(window, Walk(at, head, second, stamp, mark, size, _spread(places, buffers)), sources[0].rules)
+    made = EventBlock(window, Walk(at, head, header, size, _spread(places, buffers)), sources[0].rules)
     for name in _COPIED:
         values = [getattr(block, name)[rows] for block, rows in zip(sources, taken, strict=True)]
         made.__dict__[name] = _spread(places, values)

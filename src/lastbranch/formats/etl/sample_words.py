@@ -1,8 +1,9 @@
 """Samples, last branch records and stacks of a batch as the bytes of kernel events: the other direction of `samples`.
 
-A sample is up to three events of its processor with one time: the sample (SampledProfile, or a PMC interrupt with its
-profile source), its last branch record, its stack. The 64-bit forms are written in bulk; of a 32-bit system those
-samples whose values fit have the 32-bit forms.
+A sample is up to four events of its processor with one time: the interval of its profile source from then on, the
+sample (SampledProfile, or a PMC interrupt with its profile source), its last branch record, its stack. The 64-bit forms
+are written in bulk; of a 32-bit system those samples whose values fit have the 32-bit forms, as have records whose
+Information had no room for "mispredicted" and does not tell it.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from numpy.typing import NDArray
 from ...lbr import flag, flags_from_info
 from ...model import BRANCH, FRAME, Array, SampleBatch
 from .encoding import LARGEST_EVENT
+from .periods import Told, column_of
 
 __all__ = ["MOST_ENTRIES", "MOST_FRAMES", "Trigger", "frames_of", "information_of", "sample_events"]
 
-SAMPLED, PMC, LBR, STACK = 0x0F2E, 0x0F2F, 0x0C20, 0x1820
+SAMPLED, PMC, LBR, STACK, SET_INTERVAL = 0x0F2E, 0x0F2F, 0x0C20, 0x1820, 0x0F48
 _HEAD, _BEFORE_ENTRIES, _BEFORE_FRAMES = 0x10, 0x18, 0x10
 MOST_ENTRIES = (LARGEST_EVENT - _HEAD - _BEFORE_ENTRIES) // 24
 MOST_FRAMES = (LARGEST_EVENT - _HEAD - _BEFORE_FRAMES) // 8
 _CONTEXT = np.uint64((1 << 64) - 4095)
 _U64, _U32 = np.uint64, np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
-_PERFINFO32, _PERFINFO64 = 16, 17
+_SYSTEM32, _SYSTEM64, _PERFINFO32, _PERFINFO64 = 1, 2, 16, 17
 _VERSION = 2
-_COUNT_ONE = 1
+_INTERVAL = struct.Struct("<HBBHHIIqQIII")  # SYSTEM header without ids and times, source, interval, the one before
+_INTERVAL_WORDS = 6
 
 _TYPES = np.full(16, 8, np.uint64)  # perf's branch types as those of architectural LBR; 8 is "other branch"
 _TYPES[[1, 2, 3, 4, 5, 6]] = 0, 2, 1, 4, 3, 5
@@ -79,11 +82,11 @@ def frames_of(batch: SampleBatch) -> tuple[Ints, Words]:
 
 
 def sample_events(
-    batch: SampleBatch, time: Ints, triggers: list[Trigger], *, narrow: bool
+    batch: SampleBatch, time: Ints, triggers: list[Trigger], told: Told, *, narrow: bool
 ) -> tuple[bytes, Ints, Ints, Ints]:
     """The events of ``batch`` at ``time``: (bytes, end of each event, its time, its sample), each filled up to 8 bytes.
 
-    ``narrow``: in 32-bit form where the values fit.
+    ``told``: what says their periods. ``narrow``: in 32-bit form where the values fit.
     """
     frame_at, frames = frames_of(batch)
     branch_at = batch.offsets.get(BRANCH, np.zeros(len(batch) + 1, np.int64))
@@ -92,8 +95,11 @@ def sample_events(
         entries[:, 0], entries[:, 1] = batch["branch_from"], batch["branch_to"]
         has_info = "branch_info" in batch
         entries[:, 2] = batch["branch_info"] if has_info else information_of(batch["branch_flags"])
-    parts = _Parts(batch, time, triggers, branch_at, entries, frame_at, frames)
-    return parts.narrow() if narrow else parts.wide()
+    flags = batch["branch_flags"] if len(entries) and "branch_flags" in batch else flags_from_info(entries[:, 2])
+    predicted = flags & _U64(3) != 0
+    parts = _Parts(batch, time, triggers, told, branch_at, entries, predicted, frame_at, frames)
+    untold = bool((~predicted & (entries[:, 2] != 0)).any())
+    return parts.one_by_one(narrow) if narrow or untold else parts.wide()
 
 
 @dataclass(slots=True)
@@ -101,69 +107,74 @@ class _Parts:
     batch: SampleBatch
     time: Ints
     triggers: list[Trigger]
+    told: Told
     branch_at: Ints
     entries: Words
+    predicted: NDArray[np.bool_]
+    """Of each entry, whether it tells "mispredicted" or "predicted"."""
     frame_at: Ints
     frames: Words
 
-    def _column(self, values: list[int]) -> Ints:
-        """A value of the trigger for each sample."""
-        taken: Ints = np.array(values, np.int64).take(self.batch.event)
-        return taken
-
     def wide(self) -> tuple[bytes, Ints, Ints, Ints]:
         batch, number = self.batch, len(self.batch)
-        source = self._column([t.source for t in self.triggers])
-        hook = self._column([t.hook for t in self.triggers])
+        source = column_of([t.source for t in self.triggers], batch)
+        hook = column_of([t.hook for t in self.triggers], batch)
         hook = np.where(source < 0, hook, np.where(source == 0, SAMPLED, PMC))
         depth, frames = np.diff(self.branch_at), np.diff(self.frame_at)
         words = np.stack(
             [
+                np.where(self.told.changed, _INTERVAL_WORDS, 0),
                 np.where(hook < 0, 0, np.where(source < 0, 2, 4)),
                 np.where((depth > 0) | (hook < 0), 5 + 3 * depth, 0),
                 np.where(frames > 0, 4 + frames, 0),
             ],
             axis=1,
-        )  # of the three events of each sample
+        )  # of the four events of each sample
         ends = np.cumsum(words.ravel())
-        begin = (ends - words.ravel()).reshape(-1, 3)
+        begin = (ends - words.ravel()).reshape(-1, 4)
         out = np.zeros(int(ends[-1]) if number else 0, np.uint64)
         tid = batch.tid.astype(np.uint32).astype(np.uint64)
         pid = batch.pid.astype(np.uint32).astype(np.uint64)
         stamp = self.time.view(np.uint64)
-        # sample
+        # interval
         rows = np.flatnonzero(words[:, 0])
         at = begin[rows, 0]
-        _heads(out, at, words[rows, 0] * 8, hook[rows], stamp[rows])
-        rows = np.flatnonzero(words[:, 0] == 4)
-        at = begin[rows, 0]
-        extra = np.where(source[rows] == 0, _COUNT_ONE, source[rows]).astype(np.uint64)
-        out[at + 2], out[at + 3] = batch.ip[rows], tid[rows] | extra << _U32
-        # last branch record
+        _heads(out, at, np.full(len(rows), _INTERVAL.size), np.full(len(rows), SET_INTERVAL), stamp[rows], _SYSTEM64)
+        out[at + 1], out[at + 2] = 0, stamp[rows]
+        interval, before = (part[rows].astype(np.uint64) for part in (self.told.interval, self.told.before))
+        out[at + 4], out[at + 5] = source[rows].astype(np.uint64) | interval << _U32, before
+        # sample
         rows = np.flatnonzero(words[:, 1])
         at = begin[rows, 1]
-        _heads(out, at, words[rows, 1] * 8, np.full(len(rows), LBR), stamp[rows])
+        _heads(out, at, words[rows, 1] * 8, hook[rows], stamp[rows])
+        rows = np.flatnonzero(words[:, 1] == 4)
+        at = begin[rows, 1]
+        extra = np.where(source[rows] == 0, self.told.count[rows], source[rows]).astype(np.uint64)
+        out[at + 2], out[at + 3] = batch.ip[rows], tid[rows] | extra << _U32
+        # last branch record
+        rows = np.flatnonzero(words[:, 2])
+        at = begin[rows, 2]
+        _heads(out, at, words[rows, 2] * 8, np.full(len(rows), LBR), stamp[rows])
         out[at + 2], out[at + 3] = stamp[rows], pid[rows] | tid[rows] << _U32
-        out[at + 4] = self._column([t.options for t in self.triggers])[rows].astype(np.uint64)
+        out[at + 4] = column_of([t.options for t in self.triggers], batch)[rows].astype(np.uint64)
         owner = np.repeat(np.arange(number), depth)
-        place = begin[owner, 1] + 5 + 3 * (np.arange(len(owner)) - self.branch_at[owner])
+        place = begin[owner, 2] + 5 + 3 * (np.arange(len(owner)) - self.branch_at[owner])
         for i in range(3):
             out[place + i] = self.entries[:, i]
         # stack
-        rows = np.flatnonzero(words[:, 2])
-        at = begin[rows, 2]
-        _heads(out, at, words[rows, 2] * 8, np.full(len(rows), STACK), stamp[rows])
+        rows = np.flatnonzero(words[:, 3])
+        at = begin[rows, 3]
+        _heads(out, at, words[rows, 3] * 8, np.full(len(rows), STACK), stamp[rows])
         out[at + 2], out[at + 3] = stamp[rows], pid[rows] | tid[rows] << _U32
         owner = np.repeat(np.arange(number), frames)
-        out[begin[owner, 2] + 4 + np.arange(len(owner)) - self.frame_at[owner]] = self.frames
+        out[begin[owner, 3] + 4 + np.arange(len(owner)) - self.frame_at[owner]] = self.frames
         written = np.flatnonzero(words.ravel())
-        return out.tobytes(), ends[written] * 8, np.repeat(self.time, 3)[written], written // 3
+        return out.tobytes(), ends[written] * 8, np.repeat(self.time, 4)[written], written // 4
 
-    def narrow(self) -> tuple[bytes, Ints, Ints, Ints]:
-        batch = self.batch
+    def one_by_one(self, narrow: bool) -> tuple[bytes, Ints, Ints, Ints]:
+        """In 32-bit forms where the values fit; if not ``narrow``, only records that tell no prediction."""
+        batch, told = self.batch, self.told
         out, ends, owners = bytearray(), [], []
-        flags = batch["branch_flags"] if "branch_flags" in batch else flags_from_info(self.entries[:, 2])
-        predictions = flags & _U64(3)
         for i in range(len(batch)):
             trigger = self.triggers[int(batch.event[i])]
             time, ip = int(self.time[i]), int(batch.ip[i])
@@ -171,8 +182,15 @@ class _Parts:
             entries = self.entries[self.branch_at[i] : self.branch_at[i + 1]]
             frames = self.frames[self.frame_at[i] : self.frame_at[i + 1]]
             events = []
+            if told.changed[i]:
+                kind, change = _SYSTEM32 if narrow else _SYSTEM64, (int(told.interval[i]), int(told.before[i]))
+                fixed = (_VERSION, kind, 0xC0, _INTERVAL.size, SET_INTERVAL, 0, 0, time, 0)
+                out += _INTERVAL.pack(*fixed, trigger.source, *change)
+                out += bytes(-len(out) % 8)
+                ends.append(len(out))
+                owners.append(i)
             if trigger.source >= 0:
-                hook, extra = (PMC, trigger.source) if trigger.source else (SAMPLED, _COUNT_ONE)
+                hook, extra = (PMC, trigger.source) if trigger.source else (SAMPLED, int(told.count[i]))
                 events.append((hook, b"", np.array([ip], np.uint64), struct.pack("<II", tid, extra)))
             elif trigger.hook >= 0:
                 events.append((trigger.hook, b"", np.empty(0, np.uint64), b""))
@@ -183,8 +201,12 @@ class _Parts:
                 events.append((STACK, struct.pack("<QII", time, pid, tid), frames, b""))
             for hook, head, pointers, tail in events:
                 # Information of 32 bits cannot tell "mispredicted", so a reader takes it to tell neither.
-                told = hook == LBR and bool((predictions[self.branch_at[i] : self.branch_at[i + 1]] != 0).any())
-                fits = not told and (not len(pointers) or int(pointers.max()) <= 0xFFFFFFFF)
+                predicted = self.predicted[self.branch_at[i] : self.branch_at[i + 1]] if hook == LBR else None
+                fits = not len(pointers) or int(pointers.max()) <= 0xFFFFFFFF
+                if predicted is not None:
+                    fits &= not predicted.any() and (narrow or bool((entries[:, 2] != 0).any()))
+                else:
+                    fits &= narrow
                 values = pointers.astype("<u4" if fits else "<u8").tobytes()
                 payload = head + values + tail
                 kind = _PERFINFO32 if fits else _PERFINFO64
@@ -197,8 +219,8 @@ class _Parts:
         return bytes(out), np.array(ends, np.int64), self.time[owner], owner
 
 
-def _heads(out: Words, at: Ints, size: Array, hook: Array, time: Words) -> None:
+def _heads(out: Words, at: Ints, size: Array, hook: Array, time: Words, kind: int = _PERFINFO64) -> None:
     """PERFINFO64 headers: Version, HeaderType, MarkerFlags, Size, Type and Group, TimeStamp."""
-    first = _VERSION | _PERFINFO64 << 16 | 0xC0 << 24
+    first = _VERSION | kind << 16 | 0xC0 << 24
     out[at] = _U64(first) | size.astype(np.uint64) << _U32 | hook.astype(np.uint64) << _U64(48)
     out[at + 1] = time

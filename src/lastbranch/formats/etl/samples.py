@@ -13,19 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...lbr import FLAG_FIELDS, flags_from_info
-from ...model import BRANCH, FRAME, MAX_ENTRIES, Array, Mode, SampleBatch, concatenate, cuts
+from ...model import BRANCH, FRAME, MAX_ENTRIES, MAX_SAMPLES, Array, Mode, SampleBatch, concatenate, cuts
 from .carry import Carry, Newest, newest_events, rows_of
 from .columns import EventBlock
-from .ragged import Ints, insertion_points, offsets_of
+from .intervals import Intervals
+from .ragged import Ints, offsets_of
 from .records import IS_SAMPLE, LBR, PMC, SAMPLED, Records, too_short
+from .sample_cache import CachedSamples
 from .stacks import Stacks
+from .threads import ThreadTable
 
-__all__ = ["LBR", "PMC", "SAMPLED", "Sampler", "ThreadTable", "Triggers"]
+__all__ = ["LBR", "PMC", "SAMPLED", "Sampler", "Triggers"]
 
 _KERNEL_HALF = np.uint64(1 << 63)
 _KERNEL_HALF_32 = np.uint64(1 << 31)
 _PREDICTION = np.uint64(1 << FLAG_FIELDS["mispred"][0] | 1 << FLAG_FIELDS["predicted"][0])
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
+_RANK = {"source": 0, "hook": 1, "none": 2}
+_NOBODY = 1 << 32  # no thread's id
+_FLAGS = "branch_flags"
+_ENTRY = ("branch_from", "branch_to", "branch_info", _FLAGS)
 
 
 @dataclass(slots=True)
@@ -38,33 +45,13 @@ class Triggers:
         return self.rows.setdefault((kind, number), len(self.rows))
 
 
-class ThreadTable:
-    """Which process a thread id belonged to at a time: samples carry the thread alone."""
-
-    def __init__(self, threads: list[tuple[int, int, int]]) -> None:
-        rows = np.array(sorted(threads), np.int64).reshape(-1, 3)
-        self._tid, self._time, self._pid = (np.ascontiguousarray(column) for column in rows.T)
-
-    def pid(self, tid: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 pid of each thread, -1 unknown; thread 0 is the idle process 0."""
-        pid = np.where(tid == 0, 0, -1)
-        if len(self._tid):
-            # The newest life that began by then; of a thread that is seen before its first one, that.
-            last = insertion_points(self._tid, self._time, tid, time, right=True) - 1
-            first = np.searchsorted(self._tid, tid)
-            life = np.minimum(np.maximum(last, first), len(self._tid) - 1)
-            known = (self._tid[life] == tid) & (tid != 0)
-            pid[known] = self._pid[life[known]]
-        return pid
-
-
 class Sampler:
     """Samples of one pass over a log, window by window.
 
     Optional columns are those that are ``wanted``; column ``frame`` only with ``stacks``. Rows come in file order, but
     for those that wait for their record at the end of a window, which come with the next one. ``size`` is that of the
-    file: behind its end no record comes. ``changing``: of profile sources whose interval does not stay the same,
-    (time, interval from then on), in time order.
+    file: behind its end no record comes. ``changing``: the intervals of profile sources whose samples have periods
+    of their own. ``counted``: whether a sample so far stood for several (Count).
     """
 
     def __init__(
@@ -74,12 +61,13 @@ class Sampler:
         threads: ThreadTable,
         stacks: Stacks | None,
         wanted: frozenset[str] | None,
-        changing: Mapping[int, list[tuple[int, int]]] | None = None,
+        changing: Mapping[int, Intervals] | None = None,
     ) -> None:
         self._changing = changing or {}
         self._triggers, self._threads, self._wanted = triggers, threads, wanted
         self._stacks = stacks if self._wants(FRAME) else None
         self._carry, self._size = Carry(), size
+        self.counted = False
 
     def _wants(self, *names: str) -> bool:
         return self._wanted is None or not self._wanted.isdisjoint(names)
@@ -97,7 +85,7 @@ class Sampler:
         if late.any():
             self._carry.join(self._batch(block, records.row[late], records.take(late)))
         records = records.take(~late).by_owner()
-        rows = np.flatnonzero(IS_SAMPLE.take(block.hook))
+        rows = np.flatnonzero(IS_SAMPLE.take(block.kernel_hook))
         rows = np.union1d(rows, records.row[records.owner == records.row]) if len(records) else rows
         waiting = self._waiting(block, newest)
         held = self._batch(block, waiting, records.take(np.isin(records.owner, waiting)))
@@ -111,6 +99,9 @@ class Sampler:
         for lo, hi in cuts(np.cumsum(depth), MAX_ENTRIES):
             batch = self._batch(block, rows[lo:hi], _between(records, rows[lo], rows[hi - 1] + 1))
             yield from self._finished([batch])
+        cached = CachedSamples.of(block)
+        for lo in range(0, len(cached), MAX_SAMPLES):
+            yield from self._finished([self._cached(block, cached.slice(lo, lo + MAX_SAMPLES))])
 
     def rest(self) -> Iterator[SampleBatch]:
         """What is held back at the end of the log."""
@@ -122,25 +113,37 @@ class Sampler:
             return
         batch = concatenate(kept)
         if self._stacks is not None:
-            offsets, frames = self._stacks.find(batch.time, batch.tid.astype(np.int64))
+            offsets, frames = self._stacks.find(batch.time, np.where(self._has_stack(batch), batch.tid, _NOBODY))
             batch.columns["frame"], batch.offsets[FRAME] = frames, offsets
         yield batch
+
+    def _has_stack(self, batch: SampleBatch) -> NDArray[np.bool_]:
+        """Which rows may have a call stack: a record without a trigger has none, and of several events of a thread at
+        one time only one, which is a sample if there is one."""
+        kind = np.array([_RANK[kind] for kind, _ in self._triggers.rows] or [0])[batch.event]
+        order = np.lexsort((kind, batch.tid, batch.time))
+        time, tid = batch.time[order], batch.tid[order]
+        first = np.ones(len(batch), bool)
+        first[order[1:]] = (time[1:] != time[:-1]) | (tid[1:] != tid[:-1])
+        return np.asarray((kind == _RANK["source"]) | (first & (kind == _RANK["hook"])))
 
     def _waiting(self, block: EventBlock, newest: dict[int, Newest]) -> Ints:
         """The rows of the samples whose records may still come, ascending."""
         buffers = block.window.buffers
         at_end = buffers.offset[-1] + buffers.length[-1] >= self._size
         rows = rows_of({} if at_end else newest)
-        return rows[IS_SAMPLE.take(block.hook[rows])]
+        return rows[IS_SAMPLE.take(block.kernel_hook[rows])]
 
     def _batch(self, block: EventBlock, rows: Ints, records: Records) -> SampleBatch:
         """The events ``rows``, ascending, with the entries of ``records``, which are theirs and in their order."""
         part = block.take(rows)
-        wide, is_lbr, is_pmc = part.pointer_size == 8, part.hook == LBR, part.hook == PMC
+        wide, is_lbr, is_pmc = part.pointer_size == 8, part.kernel_hook == LBR, part.kernel_hook == PMC
         first, second = (part.words.take((part.payload >> 3) + i, mode="clip") for i in range(2))
         ip = np.where(wide, first, first & _LOW)
         low = np.where(wide, second & _LOW, first >> _HIGH)
         number = (np.where(wide, second >> _HIGH, second) & np.uint64(0xFFFF)).astype(np.int64)
+        count = np.where(is_lbr | is_pmc, 1, number)
+        self.counted |= bool((count > 1).any())
         tid = np.where(is_lbr, second >> _HIGH, low).astype(np.int64)
         pid = np.where(is_lbr, (second & _LOW).astype(np.int64), self._threads.pid(tid, part.time))
         mode = np.where(ip >= np.where(wide, _KERNEL_HALF, _KERNEL_HALF_32), Mode.KERNEL, Mode.USER)
@@ -151,29 +154,49 @@ class Sampler:
             "tid": tid.astype(np.int32),
             "cpu": part.cpu.copy(),
             "event": self._events(is_lbr, is_pmc, number, records.hook[records.owner == records.row]),
-            "period": self._periods(np.where(is_pmc, number, np.where(is_lbr, -1, 0)), part.time),
+            "period": self._periods(np.where(is_pmc, number, np.where(is_lbr, -1, 0)), part.time, count),
             "mode": np.where(is_lbr, Mode.UNKNOWN, mode).astype(np.uint8),
         }
         if self._wants("position"):
-            start = part.window.buffers.offset.take(part.buffer) - part.window.start.take(part.buffer)
-            columns["position"] = start + part.at * 8
-        if self._wants("branch_from", "branch_to", "branch_info", "branch_flags"):
+            columns["position"] = _positions(part)
+        if self._wants(*_ENTRY):
             entries = records.entries(block)
             columns |= zip(("branch_from", "branch_to", "branch_info"), entries, strict=True)
-            if self._wants("branch_flags"):
-                columns["branch_flags"] = _flags(entries[2], np.repeat(records.pointer_size, records.count))
+            if self._wants(_FLAGS):
+                columns[_FLAGS] = _flags(entries[2], np.repeat(records.pointer_size, records.count))
         depth = np.zeros(len(rows), np.int64)
         np.add.at(depth, np.searchsorted(rows, records.owner), records.count)
         return SampleBatch(columns, {BRANCH: offsets_of(depth)})
 
-    def _periods(self, source: Ints, time: Ints) -> NDArray[np.uint64]:
-        """The interval of each event where that of its ``source`` changes. A sample that stands for several (Count) has
-        that many; what one is stands in the events table if it stays the same."""
+    def _cached(self, block: EventBlock, samples: CachedSamples) -> SampleBatch:
+        """A row for each of ``samples``."""
+        part, none = block.take(samples.row), np.zeros(len(samples), np.int64)
+        self.counted |= bool((samples.count > 1).any())
+        kernel = samples.ip >= np.where(samples.wide, _KERNEL_HALF, _KERNEL_HALF_32)
+        columns: dict[str, Array] = {
+            "time": part.time.copy(),
+            "ip": samples.ip,
+            "pid": self._threads.pid(samples.tid, part.time).astype(np.int32),
+            "tid": samples.tid.astype(np.int32),
+            "cpu": part.cpu.copy(),
+            "event": np.full(len(samples), self._triggers.row("source", 0), np.int32),
+            "period": self._periods(none, part.time, samples.count),
+            "mode": np.where(kernel, Mode.KERNEL, Mode.USER).astype(np.uint8),
+        }
+        if self._wants("position"):
+            columns["position"] = _positions(part)
+        if self._wants(*_ENTRY):
+            columns |= {name: np.empty(0, np.uint64) for name in _ENTRY if name != _FLAGS or self._wants(name)}
+        return SampleBatch(columns, {BRANCH: np.zeros(len(samples) + 1, np.int64)})
+
+    def _periods(self, source: Ints, time: Ints, count: Ints) -> NDArray[np.uint64]:
+        """Of sources that are in ``changing`` the interval at its time of each event, times its ``count``. Of the
+        others it stands in the events table."""
         period = np.zeros(len(source), np.uint64)
-        for number, held in self._changing.items():
+        for number, (since, interval) in self._changing.items():
             mine = np.flatnonzero(source == number)
-            since, interval = (np.array(column) for column in zip(*held, strict=True))
-            period[mine] = interval[np.maximum(np.searchsorted(since, time[mine], "right") - 1, 0)]
+            here = np.maximum(np.searchsorted(since, time[mine], "right") - 1, 0)
+            period[mine] = interval[here] * np.maximum(count[mine], 1)
         return period
 
     def _events(
@@ -192,6 +215,12 @@ class Sampler:
             trigger = ("hook", number) if number >= 0 else ("none", 0)
             event[own[hook == number]] = self._triggers.row(*trigger)
         return event
+
+
+def _positions(part: EventBlock) -> Ints:
+    """Where in the file events stand; of a compressed buffer as if it were not."""
+    start = part.window.buffers.offset.take(part.buffer) - part.window.start.take(part.buffer)
+    return np.asarray(start + part.at * 8)
 
 
 def _flags(info: NDArray[np.uint64], pointer_size: NDArray[np.uint8]) -> NDArray[np.uint64]:

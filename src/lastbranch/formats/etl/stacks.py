@@ -11,6 +11,7 @@ looking one up means to look in all runs that reach that far; runs past the limi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -32,7 +33,10 @@ STACK_BYTES = 64 << 20
 """Default limit of what `Stacks` holds in memory."""
 
 # ``at``, ``count``: the frames. ``at`` of a reference by key is that key until it is resolved.
-_REFERENCE = np.dtype([("time", "<i8"), ("at", "<i8"), ("tid", "<i4"), ("count", "<u2"), ("part", "<u2")])
+# ``time`` is that of the event it belongs to, ``when`` its own: of several parts of a kind the order they were made in.
+_REFERENCE = np.dtype(
+    [("time", "<i8"), ("when", "<i8"), ("at", "<i8"), ("tid", "<i4"), ("count", "<u2"), ("part", "<u2")]
+)
 _DEFINITION = np.dtype([("key", "<u8"), ("time", "<i8"), ("at", "<i8"), ("count", "<i8")])
 _KERNEL, _DIRECT_KERNEL, _DIRECT_USER, _USER = range(4)  # parts, in the order they are joined
 _DIRECT = (_DIRECT_KERNEL, _DIRECT_USER)
@@ -108,13 +112,15 @@ class Stacks:
         """Stacks that were given to samples so far."""
         self.unresolved = 0
         """References whose key has no definition."""
+        self.short: Counter[int] = Counter()
+        """By hook: events that end before what they must have."""
 
     def __bool__(self) -> bool:
         return len(self._frames) > 0
 
     def gather(self, block: EventBlock) -> None:
         """Take the stack events of ``block``."""
-        hook = block.hook
+        hook = block.kernel_hook
         group = np.flatnonzero((hook >> 8) == STACK >> 8)
         if not len(group):
             return
@@ -123,27 +129,34 @@ class Stacks:
             if len(mine):
                 part = block.take(mine)
                 for hooks, take in ((DEFINITIONS, self._define), (REFERENCES, self._refer), ((STACK,), self._direct)):
-                    rows = np.flatnonzero(np.isin(part.hook, hooks))
+                    rows = np.flatnonzero(np.isin(part.kernel_hook, hooks))
                     if len(rows):
                         take(part.take(rows), size)
 
+    def _whole(self, block: EventBlock, least: int) -> EventBlock:
+        """Those events that have ``least`` bytes."""
+        whole = block.payload_size >= least
+        if whole.all():
+            return block
+        self.short.update(block.kernel_hook[~whole].tolist())
+        return block.take(whole)
+
     def _define(self, block: EventBlock, size: int) -> None:
-        whole = block.take(block.payload_size >= size)
+        whole = self._whole(block, size)
         count = whole.payload_size // size - 1
         key = _pointers(whole, whole.payload, np.ones(len(whole), np.int64), size)
         at = self._add_frames(whole, whole.payload + size, count, size)
         self._definitions.append(_table(_DEFINITION, len(whole), key=key, time=whole.time, at=at, count=count))
 
     def _refer(self, block: EventBlock, size: int) -> None:
-        whole = block.take(block.payload_size >= 16 + size)
+        whole = self._whole(block, 16 + size)
         key = _pointers(whole, whole.payload + 16, np.ones(len(whole), np.int64), size)
-        part = np.where(whole.hook == REFERENCES[0], _KERNEL, _USER)
+        part = np.where(whole.kernel_hook == REFERENCES[0], _KERNEL, _USER)
         self._add_references(whole, at=key.view(np.int64), count=0, part=part)
 
     def _direct(self, block: EventBlock, size: int) -> None:
         """The user part may be written ahead of the kernel part, by another processor even."""
-        whole = block.take(block.payload_size >= 16)
-        whole = whole.take(np.argsort(whole.time, kind="stable"))
+        whole = self._whole(block, 16)
         count = (whole.payload_size - 16) // size
         at = self._add_frames(whole, whole.payload + 16, count, size)
         some = np.flatnonzero(count)
@@ -163,7 +176,7 @@ class Stacks:
         if block.rules.to_log is not None:
             time = block.rules.to_log(time)
         tid = (block.words.take(at + 1) >> np.uint64(32)).astype(np.int32)
-        self._references.append(_table(_REFERENCE, len(block), time=time, tid=tid, **columns))
+        self._references.append(_table(_REFERENCE, len(block), time=time, when=block.time, tid=tid, **columns))
 
     def finish(self) -> None:
         """Resolve keys and sort the runs; afterwards nothing more is gathered."""
@@ -172,7 +185,7 @@ class Stacks:
             self._definitions.spool.replace(run.first, rows[np.lexsort((rows["time"], rows["key"]))])
         for run in self._references:
             rows = self._resolved(self._references.read(run))
-            rows = rows[np.lexsort((rows["part"], rows["tid"], rows["time"]))]
+            rows = rows[np.lexsort((rows["when"], rows["part"], rows["tid"], rows["time"]))]
             self._references.spool.replace(run.first, rows)
             run.past = run.first + len(rows)
             if len(rows):
@@ -217,7 +230,7 @@ class Stacks:
                 found.append(rows[ranges(low, count)])
         sample, stack = np.concatenate(samples), np.concatenate(found)
         self.joined += len(sample)
-        order = np.lexsort((stack["part"], sample))
+        order = np.lexsort((stack["when"], stack["part"], sample))
         sample, stack = sample[order], stack[order]
         count = stack["count"].astype(np.int64)
         depth = np.zeros(len(time), np.int64)

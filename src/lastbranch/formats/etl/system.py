@@ -15,7 +15,6 @@ from uuid import UUID
 from ...model import Change, Module, Profile
 from .event import Event
 from .kernel_config import SYS_CONFIG
-from .kernel_perf import PERF_INFO
 from .kernel_process import IMAGE, PROCESS, THREAD
 from .kernel_session import IMAGE_ID, SESSION, SYS_CONFIG_EX
 from .providers import Key
@@ -47,19 +46,14 @@ class System:
     """What the system events of a log have told so far."""
 
     profile: Profile
-    threads: list[tuple[int, int, int]] = field(default_factory=list)
-    """(tid, time it is known from, pid)."""
     sources: dict[int, str] = field(default_factory=lambda: dict(enumerate(_SOURCES)))
     masks: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     volumes: dict[str, str] = field(default_factory=dict)
-    _intervals: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
-    """Profile source -> (time, interval from then on, interval until then or 0)."""
     _images: list[_Image] = field(default_factory=list)
     # By process, base and time: an identity is written with the time of the image event that it belongs to.
     _pdbs: dict[tuple[int, int, int], tuple[UUID, int, str]] = field(default_factory=dict)
     _stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _processes: set[int] = field(default_factory=set)
-    _thread_ids: set[int] = field(default_factory=set)
 
     def handle(self, key: Key, event: Event, fields: dict[str, Any]) -> None:
         """Take one event; ``fields`` as `Decoder.decode` gives them. Fields that are cut off make it be ignored."""
@@ -85,21 +79,6 @@ class System:
             timeline.add(Change.FORK, event.time, pid, tid=pid, parent=int(f["ParentID"]), offset=1)
         name = str(f.get("ImageFileName", "")) or ("Idle" if pid == 0 else "")
         timeline.name(event.time if kind == _START else 0, pid, pid, name)
-
-    def thread(self, event: Event, f: dict[str, Any]) -> None:
-        pid, tid, timeline = int(f["ProcessID"]), int(f["ThreadID"]), self.profile.timeline
-        kind = event.opcode
-        if kind == _END:
-            timeline.add(Change.EXIT, event.time, pid, tid=tid)
-            return
-        if kind == _DC_END and tid in self._thread_ids:
-            return
-        self._thread_ids.add(tid)
-        time = event.time if kind == _START else 0
-        self.threads.append((tid, time, pid))
-        timeline.add(Change.FORK, time, pid, tid=tid, parent=pid)
-        if f.get("ThreadName"):
-            timeline.name(time, pid, tid, str(f["ThreadName"]))
 
     def thread_name(self, event: Event, f: dict[str, Any]) -> None:
         self.profile.timeline.name(event.time, int(f["ProcessID"]), int(f["ThreadID"]), str(f["ThreadName"]))
@@ -177,37 +156,16 @@ class System:
         self.profile.machine.os_release = str(f["BuildLab"])
         self.profile.machine.os = str(f["ProductName"]) or "Windows"
 
-    def interval(self, event: Event, f: dict[str, Any]) -> None:
-        source = int(f["SampleSource"])
-        until = int(f["OldInterval"]) if event.opcode == _SET_INTERVAL else 0
-        self._intervals.setdefault(source, []).append((event.time, int(f["NewInterval"]), until))
-        if f.get("SourceName"):
-            self.sources[source] = str(f["SourceName"])
-
-    def intervals(self, source: int, first: int, last: int) -> list[tuple[int, int]]:
-        """(time from which it holds, interval) of a profile source from tick ``first`` to ``last``, in time order; none
-        if the log tells of none. 100 ns units for the timer, events for the others."""
-        known: list[tuple[int, int]] = []
-        for time, interval, until in sorted(self._intervals.get(source, ())):
-            if not known:
-                known.append((0, until or interval))
-            if known[-1][1] != interval:
-                known.append((time, interval))
-        begin = max((i for i, (time, _) in enumerate(known) if time <= first), default=0)
-        return [held for i, held in enumerate(known) if i == begin or (i > begin and held[0] <= last)]
-
     def group_masks(self, event: Event, f: dict[str, Any]) -> None:
         words = tuple(int(f.get(f"GroupMask{n}", 0)) for n in range(1, 9))
         self.masks.append(("end" if event.opcode == 0x20 else "start", words))
 
 
 _START, _END, _DC_START, _DC_END, _UNLOAD, _LOAD = 1, 2, 3, 4, 2, 10
-_SET_INTERVAL = 0x48
 _RUNDOWN = (_START, _END, _DC_START, _DC_END)
 
 HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
     **{(PROCESS, kind): System.process for kind in _RUNDOWN},
-    **{(THREAD, kind): System.thread for kind in _RUNDOWN},
     (THREAD, 0x48): System.thread_name,
     (PROCESS, _LOAD): System.image,
     **{(IMAGE, kind): System.image for kind in (_UNLOAD, _DC_START, _DC_END, _LOAD)},
@@ -216,7 +174,6 @@ HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
     (SYS_CONFIG, 0x0A): System.cpu,
     (SYS_CONFIG_EX, 32): System.build,
     (SYS_CONFIG_EX, 35): System.volume,
-    **{(PERF_INFO, kind): System.interval for kind in (_SET_INTERVAL, 0x49, 0x4A)},
     (SESSION, 0x05): System.group_masks,
     (SESSION, 0x20): System.group_masks,
 }

@@ -19,6 +19,7 @@ from .compression import XPRESS, compress
 from .encoding import encode_log_header
 from .header import MAX_BUFFER, LogHeader, read_header
 from .layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, packed
+from .ring import Ring
 
 __all__ = ["LEAST_BUFFER", "USE_KBYTES", "TraceFile", "aligned"]
 
@@ -34,14 +35,11 @@ _SPARE = 512  # room in the small header buffer of a compressed file, and what i
 _FLAGS_AT = 0x34
 _MOST_PROCESSORS = 1 << 16
 _ENOUGH = 1 << 17  # bytes with the whole first event of a file
-_EXCLUSIVE = (  # the first three as documented of LogFileMode
+_EXCLUSIVE = (  # as documented of LogFileMode
     (LOG_FILE_MODE.CIRCULAR, LOG_FILE_MODE.APPEND | LOG_FILE_MODE.NEWFILE,
      "a ring cannot be appended to, or be a series"),
     (LOG_FILE_MODE.NEWFILE, LOG_FILE_MODE.PREALLOCATE, "a series of files cannot be preallocated"),
     (LOG_FILE_MODE.APPEND, LOG_FILE_MODE.NEWFILE, "a series of files cannot be appended to"),
-    (LOG_FILE_MODE.COMPRESSED, LOG_FILE_MODE.CIRCULAR, "a ring has places of one size, compressed buffers have not"),
-    (LOG_FILE_MODE.COMPRESSED, LOG_FILE_MODE.APPEND, "a compressed session cannot be appended: a reader would not "
-     "find where its header buffer begins"),
 )  # fmt: skip
 
 
@@ -96,7 +94,7 @@ class TraceFile:
             reason = "no room for one buffer behind the header buffer"
             raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
         check_replaceable(self._name)
-        self._file = open(self._part, "xb")  # noqa: SIM115 - closed in `_finish` or `discard`
+        self._file = open(self._part, "x+b")  # noqa: SIM115 - closed in `_finish` or `discard`
         try:
             self._base = self._copied() if self.header.mode & LOG_FILE_MODE.APPEND else 0
             if self.header.mode & LOG_FILE_MODE.PREALLOCATE:
@@ -107,6 +105,8 @@ class TraceFile:
             self.discard()
             raise
         self._end = self._base + self._first
+        ring = limit and self.header.compressed and self.header.mode & LOG_FILE_MODE.CIRCULAR
+        self._ring = Ring(self._end, limit - self._first) if ring else None
 
     def _copied(self) -> int:
         """Bytes that stand before this session: what the file has already, copied, and filled up to whole buffers."""
@@ -120,10 +120,12 @@ class TraceFile:
         if size:
             with open(self._name, "rb") as before:
                 log = read_header(BytesSource(before.read(_ENOUGH), self._name))
-            if log.compressed or log.buffer_size != self.header.buffer_size:
-                reason = "a session is appended only to one with buffers of its own size, not compressed"
+            same = log.compressed == self.header.compressed and log.buffer_size == self.header.buffer_size
+            if not same:
+                reason = "a session is appended only to one with buffers of its own size, compressed as they are"
                 raise FormatError(reason, file=self.path, field="BufferSize", value=log.buffer_size)
-        return size + -size % self.header.buffer_size
+        # One compressed buffer follows the other; others have their places.
+        return size if self.header.compressed else size + -size % self.header.buffer_size
 
     def _reserve(self, size: int) -> None:
         assert self._file is not None
@@ -145,6 +147,8 @@ class TraceFile:
     def _finish(self) -> None:
         """Fill in what is known now, and give the file its name."""
         assert self._file is not None
+        if self._ring is not None:
+            self._cut(self._ring)
         if self._written:
             self._file.seek(self._last_at + _FLAGS_AT)
             self._file.write(int(self._last_flags | BUFFER_FLAG.FLUSH_MARKER).to_bytes(2, "little"))
@@ -166,6 +170,12 @@ class TraceFile:
         self._file.close()
         os.replace(self._part, self._name)
         self._file = None
+
+    def _cut(self, ring: Ring) -> None:
+        assert self._file is not None
+        moved = ring.cut(self._file, self._end)
+        self._end -= moved
+        self._last_at -= moved
 
     def close(self) -> None:
         """Complete the file and let it appear. OSError leaves what was there before as it was."""
@@ -228,6 +238,11 @@ class TraceFile:
     def _place(self, size: int) -> int | None:
         """Where the next buffer goes; None if nowhere."""
         if self._limit is None:
+            return self._end
+        if self._ring is not None:
+            if self._ring.is_long(self._end):
+                self._cut(self._ring)
+            self._ring.add(size)
             return self._end
         if self.header.mode & LOG_FILE_MODE.CIRCULAR:
             slots = (self._limit - self._first) // size

@@ -23,10 +23,10 @@ from .cut import Cut, Owners, kinds_of, stamps
 from .encoding import encode_log_header
 from .header import MAX_BUFFER, LogHeader
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
+from .markers import MESSAGE_BYTES
 from .merge import Run
 from .timeline import Timeline
 from .trace_file import LEAST_BUFFER, USE_KBYTES, TraceFile
-from .walk import MESSAGE_BYTES
 from .writer import Packer
 
 __all__ = ["Converted", "convert"]

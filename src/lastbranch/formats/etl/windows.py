@@ -17,16 +17,13 @@ from .buffers import BUFFER_DTYPE, Buffers, DamageLog, buffer_rows, heads_at
 from .header import MAX_BUFFER, LogHeader, read_header
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE
 from .locate import locate_fixed, locate_variable
-from .padding import PAD, keep_freed_memory, pad_for
+from .padding import PAD, keep_freed_memory
 from .view import Found, View
 
 __all__ = ["WINDOW", "BufferReader", "Segment", "Window"]
 
-WINDOW = 16 << 20
-"""Bytes of file that are read at once: 256 buffers of 64 KiB for the walk to go through in step. Twice that is held.
-
-With twice as many, reading takes twice the time: what was read has left the processor's cache before it is looked at.
-"""
+WINDOW = 32 << 20
+"""Bytes of file that are read at once. Twice that is held."""
 
 _PACKED = (
     16 << 20
@@ -44,7 +41,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Window:
-    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `padding.pad_for` bytes behind them included.
+    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `PAD` bytes behind them included.
 
     ``start`` int64: position of each buffer's header, a multiple of 8. Valid until the next window is asked for.
     """
@@ -101,7 +98,7 @@ class BufferReader:
 
     def load(self, segment: Segment, rows: Buffers) -> Window | None:
         """The given buffers again, as a window of their own; None if none of them can be read."""
-        memory = memoryview(bytearray(int(rows.length.sum()) + pad_for(len(rows))))
+        memory = memoryview(bytearray(int(rows.length.sum()) + PAD))
         kept, at = [], np.cumsum(rows.length) - rows.length
         for row, place in enumerate(at.tolist()):
             length = int(rows.length[row])
@@ -222,7 +219,7 @@ class BufferReader:
         results = iter(decompress_many(blocks, sizes, format=self._format, workers=self.workers))
         room = (buffers.filled + 7) & ~7
         start = np.cumsum(room) - room
-        raw = np.zeros(int(room.sum()) + pad_for(len(at)), np.uint8)
+        raw = np.zeros(int(room.sum()) + PAD, np.uint8)
         into = memoryview(raw)  # type: ignore[arg-type]
         good = np.ones(len(at), bool)
         for i, (place, to) in enumerate(zip(places, start.tolist(), strict=True)):

@@ -1,12 +1,17 @@
-"""Compression to plain LZXPRESS, for the writer. Format and source: see `lastbranch.formats.etl.xpress`.
+"""Compression to plain LZXPRESS, for the writer. Format and source of LZXPRESS: see `lastbranch.formats.etl.xpress`.
 
-All in bulk: for every place of a piece of the data the newest earlier place with the same hash of its next bytes is
-found by sorting, once for few and once for more bytes, and how far both agree is measured eight bytes at a time. Only
-the greedy parse over these lengths goes from token to token. What it writes needs no reader newer than the first:
-matches are cut before they need the u32 length.
+Repetitions are searched by zlib, whose window is made as small as that of LZXPRESS, and NumPy writes what zlib found in
+the other form. With the fixed codes of DEFLATE (RFC 1951, 3.2.6) the size of a token can be told at any bit, as if one
+began there: that is done for all bits at once. Only going from one token to the next is a loop.
+
+What it writes needs no reader newer than the first: no match needs the u32 length.
 """
 
 from __future__ import annotations
+
+import zlib
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +20,41 @@ __all__ = ["compress"]
 
 WINDOW = 1 << 13  # [MS-XCA] 2.3.4: a distance has 13 bits
 MIN_MATCH = 3
-MAX_MATCH = 0xFFFF + MIN_MATCH
-_PIECE = 1 << 17  # what is searched at once: a sort that stays in the caches; pieces overlap by a window
-_WIDTHS = (6, 3)  # bytes that are hashed
-_GOOD = 16  # long enough not to look for a better one
-_MEASURED = 32  # of longer matches the rest is compared when they are taken
+_PIECE = 1 << 16  # what zlib gets at once: no match becomes longer than a u16 can say
+_LEVEL = 3  # of zlib: the next ones take longer than they save
+_MEMORY = 9  # memLevel: blocks of 32,768 tokens
 _GROUP = 32  # tokens to a flag word
-_HASH = np.uint64(0x9E3779B97F4A7C15)
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_BYTE_OF = np.zeros(64, np.int64)  # which byte a lone bit is in, by its product with the de Bruijn number
-for _bit in range(64):
-    _BYTE_OF[(int(_DE_BRUIJN) << _bit & (1 << 64) - 1) >> 58] = _bit >> 3
 _PAD = 8
+
+# -- the fixed codes of DEFLATE
+_END = 256
+_LENGTH_BITS = (*[0] * 8, *(bits for bits in range(1, 6) for _ in range(4)))  # of 257 to 284; 285 is 258 bytes
+_DISTANCE_BITS = (0, 0, *(bits for bits in range(12) for _ in range(2)))  # of 0 to 25: up to 8,192
+_LONGEST = 258
+_STORED, _FIXED = 0, 1  # types of blocks
+_WIDEST = 9  # bits of a code
+_LITERAL = 0x20  # in `_Codes.first`: no distance follows
+_BITS = np.arange(8, dtype=np.uint32)
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
+Tokens = tuple[Ints, Ints]
+"""Length and distance of each token, in order; literals have the length 0."""
+
+
+class _Codes(NamedTuple):
+    """Tables by the next 9 bits of a stream, and by the next 5, which are those of a distance."""
+
+    first: Bytes
+    """Bits of the literal or length, those behind its code too, and `_LITERAL`."""
+    code_bits: Words
+    length: Ints
+    length_mask: Words
+    second: Bytes
+    """Bits of the distance, by its code; 0 with `_LITERAL`."""
+    distance: Ints
+    distance_mask: Words
 
 
 def compress(data: bytes | bytearray | memoryview) -> bytes:
@@ -38,98 +62,155 @@ def compress(data: bytes | bytearray | memoryview) -> bytes:
     data = bytes(data)
     if not data:
         return b"\xff\xff\xff\xff"
-    places, distances, lengths = _parse(data, *_matches(data))
-    return _stream(np.frombuffer(data, np.uint8), places, distances, lengths)
+    pieces = [_tokens(data, begin) for begin in range(0, len(data), _PIECE)]
+    lengths, distances = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    return _stream(np.frombuffer(data, np.uint8), lengths, distances)
 
 
-def _matches(data: bytes) -> tuple[Ints, Ints]:
-    """(distance, length) of the longer match at each place, up to `_MEASURED` bytes or a few more; length 0: none."""
-    number = len(data)
-    raw = np.frombuffer(data + bytes(_PAD), np.uint8)
-    words = np.zeros(number, np.uint64)
-    for i in range(8):
-        words |= raw[i : number + i].astype(np.uint64) << np.uint64(8 * i)
-    distance, length = np.zeros(number, np.int64), np.zeros(number, np.int64)
-    for begin in range(0, number, _PIECE):
-        first, end = max(0, begin - WINDOW), min(begin + _PIECE, number)
-        for width in _WIDTHS:
-            at = np.arange(begin, end)
-            source = _newest(words[first:end], width)[begin - first :] + first
-            near = (source >= first) & (at - source <= WINDOW)
-            if width != _WIDTHS[0]:
-                near &= (length[begin:end] < _GOOD) & (at - source != distance[begin:end])
-            at, source = at[near], source[near]
-            same = _common(words, at, source)
-            better = same > length[at]
-            length[at[better]], distance[at[better]] = same[better], (at - source)[better]
-    np.minimum(length, np.arange(number, 0, -1), out=length)
-    length[length < MIN_MATCH] = 0
-    return distance, length
+# -- what zlib finds
 
 
-def _newest(words: Words, width: int) -> Ints:
-    """For each place the newest one before it whose next ``width`` bytes have the same hash; far below 0: none."""
-    hashed = ((words << np.uint64(64 - 8 * width)) * _HASH >> np.uint64(48)).astype(np.uint16)
-    order = np.argsort(hashed, kind="stable")  # 16 bits are sorted by counting
-    found = np.full(len(words), -(1 << 40), np.int64)
-    ordered = hashed[order]
-    same = np.flatnonzero(ordered[1:] == ordered[:-1])
-    found[order[same + 1]] = order[same]
-    return found
+def _tokens(data: bytes, begin: int) -> Tokens:
+    """The tokens of one piece of ``data``."""
+    piece = data[begin : begin + _PIECE]
+    before = data[max(0, begin - WINDOW) : begin] or b"\0"  # zlib finds nothing that begins at its very first byte
+    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -13, _MEMORY, zlib.Z_FIXED, before)
+    packed = deflate.compress(piece) + deflate.flush()
+    if len(packed) >= len(piece):
+        return _literals(len(piece))
+    lengths, distances = _deflated(packed)
+    ends, reach = np.cumsum(np.maximum(lengths, 1)), np.where(lengths > 0, distances, 0)
+    if not len(ends) or ends[-1] != len(piece) or (reach > begin + ends - lengths).any():  # not the zlib that we know
+        return _literals(len(piece))
+    return _joined(data, begin + ends, lengths, distances)
 
 
-def _common(words: Words, at: Ints, source: Ints) -> Ints:
-    """How many bytes agree from ``at`` and from ``source`` on; past the end of the data there are zeros."""
-    length = np.zeros(len(at), np.int64)
-    going = np.arange(len(at))
-    last = len(words) - 1
-    for done in range(0, _MEASURED, 8):
-        differ = words[np.minimum(at[going] + done, last)] ^ words[np.minimum(source[going] + done, last)]
-        low = differ & (~differ + np.uint64(1))
-        length[going] += np.where(differ == 0, 8, _BYTE_OF[low * _DE_BRUIJN >> np.uint64(58)])
-        going = going[(differ == 0) & (at[going] + done + 8 <= last)]
-        if not len(going):
-            break
-    return length
+def _literals(number: int) -> Tokens:
+    return np.zeros(number, np.int64), np.ones(number, np.int64)
 
 
-def _parse(data: bytes, distance: Ints, length: Ints) -> tuple[Ints, Ints, Ints]:
-    """Place, distance and length of each token, in order; literals have the length 0."""
-    steps, far = length.tolist(), distance
-    places: list[int] = []
-    longer: dict[int, int] = {}
-    at, end = 0, len(data)
-    while at < end:
-        places.append(at)
-        step = steps[at]
-        if step >= _MEASURED:
-            step = longer[at] = _extended(data, at - int(far[at]), at, step)
-        at += step or 1
-    where = np.array(places, np.int64)
-    lengths = length[where]
-    if longer:
-        lengths[np.searchsorted(where, list(longer))] = list(longer.values())
-    return where, distance[where], lengths
-
-
-def _extended(data: bytes, left: int, right: int, known: int) -> int:
-    """How many bytes from ``left`` and from ``right`` on are equal, ``known`` for sure, at most MAX_MATCH."""
-    most, step = min(len(data) - right, MAX_MATCH), 64
-    while known < most:
-        count = min(step, most - known)
-        if data[left + known : left + known + count] == data[right + known : right + known + count]:
-            known, step = known + count, step * 2
-        elif count == 1:
-            break
+def _deflated(packed: bytes) -> Tokens:
+    """The tokens of a DEFLATE stream without codes of its own; of one that has such, those up to there."""
+    padded = packed + bytes(_PAD)
+    sizes = _sizes(padded)
+    token = bytearray(len(sizes))  # whether one begins at a bit
+    parts: list[Tokens] = []
+    at, last = 0, 0
+    while not last:
+        head = (padded[at >> 3] | padded[(at >> 3) + 1] << 8) >> (at & 7)
+        last, kind = head & 1, head >> 1 & 3
+        at += 3
+        if kind == _FIXED:
+            begin = at
+            while size := sizes[at]:
+                token[at] = 1
+                at += size
+            places = begin + np.flatnonzero(np.frombuffer(token, np.uint8, at - begin, begin))
+            parts.append(_values(padded, places))
+            at += 7  # the code of `_END`
+        elif kind == _STORED:
+            begin = (at + 7) >> 3
+            number = int.from_bytes(padded[begin : begin + 2], "little")
+            parts.append(_literals(number))
+            at = (begin + 4 + number) << 3
         else:
-            step = count // 2
-    return known
+            break
+    lengths, distances = zip(*parts, strict=True) if parts else ((), ())
+    none = np.empty(0, np.int64)
+    return np.concatenate([none, *lengths]), np.concatenate([none, *distances])
 
 
-def _stream(raw: Bytes, places: Ints, distances: Ints, lengths: Ints) -> bytes:
+def _sizes(padded: bytes) -> bytes:
+    """The bits of the token that would begin at each bit of the stream, 0 for `_END`."""
+    codes = _codes()
+    words: NDArray[np.uint32] = np.ndarray((len(padded) - 4,), "<u4", padded, 0, (1,))
+    bits = (words[:, None] >> _BITS).ravel()
+    first = codes.first.take(bits & ((1 << _WIDEST) - 1))
+    literal = first & _LITERAL
+    first -= literal
+    bits >>= first
+    bits &= 31
+    bits |= literal
+    first += codes.second.take(bits)
+    return first.tobytes()
+
+
+def _values(padded: bytes, places: Ints) -> Tokens:
+    """The tokens that begin at bits ``places``."""
+    codes = _codes()
+    words: Words = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
+    bits = words.take(places >> 3) >> (places & 7).astype(np.uint64)
+    code = (bits & np.uint64((1 << _WIDEST) - 1)).view(np.int64)
+    behind = bits >> codes.code_bits.take(code)
+    length = codes.length.take(code) + (behind & codes.length_mask.take(code)).view(np.int64)
+    behind = bits >> (codes.first.take(code) & 31).astype(np.uint64)
+    code = (behind & np.uint64(31)).view(np.int64)
+    return length, codes.distance.take(code) + (behind >> np.uint64(5) & codes.distance_mask.take(code)).view(np.int64)
+
+
+def _joined(data: bytes, ends: Ints, lengths: Ints, distances: Ints) -> Tokens:
+    """Matches of the longest length of DEFLATE and what goes on behind them as one. ``ends`` are places in ``data``."""
+    full = lengths == _LONGEST
+    behind = np.flatnonzero(full[:-1] & (lengths[1:] > 0)) + 1
+    if not len(behind):
+        return lengths, distances
+    begins = np.ones(len(lengths), bool)
+    for i in behind.tolist():  # zlib may have gone on with another distance
+        end, length, distance = int(ends[i]), int(lengths[i]), int(distances[i - 1])
+        if data[end - length : end] == data[end - length - distance : end - distance]:
+            distances[i], begins[i] = distance, False
+    first = np.flatnonzero(begins)
+    return np.add.reduceat(lengths, first), distances[first]
+
+
+@cache
+def _codes() -> _Codes:
+    first, second = np.full(1 << _WIDEST, _LITERAL, np.uint8), np.zeros(2 * _LITERAL, np.uint8)
+    code_bits, length_mask = np.zeros((2, 1 << _WIDEST), np.uint64)
+    length, distance, distance_mask = np.zeros(1 << _WIDEST, np.int64), np.ones(32, np.int64), np.zeros(32, np.uint64)
+    lengths = [*zip(_steps(_LENGTH_BITS, MIN_MATCH), _LENGTH_BITS, strict=True), (_LONGEST, 0)]
+    for symbol in range(_END + 1 + len(lengths)):
+        code, bits = _fixed_code(symbol)
+        places = slice(_reversed(code, bits), None, 1 << bits)
+        code_bits[places] = bits
+        if symbol < _END:
+            first[places] = bits | _LITERAL
+        elif symbol > _END:
+            base, more = lengths[symbol - _END - 1]
+            first[places], length[places], length_mask[places] = bits + more, base, (1 << more) - 1
+    for code, (base, more) in enumerate(zip(_steps(_DISTANCE_BITS, 1), _DISTANCE_BITS, strict=True)):
+        place = _reversed(code, 5)
+        second[place], distance[place], distance_mask[place] = 5 + more, base, (1 << more) - 1
+    return _Codes(first, code_bits, length, length_mask, second, distance, distance_mask)
+
+
+def _steps(bits: tuple[int, ...], base: int) -> list[int]:
+    """The value that each code begins at."""
+    return [base + sum(1 << more for more in bits[:i]) for i in range(len(bits))]
+
+
+def _fixed_code(symbol: int) -> tuple[int, int]:
+    """Code and number of bits of a literal or length."""
+    for past, base, bits in ((144, 0x30, 8), (256, 0x190 - 144, 9), (280, -256, 7)):
+        if symbol < past:
+            return symbol + base, bits
+    return symbol - 280 + 0xC0, 8
+
+
+def _reversed(code: int, bits: int) -> int:
+    """As it stands in a stream: codes begin with their highest bit, everything else with its lowest."""
+    return int(f"{code:0{bits}b}"[::-1], 2)
+
+
+# -- what LZXPRESS writes
+
+
+def _stream(raw: Bytes, lengths: Ints, distances: Ints) -> bytes:
     """The tokens as bytes: flag words, literals, matches with what their lengths need behind them."""
-    number = len(places)
+    number = len(lengths)
     match = lengths > 0
+    advance = np.maximum(lengths, 1)
+    places = np.cumsum(advance) - advance
     rest = np.where(match, lengths - MIN_MATCH, 0)
     long = match & (rest >= 7)
     rank = np.cumsum(long) - 1
