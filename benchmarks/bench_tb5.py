@@ -26,6 +26,7 @@ import numpy as np
 
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
 from lastbranch.formats.tb5.constants import ModuleFlag
+from lastbranch.formats.tb5.records import empty_records
 from lastbranch.opening import open_source
 from lastbranch.store import bind_stream, unbind_stream
 
@@ -55,7 +56,7 @@ def required(what: str, value: float, unit: str, limit: str) -> None:
 def modules(random: np.random.Generator) -> np.ndarray:
     """Each of 5,000 modules has a place of its own in one process, or in several that load it; most of them come and
     go."""
-    rows = np.zeros(MODULES, STRUCTS["TBRW_MODULE"].dtype)
+    rows = empty_records("TBRW_MODULE", MODULES)
     pid = 1000 + np.arange(MODULES) % PROCESSES
     slot = np.arange(MODULES) // PROCESSES
     rows["module_associated_pid"] = pid
@@ -92,10 +93,10 @@ def write_capture(path: Path, number: int) -> np.ndarray:
     mods = modules(random)
     with Tb5Writer.create(path) as writer:
         writer.put(Table(Scope.GLOBAL, 0, 3), mods)
-        entries = np.zeros(2, STRUCTS["TBRW_SAMPREC_DESC_ENTRY"].dtype)
+        entries = empty_records("TBRW_SAMPREC_DESC_ENTRY", 2)
         entries["desc_offset"], entries["desc_data_size"], entries["desc_type"] = (0, 32), (32, 8), (1, 7)
         writer.put(Table(Scope.STREAM, 0, 1), entries)
-        info = np.zeros(1, STRUCTS["TBRW_STREAM_INFO"].dtype)
+        info = empty_records("TBRW_STREAM_INFO", 1)
         info["stream_type"] = 1
         writer.put(Table(Scope.STREAM, 0, 4), info)
         table = writer.table(DATA, SAMPLE.itemsize)

@@ -17,6 +17,7 @@ from lastbranch.bind import binder_of
 from lastbranch.errors import FormatError, LastbranchError
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
 from lastbranch.formats.tb5.constants import ModuleFlag
+from lastbranch.formats.tb5.records import empty_records
 from lastbranch.opening import open_profile, open_source
 from lastbranch.store import bind_stream, compact, is_bound, unbind_stream, write_profile
 from tb5_reader import TB5
@@ -36,23 +37,23 @@ def write(
     """A file as a TBRW user makes it: 40-byte records, modules, no processes unless ``tasks`` (pid, when) or
     ``threads`` (pid, tid)."""
     with Tb5Writer.create(path) as writer:
-        rows = np.zeros(len(modules), MODULE)
+        rows = empty_records("TBRW_MODULE", len(modules))
         for row, m in zip(rows, modules, strict=True):
             for name, value in m.items():
                 row[name] = value
             row["module_name"] = writer.string(f"m{m['module_load_address']:x}")
         writer.put(Table(Scope.GLOBAL, 0, 3), rows)
         if tasks or threads is not None:
-            pids = np.zeros(len(tasks), STRUCTS["TBRW_PID"].dtype)
+            pids = empty_records("TBRW_PID", len(tasks))
             pids["pid_id"], pids["pid_event_when"] = np.array(tasks, np.uint64).reshape(-1, 2).T
             writer.put(Table(Scope.GLOBAL, 0, 2), pids)
-            tids = np.zeros(len(threads or ()), STRUCTS["TBRW_TID"].dtype)
+            tids = empty_records("TBRW_TID", len(threads or ()))
             tids["tid_associated_pid"], tids["tid_id"] = np.array(threads or (), np.uint32).reshape(-1, 2).T
             writer.put(Table(Scope.GLOBAL, 0, 2, 1), tids)
-        entries = np.zeros(2, STRUCTS["TBRW_SAMPREC_DESC_ENTRY"].dtype)
+        entries = empty_records("TBRW_SAMPREC_DESC_ENTRY", 2)
         entries["desc_offset"], entries["desc_data_size"], entries["desc_type"] = (0, 32), (32, 8), (1, 7)
         writer.put(Table(Scope.STREAM, 0, 1), entries)
-        info = np.zeros(1, STRUCTS["TBRW_STREAM_INFO"].dtype)
+        info = empty_records("TBRW_STREAM_INFO", 1)
         info["stream_type"] = 1
         writer.put(Table(Scope.STREAM, 0, 4), info)
         records = np.zeros(len(samples), SAMPLE)

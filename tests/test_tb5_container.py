@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from lastbranch.errors import FormatError, UnavailableError
 from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, check_descriptors, durable
 from lastbranch.formats.tb5.checksum import block_check
+from lastbranch.formats.tb5.records import empty_records
 from lastbranch.formats.tb5.strings import decode, encode
 from lastbranch.formats.tb5.tree import pack, unpack
 from lastbranch.opening import open_source
@@ -44,7 +45,7 @@ def small(path: Path, rows: int = 1000) -> bytes:
     """A file with a host, user data and a stream; its records."""
     records = np.random.default_rng(rows).integers(0, 256, (rows, 40), np.uint8)
     with Tb5Writer.create(path) as writer:
-        host = np.zeros(1, STRUCTS["TBRW_HOST"].dtype)
+        host = empty_records("TBRW_HOST", 1)
         host["host_name"] = writer.string("host")
         writer.put(HOST, host)
         writer.put(USER, b"user data")
@@ -570,7 +571,7 @@ def test_foreign_and_future_files(tmp_path: Path, start: bytes, says: str) -> No
 
 
 def entry(kind: int, at: int, size: int, subtype: int = 0) -> np.ndarray:
-    row = np.zeros(1, STRUCTS["TBRW_SAMPREC_DESC_ENTRY"].dtype)
+    row = empty_records("TBRW_SAMPREC_DESC_ENTRY", 1)
     row["desc_type"], row["desc_offset"], row["desc_data_size"], row["desc_subtype"] = kind, at, size, subtype
     return row
 
@@ -610,7 +611,7 @@ def test_descriptors(tmp_path: Path, rows: list[np.ndarray], says: str | None) -
 def test_string_ids_out_of_range_are_told_by_verify(tmp_path: Path) -> None:
     path = tmp_path / "a.tb5"
     with Tb5Writer.create(path) as writer:
-        host = np.zeros(1, STRUCTS["TBRW_HOST"].dtype)
+        host = empty_records("TBRW_HOST", 1)
         host["host_name"] = 7
         writer.put(HOST, host)
     (damage,) = read(path).verify()
@@ -644,3 +645,17 @@ def test_a_file_that_cannot_be_made_is_an_oserror(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         Tb5Writer.create(tmp_path / "no" / "a.tb5")
     assert not os.path.exists(tmp_path / "no")
+
+
+def test_a_file_that_cannot_take_its_name_goes_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small(tmp_path / "a.tb5")
+    old = (tmp_path / "a.tb5").read_bytes()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(PermissionError), Tb5Writer.create(tmp_path / "a.tb5") as writer:
+        writer.put(HOST, empty_records("TBRW_HOST", 1))
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tb5"]
+    assert (tmp_path / "a.tb5").read_bytes() == old

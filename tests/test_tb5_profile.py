@@ -17,6 +17,7 @@ from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer
 from lastbranch.formats.tb5.constants import ModuleFlag
 from lastbranch.formats.tb5.layout import MODEL
 from lastbranch.formats.tb5.model_tables import read_model
+from lastbranch.formats.tb5.records import empty_records
 from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile, SampleBatch
 from lastbranch.opening import open_profile, open_source
 from lastbranch.store import ProfileWriter, write_profile
@@ -241,14 +242,14 @@ def every_column(samples: int, depth: int, seed: int = 1) -> SampleBatch:
 def test_fields_of_other_users_are_not_taken_for_ours(tmp_path: Path) -> None:
     """User-defined types (0x4000 to 0x7FFF) mean what their user says, whatever they are called."""
     path, names = tmp_path / "a.tb5", ("event", "cpu", "period", "branch count", "frame count", "frame first", "iip")
-    entries = np.zeros(2 + len(names), STRUCTS["TBRW_SAMPREC_DESC_ENTRY"].dtype)
+    entries = empty_records("TBRW_SAMPREC_DESC_ENTRY", 2 + len(names))
     with Tb5Writer.create(path) as writer:
         entries["desc_offset"] = [0, 32, *range(40, 40 + 8 * len(names), 8)]
         entries["desc_data_size"] = [32, 8, 4, 4, 8, 4, 4, 8, 8]
         entries["desc_type"] = [1, 7, *range(0x7000, 0x7000 + len(names))]
         entries["desc_name"] = [0, 0, *map(writer.string, names)]
         writer.put(Table(Scope.STREAM, 0, 1), entries)
-        info = np.zeros(1, STRUCTS["TBRW_STREAM_INFO"].dtype)
+        info = empty_records("TBRW_STREAM_INFO", 1)
         info["stream_type"] = 1
         writer.put(Table(Scope.STREAM, 0, 4), info)
         records = np.full((3, 40 + 8 * len(names)), 0x77, np.uint8)

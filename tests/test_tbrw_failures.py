@@ -87,6 +87,22 @@ def data_of(ptr: Any, stream: int) -> bytes:
 # -- full disks
 
 
+def test_close_on_a_full_disk_keeps_what_is_complete(path: Path) -> None:
+    recipe.write_recipe(path)
+    ptr = ok(TBRW_open(path, RW))
+    ok(TBRW_writing_section(ptr, TBRW_USER_DEFINED_GLOBAL_SECTION))
+    ok(TBRW_set_user_defined_global(ptr, 3, b"abc"))
+    ok(TBRW_done_section(ptr, TBRW_USER_DEFINED_GLOBAL_SECTION))
+    with disk_full_at(path.stat().st_size):
+        assert TBRW_close(ptr)  # its last commit has no room
+    again = ok(TBRW_open(path, TBRW_FILE_READ))
+    assert TBRW_verify(again) == TBRW_INCOMPLETE_TB5_ENCOUNTERED  # its writer has not closed it
+    ok(TBRW_reading_section(again, TBRW_USER_DEFINED_GLOBAL_SECTION))
+    assert TBRW_get_user_defined_global(again, 0, None)[1] == 3
+    ok(TBRW_done_section(again, TBRW_USER_DEFINED_GLOBAL_SECTION))
+    ok(TBRW_close(again))
+
+
 @pytest.mark.parametrize("room", [0, 100, 4096, 20_000, 40_100])
 def test_done_stream_on_a_full_disk_is_undone_and_can_be_repeated(ptr: Any, path: Path, room: int) -> None:
     ready_stream(ptr, 0, 1000)

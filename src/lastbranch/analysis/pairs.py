@@ -32,7 +32,8 @@ def group(keys: Sequence[Array], values: Sequence[Array], ops: Sequence[np.ufunc
     """Make one row of all rows with equal ``keys``, combining each value column by its ufunc; sorted by the keys."""
     if not len(keys[0]):
         return list(keys), list(values)
-    order = np.lexsort(tuple(keys)[::-1]) if len(keys) > 1 else np.argsort(keys[0])
+    narrow = keys[0].itemsize < 4  # a stable sort of those goes by their digits
+    order = np.lexsort(tuple(keys)[::-1]) if len(keys) > 1 else np.argsort(keys[0], stable=narrow)
     ordered = [k[order] for k in keys]
     new = np.zeros(len(order), bool)
     new[0] = True

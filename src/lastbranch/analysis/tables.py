@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..bind import Binder, binder_of
-from ..model import Array, Profile, SampleBatch, SampleFilter, word
+from ..model import Array, Profile, SampleBatch, SampleFilter, visible
 from .counting import BRANCH_VALUES, Bound, Counted, count_stacks
 from .pairs import group
 from .select import kept
@@ -96,7 +96,7 @@ def without_binary(profile: Profile, *modules: Array) -> list[str]:
     """A note for each of the ``modules`` (rows) whose addresses are file offsets because its binary is not at hand."""
     rows = sorted({row for part in modules for row in np.unique(part).tolist() if row >= 0})
     lacking = [profile.modules[row] for row in rows if profile.modules[row].missing]
-    return [f"{word(module.name)}: offsets, binary {module.missing}" for module in lacking]
+    return [f"{visible(module.name)}: offsets, binary {module.missing}" for module in lacking]
 
 
 def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> BranchTable:
@@ -139,20 +139,24 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     if by not in get_args(Key):
         raise ValueError(f"by = {by!r}: there are {', '.join(map(repr, get_args(Key)))}")
     binder = binder_of(profile)
-    columns: list[list[Array]] = [[], [], [], [], []]
+    keys = 1 + {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}[by]
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
+    counted: list[list[Array]] = [[np.empty(0, k) for k in (np.int64, np.int64, np.uint64, np.int64)]]
     for batch in kept(profile, every, sample_filter):
-        keys = [batch.event.astype(np.int64), _key(binder, batch, by)]
-        values = [np.ones(len(batch), np.int64), _period(profile, batch), batch.depth]
-        keys, values = group(keys, values, [np.add] * 3)
-        for column, part in zip(columns, keys + values, strict=True):
-            column.append(part)
-    kinds = (np.int64, np.int64, np.int64, np.uint64, np.int64)
-    whole = [np.concatenate([np.empty(0, k), *c]) for c, k in zip(columns, kinds, strict=True)]
-    (event, key), (samples, total, entries) = group(whole[:2], whole[2:], [np.add] * 3)
+        number = batch.event.astype(np.int64) * keys + _key(binder, batch, by) + 1
+        counted.append(_summed(number, np.ones(len(batch), np.int64), _period(profile, batch), batch.depth))
+    number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*counted, strict=True)))
+    event, key = np.divmod(number, keys)
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
     order = np.lexsort((-samples, event))
-    return WeightTable(*(c[order] for c in (event, key, samples, total, known[event], entries)))
+    return WeightTable(*(c[order] for c in (event, key - 1, samples, total, known[event], entries)))
+
+
+def _summed(number: Array, *values: Array) -> list[Array]:
+    """One row for each number (int64, none below 0), and the sums of its values."""
+    narrow = number.astype(np.uint16) if number.max(initial=0) < 1 << 16 else number
+    (number,), sums = group([narrow], values, [np.add] * len(values))
+    return [number.astype(np.int64), *sums]
 
 
 def _key(binder: Binder, batch: SampleBatch, by: Key) -> Array:
@@ -169,4 +173,4 @@ def _key(binder: Binder, batch: SampleBatch, by: Key) -> Array:
 def _period(profile: Profile, batch: SampleBatch) -> Array:
     """Recorded periods, or the fixed one of events that do not record them."""
     fixed = np.array([0 if e.has_period else e.period for e in profile.events], np.uint64)
-    return batch.period + fixed[batch.event]
+    return batch.period + fixed[batch.event] if fixed.any() else batch.period

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Array, Mode, Module, ModuleKind, Process, Profile, SampleBatch, Thread
+from .ids import Ids
 from .index import KERNEL_HALF, SpaceIndex
 from .replay import Replay, replay
 
-__all__ = ["Binder", "bias_of", "binder_of", "place"]
+__all__ = ["Binder", "bias_of", "binder_of", "place", "rebind"]
 
 _ADDRESSES = (1 << 64) - 1
 
@@ -48,41 +49,43 @@ class Binder:
     def _index_epochs(self, done: Replay) -> None:
         bits = self._moment_bits = np.int64(len(self._times).bit_length())
         epochs = sorted(done.epochs, key=lambda e: (e.pid, e.first))
-        self._pids = np.unique(np.array([e.pid for e in epochs], np.int64))
-        rank = np.searchsorted(self._pids, np.array([e.pid for e in epochs], np.int64))
+        pids, rank = np.unique(np.array([e.pid for e in epochs], np.int64), return_inverse=True)
+        self._rank = Ids(pids.astype(np.uint32), np.arange(len(pids)), -1)
         self._epoch_key = (rank << bits) | np.array([e.first for e in epochs], np.int64)
         # Row 0 is nobody's epoch: a pid that nothing is known of.
+        self._epoch_rank = np.append(np.int64(-2), rank)
         self._epoch_process = np.array([-1, *(e.process for e in epochs)], np.int64)
         self._epoch_space = np.array([-1, *(e.space for e in epochs)], np.int64)
         self._epoch_moment = np.array([0, *(e.moment for e in epochs)], np.int64)
         self._kernel_moment = np.array([0, *done.kernel_changes], np.int64)
 
     def _index_threads(self, done: Replay) -> None:
-        key = [(t.process, t.tid, first) for t, first in zip(done.threads, done.thread_first, strict=True)]
-        order = sorted(range(len(key)), key=key.__getitem__)
-        self._thread_keys = np.array([key[i] for i in order], np.int64).reshape(-1, 3)
-        self._thread_rows = np.array(order, np.int64)
+        lives: dict[int, list[tuple[int, int]]] = {}
+        for row, (thread, first) in enumerate(zip(done.threads, done.thread_first, strict=True)):
+            lives.setdefault(thread.process << 32 | thread.tid & 0xFFFFFFFF, []).append((first, row))
+        self._lives = {pair: tuple(np.array(sorted(rows), np.int64).T) for pair, rows in lives.items()}
 
     # -- samples
 
     def moments(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64: how many changes had happened at each time, those at the same time included."""
+        if len(time):  # few batches see a change
+            low, high = np.searchsorted(self._times, (time.min(), time.max()), side="right").tolist()
+            if low == high:
+                return np.full(len(time), low)
         return np.searchsorted(self._times, time, side="right")
 
     def scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
         """int64 scope of each sample. Samples inside a guest get a scope in which nothing is mapped."""
         moment = self.moments(batch.time)
-        pid = batch.pid.astype(np.int64)
-        epoch = np.zeros(len(batch), np.int64)
-        if len(self._pids):
-            rank = np.minimum(np.searchsorted(self._pids, pid), len(self._pids) - 1)
-            found = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")
-            known = (self._pids[rank] == pid) & (found > 0)
-            known &= (self._epoch_key[np.maximum(found, 1) - 1] >> self._moment_bits) == rank
-            epoch = np.where(known, found, 0)
-        kernel = np.searchsorted(self._kernel_moment[1:], moment, side="right")
-        guest = batch.mode >= Mode.GUEST_KERNEL
-        return (epoch * len(self._kernel_moment) + kernel) * 2 + guest
+        rank = self._rank(batch.pid.view(np.uint32))
+        epoch = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")
+        # Row 0 where the last epoch that began is another process's, or none did.
+        epoch *= self._epoch_rank[epoch] == rank
+        epoch *= len(self._kernel_moment)
+        if len(self._kernel_moment) > 1:
+            epoch += np.searchsorted(self._kernel_moment[1:], moment, side="right")
+        return epoch * 2 + (batch.mode >= Mode.GUEST_KERNEL)
 
     def process_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the processes table for each scope, -1 unknown."""
@@ -91,15 +94,16 @@ class Binder:
 
     def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the threads table for each sample, -1 unknown."""
-        wanted = np.stack([self.process_of(scope), batch.tid.astype(np.int64), self.moments(batch.time)], axis=1)
-        distinct, back = np.unique(wanted[:, :2], axis=0, return_inverse=True)
+        process, moment = self.process_of(scope), self.moments(batch.time)
+        pairs = process << 32 | batch.tid.view(np.uint32)
+        distinct, back = np.unique(pairs, return_inverse=True)
         out = np.full(len(batch), -1, np.int64)
-        for i, (process, tid) in enumerate(distinct.tolist()):
-            mine = (self._thread_keys[:, 0] == process) & (self._thread_keys[:, 1] == tid)
-            if mine.any():
-                rows = back.reshape(-1) == i
-                at = np.searchsorted(self._thread_keys[mine, 2], wanted[rows, 2], side="right") - 1
-                out[rows] = self._thread_rows[mine][np.maximum(at, 0)]
+        for i, pair in enumerate(distinct.tolist()):
+            lives = self._lives.get(pair)
+            if lives is not None:
+                first, row = lives
+                mine = back == i
+                out[mine] = row[np.maximum(np.searchsorted(first, moment[mine], side="right") - 1, 0)]
         return out
 
     # -- addresses
@@ -136,6 +140,11 @@ def binder_of(profile: Profile) -> Binder:
         found = profile.__dict__[_CACHED] = Binder(profile)
     assert isinstance(found, Binder)
     return found
+
+
+def rebind(profile: Profile) -> None:
+    """Forget the binder of ``profile``: a module's segments have changed."""
+    profile.__dict__.pop(_CACHED, None)
 
 
 _CACHED = "_binder"

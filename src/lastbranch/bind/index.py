@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Array
+from .ids import distinct
 
 __all__ = ["KERNEL_HALF", "SpaceIndex"]
 
@@ -35,10 +36,10 @@ class SpaceIndex:
         edges = np.concatenate([lo, hi - np.uint64(1)]) if len(lo) else np.empty(0, np.uint64)
         narrow = len(space) == 0 or int(space.max()) < 1 << 16
         narrow = narrow and bool(self._canonical(np.concatenate([space, space]) == 0, edges).all())
-        self._bounds = None if narrow else np.unique(np.concatenate([lo, hi]))
+        self._bounds = None if narrow else distinct(np.concatenate([lo, hi]))
         start_key = self._key(space, lo)
         end_key = self._key(space, hi - np.uint64(1)) + np.uint64(1) if narrow else self._key(space, hi)
-        self._slabs: NDArray[np.uint64] = np.unique(np.concatenate([start_key, end_key]))
+        self._slabs: NDArray[np.uint64] = distinct(np.concatenate([start_key, end_key]))
         # Mappings are whole pages: keys without the bits that no slab has leave room for their places (`_sorted`).
         every = int(np.bitwise_or.reduce(self._slabs)) if len(self._slabs) else 1
         self._shift = np.uint64((every & -every).bit_length() - 1 if every else 0)

@@ -59,6 +59,7 @@ def command(
 
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
+    .tb5: samples, named so too, and changes of address spaces: MAP, UNMAP, FORK, EXEC, EXIT, NAME.
     """
     from ..formats.rows import JSON, TEXT
     from ..model import Profile

@@ -1,10 +1,10 @@
 """The native store: profiles into TB5 files, and what is done to those. Above formats and bind, since it needs both."""
 
-from .binding import BindSummary, bind_stream, is_bound, sample_streams, unbind_stream
+from .binding import BindSummary, StreamBinding, bind_stream, is_bound, sample_streams, unbind_stream
 from .compacting import compact, copy
 from .profiles import ProfileWriter, write_profile
 
 __all__ = [
-    "BindSummary", "ProfileWriter", "bind_stream", "compact", "copy", "is_bound", "sample_streams", "unbind_stream",
-    "write_profile",
+    "BindSummary", "ProfileWriter", "StreamBinding", "bind_stream", "compact", "copy", "is_bound", "sample_streams",
+    "unbind_stream", "write_profile",
 ]  # fmt: skip

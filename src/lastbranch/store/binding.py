@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ..errors import LastbranchError
 from ..formats.tb5.constants import NEVER, ModuleFlag, Section, StreamSection, StreamType, TaskFlag
-from ..formats.tb5.decoding import SampleReader
 from ..formats.tb5.layout import Scope, Table
 from ..formats.tb5.module_lives import ModuleLives, module_lives
 from ..formats.tb5.reading import Tb5File
 from ..formats.tb5.records import STRUCTS
+from ..formats.tb5.sample_records import SampleRecords
 from ..formats.tb5.writing import Tb5Writer
 from ..model import Array
 from ..opening import FileSource
@@ -103,7 +103,7 @@ class _Chunk:
 class StreamBinding:
     def __init__(self, file: Tb5File, writer: Tb5Writer, stream: int) -> None:
         self.file, self.writer, self.stream = file, writer, stream
-        self.reader = SampleReader(file, stream, {})
+        self.records = SampleRecords(file, stream)
         self.modules = file.records(_MODULES)
         self.lookup = ModuleLookup(self.modules)
         self.lives = module_lives(self.modules)
@@ -151,7 +151,7 @@ class StreamBinding:
     def _chunks(self) -> Iterator[_Chunk]:
         parts: list[_Chunk] = []
         size = 0
-        for records in self.reader.raw_records():
+        for _, records in self.records.blocks(None, None):
             parts.append(self._columns(records))
             size += len(records)
             if size >= _CHUNK:
@@ -182,7 +182,7 @@ class StreamBinding:
     def _infer(self) -> tuple[Array, Array]:
         """A process for each id in samples and modules, named by its program; a thread for each pair in samples."""
         whole = np.empty(0, np.uint64)
-        for records in self.reader.raw_records():
+        for _, records in self.records.blocks(None, None):
             pid, tid = (_word(records, n, np.uint64) for n in ("pidRecIndex", "tid"))
             whole = np.union1d(whole, np.unique(pid << np.uint64(32) | tid))
         own = self.modules[~self.lives.everybodys]

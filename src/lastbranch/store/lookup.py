@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bind import KERNEL_HALF, SpaceIndex
+from ..bind import KERNEL_HALF, Ids, SpaceIndex
 from ..formats.tb5.constants import NEVER, CpuMode
 from ..formats.tb5.module_lives import module_lives
 from ..model import Array
@@ -22,27 +22,6 @@ __all__ = ["ModuleLookup", "TaskLookup"]
 _KERNEL, _EVERYBODY, _FIRST_PROCESS = 0, 1, 2
 _FOREVER = (1 << 62) - 1
 _NEVER = np.uint64(NEVER)
-_DENSE = 1 << 22
-
-
-class _Ids:
-    """Id (uint32) -> number, by a table where ids are small; ``absent`` for others."""
-
-    def __init__(self, ids: Array, numbers: Array, absent: int) -> None:
-        self._absent = absent
-        known = ids < _DENSE
-        size = int(ids[known].max()) + 2 if known.any() else 1
-        self._table = np.full(size, absent, np.int64)
-        self._table[ids[known]] = numbers[known]
-        order = np.argsort(ids[~known])
-        self._ids, self._numbers = ids[~known][order], numbers[~known][order]
-
-    def __call__(self, ids: Array) -> NDArray[np.int64]:
-        out: NDArray[np.int64] = self._table.take(ids, mode="clip")  # the last entry is nobody's
-        if len(self._ids):
-            at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-            out = np.where(self._ids[at] == ids, self._numbers[at], out)
-        return out
 
 
 class ModuleLookup:
@@ -62,7 +41,7 @@ class ModuleLookup:
         self._end = np.where(self._end < self._start, _NEVER, self._end)
         pid, kernel = modules["module_associated_pid"], self._start >= np.uint64(KERNEL_HALF)
         pids = np.unique(pid[~lives.everybodys])
-        self._space_of = _Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
+        self._space_of = Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
         shared = np.where(kernel, _KERNEL, _EVERYBODY)
         self._space = np.where(lives.everybodys, shared, self._space_of(pid))
         self._shared_user = bool((~kernel & lives.everybodys).any())
@@ -126,7 +105,7 @@ class TaskLookup:
         by_tid = np.argsort(threads["tid_id"], kind="stable")
         tids, count = np.unique(threads["tid_id"][by_tid], return_counts=True)
         single = np.where(count == 1, by_tid[np.cumsum(count) - count] if len(by_tid) else 0, -2)
-        self._single = _Ids(tids, single, -1)
+        self._single = Ids(tids, single, -1)
         keys = zip(self.owner.tolist(), threads["tid_id"].tolist(), threads["tid_event_when"].tolist(), strict=True)
         self._several: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for row, (process, tid, when) in enumerate(keys):
@@ -157,7 +136,7 @@ class _Lives:
 
     def __init__(self, ids: Array, when: Array) -> None:
         distinct, where, count = np.unique(ids, return_index=True, return_counts=True)
-        self._row = _Ids(distinct, np.where(count == 1, where, -2), -1)
+        self._row = Ids(distinct, np.where(count == 1, where, -2), -1)
         self._several = {
             int(i): sorted((int(when[r]), int(r)) for r in np.flatnonzero(ids == i)) for i in distinct[count > 1]
         }

@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import Damage
 from ..formats.tb5 import Tb5File
 from ..formats.tb5.constants import StreamSection
-from ..formats.tb5.layout import STRINGS, Scope, Table
+from ..formats.tb5.layout import HEADS, STRINGS, Scope, Table
 from ..formats.tb5.strings import encode
 from ..model import check_replaceable
 from . import exchange
@@ -54,7 +54,9 @@ def save(source: str, target: str) -> tuple[list[str], list[Damage]]:
             for key in sorted(view.tables):
                 if key.scope is Scope.BIND or (key.scope is Scope.STORE and key.section == STRINGS):
                     continue
-                if key in beside:
+                if _is_heads(key):
+                    data = b""  # they are made again from the records
+                elif key in beside:
                     records = outputs.enter_context(_appearing(beside[key]))
                     data = _save_records(records, view, key) + os.fsencode(os.path.basename(beside[key]))
                 else:
@@ -186,8 +188,26 @@ def _with_texts(saved: Saved, record: Record) -> Record:
 
 def _carry(saved: Saved, file: Tb5) -> None:
     """Tables that the guide does not know."""
+    for key, (size, _) in saved.tables.items():
+        if _is_heads(key):
+            _make_heads(saved, file, key, size)
     file.handle.store.put(
         (key, np.frombuffer(data, np.uint8).reshape(-1, size))
         for key, (size, data) in saved.tables.items()
-        if key.scope is Scope.STORE
+        if key.scope is Scope.STORE and not _is_heads(key)
     )
+
+
+def _make_heads(saved: Saved, file: Tb5, key: Table, size: int) -> None:
+    data = Table(Scope.STREAM, key.stream, StreamSection.DATA)
+    with file.handle.store.adding() as writer, file.handle.store.reading() as view:
+        if not view.has(data) or view.record_size(data) < size:
+            raise saved.error(f"heads of {size} bytes of records that are not there", 0, "record_size", size)
+        table = writer.table(key, size)
+        for rows in view.blocks(data):
+            table.write(rows[:, :size])
+        table.done()
+
+
+def _is_heads(key: Table) -> bool:
+    return key.scope is Scope.STORE and key.section == HEADS

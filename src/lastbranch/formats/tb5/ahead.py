@@ -17,17 +17,19 @@ Done = TypeVar("Done")
 
 
 def ahead(
-    numbers: range, work: Callable[[int, Room], Done], new_room: Callable[[], Room]
+    numbers: range, work: Callable[[int, Room], Done], new_room: Callable[[], Room], *, alone: bool = False
 ) -> Iterator[tuple[int, Done]]:
     """(number, ``work(number, room)``) of each number, in order.
 
-    A result may lie in its room, which is used again when the next result is asked for. Few numbers are worked on by
-    the caller's thread, many by others, at most three ahead. What ``work`` raises comes where its result would.
+    A result may lie in its room, which is used again when the next result is asked for. Many numbers are worked on by
+    other threads, at most three ahead; few, and all where it is to work ``alone``, by the caller's. What ``work``
+    raises comes where its result would.
     """
-    rooms = [new_room() for _ in range(min(_ROOMS, len(numbers)))]
-    if len(numbers) < _ROOMS:
-        yield from ((number, work(number, rooms[0])) for number in numbers)
+    if alone or len(numbers) < _ROOMS:
+        room = new_room()
+        yield from ((number, work(number, room)) for number in numbers)
         return
+    rooms = [new_room() for _ in range(_ROOMS)]
     waiting: deque[tuple[int, Future[Done]]] = deque()
     pool = ThreadPoolExecutor(_THREADS, "lastbranch-ahead")
     try:

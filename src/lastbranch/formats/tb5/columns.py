@@ -1,8 +1,9 @@
 """Where each column of the model stands in a record, and the data descriptor that says so.
 
 A record starts with the guide's sample record (32 bytes) and its time stamp (8); what those cannot hold follows, the
-widest fields first. Ragged columns other than branch entries stand in a custom stream, one for each group; a record
-has the first row and the number of rows that are its own.
+widest fields first, and at the end the branch stack: the *head* of a record is all before it. Ragged columns other than
+branch entries stand in a custom stream, one for each group; a record has the first row and the number of rows that are
+its own.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class RecordLayout:
     """Records of samples with ``columns`` (names of model columns) and up to ``depth`` branch entries.
 
     ``dtype`` has the columns by their names, ``branch`` (depth, 2) for from and to, other branch columns (depth,),
-    ``branch count``, and ``GROUP first`` and ``GROUP count`` for each other ragged group.
+    ``branch count``, and ``GROUP first`` and ``GROUP count`` for each other ragged group. ``head`` is the offset of the
+    branch stack, or the size of a record without one.
     """
 
     def __init__(self, columns: Collection[str], depth: int) -> None:
@@ -87,21 +89,29 @@ class RecordLayout:
         for i, group in enumerate(self.groups):
             fields.append((f"{group} first", "uint64", (), _USER + 0x200 + i, Sst.NONE))
             fields.append((f"{group} count", "uint32", (), _USER + 0x300 + i, Sst.NONE))
-        fields.sort(key=lambda f: -np.dtype(f[1]).itemsize)
-        at, self.pieces = _START, []
+        fields.sort(key=lambda f: (len(f[2]), -np.dtype(f[1]).itemsize))
+        at, self.pieces, self.head = _START, [], 0
         names = [f.name for f in PC.fields] + ["time"]
         formats: list[Any] = [PC.dtype.fields[f.name][0] for f in PC.fields] + ["<i8"]  # type: ignore[index]
         offsets = [f.offset for f in PC.fields] + [_TIME_OFFSET]
         for name, code, shape, kind, subtype in fields:
             kept = np.dtype((np.dtype(code).newbyteorder("<"), shape)) if shape else np.dtype(code).newbyteorder("<")
+            if shape and not self.head:
+                at = self.head = self._padded(at)
             names.append(name)
             formats.append(kept)
             offsets.append(at)
             self.pieces.append(Piece(_PAIR if name == "branch" else name, kind, subtype, at, kept.itemsize))
             at += kept.itemsize
-        if at % 8:  # the descriptor is what says how large a record is
+        size = self._padded(at)
+        self.head = self.head or size
+        self.dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+
+    def _padded(self, at: int) -> int:
+        """The next multiple of 8, with an entry for the bytes between: the descriptor says how large a record is."""
+        if at % 8:
             self.pieces.append(Piece("", int(St.NONE), int(Sst.BLANK_SPACE), at, -at % 8))
-        self.dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": at + -at % 8})
+        return at + -at % 8
 
     def descriptor(self, stream: int, time: int, branches: str) -> list[Piece]:
         """All entries for ``stream``; ``time`` is the SST_ of its clock, ``branches`` says which were recorded."""

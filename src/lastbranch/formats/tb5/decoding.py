@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import BRANCH, COLUMNS, MAX_ENTRIES, Array, Mode, SampleBatch, column, cuts
-from .constants import StreamSection
 from .custom_rows import Rows
-from .described import described_dtype, described_group_dtype
-from .layout import Scope, Table
+from .described import described_group_dtype
 from .reading import Tb5File
+from .sample_records import SampleRecords, note_error
 
-__all__ = ["SampleReader", "note"]
+__all__ = ["SampleReader"]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _FORM64 = np.uint32(1 << 29)
@@ -31,20 +30,18 @@ class SampleReader:
 
     def __init__(self, file: Tb5File, number: int, groups: dict[str, int]) -> None:
         self.file, self.number = file, number
-        self.key = Table(Scope.STREAM, number, StreamSection.DATA)
-        self.record_size = file.record_size(self.key)
-        self.count = file.count(self.key)
+        self.records = SampleRecords(file, number)
         self._groups = groups
         self.depth = 0
         self.first_event = 0
         """Row of the profile's events that event 0 of this stream is."""
-        self._dtype = described_dtype(file, number)
-        self._names = frozenset(self._dtype.names or ())
+        self._names = self.records.names
         if "branch" in self._names:
-            self.depth = self._dtype["branch"].shape[0]
+            self.depth = self.records.dtype["branch"].shape[0]
         self._group_dtypes: dict[str, np.dtype[Any]] = {}
         for group, other in list(self._groups.items()):
-            if {f"{group} first", f"{group} count"} <= self._names and file.has(self.key._replace(stream=other)):
+            rows = self.records.key._replace(stream=other)
+            if {f"{group} first", f"{group} count"} <= self._names and file.has(rows):
                 self._group_dtypes[group] = described_group_dtype(file, other, group)
             else:
                 del self._groups[group]
@@ -72,11 +69,6 @@ class SampleReader:
 
     # -- batches
 
-    def raw_records(self) -> Iterator[Array]:
-        """Structured records with the fields that are known, block by block; `FormatError` at a damaged one."""
-        for rows in self.file.blocks(self.key):
-            yield rows.reshape(-1).view(self._dtype)
-
     def batches(
         self, wanted: frozenset[str] | None, columns: tuple[str, ...], damage: list[Damage] | None = None
     ) -> Iterator[tuple[int, SampleBatch, int]]:
@@ -84,14 +76,8 @@ class SampleReader:
 
         A damaged block is stepped over and noted in ``damage``, or raised where that is ``None``.
         """
-        entry = self.file.tables[self.key]
         runs = {group: Rows(self.file, number) for group, number in self._groups.items()}
-        for number, rows in self.file.some_blocks(self.key, range(entry.blocks)):
-            if isinstance(rows, FormatError):
-                _note(damage, rows, entry.block_bytes)
-                continue
-            records = rows.reshape(-1).view(self._dtype)
-            at = number * entry.block_records
+        for at, records in self.records.blocks(wanted, damage):
             times = self._times(records, at)
             later = np.minimum.accumulate(np.append(times, np.iinfo(np.int64).max)[::-1])[::-1]
             counts = self._counts(records)
@@ -192,26 +178,14 @@ class SampleReader:
         start = int(first[0]) if len(first) else 0
         if total and (first != start + ends - count).any():
             reason = f"rows of {group} do not follow each other"
-            _note(damage, FormatError(reason, file=self.file.name, field=f"{group} first"), 0)
+            note_error(damage, FormatError(reason, file=self.file.name, field=f"{group} first"), 0)
             total, count, ends = 0, np.zeros_like(count), np.zeros_like(ends)
         try:
             rows = run.take(start, total)
         except FormatError as error:
-            _note(damage, error, 0)
+            note_error(damage, error, 0)
             rows, ends = run.take(0, 0), np.zeros_like(ends)
         values = rows.reshape(-1).view(dtype)
         batch.offsets[group] = np.concatenate([np.zeros(1, np.int64), ends])
         for name in names:
             batch.columns[name] = np.ascontiguousarray(values[name])
-
-
-def note(damage: list[Damage], found: Damage) -> None:
-    """Add a place that was stepped over, once."""
-    if found not in damage:
-        damage.append(found)
-
-
-def _note(damage: list[Damage] | None, error: FormatError, lost: int) -> None:
-    if damage is None:
-        raise error
-    note(damage, Damage(error.reason, error.offset or 0, error.field, error.value, lost))

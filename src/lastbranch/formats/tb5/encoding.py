@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...model import BRANCH, Array, Mode, SampleBatch
 from .columns import RecordLayout, group_dtype
 from .constants import CpuMode, StreamSection
-from .layout import BATCH_TIMES, MODEL, Scope, Table
+from .layout import BATCH_TIMES, HEADS, MODEL, Scope, Table
 from .table_writer import TableWriter
 from .writing import Tb5Writer
 
@@ -21,6 +21,8 @@ _LOW = np.uint64(0xFFFFFFFF)
 _RAW_IDS = np.uint32(1 << 28 | 1 << 30)
 """bitFields2: tidIsRaw and pidRecIndexRaw."""
 _FORM64 = np.uint32(1 << 29)
+_WORTH_HEADS = 4
+"""Heads of records are kept apart as well where a record is so many times as large."""
 _RPL = (3, 0, 3, 0, 0, 3)  # privilege level by Mode; a guest's is its own
 
 
@@ -52,6 +54,9 @@ class SampleWriter:
         self.layout, self._processor = RecordLayout(columns, depth), processor
         self.number = writer.next_stream
         self._data = writer.table(Table(Scope.STREAM, self.number, StreamSection.DATA), self.layout.dtype.itemsize)
+        self._heads: TableWriter | None = None
+        if self.layout.head * _WORTH_HEADS <= self.layout.dtype.itemsize:
+            self._heads = writer.table(Table(Scope.STORE, self.number, HEADS), self.layout.head)
         self.groups: dict[str, tuple[int, TableWriter]] = {}
         for group in self.layout.groups:
             number = writer.next_stream
@@ -82,6 +87,8 @@ class SampleWriter:
             self._group(records, batch, group)
         records["time"] = batch.time
         self._data.write(records)
+        if self._heads is not None:
+            self._heads.write(records.view(np.uint8).reshape(n, -1)[:, : self.layout.head])
         self._count(batch)
 
     def _sample_record(self, records: Array, batch: SampleBatch) -> None:
@@ -158,6 +165,8 @@ class SampleWriter:
     def done(self) -> None:
         """Complete the stream's data; its descriptor and information are the profile writer's."""
         self._data.done()
+        if self._heads is not None:
+            self._heads.done()
         for _, table in self.groups.values():
             table.done()
         self._times.done()

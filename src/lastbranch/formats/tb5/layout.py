@@ -27,10 +27,12 @@ __all__ = [
     "DATA_START",
     "DIRECTORY_ENTRY",
     "HEADER",
+    "HEADS",
     "MAGIC",
     "MODEL",
     "SLOT",
     "SLOT_OFFSETS",
+    "SMALL_BLOCK_BYTES",
     "STRINGS",
     "VERSION",
     "Entry",
@@ -85,6 +87,8 @@ DIRECTORY_ENTRY = np.dtype(
 BLOCK_INDEX = np.dtype([("offset", "<u8"), ("check", "<u8"), ("sum", "<u8")])
 BLOCK_BYTES = 1 << 22
 """Most bytes that a block of whole records takes; a larger record has a block of its own."""
+SMALL_BLOCK_BYTES = 1 << 19
+"""The same where blocks are worked on as they come: they stay in the processor's cache."""
 _LARGEST_RECORD = 1 << 26
 
 
@@ -97,8 +101,9 @@ class Scope(IntEnum):
 BATCH_TIMES = np.dtype([("first_record", "<u8"), ("earliest", "<i8")])
 """For each batch that was written: where it starts, and its earliest time (for reading in time order)."""
 
-STRINGS, MODEL = 1, 2
-"""Sections of ``Scope.STORE``: string segments (``stream`` is the segment), and what the guide has no place for."""
+STRINGS, MODEL, HEADS = 1, 2, 3
+"""Sections of ``Scope.STORE``: string segments (``stream`` is the segment), what the guide has no place for, and copies
+of the heads of a stream's records, for whoever needs no branch stacks."""
 
 
 class Table(NamedTuple):
@@ -163,9 +168,10 @@ def struct_of(key: Table) -> Struct | None:
     return STRUCTS[parts[key.part]] if key.part < len(parts) else None
 
 
-def records_of_block(record_size: int) -> int:
+def records_of_block(key: Table, record_size: int) -> int:
     """Records in a block: as many as fit, in whole batches of the model where that is several."""
-    records = max(1, BLOCK_BYTES // record_size)
+    heads = key.scope is Scope.STORE and key.section == HEADS
+    records = max(1, (SMALL_BLOCK_BYTES if heads else BLOCK_BYTES) // record_size)
     return records // MAX_SAMPLES * MAX_SAMPLES or records
 
 
@@ -187,7 +193,8 @@ def describe(key: Table) -> str:
     if kind is not None and key.section in set(kind):
         name = kind(key.section).name.lower().replace("_", " ")
     else:
-        name = {STRINGS: f"strings {key.stream}", MODEL: "model"}.get(key.section, f"section {key.section}")
+        names = {STRINGS: f"strings {key.stream}", MODEL: "model", HEADS: f"heads of stream {key.stream}"}
+        name = names.get(key.section, f"section {key.section}")
     struct = struct_of(key)
     detail = f" ({struct.name})" if struct is not None else f" part {key.part}" if key.part else ""
     owner = {Scope.STREAM: f"stream {key.stream} ", Scope.BIND: f"bind of stream {key.stream}: "}.get(key.scope, "")

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from ...errors import Damage, FormatError
 from ...model import COLUMNS, GROUPS, Profile, SampleBatch, SampleStream, Source
 from .constants import StreamSection, StreamType
-from .decoding import SampleReader, note
+from .decoding import SampleReader
 from .guide_profile import index_stream, read_guide
 from .layout import BATCH_TIMES, MODEL, Scope, Table, describe
 from .model_tables import read_model, restore
 from .reading import Tb5File
+from .sample_records import note
 
 __all__ = ["read_tb5"]
 

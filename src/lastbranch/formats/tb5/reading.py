@@ -125,7 +125,8 @@ class Tb5File:
             except FormatError as error:
                 return error
 
-        return ahead(numbers, load, lambda: _aligned(min(entry.block_bytes, entry.bytes)))
+        few = entry.block_bytes <= layout.SMALL_BLOCK_BYTES  # to hand one over takes as long as to read it
+        return ahead(numbers, load, lambda: _aligned(min(entry.block_bytes, entry.bytes)), alone=few)
 
     def read(self, key: Table, first: int = 0, count: int | None = None) -> NDArray[np.uint8]:
         """As `blocks`, all at once: uint8 (records, record size)."""

@@ -27,7 +27,7 @@ class TableWriter:
         """``append`` writes bytes at the end of the file, ``finish`` is told where the complete table stands."""
         self.key, self.record_size = key, record_size
         self._append, self._finish = append, finish
-        self._block = layout.records_of_block(record_size) * record_size
+        self._block = layout.records_of_block(key, record_size) * record_size
         self._waiting: NDArray[np.uint8] | None = None
         self._filled = self._stored = 0
         self._index: list[tuple[int, int, int]] = []

@@ -10,8 +10,9 @@ import numpy as np
 from ...errors import Damage, FormatError
 from ...model import Array
 from . import layout
+from .consistency import contradictions
 from .constants import NEVER, Section, StreamSection, StreamType
-from .layout import CHILDREN, Scope, Table, describe, struct_of
+from .layout import Scope, Table, describe, struct_of
 from .reading import Tb5File
 
 __all__ = ["verify"]
@@ -20,7 +21,7 @@ __all__ = ["verify"]
 def verify(file: Tb5File) -> list[Damage]:
     """All that is wrong with ``file``, without repetition."""
     found = list(file.damage)
-    for check in (_blocks, _places, _strings, _children, _streams, _binding):
+    for check in (_blocks, _places, _strings, contradictions, _streams, _heads, _binding):
         try:
             found += [d for d in check(file) if d not in found]
         except FormatError as error:
@@ -64,7 +65,8 @@ def _places(file: Tb5File) -> Iterator[Damage]:
 
 def _readable(file: Tb5File) -> Iterator[tuple[Table, Array]]:
     for key in file.tables:
-        if struct_of(key) is not None:
+        struct = struct_of(key)
+        if struct is not None and struct.strings():
             try:
                 yield key, file.records(key)
             except FormatError:
@@ -85,23 +87,6 @@ def _strings(file: Tb5File) -> Iterator[Damage]:
                 yield Damage(reason, file.tables[key].index, name, int(records[name][row]))
 
 
-def _children(file: Tb5File) -> Iterator[Damage]:
-    """Pointer fields count rows of the table of their children, in order."""
-    for key, records in _readable(file):
-        struct = struct_of(key)
-        for (parent, name), child in CHILDREN.items():
-            if struct is None or struct.name != parent:
-                continue
-            siblings = [k for k in file.tables if k[:3] == key[:3] and (s := struct_of(k)) and s.name == child]
-            count = file.count(siblings[0]) if siblings else 0
-            rows = records[name]
-            bad = (rows > count) | (np.diff(rows, prepend=rows[:1]).view(np.int64) < 0)
-            if bad.any():
-                row = int(bad.argmax())
-                reason = f"{describe(key)} row {row}: {name} is not a row of {count} {child}"
-                yield Damage(reason, file.tables[key].index, name, int(rows[row]))
-
-
 def _streams(file: Tb5File) -> Iterator[Damage]:
     """A stream has a descriptor, which fits its data if there are any, and information."""
     for number in range(file.streams):
@@ -116,6 +101,28 @@ def _streams(file: Tb5File) -> Iterator[Damage]:
             file.descriptors(number)
         except FormatError as error:
             yield _damage(error)
+
+
+def _heads(file: Tb5File) -> Iterator[Damage]:
+    """Heads are those of the records of their stream."""
+    for key in file.tables:
+        if key.scope is not Scope.STORE or key.section != layout.HEADS:
+            continue
+        data, size = Table(Scope.STREAM, key.stream, StreamSection.DATA), file.record_size(key)
+        if not file.has(data) or file.count(data) != file.count(key) or file.record_size(data) < size:
+            yield Damage(f"{describe(key)}: the stream has other records", 0, "count", file.count(key))
+            continue
+        at = 0
+        try:
+            for rows in file.blocks(data):
+                bad = (file.read(key, at, len(rows)) != rows[:, :size]).any(axis=1)
+                if bad.any():
+                    row = at + int(bad.argmax())
+                    yield Damage(f"{describe(key)}: record {row} is another", file.tables[key].index, "record", row)
+                    break
+                at += len(rows)
+        except FormatError:
+            continue  # told by _blocks
 
 
 def _binding(file: Tb5File) -> Iterator[Damage]:

@@ -146,8 +146,7 @@ class Tb5Writer:
     def commit(self) -> None:
         """Make all complete tables part of the file, durably: everything else first, then one slot of 48 bytes.
 
-        Where that fails (`OSError`) it has rolled back.
-        """
+        Where that fails (`OSError`) it has rolled back."""
         self._commit(closed=False)
 
     def rollback(self) -> None:
@@ -166,7 +165,7 @@ class Tb5Writer:
             self._file.truncate(self._committed)
 
     def close(self) -> None:
-        """Commit, and let a new file appear under its name. `ValueError` while a table is not done."""
+        """Commit, and let a new file appear under its name, or go away. `ValueError` while a table is not done."""
         if self._file.closed:
             return
         if self._open:
@@ -178,7 +177,11 @@ class Tb5Writer:
             raise
         self._file.close()
         if self._final is not None:
-            os.replace(self.path, self._final)
+            try:
+                os.replace(self.path, self._final)
+            except OSError:
+                os.unlink(self.path)
+                raise
             sync_folder(self._final)
 
     def abort(self) -> None:
