@@ -1,0 +1,161 @@
+"""COFF symbol tables and export tables of PE files (Microsoft, "PE Format"). Addresses count from the image's base."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...images import SegmentFlags
+from ...images.pe_layout import DATA_DIRECTORY, DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS
+from .elf_file import Binary
+from .files import Space, strings_at
+from .symbols import Symbols, until_next
+
+__all__ = ["coff_symbols"]
+
+SYMBOL = np.dtype([
+    ("Zeroes", "<u4"), ("Offset", "<u4"), ("Value", "<u4"), ("SectionNumber", "<i2"), ("Type", "<u2"),
+    ("StorageClass", "u1"), ("NumberOfAuxSymbols", "u1"),
+])  # fmt: skip
+FUNCTION = 0x20  # Type & 0xf0: IMAGE_SYM_DTYPE_FUNCTION
+EXTERNAL, STATIC = 2, 3  # StorageClass
+EXPORT_DIRECTORY = np.dtype([
+    ("Characteristics", "<u4"), ("TimeDateStamp", "<u4"), ("MajorVersion", "<u2"), ("MinorVersion", "<u2"),
+    ("Name", "<u4"), ("Base", "<u4"), ("NumberOfFunctions", "<u4"), ("NumberOfNames", "<u4"),
+    ("AddressOfFunctions", "<u4"), ("AddressOfNames", "<u4"), ("AddressOfNameOrdinals", "<u4"),
+])  # fmt: skip
+EXPORT, EXCEPTION = 0, 3  # rows of the data directories
+RUNTIME_FUNCTION = {"x86_64": 12, "aarch64": 8}
+"""Machine -> bytes of an entry of the exception table, which begins with the address of a function."""
+
+
+def coff_symbols(binary: Binary) -> Symbols:
+    """The symbols of a PE file: its COFF symbol table, else the exported functions."""
+    found = _table(binary)
+    return found if len(found) else _exports(binary)
+
+
+def _table(binary: Binary) -> Symbols:
+    source = binary.source
+    dos = DOS_HEADER.read(source, 0, "little")
+    header = FILE_HEADER.read(source, dos["e_lfanew"], "little")
+    at, count = header["PointerToSymbolTable"], header["NumberOfSymbols"]
+    if not at or not count:
+        return Symbols.empty()
+    header.require(at, count * SYMBOL.itemsize, "NumberOfSymbols")
+    space = Space.part(source, at, count * SYMBOL.itemsize, "<", "COFF symbols")
+    table = space.data[: space.size].view(SYMBOL)
+    strings_from = at + space.size
+    strings = Space.part(source, strings_from, source.size - strings_from, "<", "COFF strings")
+    sections = binary.image.sections
+    base = np.array([s.vaddr - binary.image.image_base for s in sections], np.int64)
+    row = _main_records(table["NumberOfAuxSymbols"])
+    number = table["SectionNumber"][row].astype(np.int64)
+    # A static symbol with auxiliary records and no type describes a section.
+    describes = (
+        (table["StorageClass"][row] == STATIC) & (table["NumberOfAuxSymbols"][row] > 0) & (table["Type"][row] == 0)
+    )
+    row = row[(number > 0) & (number <= len(sections)) & ~describes]
+    number = table["SectionNumber"][row].astype(np.int64) - 1
+    short = np.zeros((len(row), 9), np.uint8)
+    short[:, :8] = table[row].view(np.uint8).reshape(len(row), SYMBOL.itemsize)[:, :8] if len(row) else 0
+    long = table["Zeroes"][row] == 0
+    name = np.where(long, table["Offset"][row].astype(np.int64), len(strings.raw) + 9 * np.arange(len(row)))
+    runs = np.array([bool(s.flags & SegmentFlags.EXECUTE) for s in sections], bool)
+    symbols = Symbols(
+        start=(base[number] + table["Value"][row]).astype(np.uint64),
+        size=np.zeros(len(row), np.uint64),
+        name=name,
+        code=runs[number],
+        public=table["StorageClass"][row] == EXTERNAL,
+        strings=bytes(strings.raw) + short.tobytes(),
+    )
+    return until_next(symbols, _ends(binary))
+
+
+def _main_records(following: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Rows that are symbols: each says how many auxiliary records follow it."""
+    rows, at, counts = [], 0, following.tolist()
+    while at < len(counts):
+        rows.append(at)
+        at += 1 + counts[at]
+    return np.array(rows, np.int64)
+
+
+def _exports(binary: Binary) -> Symbols:
+    """Exported functions. None has a size: it goes to the next one, or to where the exception table begins another."""
+    address, size = _directory(binary, EXPORT)
+    space = _at(binary, address)
+    if not size or space.size < EXPORT_DIRECTORY.itemsize:
+        return Symbols.empty()
+    table = space.data[: EXPORT_DIRECTORY.itemsize].view(EXPORT_DIRECTORY)[0]
+    functions, names, ordinals = (
+        _words(binary, int(table[place]), int(table[count]), code)
+        for place, count, code in (
+            ("AddressOfFunctions", "NumberOfFunctions", "<u4"), ("AddressOfNames", "NumberOfNames", "<u4"),
+            ("AddressOfNameOrdinals", "NumberOfNames", "<u2"),
+        )
+    )  # fmt: skip
+    known = min(len(names), len(ordinals))
+    names, ordinals = names[:known], ordinals[:known]
+    inside = ordinals < len(functions)
+    start, name = functions[ordinals[inside]].astype(np.int64), names[inside].astype(np.int64)
+    forwarded = (start >= address) & (start < address + size)
+    start, name = start[~forwarded], name[~forwarded]
+    texts = [t.encode("utf-8", "backslashreplace") for t in strings_at(space.raw, (name - address).tolist())]
+    runs = _is_code(binary, start)
+    found = [(s, 0, c, True, t) for s, c, t in zip(start.tolist(), runs.tolist(), texts, strict=True) if t]
+    return until_next(Symbols.of(found), np.concatenate([_ends(binary), _function_starts(binary)]))
+
+
+def _function_starts(binary: Binary) -> NDArray[np.uint64]:
+    width = RUNTIME_FUNCTION.get(binary.image.machine)
+    address, size = _directory(binary, EXCEPTION)
+    if not width or not size:
+        return np.empty(0, np.uint64)
+    words = _words(binary, address, size // width * width // 4, "<u4")
+    return words[:: width // 4].astype(np.uint64)
+
+
+def _directory(binary: Binary, row: int) -> tuple[int, int]:
+    """(address, size) of a data directory; zeros where there is none."""
+    source = binary.source
+    dos = DOS_HEADER.read(source, 0, "little")
+    begin = dos["e_lfanew"] + FILE_HEADER.size
+    layout = next(layout for bits, layout in OPTIONAL_HEADERS.values() if bits == binary.image.bits)
+    optional = layout.read(source, begin, "little")
+    if optional["NumberOfRvaAndSizes"] <= row:
+        return 0, 0
+    entry = DATA_DIRECTORY.read(source, begin + layout.size + row * DATA_DIRECTORY.size, "little")
+    return entry["VirtualAddress"], entry["Size"]
+
+
+def _at(binary: Binary, address: int) -> Space:
+    """The bytes from ``address`` to the end of its section; empty where no section has it."""
+    for section in binary.image.sections:
+        inside = address - (section.vaddr - binary.image.image_base)
+        if section.file_size and 0 <= inside < section.file_size:
+            return Space.part(binary.source, section.offset + inside, section.file_size - inside, "<", section.name)
+    return Space.of(b"", name="exports", file=binary.name)
+
+
+def _words(binary: Binary, address: int, count: int, code: str) -> NDArray[np.unsignedinteger]:
+    space = _at(binary, address)
+    width = np.dtype(code).itemsize
+    if count * width > space.size:
+        raise space.bad("a table that is longer than its section", address, "export table", count)
+    return space.data[: count * width].view(code)
+
+
+def _is_code(binary: Binary, address: NDArray[np.int64]) -> NDArray[np.bool_]:
+    found = np.zeros(len(address), bool)
+    for section in binary.image.sections:
+        if section.flags & SegmentFlags.EXECUTE:
+            inside = address - (section.vaddr - binary.image.image_base)
+            found |= (inside >= 0) & (inside < section.size)
+    return found
+
+
+def _ends(binary: Binary) -> NDArray[np.uint64]:
+    base = binary.image.image_base
+    return np.array([s.vaddr - base + max(s.size, s.file_size) for s in binary.image.sections], np.uint64)

@@ -1,0 +1,165 @@
+"""The walk over entries: where those with code stand, and which stands in which (DWARF 5, 2.3).
+
+Entries have no length, so each must be passed to find the next; all else is done in columns afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import Space
+from .abbreviations import Shape, uleb
+from .constants import LEB, TAG, TEXT
+from .units import Info
+
+__all__ = ["Tree", "walk"]
+
+DEPTH_LIMIT = 4096
+"""Deepest nesting that is followed. Compilers come to about a hundred."""
+
+
+@dataclass(slots=True)
+class Tree:
+    """Functions and inlined calls of some units, in the order of the file: a row each."""
+
+    offset: NDArray[np.int64]
+    unit: NDArray[np.int64]
+    inlined: NDArray[np.bool_]
+    up: NDArray[np.int64]
+    """Row of the function or inlined call that it stands in, or -1."""
+    level: NDArray[np.int64]
+    """How many inlined calls deep it is in its function, which has 0."""
+
+
+def walk(info: Info, units: NDArray[np.int64]) -> Tree:
+    """The functions and inlined calls of ``units``. Raises `FormatError` for codes without abbreviation."""
+    places = [np.array(_walk(info, row), np.int64) for row in units.tolist()]
+    offset = np.concatenate([*places, np.empty(0, np.int64)])
+    unit = np.repeat(units, [len(p) for p in places])
+    shape, _ = info.shapes_of(offset, unit)
+    tags, children = info.shapes.columns()
+    null = shape < 0
+    tag = np.where(null, 0, np.append(tags, 0)[shape])
+    change = np.where(null, -1, np.append(children, False)[shape]).astype(np.int64)
+    depth = np.cumsum(change) - change
+    first = np.cumsum([0, *(len(p) for p in places)])[:-1]
+    sizes = np.array([len(p) for p in places], np.int64)
+    depth -= np.repeat(depth[np.minimum(first, max(0, len(depth) - 1))] if len(depth) else sizes, sizes)
+    routine = (tag == TAG.SUBPROGRAM) | (tag == TAG.INLINED_SUBROUTINE)
+    return _tree(offset, unit, tag, np.clip(depth, 0, DEPTH_LIMIT), null, routine)
+
+
+def _tree(
+    offset: NDArray[np.int64],
+    unit: NDArray[np.int64],
+    tag: NDArray[np.int64],
+    depth: NDArray[np.int64],
+    null: NDArray[np.bool_],
+    routine: NDArray[np.bool_],
+) -> Tree:
+    """Link each routine to the one around it: an entry's parent is the last one before it on the depth above."""
+    around = np.full(len(offset), -1, np.int64)  # the innermost routine around an entry, or itself
+    up = np.full(len(offset), -1, np.int64)
+    level = np.zeros(len(offset), np.int64)
+    order = np.lexsort((np.arange(len(offset)), depth))
+    order = order[~null[order]]
+    cuts = np.searchsorted(depth[order], np.arange(int(depth.max(initial=0)) + 2))
+    above = order[:0]
+    for first, last in pairwise(cuts):
+        here = order[first:last]
+        place = np.searchsorted(above, here) - 1
+        parent = np.where(place >= 0, above[np.maximum(place, 0)] if len(above) else -1, -1)
+        parent = np.where((parent >= 0) & (unit[parent] == unit[here]), parent, -1)
+        outer = np.where(parent >= 0, around[parent], -1)
+        up[here] = outer
+        level[here] = np.where((outer >= 0) & (tag[here] != TAG.SUBPROGRAM), level[outer] + 1, 0)
+        around[here] = np.where(routine[here], here, outer)
+        above = here
+    rows = np.flatnonzero(routine)
+    number = np.full(len(offset) + 1, -1, np.int64)
+    number[rows] = np.arange(len(rows))
+    return Tree(offset[rows], unit[rows], tag[rows] == TAG.INLINED_SUBROUTINE, number[up[rows]], level[rows])
+
+
+def _walk(info: Info, row: int) -> list[int]:
+    """Offsets of the entries of a unit that have code or children, and of the zeros that end children."""
+    unit, space = info.units[row], info.space
+    codes = {code: info.shapes.shapes[number] for code, number in info.codes(row).items()}
+    quick = _quick(codes)
+    word = Struct(space.order + "I").unpack_from
+    raw, at, end = space.raw, unit.entry, unit.end
+    found: list[int] = []
+    record = found.append
+    while at < end:
+        code = raw[at]
+        if code > 0x7F:
+            code = code & 0x7F | raw[at + 1] << 7
+        size = quick[code]
+        if size > 0:
+            at += size
+        elif size:
+            record(at)
+            at -= size
+        else:
+            known = codes.get(code)
+            if known is None:
+                raise space.bad("an entry without abbreviation", at, "abbreviation code", code)
+            behind = at + (1 if code < 0x80 else 2)
+            if known.sibling >= 0 and behind + known.sibling < end:
+                target = unit.offset + word(raw, behind + known.sibling)[0]
+                if behind < target <= end:
+                    at = target
+                    continue
+            if known.recorded:
+                record(at)
+            at = behind + known.size if known.size >= 0 else _behind(space, known, behind)
+    return found
+
+
+def _quick(codes: dict[int, Shape]) -> list[int]:
+    """Code -> bytes of an entry that is passed by, negative for one that is recorded; 0 for one to be looked at.
+
+    For any two bytes that can stand at its beginning, so that nothing needs to be checked.
+    """
+    quick = [0] * (1 << 15)
+    quick[0] = -1  # the end of children
+    for code, shape in codes.items():
+        if code and shape.size >= 0 and shape.sibling < 0:
+            size = shape.size + (1 if code < 0x80 else 2)
+            quick[code] = -size if shape.recorded else size
+    return quick
+
+
+_ORDERS: dict[str, Literal["little", "big"]] = {"<": "little", ">": "big"}
+
+
+def _behind(space: Space, shape: Shape, at: int) -> int:
+    """The offset behind an entry whose attributes begin at ``at`` and have no fixed size."""
+    raw = space.raw
+    for skip, kind in shape.steps:
+        at += skip
+        if at >= space.size:
+            return space.size
+        if kind == LEB:
+            while raw[at] > 0x7F:
+                at += 1
+            at += 1
+        elif kind == -9 or kind == -10:
+            length = raw[at]
+            if length < 0x80 or kind == -10:
+                at += length + 1
+            else:
+                length, at = uleb(raw, at)
+                at += length
+        elif kind == TEXT:
+            at = raw.find(b"\0", at) + 1 or space.size
+        else:
+            width = -9 - kind
+            at += width + int.from_bytes(raw[at : at + width], _ORDERS[space.order])
+    return at + shape.tail

@@ -1,0 +1,195 @@
+"""Line number programs (DWARF 5, section 6.2; versions 2 to 5), all units at once.
+
+The state machine's registers are sums and last values over the instructions of a sequence, so no instruction is
+executed: `tokens` finds where each begins, and the rest is cumulative sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import Space
+from .line_headers import LineHeader
+from .tokens import machine, starts_of
+
+__all__ = ["LineTable", "read_lines"]
+
+COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, SET_COLUMN, CONST_ADD_PC, FIXED_ADVANCE_PC = 1, 2, 3, 4, 5, 8, 9
+PART = 1 << 18
+"""Bytes of programs that are read at once: the columns of that many instructions stay in a processor's cache."""
+
+EXTENDED, END_SEQUENCE, SET_ADDRESS, SET_DISCRIMINATOR = 0, 1, 2, 4
+
+
+@dataclass(slots=True)
+class LineTable:
+    """Rows of line tables, and the sequences that they form. Rows of a sequence ascend by address."""
+
+    address: NDArray[np.uint64]
+    file: NDArray[np.uint32]
+    line: NDArray[np.uint32]
+    column: NDArray[np.uint32]
+    discriminator: NDArray[np.uint32]
+    sequence_unit: NDArray[np.int64]
+    """Ascending; within a unit sequences ascend by their ends."""
+    sequence_low: NDArray[np.uint64]
+    sequence_high: NDArray[np.uint64]
+    sequence_first: NDArray[np.int64]
+    sequence_last: NDArray[np.int64]
+    """Rows ``first:last``; the last one only says where the sequence ends."""
+
+    def find(self, address: NDArray[np.uint64], unit: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of the program of ``unit`` that each address belongs to, or -1: the last row that is not above it."""
+        begin = np.searchsorted(self.sequence_unit, unit, side="left")
+        end = np.searchsorted(self.sequence_unit, unit, side="right")
+        place = _above(self.sequence_high, begin, end, address)
+        found = np.flatnonzero(place < end)
+        found = found[self.sequence_low[place[found]] <= address[found]]
+        sequence = place[found]
+        first, last = self.sequence_first[sequence], self.sequence_last[sequence]
+        row = np.full(len(address), -1, np.int64)
+        row[found] = _above(self.address, first + 1, np.maximum(first + 1, last - 1), address[found]) - 1
+        return row
+
+
+def _above(
+    values: NDArray[np.uint64], begin: NDArray[np.int64], end: NDArray[np.int64], wanted: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """Binary searches side by side: the first place in ``begin:end`` with a value above it, else ``end``."""
+    low, high = begin.astype(np.int64), end.astype(np.int64)
+    while True:
+        open_ = np.flatnonzero(low < high)
+        if not len(open_):
+            return low
+        middle = (low[open_] + high[open_]) >> 1
+        above = values[middle] > wanted[open_]
+        high[open_[above]] = middle[above]
+        low[open_[~above]] = middle[~above] + 1
+
+
+def read_lines(space: Space, headers: dict[int, LineHeader]) -> LineTable:
+    """The line tables of ``headers`` (unit -> header) in one table."""
+    return _joined([_read(space, part) for part in _parts(headers)])
+
+
+def _parts(headers: dict[int, LineHeader]) -> Iterator[dict[int, LineHeader]]:
+    """Programs with the same standard opcodes, together of about `PART` bytes."""
+    open_parts: dict[tuple[int, ...], dict[int, LineHeader]] = {}
+    sizes: dict[tuple[int, ...], int] = {}
+    for unit, header in headers.items():
+        key = header.operands
+        open_parts.setdefault(key, {})[unit] = header
+        sizes[key] = sizes.get(key, 0) + header.end - header.program
+        if sizes[key] > PART:
+            sizes[key] = 0
+            yield open_parts.pop(key)
+    yield from open_parts.values()
+
+
+def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
+    operands = next(iter(headers.values())).operands
+    base = len(operands) + 1
+    codes = {opcode: (-1,) * count for opcode, count in enumerate(operands, 1)}
+    if base > FIXED_ADVANCE_PC:
+        codes[FIXED_ADVANCE_PC] = (2,)
+    codes |= dict.fromkeys(range(base, 256), ())
+    every = list(headers.values())
+    begin, end = (np.array([getattr(h, n) for h in every], np.int64) for n in ("program", "end"))
+    at, program = starts_of(space, begin, end, machine(codes, EXTENDED))
+    opcode = space.data[at].astype(np.int64)
+    special = opcode >= base
+    standard = np.where(special, 256, opcode)  # whose numbers mean something else in a program that has fewer of them
+    line_base, line_range, step = (
+        np.array([getattr(h, n) for h in every], np.int64)[program] for n in ("line_base", "line_range", "minimum")
+    )
+    extended = standard == EXTENDED
+    kind = np.where(extended, space.data[space.clip(at + 2)], 0)
+    operand = np.zeros(len(at), np.uint64)
+    signed = np.flatnonzero(standard == ADVANCE_LINE)
+    line_by = np.zeros(len(at), np.int64)
+    line_by[signed] = space.sleb(at[signed] + 1)[0]
+    for rows, offset in (
+        (np.flatnonzero(np.isin(standard, (ADVANCE_PC, SET_FILE, SET_COLUMN))), 1),
+        (np.flatnonzero(extended & (kind == SET_DISCRIMINATOR)), 3),
+    ):
+        operand[rows] = space.uleb(at[rows] + offset)[0]
+    fixed = np.flatnonzero(standard == FIXED_ADVANCE_PC)
+    operand[fixed] = space.read(at[fixed] + 1, 2)
+    places = np.flatnonzero(extended & (kind == SET_ADDRESS))
+    length = space.data[at[places] + 1].astype(np.int64) - 1
+    for width in (4, 8):
+        mine = places[length == width]
+        operand[mine] = space.read(at[mine] + 3, width)
+
+    adjusted = np.where(special, opcode - base, 255 - base)
+    by = np.where(special | (standard == CONST_ADD_PC), adjusted // line_range * step, 0)
+    by = np.where(standard == ADVANCE_PC, operand.astype(np.int64) * step, by)
+    by[fixed] = operand[fixed].astype(np.int64)
+    line_by = np.where(special, line_base + adjusted % line_range, line_by)
+
+    ends = extended & (kind == END_SEQUENCE)
+    emits = special | (standard == COPY) | ends
+    row_number = np.arange(len(at))
+    fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1])) if len(at) else ends
+    sequence = np.maximum.accumulate(np.where(fresh, row_number, 0)) if len(at) else row_number
+
+    def newest(there: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The newest instruction of ``there`` up to each one, in the same sequence; -1: none."""
+        last = np.maximum.accumulate(np.where(there, row_number, -1)) if len(at) else row_number
+        return np.where(last >= sequence, last, -1)
+
+    def register(there: NDArray[np.bool_], begin: int) -> NDArray[np.uint64]:
+        last = newest(there)
+        return np.where(last >= 0, operand[np.maximum(last, 0)], np.uint64(begin))
+
+    moved = np.cumsum(by).view(np.uint64)
+    placed = newest(extended & (kind == SET_ADDRESS))
+    origin = np.where(placed >= 0, placed, sequence)
+    moved_before = moved[origin] - np.where(placed >= 0, 0, by[origin]).view(np.uint64)
+    address = np.where(placed >= 0, operand[np.maximum(placed, 0)], np.uint64(0)) + moved - moved_before
+    lines = np.cumsum(line_by)
+    line = 1 + lines - (lines - line_by)[sequence]
+    file, column = register(standard == SET_FILE, 1), register(standard == SET_COLUMN, 0)
+    emitted = np.append(-1, np.maximum.accumulate(np.where(emits, row_number, -1))[:-1]) if len(at) else row_number
+    said = newest(extended & (kind == SET_DISCRIMINATOR))
+    discriminator = np.where(said > emitted, operand[np.maximum(said, 0)], np.uint64(0))
+
+    rows = np.flatnonzero(emits)
+    last = np.flatnonzero(ends[rows])
+    first = np.searchsorted(rows, sequence[rows[last]])
+    units = np.array(list(headers), np.int64)[program[rows[last]]]
+    at_rows = address[rows]
+    return LineTable(
+        at_rows, file[rows].astype(np.uint32), line[rows].astype(np.uint32), column[rows].astype(np.uint32),
+        discriminator[rows].astype(np.uint32), units, at_rows[first], at_rows[last], first, last + 1,
+    )  # fmt: skip
+
+
+def _joined(tables: list[LineTable]) -> LineTable:
+    base = np.cumsum([0, *(len(t.address) for t in tables)])
+    columns: list[Any] = [
+        np.concatenate([getattr(t, name) for t in tables] or [np.empty(0, kind)]).astype(kind)
+        for name, kind in (
+            ("address", np.uint64), ("file", np.uint32), ("line", np.uint32), ("column", np.uint32),
+            ("discriminator", np.uint32), ("sequence_unit", np.int64), ("sequence_low", np.uint64),
+            ("sequence_high", np.uint64),
+        )
+    ]  # fmt: skip
+    first, last = (
+        np.concatenate(
+            [getattr(t, name) + b for t, b in zip(tables, base[:-1], strict=True)] or [np.empty(0, np.int64)]
+        )
+        for name in ("sequence_first", "sequence_last")
+    )
+    address, file, line, column, discriminator, unit, low, high = columns
+    kept = np.flatnonzero(low < high)
+    order = kept[np.lexsort((high[kept], unit[kept]))]
+    return LineTable(
+        address, file, line, column, discriminator,
+        unit[order], low[order], high[order], first[order], last[order],
+    )  # fmt: skip

@@ -1,0 +1,118 @@
+"""Split DWARF: units whose entries are in files of their own, or in a package (DWARF 5, 7.3)."""
+
+from __future__ import annotations
+
+import ntpath
+from collections.abc import Iterator
+
+import numpy as np
+
+from ....errors import LastbranchError
+from ...files import DebugFiles, below
+from ..elf_file import Binary, open_binary
+from ..files import Space
+from .attributes import read_attributes
+from .constants import AT
+from .units import Info, Sections
+
+__all__ = ["Splits"]
+
+SHARED = frozenset({"addr", "line", "line_str", "ranges"})
+"""Sections that stay in the main file."""
+
+COLUMNS = {1: "info", 3: "abbrev", 6: "str_offsets", 8: "rnglists"}
+"""DW_SECT: what a package says for each unit. (8 was .debug_macro before DWARF 5, which has no range lists there.)"""
+
+UNITS_LIMIT = 1 << 20
+
+
+class Splits:
+    """Opens split units of one module: from its package, else below the folders that may be searched."""
+
+    def __init__(self, files: DebugFiles, main: Sections) -> None:
+        self.files, self.main = files, main
+        self._package: _Package | None = None
+        self.missing: list[str] = []
+        """Names of files that were not found, or are of another build."""
+
+    def open(self, folder: str, name: str, dwo_id: int) -> Info | None:
+        """The unit's file, if it is the one of ``dwo_id``."""
+        if self.files.dwp and self._package is None:
+            self._package = _Package(open_binary(self.files.dwp), self.main)
+        for info in self._candidates(folder, name, dwo_id):
+            if info.units and _identity(info) == dwo_id:
+                return info
+        self.missing.append(name)
+        return None
+
+    def _candidates(self, folder: str, name: str, dwo_id: int) -> Iterator[Info]:
+        if self._package is not None:
+            found = self._package.unit(dwo_id)
+            if found is not None:
+                yield found
+        hints = dict.fromkeys((f"{folder}/{name}", name, ntpath.basename(name)))
+        for root in self.files.dwo:
+            for path in filter(None, (below(root, hint) for hint in hints)):
+                try:
+                    yield Info(_sections(open_binary(path), self.main))
+                except (LastbranchError, OSError):
+                    continue  # damaged: it costs its names
+
+
+def _sections(binary: Binary, main: Sections) -> Sections:
+    return lambda name: main(name) if name in SHARED else binary.section(f".debug_{name}.dwo")
+
+
+def _identity(info: Info) -> int:
+    if info.units[0].dwo_id:
+        return info.units[0].dwo_id
+    found = read_attributes(info, np.array([info.units[0].entry]), (AT.GNU_DWO_ID,))
+    return int(found[AT.GNU_DWO_ID].value[0])
+
+
+class _Package:
+    """A ``.dwp`` file: its index says which part of each section belongs to a unit (DWARF 5, 7.3.5)."""
+
+    def __init__(self, binary: Binary, main: Sections) -> None:
+        self.binary, self.main = binary, main
+        index = binary.section(".debug_cu_index")
+        version, columns, units, slots = (int(v) for v in index.read(np.arange(4) * 4, 4))
+        if version & 0xFFFF not in (2, 5) and version not in (2, 5):
+            raise index.bad("neither version 2 nor 5", 0, "version", version)
+        tables = 16 + 12 * slots + 4 * columns * (2 * units + 1)
+        if max(columns, units, slots) > UNITS_LIMIT or tables > index.size:
+            raise index.bad("more units than bytes", 4, "unit_count", units)
+        self.hashes = index.read(16 + 8 * np.arange(slots), 8)
+        self.rows = index.read(16 + 8 * slots + 4 * np.arange(slots), 4).astype(np.int64)
+        body = index.read(16 + 12 * slots + 4 * np.arange(columns * (2 * units + 1)), 4).astype(np.int64)
+        self.columns = body[:columns].tolist()
+        self.offsets, self.sizes = body[columns:].reshape(2, units, columns) if units else np.zeros((2, 0, 0), np.int64)
+
+    def unit(self, dwo_id: int) -> Info | None:
+        """The unit of ``dwo_id``."""
+        slot = np.flatnonzero((self.hashes == np.uint64(dwo_id)) & (self.rows > 0))
+        row = int(self.rows[slot[0]]) - 1 if len(slot) else -1
+        if not 0 <= row < len(self.offsets):
+            return None
+        parts = {
+            COLUMNS[kind]: (int(offset), int(size))
+            for kind, offset, size in zip(self.columns, self.offsets[row], self.sizes[row], strict=True)
+            if kind in COLUMNS
+        }
+        spaces: dict[str, Space] = {}
+
+        def section(name: str) -> Space:
+            if name in SHARED:
+                return self.main(name)
+            whole = self.binary.section(f".debug_{name}.dwo")
+            if name not in parts:
+                return whole
+            if name not in spaces:
+                offset, size = parts[name]
+                if offset + size > whole.size:
+                    raise whole.bad("a part that is past its end", offset, "section size", size)
+                part = whole.raw[offset : offset + size]
+                spaces[name] = Space.of(part, whole.order, whole.name, whole.file)
+            return spaces[name]
+
+        return Info(section)

@@ -1,0 +1,120 @@
+"""Where the instructions of byte code begin, for all programs at once.
+
+Line number programs and range lists are byte code: what one byte means depends on those before it. A table of states
+says how; here it runs over thousands of pieces side by side. A piece is begun as if an instruction began there, and
+done again where the piece before it ended otherwise, until all agree: the result is that of one run from the beginning.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..files import Space
+
+__all__ = ["BAD", "machine", "starts_of"]
+
+PIECE = 256
+"""Bytes of a piece. Short pieces run wider, but more of them are begun wrongly."""
+
+BAD = 1
+"""The state after a byte that no instruction begins with. It goes on like the first one, so that a piece that was begun
+wrongly finds its way; a program counts only up to there."""
+
+
+def machine(instructions: dict[int, tuple[int, ...]], counted: int | None = None) -> NDArray[np.uint16]:
+    """uint16[states, 256]: the state after each byte; state 0: an instruction begins.
+
+    ``instructions``: first byte -> operands, each a number of bytes or -1 for a LEB128 number. ``counted`` is the first
+    byte after which a byte says how many follow. Bytes that are not listed lead to `BAD`.
+    """
+    states: dict[tuple[int, ...], int] = {(): 0}
+    first_bytes = np.full(256, BAD, np.uint16)
+    rows: list[NDArray[np.uint16]] = [first_bytes, first_bytes]
+
+    def state(operands: tuple[int, ...]) -> int:
+        """The state in which ``operands`` are still to come."""
+        operands = tuple(o for o in operands if o)
+        if operands not in states:
+            states[operands] = len(rows)
+            row = np.empty(256, np.uint16)
+            rows.append(row)
+            if operands[0] < 0:
+                row[:128], row[128:] = state(operands[1:]), states[operands]
+            else:
+                row[:] = state((operands[0] - 1, *operands[1:]))
+        return states[operands]
+
+    for first, operands in instructions.items():
+        first_bytes[first] = state(operands)
+    if counted is not None:
+        lengths = np.full(256, BAD, np.uint16)
+        for n in range(1, 128):
+            lengths[n] = state((n,))
+        first_bytes[counted] = len(rows)
+        rows.append(lengths)
+    return np.stack(rows)
+
+
+def starts_of(
+    space: Space, begin: NDArray[np.int64], end: NDArray[np.int64], table: NDArray[np.uint16]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(offsets at which instructions begin, ascending within a program; row of the program).
+
+    Programs are ``space[begin:end]``. One that comes to a `BAD` byte ends there.
+    """
+    end = np.minimum(end, space.size)
+    pieces = np.maximum(0, -(-(end - begin) // PIECE))
+    program = np.repeat(np.arange(len(begin)), pieces)
+    number = np.arange(len(program)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    first = begin[program] + number * PIECE
+    length = np.minimum(end[program] - first, PIECE)
+    flags = np.zeros((len(first), PIECE), np.uint8)
+    state_in = np.zeros(len(first), np.int64)
+    state_out = _run(space, first, length, state_in, table, flags, np.arange(len(first)))
+    while True:
+        wanted = np.where(number > 0, np.roll(state_out, 1), 0)
+        wrong = np.flatnonzero(wanted != state_in)
+        if not len(wrong):
+            break
+        state_in[wrong] = wanted[wrong]
+        state_out[wrong] = _run(space, first[wrong], length[wrong], wanted[wrong], table, flags, wrong)
+    piece, inside = np.nonzero(flags == 1)
+    at, program_at = first[piece] + inside, program[piece]
+    piece, inside = np.nonzero(flags == 2)
+    if len(piece):
+        stop = end.copy()
+        np.minimum.at(stop, program[piece], first[piece] + inside - 1)
+        kept = at < stop[program_at]
+        at, program_at = at[kept], program_at[kept]
+    return at, program_at
+
+
+def _run(
+    space: Space,
+    first: NDArray[np.int64],
+    length: NDArray[np.int64],
+    state: NDArray[np.int64],
+    table: NDArray[np.uint16],
+    flags: NDArray[np.uint8],
+    rows: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Run each piece from its state; the states at their ends.
+
+    ``flags[rows]`` is 1 where an instruction began, 2 behind a bad byte.
+    """
+    order = np.argsort(-length, kind="stable")
+    running = np.searchsorted(-length[order], -np.arange(PIECE), side="left")  # pieces longer than each step
+    at, state, flat = first[order], state[order].astype(np.intp), table.ravel()
+    marks = np.zeros((PIECE, len(first)), np.uint8)
+    for step in range(PIECE):
+        n = int(running[step])
+        if n == 0:
+            break
+        now = state[:n]
+        marks[step, :n] = np.where(now <= BAD, now + 1, 0)
+        state[:n] = flat[now * 256 + space.data[at[:n] + step]]
+    flags[rows[order]] = marks.T
+    out = np.empty(len(first), np.int64)
+    out[order] = state
+    return out

@@ -1,0 +1,131 @@
+"""Sections of ELF and PE files as arrays, unpacked where they are compressed (System V gABI, "Section Compression")."""
+
+from __future__ import annotations
+
+import lzma
+import zlib
+from functools import cached_property
+
+import numpy as np
+
+from ...errors import FormatError
+from ...images import Image, SegmentFlags, read_image
+from ...images.elf_layout import CLASSES
+from ...model import BytesSource, Source
+from .files import File, Space
+
+__all__ = ["Binary", "open_binary", "unpack_xz"]
+
+SHF_COMPRESSED = 0x800
+EXPANSION = 2000
+"""Most bytes that a compressed one becomes: zlib's own limit is 1,032."""
+PACKED_LIMIT = 1 << 31
+
+
+class Binary:
+    """An ELF or PE file, its sections by name. The bytes come from ``source``."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.name = source.name
+        self.image: Image = read_image(source)
+        self.order = "<" if self.image.byte_order == "little" else ">"
+        self._spaces: dict[str, Space] = {}
+
+    @cached_property
+    def flags(self) -> list[int]:
+        """ELF: ``sh_flags`` of each section. Empty for PE."""
+        image = self.image
+        if image.format != "elf" or not image.sections:
+            return []
+        layout = CLASSES[{32: 1, 64: 2}[image.bits]]
+        ehdr = layout.ehdr.read(self.source, 0, image.byte_order)
+        table = layout.shdr.table(ehdr, "e_shoff", ehdr["e_shoff"], len(image.sections), image.byte_order)
+        return [header["sh_flags"] for header in table]
+
+    def has(self, name: str) -> bool:
+        """Whether there is a section ``name`` with bytes in the file."""
+        return any(s.name == name and s.file_size for s in self.image.sections)
+
+    def section(self, name: str) -> Space:
+        """The bytes of the first section ``name`` that has any; empty where there is none.
+
+        Raises `FormatError` where the section is past the end of the file or its compression is damaged.
+        """
+        if name not in self._spaces:
+            self._spaces[name] = self._read(name)
+        return self._spaces[name]
+
+    def executable(self) -> np.ndarray:
+        """bool[sections]: which sections hold code."""
+        return np.array([bool(s.flags & SegmentFlags.EXECUTE) for s in self.image.sections], bool)
+
+    def _read(self, name: str) -> Space:
+        number = next((n for n, s in enumerate(self.image.sections) if s.name == name and s.file_size), None)
+        if number is None:
+            return Space.of(b"", self.order, name, self.name)
+        section = self.image.sections[number]
+        size = section.file_size
+        if self.image.format == "pe" and section.size:
+            size = min(size, section.size)  # raw data are filled up to the file's alignment
+        space = Space.part(self.source, section.offset, size, self.order, name)
+        compressed = self.flags and self.flags[number] & SHF_COMPRESSED
+        return Space.of(self._unpacked(space, section.offset), self.order, name, self.name) if compressed else space
+
+    def _unpacked(self, space: Space, offset: int) -> bytes:
+        words = np.dtype(self.order + ("u4" if self.image.bits == 32 else "u8"))
+        header = 12 if self.image.bits == 32 else 24  # ch_type, (ch_reserved,) ch_size, ch_addralign
+        if space.size < header:
+            reason = f"{space.name}: shorter than a compression header"
+            raise FormatError(reason, file=self.name, offset=offset, field="Chdr", value=space.size)
+        kind, size = (int(space.read(np.array([at]), w)[0]) for at, w in ((0, 4), (words.itemsize, words.itemsize)))
+        packed = space.raw[header : space.size]
+        if size > min(PACKED_LIMIT, EXPANSION * len(packed)):
+            reason = f"{space.name}: {len(packed)} compressed bytes cannot become that many"
+            raise FormatError(reason, file=self.name, offset=offset, field="ch_size", value=size)
+        try:
+            return _UNPACK[kind](packed, size)
+        except (KeyError, zlib.error, ValueError) as error:
+            reason = f"{space.name}: cannot be uncompressed ({error!r})"
+            raise FormatError(reason, file=self.name, offset=offset, field="ch_type", value=kind) from None
+
+
+def open_binary(path: str) -> Binary:
+    """The ELF or PE file at ``path``. Raises `FormatError`, or `OSError` where it is no regular file."""
+    return Binary(File(path))
+
+
+def unpack_xz(space: Space, name: str) -> Binary | None:
+    """The ELF file that ``.gnu_debugdata`` holds (GDB manual, "MiniDebugInfo"); ``None`` for an empty section."""
+    if not space.size:
+        return None
+    limit = min(PACKED_LIMIT, EXPANSION * 10 * space.size)
+    try:
+        unpacker = lzma.LZMADecompressor(memlimit=256 << 20)
+        data = unpacker.decompress(bytes(space.raw[: space.size]), limit)
+    except (lzma.LZMAError, EOFError) as error:
+        raise space.bad(f"cannot be uncompressed ({error})", 0, ".gnu_debugdata", space.size) from None
+    source = BytesSource(data, f"{name} (.gnu_debugdata)")
+    return Binary(source)
+
+
+def _inflate(packed: bytearray, size: int) -> bytes:
+    data = zlib.decompressobj().decompress(packed, size + 1) if size else b""
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes instead of {size}")
+    return data
+
+
+def _unzstd(packed: bytearray, size: int) -> bytes:
+    import zstandard
+
+    try:
+        data = zstandard.ZstdDecompressor().stream_reader(bytes(packed)).read(size + 1)
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error)) from None
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes instead of {size}")
+    return data
+
+
+_UNPACK = {1: _inflate, 2: _unzstd}  # ch_type: ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD

@@ -1,0 +1,131 @@
+"""Bytes of checked files as arrays, and views of them at any offset.
+
+What a backend reads is bounded by the file: a section is checked against the bytes that are there before memory is
+taken for it, and an array is never indexed beyond its padding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import FormatError
+from ...model import Source
+from ..files import open_regular
+
+__all__ = ["PAD", "Bytes", "File", "Space", "strings_at"]
+
+Bytes = NDArray[np.uint8]
+
+PAD = 16
+"""Zero bytes behind a `Space`, so that a word or the rest of a LEB128 at its last byte can be read."""
+
+
+class File:
+    """A `Source` over a regular file (``lastbranch.model.Source``)."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._file = open(open_regular(path), "rb", buffering=0)  # noqa: SIM115
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        self._file.seek(offset)
+        done = 0
+        while done < len(buffer) and (got := self._file.readinto(buffer[done:])):
+            done += got
+        return done
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Space:
+    """A section's bytes, to be read at many offsets at once.
+
+    Offsets that the file claims are arrays of any value: those outside read as zeros at the end, never beyond.
+    ``order`` is ``<`` or ``>``.
+    """
+
+    def __init__(self, raw: bytearray, order: str = "<", name: str = "", file: str = "") -> None:
+        """``raw`` ends with `PAD` zeros and is kept."""
+        self.size, self.order, self.name, self.file = len(raw) - PAD, order, name, file
+        self.raw = raw
+        """For scalar access and searches."""
+        self.data: Bytes = np.frombuffer(raw, np.uint8)
+        self._views: dict[int, NDArray[np.unsignedinteger]] = {1: self.data[: self.size + 8]}
+
+    @classmethod
+    def of(cls, data: bytes | bytearray | memoryview, order: str = "<", name: str = "", file: str = "") -> Space:
+        """A space over a copy of ``data``."""
+        return cls(bytearray(data) + bytes(PAD), order, name, file)
+
+    @classmethod
+    def part(cls, source: Source, offset: int, size: int, order: str, name: str) -> Space:
+        """``size`` bytes of ``source`` at ``offset``. Raises `FormatError` where the file ends first."""
+        if offset + size > source.size:
+            reason = f"{name}: {size} bytes are past the end of the file"
+            raise FormatError(reason, file=source.name, offset=offset, field="size", value=size)
+        raw = bytearray(size + PAD)
+        got = source.readinto(offset, memoryview(raw)[:size])
+        del raw[got:size]
+        return cls(raw, order, name, source.name)
+
+    def read(self, at: NDArray[np.integer], width: int) -> NDArray[np.uint64]:
+        """Unsigned words of ``width`` bytes (1, 2, 3, 4 or 8) at byte offsets ``at``, however aligned."""
+        if width == 3:
+            shifts = (0, 8, 16) if self.order == "<" else (16, 8, 0)
+            low, mid, high = (self.read(at + i, 1) << np.uint64(s) for i, s in enumerate(shifts))
+            whole: NDArray[np.uint64] = low | mid | high
+            return whole
+        view: NDArray[Any] | None = self._views.get(width)
+        if view is None:
+            code = np.dtype(f"{self.order}u{width}")
+            view = self._views[width] = np.ndarray(self.size + 8, code, self.data, strides=(1,))
+        found: NDArray[np.uint64] = view[self.clip(at)].astype(np.uint64)
+        return found
+
+    def clip(self, at: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Offsets that can be read; those outside are the first byte behind the section, a zero."""
+        at = at.astype(np.int64, copy=False)
+        inside: NDArray[np.int64] = np.where((at < 0) | (at > self.size), self.size, at)
+        return inside
+
+    def uleb(self, at: NDArray[np.integer]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """Unsigned LEB128 numbers at ``at``, and the offsets behind them. Bits past the 64th are lost."""
+        at = self.clip(at)
+        byte = self.data[at].astype(np.uint64)
+        value, at = byte & np.uint64(0x7F), at + 1
+        more, shift = np.flatnonzero(byte >= 0x80), 7
+        while len(more) and shift < 70:
+            byte = self.data[self.clip(at[more])].astype(np.uint64)
+            value[more] |= (byte & np.uint64(0x7F)) << np.uint64(min(shift, 63))
+            at[more] += 1
+            more, shift = more[byte >= 0x80], shift + 7
+        return value, at
+
+    def sleb(self, at: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Signed LEB128 numbers at ``at``, and the offsets behind them."""
+        value, end = self.uleb(at)
+        bits = np.minimum(7 * (end - self.clip(at)), 64).astype(np.uint64)
+        negative = (value >> (bits - np.uint64(1)) & np.uint64(1)).astype(bool) & (bits < 64)
+        filled = np.where(negative, value | (~np.uint64(0) << np.minimum(bits, np.uint64(63))), value)
+        return filled.view(np.int64), end
+
+    def bad(self, reason: str, offset: int, field: str, value: object) -> FormatError:
+        """The error about ``field`` at byte ``offset`` of this section."""
+        return FormatError(f"{self.name}: {reason}", file=self.file, offset=offset, field=field, value=value)
+
+
+def strings_at(raw: bytes | bytearray, offsets: Sequence[int], limit: int = 1 << 16) -> list[str]:
+    """Strings that end with a zero byte at ``offsets``; empty where outside, cut after ``limit`` bytes."""
+    found = []
+    for at in offsets:
+        end = raw.find(b"\0", at, at + limit)
+        text = raw[at:end] if end >= 0 else raw[at : at + limit]
+        found.append(text.decode("utf-8", "backslashreplace"))
+    return found

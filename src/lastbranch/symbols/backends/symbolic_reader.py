@@ -1,0 +1,72 @@
+"""The symbolic library as a backend: DWARF and PDB with inline chains, without columns, discriminators and start lines.
+
+It makes a table of the whole file first and answers one address a call then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import FormatError, UnavailableError
+from ..chains import Chains
+from ..files import DebugFiles
+from ..model import Function, FunctionTable, Names
+from . import tables
+from .elf_file import open_binary
+
+__all__ = ["available", "functions", "resolve"]
+
+VERSION = 1
+
+
+def available() -> bool:
+    """Whether the library is installed."""
+    from importlib.util import find_spec
+
+    return find_spec("symbolic") is not None
+
+
+def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+    """The names of ``address``. Raises `UnavailableError` without the library, `FormatError` for bad files."""
+    path = files.debug or files.binary
+    if not available():
+        raise UnavailableError("the symbolic library is not installed", hint="pip install symbolic")
+    from symbolic import exceptions
+    from symbolic.debuginfo import Archive
+
+    base = _base(files)
+    chains = Chains()
+    try:
+        found = next(iter(Archive.open(path).iter_objects()), None)
+        if found is None:
+            raise FormatError("symbolic finds nothing in it", file=path)
+        lookup: Callable[[int], list[Any]] = found.make_symcache().lookup
+        for value in address.tolist():
+            frames = lookup(value - base) if value >= base else []
+            chains.add(_frame(frame, base if n == len(frames) else None) for n, frame in enumerate(frames, 1))
+    except exceptions.SymbolicError as error:
+        raise FormatError(f"symbolic cannot read it: {error}", file=path) from None
+    return chains.names()
+
+
+def functions(files: DebugFiles) -> FunctionTable:
+    """All code symbols, read in-tree."""
+    return tables.functions(files)
+
+
+def _base(files: DebugFiles) -> int:
+    """What the library's addresses count from: the lowest segment of an ELF file, the image's base of a PE file."""
+    if files.kind == "pe":
+        return 0
+    segments = open_binary(files.binary or files.debug or "").image.segments
+    return min((s.vaddr for s in segments), default=0)
+
+
+def _frame(frame: Any, base: int | None) -> tuple[Function, str, int]:
+    start = 0 if base is None else frame.sym_addr + base
+    name = frame.symbol if frame.symbol != "?" else ""
+    return Function(name, name, start), frame.full_path or "", frame.line

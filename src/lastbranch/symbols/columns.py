@@ -1,0 +1,194 @@
+"""Names and function tables as bytes: for the pipe to the worker and for the cache.
+
+A text of JSON says what follows: arrays by name, dtype and length, and lists of texts, each joined by zero bytes. Both
+ends check it against the bytes that are there; nothing in it can name a type beyond ``DTYPES``.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .model import Function, FunctionTable, Names
+
+__all__ = [
+    "Columns", "pack", "pack_functions", "pack_names", "texts_of", "unpack", "unpack_functions", "unpack_names",
+]  # fmt: skip
+
+DTYPES = frozenset({"<i4", "<i8", "<u4", "<u8", "|u1"})
+_HEAD = struct.Struct("<4sIQ")
+"""Magic, bytes of JSON, bytes of data."""
+_MAGIC = b"LBsy"
+HEAD_SIZE = _HEAD.size
+
+Columns = dict[str, NDArray[Any]]
+
+
+def pack(meta: Mapping[str, object], columns: Mapping[str, NDArray[Any]]) -> bytes:
+    """``meta`` (for JSON) and one-dimensional ``columns`` as bytes."""
+    parts = [np.ascontiguousarray(c, c.dtype.newbyteorder("<")) for c in columns.values()]
+    listed = [[name, p.dtype.str, len(p)] for name, p in zip(columns, parts, strict=True)]
+    text = json.dumps({"meta": meta, "columns": listed}).encode()
+    size = sum(p.nbytes for p in parts)
+    return b"".join([_HEAD.pack(_MAGIC, len(text), size), text, *(p.tobytes() for p in parts)])
+
+
+def sizes(head: bytes) -> tuple[int, int]:
+    """(bytes of JSON, bytes of data) that follow ``head``. Raises `ValueError`."""
+    magic, text, data = _HEAD.unpack(head) if len(head) == HEAD_SIZE else (b"", 0, 0)
+    if magic != _MAGIC:
+        raise ValueError("not columns")
+    return text, data
+
+
+def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
+    """The other way: views of ``packed``. Raises `ValueError` where its parts do not fit together."""
+    packed = memoryview(packed)
+    text, data = sizes(bytes(packed[:HEAD_SIZE]))
+    if HEAD_SIZE + text + data != len(packed):
+        raise ValueError("columns are cut short")
+    said = json.loads(bytes(packed[HEAD_SIZE : HEAD_SIZE + text]))
+    if (
+        not isinstance(said, dict)
+        or not isinstance(said.get("meta"), dict)
+        or not isinstance(said.get("columns"), list)
+    ):
+        raise ValueError("columns without their list")
+    out: Columns = {}
+    at = HEAD_SIZE + text
+    for entry in said["columns"]:
+        name, dtype, count = entry if isinstance(entry, list) and len(entry) == 3 else ("", "", 0)
+        if dtype not in DTYPES or not isinstance(count, int) or not isinstance(name, str):
+            raise ValueError(f"a column of {dtype!r}")
+        kind = np.dtype(dtype)
+        if not 0 <= count * kind.itemsize <= len(packed) - at:
+            raise ValueError(f"a column of {count} values is longer than what is left")
+        out[name] = np.frombuffer(packed, kind, count, at)
+        at += count * kind.itemsize
+    return said["meta"], out
+
+
+def pack_names(names: Names) -> Columns:
+    """``names`` as columns."""
+    return {
+        "function": names.function,
+        "offsets": names.offsets,
+        "frame_function": names.frame_function,
+        "frame_file": names.frame_file,
+        "frame_line": names.frame_line,
+        "frame_column": names.frame_column,
+        "frame_discriminator": names.frame_discriminator,
+        "files": _texts(names.files),
+        **_function_columns(names.functions),
+    }
+
+
+def unpack_names(columns: Columns, count: int) -> Names:
+    """The names of ``count`` addresses in ``columns``. Raises `ValueError` where they are not sound."""
+    return Names(
+        _column(columns, "function", np.int32),
+        _column(columns, "offsets", np.int64),
+        _column(columns, "frame_function", np.int32),
+        _column(columns, "frame_file", np.int32),
+        _column(columns, "frame_line", np.uint32),
+        _column(columns, "frame_column", np.uint32),
+        _column(columns, "frame_discriminator", np.uint32),
+        _functions(columns),
+        texts_of(columns, "files"),
+    ).check(count)
+
+
+def pack_functions(table: FunctionTable) -> Columns:
+    """``table`` as columns."""
+    rows = [row for row, names in table.aliases.items() for _ in names]
+    return {
+        "start": table.start,
+        "end": table.end,
+        "alias_row": np.array(rows, np.int64),
+        "alias": _texts([name for names in table.aliases.values() for name in names]),
+        **_function_columns(table.functions),
+    }
+
+
+def unpack_functions(columns: Columns) -> FunctionTable:
+    """The table in ``columns``. Raises `ValueError` where it is not sound."""
+    start, end, functions = (
+        _column(columns, "start", np.uint64),
+        _column(columns, "end", np.uint64),
+        _functions(columns),
+    )
+    if not len(start) == len(end) == len(functions):
+        raise ValueError("starts, ends and functions differ in number")
+    if (start[1:] < start[:-1]).any() or (end < start).any():
+        raise ValueError("functions are not sorted")
+    aliases: dict[int, tuple[str, ...]] = {}
+    rows, names = _column(columns, "alias_row", np.int64).tolist(), texts_of(columns, "alias")
+    if len(rows) != len(names) or any(not 0 <= r < len(functions) for r in rows):
+        raise ValueError("aliases of functions that are not there")
+    for row, name in zip(rows, names, strict=True):
+        aliases[row] = (*aliases.get(row, ()), name)
+    return FunctionTable(start, end, functions, aliases)
+
+
+def _function_columns(functions: list[Function]) -> Columns:
+    name, shown, start, size, file, line = zip(*functions, strict=True) if functions else ((),) * 6
+    files: dict[str, int] = {}
+    rows = [files.setdefault(f, len(files)) for f in file]
+    return {
+        "name": _texts(name),
+        # What is shown as it is called is not written twice.
+        "shown": _texts(["" if s == n else s for s, n in zip(shown, name, strict=True)]),
+        "function_start": np.array(start, np.uint64),
+        "function_size": np.array(size, np.uint64),
+        "function_file": np.array(rows, np.int32),
+        "function_line": np.array(line, np.uint32),
+        "function_files": _texts(list(files)),
+    }
+
+
+def _functions(columns: Columns) -> list[Function]:
+    names, shown = texts_of(columns, "name"), texts_of(columns, "shown")
+    files = texts_of(columns, "function_files")
+    rows = _column(columns, "function_file", np.int32)
+    if len(rows) and not 0 <= rows.min() <= rows.max() < len(files):
+        raise ValueError("functions in files that are not there")
+    numbers = (_column(columns, f"function_{n}", k) for n, k in (("start", np.uint64), ("size", np.uint64)))
+    start, size = (n.tolist() for n in numbers)
+    line = _column(columns, "function_line", np.uint32).tolist()
+    seen = [s or n for s, n in zip(shown, names, strict=True)]
+    file = [files[r] for r in rows.tolist()]
+    given = zip(names, seen, start, size, file, line, strict=True)
+    return list(map(tuple.__new__, repeat(Function), given))  # as Function._make, a hundred thousand times
+
+
+def _texts(texts: list[str] | tuple[str, ...]) -> NDArray[np.uint8]:
+    """Texts as bytes, each with a zero behind it. What is no UTF-8 in the file stays what it was."""
+    joined = (
+        "".join(f"{t}\0" for t in texts)
+        if not any("\0" in t for t in texts)
+        else "".join(t.replace("\0", "\ufffd") + "\0" for t in texts)
+    )
+    return np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
+
+
+def texts_of(columns: Columns, name: str) -> list[str]:
+    """The texts in a column."""
+    data = _column(columns, name, np.uint8).tobytes()
+    if not data:
+        return []
+    if data[-1]:
+        raise ValueError(f"{name} is cut within a text")
+    return data[:-1].decode("utf-8", "surrogatepass").split("\0")
+
+
+def _column(columns: Columns, name: str, dtype: type[np.generic]) -> NDArray[Any]:
+    found = columns.get(name)
+    if found is None or found.dtype != np.dtype(dtype).newbyteorder("<"):
+        raise ValueError(f"no column {name!r} of {np.dtype(dtype)}")
+    return found

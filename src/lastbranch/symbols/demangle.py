@@ -1,0 +1,191 @@
+"""Readable names: C++ (Itanium and MSVC), Rust and Swift.
+
+LLVM's tools come first, so that names read as llvm-symbolizer writes them, then those of binutils, then the C++
+runtime library of this machine (``__cxa_demangle``) or dbghelp on Windows. A name that nothing here knows stays as it
+is. Runs in the worker: names come from files that somebody else made.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = ["demangle", "mangled"]
+
+mangled = re.compile(r"_{1,4}Z|_R[A-Z0-9]|\?|_?\$[sS]|_T0").match
+"""Whether a name may be mangled: Itanium and old Rust, Rust v0, MSVC, Swift (the prefixes that its ABI had)."""
+
+_SAFE = re.compile(r"[!-~]+", re.ASCII).fullmatch
+"""What can be handed to a tool that reads words line by line."""
+
+_SECONDS = 120
+_VERSIONS = (*(f"-{n}" for n in range(30, 13, -1)), "")
+"""What stands behind the names of LLVM's tools where several versions are installed: the newest one is asked."""
+_UNDNAME = ["--no-access-specifier", "--no-calling-convention", "--no-member-type", "--no-return-type",
+            "--no-variable-type"]  # fmt: skip
+"""How llvm-symbolizer shows MSVC names."""
+
+_HASH = re.compile(r"::h[0-9a-f]{16}(?=$|[ .])")
+"""What Rust's first mangling appends to tell instances apart."""
+
+_ESCAPES = {"$SP$": "@", "$BP$": "*", "$RF$": "&", "$LT$": "<", "$GT$": ">", "$LP$": "(", "$RP$": ")", "$C$": ",",
+            "..": "::"}  # fmt: skip
+_ESCAPE = re.compile(r"\$u([0-9a-f]{1,6})\$|\$(?:SP|BP|RF|LT|GT|LP|RP|C)\$|\.\.")
+
+
+def demangle(names: Iterable[str]) -> list[str]:
+    """``names`` as people write them, in the same order. Raises nothing."""
+    names = list(names)
+    wanted = sorted({n for n in names if mangled(n)})
+    readable: dict[str, str] = {}
+    for scheme in (_itanium, _msvc, _swift):
+        readable.update(scheme([n for n in wanted if n not in readable]))
+    return [readable.get(n, n) for n in names]
+
+
+def _itanium(names: list[str]) -> dict[str, str]:
+    """C++ but of MSVC, and Rust."""
+    mine = [n for n in names if (n[0] == "_" and "Z" in n[:5]) or n.startswith("_R")]
+    told = _with_tool(("llvm-cxxfilt", "c++filt"), [_one_underscore(n) for n in mine], _lines) if mine else None
+    if told is None:
+        told = list(map(_runtime(), map(_one_underscore, mine)))
+    return {n: _rust(n, t) for n, t in zip(mine, told, strict=True) if t and t != _one_underscore(n)}
+
+
+def _msvc(names: list[str]) -> dict[str, str]:
+    mine = [n for n in names if n[0] == "?"]
+    told = (_with_tool(("llvm-undname",), mine, _undname) or _dbghelp(mine)) if mine else None
+    return {n: t for n, t in zip(mine, told or mine, strict=True) if t and t != n}
+
+
+def _swift(names: list[str]) -> dict[str, str]:
+    mine = [n for n in names if "$s" in n[:3] or "$S" in n[:3] or n.startswith("_T0")]
+    told = _with_tool(("swift-demangle",), mine, _lines) if mine else None
+    return {n: t for n, t in zip(mine, told or mine, strict=True) if t and t != n}
+
+
+def _one_underscore(name: str) -> str:
+    """Mach-O and old Windows compilers put one more in front."""
+    return name[1:] if name.startswith(("__Z", "____Z")) else name
+
+
+# -- installed tools
+
+
+def _with_tool(
+    tools: tuple[str, ...], names: list[str], ask: Callable[[str, list[str]], list[str] | None]
+) -> list[str] | None:
+    """What the first tool that is installed makes of ``names``; ``None`` without one, or if it failed."""
+    tool = next((t for n in tools for v in _VERSIONS if (t := shutil.which(n + v))), None)
+    safe = [n for n in names if _SAFE(n)]
+    told = ask(tool, safe) if tool else None
+    if told is None:
+        return None
+    readable = dict(zip(safe, told, strict=True))
+    return [readable.get(n, n) for n in names]
+
+
+def _lines(tool: str, names: list[str]) -> list[str] | None:
+    told = _run([tool], names)
+    return told if told is not None and len(told) == len(names) else None
+
+
+def _undname(tool: str, names: list[str]) -> list[str] | None:
+    """llvm-undname repeats each name, then says what it means (nothing here if it is none), then a blank line."""
+    told = _run([tool, *_UNDNAME], names)
+    if told is None:
+        return None
+    out: dict[str, str] = {}
+    wanted, current = set(names), ""
+    for line in told:
+        if line in wanted and line not in out:
+            current = line
+            out[current] = current
+        elif line and current:
+            out[current] = line
+    return [out.get(n, n) for n in names]
+
+
+def _run(command: list[str], names: list[str]) -> list[str] | None:
+    text = "".join(f"{n}\n" for n in names)
+    try:
+        done = subprocess.run(
+            command,
+            input=text.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode("utf-8", "backslashreplace").splitlines()
+
+
+# -- the libraries of the machine
+
+
+def _runtime() -> Callable[[str], str]:
+    """``__cxa_demangle`` of the C++ runtime (Itanium C++ ABI, 3.4), or what leaves names as they are."""
+    import ctypes
+
+    for library in ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib"):
+        try:
+            function, free = ctypes.CDLL(library).__cxa_demangle, ctypes.CDLL(None).free
+        except (OSError, AttributeError):
+            continue
+        function.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
+        def allocated(name: str, function: Any = function, free: Any = free) -> str:
+            found = function(name.encode(), None, None, None)
+            if not found:
+                return ""
+            try:
+                return ctypes.string_at(found).decode("utf-8", "backslashreplace")
+            finally:
+                free(found)
+
+        return lambda name: _with_suffix(name, allocated)
+    return lambda name: name
+
+
+def _with_suffix(name: str, demangle_one: Callable[[str], str]) -> str:
+    """Clones (.cold, .isra.0) are the compiler's own and not the ABI's; they are shown as LLVM shows them."""
+    base, dot, suffix = name.partition(".")
+    shown = demangle_one(base) if _SAFE(name) else ""
+    return f"{shown} ({dot}{suffix})" if shown and dot else shown or name
+
+
+def _dbghelp(names: list[str]) -> list[str] | None:
+    """UnDecorateSymbolNameW of Windows, with the class and arguments only."""
+    import ctypes
+
+    if not hasattr(ctypes, "WinDLL"):
+        return None
+    undecorate = ctypes.WinDLL("dbghelp").UnDecorateSymbolNameW
+    room = ctypes.create_unicode_buffer(1 << 14)
+    name_only_parts = 0x0002 | 0x0004 | 0x0008 | 0x0080 | 0x0200  # no MS keywords, returns, model, access, member type
+    return [room.value if undecorate(n, room, len(room), name_only_parts) else n for n in names]
+
+
+# -- Rust's first mangling is Itanium with escapes in it
+
+
+def _rust(name: str, shown: str) -> str:
+    if name.startswith("_R") or not _HASH.search(shown):
+        return shown
+    plain = _HASH.sub("", shown)
+    parts = [p[1:] if p.startswith("_$") else p for p in plain.split("::")]
+    return "::".join(_ESCAPE.sub(_unescape, p) for p in parts)
+
+
+def _unescape(found: re.Match[str]) -> str:
+    number = found.group(1)
+    if number is None:
+        return _ESCAPES[found.group()]
+    code = int(number, 16)
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else found.group()

@@ -1,0 +1,239 @@
+"""What is known of code by name: functions, and for addresses their function, inline chain and source lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Frame", "Function", "FunctionTable", "Names", "plain"]
+
+
+class Function(NamedTuple):
+    """One function. A tuple, because tables of a hundred thousand of them are made at once."""
+
+    name: str
+    """As the linker knows it (mangled)."""
+    shown: str
+    """Demangled. Both names hold what the file held: `lastbranch.model.visible` makes them safe to print."""
+    start: int = 0
+    """Link address of the code; 0 for one that is only inlined here."""
+    size: int = 0
+    """Bytes of code, 0 unknown."""
+    file: str = ""
+    line: int = 0
+    """Where it is declared (``StartLine`` of llvm-symbolizer); 0 unknown."""
+
+
+class Frame(NamedTuple):
+    """One frame of an inline chain: the source position in ``function``; 0 and empty where unknown."""
+
+    function: Function
+    file: str
+    line: int
+    column: int
+    discriminator: int
+
+
+@dataclass(slots=True, eq=False)
+class Names:
+    """What stands at ``n`` addresses of one module, in the order in which they were asked for.
+
+    ``functions`` and ``files`` are tables that the columns refer to by row.
+    """
+
+    function: NDArray[np.int32]
+    """int32[n]: the function (symbol) whose code it is; -1 unknown."""
+    offsets: NDArray[np.int64]
+    """int64[n + 1]: the inline chain of address ``i`` is frames ``offsets[i]:offsets[i + 1]``, innermost first; the
+    last one is the function itself. Empty where nothing is known."""
+    frame_function: NDArray[np.int32]
+    """int32[m]: row of ``functions``."""
+    frame_file: NDArray[np.int32]
+    """int32[m]: row of ``files``; -1 unknown."""
+    frame_line: NDArray[np.uint32]
+    """uint32[m]: 0 unknown."""
+    frame_column: NDArray[np.uint32]
+    frame_discriminator: NDArray[np.uint32]
+    functions: list[Function] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    @classmethod
+    def unknown(cls, count: int) -> Names:
+        """``count`` addresses of which nothing is known."""
+        none, numbers = np.empty(0, np.int32), np.empty(0, np.uint32)
+        function = np.full(count, -1, np.int32)
+        return cls(function, np.zeros(count + 1, np.int64), none, none, numbers, numbers, numbers)
+
+    @classmethod
+    def of_functions(cls, function: NDArray[np.integer], functions: list[Function]) -> Names:
+        """Names without lines: each address has its function (a row of ``functions``, -1 unknown) as its only frame."""
+        known = function >= 0
+        offsets = np.concatenate([[0], np.cumsum(known)]).astype(np.int64)
+        frames = function[known].astype(np.int32)
+        zero = np.zeros(len(frames), np.uint32)
+        none = np.full(len(frames), -1, np.int32)
+        return cls(function.astype(np.int32), offsets, frames, none, zero, zero, zero, functions)
+
+    def __len__(self) -> int:
+        return len(self.function)
+
+    def frames(self, row: int) -> list[Frame]:
+        """The inline chain of the address in ``row``, innermost first."""
+        return [
+            Frame(
+                self.functions[self.frame_function[i]],
+                self.files[self.frame_file[i]] if self.frame_file[i] >= 0 else "",
+                int(self.frame_line[i]), int(self.frame_column[i]), int(self.frame_discriminator[i]),
+            )
+            for i in range(self.offsets[row], self.offsets[row + 1])
+        ]  # fmt: skip
+
+    def take(self, rows: NDArray[np.integer]) -> Names:
+        """The names of the addresses in ``rows``, in that order, repeated if wanted; -1 is an unknown address."""
+        function = np.append(self.function, np.int32(-1))[rows]
+        first, count = self.offsets[rows], np.append(np.diff(self.offsets), 0)[rows]
+        offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+        frames = np.repeat(first - offsets[:-1], count) + np.arange(offsets[-1])
+        named, file, line, column, discriminator = (c[frames] for c in self._frame_columns())
+        return Names(function, offsets, named, file, line, column, discriminator, self.functions, self.files)
+
+    @classmethod
+    def join(cls, parts: list[Names]) -> Names:
+        """``parts`` behind each other; equal functions and files share a row."""
+        if len(parts) == 1:
+            return parts[0]
+        function_rows: dict[Function, int] = {}
+        file_rows: dict[str, int] = {}
+        functions = [_rows(part.functions, function_rows) for part in parts]
+        files = [_rows(part.files, file_rows) for part in parts]
+        counts = [np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)]
+        function = [_through(f, p.function) for f, p in zip(functions, parts, strict=True)]
+        frame_function = [_through(f, p.frame_function) for f, p in zip(functions, parts, strict=True)]
+        frame_file = [_through(f, p.frame_file) for f, p in zip(files, parts, strict=True)]
+        return cls(
+            _behind(function, np.int32),
+            np.cumsum(np.concatenate(counts)),
+            _behind(frame_function, np.int32),
+            _behind(frame_file, np.int32),
+            _behind([p.frame_line for p in parts], np.uint32),
+            _behind([p.frame_column for p in parts], np.uint32),
+            _behind([p.frame_discriminator for p in parts], np.uint32),
+            list(function_rows),
+            list(file_rows),
+        )
+
+    def check(self, count: int) -> Names:
+        """These names, if they are sound and of ``count`` addresses: rows within their tables, offsets in order.
+
+        Raises `ValueError` that says what is not.
+        """
+        frames = self._frame_columns()
+        if len(self.function) != count or len(self.offsets) != count + 1:
+            raise ValueError(f"{len(self.function)} functions and {len(self.offsets)} offsets for {count} addresses")
+        if len({len(c) for c in frames}) != 1:
+            raise ValueError("the columns of frames differ in length")
+        if self.offsets[0] != 0 or self.offsets[-1] != len(frames[0]) or (np.diff(self.offsets) < 0).any():
+            raise ValueError("offsets do not cut the frames")
+        for what, rows, table, least in (
+            ("function", self.function, len(self.functions), -1),
+            ("frame_function", self.frame_function, len(self.functions), 0),
+            ("frame_file", self.frame_file, len(self.files), -1),
+        ):
+            if len(rows) and not least <= rows.min() <= rows.max() < table:
+                raise ValueError(f"{what} points outside of its table of {table}")
+        return self
+
+    def _frame_columns(
+        self,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
+        return self.frame_function, self.frame_file, self.frame_line, self.frame_column, self.frame_discriminator
+
+
+@dataclass(slots=True, eq=False)
+class FunctionTable:
+    """Every function (code symbol) of a module, by address."""
+
+    start: NDArray[np.uint64]
+    """uint64[k]: link addresses, ascending."""
+    end: NDArray[np.uint64]
+    """uint64[k]: exclusive."""
+    functions: list[Function]
+    """k functions; of several names for one address the global or else the first one."""
+    aliases: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Row -> the other linkage names of that address."""
+
+    @classmethod
+    def empty(cls) -> FunctionTable:
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint64), [])
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """int64[n]: the row of the function that each address lies in, or -1."""
+        if not len(self.start):
+            return np.full(len(address), -1, np.int64)
+        row = np.searchsorted(self.start, address, side="right").astype(np.int64) - 1
+        return np.where((row >= 0) & (address < self.end[np.maximum(row, 0)]), row, -1)
+
+    def find(self, pattern: str) -> list[int]:
+        """Rows of the functions that ``pattern`` means, by address.
+
+        The first of these that finds any: linkage name or shown name exactly, shown name without its arguments, and
+        either as a pattern with ``*``, ``?`` and ``[...]``.
+        """
+        return next((found for rows in self._ways(pattern) if (found := list(rows))), [])
+
+    def _ways(self, pattern: str) -> Iterator[Iterator[int]]:
+        table, aliases = self.functions, self.aliases
+        yield (i for i, f in enumerate(table) if pattern in (f.name, f.shown) or pattern in aliases.get(i, ()))
+        yield (i for i, f in enumerate(table) if plain(f.shown) == pattern)
+        if any(c in pattern for c in "*?["):
+            like = re.compile(translate(pattern)).match
+            yield (
+                i for i, f in enumerate(table)
+                if like(f.shown) or like(f.name) or like(plain(f.shown)) or any(map(like, aliases.get(i, ())))
+            )  # fmt: skip
+
+
+def plain(shown: str) -> str:
+    """A demangled name without arguments and what follows them: ``ns::f<int>(int) const`` -> ``ns::f<int>``.
+
+    A return type, which templates have, stays: where it ends cannot be told for sure.
+    """
+    text = _OPERATOR.sub(lambda found: "x" * len(found[0]), shown)  # brackets that are none
+    depth = start = 0
+    for i, c in enumerate(text):
+        if c in "<[{(":
+            start = i if depth == 0 else start
+            depth += 1
+        elif c in ">]})" and depth:
+            depth -= 1
+            if depth == 0 and c == ")" and start and text[start] == "(" and not text.startswith("::", i + 1):
+                return shown[:start]
+    return shown
+
+
+_OPERATOR = re.compile(r"\boperator(\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)")
+
+_Row = TypeVar("_Row", Function, str)
+_Number = TypeVar("_Number", np.int32, np.uint32)
+
+
+def _rows(values: list[_Row], known: dict[_Row, int]) -> NDArray[np.int32]:
+    return np.array([known.setdefault(v, len(known)) for v in values], np.int32)
+
+
+def _behind(parts: list[NDArray[_Number]], dtype: type[_Number]) -> NDArray[_Number]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _through(rows: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int32]:
+    """``rows[wanted]`` where -1 stays -1."""
+    return np.append(rows, np.int32(-1))[wanted]

@@ -1,0 +1,19 @@
+"""Backends of the formats that are read in-tree and have only one reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .breakpad import Breakpad
+from .kallsyms import read_kallsyms
+from .perfmap import read_perfmap
+from .tables import TableReader
+from .worker import Backend
+
+__all__ = ["READERS"]
+
+READERS: dict[str, Callable[[], Backend]] = {
+    "breakpad": Breakpad,
+    "kallsyms": lambda: TableReader(read_kallsyms),
+    "perfmap": lambda: TableReader(read_perfmap),
+}

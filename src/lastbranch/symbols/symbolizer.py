@@ -1,0 +1,254 @@
+"""Names for the modules of a profile: search once, then the cache, then the worker."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Module, ModuleKind, Profile
+from .cache import Cache, CacheRefused, open_cache
+from .client import WorkerClient, WorkerFailed
+from .found import Found, Pieces, Search, file_state
+from .jit import JitSource, find_jit
+from .model import Function, FunctionTable, Names
+from .options import SymbolOptions
+
+__all__ = ["Symbolizer"]
+
+Address = NDArray[np.uint64]
+_Answer = TypeVar("_Answer")
+
+
+class Symbolizer:
+    """Asks for the names of addresses. Symbol files that are bad, missing or of another build cost their names and
+    leave a note; nothing is raised for them.
+
+    ``notes`` is what the user must be told. ``progress`` is called with (address, bytes done, bytes in all or 0) while
+    a file comes from debuginfod. `close`, or leaving it as a context manager, ends the worker.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        options: SymbolOptions | None = None,
+        *,
+        progress: Callable[[str, int, int], None] | None = None,
+    ) -> None:
+        self.notes: list[str] = []
+        self._profile, self._options, self._progress = profile, options or SymbolOptions(), progress
+        self._cache = self._open_cache()
+        self._worker = WorkerClient(self._options)
+        self._found: dict[int, Found] = {}
+        self._jit: dict[int, JitSource] = {}
+        self._tables: dict[int, FunctionTable] = {}
+        self._failed: set[tuple[int, str]] = set()
+        self.close = weakref.finalize(self, self._worker.close)
+
+    def __enter__(self) -> Symbolizer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def names(self, module: int, address: Address) -> Names:
+        """What stands at each address of the module in row ``module``, as the binder gives module addresses.
+
+        -1, and memory without a file, are absolute addresses of which a module knows nothing: see `names_at`.
+        """
+        found = self._of(module)
+        if found.files is None:
+            return Names.unknown(len(address))
+        distinct, back = np.unique(np.asarray(address, np.uint64), return_inverse=True)
+        in_file, known = found.pieces.to_file(distinct)
+        wanted = distinct if found.pieces.same else np.unique(in_file[known])
+        names = self._attempt(module, found, Names.unknown(len(wanted)), lambda b: self._resolve(found, b, wanted))
+        row = np.full(len(distinct), -1, np.int64)
+        row[known] = np.searchsorted(wanted, in_file[known])
+        names = names.take(row[back])
+        if not found.pieces.same:
+            names.functions = _moved(names.functions, found.pieces)
+        return names
+
+    def functions(self, module: int) -> FunctionTable:
+        """Every function of the module, at module addresses; empty where nothing is known."""
+        if module not in self._tables:
+            found = self._of(module)
+            table = FunctionTable.empty()
+            if found.files is not None:
+                table = self._attempt(module, found, table, lambda b: self._list(found, b))
+            self._tables[module] = table if found.pieces.same else _moved_table(table, found.pieces)
+        return self._tables[module]
+
+    def names_at(self, process: int, address: Address, time: NDArray[np.int64] | None = None) -> Names:
+        """What a JIT put at absolute addresses of the process in row ``process``, by its jitdump and perf map.
+
+        ``time`` is the clock tick of each address: memory is used again. ``None``: what was there in the end.
+        """
+        source = self._jit_of(process)
+        address = np.asarray(address, np.uint64)
+        names = Names.unknown(len(address))
+        label = f"process {self._profile.processes[process].pid}" if process >= 0 else ""
+        if source.dump is not None:
+            dump, when = source.dump, self._dump_times(source, time)
+            names = self._told(label, names, lambda: self._worker.jit_names(dump, address, when))
+        missing = np.flatnonzero(names.function < 0)
+        if source.perfmap is not None and len(missing):
+            perfmap = source.perfmap
+            distinct, back = np.unique(address[missing], return_inverse=True)
+            unknown = Names.unknown(len(distinct))
+            more = self._told(label, unknown, lambda: self._worker.names(perfmap, "", distinct))
+            row = np.arange(len(address))
+            row[missing] = len(address) + back
+            names = Names.join([names, more]).take(row)
+        return names
+
+    # -- where names come from
+
+    def _open_cache(self) -> Cache | None:
+        try:
+            return open_cache(self._options.cache)
+        except CacheRefused as refusal:
+            self.notes.append(str(refusal))
+            return None
+
+    def _of(self, module: int) -> Found:
+        if module not in self._found:
+            found = self._found[module] = self._search(module)
+            if found.why:
+                lead = "" if found.files else "no names: "
+                self.notes.append(f"{self._profile.modules[module].short}: {lead}{found.why}")
+        return self._found[module]
+
+    def _search(self, row: int) -> Found:
+        if row < 0 or self._profile.modules[row].kind is ModuleKind.ANONYMOUS:
+            return Found()
+        search = Search(self._profile, self._options, self._cache, progress=self._progress)
+        return _finder(self._profile.modules[row])(search, row)
+
+    def _jit_of(self, process: int) -> JitSource:
+        if process not in self._jit:
+            known = process >= 0
+            source = find_jit(self._profile, self._profile.processes[process], self._options) if known else JitSource()
+            self.notes += source.notes
+            self._jit[process] = source
+        return self._jit[process]
+
+    def _dump_times(self, source: JitSource, time: NDArray[np.int64] | None) -> NDArray[np.uint64] | None:
+        """Times in the clock of the jitdump, where both have the same."""
+        clock = self._profile.clock
+        same = source.header is not None and not source.header.processor_clock and clock.name == "CLOCK_MONOTONIC"
+        if time is None or not same:
+            return None
+        return np.maximum(clock.to_ns_array(time), 0).astype(np.uint64)
+
+    # -- asking
+
+    def _attempt(self, module: int, found: Found, nothing: _Answer, ask: Callable[[str], _Answer]) -> _Answer:
+        """The answer of the backend that is wanted, or else of the one that reads symbol tables only."""
+        assert found.files is not None
+        plain = found.files.kind in ("elf", "pe") and self._options.backend != "tables"
+        for backend in (self._options.backend, "tables") if plain else (self._options.backend,):
+            if (module, backend) in self._failed:
+                continue
+            try:
+                return ask(backend)
+            except WorkerFailed as failure:
+                self._failed.add((module, backend))
+                self.notes.append(f"{self._profile.modules[module].short}: {failure}")
+        return nothing
+
+    def _told(self, what: str, nothing: Names, ask: Callable[[], Names]) -> Names:
+        try:
+            return ask()
+        except WorkerFailed as failure:
+            self.notes.append(f"{what}: {failure}")
+            return nothing
+
+    def _resolve(self, found: Found, backend: str, wanted: Address) -> Names:
+        """The names of ``wanted``, distinct and ascending addresses of the file. Raises `WorkerFailed`."""
+        assert found.files is not None
+        key = self._key(found, backend) if self._cache else None
+        kept = self._cache.names(key) if self._cache else None
+        if kept is None:
+            names = self._worker.names(found.files, backend, wanted)
+            if self._cache:
+                self._cache.keep_names(key, wanted, names)
+            return names
+        had, names = kept
+        at = np.minimum(np.searchsorted(had, wanted), max(len(had) - 1, 0))
+        hit = had[at] == wanted if len(had) else np.zeros(len(wanted), bool)
+        if hit.all():
+            return names if len(at) == len(had) else names.take(at)
+        more = self._worker.names(found.files, backend, wanted[~hit])
+        both = np.concatenate([had, wanted[~hit]])
+        order = np.argsort(both)
+        names = Names.join([names, more]).take(order)
+        if self._cache:
+            self._cache.keep_names(key, both[order], names)
+        return names.take(np.searchsorted(both[order], wanted))
+
+    def _list(self, found: Found, backend: str) -> FunctionTable:
+        assert found.files is not None
+        key = self._key(found, backend) if self._cache else None
+        table = self._cache.functions(key) if self._cache else None
+        if table is None:
+            table = self._worker.functions(found.files, backend)
+            if self._cache:
+                self._cache.keep_functions(key, table)
+        return table
+
+    def _key(self, found: Found, backend: str) -> list[object]:
+        """All that the answer depends on: with a debug file beside it, the same binary has better names."""
+        assert found.files is not None
+        files = found.files
+        if files.kind == "kallsyms":
+            return [files.kind, found.identity]
+        paths = [p for p in (files.binary, files.debug, files.dwp) if p]
+        states = [[os.path.basename(p), *file_state(p)] for p in paths]
+        if files.kind == "breakpad":
+            return [files.kind, found.identity, states]
+        from .backends import version_of
+
+        return [files.kind, found.identity, backend, version_of(backend), states, list(files.dwo)]
+
+
+def _finder(module: Module) -> Callable[[Search, int], Found]:
+    """Who searches for a module's files; what is not needed is not imported."""
+    from .search_pe import find_pe, is_pe
+
+    if is_pe(module):
+        return find_pe
+    if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE):
+        from .search_kernel import find_kernel
+
+        return find_kernel
+    from .search_elf import find_elf
+
+    return find_elf
+
+
+def _moved(functions: list[Function], pieces: Pieces) -> list[Function]:
+    start, known = pieces.to_module(np.array([f.start for f in functions], np.uint64))
+    return [
+        f._replace(start=s) if k and f.start else f
+        for f, s, k in zip(functions, start.tolist(), known.tolist(), strict=True)
+    ]
+
+
+def _moved_table(table: FunctionTable, pieces: Pieces) -> FunctionTable:
+    """The functions that are at module addresses, there."""
+    start, known = pieces.to_module(table.start)
+    kept = np.flatnonzero(known)
+    kept = kept[np.argsort(start[kept], kind="stable")]
+    new = {old: row for row, old in enumerate(kept.tolist())}
+    functions = [table.functions[r]._replace(start=s) for r, s in zip(kept.tolist(), start[kept].tolist(), strict=True)]
+    aliases = {new[row]: names for row, names in table.aliases.items() if row in new}
+    return FunctionTable(start[kept], start[kept] + (table.end - table.start)[kept], functions, aliases)

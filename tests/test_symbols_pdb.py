@@ -1,0 +1,204 @@
+"""PDBs and the symbol tables of PE files, read in-tree and by the other backends."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lastbranch.errors import FormatError
+from lastbranch.model import BytesSource
+from lastbranch.symbols.backends import backend_of, tables
+from lastbranch.symbols.backends.elf_file import open_binary
+from lastbranch.symbols.backends.msf import MAGIC, Streams
+from lastbranch.symbols.backends.pdb import pdb_symbols
+from lastbranch.symbols.files import DebugFiles
+from symbol_programs import code_addresses, command, symbolized, told
+
+SOURCE = """
+#define ALWAYS inline __attribute__((always_inline))
+template <int N> struct Deep {
+    static ALWAYS int go(const int *p, int n) {
+        int s = N;
+        for (int i = 0; i < n; ++i) if (p[i] % (N + 2)) s += p[i] * N; else s -= Deep<N - 1>::go(p + i, n - i - 1);
+        return s;
+    }
+};
+template <> struct Deep<0> { static ALWAYS int go(const int *p, int n) { return n > 0 ? p[n - 1] : n; } };
+int data[64];
+extern "C" __attribute__((noinline, dllexport)) int plain(int n) { return n * 3; }
+static __attribute__((noinline)) int hidden(int n) { return Deep<2>::go(data, n) + plain(n); }
+__attribute__((noinline)) int shown(int n) { return hidden(n) + Deep<1>::go(data, n) + 2; }
+extern "C" int start() { for (int i = 0; i < 64; ++i) data[i] = i; return shown(data[3]) + Deep<3>::go(data, 9); }
+"""
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with program.exe and program.pdb of clang and lld-link."""
+    folder = tmp_path_factory.mktemp("windows")
+    (folder / "program.cpp").write_text(SOURCE)
+    compile_ = ["clang++-19", "--target=x86_64-pc-windows-msvc", "-O2", "-g", "-gcodeview", "-c", "program.cpp"]
+    command([*compile_, "-o", "program.obj"], folder)
+    link = ["lld-link-19", "/nodefaultlib", "/entry:start", "/subsystem:console", "/debug", "/out:program.exe"]
+    command([*link, "program.obj"], folder)
+    return folder
+
+
+def files(folder: Path, pdb: bool = True) -> DebugFiles:
+    return DebugFiles("pe", str(folder / "program.exe"), str(folder / "program.pdb") if pdb else None)
+
+
+# -- a PDB written here
+
+
+def record(kind: int, fields: bytes, name: bytes) -> bytes:
+    body = struct.pack("<H", kind) + fields + name + b"\0"
+    body += bytes(-(len(body) + 2) % 4)
+    return struct.pack("<H", len(body)) + body
+
+
+def public(name: bytes, offset: int, segment: int = 1, flags: int = 2) -> bytes:
+    return record(0x110E, struct.pack("<IIH", flags, offset, segment), name)
+
+
+def procedure(name: bytes, offset: int, size: int, kind: int = 0x1110) -> bytes:
+    return record(kind, struct.pack("<8IHB", 0, 0, 0, size, 0, 0, 0, offset, 1, 0), name) + struct.pack("<HH", 2, 6)
+
+
+def written(publics: bytes, procedures: bytes, sections: list[tuple[int, int]], block: int = 512) -> bytes:
+    """An MSF file with the streams of a PDB; the blocks of its streams are not in order."""
+    headers = b"".join(struct.pack("<8sII24x", b".text", size, address) for address, size in sections)
+    module = struct.pack("<I28xHHIIIHH12x", 0, 0, 7, 4 + len(procedures), 0, 0, 0, 0) + b"a.obj\0b.lib\0"
+    module += bytes(-len(module) % 4)
+    listed = struct.pack("<11H", *[0xFFFF] * 5, 6, *[0xFFFF] * 5)
+    dbi = struct.pack("<iII6H5iIiiHHI", -1, 19990903, 1, 0xFFFF, 0, 0xFFFF, 0, 5, 0, len(module), 0, 0, 0, 0, 0,
+                      len(listed), 0, 0, 0x8664, 0)  # fmt: skip
+    streams = [b"", b"", b"", dbi + module + listed, b"", publics, headers, struct.pack("<I", 4) + procedures]
+    blocks: list[bytes] = [b""] * 3
+    numbers = []
+    for stream in streams:
+        parts = [stream[i : i + block].ljust(block, b"\0") for i in range(0, len(stream), block)]
+        numbers += [len(blocks) + len(parts) - 1 - i for i in range(len(parts))]
+        blocks += parts[::-1]
+    directory = struct.pack(f"<I{len(streams)}I{len(numbers)}I", len(streams), *map(len, streams), *numbers)
+    first = len(blocks)
+    parts = [directory[i : i + block].ljust(block, b"\0") for i in range(0, len(directory), block)]
+    blocks += [*parts, struct.pack(f"<{len(parts)}I", *range(first, first + len(parts))).ljust(block, b"\0")]
+    top = MAGIC + struct.pack("<6I", block, 1, len(blocks), len(directory), 0, len(blocks) - 1)
+    return b"".join([top.ljust(block, b"\0"), bytes(2 * block), *blocks[3:]])
+
+
+PUBLICS = b"".join([public(b"?shown@@YAHH@Z", 0x10), public(b"assembled", 0x80), public(b"constant", 0, 2, 0),
+                    public(b"nowhere", 5, 9)])  # fmt: skip
+PROCEDURES = procedure(b"shown", 0x10, 0x20) + procedure(b"hidden", 0x40, 0x10, 0x110F) + procedure(b"f" * 700, 0x60, 8)
+PDB = written(PUBLICS, PROCEDURES, [(0x1000, 0x200), (0x2000, 0x100)])
+
+
+def test_publics_and_procedures() -> None:
+    symbols = pdb_symbols(BytesSource(PDB))
+    address = np.array([0x100F, 0x1010, 0x102F, 0x1030, 0x1045, 0x1067, 0x1080, 0x11FF, 0x1200, 0x2050], np.uint64)
+    found = [f[0][0] if f else "" for f in told(symbols.by_address().resolve(address))]
+    shown = "?shown@@YAHH@Z"
+    assert found == ["", shown, shown, "", "hidden", "f" * 700, "assembled", "assembled", "", "constant"]
+    assert [f.name for f in symbols.table().functions] == [shown, "hidden", "f" * 700, "assembled"]
+
+
+@pytest.mark.parametrize("block", [1024, 4096, 65536])
+def test_blocks_of_other_sizes(block: int) -> None:
+    symbols = pdb_symbols(BytesSource(written(PUBLICS, PROCEDURES, [(0x1000, 0x200)], block)))
+    assert [f.start for f in symbols.table().functions] == [0x1010, 0x1040, 0x1060, 0x1080]
+
+
+def test_truncated_anywhere() -> None:
+    for size in range(0, len(PDB) - 512, 13):  # the last block is padding
+        with pytest.raises(FormatError):
+            pdb_symbols(BytesSource(PDB[:size]))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [(32, 3, "BlockSize"), (44, 0x7FFFFFF0, "NumDirectoryBytes"), (52, 0x7FFFFFF, "BlockMap"), (0, 0, "FileMagic")],
+)
+def test_hostile_superblock(at: int, value: int, said: str) -> None:
+    data = bytearray(PDB)
+    struct.pack_into("<I", data, at, value)
+    with pytest.raises(FormatError, match=said):
+        Streams(BytesSource(data, "x.pdb"))
+
+
+def test_hostile_records() -> None:
+    for publics in (b"\xff\xff\x0e\x11", b"\0\0\0\0" * 4):
+        with pytest.raises(FormatError, match="RecordLen"):
+            pdb_symbols(BytesSource(written(publics, b"", [(0x1000, 16)])))
+
+
+# -- programs
+
+
+def test_as_llvm_pdbutil(windows: Path) -> None:
+    text = command(["llvm-pdbutil-19", "dump", "-symbols", "-publics", "program.pdb"], windows)
+    procedures = re.findall(
+        r"S_[GL]PROC32 \[size = \d+\] `(.+)`\n.*addr = 0001:(\d+), code size = (\d+)", text
+    )  # fmt: skip
+    publics = re.findall(r"S_PUB32 \[size = \d+\] `(.+)`\n +flags = function, addr = 0001:(\d+)", text)
+    linkage = {int(offset): name for name, offset in publics}
+    wanted = sorted((0x1000 + int(o), int(size), linkage.get(int(o), name)) for name, o, size in procedures)
+    table = tables.functions(files(windows))
+    assert [(f.start, f.size, f.name) for f in table.functions] == wanted
+    assert len(wanted) == 4
+
+
+@pytest.mark.parametrize("backend", ["symbolic", "llvm"])
+def test_lines_and_chains(windows: Path, backend: str) -> None:
+    """The symbolic library writes the arguments of procedures, and knows no columns; else both are alike."""
+    path = windows / "program.exe"
+    address = code_addresses(path)
+    theirs = symbolized(path, address)
+    base = open_binary(str(path)).image.image_base
+    ours = told(backend_of(backend).resolve(files(windows), address - np.uint64(base)))
+
+    def seen(frames: list[tuple[str, str, int, int, int, str, int]]) -> list[tuple[str, str, int]]:
+        return [(re.sub(r"\(.*", "", name), file, line) for name, file, line, *_ in frames if name or file]
+
+    left, right = [seen(f) for f in ours], [seen(f) for f in theirs]
+    if backend == "llvm":
+        assert left == right
+    same = sum(a == b for a, b in zip(left, right, strict=True))
+    assert same >= 0.9 * len(address)
+    assert any(len(f) >= 3 for f in left)
+
+
+def test_only_a_pdb(windows: Path) -> None:
+    only = DebugFiles("pe", "", str(windows / "program.pdb"))
+    assert [f.shown for f in backend_of("auto").functions(only).functions][1] == "shown(int)"
+    names = backend_of("auto").resolve(only, np.array([0x1000], np.uint64))
+    assert names.frames(0)[-1].function.name.startswith("plain")
+
+
+def test_exports(windows: Path) -> None:
+    """All that a PE file has without its PDB; a name goes no further than the exception table says."""
+    table = backend_of("tables").functions(files(windows, pdb=False))
+    assert [(f.name, f.start) for f in table.functions] == [("plain", 0x1000)]
+    assert table.end.tolist() == [0x1010]
+
+
+def test_coff_symbols(tmp_path: Path) -> None:
+    (tmp_path / "program.cpp").write_text(SOURCE + "int main() { return start(); }\n")
+    command(["x86_64-w64-mingw32-g++", "-O1", "program.cpp", "-o", "program.exe"], tmp_path)
+    path = tmp_path / "program.exe"
+    base = open_binary(str(path)).image.image_base
+    address = code_addresses(path, 3000)
+    ours = told(tables.resolve(files(tmp_path, pdb=False), address - np.uint64(base)))
+    theirs = symbolized(path, address)
+    # The last bytes of .text are lists of constructors, whose symbols llvm-symbolizer takes for data of no size.
+    named = [(o[0][0], t[-1][0]) for o, t in zip(ours, theirs, strict=True) if o and not o[0][0].startswith("___")]
+    assert len(named) > 1000
+    assert [a for a, _ in named] == [b for _, b in named]
+    listed = command(["llvm-nm-19", "--format=posix", str(path)], tmp_path)
+    functions = {f.name for f in tables.functions(files(tmp_path, pdb=False)).functions}
+    assert {"main", "start", "_Z5showni"} <= functions
+    assert "_Z5showni T" in listed
