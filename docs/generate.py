@@ -80,7 +80,11 @@ def api() -> str:
 
 _PUBLIC = {
     lastbranch: [name for name in lastbranch.__all__ if not name.startswith("__")],
-    analysis: ["BranchTable", "RangeTable", "WeightTable"],
+    analysis: [
+        "names", "annotate", "call_stacks", "callers", "callees", "find_functions", "fold", "Annotation", "Blocks",
+        "BranchTable", "CallStacks", "CallTable", "Edges", "Flow", "Label", "Loop", "NameTable", "Namer", "Place",
+        "RangeTable", "WeightTable",
+    ],
     model: [
         "Clock", "Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "SampleStream", "Segment",
         "Thread",

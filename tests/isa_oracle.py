@@ -76,6 +76,17 @@ SAMPLES = ("x86_64", "i386", "aarch64")
 """Builds whose text is stored."""
 
 
+PROGRAMS = {
+    "branches": ["gcc", "-O2", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector"],
+    "loops": ["clang-19", "-O3", "-mavx2", "-static", "-nostdlib", "-ffreestanding", "-fno-stack-protector"],
+    "storm": ["gcc", "-O2", "-pthread"],
+    "threads": ["gcc", "-O3", "-pthread", "-no-pie"],
+    "timer": ["clang-19", "-O2", "-pthread", "-lrt"],
+    "traps": ["gcc", "-O0", "-pthread"],
+}
+"""Programs of tests/programs that are linked whole: name -> how."""
+
+
 class Line(NamedTuple):
     """One instruction: bytes, text in AT&T or Arm syntax."""
 
@@ -99,6 +110,18 @@ def disassembly(name: str, folder: Path) -> str | None:
         objects.append(built)
     command = [OBJDUMP, "-d", "-z", "--section=.text", *objects]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def program(name: str, folder: Path) -> str | None:
+    """What llvm-objdump says of all code of one of `PROGRAMS`; ``None`` as in `disassembly`."""
+    compiler, *options = PROGRAMS[name]
+    if OBJDUMP is None or shutil.which(compiler) is None:
+        return None
+    source, built = Path(__file__).parent / "programs" / f"{name}.c", folder / name
+    done = subprocess.run([compiler, *options, "-w", "-o", built, source], capture_output=True, text=True)
+    if done.returncode:
+        return None
+    return subprocess.run([OBJDUMP, "-d", "-z", built], capture_output=True, text=True, check=True).stdout
 
 
 _LINE = re.compile(r" *([0-9a-f]+):[ \t]+((?:[0-9a-f]{2}[ \t])+|[0-9a-f]{8}[ \t])[ \t]*(.*)")

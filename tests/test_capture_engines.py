@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import pairwise
+from math import hypot, sqrt
 from pathlib import Path
 
 import pytest
@@ -20,7 +24,7 @@ from lastbranch.capture.software.engines import BlockStep, Burst, Engine, Limits
 from lastbranch.capture.software.stops import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software.together import Together
 from lastbranch.capture.software.tree import Process, Thread, stat_of
-from lastbranch.capture.software.ways import Fork
+from lastbranch.capture.software.ways import End, Fork
 
 pytestmark = needs_ptrace
 ENGINES = {
@@ -48,7 +52,8 @@ def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.Mon
 
     def wrong(*arguments: object) -> Burst:
         burst = true(*arguments)  # type: ignore[arg-type]
-        burst.targets[20] += 1
+        source, target, kind = burst.edges[20]
+        burst.edges[20] = source, target + 1, kind
         return burst
 
     monkeypatch.setattr(engine, "burst", wrong)
@@ -94,11 +99,11 @@ def test_a_burst_has_no_gaps_and_leaves_nothing(name: str, running: Thread) -> N
     processors, before = os.sched_getaffinity(running.tid), stat_of(running.tid)
     burst, _ = runner.run(running, lambda status: False)
     assert burst.why == "full"
-    assert len(burst.sources) >= 100
+    assert len(burst.edges) >= 100
     # From each target a straight line leads to the next source.
     ways = running.process.ways
     assert ways is not None
-    for target, source in zip(burst.targets, burst.sources[1:], strict=False):
+    for (_, target, _), (source, _, _) in pairwise(burst.edges):
         place = target
         while (branch := ways.line(place)) is not None and branch.address != source:
             assert branch.kind == 1, "only conditional branches are passed"
@@ -123,19 +128,50 @@ def test_a_signal_ends_the_burst_and_is_handed_on(name: str, running: Thread) ->
     assert signal_of(burst.status) == signal.SIGUSR1
 
 
+@pytest.mark.parametrize("name", ["debug registers", "perf breakpoints"])
+def test_engines_agree_on_how_often_edges_are_taken(name: str, running: Thread) -> None:
+    """Shares of all edges within three standard errors over bursts, and 0.01 for there being many edges."""
+    runners = {name: bursts(ENGINES[name]()), "single steps": bursts(SingleStep())}
+    seen: dict[str, list[Counter[tuple[int, int, int]]]] = {of: [] for of in runners}
+    chance = random.Random(1)
+    for _ in range(120):
+        for of, runner in runners.items():
+            ptrace.cont(running.tid)
+            signal.sigtimedwait([], chance.uniform(0.0005, 0.002))
+            halt(running)
+            running.process.ways = None  # each engine has ends of its own
+            burst, _ = runner.run(running, lambda status: False)
+            assert burst.status is None
+            if burst.why == "full":
+                seen[of].append(Counter(burst.edges))
+    one, two = ({edge: share(edge, found) for edge in set().union(*found)} for found in seen.values())
+    often = [edge for edge in one if one[edge][0] > 0.02]
+    assert len(often) > 5
+    for edge in often:
+        (p, error), (q, other) = one[edge], two.get(edge, (0.0, 0.0))
+        assert abs(p - q) <= 0.01 + 3 * hypot(error, other), (edge, p, q)
+
+
+def share(edge: tuple[int, int, int], found: list[Counter[tuple[int, int, int]]]) -> tuple[float, float]:
+    """Of all records, with its standard error over bursts."""
+    records = sum(burst.total() for burst in found)
+    p = sum(burst[edge] for burst in found) / records
+    return p, sqrt(sum((burst[edge] - p * burst.total()) ** 2 for burst in found)) / records
+
+
 def test_a_real_trap_is_not_taken_for_a_breakpoint(running: Thread) -> None:
     os.kill(running.tid, signal.SIGTRAP)
     burst, _ = bursts(BlockStep(DebugRegisters())).run(running, lambda status: False)
     assert burst.status is not None
     assert signal_of(burst.status) == signal.SIGTRAP
-    assert len(burst.sources) <= 1, "the branch it stood before"
+    assert len(burst.edges) <= 1, "the branch it stood before"
 
 
 def test_a_real_trap_at_the_very_place_of_a_breakpoint_is_not_taken_for_it(running: Thread) -> None:
     engine, registers = BlockStep(DebugRegisters()), ptrace.Registers()
     ptrace.registers(running.tid, registers)
     ptrace.registers(running.tid, engine._registers)
-    here = Fork({registers[ptrace.RIP]: (None, ())}, frozenset())  # type: ignore[dict-item]
+    here = Fork({registers[ptrace.RIP]: End(None, ())}, frozenset())  # type: ignore[dict-item]
     os.kill(running.tid, signal.SIGTRAP)
     engine.breakpoints.arm(running.tid)
     burst = Burst()
@@ -168,7 +204,7 @@ def test_a_thread_that_is_killed_in_a_burst_is_gone(name: str, running: Thread) 
 def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) -> None:
     """Breakpoints are put where the program never comes."""
     engine = ENGINES[name]()
-    ends = Fork({0x10: (None, ())}, frozenset())  # type: ignore[dict-item]
+    ends = Fork({0x10: End(None, ())}, frozenset())  # type: ignore[dict-item]
     runner = bursts(engine, Limits(seconds=0.05))
     real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(ends)  # type: ignore[attr-defined]
     burst, _ = runner.run(running, lambda status: False)
@@ -186,7 +222,7 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
 def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch: pytest.MonkeyPatch) -> None:
     stat = stat_of(running.tid)
     assert stat is not None
-    monkeypatch.setitem(Bursts.run.__globals__, "stat_of", lambda tid: stat._replace(ignored=1 << 4))
+    monkeypatch.setattr(Thread, "stat", lambda thread: stat._replace(ignored=1 << 4))
     with pytest.raises(NoBurst, match="SIGTRAP is ignored"):
         bursts(SingleStep()).run(running, lambda status: False)
     burst, _ = bursts(BlockStep(PerfBreakpoints(signal.SIGURG))).run(running, lambda status: False)
@@ -195,16 +231,15 @@ def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch:
 
 def test_breakpoints_move_as_little_as_they_can() -> None:
     def fork(*ends: int, passed: tuple[int, ...] = ()) -> Fork:
-        return Fork(dict.fromkeys(ends), frozenset(passed))  # type: ignore[arg-type]
+        return Fork(dict.fromkeys(ends), frozenset(), tuple((a, a) for a in passed))  # type: ignore[arg-type]
 
-    at: list[int] = []
-    assert moves(at, fork(1)) == [(0, 1)]
-    assert moves(at, fork(1, 2)) == [(1, 2)]
-    assert moves(at, fork(2)) == []  # 1 may stay: nothing leads past it
-    assert moves(at, fork(2, passed=(1,))) == [(0, 2)]
-    assert sorted(moves(at, fork(3, 4))) == [(0, 4), (1, 3)]
-    assert at == [4, 3]
-    assert moves(at, fork(5, passed=(3,))) == [(1, 5)]
+    assert moves((), fork(1)) == (((0, 1),), (1,))
+    assert moves((1,), fork(1, 2)) == (((1, 2),), (1, 2))
+    assert moves((1, 2), fork(2)) == ((), (1, 2))  # 1 may stay: nothing leads past it
+    assert moves((1, 2), fork(2, passed=(1,))) == (((0, 2),), (2, 2))
+    assert moves((2, 2), fork(3, 4)) == (((0, 4), (1, 3)), (4, 3))
+    assert moves((4, 3), fork(5, passed=(3,))) == (((1, 5),), (4, 5))
+    assert moves((2, 2), fork(1, 2)) == (((1, 1),), (2, 1))  # two at one place: the second is free
 
 
 def test_stat_reads_names_with_everything_in_them(tmp_path: Path) -> None:

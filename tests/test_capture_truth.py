@@ -15,7 +15,7 @@ from lastbranch.lbr import KIND
 from lastbranch.model import Profile
 
 pytestmark = needs_ptrace
-DENSE = ("--engine", "software", "--duty", "50", "--period", "500000")
+DENSE = ("--depth", "32", "--engine", "software", "--duty", "50", "--period", "500000")
 """As many bursts as can be had: the truth is the same."""
 ROUNDS = 6
 LEAST = 1000

@@ -79,7 +79,8 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
     assert len(lines) == 1 + len(shown)
     # Columns for programs alone, and in the table those without a value, are left out.
     names = [n for n in rows[0] if n not in FOR_PROGRAMS and any(row[n] for row in shown)]
-    assert lines[0].split() == " ".join(names).replace("_percent", " %").replace("branch_", "branch ").split()
+    shown_as = " ".join(names).replace("_percent", " %").replace("branch_", "branch ").replace("_function", " function")
+    assert lines[0].split() == shown_as.split()
     for line, row in zip(lines[1:], shown, strict=True):
         words = iter(line.split())
         for value in " ".join(row[n] for n in names).split():

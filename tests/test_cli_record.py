@@ -181,14 +181,18 @@ def test_a_process_with_another_tracer_is_refused(tmp_path: Path) -> None:
         first = subprocess.Popen(
             [*RECORD, "-o", str(tmp_path / "a.data"), "-p", str(target.pid)], stderr=subprocess.PIPE
         )
-        with first:
+        try:
             end = time.monotonic() + 20
             while "TracerPid:\t0" in Path(f"/proc/{target.pid}/status").read_text():
+                assert first.poll() is None, first.stderr and first.stderr.read()
                 assert time.monotonic() < end
                 time.sleep(0.01)
             done = record(tmp_path / "b.data", *SOFTWARE, "-p", str(target.pid))
             first.send_signal(signal.SIGINT)
-        target.kill()
+            first.communicate(timeout=30)
+        finally:
+            first.kill()
+            target.kill()
     assert done.code == 125
     assert "is traced by process" in done.err
 

@@ -55,6 +55,18 @@ def test_programs_built_here(name: str, tmp_path: Path) -> None:
         check(lines, arch)
 
 
+@pytest.mark.parametrize("name", oracle.PROGRAMS)
+def test_every_code_address_of_linked_programs(name: str, tmp_path: Path) -> None:
+    """Boundaries, lengths, kinds and direct targets of all executable sections, as llvm-objdump tells them."""
+    text = oracle.program(name, tmp_path)
+    if text is None:
+        pytest.skip(f"no llvm-objdump, or {' '.join(oracle.PROGRAMS[name])} cannot build here")
+    found = oracle.sections(text, "x86_64")
+    assert sum(map(len, found)) > 100
+    for lines in found:
+        check(lines, "x86_64")
+
+
 @pytest.mark.parametrize("arch", ["x86_64", "i386", "aarch64"])
 @settings(max_examples=150, deadline=None)
 @given(code=st.binary(max_size=60), base=st.sampled_from([0, 0x401000, 0xFFFFFFFF81000000]))

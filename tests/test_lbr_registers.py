@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastbranch.lbr import FORMATS, PROCESSORS, decode, flag
+from lastbranch.lbr import FORMATS, PROCESSORS, decode, flag, flags_from_info
 
 M64 = (1 << 64) - 1
 FIELDS = ("mispred", "predicted", "in_tx", "abort", "cycles", "type", "spec")
@@ -114,3 +114,13 @@ def test_the_documented_processors_are_those_of_the_table() -> None:
         registers = [p.source, p.target, p.info, p.select, p.tos]
         assert [int(n, 16) if n.startswith("0x") else None for n in numbers] == registers
         assert (call_stack == "yes") == p.call_stack
+
+
+def test_an_info_word_reads_as_the_format_it_can_only_be_of() -> None:
+    """Information words of ETW entries do not tell their processor."""
+    words = np.array([5, 1 << 63 | 5, 1 << 60 | 5, 3 << 56 | 5, 1 << 60 | 3 << 56 | 5], np.uint64)
+    nowhere = np.zeros_like(words)
+    old, new = (decode(name, nowhere, nowhere, words).flags for name in ("info", "arch"))
+    assert flags_from_info(words).tolist() == [*old[:2].tolist(), *new[2:].tolist()]
+    assert new[3] != old[3], "a count that is not valid is none"
+    assert flags_from_info(nowhere).tolist() == nowhere.tolist()

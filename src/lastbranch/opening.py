@@ -13,12 +13,12 @@ import tempfile
 from collections.abc import Callable
 from typing import IO, Any
 
-from .bind import binder_of
+from .bind import binder_of, rebind
 from .errors import FormatError, LastbranchError
-from .images import Image, SegmentFlags, read_image, same_build_id
+from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import Module, ModuleKind, Profile, Segment, Source, read_at
 
-__all__ = ["FileSource", "open_profile", "open_source", "read_profile"]
+__all__ = ["FileSource", "code_of", "open_profile", "open_source", "read_profile", "use_binary"]
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -56,7 +56,13 @@ def _tb5(start: bytes) -> Reader | None:
     return read_tb5
 
 
-_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_tb5, _perfdata, _etl)
+def _perfscript(start: bytes) -> Reader | None:
+    from .formats.perfscript import is_perfscript, read_perfscript
+
+    return read_perfscript if is_perfscript(start) else None
+
+
+_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_tb5, _perfdata, _etl, _perfscript)
 """For each format, its reader if a file that starts so is one. What is not needed is not imported."""
 
 
@@ -173,6 +179,13 @@ def _spool(stream: IO[bytes], name: str) -> FileSource:
 # -- binaries
 
 
+def use_binary(profile: Profile, row: int, path: str) -> None:
+    """Make the file at ``path`` the binary of module ``row``, unless both have a build id and these differ."""
+    module = profile.modules[row]
+    module.missing = _attach(module, [path], trusted=True)
+    rebind(profile)
+
+
 def _attach_binaries(profile: Profile, symfs: str | None) -> None:
     """Give modules the load segments of their binaries, or the reason why there are none."""
     for module in profile.modules:
@@ -221,3 +234,20 @@ def _attach(module: Module, candidates: list[str], trusted: bool) -> str:
 
 def _segments(image: Image) -> tuple[Segment, ...]:
     return tuple(Segment(s.vaddr, s.offset, s.file_size, bool(s.flags & SegmentFlags.EXECUTE)) for s in image.segments)
+
+
+def code_of(module: Module) -> Code | None:
+    """The code of ``module`` at its link addresses, from the binary that it was bound by.
+
+    ``None`` where there is none (`Module.missing` says why), or it can no longer be read or has been replaced since.
+    Of a position-independent file on disk this is what was loaded; code that patched itself looks as it was linked.
+    """
+    if not module.binary:
+        return None
+    try:
+        source = FileSource(module.binary)
+        image = read_image(source)
+    except (OSError, LastbranchError):
+        return None
+    differs = module.build_id and image.build_id and not same_build_id(module.build_id, image.build_id)
+    return None if differs or _segments(image) != module.segments else Code(source, image)

@@ -1,6 +1,15 @@
-"""Counts: branches, fall-through ranges, and weights by process, thread or module."""
+"""Counts and views: branches, ranges, weights, names, call graphs, and one function in full."""
 
+from .annotation import Annotation, annotate
+from .callgraph import CallTable, callees, callers
 from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
+from .finding import Place, find_functions
+from .flow import Blocks, Edges, Flow
+from .folding import fold
+from .functions import NameTable, names
+from .loops import Loop
+from .naming import Label, Namer
+from .stacks import CallStacks, call_stacks, why_no_call_stacks
 from .tables import (
     BranchTable,
     Key,
@@ -14,18 +23,37 @@ from .tables import (
 )
 
 __all__ = [
+    "Annotation",
+    "Blocks",
     "Bound",
     "BranchTable",
+    "CallStacks",
+    "CallTable",
     "Counted",
+    "Edges",
+    "Flow",
     "Key",
+    "Label",
+    "Loop",
+    "NameTable",
+    "Namer",
+    "Place",
     "RangeTable",
     "WeightTable",
+    "annotate",
     "branches",
+    "call_stacks",
+    "callees",
+    "callers",
     "count_stacks",
+    "find_functions",
+    "fold",
     "how_to_record",
     "merge_processes",
+    "names",
     "ranges",
     "weights",
+    "why_no_call_stacks",
     "why_no_ranges",
     "why_no_stacks",
     "without_binary",

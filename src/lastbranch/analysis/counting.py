@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 
@@ -16,7 +17,16 @@ from .compact import Compactor
 from .pairs import PairCounter, RawPairs, group
 from .select import any_end_in, kept
 
-__all__ = ["BRANCH_VALUES", "Bound", "Counted", "count_stacks", "why_no_ranges", "why_no_stacks"]
+__all__ = [
+    "BRANCH_VALUES",
+    "Bound",
+    "Counted",
+    "PairTable",
+    "count_stacks",
+    "cycles_of",
+    "why_no_ranges",
+    "why_no_stacks",
+]
 
 BRANCH_VALUES: dict[str, np.ufunc] = {
     "cycles": np.add,
@@ -57,7 +67,7 @@ class Bound:
         return Bound(**arrays, values={name: v[rows] for name, v in self.values.items()})
 
 
-class _Table:
+class PairTable:
     """Collects raw pairs, binds them and keeps one row for each bound pair."""
 
     def __init__(self, binder: Binder, names: tuple[str, ...] = ()) -> None:
@@ -138,12 +148,13 @@ def why_no_ranges(profile: Profile, sample_filter: SampleFilter | None = None) -
 
 
 def count_stacks(
-    profile: Profile, *, ranges: bool, details: bool, sample_filter: SampleFilter | None = None
-) -> Counted:
+    profile: Profile, *, ranges: bool, details: bool, sample_filter: SampleFilter | None = None,
+    watch: Callable[[SampleBatch], None] | None = None,
+) -> Counted:  # fmt: skip
     """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
 
-    ``details`` adds `BRANCH_VALUES` (slower). Raises `NotRecordedError` where there are no branch stacks, or no ranges
-    if ``ranges`` asks for them.
+    ``details`` adds `BRANCH_VALUES` (slower). ``watch`` gets each batch that was counted, for what else is to be made
+    of the pass. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges`` asks for them.
     """
     reason = why_no_stacks(profile)
     if reason:
@@ -158,6 +169,8 @@ def count_stacks(
         batches = stream.batches(("branch_from", "branch_to", "branch_flags"))
         for batch in kept(profile, batches, sample_filter, by_address=False):
             counter.add(batch)
+            if watch is not None:
+                watch(batch)
     return counter.result(sample_filter)
 
 
@@ -165,8 +178,8 @@ class _StackCounter:
     def __init__(self, binder: Binder, ranges: bool, details: bool) -> None:
         self._binder, self._details = binder, details
         names = tuple(BRANCH_VALUES) if details else ()
-        self._branch_table = _Table(binder, names)
-        self._range_table = _Table(binder) if ranges else None
+        self._branch_table = PairTable(binder, names)
+        self._range_table = PairTable(binder) if ranges else None
         self._compactor, thread = Compactor(), ThreadPoolExecutor(1, "lastbranch-sort")
         ops = [BRANCH_VALUES[n] for n in names]
         self._branches = PairCounter(self._compactor, thread, self._branch_table.add, ops)
@@ -227,13 +240,12 @@ class _StackCounter:
 
 def _values(flags: NDArray[np.uint64]) -> list[Array]:
     """The columns of `BRANCH_VALUES` for each entry."""
-    cycles, kind = flag(flags, "cycles"), branch_type(flags).astype(np.int64)
+    kind = branch_type(flags).astype(np.int64)
     in_tx, abort = flag(flags, "in_tx"), flag(flags, "abort")
-    return [
-        cycles.view(np.int64),
-        (cycles != 0).astype(np.int64),
-        in_tx.view(np.int64),
-        abort.view(np.int64),
-        kind,
-        kind,
-    ]
+    return [*cycles_of(flags), in_tx.view(np.int64), abort.view(np.int64), kind, kind]
+
+
+def cycles_of(flags: NDArray[np.uint64]) -> list[Array]:
+    """The columns ``cycles`` and ``timed`` of `BRANCH_VALUES` for each entry."""
+    cycles = flag(flags, "cycles").view(np.int64)
+    return [cycles, (cycles != 0).astype(np.int64)]

@@ -9,7 +9,7 @@ import numpy as np
 from ..bind import binder_of
 from ..model import Array, Profile, SampleBatch, SampleFilter
 
-__all__ = ["any_end_in", "kept"]
+__all__ = ["any_end_in", "kept", "period_of"]
 
 
 def kept(
@@ -35,3 +35,9 @@ def any_end_in(sample_filter: SampleFilter | None, *modules: Array) -> Array:
         return np.ones(len(modules[0]), bool)
     wanted = list(sample_filter.modules)
     return np.asarray(np.logical_or.reduce([np.isin(m, wanted) for m in modules]))
+
+
+def period_of(profile: Profile, batch: SampleBatch) -> Array:
+    """uint64: recorded periods, or the fixed one of events that do not record them."""
+    fixed = np.array([0 if e.has_period else e.period for e in profile.events], np.uint64)
+    return batch.period + fixed[batch.event] if fixed.any() else batch.period

@@ -11,7 +11,7 @@ from ..bind import Binder, binder_of
 from ..model import Array, Profile, SampleBatch, SampleFilter, visible
 from .counting import BRANCH_VALUES, Bound, Counted, count_stacks
 from .pairs import group
-from .select import kept
+from .select import kept, period_of
 
 __all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge_processes", "ranges", "weights"]
 
@@ -144,7 +144,7 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     counted: list[list[Array]] = [[np.empty(0, k) for k in (np.int64, np.int64, np.uint64, np.int64)]]
     for batch in kept(profile, every, sample_filter):
         number = batch.event.astype(np.int64) * keys + _key(binder, batch, by) + 1
-        counted.append(_summed(number, np.ones(len(batch), np.int64), _period(profile, batch), batch.depth))
+        counted.append(_summed(number, np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth))
     number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*counted, strict=True)))
     event, key = np.divmod(number, keys)
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
@@ -168,9 +168,3 @@ def _key(binder: Binder, batch: SampleBatch, by: Key) -> Array:
             return binder.threads_of(batch, scope)
         case "module":
             return binder.locate(scope, batch.ip)[0]
-
-
-def _period(profile: Profile, batch: SampleBatch) -> Array:
-    """Recorded periods, or the fixed one of events that do not record them."""
-    fixed = np.array([0 if e.has_period else e.period for e in profile.events], np.uint64)
-    return batch.period + fixed[batch.event] if fixed.any() else batch.period

@@ -59,14 +59,14 @@ class Interrupted(Exception):
     """A signal came while `wait` waited."""
 
 
-def _call(request: int, tid: int, address: int = 0, data: int = 0) -> int:
-    result: int = _ptrace(request, tid, address, data)
-    if result == -1:
-        code = ctypes.get_errno()
-        if code == errno.ESRCH:
-            raise Gone(tid)
-        raise OSError(code, f"ptrace: {os.strerror(code)}")
-    return result
+def _call(request: int, tid: int, address: int = 0, data: int = 0) -> None:
+    if _ptrace(request, tid, address, data) == -1:
+        raise _refusal(tid)
+
+
+def _refusal(tid: int) -> Exception:
+    code = ctypes.get_errno()
+    return Gone(tid) if code == errno.ESRCH else OSError(code, f"ptrace: {os.strerror(code)}")
 
 
 def seize(tid: int, options: int) -> None:
@@ -86,7 +86,8 @@ def listen(tid: int) -> None:
 
 def cont(tid: int, signal: int = 0) -> None:
     """Let it run on, with ``signal`` delivered to it."""
-    _call(_CONT, tid, 0, signal)
+    if _ptrace(_CONT, tid, None, signal) == -1:
+        raise _refusal(tid)
 
 
 def single_step(tid: int, signal: int = 0) -> None:
@@ -105,7 +106,8 @@ def registers(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
 
 def poke_user(tid: int, offset: int, value: int) -> None:
     """Set a word of struct user: a register at 8 times its index, or a debug register."""
-    _call(_POKEUSER, tid, offset, value)
+    if _ptrace(_POKEUSER, tid, offset, value) == -1:
+        raise _refusal(tid)
 
 
 def event_message(tid: int) -> int:

@@ -90,6 +90,8 @@ def _collect(
             os._exit(0)
     os.close(writes)
     try:
+        from .. import store  # noqa: F401  what the end needs is loaded beside the program
+
         _wait(pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)

@@ -23,7 +23,9 @@ __all__ = [
 
 _MAGIC, _CLASS_32 = b"\x7fELF", 1
 _DEBUGGERS = frozenset(("gdb", "lldb", "strace", "ltrace", "rr", "uftrace"))
-_SANITIZER = (b"__lsan_init", b"__asan_init")
+_SANITIZER = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan", b"LeakSanitizer does not work under ptrace")
+"""The library that has it, or what it says itself where it is linked in. Names of its functions are in compilers, too.
+"""
 _LOOKED_AT = 64 << 20
 _CAP_SYS_PTRACE = 19
 _ELSEWHERE = "captures made elsewhere can be opened here all the same"

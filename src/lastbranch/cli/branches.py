@@ -8,9 +8,11 @@ import click
 
 from .options import Capture, capture_options, filter_options, table_options
 from .output import Cell, print_rows, share
+from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
     from ..model import Profile
+    from ..symbols import SymbolOptions
 
 _PARTS = ("from_module", "from_address", "to_module", "to_address")
 
@@ -18,16 +20,21 @@ _PARTS = ("from_module", "from_address", "to_module", "to_address")
 @click.command()
 @capture_options
 @filter_options
+@symbol_options
+@click.option("--no-symbols", is_flag=True, help="Without function names.")
 @table_options
-def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
+def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbols: bool, form: str, limit: int) -> int:
     """The hottest branches: from, to, how often, how often mispredicted, cycles since the branch before.
 
     Places are module+address, the address as linked (docs: addresses). An empty cell, or no column in a table, means
-    that the processor did not tell. csv and json have the full path of each module and each address (hexadecimal) in
-    columns of their own. --module keeps branches with at least one end in the module.
+    that the processor did not tell. Functions come last, as name+offset, where symbols are found. csv and json have
+    the full path of each module and each address (hexadecimal) in columns of their own. --module keeps branches with
+    at least one end in the module.
     """
     from ..analysis import branches, without_binary
+    from ..analysis.naming import Namer
     from ..lbr import type_name
+    from ..symbols import Symbolizer
 
     profile = capture.open()
     chosen = make_filter(profile)
@@ -37,7 +44,11 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
     empty, total = int(table.count[~recorded].sum()), int(table.count[recorded].sum())
     rows: list[list[Cell]] = []
     shown = recorded.nonzero()[0][: limit or None]
-    for i in shown.tolist():
+    symbolizer = None if no_symbols else Symbolizer(profile, symbols)
+    namer = Namer(profile, symbolizer)
+    sources = namer.places(table.from_module[shown], table.from_address[shown])
+    targets = namer.places(table.to_module[shown], table.to_address[shown])
+    for i, source, target in zip(shown.tolist(), sources, targets, strict=True):
         count, known, timed = int(table.count[i]), int(table.mispredicted[i] + table.predicted[i]), int(table.timed[i])
         kind = int(table.type[i])
         rows.append(
@@ -51,15 +62,17 @@ def command(capture: Capture, make_filter: Any, form: str, limit: int) -> int:
                 "several" if kind < 0 else type_name(kind) if kind else None,
                 int(table.in_tx[i]) or None,
                 int(table.abort[i]) or None,
+                source or None,
+                target or None,
             ]
         )
     columns = ["from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "mispredicted %", "cycles", "type", "in_tx",
-               "aborts"]  # fmt: skip
+               "aborts", "from function", "to function"]  # fmt: skip
     print_rows(columns, rows, form, machine_only=_PARTS)
     notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
     if empty:
         notes.append(f"{empty} entries are empty: nothing was recorded in them")
-    return capture.finish(profile, notes)
+    return capture.finish(profile, notes + (symbolizer.notes if symbolizer else []))
 
 
 def _place(profile: Profile, module: int, address: int) -> list[Cell]:

@@ -3,35 +3,60 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..export import EXPORTS, exporter
+from ..export import BY_MODULE, EXPORTS, ExportOptions, exporter, module_format
 from .options import Capture, capture_options, filter_options
 from .output import writing
+from .symbol_options import symbol_options
+
+if TYPE_CHECKING:
+    from ..symbols import SymbolOptions
 
 
 @click.command()
 @capture_options
 @filter_options
+@symbol_options
 @click.option("--to", "name", required=True, type=click.Choice(list(EXPORTS)), help="What to write.")
+@click.option("--binary", metavar="NAME|PATH", help="Only this module; PATH also says where its binary is.")
 @click.option("-o", "--output", metavar="OUT", help="File to write; standard output without it.")
-def command(capture: Capture, make_filter: Any, name: str, output: str | None) -> int:
+def command(
+    capture: Capture,
+    make_filter: Any,
+    name: str,
+    binary: str | None,
+    output: str | None,
+    symbols: SymbolOptions,
+) -> int:
     """Write a capture in another form.
 
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
 
+    For compilers: autofdo (AutoFDO's text), profgen (llvm-profgen's unsymbolized profile), bolt (BOLT's pre-aggregated
+    profile), sampleprof (LLVM's text sample profile). They are of one module, --binary; without it OUT is a new folder
+    with a file for each module. perfscript: text that llvm-profgen reads as `perf script` output.
+
     OUT appears when it is complete: a file of that name stays as it is until then.
     """
     profile = capture.open()
-    chosen = make_filter(profile)
+    options = ExportOptions(make_filter(profile), binary, symbols)
+    if name in BY_MODULE and binary is None:
+        if output is None:
+            raise click.UsageError(f"--to {name} writes a file for each module: give -o FOLDER, or --binary NAME")
+        from ..export.folder import export_folder
+
+        with capture.reading(profile):
+            notes = export_folder(profile, output, module_format(name), options)
+        return capture.finish(profile, notes)
     export = exporter(name)
     if output is None:
         with capture.reading(profile, printing=True):
-            notes = export(profile, sys.stdout.buffer, chosen)
+            notes = export(profile, sys.stdout.buffer, options)
         sys.stdout.buffer.flush()
     else:
         with writing(output) as out, capture.reading(profile):
-            notes = export(profile, out, chosen)
+            notes = export(profile, out, options)
     return capture.finish(profile, notes)

@@ -25,7 +25,7 @@ _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "
 @click.option("--period", type=click.IntRange(min=1), metavar="N",
               help="Events between two samples. Software: ns of a thread's CPU time.")  # fmt: skip
 @click.option("--frequency", type=click.IntRange(min=1), metavar="HZ", help="Samples a second, instead of a period.")
-@click.option("--depth", type=click.IntRange(1, 1024), default=32, show_default=True, metavar="N",
+@click.option("--depth", type=click.IntRange(1, 1024), default=64, show_default=True, metavar="N",
               help="Branches a sample.")  # fmt: skip
 @click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
               help=f"Which branches: user, kernel, {', '.join(_CLASSES.split())}.")  # fmt: skip

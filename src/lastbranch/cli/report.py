@@ -8,29 +8,46 @@ import click
 
 from .options import Capture, capture_options, filter_options, table_options
 from .output import Cell, print_rows, share
+from .report_names import VIEWS, report_names
+from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis import Key
     from ..model import Profile
+    from ..symbols import SymbolOptions
 
 
 @click.command()
 @capture_options
 @filter_options
+@symbol_options
 @table_options
 @click.option(
     "--by",
-    type=click.Choice(["process", "thread", "module"]),
+    type=click.Choice(["process", "thread", "module", *VIEWS]),
     default="process",
     show_default=True,
     help="What a row is.",
 )
-def command(capture: Capture, make_filter: Any, form: str, limit: int, by: str) -> int:
-    """Where the samples fell: one row for each event and process, thread or module."""
+@click.option(
+    "--source-root", multiple=True, metavar="DIR",
+    help="By line: look for source files below DIR (again for more). [default: beside the binary]",
+)  # fmt: skip
+def command(
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str,
+    source_root: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Where the samples fell: one row for each event and process, thread, module, function or source line.
+
+    By function, inline (inlined functions on their own) or line: samples are those whose address is there, total those
+    that have it anywhere in their call stack, and instructions those executed there by the ranges of branch stacks.
+    """
     from ..analysis import weights
 
     profile = capture.open()
     chosen = make_filter(profile)
+    if by in VIEWS:
+        return report_names(capture, profile, chosen, form, limit, by, symbols, source_root)
     with capture.reading(profile):
         table = weights(profile, cast("Key", by), sample_filter=chosen)
     totals = [[0, 0, 0] for _ in profile.events]

@@ -17,9 +17,11 @@ from ..analysis import how_to_record
 from ..analysis.select import kept
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
-from ..model import BRANCH, Profile, SampleBatch, SampleFilter, merge
+from ..model import BRANCH, Profile, SampleBatch, merge
+from . import ExportOptions
+from .choosing import limited
 
-__all__ = ["export"]
+__all__ = ["EntryText", "export"]
 
 _CONTEXT_MAX = (1 << 64) - 4095
 _CONTEXT_USER = (1 << 64) - 512
@@ -31,7 +33,7 @@ _PREDICTION = b"-MPP"  # by mispred | predicted << 1
 _REMEMBERED = 1 << 18
 
 
-def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None = None) -> list[str]:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
     """Write every sample of ``profile`` that has a branch stack; returns what a user should be told.
 
     Raises `NotRecordedError` where no event has branch stacks.
@@ -43,9 +45,9 @@ def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None 
     frames_from_stack = np.array(
         [e.branch_select is not None and call_stack_mode(e.branch_select_kind, e.branch_select) for e in profile.events]
     )
-    text = _EntryText()
+    text = EntryText()
     batches = merge([s.batches(columns, ordered=True) for s in streams])
-    for batch in kept(profile, batches, sample_filter):
+    for batch in kept(profile, batches, limited(profile, options)):
         lines = text.lines(batch)
         if "frame" in batch:
             out.writelines(_with_frames(batch, lines, frames_from_stack))
@@ -68,7 +70,7 @@ class _Memory(dict[int, bytes]):
         return text
 
 
-class _EntryText:
+class EntryText:
     def __init__(self) -> None:
         self._source = _Memory(lambda a: b" 0x%x/0x" % a)
         self._target = _Memory(lambda a: b"%x/" % a)

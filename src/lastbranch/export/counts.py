@@ -15,16 +15,19 @@ import numpy as np
 
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..analysis.pairs import group
-from ..model import Array, ModuleKind, Profile, SampleFilter, word
+from ..model import Array, ModuleKind, Profile, word
+from . import ExportOptions
+from .choosing import limited
 
 __all__ = ["export"]
 
 
-def export(profile: Profile, out: IO[bytes], sample_filter: SampleFilter | None = None) -> list[str]:
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
     """Write the counts of ``profile``; returns what a user should be told.
 
     Raises `NotRecordedError` where there are no branch stacks. Where ranges do not exist there are only B lines.
     """
+    sample_filter = limited(profile, options)
     no_ranges = why_no_ranges(profile, sample_filter)
     counted = count_stacks(profile, ranges=no_ranges is None, details=False, sample_filter=sample_filter)
     names, word = _module_words(profile)

@@ -10,6 +10,8 @@ from ..model import Source
 
 __all__ = ["ReadAhead"]
 
+_PAGE = 4096
+
 
 class ReadAhead:
     """Two buffers of ``size`` bytes, with ``pad`` bytes more behind them that are never filled.
@@ -52,5 +54,11 @@ class ReadAhead:
 
 
 def _memory(size: int) -> memoryview:
-    """Bytes of any content: to fill them with zeros took as long as reading as many from the page cache."""
-    return memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
+    """Bytes of any content: to fill them with zeros took as long as reading as many from the page cache.
+
+    They begin with a page. Processors with fast `rep movsb` (AMD Zen 3) copy to 16 bytes behind the begin of one, which
+    is where `malloc` would have them, at a sixth of the speed.
+    """
+    room = np.empty(size + _PAGE, np.uint8)
+    begin = -room.ctypes.data % _PAGE
+    return memoryview(room[begin : begin + size])  # type: ignore[arg-type]

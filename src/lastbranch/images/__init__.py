@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from ..errors import FormatError
 from ..model import Source, read_at
+from .code import Code
 from .image import DebugLink, Image, Section, Segment, SegmentFlags, same_build_id
 
-__all__ = ["DebugLink", "Image", "Section", "Segment", "SegmentFlags", "read_image", "same_build_id"]
+__all__ = ["Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags", "read_image", "same_build_id"]
 
 
 def _elf(source: Source) -> Image:

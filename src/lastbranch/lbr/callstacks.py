@@ -23,6 +23,11 @@ for _action, _kinds in {
     _LEAVE: ("sysret", "eret"),
 }.items():
     _ACTION[[KIND[name] for name in _kinds]] = _action
+_STEP = np.array([0, 1, -1, 0, 0], np.int8)
+_BLOCK = 4096
+"""Stacks whose matrices stay in the processor's caches."""
+_PADDED = 4
+"""So many times the entries the matrices may have: more, and stacks of very different sizes go the other way."""
 
 
 def no_call_stacks_because(value: int, notation: str) -> str | None:
@@ -49,9 +54,13 @@ def open_calls(
     many frames deeper.
     """
     sizes = np.diff(offsets)
-    segment = np.repeat(np.arange(len(sizes)), sizes)
     action = _ACTION[kind]
-    action[(kind == KIND["call"]) & (target - source == ZERO_LENGTH)] = _NOTHING
+    direct = np.flatnonzero(kind == KIND["call"])
+    action[direct[target[direct] - source[direct] == ZERO_LENGTH]] = _NOTHING
+    longest = int(sizes.max(initial=0))
+    if longest * len(sizes) <= _PADDED * len(kind) and not (action >= _ENTER).any():
+        return _open_calls_in_columns(_STEP[action], offsets, longest)
+    segment = np.repeat(np.arange(len(sizes)), sizes)
     enters = action == _ENTER
     if enters.any():
         height = _height(enters.astype(np.int64) - (action == _LEAVE), segment)
@@ -66,6 +75,43 @@ def open_calls(
     keep = enters | (calls & (height <= lowest))  # the height has not fallen below the call since
     unmatched = np.zeros(len(sizes), np.int64)
     unmatched[sizes > 0] = -np.minimum(lowest[offsets[1:][sizes > 0] - 1], 0)
+    return keep, unmatched
+
+
+def _open_calls_in_columns(
+    step: NDArray[np.int8], offsets: NDArray[np.int64], longest: int
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """`open_calls` where there are no handlers: all stacks of a block at once, from entry to entry.
+
+    ``step`` is 1 for a call, -1 for a return. Each row of the matrices has one entry of every stack, the newest first.
+    """
+    count = len(offsets) - 1
+    keep, unmatched = np.empty(len(step), bool), np.zeros(count, np.int64)
+    for first in range(0, count, _BLOCK):
+        last = min(first + _BLOCK, count)
+        begin, end = int(offsets[first]), int(offsets[last])
+        sizes = np.diff(offsets[first : last + 1])
+        shape = (longest, last - first)
+        regular = end - begin == longest * (last - first)
+        if regular:
+            steps = np.ascontiguousarray(step[begin:end].reshape(shape[::-1]).T)
+        else:
+            stack = np.repeat(np.arange(last - first), sizes)
+            place = (np.arange(begin, end) - offsets[first:last][stack]) * shape[1] + stack
+            steps = np.zeros(shape, np.int8)
+            steps.reshape(-1)[place] = step[begin:end]
+        height = np.empty(shape, np.int8 if longest < 128 else np.int32)
+        np.copyto(height[-1:], steps[-1:])
+        for row in range(longest - 2, -1, -1):
+            np.add(height[row + 1], steps[row], out=height[row])
+        lowest = np.full(shape[1], np.iinfo(height.dtype).max, height.dtype)
+        still = np.empty(shape, bool)
+        for row in range(longest):
+            np.minimum(lowest, height[row], out=lowest)
+            np.less_equal(height[row], lowest, out=still[row])
+        still &= steps == 1
+        keep[begin:end] = still.T.reshape(-1) if regular else still.reshape(-1)[place]
+        unmatched[first:last] = -np.minimum(lowest, 0).astype(np.int64) if longest else 0
     return keep, unmatched
 
 

@@ -27,11 +27,12 @@ from ..ptrace import (
     RCX,
     RDI,
     RDX,
+    RIP,
     RSI,
     RSP,
 )
 
-__all__ = ["NOT_TAKEN", "Branch", "Evaluation", "Memory", "evaluation_of"]
+__all__ = ["NOT_TAKEN", "Branch", "Evaluation", "Memory", "evaluation_of", "register_of"]
 
 Memory = Callable[[int, int], bytes]
 """(address, length) -> what could be read of it."""
@@ -52,6 +53,8 @@ class Branch(NamedTuple):
     target: int
     """Of a direct branch, else 0."""
     goes: Evaluation | None
+    reads: int | None = None
+    """Of an indirect branch: the register that alone tells where it goes, `RIP` for a word at a fixed address."""
 
 
 Evaluation = Callable[[Registers, Branch, Memory], int | None]
@@ -103,6 +106,19 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     if opcode == 0xFF and code[at + 1] >> 3 & 7 in (2, 4):
         return _indirect(code, at + 1, rex, prefixes)
     return None
+
+
+def register_of(code: bytes) -> int | None:
+    """The register that alone tells where the indirect branch ``code`` goes; `RIP` where a word in the program does."""
+    at = 0
+    rex = code[0] if code[0] & 0xF0 == 0x40 else 0
+    at += bool(rex)
+    if code[at] != 0xFF or code[at + 1] >> 3 & 7 not in (2, 4):
+        return None
+    mod, rm = code[at + 1] >> 6, code[at + 1] & 7 | (rex & 1) << 3
+    if mod == 3:
+        return _GENERAL[rm]
+    return RIP if mod == 0 and rm & 7 == 5 else None
 
 
 def _direct(registers: Registers, branch: Branch, read: Memory) -> int:

@@ -11,14 +11,13 @@ import signal
 from typing import Protocol
 
 from .. import perf_events, ptrace
-from .ways import Fork
+from .ways import Fork, Placed
 
 __all__ = ["Breakpoints", "DebugRegisters", "PerfBreakpoints"]
 
 _DR0, _DR7 = ptrace.DEBUG_REGISTER, ptrace.DEBUG_REGISTER + 7 * 8
-_SLOTS = 2
-"""Setting a breakpoint costs as much as a quarter of a stop: two are as good as four, and leave some to debuggers."""
-_ENABLE = (0x01, 0x05)
+_SLOTS = 4
+_ENABLE = (0x00, 0x01, 0x05, 0x15, 0x55)
 """DR7 with the first so many debug registers on, for execution, length 1 (Intel SDM volume 3, 18.2.4)."""
 _TRAP_HWBKPT, _POLL_IN = 4, 1
 
@@ -52,19 +51,26 @@ class Breakpoints(Protocol):
     def clear(self, tid: int) -> None: ...
 
 
-def moves(at: list[int], fork: Fork) -> list[tuple[int, int]]:
-    """``(slot, address)`` to be written so that breakpoints ``at`` addresses fit ``fork``; ``at`` is changed so.
+def moves(before: tuple[int, ...], fork: Fork) -> Placed:
+    """How breakpoints that stand at the addresses ``before`` are made to fit ``fork``.
 
-    What stood elsewhere before may stay, if no way leads past it.
+    What stood elsewhere before may stay, if no way leads past it. Each answer is kept in the fork.
     """
+    found = fork.placed.get(before)
+    if found is None:
+        found = fork.placed[before] = _moves(list(before), fork)
+    return found
+
+
+def _moves(at: list[int], fork: Fork) -> Placed:
     wanted = [address for address in fork.ends if address not in at]
     done = []
-    free = [slot for slot, address in enumerate(at) if address not in fork.ends]
-    free.sort(key=lambda slot: at[slot] not in fork.passed)
+    free = [slot for slot, address in enumerate(at) if address not in fork.ends or address in at[:slot]]
+    free.sort(key=lambda slot: not fork.passes(at[slot]))  # what must not stay is taken first
     for slot in free:
         if wanted:
             at[slot] = wanted.pop()
-        elif at[slot] in fork.passed:
+        elif fork.passes(at[slot]):
             at[slot] = next(iter(fork.ends))
         else:
             continue
@@ -72,7 +78,7 @@ def moves(at: list[int], fork: Fork) -> list[tuple[int, int]]:
     for address in wanted:
         done.append((len(at), address))
         at.append(address)
-    return done
+    return tuple(done), tuple(at)
 
 
 class DebugRegisters:
@@ -83,17 +89,18 @@ class DebugRegisters:
     signal = int(signal.SIGTRAP)
 
     def __init__(self) -> None:
-        self._tid, self._at = -1, list[int]()
+        self._tid, self._at = -1, tuple[int, ...]()
 
     def arm(self, tid: int) -> None:
-        self._tid, self._at = tid, []
+        self._tid, self._at = tid, ()
 
     def place(self, fork: Fork) -> None:
         used = len(self._at)
-        for slot, address in moves(self._at, fork):
+        moved, self._at = moves(self._at, fork)
+        for slot, address in moved:
             ptrace.poke_user(self._tid, _DR0 + slot * 8, address)
         if len(self._at) != used:
-            ptrace.poke_user(self._tid, _DR7, _ENABLE[len(self._at) - 1])
+            ptrace.poke_user(self._tid, _DR7, _ENABLE[len(self._at)])
 
     def struck(self) -> bool:
         return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
@@ -103,7 +110,7 @@ class DebugRegisters:
             self.clear(self._tid)
 
     def abandon(self) -> None:
-        self._at = []
+        self._at = ()
 
     def clear(self, tid: int) -> None:
         ptrace.poke_user(tid, _DR7, 0)
@@ -117,13 +124,14 @@ class PerfBreakpoints:
 
     def __init__(self, signal: int) -> None:
         self.signal = signal
-        self._tid, self._at, self._fds = -1, list[int](), list[int]()
+        self._tid, self._at, self._fds = -1, tuple[int, ...](), list[int]()
 
     def arm(self, tid: int) -> None:
-        self._tid, self._at = tid, []
+        self._tid, self._at = tid, ()
 
     def place(self, fork: Fork) -> None:
-        for slot, address in moves(self._at, fork):
+        moved, self._at = moves(self._at, fork)
+        for slot, address in moved:
             if slot < len(self._fds):
                 perf_events.modify(self._fds[slot], _attribute(address))
             else:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from .. import ptrace
 from ..ptrace import CS, USER_CODE_64
 from .code import Code
 from .engines import Burst, Engine, Limits
 from .together import Together
-from .tree import Thread, stat_of
+from .tree import Thread
 from .ways import Ways
 
 __all__ = ["Bursts", "NoBurst"]
@@ -29,12 +31,20 @@ class _Target:
     is_trigger: Callable[[int], bool]
 
 
+class Beside(Protocol):
+    """What goes on beside the bursts of a thread on one processor."""
+
+    def pause(self, thread: Thread, cpu: int) -> None: ...
+
+    def resume(self, thread: Thread, cpu: int) -> None: ...
+
+
 class Bursts:
     """Runs bursts with ``engine``."""
 
-    def __init__(self, engine: Engine, limits: Limits, together: Together) -> None:
+    def __init__(self, engine: Engine, limits: Limits, together: Together, beside: Beside | None = None) -> None:
         self.engine, self.limits, self.signal = engine, limits, engine.signal
-        self._together = together
+        self._together, self.beside = together, beside
         self._bit = 1 << self.signal - 1
         self._code = Code()
         self._registers = ptrace.Registers()
@@ -44,7 +54,7 @@ class Bursts:
 
         Raises `NoBurst`, or `ptrace.Gone` where it ended meanwhile.
         """
-        stat = stat_of(thread.tid)
+        stat = thread.stat()
         if stat is None:
             raise ptrace.Gone(thread.tid)
         if self.signal == signal.SIGTRAP and stat.ignored & self._bit:
@@ -61,7 +71,7 @@ class Bursts:
         process.ways.begin()
         target = _Target(thread.tid, is_trigger)
         try:
-            with self._together.on(thread.tid, stat.cpu):
+            with self._together.on(thread.tid, stat.cpu) as cpu, self._undisturbed(thread, cpu):
                 burst = self.engine.burst(target, process.ways, self.limits)
         except OSError as error:
             self.clean(thread)
@@ -71,7 +81,18 @@ class Bursts:
             ptrace.interrupt(thread.tid)
         elif burst.why != "gone":
             self.clean(thread)
-        return burst, stat.cpu
+        return burst, cpu
+
+    @contextmanager
+    def _undisturbed(self, thread: Thread, cpu: int) -> Iterator[None]:
+        if self.beside is None:
+            yield
+            return
+        self.beside.pause(thread, cpu)
+        try:
+            yield
+        finally:
+            self.beside.resume(thread, cpu)
 
     def clean(self, thread: Thread) -> None:
         """Take away what a burst left in a stopped thread."""

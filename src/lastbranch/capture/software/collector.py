@@ -144,6 +144,7 @@ class Collector:
         pid = _process_of(tid) if event == EVENT_CLONE else tid
         same = pid == parent.process.pid
         thread = self.tree.add(tid, pid)
+        thread.origin = parent.origin
         if not thread.process.name:
             thread.process.name = parent.process.name
         self.summary.threads += 1
@@ -226,17 +227,19 @@ class Collector:
         self.summary.in_bursts += took
         if cpu_number >= 0:
             self._ended[burst.why] += 1
-        if burst.sources and not burst.dropped:
+        if burst.edges and not burst.dropped:
             self._keep(thread, burst, weight, cpu_number)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
 
     def _keep(self, thread: Thread, burst: Burst, weight: int, cpu: int) -> None:
-        source, target = (np.array(a, np.uint64) for a in (burst.sources, burst.targets))
-        kind = np.array(burst.kinds, np.uint8)
-        rows = held(source, target, kind, depth=self.options.depth, select=self.select).tolist()
-        stack = [(burst.sources[i], burst.targets[i], burst.kinds[i]) for i in rows]
-        self.sideband.reached(self.spill, thread, burst.targets)
+        source, target, kind = zip(*burst.edges, strict=True)
+        rows = held(
+            np.array(source, np.uint64), np.array(target, np.uint64), np.array(kind, np.uint8),
+            depth=self.options.depth, select=self.select,
+        )  # fmt: skip
+        stack = [burst.edges[i] for i in rows.tolist()]
+        self.sideband.reached(self.spill, thread, target)
         self.spill.sample(now(), thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
         self.summary.bursts += 1
         self.summary.branches += len(stack)

@@ -13,11 +13,11 @@ from signal import SIGTRAP
 from typing import Protocol
 
 from .. import ptrace
-from ..ptrace import EFLAGS, RESUME_FLAG, RIP
+from ..ptrace import EFLAGS, RESUME_FLAG, RIP, RSP
 from .branching import NOT_TAKEN, Branch
 from .breakpoints import Breakpoints
 from .stops import event_of, next_stop, signal_of, stopped
-from .ways import Fork, Ways
+from .ways import Edge, End, Fork, Ways
 
 __all__ = ["BlockStep", "Burst", "Engine", "Limits", "SingleStep", "Target"]
 
@@ -45,30 +45,32 @@ class Limits:
     stops: int = 512
     seconds: float = 0.1
 
+    def full(self, burst: Burst) -> bool:
+        """Whether there are as many as were wanted."""
+        if len(burst.edges) < self.depth:
+            return False
+        burst.counted += sum(edge[2] in self.counted for edge in burst.edges[burst.looked_at :])
+        burst.looked_at = len(burst.edges)
+        return burst.counted >= self.depth
+
 
 @dataclass(slots=True)
 class Burst:
-    """What was seen. ``sources``, ``targets`` and ``kinds`` are taken branches, oldest first, without a gap."""
+    """What was seen. ``edges`` are taken branches, oldest first, without a gap."""
 
     start: int = 0
     """Address of the trigger."""
     end: int = 0
     """Where the thread stands, or goes next: the straight line from the newest target leads there."""
-    sources: list[int] = field(default_factory=list)
-    targets: list[int] = field(default_factory=list)
-    kinds: list[int] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
     why: str = "full"
     """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``signal``, ``deadline``, ``gone``."""
+    counted: int = 0
+    """Of the kinds that are wanted, among the first ``looked_at``."""
+    looked_at: int = 0
     status: int | None = None
     """A wait status that came instead of the next stop, for whoever handles all others."""
-    counted: int = 0
     stops: int = 0
-
-    def add(self, source: int, target: int, kind: int, limits: Limits) -> None:
-        self.sources.append(source)
-        self.targets.append(target)
-        self.kinds.append(kind)
-        self.counted += kind in limits.counted
 
     @property
     def dropped(self) -> bool:
@@ -106,15 +108,16 @@ class BlockStep:
         registers = self._registers
         ptrace.registers(thread.tid, registers)
         burst = Burst(registers[RIP], registers[RIP])
+        edges = burst.edges
         first = ways.line(burst.start)
         here = first is not None and first.address == burst.start
         if first is not None and here:
-            fork = Fork({first.address: (first, ())}, frozenset())  # it stands before its first branch already
+            fork = Fork({first.address: End(first, ())}, frozenset())  # it stands before its first branch already
         else:
-            fork = ways.of(burst.start)
+            fork = ways.of(burst.start, registers, registers[RSP])
         self.breakpoints.arm(thread.tid)
         try:
-            while burst.counted < limits.depth:
+            while len(edges) < limits.depth or not limits.full(burst):
                 if not fork.ends:
                     burst.why = "unreadable code"
                     break
@@ -122,9 +125,8 @@ class BlockStep:
                     burst.why = self._run(thread, fork, burst, limits)
                     if burst.why != "full":
                         break
-                branch, path = fork.ends[registers[RIP]]
-                for source, target, kind in path:
-                    burst.add(source, target, kind, limits)
+                branch, path, _ = fork.ends[registers[RIP]]
+                edges += path
                 burst.end = branch.address
                 if branch.goes is None:
                     burst.why = "system call"
@@ -133,12 +135,10 @@ class BlockStep:
                 if goes is None:
                     burst.why = "unreadable code"
                     break
-                if goes == NOT_TAKEN:
-                    place = branch.address + branch.length
-                else:
-                    burst.add(branch.address, goes, branch.kind, limits)
-                    burst.end = place = goes
-                fork, here = ways.of(place), False
+                if goes != NOT_TAKEN:
+                    edges.append((branch.address, goes, branch.kind))
+                    burst.end = goes
+                fork, here = ways.after(branch, goes, registers), False
         finally:
             if burst.dropped:
                 self.breakpoints.abandon()
@@ -191,7 +191,7 @@ class SingleStep:
         ptrace.registers(tid, registers)
         burst = Burst(registers[RIP], registers[RIP])
         lines: dict[int, tuple[Branch | None, bytes]] = {}
-        while burst.counted < limits.depth:
+        while not limits.full(burst):
             place = registers[RIP]
             burst.end = place
             if place not in lines:
@@ -213,7 +213,7 @@ class SingleStep:
             if burst.why != "full":
                 break
             if branch.address == place and taken != NOT_TAKEN:
-                burst.add(place, registers[RIP], branch.kind, limits)
+                burst.edges.append((place, registers[RIP], branch.kind))
                 burst.end = registers[RIP]
         return burst
 

@@ -60,7 +60,7 @@ def record_software(
         start = _Launch(target) if not isinstance(target, int) else _Attach(target)
         tids = start.begin(unblocked)
         beside = sideband(tids, options.time_period, at_exec=launched)
-        summary.sideband = beside.name
+        summary.sideband, bursts.beside = beside.name, beside
         spill.begin(beside.ids, command)
         collector = Collector(start.tree, start.pid, options, select, bursts, trigger, beside, spill, summary)
         watch = _Signals(start.pid, launched, collector, progress)

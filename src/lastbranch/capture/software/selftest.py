@@ -92,7 +92,7 @@ def _test(engine: Engine, pid: int, base: int) -> str:
         burst, _ = bursts.run(thread, lambda status: False)
         if burst.dropped:
             return "a stop did not come in time"
-        seen = list(zip(burst.sources, burst.targets, burst.kinds, strict=True))
+        seen = burst.edges
         ptrace.cont(pid)
     except NoBurst as reason:
         return str(reason)

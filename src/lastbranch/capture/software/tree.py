@@ -13,6 +13,9 @@ from .ways import Ways
 __all__ = ["Process", "Stat", "Thread", "Tree", "stat_of"]
 
 
+_PAGE = 4096
+
+
 class Stat(NamedTuple):
     """Some fields of /proc/PID/task/TID/stat (proc(5)). Signals as masks, bit n - 1 for signal n."""
 
@@ -29,10 +32,15 @@ class Stat(NamedTuple):
 def stat_of(tid: int) -> Stat | None:
     """``None`` where the thread is gone."""
     try:
-        with open(f"/proc/{tid}/stat", "rb", buffering=0) as file:
-            return _stat(file.read())
+        fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        return _stat(os.read(fd, _PAGE))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def _stat(text: bytes) -> Stat:
@@ -81,7 +89,7 @@ class Tree:
         if process is None:
             process = self.processes[pid] = Process(pid)
         process.threads.add(tid)
-        thread = self.threads[tid] = Thread(tid, process)
+        thread = self.threads[tid] = Thread(tid, process, tid)
         return thread
 
     def remove(self, tid: int) -> Thread | None:
@@ -89,6 +97,7 @@ class Tree:
         thread = self.threads.pop(tid, None)
         if thread is None:
             return None
+        thread.close()
         process = thread.process
         process.threads.discard(tid)
         if not process.threads:
@@ -103,6 +112,8 @@ class Thread:
 
     tid: int
     process: Process
+    origin: int = -1
+    """The thread that was there at the start and that this one comes from, or it itself."""
     clock: int = -1
     """Descriptor of its trigger event, -1 none."""
     former_clock: int = -1
@@ -119,3 +130,18 @@ class Thread:
     """A burst in it met its deadline; what that left behind is taken away when it stops next."""
     mask: int | None = None
     """Its blocked signals, where a burst changed them."""
+    _stat: int = -1
+
+    def stat(self) -> Stat | None:
+        """`stat_of` it, from a file that stays open: each burst asks."""
+        try:
+            if self._stat < 0:
+                self._stat = os.open(f"/proc/{self.process.pid}/task/{self.tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            return _stat(os.pread(self._stat, _PAGE, 0))
+        except OSError:
+            return stat_of(self.tid)
+
+    def close(self) -> None:
+        if self._stat >= 0:
+            os.close(self._stat)
+            self._stat = -1

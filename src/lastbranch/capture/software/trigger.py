@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -23,6 +24,8 @@ __all__ = ["ClockTrigger", "PollTrigger", "Trigger"]
 _POLL_IN = 1
 _LATE = 4
 """So many periods without its signal, and a thread is taken to block it."""
+_LOOK = 0.1
+"""Seconds between two looks for such: reading the clock of a thread that runs interrupts it."""
 
 
 class Trigger(Protocol):
@@ -63,6 +66,7 @@ class ClockTrigger:
     def __init__(self, signal: signal.Signals) -> None:
         self.signal = signal
         self.name = f"cpu-clock, {signal.name}"
+        self._next_look = 0.0
 
     def arm(self, thread: Thread, period: int) -> None:
         flags = FLAG["exclude_kernel"] | FLAG["exclude_hv"]
@@ -93,6 +97,10 @@ class ClockTrigger:
         return perf_events.read_count(thread.clock)
 
     def tick(self, threads: Iterable[Thread]) -> None:
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK
         for thread in threads:
             if thread.clock >= 0 and self.used(thread) - thread.spent > _LATE * thread.period:
                 _ask(thread)

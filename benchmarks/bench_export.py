@@ -1,0 +1,171 @@
+"""How long does it take from a perf.data with branch stacks to what a compiler or BOLT reads?
+
+    python benchmarks/bench_export.py [--size 1GB] [--rounds 1] [--processes 1] [--only NAME] [--json FILE]
+
+For each consumer the tool that reads perf.data by itself stands beside lastbranch's export with the consumer's own
+remaining step (`sh -c "export && consumer"`), and the export alone. Whole processes, page cache warm, one capture as
+`generate.py` makes it. Of one process by default, since llvm-profgen counts only one; with more, its row is of a part.
+
+`same` compares the two artefacts: equal files, or for those that are not, how many lines differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench_counts import default_directory
+from generate import Capture, generate, parse_size
+from measure import Command, Row, machine, run_rounds, summarise, table, version_of, write_json
+from peers import last_line
+from program import CFLAGS
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A consumer: the tool alone, and the export that takes its place with the step that is left (if any)."""
+
+    name: str
+    export: str
+    tools: tuple[str, ...]
+    alone: str
+    """Command of the tool on the capture, writing {out}."""
+    rest: str
+    """Command of its remaining step on the exported {text}, writing {out}."""
+
+
+_BOLT = "/usr/lib/llvm-19/bin/perf2bolt"  # under another name it would rewrite the binary
+_CHAINS = (
+    Chain(
+        "create_gcov", "autofdo", ("create_gcov",),
+        "create_gcov --binary={binary} --profile={data} --gcov={out} -gcov_version=2",
+        "create_gcov --binary={binary} --profiler=text --profile={text} --gcov={out} -gcov_version=2",
+    ),
+    Chain(
+        "create_llvm_prof", "autofdo", ("create_llvm_prof",),
+        "create_llvm_prof --binary={binary} --profile={data} --out={out}",
+        "create_llvm_prof --binary={binary} --profiler=text --profile={text} --out={out}",
+    ),
+    Chain(
+        "llvm-profgen", "profgen", ("llvm-profgen-19", "perf"),
+        "llvm-profgen-19 --binary={binary} --perfdata={data} --format=text --output={out}",
+        "llvm-profgen-19 --binary={binary} --unsymbolized-profile={text} --format=text --output={out}",
+    ),
+    Chain("llvm-profgen (sampleprof)", "sampleprof", ("llvm-profgen-19", "perf"), "", ""),
+    Chain(
+        "perf2bolt", "bolt", (_BOLT, "perf"),
+        _BOLT + " -p {data} -o {out} {binary}",
+        _BOLT + " -pa -p {text} -o {out} {binary}",
+    ),
+)  # fmt: skip
+
+
+def _export(capture: Capture, form: str, text: Path) -> str:
+    words = [sys.executable, "-m", "lastbranch", "export", capture.perf_data, "--to", form, "--no-progress"]
+    words += ["--binary", capture.binary, "-o", str(text)] + (["--no-symbol-cache"] if form == "sampleprof" else [])
+    return shlex.join(words)
+
+
+def _with_dwarf4(capture: Capture, directory: Path) -> str:
+    """The same program with DWARF 4: AutoFDO 0.19 reads nothing of what gcc writes today, and makes empty profiles."""
+    binary = directory / "dwarf4" / Path(capture.binary).name
+    if not binary.exists():
+        binary.parent.mkdir(exist_ok=True)
+        command = ["gcc", *CFLAGS, "-gdwarf-4", "-o", str(binary), "program.c"]
+        subprocess.run(command, cwd=directory, check=True)
+    return str(binary)
+
+
+def _commands(chain: Chain, capture: Capture, directory: Path) -> list[Command]:
+    binary = _with_dwarf4(capture, directory) if chain.export == "autofdo" else capture.binary
+    names = {"binary": shlex.quote(binary), "data": shlex.quote(capture.perf_data)}
+    text = directory / f"{chain.name}.{chain.export}.txt"
+    peer, ours = directory / f"{chain.name}.peer", directory / f"{chain.name}.ours"
+    for path in (text, peer, ours):
+        path.unlink(missing_ok=True)
+    export = _export(capture, chain.export, text)
+    commands = []
+    if chain.alone:
+        line = chain.alone.format(**names, out=shlex.quote(str(peer)))
+        commands.append(Command(chain.name, shlex.split(line), directory / f"{chain.name}.log"))
+        rest = chain.rest.format(**names, text=shlex.quote(str(text)), out=shlex.quote(str(ours)))
+        both = f"{export} && {rest}"
+        name = f"lastbranch {chain.export} + {chain.name}"
+        commands.append(Command(name, ["sh", "-c", both], directory / f"{chain.name}.both.log"))
+    name = f"lastbranch {chain.export} alone"
+    commands.append(Command(name, shlex.split(export), directory / f"{chain.name}.export.log"))
+    return commands
+
+
+def _same(one: Path, other: Path) -> str:
+    if not one.exists() or not other.exists():
+        return "void: no output"
+    a, b = one.read_bytes(), other.read_bytes()
+    if a == b:
+        return "same artefact"
+    left, right = Counter(a.split(b"\n")), Counter(b.split(b"\n"))
+    differing = max((left - right).total(), (right - left).total())
+    return f"{differing} of {left.total()} lines differ" if differing else "same lines in another order"
+
+
+def _status(chain: Chain, command: Command, directory: Path) -> str:
+    peer, ours = directory / f"{chain.name}.peer", directory / f"{chain.name}.ours"
+    if chain.export == "sampleprof":
+        made = directory / f"{chain.name}.sampleprof.txt"
+        return _same(directory / "llvm-profgen.ours", made) + " (against llvm-profgen on the same counts)"
+    if "+" in command.name:
+        return _same(peer, ours)
+    return f"{peer.stat().st_size} bytes" if command.name == chain.name and peer.exists() else ""
+
+
+def _rows(chain: Chain, capture: Capture, directory: Path, rounds: int) -> list[Row]:
+    absent = [tool for tool in chain.tools if shutil.which(tool) is None]
+    if absent:
+        return [Row(chain.name, f"not installed: {', '.join(absent)}")]
+    commands = _commands(chain, capture, directory)
+    runs = run_rounds(commands, rounds)
+    rows = []
+    for command in commands:
+        failed = next((run.exit_code for run in runs[command.name] if run.exit_code), 0)
+        status = f"void: exit code {failed} ({last_line(command.log)})" if failed else ""
+        rows.append(summarise(command.name, status or _status(chain, command, directory), runs[command.name]))
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="From a large perf.data to what compilers read: lastbranch and peers.")
+    parser.add_argument("--size", type=parse_size, default=parse_size("1GB"), help="of the perf.data (default 1GB)")
+    parser.add_argument("--processes", type=int, default=1, choices=(1, 2, 3), help="in the capture (default 1)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", help="of the chains whose name begins so")
+    parser.add_argument("--dir", type=Path, default=default_directory(), help="where captures and outputs are kept")
+    parser.add_argument("--json", type=Path, help="write the results here as well")
+    arguments = parser.parse_args()
+    directory: Path = arguments.dir.resolve()
+    capture = generate(directory, arguments.size, arguments.processes)
+    with open(capture.perf_data, "rb", buffering=0) as file:  # so that the first command does not pay for the disk
+        while file.read(1 << 22):
+            pass
+    chains = [c for c in _CHAINS if not arguments.only or c.name.startswith(arguments.only)]
+    about = {"machine": machine(), "capture": asdict(capture)}
+    print("  ".join(f"{key}: {value}" for key, value in machine().items()))
+    print(version_of([sys.executable, "-m", "lastbranch", "--version"]))
+    print(f"{os.path.getsize(capture.perf_data) / 1e6:.0f} MB, {capture.samples} samples, {capture.branches} entries")
+    rows: list[Row] = []
+    for chain in chains:
+        found = _rows(chain, capture, directory, arguments.rounds)
+        rows += found
+        print(table(found, reference=found[1].name if len(found) > 2 else found[0].name), flush=True)
+    if arguments.json:
+        write_json(arguments.json, about, rows)
+
+
+if __name__ == "__main__":
+    main()

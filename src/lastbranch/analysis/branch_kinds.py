@@ -1,0 +1,149 @@
+"""The type of each branch entry: from its flags where they tell it, else from the instruction."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bind import binder_of
+from ..errors import UnavailableError
+from ..images import Code
+from ..isa import UNDECODABLE, Decoder
+from ..lbr import KIND, branch_type
+from ..model import Array, Profile
+from ..opening import code_of
+
+__all__ = ["BranchKinds", "CodeOf", "is_call"]
+
+_UNKNOWN = KIND["unknown"]
+_SLOT_BITS = 20
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+
+_LONGEST_CALL = 8
+"""Bytes of ``call [base + index * 8 + disp32]`` with a REX prefix, the longest that compilers make."""
+
+_CALLS = np.zeros(256, bool)
+_CALLS[[KIND["call"], KIND["ind_call"], KIND["cond_call"]]] = True
+
+
+def is_call(kind: Array) -> NDArray[np.bool_]:
+    """Whether each branch type is that of a call within a program."""
+    calls: NDArray[np.bool_] = _CALLS[kind]
+    return calls
+
+
+class CodeOf:
+    """The code of a profile's modules with decoders for it, each opened once. ``None`` where there is no binary."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._found: dict[int, tuple[Code, Decoder] | None] = {}
+        self._decoders: dict[str, Decoder] = {}
+        self._kinds: dict[tuple[int, int], int] = {}
+
+    def __call__(self, module: int) -> tuple[Code, Decoder] | None:
+        """The code of a row of the modules table; ``None`` also for -1 and for machines without a decoder."""
+        if module not in self._found:
+            self._found[module] = self._open(module) if module >= 0 else None
+        return self._found[module]
+
+    def _open(self, module: int) -> tuple[Code, Decoder] | None:
+        code = code_of(self._profile.modules[module])
+        if code is None:
+            return None
+        try:
+            if code.arch not in self._decoders:
+                self._decoders[code.arch] = Decoder(code.arch)
+        except UnavailableError:
+            return None
+        return code, self._decoders[code.arch]
+
+    def kinds(self, module: Array, address: Array) -> NDArray[np.uint8]:
+        """Branch type of the instruction at each place, 0 where it is no branch or cannot be decoded."""
+        places = zip(module.tolist(), address.tolist(), strict=True)
+        return np.array([self._kind(place) for place in places], np.uint8)
+
+    def _kind(self, place: tuple[int, int]) -> int:
+        kind = self._kinds.get(place)
+        if kind is None:
+            kind, found = 0, self(place[0])
+            if found is not None:
+                code, decoder = found
+                kind = decoder.one(code.read(place[1], decoder.arch.longest), place[1]).kind
+            kind = self._kinds[place] = 0 if kind == UNDECODABLE else kind
+        return kind
+
+    def behind_call(self, module: Array, address: Array) -> NDArray[np.bool_]:
+        """Whether a call ends where each address begins: what a return goes to."""
+        out = np.zeros(len(address), bool)
+        for i, (row, at) in enumerate(zip(module.tolist(), address.tolist(), strict=True)):
+            if (found := self(row)) is not None:
+                code, decoder = found
+                sizes = range(decoder.arch.unit, min(decoder.arch.longest, _LONGEST_CALL, at) + 1)
+                out[i] = any(_is_call(decoder, code.read(at - size, size), at - size) for size in sizes)
+        return out
+
+
+def _is_call(decoder: Decoder, code: bytes, address: int) -> bool:
+    """Whether ``code`` is one call, and nothing else."""
+    found = decoder.one(code, address)
+    return found.length == len(code) and bool(_CALLS[found.kind])
+
+
+class BranchKinds:
+    """Types of branch entries by scope and address; each distinct branch is decoded once.
+
+    A branch whose code is not at hand (a library without its binary) is judged by where it goes: behind a call it is a
+    return, elsewhere in known code a call back into it. Between unknown places it stays ``unknown``, which keeps
+    stacks whole: what such code calls and returns from by itself does not matter outside of it.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._binder, self._code = binder_of(profile), CodeOf(profile)
+        self.told = False
+        """Whether the type of any branch was found."""
+        slots = 1 << _SLOT_BITS
+        # A table of the last branch seen in each slot: looked up for every entry, filled once for each branch.
+        self._keys = [np.zeros(slots, np.int64), np.zeros(slots, np.uint64), np.zeros(slots, np.uint64)]
+        self._kind = np.full(slots, _UNKNOWN, np.uint8)
+
+    def of(self, scope: Array, source: Array, target: Array, flags: Array) -> NDArray[np.uint8]:
+        """uint8 branch type (`lbr.branch_type`) of each entry; int64 scopes, uint64 addresses and flag words."""
+        kind = branch_type(flags)
+        untold = np.flatnonzero((kind == _UNKNOWN) & (source != 0))
+        if len(untold):
+            kind[untold] = self._found(scope[untold], source[untold], target[untold])
+        self.told = self.told or bool(kind.any())
+        return kind
+
+    def _found(self, scope: Array, source: Array, target: Array) -> NDArray[np.uint8]:
+        mixed = (source ^ (target << np.uint64(1)) ^ (scope.astype(np.uint64) * _MIX[1])) * _MIX[0]
+        slot = (mixed >> np.uint64(64 - _SLOT_BITS)).astype(np.int64)
+        keys = (scope, source, target)
+        missing = np.flatnonzero(~self._there(slot, keys))
+        kind: NDArray[np.uint8] = self._kind[slot]
+        if len(missing):
+            distinct = np.unique(np.stack([scope[missing].astype(np.uint64), source[missing], target[missing]]), axis=1)
+            decoded = self._decode(distinct[0].astype(np.int64), distinct[1], distinct[2])
+            order = dict(zip(zip(*distinct.tolist(), strict=True), decoded.tolist(), strict=True))
+            wanted = zip(scope[missing].tolist(), source[missing].tolist(), target[missing].tolist(), strict=True)
+            kind[missing] = [order[key] for key in wanted]
+            for column, values in zip(self._keys, keys, strict=True):
+                column[slot[missing]] = values[missing]
+            self._kind[slot[missing]] = kind[missing]
+        return kind
+
+    def _there(self, slot: Array, keys: tuple[Array, Array, Array]) -> NDArray[np.bool_]:
+        same = [column[slot] == key for column, key in zip(self._keys, keys, strict=True)]
+        return np.asarray(same[0] & same[1] & same[2], bool)
+
+    def _decode(self, scope: Array, source: Array, target: Array) -> NDArray[np.uint8]:
+        module, address = self._binder.locate(scope, source)
+        kind = self._code.kinds(module, address)
+        hidden = np.flatnonzero([self._code(row) is None for row in module.tolist()])
+        to_module, to = self._binder.locate(scope[hidden], target[hidden])
+        seen = np.array([self._code(row) is not None for row in to_module.tolist()], bool)
+        back = self._code.behind_call(to_module, to)
+        kind[hidden[seen & back]] = KIND["ret"]
+        kind[hidden[seen & ~back]] = KIND["ind_call"]
+        return kind

@@ -1,0 +1,80 @@
+"""Instructions that ranges say were executed, over all modules whose code is at hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..images import Code
+from ..isa import Decoder
+from ..model import Array, ModuleKind, Profile
+from .branch_kinds import CodeOf
+from .counting import Bound
+from .straight import row_of, stops, straight
+
+__all__ = ["Executed", "executed"]
+
+
+@dataclass(slots=True)
+class Executed:
+    """Equal-length arrays, one element for each instruction that ran, in no order that matters.
+
+    ``process``, ``module`` int64 rows; ``address`` uint64; ``count`` int64 executions. ``hidden`` is how many ranges
+    lie in code that is not at hand, ``left_out`` how many are no straight line, by reason (`straight.straight`).
+    """
+
+    process: Array
+    module: Array
+    address: Array
+    count: Array
+    hidden: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
+    """The instructions that ``ranges`` cover, summed over processes (``process`` is -1: files have the same code)."""
+    parts, none = list[tuple[int, Array, Array]](), np.empty(0, np.int64)
+    out = Executed(none, none, none.astype(np.uint64), none)
+    for row in np.unique(ranges.a_module).tolist():
+        mine = ranges.only(ranges.a_module == row)
+        found = code_of(row)
+        if found is None:
+            out.hidden += int(mine.count.sum())
+            continue
+        address, stop = _decoded(*found, mine.a, mine.b)
+        first, last = row_of(address, mine.a), row_of(address, mine.b)
+        patched = profile.modules[row].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
+        good, reasons = straight(stop & (not patched), first, last, mine.count)
+        for reason, number in reasons.items():
+            out.left_out[reason] = out.left_out.get(reason, 0) + number
+        steps = np.zeros(len(address) + 1, np.int64)
+        np.add.at(steps, first[good], mine.count[good])
+        np.subtract.at(steps, last[good] + 1, mine.count[good])
+        count = np.cumsum(steps[:-1])
+        parts.append((row, address[count > 0], count[count > 0]))
+    if parts:
+        out.module = np.concatenate([np.full(len(address), row) for row, address, _ in parts])
+        out.address = np.concatenate([address for _, address, _ in parts])
+        out.count = np.concatenate([count for _, _, count in parts])
+    out.process = np.full(len(out.count), -1, np.int64)
+    return out
+
+
+def _decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Array, Array]:
+    """(address uint64, bool: see `stops`) of the instructions from the starts to the ends, each once, ascending.
+
+    Ranges that touch make one stretch, decoded from its first instruction on.
+    """
+    order = np.argsort(start, kind="stable")
+    starts, reach = start[order], np.maximum.accumulate(end[order])
+    new = np.concatenate([[True], starts[1:] > reach[:-1]])
+    ends = reach[np.append(np.flatnonzero(new)[1:] - 1, len(reach) - 1)]
+    address, stop = [np.empty(0, np.uint64)], [np.empty(0, bool)]
+    for lo, hi in zip(starts[new].tolist(), ends.tolist(), strict=True):
+        found = decoder.classify(code.read(lo, hi - lo + decoder.arch.longest), lo)
+        at = found.offset.astype(np.uint64) + np.uint64(lo)
+        inside = at <= np.uint64(hi)
+        address.append(at[inside])
+        stop.append(stops(at, found.length, found.kind, found.target)[inside])
+    return np.concatenate(address), np.concatenate(stop)

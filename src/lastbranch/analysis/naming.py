@@ -1,0 +1,167 @@
+"""Names of bound addresses as rows of one table: what counts are summed by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Array, ModuleKind, Profile
+
+if TYPE_CHECKING:
+    from ..symbols import Function, FunctionTable, Names, Symbolizer
+
+__all__ = ["Label", "Namer", "View"]
+
+View = Literal["function", "inline", "line"]
+"""What a name is: the function whose code it is, each function of the inline chain, or each source line of it."""
+
+
+class Label(NamedTuple):
+    """A name in a module, as it is in symbol files (`lastbranch.model.visible` makes it safe to print)."""
+
+    module: int
+    """Row of the modules table, -1 where nothing was mapped."""
+    function: str
+    """Demangled; empty where unknown."""
+    name: str = ""
+    """As the linker knows it."""
+    file: str = ""
+    """Source file: where the function is declared, or that of the line."""
+    line: int = 0
+    start: int = 0
+    """Where its code begins (link address); 0 for a line, and for a function that may have been inlined there."""
+
+    def shown(self, profile: Profile) -> str:
+        """The function, or ``[module]`` for code without one."""
+        short = profile.modules[self.module].short if self.module >= 0 else "unknown"
+        return self.function or f"[{short.strip('[]')}]"
+
+
+class Namer:
+    """Names addresses of ``profile`` by ``symbols``; ``None``: nothing but modules has a name.
+
+    ``labels`` grows as names are met; every method answers in rows of it, and equal labels share a row.
+    """
+
+    def __init__(self, profile: Profile, symbols: Symbolizer | None) -> None:
+        self.profile, self.symbols = profile, symbols
+        self.labels: list[Label] = []
+        self._rows: dict[Label, int] = {}
+        self._tables: dict[int, FunctionTable] = {}
+
+    def table(self, module: int) -> FunctionTable:
+        """The functions of a row of the modules table; empty where none are known."""
+        if module not in self._tables:
+            from ..symbols import FunctionTable
+
+            known = self.symbols is not None and module >= 0
+            self._tables[module] = self.symbols.functions(module) if known and self.symbols else FunctionTable.empty()
+        return self._tables[module]
+
+    def row(self, label: Label) -> int:
+        """The row of ``label``, which is new or known."""
+        row = self._rows.setdefault(label, len(self.labels))
+        if row == len(self.labels):
+            self.labels.append(label)
+        return row
+
+    def rows(self, process: Array, module: Array, address: Array) -> NDArray[np.int64]:
+        """int64[n]: row of the function of each address (int64 process and module rows, uint64 module address)."""
+        return self.chains("function", process, module, address)[0]
+
+    def chains(
+        self, view: View, process: Array, module: Array, address: Array
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows int64[m], offsets int64[n + 1]): the names of each address, innermost first and at least one.
+
+        ``function`` gives one name an address. Where no name is known, it is a label of the module without a function.
+        """
+        keys = np.stack([module, np.where(self._is_own(module), process, -1)], axis=1)
+        scopes, which = np.unique(keys, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        pieces: list[tuple[Array, Array, Array]] = []
+        for i, (row, owner) in enumerate(scopes.tolist()):
+            mine = np.flatnonzero(which == i)
+            distinct, back = np.unique(address[mine], return_inverse=True)
+            rows, sizes = self._of_module(view, row, owner, distinct)
+            pieces.append((mine, *_spread(rows, sizes, back.reshape(-1))))
+        sizes = np.ones(len(address), np.int64)
+        for mine, _, counts in pieces:
+            sizes[mine] = counts
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        out = np.empty(int(offsets[-1]), np.int64)
+        for mine, rows, counts in pieces:
+            out[np.repeat(offsets[mine] - _firsts(counts), counts) + np.arange(len(rows))] = rows
+        return out, offsets
+
+    def places(self, module: Array, address: Array) -> list[str]:
+        """``function+0x12`` for each address of a file, the function alone for its first; empty where none is known."""
+        out = []
+        rows = self.rows(np.full(len(module), -1), module, address)
+        for row, at in zip(rows.tolist(), address.tolist(), strict=True):
+            label = self.labels[row]
+            behind = f"+{at - label.start:#x}" if label.function and at > label.start else ""
+            out.append(label.function + behind)
+        return out
+
+    def _is_own(self, module: Array) -> NDArray[np.bool_]:
+        """Memory whose names depend on the process: code that was made at run time."""
+        own = np.array([m.kind is ModuleKind.ANONYMOUS for m in self.profile.modules] + [False], bool)
+        return own[module]
+
+    def _of_module(self, view: View, module: int, process: int, address: Array) -> tuple[Array, Array]:
+        """(rows of labels, how many of them each address has)."""
+        unknown = self.row(Label(module, ""))
+        if self.symbols is None or module < 0:
+            return np.full(len(address), unknown), np.ones(len(address), np.int64)
+        if self.profile.modules[module].kind is ModuleKind.ANONYMOUS:
+            names = self.symbols.names_at(process, address)
+        elif view == "function":
+            return self._functions(module, address, unknown), np.ones(len(address), np.int64)
+        else:
+            names = self.symbols.names(module, address)
+        if view == "function":
+            rows = np.array([*(self.row(_declared(module, f, view)) for f in names.functions), unknown], np.int64)
+            return rows[names.function], np.ones(len(address), np.int64)
+        return self._frames(view, module, names, unknown)
+
+    def _functions(self, module: int, address: Array, unknown: int) -> NDArray[np.int64]:
+        table = self.table(module)
+        found, back = np.unique(table.at(address), return_inverse=True)
+        rows = [
+            self.row(_declared(module, table.functions[i], "function")) if i >= 0 else unknown for i in found.tolist()
+        ]
+        return np.array(rows, np.int64)[back.reshape(-1)]
+
+    def _frames(self, view: View, module: int, names: Names, unknown: int) -> tuple[Array, Array]:
+        function, file, line = names.frame_function, names.frame_file, names.frame_line
+        if view == "inline":
+            file, line = np.full_like(file, -1), np.zeros_like(line)
+        distinct, back = np.unique(np.stack([function, file, line], axis=1), axis=0, return_inverse=True)
+        table = []
+        for row, path, number in distinct.tolist():
+            known = names.functions[row]
+            at = Label(module, known.shown, known.name, names.files[path] if path >= 0 else "", number)
+            table.append(self.row(_declared(module, known, view) if view == "inline" else at))
+        frames = np.array(table, np.int64)[back.reshape(-1)]
+        sizes = np.diff(names.offsets)
+        bare = np.flatnonzero(sizes == 0)
+        return np.insert(frames, names.offsets[bare], unknown), np.maximum(sizes, 1)
+
+
+def _declared(module: int, function: Function, view: View) -> Label:
+    start = function.start if view == "function" else 0
+    return Label(module, function.shown, function.name, function.file, function.line, start)
+
+
+def _firsts(sizes: Array) -> NDArray[np.int64]:
+    return np.cumsum(sizes) - sizes
+
+
+def _spread(rows: Array, sizes: Array, back: Array) -> tuple[Array, Array]:
+    """Ragged ``rows`` of distinct addresses for every address: ``back`` says which of the distinct ones it is."""
+    counts = sizes[back]
+    first = _firsts(sizes)[back]
+    return rows[np.repeat(first - _firsts(counts), counts) + np.arange(int(counts.sum()))], counts

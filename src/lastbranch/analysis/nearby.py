@@ -1,0 +1,98 @@
+"""What branch stacks say about one function: only entries near it are bound and counted, so that a pass is quick."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bind import binder_of
+from ..model import BRANCH, Array, Profile, SampleBatch
+from .counting import Bound, PairTable, cycles_of
+
+__all__ = ["Nearby"]
+
+_FEW = 4
+"""So many intervals are compared with one by one, which is quicker than a search for each address."""
+
+
+class Nearby:
+    """Counts branches with an end, and ranges with a part, from ``start`` up to ``end`` (module addresses of a row of
+    the modules table), and the samples whose instruction is there.
+
+    Ranges have the values ``cycles`` and ``timed``: those of an entry were spent between its branch and the older one.
+    """
+
+    def __init__(self, profile: Profile, module: int, start: int, end: int) -> None:
+        self._binder, self._module = binder_of(profile), module
+        self._start, self._end = np.uint64(start), np.uint64(end)
+        bias = self._binder.mapping_bias[self._binder.mapping_module == module]
+        self._at: NDArray[np.uint64] = np.unique(bias + self._start)  # where it was mapped at any time, by anybody
+        self._branches = PairTable(self._binder)
+        self._ranges = PairTable(self._binder, ("cycles", "timed"))
+        self._samples = [np.empty(0, np.uint64)]
+
+    def add(self, batch: SampleBatch) -> None:
+        """Count a batch; without branch stacks its samples."""
+        scope = self._binder.scopes(batch)
+        rows = np.flatnonzero(self._inside(batch.ip))
+        self._samples.append(self._own(*self._binder.locate(scope[rows], batch.ip[rows])))
+        if BRANCH not in batch.offsets or not batch.entries:
+            return
+        offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
+        each = _Owner(scope, offsets)
+        rows = np.flatnonzero(self._inside(source) | self._inside(target))
+        flags = batch["branch_flags"]
+        tag = (flags[rows] & np.uint64(3)).astype(np.int64)
+        self._branches.add((each.of(rows), source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
+        # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
+        older, newer = target[1:], source[:-1]
+        found = (self._inside(older) | (self._before(newer) > self._before(older))) & (older <= newer)
+        found &= (older != 0) & (newer != 0) & (source[1:] != 0) & (target[:-1] != 0)
+        firsts = offsets[1:-1]
+        found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
+        rows = np.flatnonzero(found)
+        values = [np.ones(len(rows), np.int64), *cycles_of(flags[rows])]
+        self._ranges.add((each.of(rows), older[rows], newer[rows], np.zeros(len(rows), np.int64), values))
+
+    def result(self) -> tuple[Bound, Bound, Array]:
+        """(branches, ranges, uint64 module address of each sample)."""
+        branches, ranges = self._branches.result(), self._ranges.result()
+        branches = branches.only(
+            self._is_own(branches.a_module, branches.a) | self._is_own(branches.b_module, branches.b)
+        )
+        within = (ranges.a_module == self._module) & (ranges.b_module == self._module) & (ranges.a <= ranges.b)
+        return branches, ranges.only(within), np.concatenate(self._samples)
+
+    def _is_own(self, module: Array, address: Array) -> Array:
+        return np.asarray((module == self._module) & (address >= self._start) & (address < self._end))
+
+    def _own(self, module: Array, address: Array) -> Array:
+        return address[self._is_own(module, address)]
+
+    def _before(self, address: Array) -> Array:
+        """How many of the places where it was mapped begin at or before each address."""
+        if len(self._at) > _FEW:
+            return np.searchsorted(self._at, address, side="right")
+        out = np.zeros(len(address), np.int8)
+        for at in self._at:
+            out += address >= at
+        return out
+
+    def _inside(self, address: Array) -> Array:
+        size = self._end - self._start
+        if len(self._at) > _FEW:
+            return np.asarray(address - self._at[np.maximum(self._before(address), 1) - 1] < size)
+        out = np.zeros(len(address), bool)
+        for at in self._at:
+            out |= address - at < size  # modulo 2**64: what lies before is far behind
+        return out
+
+
+class _Owner:
+    """The scope of entries by their rows."""
+
+    def __init__(self, scope: Array, offsets: Array) -> None:
+        self._scope, self._offsets = scope, offsets
+
+    def of(self, rows: Array) -> Array:
+        return np.asarray(self._scope[np.searchsorted(self._offsets, rows, side="right") - 1])

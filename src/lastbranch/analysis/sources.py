@@ -1,0 +1,65 @@
+"""Source lines to show beside code, from folders that may be trusted with them."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+
+from ..model import Module, Profile
+from ..symbols.files import below, open_regular
+
+__all__ = ["Sources"]
+
+_LARGEST = 32 << 20
+"""Bytes of a source file that is shown; larger ones are no source."""
+
+
+class Sources:
+    """Lines of source files by the paths that debug information has, which are hints.
+
+    A file is read only below one of ``roots`` (the longest end of its path that is there), or, without roots, at its
+    own path if that is below the folder of the module's checked binary.
+    """
+
+    def __init__(self, profile: Profile, roots: Sequence[str] = ()) -> None:
+        self._profile, self._roots = profile, tuple(roots)
+        self._files: dict[str, list[str]] = {}
+        self._found: dict[tuple[int, str], str | None] = {}
+
+    def line(self, module: int, file: str, number: int) -> str | None:
+        """Line ``number`` (from 1) of ``file`` for a row of the modules table; ``None`` where it is not to be had."""
+        if not file or number < 1:
+            return None
+        key = (module, file)
+        if key not in self._found:
+            self._found[key] = next((p for p in self._candidates(module, file) if p), None)
+        path = self._found[key]
+        lines = self._lines(path) if path else []
+        return lines[number - 1] if number <= len(lines) else None
+
+    def _candidates(self, module: int, file: str) -> Iterator[str | None]:
+        parts = posixpath.normpath(file.replace("\\", "/")).split("/")
+        for root in self._roots:
+            for first in range(len(parts)):
+                yield below(root, "/".join(parts[first:]))
+        if not self._roots and module >= 0:
+            yield _beside_binary(self._profile.modules[module], "/".join(parts))
+
+    def _lines(self, path: str) -> list[str]:
+        if path not in self._files:
+            try:
+                with os.fdopen(open_regular(path), "rb") as file:
+                    data = file.read(_LARGEST + 1)
+            except OSError:
+                data = b""
+            self._files[path] = data.decode(errors="replace").splitlines() if len(data) <= _LARGEST else []
+        return self._files[path]
+
+
+def _beside_binary(module: Module, file: str) -> str | None:
+    if not module.binary.endswith(module.name):
+        return None
+    folder = os.path.dirname(module.binary)
+    path = module.binary.removesuffix(module.name) + file  # --symfs comes before both
+    return below(folder, path[len(folder) :]) if file.startswith("/") and path.startswith(folder + "/") else None

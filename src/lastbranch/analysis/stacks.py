@@ -1,0 +1,254 @@
+"""Call stacks of samples, from the best that a capture has: call chains, LBR call-stack mode, or branches replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..bind import binder_of
+from ..errors import NotRecordedError
+from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
+from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
+from .branch_kinds import BranchKinds
+from .counting import how_to_record
+from .select import kept, period_of
+
+__all__ = ["CallStacks", "StackMaker", "Stacked", "call_stacks", "why_no_call_stacks"]
+
+CHAINS, CALL_STACK_MODE, REBUILT = "call chains", "LBR call-stack mode", "rebuilt from branch stacks"
+LEAVES = "the address of the sample alone"
+_MARKERS = np.uint64((1 << 64) - 4096)
+"""Frames from here on are PERF_CONTEXT_* markers (include/uapi/linux/perf_event.h)."""
+_USER_MARKER = np.uint64((1 << 64) - 512)
+
+
+@dataclass(slots=True)
+class CallStacks:
+    """Distinct call stacks by event and process.
+
+    Stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` of ``frame``, leaf first: rows of ``module`` (int64 row of
+    the modules table, -1 nothing mapped) and ``address`` (uint64 module address; of a caller an address inside of its
+    call). ``event``, ``process`` (row, -1 unknown), ``samples`` int64 and ``period`` uint64 have one value a stack.
+    ``sources`` names what the stacks were made from; ``bare`` counts samples with a leaf only, whose callers are not
+    known.
+    """
+
+    event: Array
+    process: Array
+    samples: Array
+    period: Array
+    offsets: Array
+    frame: Array
+    module: Array
+    address: Array
+    sources: list[str]
+    bare: int = 0
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def source_of(event: Event) -> tuple[str, str]:
+    """(what the call stacks of ``event`` come from, empty if they do not exist; why they do not)."""
+    if event.branch_select is not None and call_stack_mode(event.branch_select_kind, event.branch_select):
+        return CALL_STACK_MODE, ""
+    if event.has_callchain:
+        return CHAINS, ""
+    if event.branch_select is None:
+        return "", f"event {event.name} has neither call chains nor branch stacks"
+    why = no_call_stacks_because(event.branch_select, event.branch_select_kind)
+    return ("", f"event {event.name}: {why}") if why else (REBUILT, "")
+
+
+def why_no_call_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
+    """Why the profile (or the events that the filter keeps) has no call stacks at all; ``None`` where it has."""
+    wanted = sample_filter.events if sample_filter else frozenset()
+    found = [source_of(e) for i, e in enumerate(profile.events) if not wanted or i in wanted]
+    return None if any(source for source, _ in found) else "; ".join(why for _, why in found) or "there are no events"
+
+
+def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) -> CallStacks:
+    """The distinct call stacks of the samples that ``sample_filter`` keeps, heaviest first.
+
+    Samples of events without any call stacks are left out. Raises `NotRecordedError` where no event has them.
+    """
+    reason = why_no_call_stacks(profile, sample_filter)
+    if reason:
+        raise NotRecordedError(f"there are no call stacks: {reason}", hint=_how(profile))
+    maker = StackMaker(profile)
+    counter = _Counter(profile)
+    for batch in kept(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
+        for stacked in maker.of(batch):
+            counter.add(stacked)
+    if maker.untold:
+        raise NotRecordedError(
+            "there are no call stacks: the branches have no types, and no binary of them is at hand to decode",
+            hint="give the folder that holds the binaries with --symfs",
+        )
+    return counter.result(maker)
+
+
+def _how(profile: Profile) -> str:
+    return f"{how_to_record(profile)}; or with call chains (`perf record -g`, or --call-graph lbr)"
+
+
+Frames = tuple[Array, Array]
+"""Ragged addresses, leaf first: uint64 values, int64 offsets (samples + 1)."""
+
+
+class Stacked(NamedTuple):
+    """Samples with their call stacks: ``frame`` uint64 addresses as they were at that time, leaf first, ragged by
+    ``offsets`` (int64, samples + 1); of a caller an address inside of its call. ``scope`` as `bind.Binder` gives it."""
+
+    batch: SampleBatch
+    scope: Array
+    frame: Array
+    offsets: Array
+
+
+class StackMaker:
+    """Makes the call stacks of samples, each from the best that its event has. ``sources`` names what was used.
+
+    ``leaves``: samples of events without call stacks have their own address as a stack of one frame, instead of none.
+    """
+
+    COLUMNS = ("frame", "branch_from", "branch_to", "branch_flags")
+    """The optional columns that batches must have where their stream has them."""
+
+    def __init__(self, profile: Profile, *, leaves: bool = False) -> None:
+        self.sources: set[str] = set()
+        self._binder = binder_of(profile)
+        self._kinds = BranchKinds(profile)
+        self._by_event = [source_of(event)[0] or LEAVES * leaves for event in profile.events]
+
+    @property
+    def untold(self) -> bool:
+        """Whether all stacks were to be rebuilt from branches whose types nobody told: none has callers."""
+        return self.sources == {REBUILT} and not self._kinds.told
+
+    def of(self, batch: SampleBatch) -> Iterator[Stacked]:
+        """The stacks of a batch, in its order for each source."""
+        scope = self._binder.scopes(batch)
+        for source in sorted({self._by_event[e] for e in np.unique(batch.event).tolist()} - {""}):
+            events = [i for i, of in enumerate(self._by_event) if of == source]
+            rows = np.flatnonzero(np.isin(batch.event, events))
+            part = batch if len(rows) == len(batch) else batch.select(rows)
+            self.sources.add(source)
+            yield Stacked(part, scope[rows], *self._made(source, part, scope[rows]))
+
+    def _made(self, source: str, batch: SampleBatch, scope: Array) -> Frames:
+        none = batch.ip[:0], np.zeros(len(batch) + 1, np.int64)
+        chains, branches = FRAME in batch.offsets, BRANCH in batch.offsets
+        if source == CHAINS:
+            found = _chains(batch["frame"], batch.offsets[FRAME]) if chains else none
+        elif source == CALL_STACK_MODE:
+            kernel = _kernel_part(batch) if chains else none
+            user = call_frames(batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]) if branches else none
+            found = _behind(kernel, user)
+        elif source == REBUILT and branches:
+            return self._replayed(batch, scope)
+        else:
+            found = none
+        return _behind(_leaf(batch.ip, (np.diff(found[1]) == 0) & (batch.ip != 0)), found)
+
+    def _replayed(self, batch: SampleBatch, scope: Array) -> Frames:
+        source, target, offsets = batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]
+        kind = self._kinds.of(np.repeat(scope, np.diff(offsets)), source, target, batch["branch_flags"])
+        keep, _ = open_calls(source, target, kind, offsets)
+        callers = np.concatenate([[0], np.cumsum(keep)])[offsets]
+        sizes = np.diff(offsets)
+        newest = np.zeros(len(batch), np.uint64)
+        newest[sizes > 0] = target[offsets[:-1][sizes > 0]]
+        leaf = np.where(batch.ip != 0, batch.ip, newest)
+        return _behind(_leaf(leaf, leaf != 0), (source[keep], callers))
+
+
+@dataclass
+class _Counter:
+    profile: Profile
+    bare: int = 0
+
+    def __post_init__(self) -> None:
+        self._binder = binder_of(self.profile)
+        self._frames: dict[tuple[int, int], int] = {}
+        self._stacks: dict[tuple[int, int, bytes], list[int]] = {}
+
+    def add(self, stacked: Stacked) -> None:
+        batch, scope, frames, offsets = stacked
+        process = self._binder.process_of(scope)
+        numbers = self._intern(*self._binder.locate(np.repeat(scope, np.diff(offsets)), frames))
+        rows = zip(
+            batch.event.tolist(), process.tolist(), period_of(self.profile, batch).tolist(),
+            pairwise(offsets.tolist()), strict=True,
+        )  # fmt: skip
+        for event, owner, period, (first, past) in rows:
+            if first == past:
+                continue
+            self.bare += past - first == 1
+            sums = self._stacks.setdefault((event, owner, numbers[first:past].tobytes()), [0, 0])
+            sums[0] += 1
+            sums[1] += period
+
+    def _intern(self, module: Array, address: Array) -> NDArray[np.int32]:
+        """The number of each frame, the same wherever it occurs."""
+        distinct, place = np.unique(address, return_inverse=True)
+        pairs, back = np.unique(place.reshape(-1) * (len(self.profile.modules) + 1) + module + 1, return_inverse=True)
+        places, modules = np.divmod(pairs, len(self.profile.modules) + 1)
+        keys = zip((modules - 1).tolist(), distinct[places].tolist(), strict=True)
+        numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
+        return np.array(numbers, np.int32)[back.reshape(-1)]
+
+    def result(self, maker: StackMaker) -> CallStacks:
+        order = sorted(self._stacks.items(), key=lambda item: (-item[1][0], item[0]))
+        frames = [np.frombuffer(key[2], np.int32) for key, _ in order]
+        keys = np.array([key[:2] for key, _ in order], np.int64).reshape(-1, 2)
+        return CallStacks(
+            keys[:, 0], keys[:, 1],
+            np.array([sums[0] for _, sums in order], np.int64), np.array([sums[1] for _, sums in order], np.uint64),
+            np.concatenate([[0], np.cumsum([len(f) for f in frames])]).astype(np.int64),
+            np.concatenate(frames).astype(np.int64) if frames else np.empty(0, np.int64),
+            np.array([m for m, _ in self._frames], np.int64), np.array([a for _, a in self._frames], np.uint64),
+            sorted(maker.sources), self.bare,
+        )  # fmt: skip
+
+
+def _leaf(address: Array, known: Array) -> Frames:
+    """A single frame where it is ``known``, none elsewhere."""
+    return address[known], np.concatenate([[0], np.cumsum(known)]).astype(np.int64)
+
+
+def _chains(frame: Array, offsets: Array) -> Frames:
+    """Call chains without markers. Behind the first of each context are return addresses: one less is in the call."""
+    marker = frame >= _MARKERS
+    first = np.zeros(len(frame), bool)
+    first[offsets[:-1][np.diff(offsets) > 0]] = True
+    first[1:] |= marker[:-1]
+    inside = np.where(first | (frame == 0), frame, frame - np.uint64(1))
+    return _only(inside, offsets, ~marker)
+
+
+def _kernel_part(batch: SampleBatch) -> Frames:
+    """Of the call chains, what comes before the user's part, which the branch stack has."""
+    frame, offsets = batch["frame"], batch.offsets[FRAME]
+    seen = np.concatenate([[0], np.cumsum(frame == _USER_MARKER)])
+    before = seen[1:] == np.repeat(seen[offsets[:-1]], np.diff(offsets))
+    return _chains(*_only(frame, offsets, before))
+
+
+def _only(values: Array, offsets: Array, keep: Array) -> Frames:
+    return values[keep], np.concatenate([[0], np.cumsum(keep)])[offsets]
+
+
+def _behind(one: Frames, other: Frames) -> Frames:
+    """Ragged columns of equally many rows joined row by row: ``one``'s values first."""
+    sizes = [np.diff(one[1]), np.diff(other[1])]
+    offsets = np.concatenate([[0], np.cumsum(sizes[0] + sizes[1])]).astype(np.int64)
+    out = np.empty(int(offsets[-1]), np.uint64)
+    for (values, own), first, size in zip((one, other), (offsets[:-1], offsets[:-1] + sizes[0]), sizes, strict=True):
+        out[np.repeat(first - own[:-1], size) + np.arange(len(values))] = values
+    return out, offsets

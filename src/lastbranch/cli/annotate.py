@@ -1,0 +1,64 @@
+"""``lastbranch annotate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .naming import chosen_function
+from .options import Capture, capture_options, filter_options
+from .symbol_options import symbol_options
+
+if TYPE_CHECKING:
+    from ..symbols import SymbolOptions
+
+
+@click.command()
+@capture_options
+@click.argument("function", metavar="FUNC")
+@filter_options
+@symbol_options
+@click.option("--source", is_flag=True, help="Source lines between the instructions.")
+@click.option(
+    "--source-root", multiple=True, metavar="DIR",
+    help="Look for source files below DIR (again for more). [default: beside the binary]",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Also instructions that never ran.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+    help="How to print. csv: one row an instruction.",
+)  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=20, show_default=True,
+    help="Edges and indirect targets to print; 0 is all.",
+)  # fmt: skip
+def command(
+    capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
+    source_root: tuple[str, ...], every: bool, form: str, limit: int,
+) -> int:  # fmt: skip
+    """The code of a function with what ran of it: blocks, branches, loops, edges, indirect targets.
+
+    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. Before the first instruction of a block stand how often it
+    ran, its cycles and instructions a cycle; behind its last one how often the branch was taken, and how often of
+    those it was mispredicted. All of it comes from the ranges between the entries of branch stacks (docs: hot code).
+    """
+    from ..analysis.annotation import annotate
+    from ..analysis.naming import Namer
+    from ..errors import NotRecordedError
+    from ..symbols import Symbolizer
+    from .annotated import Annotated
+    from .listing import print_annotated
+
+    profile = capture.open()
+    chosen = make_filter(profile)
+    symbolizer = Symbolizer(profile, symbols)
+    namer = Namer(profile, symbolizer)
+    place = chosen_function(profile, namer, function, chosen)
+    with capture.reading(profile):
+        found = annotate(profile, place, sample_filter=chosen)
+    print_annotated(Annotated(profile, namer, found, source, source_root), form, limit, every)
+    code = capture.finish(profile, found.notes + symbolizer.notes)
+    if found.missing:
+        raise NotRecordedError(f"only samples are shown, no executions: {found.missing}", hint=found.hint)
+    return code

@@ -1,0 +1,30 @@
+"""``lastbranch callees``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .callgraph import print_calls
+from .options import Capture, capture_options, filter_options, table_options
+from .symbol_options import symbol_options
+
+if TYPE_CHECKING:
+    from ..symbols import SymbolOptions
+
+
+@click.command()
+@capture_options
+@click.argument("function", metavar="FUNC")
+@filter_options
+@symbol_options
+@table_options
+def command(capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, form: str, limit: int) -> int:
+    """What a function calls, by call branches and by call stacks.
+
+    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. calls counts entries of call branches, indirect those of them
+    through a pointer, and jumps the jumps to a function's first instruction (tail calls, stubs of shared libraries);
+    samples those with the call in their stack, and samples % their share of the samples with FUNC in it.
+    """
+    return print_calls(capture, make_filter, symbols, form, limit, function, "callee")

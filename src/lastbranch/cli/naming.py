@@ -1,0 +1,67 @@
+"""Names on the command line: how a function is shown, and which one the user means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..analysis.finding import Place
+    from ..analysis.naming import Label, Namer
+    from ..model import Profile, SampleFilter
+
+__all__ = ["chosen_function", "function_of", "line_of", "module_of"]
+
+_LISTED, _NEAR = 20, 5
+_COMPARED = 2000
+"""Names that are compared letter by letter, which takes a millisecond for ten of them."""
+
+
+def function_of(profile: Profile, label: Label) -> str:
+    """``name``, or ``[module]`` for code without one."""
+    return label.shown(profile)
+
+
+def module_of(profile: Profile, label: Label) -> str | None:
+    """The last part of the module's name; ``None`` where nothing was mapped."""
+    return profile.modules[label.module].short if label.module >= 0 else None
+
+
+def line_of(label: Label) -> str | None:
+    """``file:line``, the file without its folders; ``None`` where no line is known."""
+    file = label.file.replace("\\", "/").rpartition("/")[2]
+    return f"{file}:{label.line or '?'}" if file else None
+
+
+def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> Place:
+    """The one function that ``wanted`` means. Raises `click.BadParameter` that lists what it could be."""
+    from ..analysis.finding import find_functions
+    from ..model import visible
+
+    modules = sample_filter.modules if sample_filter else frozenset()
+    found = find_functions(profile, namer, wanted, modules)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        places = [f"{profile.place(p.module, p.start)}  {function_of(profile, p.label)}" for p in found]
+        rest = [f"and {len(places) - _LISTED} more"] if len(places) > _LISTED else []
+        text = "\n  ".join([f"{wanted!r} means {len(found)} functions; give one of:", *places[:_LISTED], *rest])
+    else:
+        text = f"no function is called {wanted!r}{_like(profile, namer, wanted)}"
+    raise click.BadParameter("\n".join(visible(line) for line in text.split("\n")), param_hint="FUNC")
+
+
+def _like(profile: Profile, namer: Namer, wanted: str) -> str:
+    """What to say after a name that nothing has."""
+    from difflib import get_close_matches
+
+    known = [row for row in range(len(profile.modules)) if len(namer.table(row))]
+    if not known:
+        hint = "the binaries are looked for at their recorded paths and under --symfs, and debug files in --debug-dir"
+        return f": no module has names. {hint[0].upper()}{hint[1:]}; MODULE+0xADDRESS needs no name"
+    plain = sorted({f.shown.partition("(")[0] for row in known for f in namer.table(row).functions})
+    near = [name for name in plain if wanted.casefold() in name.casefold()][:_NEAR]
+    alike = [name for name in plain if name[:1] == wanted[:1]][:_COMPARED]
+    near = near or get_close_matches(wanted, alike, n=_NEAR, cutoff=0.6)
+    return f"; there are: {', '.join(near)}" if near else f" in the {len(known)} modules that have names"

@@ -1,0 +1,79 @@
+"""Which module ``--binary`` names, and the file that is used as its binary."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from ..errors import LastbranchError, SelectionError
+from ..images import read_image, same_build_id
+from ..model import Module, ModuleKind, Profile, SampleFilter, word
+from ..opening import FileSource, use_binary
+from . import ExportOptions
+
+__all__ = ["choose", "limited"]
+
+
+def choose(profile: Profile, wanted: str) -> int:
+    """The row of the module that ``wanted`` names: its path, the last part of it, or a file of this host.
+
+    A file is known by its build id, or where one of the two has none, by its name; it is then the module's binary.
+    Raises `SelectionError` where no module or more than one is meant.
+    """
+    rows = [i for i, m in enumerate(profile.modules) if wanted in (m.name, m.short)]
+    given = os.path.isfile(wanted)
+    if given and (not rows or os.path.basename(wanted) != wanted or len(rows) > 1):
+        rows = _rows_of_file(profile, wanted)
+    if len(rows) != 1:
+        raise _not_one(profile, wanted, rows)
+    if given and profile.modules[rows[0]].missing:
+        use_binary(profile, rows[0], wanted)
+    return rows[0]
+
+
+def limited(profile: Profile, options: ExportOptions) -> SampleFilter | None:
+    """The sample filter of ``options``, with their binary as its only module."""
+    if options.binary is None:
+        return options.sample_filter
+    only = frozenset({choose(profile, options.binary)})
+    return replace(options.sample_filter or SampleFilter(), modules=only)
+
+
+def _rows_of_file(profile: Profile, path: str) -> list[int]:
+    try:
+        source = FileSource(path)
+        try:
+            build_id = read_image(source).build_id or b""
+        finally:
+            source.close()
+    except (OSError, LastbranchError) as error:
+        raise SelectionError(f"--binary {path}: not a binary: {error}") from error
+    same = [i for i, m in enumerate(profile.modules) if same_build_id(m.build_id, build_id)]
+    name = os.path.basename(path)
+    named = [i for i, m in enumerate(profile.modules) if m.short == name]
+    unknown = [i for i in named if not (profile.modules[i].build_id and build_id)]
+    if not same and not unknown and named:
+        recorded = _told(profile.modules[named[0]])
+        raise SelectionError(
+            f"--binary {path}: its build id {build_id.hex()} is not that of the recorded {recorded}",
+            hint="give the file that was recorded, not one that was built since",
+        )
+    return same or unknown
+
+
+def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
+    if rows:
+        several = ", ".join(_told(profile.modules[i]) for i in rows)
+        return SelectionError(f"--binary {wanted} means {len(rows)} modules: {several}", hint="give the full path")
+    from difflib import get_close_matches
+
+    names = {m.short for m in profile.modules if m.kind is ModuleKind.FILE}
+    near = ", ".join(get_close_matches(os.path.basename(wanted), names, n=5, cutoff=0.4))
+    return SelectionError(
+        f"no module of the capture is {wanted}",
+        hint=f"there are: {near}" if near else "`lastbranch info FILE` lists them",
+    )
+
+
+def _told(module: Module) -> str:
+    return f"{word(module.name)} (build id {module.build_id.hex() or 'unknown'})"

@@ -1,0 +1,107 @@
+"""A folder with one file a module and an index of them: complete, or not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import NotRecordedError, UnavailableError
+from ..model import Module, Profile, word
+from . import ExportOptions
+from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
+
+__all__ = ["INDEX", "export_folder"]
+
+INDEX = "index.tsv"
+"""File in the folder that tells which file is of which module, a line each."""
+
+_LONGEST_NAME = 100
+
+
+def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> list[str]:
+    """Write each module that something was counted in as a file of ``folder``, in one pass; returns notes.
+
+    Raises `NotRecordedError` where there is no such module or nothing that the format needs, `UnavailableError` where
+    the folder cannot be written.
+    """
+    reasons = {i: why_not(module, form) for i, module in enumerate(profile.modules)}
+    with writing_folder(folder) as place:  # first of all: whether it can be written is known before the long pass
+        found, notes = count_modules(profile, options, form, list(reasons))
+        left = [f"{word(c.module.name)} is left out: {reasons[c.row]}" for c in found if not c.empty and reasons[c.row]]
+        kept = [c for c in found if not c.empty and not reasons[c.row]]
+        if not kept:
+            hint = "; ".join(left[:3]) or None
+            raise NotRecordedError("nothing was recorded in a module that can be written", hint=hint)
+        names = _names([c.module for c in kept], form.suffix)
+        for name, counts in zip(names, kept, strict=True):
+            with open(os.path.join(place, name), "wb") as out:
+                notes += [f"{name}: {note}" for note in form.write(counts, out, options)]
+        with open(os.path.join(place, INDEX), "w", encoding="utf-8", newline="\n") as index:
+            index.write("file\tmodule\tbuild_id\tranges\tbranches\n")
+            index.writelines(_index_line(name, c) for name, c in zip(names, kept, strict=True))
+    return notes + left
+
+
+def _index_line(name: str, counts: ModuleCounts) -> str:
+    ranges, branches = int(counts.times.sum()), int(counts.taken.sum())
+    return f"{name}\t{word(counts.module.name)}\t{counts.module.build_id.hex() or '-'}\t{ranges}\t{branches}\n"
+
+
+def _names(modules: list[Module], suffix: str) -> list[str]:
+    """A file name for each module: safe on any system, unique whatever their case."""
+    taken, names = {INDEX}, []
+    for module in modules:
+        stem = re.sub(r"[^A-Za-z0-9._+-]", "_", module.short)[:_LONGEST_NAME].lstrip(".") or "_"
+        number, name = 1, f"{stem}.{suffix}"
+        while name.lower() in taken:
+            number += 1
+            name = f"{stem}-{number}.{suffix}"
+        taken.add(name.lower())
+        names.append(name)
+    return names
+
+
+@contextmanager
+def writing_folder(path: str) -> Iterator[str]:
+    """A new folder that appears as ``path`` when all is written. One that was written so before is replaced.
+
+    Raises `UnavailableError` where something else has that name, or where nothing can be written.
+    """
+    path = path.rstrip("/" + os.sep) or path
+    _check_replaceable(path)
+    part, old = f"{path}.part{os.getpid()}", f"{path}.old{os.getpid()}"
+    try:
+        os.mkdir(part)
+        yield part
+        if os.path.isdir(path):
+            os.rename(path, old)
+        os.rename(part, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise UnavailableError(f"{path}: cannot be written: {error.strerror or error}") from None
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _check_replaceable(path: str) -> None:
+    if not os.path.lexists(path):
+        return
+    if not os.path.isdir(path) or os.path.islink(path):
+        raise UnavailableError(
+            f"{path} is no folder", hint="a file for each module goes to a new folder; --binary NAME writes one file"
+        )
+    there = set(os.listdir(path))
+    index = os.path.join(path, INDEX)
+    ours = {INDEX}
+    if os.path.isfile(index):
+        with open(index, encoding="utf-8", errors="replace") as lines:
+            ours.update(line.split("\t", 1)[0] for line in lines)
+    if there - ours:
+        raise UnavailableError(
+            f"{path} holds files that are not from an export, such as {min(there - ours)}", hint="name a new folder"
+        )

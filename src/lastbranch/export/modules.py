@@ -1,0 +1,181 @@
+"""Counts module by module, from one pass over the capture: what the formats that feed compilers are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+
+import numpy as np
+
+from ..analysis import count_stacks, merge_processes
+from ..analysis.pairs import group
+from ..bind import binder_of
+from ..errors import NotRecordedError, UnavailableError
+from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
+from . import Exporter, ExportOptions
+from .choosing import choose
+
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "of_windows"]
+
+
+@dataclass(slots=True)
+class ModuleCounts:
+    """What was counted in one module. Addresses (uint64) are link addresses; offsets in the file without a binary.
+
+    Ranges ``start``..``end``, both first bytes of instructions, with ``times`` (int64), sorted. Branches ``source`` to
+    ``target``, at least one of which is in the module (bool ``from_here``, ``to_here``; the other's address belongs to
+    another module or none), ``taken`` and ``mispredicted`` times (int64). ``sampled`` addresses of samples and how
+    often, where the format asked for them.
+    """
+
+    profile: Profile
+    row: int
+    module: Module
+    start: Array
+    end: Array
+    times: Array
+    source: Array
+    target: Array
+    from_here: Array
+    to_here: Array
+    taken: Array
+    mispredicted: Array
+    sampled: Array
+    sampled_times: Array
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was counted."""
+        return not len(self.times) and not len(self.taken)
+
+    def file_offset(self, address: Array) -> Array:
+        """Where in the file the code at each address stands."""
+        out = address.copy()
+        for s in self.module.segments:
+            if s.executable:
+                inside = (address >= np.uint64(s.address)) & (address - np.uint64(s.address) < np.uint64(s.size))
+                out[inside] = address[inside] - np.uint64(s.address) + np.uint64(s.offset)
+        return out
+
+    @property
+    def base(self) -> int:
+        """Link address of the first page of code as llvm-profgen takes it: the first executable segment's; 0 in a PE
+        file, whose addresses count from its image base."""
+        code = [s.address for s in self.module.segments if s.executable]
+        return code[0] & ~0xFFF if code and not of_windows(self.module) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFormat:
+    """A format that speaks of one module.
+
+    ``write`` puts out the counts of a module and returns notes. ``linked``: it needs link addresses, and so the binary.
+    ``sampled``: it needs the addresses of samples, too.
+    """
+
+    suffix: str
+    write: Callable[[ModuleCounts, IO[bytes], ExportOptions], list[str]]
+    linked: bool = True
+    sampled: bool = False
+
+
+def of_windows(module: Module) -> bool:
+    """Whether the module is a PE file: its addresses count from where it was loaded, with or without a binary."""
+    return "\\" in module.name or module.pdb_guid is not None
+
+
+def why_not(module: Module, form: ModuleFormat) -> str | None:
+    """Why ``form`` cannot be made of the module."""
+    if module.kind is not ModuleKind.FILE and not (module.kind is ModuleKind.KERNEL and module.segments):
+        return f"{module.kind}: not a binary that can be built anew"
+    if form.linked and not module.segments and not of_windows(module):
+        return f"link addresses are not known, binary {module.missing or 'not found'}"
+    return None
+
+
+def exporter_of(form: ModuleFormat) -> Exporter:
+    """An exporter of ``form`` for the one module that the options name."""
+
+    def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
+        assert options.binary is not None, "a folder is written by `folder.export_folder`"
+        row = choose(profile, options.binary)
+        module = profile.modules[row]
+        if reason := why_not(module, form):
+            hint = f"give the file itself with --binary PATH/{module.short}, or --symfs DIR"
+            raise UnavailableError(f"{word(module.name)}: {reason}", hint=hint)
+        (counts,), notes = count_modules(profile, options, form, [row])
+        if counts.empty:
+            raise NotRecordedError(
+                f"nothing was recorded in {word(module.name)}", hint="see `lastbranch report FILE --by module`"
+            )
+        return notes + form.write(counts, out, options)
+
+    return export
+
+
+def count_modules(
+    profile: Profile, options: ExportOptions, form: ModuleFormat, rows: list[int]
+) -> tuple[list[ModuleCounts], list[str]]:
+    """The counts of the modules ``rows``, in that order, and what a user should be told.
+
+    Raises `NotRecordedError` where there are no branch stacks, or no ranges between them.
+    """
+    addresses = _SampledAddresses(profile) if form.sampled else None
+    counted = count_stacks(
+        profile, ranges=True, details=False, sample_filter=options.sample_filter,
+        watch=addresses.add if addresses else None,
+    )  # fmt: skip
+    assert counted.ranges is not None
+    (r_module, start, _, end), (times, _, _) = merge_processes(counted.ranges)
+    (f_module, source, t_module, target), (taken, mispredicted, _) = merge_processes(counted.branches)
+    s_module, sampled, sampled_times = addresses.result() if addresses else (np.empty(0, np.int64),) * 3
+    by_target = np.argsort(t_module, kind="stable")
+    found = []
+    for row in rows:
+        mine = _rows_of(row, r_module)
+        leaving, entering = (
+            np.arange(len(taken))[_rows_of(row, f_module)],
+            by_target[_rows_of(row, t_module[by_target])],
+        )
+        ends = np.union1d(leaving, entering)
+        at = _rows_of(row, s_module)
+        found.append(
+            ModuleCounts(
+                profile, row, profile.modules[row], start[mine], end[mine], times[mine],
+                source[ends], target[ends], f_module[ends] == row, t_module[ends] == row, taken[ends],
+                mispredicted[ends], sampled[at], sampled_times[at],
+            )
+        )  # fmt: skip
+    broken = ", ".join(f"{n} {reason}" for reason, n in counted.broken.items() if n)
+    return found, [f"not ranges: {broken}"] if broken else []
+
+
+def _rows_of(row: int, modules: Array) -> slice:
+    """Where ``row`` stands in a sorted column."""
+    return slice(*np.searchsorted(modules, [row, row + 1]).tolist())
+
+
+class _SampledAddresses:
+    """Counts the addresses of samples, by module."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._binder = binder_of(profile)
+        self._parts: list[list[Array]] = []
+
+    def add(self, batch: SampleBatch) -> None:
+        module, address = self._binder.locate(self._binder.scopes(batch), batch.ip)
+        self._parts.append([module, address, np.ones(len(batch), np.int64)])
+        if len(self._parts) > 64:
+            self._parts = [self._merged()]
+
+    def _merged(self) -> list[Array]:
+        kinds = (np.int64, np.uint64, np.int64)
+        columns = [np.concatenate([np.empty(0, k), *(p[i] for p in self._parts)]) for i, k in enumerate(kinds)]
+        keys, values = group(columns[:2], columns[2:], [np.add])
+        return keys + values
+
+    def result(self) -> tuple[Array, Array, Array]:
+        """(module row, address, times), sorted."""
+        module, address, times = self._merged()
+        return module, address, times

@@ -1,0 +1,149 @@
+"""``--to sampleprof``: LLVM's text sample profile, for ``clang -fprofile-sample-use``.
+
+Each instruction counts as often as the ranges that hold it; a line as often as the most frequent of its instructions,
+in the inline context that the debugging information tells. Branches to the entry of a function are its head samples,
+and the callee's count at the line that calls. The same counts give the text that llvm-profgen makes of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import IO
+
+import numpy as np
+
+from ..errors import UnavailableError
+from ..isa import Decoder
+from ..model import Array, word
+from ..opening import code_of
+from ..symbols import FunctionTable, Names, Symbolizer
+from . import ExportOptions
+from .modules import ModuleCounts, ModuleFormat
+from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication
+
+__all__ = ["FORMAT"]
+
+_PART = re.compile(r"\.cold(\.\d+)?$")
+"""End of the name of a symbol that is a part of a function that stands apart."""
+_Chain = Sequence[tuple[str, Location]]
+
+
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[str]:
+    """Write the counts of a module; returns notes.
+
+    Raises `UnavailableError` where its code cannot be read or its functions have no lines.
+    """
+    with Symbolizer(counts.profile, options.symbols) as symbolizer:
+        table = symbolizer.functions(counts.row)
+        code = _Instructions(counts, table)
+        called = counts.to_here & np.isin(counts.target, table.start)
+        source = counts.source[called & counts.from_here]
+        names = symbolizer.names(counts.row, np.concatenate([code.address, source, table.start]))
+        notes = symbolizer.notes
+    chains, duplicated = _chains(names)
+    if not any(chains):
+        raise UnavailableError(
+            f"{word(counts.module.name)} has no line numbers",
+            hint="; ".join(notes) or "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR",
+        )
+    tree = SampleTree()
+    for i, (size, times) in enumerate(zip(code.size.tolist(), code.times.tolist(), strict=True)):
+        if chain := chains[i]:
+            tree.leaf(chain, times * size).raise_to(chain[-1][1], times * duplicated[i])
+    _calls(tree, counts, table, called, chains[len(code.address) :])
+    out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
+    return list(notes)
+
+
+class _Instructions:
+    """The instructions of every function that was executed: ``address``, ``size`` in bytes, ``times`` executed.
+
+    What no range holds was executed 0 times: the compiler takes that for cold, and no line for not known.
+    """
+
+    def __init__(self, counts: ModuleCounts, table: FunctionTable) -> None:
+        self.address, self.size = self._decoded(counts, table)
+        order = np.argsort(counts.end)
+        ends, until = counts.end[order], np.cumsum(np.append(0, counts.times[order]))
+        begun = np.cumsum(np.append(0, counts.times))  # ranges are sorted by their starts
+        started = np.searchsorted(counts.start, self.address, side="right")
+        self.times: Array = begun[started] - until[np.searchsorted(ends, self.address, side="left")]
+
+    def _decoded(self, counts: ModuleCounts, table: FunctionTable) -> tuple[Array, Array]:
+        code = code_of(counts.module)
+        if code is None:
+            raise UnavailableError(f"the code of {word(counts.module.name)} cannot be read")
+        decoder = Decoder(code.arch)
+        address, size = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+        for row in _executed(counts, table):
+            start, end = int(table.start[row]), int(table.end[row])
+            found = decoder.classify(code.read(start, end - start), start)
+            address.append(np.uint64(start) + found.offset.astype(np.uint64))
+            size.append(found.length.astype(np.int64))
+        return np.concatenate(address), np.concatenate(size)
+
+
+def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
+    """Rows of the functions that a range begins in or goes through, and of their parts that stand apart."""
+    if not len(table) or not len(counts.start):
+        return []
+    begin = np.searchsorted(table.end, counts.start, side="right")
+    past = np.searchsorted(table.start, counts.end, side="right")
+    edges = np.zeros(len(table) + 1, np.int64)
+    np.add.at(edges, begin[begin < past], 1)
+    np.add.at(edges, past[begin < past], -1)
+    rows = np.flatnonzero(np.cumsum(edges[:-1]) > 0).tolist()
+    names = {_PART.sub("", table.functions[row].name) for row in rows}
+    parts = (i for i, f in enumerate(table.functions) if ".cold" in f.name and _PART.sub("", f.name) in names)
+    return sorted({*rows, *parts})
+
+
+def _chains(names: Names) -> tuple[list[_Chain], list[int]]:
+    """For each address its inline chain, outermost first (empty: no lines are known), and how often its instruction
+    was duplicated."""
+    functions = [canonical(f.name) for f in names.functions]
+    known = np.array([f.line > 0 or bool(f.file) for f in names.functions], bool)
+    declared = np.array([f.line for f in names.functions], np.int64)
+    of_frame = names.frame_function
+    offset = ((names.frame_line.astype(np.int64) - declared[of_frame]) & 0xFFFF).tolist()
+    word_of = names.frame_discriminator.tolist()
+    base = {w: base_discriminator(w) for w in set(word_of)}
+    copies = {w: duplication(w) for w in set(word_of)}
+    has_lines = (known[of_frame] | (names.frame_line > 0)).tolist()
+    frames = [(functions[f], (o, base[w])) for f, o, w in zip(of_frame.tolist(), offset, word_of, strict=True)]
+    chains: list[_Chain] = []
+    duplicated: list[int] = []
+    edges = names.offsets.tolist()
+    for lo, hi in pairwise(edges):
+        use = hi > lo and has_lines[hi - 1]
+        chains.append(frames[lo:hi][::-1] if use else ())
+        duplicated.append(copies[word_of[lo]] if use else 1)
+    return chains, duplicated
+
+
+def _calls(tree: SampleTree, counts: ModuleCounts, table: FunctionTable, called: Array, chains: list[_Chain]) -> None:
+    """Head samples of functions that were branched to, and call targets where the branch has a line.
+
+    ``chains`` are those of the sources in this module, then those of the functions' entries.
+    """
+    inside = int((called & counts.from_here).sum())
+    entries = {
+        start: chain[0][0]
+        for start, function, chain in zip(table.start.tolist(), table.functions, chains[inside:], strict=True)
+        if chain and not _PART.search(function.name)
+    }
+    source = iter(chains[:inside])
+    columns = (counts.from_here[called], counts.target[called], counts.taken[called])
+    for here, target, taken in zip(*(c.tolist() for c in columns), strict=True):
+        chain = next(source) if here else ()
+        callee = entries.get(target)
+        if callee is None:
+            continue
+        if chain:
+            tree.leaf(chain, 0).called(chain[-1][1], callee, taken)
+        tree.top(callee).head += taken
+
+
+FORMAT = ModuleFormat("prof", write)

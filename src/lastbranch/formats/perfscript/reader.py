@@ -1,0 +1,237 @@
+"""``perf script`` text to a profile: one index pass, then a stream that reads the text again.
+
+The text says less than a perf.data: not which branches were asked for (taken as any), and often neither processes nor
+times. Samples without a process belong to the process of the mappings; where mappings of several processes stand
+beside such samples, the newest mapping of an address counts, as llvm-profgen takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import Damage, FormatError
+from ...model import (
+    BRANCH,
+    FRAME,
+    MAX_SAMPLES,
+    Array,
+    Clock,
+    Mode,
+    Profile,
+    SampleBatch,
+    SampleStream,
+    Source,
+)
+from .blocks import Block, walk_blocks
+from .lines import NOTHING, Header, parse_record
+from .samples import Found, Lines
+from .scanning import Scanned, scan, scan_all
+from .tables import Tables
+
+__all__ = ["is_perfscript", "read_perfscript"]
+
+Progress = Callable[[int, int], None]
+
+_TEXT = bytes(range(0x20, 0x7F)) + b"\t\r\n"
+_FOREVER = np.iinfo(np.int64).max
+_MOST_NAMED = 1000
+_ENTRY_COLUMNS = ("branch_from", "branch_to", "branch_flags")
+_KERNEL_HALF = np.uint64(1 << 63)
+
+
+def is_perfscript(start: bytes) -> bool:
+    """Whether ``start`` is the beginning of a text; what kind of, only more of it can tell."""
+    return bool(start) and not start.translate(None, _TEXT) and not start.startswith(b"PERFILE")
+
+
+def read_perfscript(source: Source, progress: Progress | None = None) -> Profile:
+    """Index ``source``. Raises `FormatError` where it begins with a block in which there is nothing of perf script's.
+
+    What is damaged elsewhere is in ``profile.damage``; entries that cannot be read are found when samples are, and are
+    then entries in which nothing was recorded.
+    """
+    return _Reader(source).index(progress)
+
+
+class _Reader:
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.profile = Profile(source.name, "perf script")
+        self.tables = Tables(self.profile)
+        self.earliest: list[int] = []
+        self.timed = self.chained = False
+        self.pid = -1
+        self._known_damage: set[int] = set()
+
+    # -- index pass
+
+    def index(self, progress: Progress | None) -> Profile:
+        """Read every line once: tables, counts, and the earliest time of each block."""
+        profile, tables, size = self.profile, self.tables, self.source.size
+        lines = Lines(self._record, profile.damage.append)
+        samples = entries = deepest = 0
+        for scanned, found in self._walk(scan, lines, profile.damage):
+            block = scanned.block
+            if not samples and found.ip:
+                self.timed = found.headers.get(0, NOTHING).time is not None
+            tables.see(found)
+            samples += sum(found.times)
+            entries += sum(d * n for d, n in zip(found.depth, found.times, strict=True))
+            deepest = max(deepest, max(found.depth, default=0))
+            self.chained = self.chained or bool(found.frames)
+            times = self._times(found)
+            self.earliest.append(min(times, default=int(_FOREVER)))
+            if times:
+                profile.first_time = min(times) if profile.first_time is None else min(profile.first_time, *times)
+                profile.last_time = max(times) if profile.last_time is None else max(profile.last_time, *times)
+            if not samples and not tables.maps and not len(scanned.entries) and not block.offset:
+                raise self._nothing()
+            if progress:
+                progress(min(block.offset + len(block.text), size), size)
+        if not samples and not tables.maps:
+            raise self._nothing()
+        self.pid = tables.finish(self.timed)
+        columns = ("position", "branch_from", "branch_to", "branch_flags", *(("frame",) if self.chained else ()))
+        profile.records["SAMPLE"] = samples
+        profile.start = profile.first_time
+        profile.clock = Clock("perf_clock") if self.timed else Clock("file order", 0)
+        profile.streams.append(
+            SampleStream(0, columns, tuple(range(len(profile.events))), samples, entries, deepest, self._batches)
+        )
+        return profile
+
+    def _nothing(self) -> FormatError:
+        value = bytearray(8)
+        got = self.source.readinto(0, memoryview(value))
+        return FormatError(
+            "not a capture that lastbranch reads", file=self.source.name, offset=0, field="magic",
+            value=bytes(value[:got]),
+            hint="of text it reads what `perf script --show-mmap-events -F ip,brstack` prints: a line for each sample",
+        )  # fmt: skip
+
+    def _record(self, text: bytes, offset: int, header: Header) -> None:
+        """A line with a record; its time, where the line begins with one."""
+        try:
+            record = parse_record(text)
+        except ValueError as error:
+            self.profile.damage.append(Damage(str(error), offset, "PERF_RECORD", text[:80]))
+            return
+        self.tables.add(record, text, offset, header)
+
+    def _walk(
+        self, look: Callable[[Block], Scanned], lines: Lines, damage: list[Damage] | None
+    ) -> Iterator[tuple[Scanned, Found]]:
+        """Blocks as ``look`` sees them, and the samples in them."""
+        last = None
+        for scanned in map(look, walk_blocks(self.source, damage)):
+            if last is not None:
+                yield last
+            last = scanned, lines.of_block(scanned.block, scanned.stacks)
+        if last is not None:
+            lines.end(last[1])
+            yield last
+
+    def _times(self, found: Found) -> list[int]:
+        if not self.timed:
+            return found.position
+        return [found.headers.get(i, NOTHING).time or 0 for i in range(len(found.ip))]
+
+    # -- stream
+
+    def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
+        later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
+        lines = Lines(lambda *_: None, lambda _: None)
+        for number, (scanned, found) in enumerate(self._walk(scan_all, lines, None)):
+            if not found.ip:
+                continue
+            whole = self._batch(scanned, found, wanted)
+            times = np.array(found.times, np.int64)
+            watermark = int(later[number])
+            for batch in _repeated(whole, times):
+                rest = min(watermark, int(whole.time.min()))
+                yield batch, rest
+
+    def _batch(self, scanned: Scanned, found: Found, wanted: frozenset[str] | None) -> SampleBatch:
+        ip = np.array(found.ip, np.uint64)
+        columns: dict[str, Array] = {
+            "time": np.array(self._times(found), np.int64),
+            "ip": ip,
+            "mode": np.where(ip >= _KERNEL_HALF, np.uint8(Mode.KERNEL), np.uint8(Mode.USER)),
+            **self._headers(found),
+        }
+        offsets = {BRANCH: _offsets(found.depth)}
+        if wanted is None or "position" in wanted:
+            columns["position"] = np.array(found.position, np.int64)
+        kept = _without(len(scanned.entries), found.dropped)
+        self._broken(scanned, kept)
+        for name, values in zip(_ENTRY_COLUMNS, scanned.columns, strict=True):
+            columns[name] = values if kept is None else values[kept]
+        if self.chained and (wanted is None or "frame" in wanted):
+            chains = [found.frames.get(i, []) for i in range(len(ip))]
+            columns["frame"] = np.array([f for frames in chains for f in frames], np.uint64)
+            offsets[FRAME] = _offsets([len(frames) for frames in chains])
+        return SampleBatch(columns, offsets)
+
+    def _headers(self, found: Found) -> dict[str, Array]:
+        """The columns that come from headers."""
+        number, tables = len(found.ip), self.tables
+        columns: dict[str, Array] = {
+            "pid": np.full(number, self.pid, np.int32),
+            "tid": np.full(number, self.pid, np.int32),
+            "cpu": np.full(number, -1, np.int32),
+            "event": np.zeros(number, np.int32),
+            "period": np.zeros(number, np.uint64),
+        }
+        if found.headers:
+            rows, headers = np.array(list(found.headers), np.int64), list(found.headers.values())
+            who = [(h.pid if h.pid is not None else h.tid, h.tid if h.tid is not None else h.pid) for h in headers]
+            columns["pid"][rows] = [self.pid if pid is None else pid for pid, _ in who]
+            columns["tid"][rows] = [self.pid if tid is None else tid for _, tid in who]
+            columns["cpu"][rows] = [-1 if h.cpu is None else h.cpu for h in headers]
+            columns["period"][rows] = [h.period or 0 for h in headers]
+            columns["event"][rows] = [tables.event_of(h.event) for h in headers]
+        if len(found.headers) < number and len(tables.events) > 1:
+            bare = np.ones(number, bool)
+            bare[list(found.headers)] = False
+            columns["event"][bare] = tables.event_of(None)
+        return columns
+
+    def _broken(self, scanned: Scanned, kept: NDArray[np.bool_] | None) -> None:
+        """Note entries that cannot be read, once."""
+        rows = scanned.broken if kept is None else scanned.broken[kept[scanned.broken]]
+        for place in scanned.entries.start[rows].tolist():
+            offset = scanned.block.position(place)
+            if offset not in self._known_damage and len(self._known_damage) < _MOST_NAMED:
+                self._known_damage.add(offset)
+                value = scanned.block.text[place : place + 40].tobytes().split(None, 1)[0]
+                self.profile.damage.append(Damage("branch entry that cannot be read", offset, "brstack", value))
+
+
+def _without(number: int, dropped: list[tuple[int, int]]) -> NDArray[np.bool_] | None:
+    """Which of ``number`` entries are left without the runs ``dropped``; ``None`` for all."""
+    if not dropped:
+        return None
+    kept = np.ones(number, bool)
+    for first, length in dropped:
+        kept[first : first + length] = False
+    return kept
+
+
+def _offsets(lengths: list[int]) -> NDArray[np.int64]:
+    out = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=out[1:])
+    return out
+
+
+def _repeated(batch: SampleBatch, times: NDArray[np.int64]) -> Iterator[SampleBatch]:
+    """``batch`` with each sample as many times as it stands for, in pieces."""
+    if (times == 1).all():
+        yield from batch.split()
+        return
+    ends = np.cumsum(times)
+    for first in range(0, int(ends[-1]), MAX_SAMPLES):
+        rows = np.searchsorted(ends, np.arange(first, min(first + MAX_SAMPLES, int(ends[-1]))), side="right")
+        yield batch.select(rows)

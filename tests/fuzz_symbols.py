@@ -1,0 +1,139 @@
+"""Damages ELF files with DWARF and PDBs at random and reads them in-tree: only `LastbranchError` may come out.
+
+    python tests/fuzz_symbols.py [--seconds 20] [--seed 1]
+
+Damage is put where it matters: into debugging sections and symbol tables as often as anywhere in the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from _pytest.outcomes import Skipped
+
+from conftest import time_limit
+from lastbranch.errors import LastbranchError
+from lastbranch.images import SegmentFlags, read_image
+from lastbranch.model import BytesSource
+from lastbranch.symbols.backends import dwarf_reader, tables
+from lastbranch.symbols.files import DebugFiles
+from symbol_programs import Programs
+from test_symbols_pdb import PDB
+from test_symbols_tables import SYMBOLS, written
+
+PROGRAMS = "gcc", "gcc2", "gcc4", "gcc64-zlib", "clang", "clang-lld", "clang-split", "clang-split4", "s390x"
+
+
+class Original:
+    """A file to damage: where its interesting parts are, and how it is read."""
+
+    def __init__(self, name: str, data: bytes, files: Callable[[str], DebugFiles]) -> None:
+        self.name, self.data, self.files = name, data, files
+        self.places = [(0, len(data)), (0, min(len(data), 1024))]
+        self.address = np.arange(0x1000, 0x1100, 5, dtype=np.uint64)
+        if data[:4] == b"\x7fELF":
+            image = read_image(BytesSource(data))
+            parts = [s for s in image.sections if "debug" in s.name or "sym" in s.name or "str" in s.name]
+            self.places += [(s.offset, s.offset + min(s.file_size, 1 << 14)) for s in parts if s.file_size]
+            code = max(
+                (s for s in image.sections if s.flags & SegmentFlags.EXECUTE), key=lambda s: s.size, default=None
+            )
+            if code:
+                self.address = np.arange(code.vaddr, code.vaddr + min(code.size, 4000), 7, dtype=np.uint64)
+
+
+def originals(folder: Path) -> list[Original]:
+    """Programs of the compilers that are here, and files written by the tests."""
+    found = [
+        Original("symbols", written(SYMBOLS), lambda p: DebugFiles("elf", p)),
+        Original("pdb", PDB, lambda p: DebugFiles("pe", "", p)),
+    ]
+    programs = Programs(folder)
+    for name in PROGRAMS:
+        try:
+            path = programs.path(name)
+        except Skipped as why:
+            print(why)
+            continue
+        home = str(path.parent)
+        found.append(Original(name, path.read_bytes(), lambda p, h=home: DebugFiles("elf", p, dwo=(h,))))  # type: ignore[misc]
+        found += [
+            Original(
+                f"{name} {split.name}", split.read_bytes(),
+                lambda p, m=str(path): DebugFiles("elf", m, dwo=(str(Path(p).parent),)),
+            )
+            for split in path.parent.glob("*.dwo")
+        ]  # fmt: skip
+    return found
+
+
+def damaged(original: Original, dice: random.Random) -> bytes:
+    data = bytearray(original.data)
+    for _ in range(dice.choice((1, 1, 2, 5, 20))):
+        first, last = dice.choice(original.places)
+        at = dice.randrange(first, max(first + 1, min(last, len(data))))
+        kind = dice.randrange(5)
+        if kind == 0:
+            data[at] ^= 1 << dice.randrange(8)
+        elif kind == 1:
+            width = dice.choice((1, 2, 4, 8))
+            data[at : at + width] = dice.choice((b"\xff", b"\0", b"\x7f", b"\x80"))[:1] * min(width, len(data) - at)
+        elif kind == 2:
+            data[at : at + 4] = dice.randbytes(4)[: len(data) - at]
+        elif kind == 3:
+            other = dice.randrange(len(data))
+            data[at : at + 64] = data[other : other + 64].ljust(64, b"\0")[: len(data) - at]
+        elif dice.random() < 0.2:
+            del data[max(16, at) :]
+            break
+    return bytes(data)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20, help="how long")
+    parser.add_argument("--seed", type=int, default=1, help="of the damage")
+    options = parser.parse_args()
+    dice, number, refused = random.Random(options.seed), 0, 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = originals(folder)
+        until = time.monotonic() + options.seconds
+        while time.monotonic() < until:
+            original = dice.choice(files)
+            data = damaged(original, dice)
+            path = folder / original.name.rpartition(" ")[2]
+            path = folder / "split" / path.name if path.suffix == ".dwo" else folder / "damaged"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+            known = original.files(str(path))
+            for work in (
+                lambda f, a: dwarf_reader.resolve(f, a).check(len(a)),
+                lambda f, a: tables.resolve(f, a).check(len(a)),
+                lambda f, _: len(tables.functions(f)),
+            ):
+                try:
+                    with time_limit(20):
+                        if known.debug and work.__code__.co_names[0] == "dwarf_reader":
+                            continue
+                        work(known, original.address)
+                except (LastbranchError, MemoryError):
+                    refused += 1
+                except BaseException:
+                    Path("fuzz-symbols-failure").write_bytes(data)
+                    print(f"file {number} (seed {options.seed}), {original.name}: kept as fuzz-symbols-failure")
+                    raise
+            number += 1
+    print(f"{number} files, {refused} refusals, no failure")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The text sample profile made here is llvm-profgen's from the same counts, and clang and llvm-profdata take it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import Data
+from lastbranch.export.sample_tree import SampleTree, base_discriminator, canonical, duplication
+from test_export_modules import BINARIES, ONE_PROCESS, binary_of, exported, ran, tool
+
+PROGRAM = r"""
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+template <int N> struct Poly { static unsigned eval(unsigned x) { return Poly<N - 1>::eval(x) * x + N; } };
+template <> struct Poly<0> { static unsigned eval(unsigned x) { return x; } };
+struct Shape { virtual unsigned area(unsigned) const = 0; virtual ~Shape() {} };
+template <int I> struct Sided : Shape {
+  unsigned area(unsigned k) const override { return k & 1 ? Poly<I>::eval(k) : k % (I + 3) ? k + I : k * I; }
+};
+__attribute__((noinline)) static unsigned work(const std::vector<Shape *> &v, const std::vector<unsigned> &d) {
+  unsigned t = 0;
+  for (unsigned x : d) t += v[x % v.size()]->area(x) ^ (t % 97 ? 0 : x);
+  return t;
+}
+int main() {
+  std::vector<unsigned> d(4000);
+  for (unsigned i = 0; i < d.size(); i++) d[i] = i * 2654435761u;
+  std::vector<Shape *> v{new Sided<3>, new Sided<5>, new Sided<9>};
+  unsigned t = 0;
+  for (int r = 0; r < 60; r++) {
+    std::sort(d.begin(), d.end(), [r](unsigned a, unsigned b) { return (a ^ r) < (b ^ r); });
+    t += work(v, d);
+  }
+  std::printf("%u\n", t);
+}
+"""
+
+
+@pytest.mark.parametrize("binary", BINARIES)
+@pytest.mark.parametrize("name", ONE_PROCESS)
+def test_it_is_llvm_profgens(run, data: Data, tmp_path: Path, name: str, binary: str) -> None:
+    made = exported(run, data, name, binary, "sampleprof", tmp_path / "x")
+    assert made.read_text() == data.golden(name, f"{binary}.profgen19.prof")
+
+
+@pytest.mark.parametrize("compiler", ["clang++-19"])
+@pytest.mark.parametrize("flags", [("-O2",), ("-O3", "-funroll-loops")])
+def test_it_is_llvm_profgens_for_deep_inlining(run, tmp_path: Path, compiler: str, flags: tuple[str, ...]) -> None:
+    """Counts of every function of a program with templates, inlined many deep, loops unrolled and parts split off."""
+    profgen, program = tool("llvm-profgen-19"), tmp_path / "program"
+    (tmp_path / "p.cc").write_text(PROGRAM)
+    ran(tool(compiler), "-g", *flags, "-o", program, tmp_path / "p.cc")
+    capture = tmp_path / "capture.txt"
+    capture.write_text(made_up_stacks(program))
+    for form in ("profgen", "sampleprof"):
+        done = run("export", "--to", form, "--no-symbol-cache", "--binary", program, "-o", tmp_path / form, capture)
+        assert done.code == 0, done.err
+    ran(
+        profgen, f"--binary={program}", f"--unsymbolized-profile={tmp_path / 'profgen'}", "--format=text",
+        f"--output={tmp_path / 'theirs'}",
+    )  # fmt: skip
+    ours = (tmp_path / "sampleprof").read_text()
+    assert ours == (tmp_path / "theirs").read_text()
+    assert ours.count("\n") > 300
+    assert any(line.startswith("   ") for line in ours.splitlines())  # three deep
+
+
+def made_up_stacks(program: Path) -> str:
+    """Text of perf script in which every function of ``program`` is run through, at a made-up base."""
+    listing = subprocess.run([tool("nm"), "-S", "--defined-only", program], capture_output=True, text=True, check=True)
+    functions = [w for w in map(str.split, listing.stdout.splitlines()) if len(w) == 4 and w[2] in "tTwW"]
+    headers = subprocess.run([tool("readelf"), "-lW", program], capture_output=True, text=True, check=True).stdout
+    (load,) = [w for w in map(str.split, headers.splitlines()) if w[:1] == ["LOAD"] and "E" in w[6:8]]
+    offset, address, size = (int(load[i], 16) for i in (1, 2, 4))
+    base = 0x555555554000 if address < 0x400000 else 0
+    page = address & ~0xFFF
+    lines = [
+        f"PERF_RECORD_MMAP2 7/7: [{page + base:#x}({(size + address - page + 0xFFF) & ~0xFFF:#x}) @ "
+        f"{offset & ~0xFFF:#x} 08:01 1 1]: r-xp /x/{program.name}"
+    ]
+    for i, (start, length, _, _) in enumerate(sorted(functions)):
+        first, last = int(start, 16) + base, int(start, 16) + int(length, 16) + base
+        middle = first + (last - first) // 2
+        for end in {middle, last - 1}:  # neither needs to be an instruction
+            lines += [f" {end:x} {end:#x}/{first:#x}/P/-/-/1 {end:#x}/{first:#x}/M/-/-/2"] * (i % 5 + 1)
+    return "\n".join(lines) + "\n"
+
+
+def test_clang_and_llvm_profdata_take_it(run, data: Data, tmp_path: Path) -> None:
+    made = exported(run, data, "demo_pie", "lbrdemo", "sampleprof", tmp_path / "x.prof")
+    if profdata := shutil.which("llvm-profdata-19"):
+        ran(profdata, "merge", "--sample", "-o", tmp_path / "merged", made)
+        assert (tmp_path / "merged").stat().st_size > 300
+    source = data.path("demo_pie").parent / "lbrdemo.cc"
+    ran(
+        tool("clang++-19"), "-O2", "-g", f"-fprofile-sample-use={made}", "-Werror", "-c", source, "-o",
+        tmp_path / "out.o",
+    )  # fmt: skip
+
+
+def test_without_lines_it_says_so(run, data: Data, tmp_path: Path) -> None:
+    stripped = tmp_path / "lbrdemo"
+    ran(tool("strip"), "-o", stripped, binary_of(data, "demo_pie", "lbrdemo"))
+    done = run("export", "--to", "sampleprof", "--no-symbol-cache", "--binary", stripped, data.path("demo_pie"))
+    assert done.code == 5
+    assert "lbrdemo has no line numbers" in done.err
+
+
+# -- the parts
+
+
+def test_discriminators() -> None:
+    """By hand, from the encoding in llvm/Support/Discriminator.h: components of 1, 7 or 14 bits."""
+    assert [base_discriminator(w) for w in (0, 1, 2, 4, 15, 66)] == [0, 0, 1, 2, 1, 1]
+    assert base_discriminator(40 << 1 & 0x3E | 0x40 | (40 >> 5) << 7) == 40
+    assert base_discriminator(7 | 5 << 16 | 1 << 28) == 5
+    assert [duplication(w) for w in (0, 1, 2)] == [1, 1, 1]
+    assert duplication(4 << 1 | 3 << 8) == 3  # base 4, copied 3 times
+    assert duplication(1 | 8 << 2) == 8  # no base
+    assert [canonical(n) for n in ("f", "f.llvm.12", "f.part.3", "f.part.x.y", "f.cold")] == [
+        "f", "f", "f", "f.part.x.y", "f.cold",
+    ]  # fmt: skip
+
+
+def test_text_of_a_tree() -> None:
+    tree = SampleTree()
+    tree.leaf([("main", (1, 0)), ("in", (2, 3))], 40).raise_to((2, 3), 4)
+    tree.leaf([("main", (5, 0))], 10).raise_to((5, 0), 7)
+    tree.leaf([("main", (5, 0))], 0).called((5, 0), "b", 4)
+    tree.leaf([("main", (5, 0))], 0).called((5, 0), "a", 9)
+    tree.top("main").head += 2
+    tree.leaf([("__cxx_global_var_init", (0, 0))], 99).raise_to((0, 0), 1)
+    assert "".join(tree.text()) == "main:50:2\n 5: 13 a:9 b:4\n 1: in:40\n  2.3: 4\n"
