@@ -24,6 +24,8 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 	$(BIN)/python benchmarks/bench_etl.py
 	$(BIN)/python benchmarks/bench_tb5.py
 	$(BIN)/python benchmarks/bench_record.py
+	$(BIN)/python benchmarks/bench_export.py
+	$(BIN)/python benchmarks/bench_symbols.py
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 
@@ -31,6 +33,7 @@ fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader
 	$(BIN)/python tests/fuzz_perfdata.py --seconds 600
 	$(BIN)/python tests/fuzz_etl.py --seconds 600
 	$(BIN)/python tests/fuzz_tb5.py --seconds 600
+	$(BIN)/python tests/fuzz_symbols.py --seconds 600
 	$(BIN)/python tests/fuzz_capture.py
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew

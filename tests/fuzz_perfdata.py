@@ -25,7 +25,7 @@ import numpy as np
 import perfdata_writer as pw
 from lastbranch.analysis import weights
 from lastbranch.errors import LastbranchError
-from lastbranch.export import exporter
+from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.perfdata import read_perfdata
 from lastbranch.model import REQUIRED, BytesSource, Profile, SampleBatch, SampleStream, column
 from perfdata_writer import Builder, Capture
@@ -55,7 +55,7 @@ def examine(data: bytes) -> Profile | None:
         assert not times or bool((np.diff(np.concatenate(times)) >= 0).all())
     for name in ("counts", "brstack"):
         with suppress(LastbranchError):
-            exporter(name)(profile, io.BytesIO(), None)
+            exporter(name)(profile, io.BytesIO(), ExportOptions())
     for key in ("process", "thread", "module"):
         assert int(weights(profile, key).samples.sum()) == profile.samples
     for table in ("modules", "processes", "threads", "events"):

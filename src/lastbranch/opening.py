@@ -101,7 +101,7 @@ def no_capture(name: str, start: bytes) -> FormatError:
     for magic, (packer, unpack) in _PACKED.items():
         if start.startswith(magic):
             return FormatError(f"packed with {packer}", **where, hint=f"unpack it first, with `{unpack}`")
-    hint = "it reads perf.data, as `perf record -b` writes it, Windows .etl files and its own .tb5"
+    hint = "it reads perf.data, as `perf record -b` writes it, the text of `perf script`, Windows .etl and its own .tb5"
     return FormatError("not a capture that lastbranch reads" if start else "file is empty", **where, hint=hint)
 
 

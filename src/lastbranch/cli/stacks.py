@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .naming import function_of
 from .options import Capture, capture_options, filter_options
 from .output import Cell, print_rows
 from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
+    from ..analysis.naming import View
     from ..symbols import SymbolOptions
 
 
@@ -38,9 +38,11 @@ def command(
     the capture has: call chains, LBR call-stack mode, or rebuilt from the calls and returns of branch stacks (as deep
     as these reach). A note says which.
     """
-    from ..analysis.folding import fold
+    from itertools import islice
+
     from ..analysis.naming import Namer
     from ..analysis.stacks import call_stacks
+    from ..export.folded import folded_line, folded_stacks, stack_notes
     from ..symbols import Symbolizer
 
     profile = capture.open()
@@ -48,21 +50,11 @@ def command(
     with capture.reading(profile):
         stacks = call_stacks(profile, sample_filter=chosen)
     symbolizer = Symbolizer(profile, symbols)
-    namer = Namer(profile, symbolizer)
-    folded = fold(stacks, namer, "inline" if inline else "function", weight)
-    lines: list[tuple[list[str], int]] = []
-    for (process, labels), count in list(folded.items())[: limit or None]:
-        name = (profile.processes[process].name if process >= 0 else "") or "[unknown]"
-        lines.append(([name, *(function_of(profile, namer.labels[row]) for row in labels)], count))
+    view: View = "inline" if inline else "function"
+    lines = list(islice(folded_stacks(profile, stacks, Namer(profile, symbolizer), view, weight), limit or None))
     if form == "folded":
-        from ..model import visible
-
-        sys.stdout.writelines(f"{';'.join(visible(n).replace(';', ':') for n in names)} {n}\n" for names, n in lines)
+        sys.stdout.writelines(map(folded_line, lines))
     else:
         rows: list[list[Cell]] = [[count, len(names) - 1, names[0], ";".join(names[1:])] for names, count in lines]
         print_rows([weight, "depth", "process", "stack"], rows, form)
-    total = int(stacks.samples.sum())
-    notes = [f"stacks: {source}" for source in stacks.sources]
-    if stacks.bare:
-        notes.append(f"{stacks.bare} of {total} samples have no caller in their stack")
-    return capture.finish(profile, [*capture.why_empty(profile, lines), *notes, *symbolizer.notes])
+    return capture.finish(profile, [*capture.why_empty(profile, lines), *stack_notes(stacks), *symbolizer.notes])

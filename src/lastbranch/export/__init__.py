@@ -37,6 +37,11 @@ EXPORTS = {
     "bolt": "bolt",
     "sampleprof": "sampleprof",
     "perfscript": "perfscript",
+    "folded": "folded",
+    "pprof": "pprof",
+    "speedscope": "speedscope",
+    "firefox": "firefox",
+    "chrome": "chrome",
 }
 """Name on the command line -> module of this package, each with a function ``export`` or, if in `BY_MODULE`, a
 `ModuleFormat` called ``FORMAT``."""

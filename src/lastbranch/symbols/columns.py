@@ -7,10 +7,11 @@ ends check it against the bytes that are there; nothing in it can name a type be
 from __future__ import annotations
 
 import json
+import operator
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from .model import Function, FunctionTable, Names
 
 __all__ = [
-    "Columns", "pack", "pack_functions", "pack_names", "texts_of", "unpack", "unpack_functions", "unpack_names",
+    "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "texts_of", "unpack", "unpack_functions",
+    "unpack_names",
 ]  # fmt: skip
 
 DTYPES = frozenset({"<i4", "<i8", "<u4", "<u8", "|u1"})
@@ -99,7 +101,7 @@ def unpack_names(columns: Columns, count: int) -> Names:
         _column(columns, "frame_line", np.uint32),
         _column(columns, "frame_column", np.uint32),
         _column(columns, "frame_discriminator", np.uint32),
-        _functions(columns),
+        PackedFunctions(columns),
         texts_of(columns, "files"),
     ).check(count)
 
@@ -121,7 +123,7 @@ def unpack_functions(columns: Columns) -> FunctionTable:
     start, end, functions = (
         _column(columns, "start", np.uint64),
         _column(columns, "end", np.uint64),
-        _functions(columns),
+        PackedFunctions(columns),
     )
     if not len(start) == len(end) == len(functions):
         raise ValueError("starts, ends and functions differ in number")
@@ -136,7 +138,7 @@ def unpack_functions(columns: Columns) -> FunctionTable:
     return FunctionTable(start, end, functions, aliases)
 
 
-def _function_columns(functions: list[Function]) -> Columns:
+def _function_columns(functions: Sequence[Function]) -> Columns:
     name, shown, start, size, file, line = zip(*functions, strict=True) if functions else ((),) * 6
     files: dict[str, int] = {}
     rows = [files.setdefault(f, len(files)) for f in file]
@@ -152,22 +154,89 @@ def _function_columns(functions: list[Function]) -> Columns:
     }
 
 
-def _functions(columns: Columns) -> list[Function]:
-    names, shown = texts_of(columns, "name"), texts_of(columns, "shown")
-    files = texts_of(columns, "function_files")
-    rows = _column(columns, "function_file", np.int32)
-    if len(rows) and not 0 <= rows.min() <= rows.max() < len(files):
-        raise ValueError("functions in files that are not there")
-    numbers = (_column(columns, f"function_{n}", k) for n, k in (("start", np.uint64), ("size", np.uint64)))
-    start, size = (n.tolist() for n in numbers)
-    line = _column(columns, "function_line", np.uint32).tolist()
-    seen = [s or n for s, n in zip(shown, names, strict=True)]
-    file = [files[r] for r in rows.tolist()]
-    given = zip(names, seen, start, size, file, line, strict=True)
-    return list(map(tuple.__new__, repeat(Function), given))  # as Function._make, a hundred thousand times
+class PackedFunctions(Sequence[Function]):
+    """Functions that are made when they are asked for: a program has tens of thousands, a report shows a few.
+
+    Raises `ValueError` at once where the columns are not sound; texts that are no UTF-8 are shown with escapes.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self._name, self._shown = _Texts(columns, "name"), _Texts(columns, "shown")
+        self._numbers = [
+            _column(columns, f"function_{n}", k)
+            for n, k in (("start", np.uint64), ("size", np.uint64), ("file", np.int32), ("line", np.uint32))
+        ]
+        self._files = texts_of(columns, "function_files")
+        if len({len(self._name), len(self._shown), *map(len, self._numbers)}) != 1:
+            raise ValueError("the columns of functions differ in length")
+        rows = self._numbers[2]
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._files):
+            raise ValueError("functions in files that are not there")
+        self._made: list[Function] | None = None
+
+    def __len__(self) -> int:
+        return len(self._name)
+
+    @overload
+    def __getitem__(self, row: int) -> Function: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Function]: ...
+    def __getitem__(self, row: int | slice) -> Function | list[Function]:
+        if self._made is not None or isinstance(row, slice):
+            return self._all()[row]
+        at = operator.index(row)
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        at %= len(self)
+        name = self._name.at(at)
+        start, size, file, line = (int(n[at]) for n in self._numbers)
+        return Function(name, self._shown.at(at) or name, start, size, self._files[file], line)
+
+    def __iter__(self) -> Iterator[Function]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _all(self) -> list[Function]:
+        if self._made is None:
+            names = self._name.all()
+            seen = [s or n for s, n in zip(self._shown.all(), names, strict=True)]
+            start, size, row, line = (n.tolist() for n in self._numbers)
+            given = zip(names, seen, start, size, [self._files[r] for r in row], line, strict=True)
+            self._made = list(map(tuple.__new__, repeat(Function), given))  # as Function._make, many times
+        return self._made
 
 
-def _texts(texts: list[str] | tuple[str, ...]) -> NDArray[np.uint8]:
+class _Texts:
+    """A column of texts, each with a zero behind it. Raises `ValueError` where the last one has none."""
+
+    def __init__(self, columns: Columns, name: str) -> None:
+        self._data = _column(columns, name, np.uint8)
+        if len(self._data) and self._data[-1]:
+            raise ValueError(f"{name} is cut within a text")
+        self._ends = np.flatnonzero(self._data == 0)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def at(self, row: int) -> str:
+        return _decoded(self._data[self._ends[row - 1] + 1 if row else 0 : self._ends[row]].tobytes())
+
+    def all(self) -> list[str]:
+        return _decoded(self._data[:-1].tobytes()).split("\0") if len(self) else []
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "backslashreplace")
+
+
+def _texts(texts: Sequence[str]) -> NDArray[np.uint8]:
     """Texts as bytes, each with a zero behind it. What is no UTF-8 in the file stays what it was."""
     joined = (
         "".join(f"{t}\0" for t in texts)
@@ -178,13 +247,8 @@ def _texts(texts: list[str] | tuple[str, ...]) -> NDArray[np.uint8]:
 
 
 def texts_of(columns: Columns, name: str) -> list[str]:
-    """The texts in a column."""
-    data = _column(columns, name, np.uint8).tobytes()
-    if not data:
-        return []
-    if data[-1]:
-        raise ValueError(f"{name} is cut within a text")
-    return data[:-1].decode("utf-8", "surrogatepass").split("\0")
+    """The texts in a column. Raises `ValueError` where the last one is cut."""
+    return _Texts(columns, name).all()
 
 
 def _column(columns: Columns, name: str, dtype: type[np.generic]) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import NamedTuple, TypeVar
@@ -60,7 +60,7 @@ class Names:
     """uint32[m]: 0 unknown."""
     frame_column: NDArray[np.uint32]
     frame_discriminator: NDArray[np.uint32]
-    functions: list[Function] = field(default_factory=list)
+    functions: Sequence[Function] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
 
     @classmethod
@@ -71,7 +71,7 @@ class Names:
         return cls(function, np.zeros(count + 1, np.int64), none, none, numbers, numbers, numbers)
 
     @classmethod
-    def of_functions(cls, function: NDArray[np.integer], functions: list[Function]) -> Names:
+    def of_functions(cls, function: NDArray[np.integer], functions: Sequence[Function]) -> Names:
         """Names without lines: each address has its function (a row of ``functions``, -1 unknown) as its only frame."""
         known = function >= 0
         offsets = np.concatenate([[0], np.cumsum(known)]).astype(np.int64)
@@ -163,7 +163,7 @@ class FunctionTable:
     """uint64[k]: link addresses, ascending."""
     end: NDArray[np.uint64]
     """uint64[k]: exclusive."""
-    functions: list[Function]
+    functions: Sequence[Function]
     """k functions; of several names for one address the global or else the first one."""
     aliases: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Row -> the other linkage names of that address."""
@@ -226,7 +226,7 @@ _Row = TypeVar("_Row", Function, str)
 _Number = TypeVar("_Number", np.int32, np.uint32)
 
 
-def _rows(values: list[_Row], known: dict[_Row, int]) -> NDArray[np.int32]:
+def _rows(values: Sequence[_Row], known: dict[_Row, int]) -> NDArray[np.int32]:
     return np.array([known.setdefault(v, len(known)) for v in values], np.int32)
 
 

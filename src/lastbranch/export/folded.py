@@ -1,0 +1,58 @@
+"""``--to folded``: call stacks as lines for flamegraph.pl, the same that ``lastbranch stacks`` prints.
+
+A line is the process and its functions, root first, with ``;`` between them, then a blank and the weight
+(github.com/brendangregg/FlameGraph).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO
+
+from ..analysis.folding import fold
+from ..analysis.naming import Namer, View
+from ..analysis.stacks import CallStacks, call_stacks
+from ..model import Profile, visible
+from ..symbols import Symbolizer
+from . import ExportOptions
+from .choosing import limited
+
+__all__ = ["Line", "export", "folded_line", "folded_stacks", "stack_notes"]
+
+Line = tuple[list[str], int]
+"""Names from the process to the leaf, and their weight."""
+
+
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
+    """Write the call stacks of ``profile``, heaviest first; returns what a user should be told.
+
+    Raises `NotRecordedError` where there are no call stacks.
+    """
+    stacks = call_stacks(profile, sample_filter=limited(profile, options))
+    with Symbolizer(profile, options.symbols) as symbols:
+        for line in folded_stacks(profile, stacks, Namer(profile, symbols)):
+            out.write(folded_line(line).encode())
+        return [*stack_notes(stacks), *symbols.notes]
+
+
+def folded_stacks(
+    profile: Profile, stacks: CallStacks, namer: Namer, view: View = "function", weight: str = "samples"
+) -> Iterator[Line]:
+    """Each distinct stack by name with its weight, heaviest first (see `fold`)."""
+    for (process, labels), count in fold(stacks, namer, view, weight).items():
+        name = (profile.processes[process].name if process >= 0 else "") or "[unknown]"
+        yield [name, *(namer.labels[row].shown(profile) for row in labels)], count
+
+
+def folded_line(line: Line) -> str:
+    """One line of text. A ``;`` in a name would begin another frame: it is ``:`` there."""
+    names, count = line
+    return f"{';'.join(visible(name).replace(';', ':') for name in names)} {count}\n"
+
+
+def stack_notes(stacks: CallStacks) -> list[str]:
+    """What the stacks were made from, and how many are no more than a leaf."""
+    notes = [f"stacks: {source}" for source in stacks.sources]
+    if stacks.bare:
+        notes.append(f"{stacks.bare} of {int(stacks.samples.sum())} samples have no caller in their stack")
+    return notes

@@ -1,0 +1,25 @@
+"""JSON written piece by piece, so that long arrays are never whole in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+__all__ = ["text", "write_array"]
+
+
+def text(value: object) -> bytes:
+    """``value`` as JSON without blanks, in ASCII."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def write_array(out: IO[bytes], pieces: Iterable[Sequence[object]]) -> None:
+    """One array of the elements of all ``pieces``."""
+    out.write(b"[")
+    between = b""
+    for piece in pieces:
+        if piece:
+            out.write(between + text(piece)[1:-1])
+            between = b","
+    out.write(b"]")

@@ -1,0 +1,79 @@
+"""``--to speedscope``: speedscope's own file format, a ``sampled`` profile for each thread and event.
+
+Fields and their rules are those of src/lib/file-format-spec.ts in github.com/jlfwong/speedscope, whose schema is at
+`SCHEMA`. Each sample weighs one, in time order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from ..analysis.naming import Label
+from ..model import Array, Profile, visible
+from ..symbols import Symbolizer
+from . import ExportOptions
+from .json_stream import text, write_array
+from .spool import Spool
+from .stack_names import NamedStacks, lane_name
+from .stack_pass import StackPass
+
+__all__ = ["SCHEMA", "export"]
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
+    """Write the samples of ``profile`` by thread; returns what a user should be told.
+
+    Raises `NotRecordedError` where there are no samples.
+    """
+    done = StackPass(profile, options)
+    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
+        events = len(profile.events)
+        for rows in done.rows(ordered=True):
+            rows["lane"] = rows["lane"] * events + rows["event"]
+            spool.add(rows)
+        named, lanes = NamedStacks(done, symbols), list(done.lanes)
+        stacks = [text(stack) for stack in named.stacks()]
+        head = {
+            "$schema": SCHEMA,
+            "exporter": "lastbranch",
+            "name": visible(os.path.basename(profile.name)),
+            "activeProfileIndex": 0,
+        }
+        out.write(text(head)[:-1] + b',"shared":{"frames":')
+        write_array(out, ([_frame(named, label)] for label in named.labels))
+        out.write(b'},"profiles":[')
+        used = spool.lanes()
+        several = len({number % events for number in used}) > 1
+        for i, number in enumerate(used):
+            lane, event = divmod(number, events)
+            behind = f": {visible(profile.events[event].name)}" if several else ""
+            count = sum(len(rows) for rows in spool.of(number))
+            known = {"type": "sampled", "name": lane_name(profile, lanes[lane]) + behind, "unit": "none",
+                     "startValue": 0, "endValue": count}  # fmt: skip
+            out.write(b"," * bool(i) + text(known)[:-1] + b',"samples":[')
+            out.writelines(_samples(stacks, (rows["stack"] for rows in spool.of(number))))
+            out.write(b'],"weights":')
+            write_array(out, ([1] * len(rows) for rows in spool.of(number)))
+            out.write(b"}")
+        out.write(b"]}")
+        return [*done.notes, *symbols.notes]
+
+
+def _frame(named: NamedStacks, label: Label) -> dict[str, object]:
+    frame: dict[str, object] = {"name": named.shown(label)}
+    if label.file:
+        frame["file"] = visible(label.file)
+    if label.line:
+        frame["line"] = label.line
+    return frame
+
+
+def _samples(stacks: Sequence[bytes], pieces: Iterator[Array]) -> Iterator[bytes]:
+    between = b""
+    for piece in pieces:
+        yield between + b",".join([stacks[number] for number in piece.tolist()])
+        between = b","

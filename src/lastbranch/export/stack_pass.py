@@ -1,0 +1,152 @@
+"""One pass over the samples with their call stacks, numbered: what formats of call stacks are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from ..analysis.select import kept, period_of
+from ..analysis.stacks import Stacked, StackMaker
+from ..bind import binder_of
+from ..bind.index import KERNEL_HALF
+from ..errors import NotRecordedError
+from ..model import Array, ModuleKind, Profile
+from ..symbols import Names, Symbolizer
+from . import ExportOptions
+from .choosing import limited
+
+__all__ = ["ROW", "Frames", "Lane", "StackPass", "names_of"]
+
+ROW = np.dtype(
+    [("lane", "i8"), ("stack", "i8"), ("event", "i8"), ("time", "i8"), ("period", "u8"), ("cpu", "i8")]
+)  # fmt: skip
+"""A sample: rows of the pass's lanes and stacks, row of the events table, clock ticks, events, processor."""
+
+
+class Lane(NamedTuple):
+    """A thread as its samples name it: rows of the processes and threads tables (-1 unknown), and the ids."""
+
+    process: int
+    thread: int
+    pid: int
+    tid: int
+
+
+@dataclass(slots=True)
+class Frames:
+    """Distinct frames. Equal-length arrays: ``module`` int64 row, -1 nothing mapped; ``address`` uint64 module address;
+    ``owner`` int64 row of the process where names depend on it (memory without a file), else -1; ``kernel`` bool."""
+
+    module: Array
+    address: Array
+    owner: Array
+    kernel: Array
+
+    def __len__(self) -> int:
+        return len(self.module)
+
+
+class StackPass:
+    """Reads the samples that the options ask for. What they refer to grows meanwhile: ``lanes``, and ``stacks``, each
+    the numbers of its frames, leaf first; a sample without any address has the empty stack.
+
+    ``first`` and ``last`` are the clock ticks between which the samples lie, ``None`` before there are any.
+    """
+
+    def __init__(self, profile: Profile, options: ExportOptions) -> None:
+        self.profile = profile
+        self.lanes: dict[Lane, int] = {}
+        self._stacks: dict[bytes, int] = {}
+        self._frames: dict[tuple[int, int, int, bool], int] = {}
+        self.first: int | None = None
+        self.last: int | None = None
+        self._binder = binder_of(profile)
+        self._filter = limited(profile, options)
+        self._maker = StackMaker(profile, leaves=True)
+        # Of row -1, nothing mapped, nothing is known in any process.
+        self._own = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False], bool)
+
+    def rows(self, *, ordered: bool = False) -> Iterator[Array]:
+        """The samples as arrays of `ROW`, in file order or by time.
+
+        Raises `NotRecordedError` where the capture has no samples.
+        """
+        if not self.profile.samples:
+            raise NotRecordedError("the capture has no samples")
+        batches = self.profile.batches(StackMaker.COLUMNS, ordered=ordered)
+        for batch in kept(self.profile, batches, self._filter):
+            rows = np.concatenate([np.empty(0, ROW), *(self._rows_of(stacked) for stacked in self._maker.of(batch))])
+            first, last = int(rows["time"].min()), int(rows["time"].max())
+            self.first = first if self.first is None else min(first, self.first)
+            self.last = last if self.last is None else max(last, self.last)
+            yield rows[np.argsort(rows["time"], kind="stable")] if ordered else rows
+
+    @property
+    def stacks(self) -> Iterator[list[int]]:
+        """The distinct stacks: the numbers of their frames, leaf first."""
+        return (np.frombuffer(key, np.int32).tolist() for key in self._stacks)
+
+    @property
+    def frames(self) -> Frames:
+        """The distinct frames by number."""
+        columns = list(zip(*self._frames, strict=True)) or [()] * 4
+        kinds = (np.int64, np.uint64, np.int64, np.bool_)
+        return Frames(*(np.array(c, k) for c, k in zip(columns, kinds, strict=True)))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the stacks were made from, and what is missing."""
+        notes = [f"stacks: {source}" for source in sorted(self._maker.sources)]
+        if self._maker.untold:
+            notes.append("no callers: branches have no types, and no binary of them is at hand to decode (--symfs)")
+        return notes if self._maker.sources else ["nothing passes the filters"]
+
+    def _rows_of(self, stacked: Stacked) -> Array:
+        batch, scope, frame, offsets = stacked
+        process, sizes = self._binder.process_of(scope), np.diff(offsets)
+        rows = np.empty(len(batch), ROW)
+        rows["lane"] = self._lanes_of(process, self._binder.threads_of(batch, scope), batch.pid, batch.tid)
+        numbers = self._numbers(np.repeat(process, sizes), np.repeat(scope, sizes), frame)
+        rows["stack"] = [
+            self._stacks.setdefault(numbers[lo:hi].tobytes(), len(self._stacks))
+            for lo, hi in pairwise(offsets.tolist())
+        ]
+        rows["event"], rows["time"], rows["cpu"] = batch.event, batch.time, batch.cpu
+        rows["period"] = period_of(self.profile, batch)
+        return rows
+
+    def _lanes_of(self, *columns: Array) -> Array:
+        distinct, back = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        numbers = [self.lanes.setdefault(Lane(*lane), len(self.lanes)) for lane in distinct.T.tolist()]
+        return np.array(numbers, np.int64)[back.reshape(-1)]
+
+    def _numbers(self, process: Array, scope: Array, frame: Array) -> Array:
+        """int32: the number of each frame, the same wherever it occurs."""
+        module, address = self._binder.locate(scope, frame)
+        owner = np.where(self._own[module], process, -1)
+        _, place = np.unique(address, return_inverse=True)
+        key, sizes = place.reshape(-1), (len(self.profile.modules) + 1, len(self.profile.processes) + 1, 2)
+        for column, size in zip((module + 1, owner + 1, frame >= np.uint64(KERNEL_HALF)), sizes, strict=True):
+            key = key * size + column
+        _, rows, back = np.unique(key, return_index=True, return_inverse=True)
+        columns = (module[rows], address[rows], owner[rows], frame[rows] >= np.uint64(KERNEL_HALF))
+        keys = zip(*(c.tolist() for c in columns), strict=True)
+        numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
+        return np.array(numbers, np.int32)[back.reshape(-1)]
+
+
+def names_of(profile: Profile, frames: Frames, symbols: Symbolizer) -> Names:
+    """The inline chains of ``frames``, with their lines."""
+    keys = np.stack([frames.module, frames.owner])
+    scopes, which = np.unique(keys, axis=1, return_inverse=True)
+    parts, order = [Names.unknown(0)], [np.empty(0, np.int64)]
+    for i, (module, owner) in enumerate(scopes.T.tolist()):
+        mine = np.flatnonzero(which.reshape(-1) == i)
+        order.append(mine)
+        address = frames.address[mine]
+        parts.append(symbols.names_at(owner, address) if owner >= 0 else symbols.names(module, address))
+    return Names.join(parts).take(np.argsort(np.concatenate(order)))
