@@ -26,6 +26,7 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 	$(BIN)/python benchmarks/bench_record.py
 	$(BIN)/python benchmarks/bench_export.py
 	$(BIN)/python benchmarks/bench_symbols.py
+	$(BIN)/python benchmarks/bench_views.py --peers --size 250MB
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 

@@ -1,6 +1,7 @@
 """How fast is an .etl file read, against dissect.etl and etl-parser in the same run?
 
     python benchmarks/bench_etl.py [FILE.etl ...] [--size 1024] [--peer-size 100] [--values-size 4] [--rounds 3]
+    python benchmarks/bench_etl.py --only lbr --only mixed
 
 Generates uncompressed files of 64 KiB buffers and `--size` MB: `lbr` (a PMC interrupt and its 32 branches) and `mixed`
 (samples, stacks, context switches, thread and manifest events; mean 130 bytes), and one of `--peer-size` MB: `tiny` (16
@@ -259,6 +260,7 @@ def main() -> None:
     parser.add_argument("--peer-size", type=int, default=100, help="MB of the files whose headers dissect.etl walks")
     parser.add_argument("--values-size", type=int, default=4, help="MB of the file whose values it decodes")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", choices=KINDS, help="the rows of this generated file, without peers")
     parser.add_argument("--dir", type=Path, default=Path.home() / ".cache" / "lastbranch-bench")
     parser.add_argument("--peers", type=Path, default=Path(".venv-peers/bin/python"))
     parser.add_argument("--values-peers", type=Path, default=Path(".venv-peers-values/bin/python"))
@@ -273,11 +275,13 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     head = f"{'what':8} {'file':24} {'events':>9} {'median s':>9} {'min s':>9} {'GB/s':>6} {'M ev/s':>6}"
     print(f"{head}  peer, its seconds, how many times ours")
-    for name in KINDS:
+    for name in options.only or KINDS:
         path = made(name, options.size if name != "tiny" else options.peer_size)
         walk(path, index, 1)  # into the page cache
         for look in (index, columns):
             row(look, path, *walk(path, look, options.rounds))
+    if options.only:
+        return
     for path in options.files:
         for name, code in PEERS.items():
             against((columns,), path, options.peers, name, code, options.rounds, path)

@@ -67,7 +67,7 @@ def modules(random: np.random.Generator) -> np.ndarray:
     rows["module_event_when"] = np.where(slot % 2 == 0, 0, half + random.integers(0, half // 2, MODULES))
     rows["module_unload_tsc"] = np.where(slot % 2 == 0, random.integers(1, half, MODULES), NEVER)
     kernel = np.arange(MODULES) < 20
-    rows["module_flags"][kernel] = ModuleFlag.GLOBAL_LOAD
+    rows["module_flags"] = np.where(kernel, ModuleFlag.TSC_USED | ModuleFlag.GLOBAL_LOAD, ModuleFlag.TSC_USED)
     rows["module_load_address"][kernel] = np.uint64(0xFFFF_FFFF_8000_0000) + np.arange(20, dtype=np.uint64) * np.uint64(
         0x100_0000
     )
@@ -81,7 +81,8 @@ def samples(random: np.random.Generator, mods: np.ndarray, number: int, first: i
     address, length = mods["module_load_address"][which], mods["module_length"][which]
     pc = rows["pc"]
     pc["iip"] = address + (random.random(number) * length * 1.05).astype(np.uint64)
-    pid = np.where(mods["module_flags"][which] == 0, mods["module_associated_pid"][which], 1000)
+    shared = (mods["module_flags"][which] & ModuleFlag.GLOBAL_LOAD) != 0
+    pid = np.where(shared, 1000, mods["module_associated_pid"][which])
     pc["pidRecIndex"], pc["tid"] = pid, pid * 4 + random.integers(0, 4, number)
     pc["bitFields2"] = 1 << 28 | 1 << 29 | 1 << 30
     rows["tsc"] = ((first + np.arange(number)) * SPAN) // whole
@@ -111,7 +112,7 @@ def python_bisect(mods: np.ndarray, rows: np.ndarray) -> tuple[int, list[int], f
     seconds). The tables are made before."""
     spaces: dict[int, list[tuple[int, int, int, int, int]]] = {}
     for i, m in enumerate(mods):
-        owner = -1 if m["module_flags"] else int(m["module_associated_pid"])
+        owner = -1 if m["module_flags"] & ModuleFlag.GLOBAL_LOAD else int(m["module_associated_pid"])
         start, end = int(m["module_load_address"]), int(m["module_load_address"] + m["module_length"])
         spaces.setdefault(owner, []).append((start, int(m["module_event_when"]), int(m["module_unload_tsc"]), end, i))
     starts = {}

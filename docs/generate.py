@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference that are made from the code: command line, columns, Python API.
+"""Write what is made from the code: in docs/reference command line, columns, Python API, and the types of the TBRW API.
 
     python docs/generate.py [--check]
 
@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+from tbrw_types import stub
 
 import lastbranch
 from lastbranch import analysis, model
@@ -24,6 +25,7 @@ from lastbranch.cli import VERBS, cli
 from lastbranch.formats.etl.kernel_tables import LAYOUTS
 from lastbranch.formats.etl.providers import kernel_names
 from lastbranch.model import COLUMNS
+from lastbranch.sql import TABLES
 
 HERE = Path(__file__).parent / "reference"
 
@@ -161,7 +163,33 @@ def etl_events() -> str:
     return "\n".join([*lines, ""])
 
 
-PAGES = {"cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events}
+def sql_tables() -> str:
+    lines = [
+        "# SQL", "",
+        "Made from `lastbranch.sql.TABLES`: the tables of `lastbranch query FILE SQL`, of `profile.sql(SQL)` in",
+        "Python, and of `lastbranch.query(profile, SQL)`, which has options. One SELECT statement is run by",
+        "DuckDB, in its [dialect](https://duckdb.org/docs/stable/sql/introduction); only the columns that it",
+        "reads are loaded. The database is in memory, spills to a private folder, and can neither read nor write",
+        "files, nor load extensions.",
+        "",
+        "A unit like `modules.id` is a row of that table. Columns that the capture lacks are NULL. A table whose",
+        "rows no sample of the capture can have is an error (exit code 4). Raw data, copies of the stack and AUX",
+        "snapshots are in no table: the batches in Python have them.",
+        "",
+    ]  # fmt: skip
+    for table in TABLES.values():
+        lines += [f"## {table.name}", "", f"A row is {table.row}.", "", "| column | type | unit | meaning |"]
+        lines += ["|---|---|---|---|"]
+        lines += [f"| `{c.name}` | {c.type} | {c.unit} | {_cell(c.meaning)} |" for c in table.columns]
+        lines.append("")
+    return "\n".join(lines)
+
+
+PAGES = {
+    "cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events,
+    "../../src/lastbranch/tbrw/__init__.pyi": stub,
+    "sql.md": sql_tables,
+}  # fmt: skip
 
 
 def main() -> int:

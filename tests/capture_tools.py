@@ -22,6 +22,17 @@ PROGRAMS = Path(__file__).parent / "programs"
 FREESTANDING = ("-static", "-no-pie", "-nostdlib", "-ffreestanding", "-fno-stack-protector")
 """How to build a program without a C library."""
 
+DENY = (
+    "import ctypes, struct, sys; libc = ctypes.CDLL(None);"
+    "rules = [(0x20, 0, 0, 0), (0x15, 0, 1, {}), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)];"
+    "text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *r) for r in rules));"
+    "head = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(rules), ctypes.addressof(text)));"
+    "assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, head, 0, 0) == 0;"
+    "from lastbranch.cli import main; main()"
+)
+"""``python -c`` this: lastbranch under a seccomp filter that answers EPERM to the system call of that number, as
+containers do."""
+
 needs_ptrace = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64" or shutil.which("gcc") is None,
     reason="programs are compiled by gcc and traced by ptrace on x86-64 Linux",
@@ -126,3 +137,26 @@ def trace(program: Path, *words: str, folder: Path) -> Trace:
     log.unlink()
     addresses = np.array([int(a, 16) for a, _ in found], np.int64)
     return Trace(addresses, np.array([int(n) for _, n in found], np.int64))
+
+
+def stacks(profile: Profile) -> list[list[tuple[int, int]]]:
+    """Entries of each burst, oldest first."""
+    found = []
+    for batch in profile.streams[-1].batches():
+        for i in range(len(batch)):
+            source, target, _ = batch.stack(i)
+            found.append(list(zip(source[::-1].tolist(), target[::-1].tolist(), strict=True)))
+    return found
+
+
+def walk(truth: Trace, target: int, source: int) -> list[int] | None:
+    """Branches that a straight line from ``target`` to ``source`` passes; ``None`` where the trace has no such line."""
+    passed, at = [], target
+    while at != source:
+        following = at + truth.length.get(at, 1 << 20)
+        if not truth.edge(at, following):
+            return None
+        if truth.ways(at) > 1:
+            passed.append(at)
+        at = following
+    return passed

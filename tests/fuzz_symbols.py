@@ -1,4 +1,4 @@
-"""Damages ELF files with DWARF and PDBs at random and reads them in-tree: only `LastbranchError` may come out.
+"""Damages symbol files of every kind at random and reads them in-tree: only `LastbranchError` may come out.
 
     python tests/fuzz_symbols.py [--seconds 20] [--seed 1]
 
@@ -23,21 +23,51 @@ from lastbranch.errors import LastbranchError
 from lastbranch.images import SegmentFlags, read_image
 from lastbranch.model import BytesSource
 from lastbranch.symbols.backends import dwarf_reader, tables
+from lastbranch.symbols.breakpad import Breakpad, module_id
 from lastbranch.symbols.files import DebugFiles
-from symbol_programs import Programs
-from test_symbols_pdb import PDB
+from lastbranch.symbols.jitdump import names_in
+from lastbranch.symbols.readers import READERS
+from symbol_programs import Programs, command
+from test_symbols_breakpad import TEXT as TEXT_OF_BREAKPAD
+from test_symbols_jit import Dump
+from test_symbols_pdb import PDB, SOURCE
 from test_symbols_tables import SYMBOLS, written
 
 PROGRAMS = "gcc", "gcc2", "gcc4", "gcc64-zlib", "clang", "clang-lld", "clang-split", "clang-split4", "s390x"
 
 
+Work = Callable[[DebugFiles, np.ndarray], object]
+
+TABLES: tuple[Work, ...] = (lambda f, a: tables.resolve(f, a).check(len(a)), lambda f, _: len(tables.functions(f)))
+EVERY: tuple[Work, ...] = (lambda f, a: dwarf_reader.resolve(f, a).check(len(a)), *TABLES)
+TEXT: dict[str, tuple[bytes, tuple[Work, ...]]] = {
+    "breakpad": (TEXT_OF_BREAKPAD.encode(), (
+        lambda f, a: Breakpad().resolve(f, a).check(len(a)), lambda f, _: len(Breakpad().functions(f)),
+        lambda f, _: module_id(f.binary),
+    )),
+    "perfmap": (b"1000 20 a\n1010 8 b::c\n1040 0 d\n2000 ffffffffffffffff e f\n0x1080 10 g\n", (
+        lambda f, a: READERS["perfmap"]().resolve(f, a).check(len(a)),
+    )),
+    "jitdump": (Dump("<").story(), (
+        lambda f, a: names_in(f, a, None).check(len(a)), lambda f, a: names_in(f, a, a % np.uint64(90)).check(len(a)),
+    )),
+}  # fmt: skip
+"""Kind -> (a file, how it is read)."""
+
+
 class Original:
     """A file to damage: where its interesting parts are, and how it is read."""
 
-    def __init__(self, name: str, data: bytes, files: Callable[[str], DebugFiles]) -> None:
-        self.name, self.data, self.files = name, data, files
+    def __init__(
+        self, name: str, data: bytes, files: Callable[[str], DebugFiles], works: tuple[Work, ...] = EVERY
+    ) -> None:
+        self.name, self.data, self.files, self.works = name, data, files, works
         self.places = [(0, len(data)), (0, min(len(data), 1024))]
         self.address = np.arange(0x1000, 0x1100, 5, dtype=np.uint64)
+        if data[:2] == b"MZ":
+            image = read_image(BytesSource(data))
+            self.places += [(s.offset, s.offset + min(s.file_size, 1 << 14)) for s in image.sections if s.file_size]
+            self.places.append((max((s.offset + s.file_size for s in image.sections), default=0), len(data)))
         if data[:4] == b"\x7fELF":
             image = read_image(BytesSource(data))
             parts = [s for s in image.sections if "debug" in s.name or "sym" in s.name or "str" in s.name]
@@ -53,8 +83,18 @@ def originals(folder: Path) -> list[Original]:
     """Programs of the compilers that are here, and files written by the tests."""
     found = [
         Original("symbols", written(SYMBOLS), lambda p: DebugFiles("elf", p)),
-        Original("pdb", PDB, lambda p: DebugFiles("pe", "", p)),
+        Original("pdb", PDB, lambda p: DebugFiles("pe", "", p), TABLES),
     ]
+    for kind, (data, works) in TEXT.items():
+        found.append(Original(kind, data, lambda p, k=kind: DebugFiles(k, p), works))  # type: ignore[misc]
+    for name, options in (("coff", ["-g"]), ("exports", ["-s", "-shared"])):
+        try:
+            (folder / "program.cpp").write_text(SOURCE + "int main() { return start(); }\n")
+            command(["x86_64-w64-mingw32-g++", "-O1", *options, "program.cpp", "-o", f"{name}.exe"], folder)
+            works = EVERY if name == "coff" else TABLES
+            found.append(Original(name, (folder / f"{name}.exe").read_bytes(), lambda p: DebugFiles("pe", p), works))
+        except Skipped as why:
+            print(why)
     programs = Programs(folder)
     for name in PROGRAMS:
         try:
@@ -77,7 +117,7 @@ def originals(folder: Path) -> list[Original]:
 def damaged(original: Original, dice: random.Random) -> bytes:
     data = bytearray(original.data)
     for _ in range(dice.choice((1, 1, 2, 5, 20))):
-        first, last = dice.choice(original.places)
+        first, last = dice.choice([p for p in original.places if p[0] < len(data)])
         at = dice.randrange(first, max(first + 1, min(last, len(data))))
         kind = dice.randrange(5)
         if kind == 0:
@@ -114,15 +154,9 @@ def main() -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
             known = original.files(str(path))
-            for work in (
-                lambda f, a: dwarf_reader.resolve(f, a).check(len(a)),
-                lambda f, a: tables.resolve(f, a).check(len(a)),
-                lambda f, _: len(tables.functions(f)),
-            ):
+            for work in original.works:
                 try:
                     with time_limit(20):
-                        if known.debug and work.__code__.co_names[0] == "dwarf_reader":
-                            continue
                         work(known, original.address)
                 except (LastbranchError, MemoryError):
                     refused += 1

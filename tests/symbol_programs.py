@@ -122,7 +122,7 @@ def command(words: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def code_addresses(path: Path, count: int = 1 << 20) -> NDArray[np.uint64]:
+def code_addresses(path: Path, count: int = 1 << 20, seed: int = 7) -> NDArray[np.uint64]:
     """Addresses in executable sections: all, or ``count`` of them at random (always the same)."""
     image = read_image(BytesSource(path.read_bytes(), str(path)))
     parts = [
@@ -131,7 +131,7 @@ def code_addresses(path: Path, count: int = 1 << 20) -> NDArray[np.uint64]:
     every = np.unique(np.concatenate(parts))
     if len(every) <= count:
         return every
-    return np.sort(np.random.default_rng(7).choice(every, count, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(every, count, replace=False))
 
 
 Frame = tuple[str, str, int, int, int, str, int]

@@ -47,6 +47,10 @@ class TB5:
                 assert block_check(pieces[-1]) == (check, total)
             self.tables[scope, stream, section, part] = record, b"".join(pieces)
             assert len(self.tables[scope, stream, section, part][1]) == record * count
+        for _, stream, section, part in [k for k in self.tables if k[0] == 3 and k[2] == 3]:
+            size, heads = self.tables[3, stream, section, part]
+            record, data = self.tables[1, stream, 2, 0]
+            assert heads == b"".join(data[at : at + size] for at in range(0, len(data), record))
         self.texts = [b""]
         for key in sorted(k for k in self.tables if k[0] == 3 and k[2:] == (1, 0)):
             ends = [e for (e,) in struct.iter_unpack("<Q", self.tables[key][1])]

@@ -113,6 +113,10 @@ class Shelf:
     def open(self) -> bool:
         return any(part.use for part in self.parts.values())
 
+    @property
+    def existing(self) -> set[int]:
+        return {section for section, part in self.parts.items() if part.exists}
+
     def amount(self, section: int, kind: str) -> int:
         return self.part(section).held.get(kind, 0)
 

@@ -230,3 +230,24 @@ def test_an_empty_index_finds_nothing() -> None:
     none = np.empty(0, np.int64)
     index = SpaceIndex(none, none.astype(np.uint64), none.astype(np.uint64), none, none, none)
     assert index.find(np.zeros(2, np.int64), np.zeros(2, np.int64), np.array([1, 2], np.uint64)).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("ranks", [False, True])
+def test_many_queries_about_few_places(ranks: bool) -> None:
+    """More queries than places are looked up by place: a place that changes meanwhile is looked up query by query."""
+    last = 1 << 62
+    # (space, lo, hi, first, last): one that ends, one behind a gap, one for good, one that follows another at once
+    pieces = [(1, 10, 20, 0, 4), (1, 10, 20, 6, 8), (2, 10, 20, 0, last), (2, 30, 40, 2, 5), (2, 30, 40, 5, last)]
+    pieces += [(0, (1 << 63) | 5, (1 << 63) | 9, 3, 7)] if ranks else []
+    columns = [np.array(c, np.uint64 if i in (1, 2) else np.int64) for i, c in enumerate(zip(*pieces, strict=True))]
+    index = SpaceIndex(*columns, np.arange(len(pieces)))
+    places = [(s, a) for s in (1, 2, 3) for a in (0, 9, 10, 19, 20, 29, 30, 39, 40, 1 << 60)] + [(0, (1 << 63) | 6)]
+    for low, high in ((0, 10), (4, 6), (5, 5), (7, 10), (0, 3)):
+        asked = [(s, m, a) for s, a in places for m in range(low, high + 1)]
+        expected = [
+            next((i for i, (t, lo, hi, f, e) in enumerate(pieces) if s == t and lo <= a < hi and f <= m < e), -1)
+            for s, m, a in asked
+        ]
+        space, moment, address = zip(*asked, strict=True)
+        found = index.find(np.array(space), np.array(moment), np.array(address, np.uint64))
+        assert found.tolist() == expected

@@ -153,7 +153,7 @@ def test_code_that_is_not_at_hand_is_judged_by_where_it_goes(tmp_path: Path) -> 
     kinds = BranchKinds(profile)
     from lastbranch.bind import binder_of
 
-    scope = np.repeat(binder_of(profile).scopes(batch), 5)
+    scope, offsets = binder_of(profile).scopes(batch), np.array([0, 5])
     pairs = [
         (0x500010, 0x401005),
         (0x500010, 0x401006),
@@ -164,9 +164,12 @@ def test_code_that_is_not_at_hand_is_judged_by_where_it_goes(tmp_path: Path) -> 
     source, target = (np.array(c, np.uint64) for c in zip(*pairs, strict=True))
     expected = ["ret", "ind_call", "unknown", "call", "ret"]
     for _ in range(2):  # decoded, then remembered
-        assert kinds.of(scope, source, target, np.zeros(5, np.uint64)).tolist() == [KIND[k] for k in expected]
+        assert kinds.of(scope, offsets, source, target, np.zeros(5, np.uint64)).tolist() == [KIND[k] for k in expected]
     told = np.full(5, KIND["ind"] << 20, np.uint64)
-    assert kinds.of(scope, source, target, told).tolist() == [KIND["ind"]] * 5
+    beyond = np.append(source, np.uint64(1 << 60)), np.append(target, np.uint64(0x401000))  # cannot be compacted
+    found = kinds.of(scope, np.array([0, 6]), *beyond, np.zeros(6, np.uint64)).tolist()
+    assert found == [*(KIND[k] for k in expected), KIND["ind_call"]]
+    assert kinds.of(scope, offsets, source, target, told).tolist() == [KIND["ind"]] * 5
 
 
 def tiny_elf(code: bytes) -> bytes:

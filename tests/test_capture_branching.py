@@ -163,7 +163,7 @@ def test_a_condition_with_two_different_ends_needs_no_stop() -> None:
     #  0: jz 4   2: nop  3: ret   4: nop  5: jmp rax
     found, _ = ways(b"\x74\x02\x90\xc3\x90\xff\xe0")
     found.begin()
-    fork = found.of(0x400000, [0] * 27, 0)
+    fork = found.of(0x400000, [0] * 27, 0).fork
     assert {a: path for a, (_, path, _) in fork.ends.items()} == {
         0x400003: (), 0x400005: ((0x400000, 0x400004, KIND["cond"]),)
     }  # fmt: skip
@@ -172,32 +172,32 @@ def test_a_condition_with_two_different_ends_needs_no_stop() -> None:
 def test_of_two_ways_to_one_end_one_is_told_by_its_first_instruction() -> None:
     found, _ = ways(b"\x74\x01\x90\xc3")  # 0: jz 3   2: nop   3: ret
     found.begin()
-    ends = found.of(0x400000, [0] * 27, None).ends
+    ends = found.of(0x400000, [0] * 27, None).fork.ends
     assert {a: path for a, (_, path, _) in ends.items()} == {
         0x400002: (), 0x400003: ((0x400000, 0x400003, KIND["cond"]),)
     }  # fmt: skip
     marker = ends[0x400002].branch
     assert marker.goes is not None
     assert marker.goes([0] * 27, marker, nothing) == NOT_TAKEN
-    assert list(found.after(marker, NOT_TAKEN, [0] * 27).ends) == [0x400003]
+    assert list(found.after(marker, NOT_TAKEN, [0] * 27).fork.ends) == [0x400003]
 
 
 def test_an_instruction_on_both_ways_tells_none() -> None:
     found, _ = ways(b"\x74\x00\x90\xc3")  # 0: jz 2   2: nop   3: ret: it goes on at 2 in any case
     found.begin()
-    assert list(found.of(0x400000, [0] * 27, None).ends) == [0x400000]
+    assert list(found.of(0x400000, [0] * 27, None).fork.ends) == [0x400000]
 
 
 def test_an_end_on_the_way_to_another_is_none() -> None:
     found, _ = ways(b"\x90\x75\xfd\xc3")  # 0: nop  1: jnz 0  3: ret: the way back leads to the branch itself
     found.begin()
-    assert list(found.of(0x400000, [0] * 27, 0).ends) == [0x400001]
+    assert list(found.of(0x400000, [0] * 27, 0).fork.ends) == [0x400001]
 
 
 def test_direct_branches_are_followed_and_a_loop_of_them_ends() -> None:
     found, _ = ways(b"\xe8\x03\x00\x00\x00\x90\x90\x90\xeb\xf6")  # 0: call 8   8: jmp 0
     found.begin()
-    ((_, (branch, path, _)),) = found.of(0x400000, [0] * 27, 0).ends.items()
+    ((_, (branch, path, _)),) = found.of(0x400000, [0] * 27, 0).fork.ends.items()
     assert path == ((0x400000, 0x400008, KIND["call"]),), "a second time round, a breakpoint would strike too early"
     assert (branch.address, branch.kind) == (0x400008, KIND["uncond"])
 
@@ -205,23 +205,23 @@ def test_direct_branches_are_followed_and_a_loop_of_them_ends() -> None:
 def test_code_that_changes_is_not_taken_for_what_it_was() -> None:
     found, memory = ways(b"\x90\xc3")
     found.begin()
-    first = found.of(0x400000, [0] * 27, 0)
-    assert found.of(0x400000, [0] * 27, 0) is first
+    first = found.of(0x400000, [0] * 27, 0).fork
+    assert found.of(0x400000, [0] * 27, 0).fork is first
     memory[0:4] = b"\x90\x90\x90\xc3"
     found.begin()
     assert list(first.ends) == [0x400001]
-    assert list(found.of(0x400000, [0] * 27, 0).ends) == [0x400003]
+    assert list(found.of(0x400000, [0] * 27, 0).fork.ends) == [0x400003]
 
 
 def test_a_line_over_the_end_of_a_page_goes_on() -> None:
     found, _ = ways(b"\x90" * 4096)
     found.begin()
-    assert list(found.of(0x400000 + 100, [0] * 27, 0).ends) == [0x400000 + 4096]
+    assert list(found.of(0x400000 + 100, [0] * 27, 0).fork.ends) == [0x400000 + 4096]
 
 
 @pytest.mark.parametrize("code", [b"", b"\x06\x06"])
 def test_code_that_cannot_be_read_has_no_ends(code: bytes) -> None:
     found, _ = ways(b"\x06" + code)  # push es is no instruction in 64-bit mode
     found.begin()
-    assert not found.of(0x400000, [0] * 27, 0).ends
-    assert not found.of(0x900000, [0] * 27, 0).ends
+    assert not found.of(0x400000, [0] * 27, 0).fork.ends
+    assert not found.of(0x900000, [0] * 27, 0).fork.ends

@@ -21,10 +21,10 @@ from lastbranch.capture.software import selftest
 from lastbranch.capture.software.breakpoints import DebugRegisters, PerfBreakpoints, moves
 from lastbranch.capture.software.bursts import Bursts, NoBurst, _Target
 from lastbranch.capture.software.engines import BlockStep, Burst, Engine, Limits, SingleStep
+from lastbranch.capture.software.forks import End, Fork
 from lastbranch.capture.software.stops import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software.together import Together
 from lastbranch.capture.software.tree import Process, Thread, stat_of
-from lastbranch.capture.software.ways import End, Fork
 
 pytestmark = needs_ptrace
 ENGINES = {

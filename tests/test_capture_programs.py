@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from capture_tools import FREESTANDING, Recorded, build, needs_ptrace, record
+from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace, record
 
 pytestmark = needs_ptrace
 DENSE = ("--engine", "software", "--duty", "30", "--period", "2000000")
@@ -102,17 +102,9 @@ def test_without_perf_events_the_process_table_and_the_mappings_are_told_by_ptra
 ) -> None:
     """perf_event_open is refused by a seccomp filter, as containers do."""
     program = build(folder, "branches", *FREESTANDING)
-    code = (
-        "import ctypes, struct, sys; libc = ctypes.CDLL(None);"
-        "rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 298), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)];"
-        "text = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *r) for r in rules));"
-        "head = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(rules), ctypes.addressof(text)));"
-        "assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, head, 0, 0) == 0;"
-        "from lastbranch.cli import main; main()"
-    )
     output = tmp_path / "filtered.data"
     words = ["record", *DENSE, "--no-progress", "-o", str(output), "--", str(program), "15000"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", DENY.format(298), *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     profile = Recorded(0, b"", "", output).profile()
     assert profile.samples > 3

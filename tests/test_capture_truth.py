@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections import Counter, defaultdict
 from itertools import pairwise
 from math import sqrt
@@ -10,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capture_tools import FREESTANDING, Recorded, Trace, build, functions, needs_ptrace, record, trace
+from capture_tools import FREESTANDING, Recorded, Trace, build, functions, needs_ptrace, record, stacks, trace, walk
 from lastbranch.lbr import KIND
-from lastbranch.model import Profile
 
 pytestmark = needs_ptrace
 DENSE = ("--depth", "32", "--engine", "software", "--duty", "50", "--period", "500000")
@@ -43,29 +44,6 @@ def recorded(folder: Path, program: Path) -> Recorded:
         if done.bursts() > 450:
             break
     return done
-
-
-def stacks(profile: Profile) -> list[list[tuple[int, int]]]:
-    """Entries of each burst, oldest first."""
-    found = []
-    for batch in profile.streams[-1].batches():
-        for i in range(len(batch)):
-            source, target, _ = batch.stack(i)
-            found.append(list(zip(source[::-1].tolist(), target[::-1].tolist(), strict=True)))
-    return found
-
-
-def walk(truth: Trace, target: int, source: int) -> list[int] | None:
-    """Branches that a straight line from ``target`` to ``source`` passes; ``None`` where the trace has no such line."""
-    passed, at = [], target
-    while at != source:
-        following = at + truth.length.get(at, 1 << 20)
-        if not truth.edge(at, following):
-            return None
-        if truth.ways(at) > 1:
-            passed.append(at)
-        at = following
-    return passed
 
 
 def test_every_entry_is_a_real_edge_and_there_are_no_gaps(truth: Trace, recorded: Recorded) -> None:
@@ -163,3 +141,25 @@ def test_a_filter_keeps_its_class(folder: Path, program: Path) -> None:
     flags = [b["branch_flags"] for b in profile.streams[-1].batches()]
     kinds = set((np.concatenate(flags) >> np.uint64(20) & np.uint64(15)).tolist())
     assert kinds == {KIND["call"], KIND["ind_call"]}
+
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "record.md"
+
+
+def test_the_example_of_the_guide_shows_the_hottest_edges_of_the_trace_by_time(folder: Path) -> None:
+    """The same commands, until there are 40 bursts; and the table that stands in the guide."""
+    text = GUIDE.read_text()
+    found = re.search(r"^\$ gcc (.*) -o shares tests/programs/shares\.c$", text, re.M)
+    assert found is not None
+    program = build(folder, "shares", *found[1].split())
+    for _ in range(8):
+        done = record(folder / "shares.tb5", *DENSE[2:], "--", program, "300000")
+        if done.bursts() >= 40:
+            break
+    moments = np.concatenate([b.ip for b in done.profile().streams[0].batches()])
+    expected = [edge for edge, _ in trace(program, "00020", folder=folder).windows(64, moments).most_common(5)]
+    hottest = Counter(entry for stack in stacks(done.profile()) for entry in stack).most_common(5)
+    assert {edge for edge, _ in hottest} == set(expected)
+    if "Debian 12.2" in subprocess.run(["gcc", "--version"], capture_output=True, text=True).stdout:
+        shown = re.findall(r"^shares\+0x(\w+) +shares\+0x(\w+) +\d", text, re.M)
+        assert {(int(a, 16), int(b, 16)) for a, b in shown} == set(expected)

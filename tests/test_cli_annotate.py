@@ -15,6 +15,7 @@ import pytest
 import perfdata_writer as pw
 from conftest import Data, Ran
 from lastbranch.lbr import PERF_SELECT
+from test_callgraph import tiny_elf
 
 RunCli = Callable[..., Ran]
 
@@ -293,3 +294,54 @@ def test_branches_with_names(demo: list[str], run: RunCli) -> None:
     assert inside["from_function"] == f"{DISPATCH}+0x29"
     assert "from function" not in run("branches", "--no-symbols", *demo).out
     assert f"{DISPATCH}+0x29" in run("branches", "--limit", "0", *demo).out
+
+
+# -- code that was made at run time
+
+
+def test_jit_code_has_names_in_branches_and_is_refused_by_annotate(
+    tmp_path: Path, run: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the perf map of the process that ran it: two processes have other code at one address."""
+    from lastbranch.symbols import jit
+
+    monkeypatch.setattr(jit, "PERF_MAPS", str(tmp_path))
+    for pid, name in ((7, "first"), (8, "second")):
+        (tmp_path / f"perf-{pid}.map").write_text(f"501000 100 {name}\n")
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    for pid, at in ((7, 0x501010), (8, 0x501020)):
+        b.mmap2(pid=pid, addr=0x501000, length=0x1000, pgoff=0, name="//anon", time=0)
+        b.sample(ip=at, pid=pid, time=1, branches=[(at, 0x501000, 0)])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    maps = ["--debug-dir", str(tmp_path)]  # the capture does not say that it is of this machine
+    found = rows_of(run("branches", str(path), *maps, "--format", "json"))
+    named = {(row["from_function"], row["to_function"]) for row in found}
+    assert named == {("first+0x10", "first"), ("second+0x20", "second")}
+    ran = run("annotate", str(path), "//anon+0x501000", *maps)
+    assert ran.code == 5
+    assert "made at run time" in ran.err
+    ran = run("annotate", str(path), "first", *maps)
+    assert ran.code == 2
+    assert "made at run time" in ran.err
+
+
+def test_an_event_without_branches_is_refused_beside_one_that_has_them(tmp_path: Path, run: RunCli) -> None:
+    elf = tmp_path / "prog"
+    elf.write_bytes(tiny_elf(bytes.fromhex("e8fb0f0000 90 c3")))  # call; nop; ret
+    common = pw.IP | pw.TID | pw.TIME | pw.IDENTIFIER
+    b = pw.Builder(sample_type=common | pw.BRANCH_STACK)
+    plain = b.attr(sample_type=common, type=1)
+    b.mmap2(pid=7, addr=0x401000, length=0x1000, pgoff=0x1000, name=str(elf), time=0)
+    b.sample(ip=0x401005, pid=7, time=1, branches=[(0x401006, 0x401000, 0)])
+    b.sample(ip=0x401005, pid=7, time=2, event=plain)
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    given = [str(path), "--symfs", "/", "--event", "cpu-clock"]
+    ran = run("annotate", *given, "prog+0x401000")
+    assert ran.code == 4
+    assert "event cpu-clock has no branch stacks" in ran.err
+    assert "executed" not in ran.out
+    ran = run("callers", *given, "prog+0x401000")
+    assert ran.code == 4
+    assert "cpu-clock" in ran.err

@@ -84,11 +84,14 @@ def started(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     ready = tmp_path / "ready"
     command = [*RECORD, "-o", str(tmp_path / "it.data"), "--", "sh", "-c", f"{script}; while :; do :; done"]
     ours = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)}
-    )
-    end = time.monotonic() + 20
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background has it ignored
+    )  # fmt: skip
+    end = time.monotonic() + 60
     while not ready.exists():
-        assert time.monotonic() < end
+        if time.monotonic() > end:
+            ours.kill()
+            raise AssertionError("it did not start")
         time.sleep(0.01)
     return ours, ready
 
@@ -96,7 +99,10 @@ def started(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
 def test_an_interrupt_is_the_programs(tmp_path: Path) -> None:
     with started(tmp_path, "trap 'echo caught; exit 7' INT; : > $READY")[0] as ours:
         ours.send_signal(signal.SIGINT)
-        out, err = ours.communicate(timeout=20)
+        try:
+            out, err = ours.communicate(timeout=60)
+        finally:
+            ours.kill()
     assert (ours.returncode, out) == (7, "caught\n"), err
 
 

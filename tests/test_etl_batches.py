@@ -131,7 +131,10 @@ def test_any_bytes_in_any_layout(seed, pointer):
     for rows, columns in decode_columns(layout, payloads):
         seen += rows.tolist()
         if columns is None:
-            assert all(REST in layout.decode(datas[row], pointer) for row in rows.tolist())
+            # They break off, or a field is left out that others have.
+            whole = len(layout.names)
+            alone = [layout.decode(datas[row], pointer) for row in rows.tolist()]
+            assert all(REST in fields or len(fields) < whole for fields in alone)
             continue
         for i, row in enumerate(rows.tolist()):
             wanted = layout.decode(datas[row], pointer)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from conftest import REAL, SYNTHETIC, Data
 from test_export_modules import binary_of, numbers, plt_of, ran, tool
+from test_export_sampleprof import leaving_branches
 
 RANGED = [n for n in REAL + SYNTHETIC if n != "cfl_9700_callgraph_lbr"]
 
@@ -65,3 +69,74 @@ def test_of_a_windows_trace_llvm_profgen_counts_the_same(run, data: Data, tmp_pa
     (tmp_path / "text").write_text(text)
     counts = [run("export", "--to", "counts", f).out for f in (source, trace, tmp_path / "text")]
     assert counts[0] == counts[1] == counts[2] != ""
+
+
+# -- PE binaries with DWARF
+
+PE_COMPILERS = {
+    "lld-link": ("clang-19", "--target=x86_64-pc-windows-msvc", "-gdwarf", "-fuse-ld=lld-link-19", "-nostdlib",
+                 "-Wl,/entry:entry", "-Wl,/subsystem:console", "-Wl,/debug:dwarf"),
+    "mingw-lld": ("clang-19", "--target=x86_64-w64-mingw32", "-gdwarf", "-fuse-ld=lld-19", "-nostdlib", "-Wl,-e,entry"),
+    "mingw-gnu": ("x86_64-w64-mingw32-gcc", "-g", "-nostdlib", "-Wl,-e,entry"),
+}  # fmt: skip
+PE_PROGRAM = """
+static int rare(unsigned x) { return x % 127 == 3; }
+static unsigned mix(unsigned x) { return x % 1021 == 0 ? x * 3 + 5 : x % 509 == 1 ? x * 7 : x ^ (x >> 3); }
+__attribute__((noinline)) unsigned step(unsigned i, unsigned total) {
+  if (rare(i)) return total - i;
+  return i % 1021 ? total + mix(i) : total;
+}
+unsigned run(unsigned rounds) {
+  unsigned total = 0;
+  for (unsigned r = 0; r < rounds; r++)
+    for (unsigned i = 1; i < 100000; i++) total = step(i, total);
+  return total;
+}
+int entry(void) { return (int)run(3); }
+"""
+BASE = 0x7FF712340000
+
+
+def pe_stacks(binary: Path, only: tuple[str, ...] = ()) -> str:
+    """Text of perf script in which every function of a PE file (``only`` those) is run through, loaded at `BASE`."""
+    headers = subprocess.run([tool("llvm-objdump-19"), "-p", binary], capture_output=True, text=True, check=True).stdout
+    linked, size = (int(re.search(rf"{n}\s+([0-9a-f]+)", headers)[1], 16) for n in ("ImageBase", "SizeOfImage"))
+    listing = subprocess.run([tool("llvm-nm-19"), binary], capture_output=True, text=True, check=True).stdout
+    symbols = [w for w in map(str.split, listing.splitlines()) if w[1] in ("t", "T")]
+    starts = sorted({int(address, 16) for address, _, _ in symbols})
+    wanted = {int(address, 16) for address, _, name in symbols if name in only or not only}
+    jumps = leaving_branches(binary)
+    lines = [f"PERF_RECORD_MMAP2 7/7: [{BASE:#x}({size:#x}) @ 0x1000 00:00 0 0]: r-xp C:\\x\\{binary.name}"]
+    for i, (first, past) in enumerate(pairwise(starts)):
+        edges = [first, *(behind for at, behind in jumps if first <= at < past and behind < past), past]
+        for begin, end in pairwise(edges if first in wanted else ()):
+            at = max((x for x, behind in jumps if begin <= x and behind <= end), default=begin)
+            a, b = (BASE + x - linked for x in (begin, at))
+            lines += [f" {b:x} {b:#x}/{a:#x}/P/-/-/1 {b:#x}/{a:#x}/M/-/-/2"] * (i % 5 + 1)
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("linker", PE_COMPILERS)
+def test_of_pe_binaries_all_ways_give_one_profile(run, tmp_path: Path, linker: str) -> None:
+    """perfscript and counts through llvm-profgen, and our own text, from a trace log; clang takes the profile."""
+    profgen, (compiler, *flags) = tool("llvm-profgen-19"), PE_COMPILERS[linker]
+    source, binary, trace = tmp_path / "p.c", tmp_path / "App.exe", tmp_path / "trace.etl"
+    source.write_text(PE_PROGRAM)
+    ran(tool(compiler), source, "-O2", *flags, "-o", binary)
+    (tmp_path / "text").write_text(pe_stacks(binary))
+    assert run("convert", tmp_path / "text", trace).code == 0
+    made = {}
+    for form, option in (("perfscript", "perfscript"), ("profgen", "unsymbolized-profile"), ("sampleprof", "")):
+        out = tmp_path / form
+        done = run("export", "--to", form, "--no-symbol-cache", "--binary", binary, "-o", out, trace)
+        assert done.code == 0, done.err
+        if option:
+            ran(profgen, f"--binary={binary}", f"--{option}={out}", "--format=text", f"--output={tmp_path / 'made'}")
+        made[form] = (tmp_path / "made" if option else out).read_text()
+    assert made["perfscript"] == made["profgen"] == made["sampleprof"]
+    assert "\nrun:" in f"\n{made['sampleprof']}"
+    use = f"-fprofile-sample-use={tmp_path / 'sampleprof'}"
+    ran(tool("clang-19"), "--target=x86_64-w64-mingw32", "-O2", use, "-Werror", "-c", source, "-o", tmp_path / "o")
+    # Without its binary a module's addresses count from its base, and make the same counts.
+    done = run("export", "--to", "profgen", "--binary", "C:\\x\\App.exe", trace)
+    assert done.out == (tmp_path / "profgen").read_text()

@@ -75,7 +75,7 @@ def test_order_and_number_are_kept() -> None:
 
 def test_the_runtime_library_says_what_tools_say(monkeypatch: pytest.MonkeyPatch) -> None:
     with_tools = demangle(CPP)
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(module, "newest", lambda *names: None)
     alone = demangle(CPP)
     if alone == list(CPP):
         pytest.skip("no C++ runtime library")
@@ -87,7 +87,7 @@ def test_the_runtime_library_says_what_tools_say(monkeypatch: pytest.MonkeyPatch
 def test_a_tool_that_fails_leaves_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_runtime", lambda: lambda name: name)
     tool = tmp_path / "tool"
-    monkeypatch.setattr(shutil, "which", lambda name: str(tool))
+    monkeypatch.setattr(module, "newest", lambda *names: str(tool))
     for text in ("exit 3", "echo one line", "yes x | head -c 100"):
         tool.write_text(f"#!/bin/sh\n{text}\n")
         tool.chmod(0o700)

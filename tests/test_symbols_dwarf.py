@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import lzma
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conftest import Data
 from lastbranch.errors import FormatError
 from lastbranch.symbols.backends import backend_of, dwarf_reader
-from lastbranch.symbols.backends.dwarf import tokens
+from lastbranch.symbols.backends.dwarf import beside, lookup, tokens
 from lastbranch.symbols.backends.files import Space
 from lastbranch.symbols.files import DebugFiles
 from symbol_programs import PROGRAMS, Programs, agreed, code_addresses, command, elf, symbolized, told
@@ -58,6 +61,26 @@ def test_outermost_frame_is_the_symbol(programs: Programs) -> None:
         assert (function.name, function.start, function.size) == (symbol.name, symbol.start, symbol.size)
 
 
+@pytest.mark.parametrize("kind", ["zlib-gnu", "zlib"])
+def test_compressed_sections(programs: Programs, tmp_path: Path, kind: str) -> None:
+    """As GNU tools once wrote them (.zdebug_info), and as the gABI has them."""
+    path = programs.path("gcc4")
+    command(["objcopy", f"--compress-debug-sections={kind}", str(path), str(tmp_path / "packed")], tmp_path)
+    names = {s.name for s in dwarf_reader.open_binary(str(tmp_path / "packed")).image.sections}
+    assert (".zdebug_info" in names) == (kind == "zlib-gnu")
+    address = code_addresses(path)
+    packed, whole = (backend_of("auto").resolve(elf(p), address) for p in (tmp_path / "packed", path))
+    assert told(packed) == told(whole)
+
+
+def test_shared_debugging_information_is_missed(programs: Programs, tmp_path: Path) -> None:
+    path = programs.path("gcc")
+    (tmp_path / "link").write_bytes(b"/usr/lib/debug/.dwz/shared.debug\0" + bytes(20))
+    command(["objcopy", f"--add-section=.gnu_debugaltlink={tmp_path / 'link'}", str(path), "linked"], tmp_path)
+    (note,) = backend_of("auto").resolve(elf(tmp_path / "linked"), code_addresses(path, 10)).notes
+    assert "/usr/lib/debug/.dwz/shared.debug" in note
+
+
 def test_package(programs: Programs, tmp_path: Path) -> None:
     path = programs.path("clang-split")
     address = code_addresses(path)
@@ -72,7 +95,11 @@ def test_split_units_that_are_missing_or_of_another_build(programs: Programs, tm
     """Lines are in the binary; of inline chains nothing is made up."""
     path = programs.path("clang-split")
     address = code_addresses(path)
-    alone = told(dwarf_reader.resolve(elf(path, dwo=tmp_path), address))
+    names = dwarf_reader.resolve(elf(path, dwo=tmp_path), address)
+    alone = told(names)
+    (missing,) = names.notes
+    assert "split DWARF is missing" in missing
+    assert "second.dwo" in missing
     assert all(len(frames) <= 1 for frames in alone)
     assert any(frames[0][2] for frames in alone if frames)
     for other in path.parent.glob("*.dwo"):
@@ -80,7 +107,10 @@ def test_split_units_that_are_missing_or_of_another_build(programs: Programs, tm
         at = next(i for i in range(len(data)) if data[i : i + 3] == b"\x05\x00\x05" and data[i + 3] == 8)
         data[at + 8] ^= 1  # the DWO id
         (tmp_path / other.name).write_bytes(data)
-    assert told(dwarf_reader.resolve(elf(path, dwo=tmp_path), address)) == alone
+    other_build = dwarf_reader.resolve(elf(path, dwo=tmp_path), address)
+    assert told(other_build) == alone
+    assert other_build.notes == [missing]
+    assert dwarf_reader.resolve(elf(path, dwo=path.parent), address).notes == []
 
 
 def test_stripped_with_debug_file(programs: Programs, tmp_path: Path) -> None:
@@ -143,6 +173,19 @@ def test_windows_program_of_gnu_tools(tmp_path: Path) -> None:
     assert all(f.start < 1 << 31 for f in names.functions)
 
 
+@pytest.mark.parametrize("name", ["lbrdemo", "liblbrdemo.so"])
+def test_as_llvm_symbolizer_said(data: Data, name: str) -> None:
+    """Every address of code, without compilers and LLVM. Kept by ``tests/compare_symbols.py --keep``."""
+    path = data.root / "synthetic" / name
+    runs = json.loads((Path(__file__).parent / "data" / "symbols.json").read_text())[name]
+    address = code_addresses(path)
+    starts = np.array([start for start, _ in runs], np.uint64)
+    said = [[tuple(f) for f in runs[i][1]] for i in (np.searchsorted(starts, address, side="right") - 1).tolist()]
+    left, right = agreed(told(dwarf_reader.resolve(elf(path), address)), said)
+    assert left == right
+    assert any(len(frames) > 1 for frames in left)
+
+
 # -- byte code
 
 
@@ -200,11 +243,46 @@ def test_hostile_headers(programs: Programs, tmp_path: Path, section: str, place
     data[where.offset + place : where.offset + place + 4] = value
     bad = tmp_path / "bad"
     bad.write_bytes(data)
-    with pytest.raises(FormatError, match=said) as caught:
-        dwarf_reader.resolve(elf(bad), code_addresses(path))
-    assert caught.value.file == str(bad)
-    assert caught.value.offset is not None
-    assert any(told(backend_of("auto").resolve(elf(bad), code_addresses(path))))  # symbols are still there
+    names = backend_of("auto").resolve(elf(bad), code_addresses(path))
+    (note,) = names.notes
+    assert said in note
+    assert note.startswith(f"{bad}: .debug_")
+    assert "(at offset 0x" in note
+    assert any(told(names))  # symbols are still there
+
+
+@pytest.mark.parametrize(("section", "place"), [(".debug_info", 8), (".debug_info", 12), (".debug_line", 8)])
+def test_a_damaged_unit_costs_its_own_names(programs: Programs, tmp_path: Path, section: str, place: int) -> None:
+    """The first unit's abbreviations, first entry or line table are nonsense; all else stays as it was."""
+    path = programs.path("gcc")
+    where = next(s for s in dwarf_reader.open_binary(str(path)).image.sections if s.name == section)
+    data = bytearray(path.read_bytes())
+    data[where.offset + place : where.offset + place + 2] = b"\xff\x7f"
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    address = code_addresses(path)
+    whole, damaged = (dwarf_reader.resolve(elf(p), address) for p in (path, bad))
+    assert whole.notes == []
+    assert len(damaged.notes) == 1
+    same = [a == b for a, b in zip(told(whole), told(damaged), strict=True)]
+    assert 0.2 < sum(same) / len(same) < 0.95
+    units = [i for i, frames in enumerate(told(whole)) if any(f[1].endswith("second.cpp") for f in frames)]
+    assert len(units) > 300
+    assert all(same[i] for i in units)
+
+
+def test_a_reader_that_fails_leaves_a_note(programs: Programs, tmp_path: Path) -> None:
+    """``auto`` falls back to symbols, and says why."""
+    path = programs.path("gcc64-zlib")
+    data = bytearray(path.read_bytes())
+    where = next(s for s in dwarf_reader.open_binary(str(path)).image.sections if s.name == ".debug_info")
+    data[where.offset + 24 + 30] ^= 0xFF
+    bad = tmp_path / "bad"
+    bad.write_bytes(data)
+    names = backend_of("auto").resolve(elf(bad), code_addresses(path))
+    assert told(names) == told(backend_of("tables").resolve(elf(path), code_addresses(path)))
+    (note,) = names.notes
+    assert ".debug_info: cannot be uncompressed" in note
 
 
 def test_more_unpacked_bytes_than_there_can_be(programs: Programs, tmp_path: Path) -> None:
@@ -235,6 +313,23 @@ def test_answers_do_not_depend_on_what_else_is_asked(programs: Programs) -> None
     for i in range(0, len(address), 97):
         one = dwarf_reader.resolve(elf(path), address[i : i + 1])
         assert told(one) == [whole[i]]
+
+
+def test_lines_are_read_beside_entries(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a copy of the process, and here where that fails."""
+    path = programs.path("gcc")
+    address = code_addresses(path, MOST)
+    whole = told(dwarf_reader.resolve(elf(path), address))
+    forks = []
+    fork = os.fork
+    monkeypatch.setattr(lookup, "LARGE", 0)
+    monkeypatch.setattr(beside.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(beside.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(beside.os, "fork", lambda: forks.append(1) or fork())
+    assert told(dwarf_reader.resolve(elf(path), address)) == whole
+    monkeypatch.setattr(beside, "pack", lambda *_: b"not columns")
+    assert told(dwarf_reader.resolve(elf(path), address)) == whole
+    assert len(forks) == 2
 
 
 def test_no_addresses(programs: Programs) -> None:

@@ -100,7 +100,7 @@ def test_names_that_are_no_text_survive_being_packed() -> None:
         ("offsets", np.array([1, 1], np.int64), "offsets"),
         ("function", np.array([0], np.int64), "no column"),
         ("name", np.frombuffer(b"no end", np.uint8), "cut within"),
-        ("name", np.frombuffer(b"a\0b\0", np.uint8), "zip"),
+        ("name", np.frombuffer(b"a\0b\0", np.uint8), "functions differ in length"),
         ("function_file", np.array([3], np.int32), "files that are not there"),
     ],
 )

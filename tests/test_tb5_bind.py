@@ -20,6 +20,7 @@ from lastbranch.formats.tb5.constants import ModuleFlag
 from lastbranch.formats.tb5.records import empty_records
 from lastbranch.opening import open_profile, open_source
 from lastbranch.store import bind_stream, compact, is_bound, unbind_stream, write_profile
+from lastbranch.store.pairs import Pairs
 from tb5_reader import TB5
 
 KERNEL = 0xFFFF_8000_0000_0000
@@ -239,6 +240,35 @@ def test_a_section_without_processes_says_that_there_are_none(tmp_path: Path, th
     assert bound(file, 4) == [(NEVER,) * 3, (NEVER, NEVER, 0 if threads else NEVER)]
     assert ((2, 0, 6, 1) in file.tables, (2, 0, 7, 1) in file.tables) == (False, False)
     assert Tb5File(open_source(str(path))).verify() == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([0, 1, 7, 2**31, 2**32 - 1]), st.sampled_from([0, 1, 2**22 - 1, 2**22, 2**32 - 1])
+            )
+        ),
+        max_size=4,
+    )
+)
+def test_inferred_threads_are_all_pairs_of_process_and_thread(batches: list[list[tuple[int, int]]]) -> None:
+    """Also where processes take turns at the same thread id, and with ids behind those that are looked up."""
+    pairs = Pairs()
+    for batch in batches:
+        pid, tid = np.array(batch, np.uint32).reshape(-1, 2).T
+        pairs.add(pid, tid)
+    assert pairs.distinct.tolist() == sorted({pid << 32 | tid for batch in batches for pid, tid in batch})
+
+
+def test_threads_without_processes_are_those_of_their_process_id(tmp_path: Path) -> None:
+    path = tmp_path / "a.tb5"
+    threads = [(5, 77), (6, 78), (6, 9), (5, 9), (2**32 - 1, 9), (2**31, 9), (0, 9)]
+    asked = [*threads, (6, 77), (5, 78), (7, 9), (2**31 - 1, 9), (1, 77)]
+    write(path, [], [{"ip": 1, "pid": p, "tid": t, "cs": 0, "mode": 0, "time": 1} for p, t in asked], threads=threads)
+    bind_stream(path)
+    assert [row for _, _, row in bound(TB5(path), 4)] == [*range(len(threads)), *[NEVER] * 5]
 
 
 @pytest.mark.parametrize("name", ["demo_2proc", "skx_6154_32deep_pie", "snb_callchain_and_branch-3.4"])

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tbrw_recipe as recipe
+from lastbranch import tbrw
 from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer
 from lastbranch.formats.tb5.layout import HEADS
 from lastbranch.model import BRANCH, COLUMNS, Event, Profile, SampleBatch, concatenate
@@ -137,3 +139,34 @@ def test_the_programs_carry_heads_along(path: Path, tmp_path: Path) -> None:
     )
     load(str(tmp_path / "saved.dat"), str(tmp_path / "again.tb5"))
     assert TB5(tmp_path / "again.tb5").tables[3, 0, HEADS, 0] == TB5(path).tables[3, 0, HEADS, 0]
+
+
+def test_streams_of_other_writers_have_no_heads(path: Path, tmp_path: Path) -> None:
+    """Neither in a file that a TBRW program made, and that went through both programs, nor where one was added."""
+    recipe.write_recipe(tmp_path / "recipe.tb5")
+    save(str(tmp_path / "recipe.tb5"), str(tmp_path / "saved.dat"))
+    load(str(tmp_path / "saved.dat"), str(tmp_path / "again.tb5"))
+    old, new = TB5(tmp_path / "recipe.tb5"), TB5(tmp_path / "again.tb5")
+    assert old.texts == new.texts  # in segments of other sizes
+    assert {k: v for k, v in new.tables.items() if k[0] != 3} == {k: v for k, v in old.tables.items() if k[0] != 3}
+    assert {k[2] for k in new.tables if k[0] == 3} == {1}
+    before = TB5(path)
+    with tbrw.open_file(path, "a") as file, file.writing_stream() as stream:
+        with stream.writing(tbrw.StreamSection.STREAM_INFO) as writer:
+            writer.put(recipe.stream_info())
+        with stream.writing(tbrw.StreamSection.DATA_DESCRIPTION) as writer:
+            writer.put(
+                tbrw.TBRW_SAMPREC_DESC_ENTRY(desc_type=tbrw.ST_IP, desc_data_size=8),
+                tbrw.TBRW_SAMPREC_DESC_ENTRY(
+                    desc_type=tbrw.ST_BRANCH_TRACE,
+                    desc_subtype=tbrw.SST_LBR_FROM_TO,
+                    desc_offset=8,
+                    desc_data_size=512,
+                ),
+            )
+        with stream.writing(tbrw.StreamSection.DATA) as writer:
+            writer.write(np.arange(520, dtype=np.uint8))
+    after = TB5(path)
+    assert before.tables.items() <= after.tables.items()
+    assert {k for k in after.tables if k[0] == 3 and k[2] == HEADS} == {(3, 0, HEADS, 0)}
+    assert open_profile(path).streams[-1].samples == 1

@@ -20,7 +20,7 @@ from lastbranch.formats.tb5.model_tables import read_model
 from lastbranch.formats.tb5.records import empty_records
 from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile, SampleBatch
 from lastbranch.opening import open_profile, open_source
-from lastbranch.store import ProfileWriter, write_profile
+from lastbranch.store import ProfileWriter, bind_stream, write_profile
 from tb5_reader import TB5
 
 CAPTURES = [*REAL, *SYNTHETIC]
@@ -237,6 +237,62 @@ def every_column(samples: int, depth: int, seed: int = 1) -> SampleBatch:
     columns["event"] = random.integers(0, 3, samples).astype(np.int32)
     columns["mode"] = random.integers(0, 6, samples).astype(np.uint8)
     return SampleBatch(columns, offsets)
+
+
+@pytest.mark.parametrize("sizes", [(4, 8, 8, 2, 4), (4, 4, 4, 4, 8), (8, 8, 4, 1, 8), (8, 2, 2, 8, 8)], ids=str)
+@pytest.mark.parametrize("name", ["", "iip"])
+def test_addresses_ids_and_times_of_other_widths(tmp_path: Path, sizes: tuple[int, ...], name: str) -> None:
+    """ST_IP, ST_PID, ST_TID, ST_PROCESSOR_NUMBER and ST_TIME_STAMP as wide as another writer has them."""
+    path, module = tmp_path / "a.tb5", empty_records("TBRW_MODULE", 1)
+    fields = [(f"f{i}", f"<u{size}") for i, size in enumerate(sizes)]
+    with Tb5Writer.create(path) as writer:
+        module["module_load_address"], module["module_length"], module["module_associated_pid"] = 0x40_0000, 0x1000, 77
+        writer.put(Table(Scope.GLOBAL, 0, 3), module)
+        entries = empty_records("TBRW_SAMPREC_DESC_ENTRY", len(sizes))
+        entries["desc_type"], entries["desc_data_size"] = [2, 3, 4, 5, 7], sizes
+        entries["desc_subtype"][-1] = 5
+        entries["desc_offset"] = np.cumsum([0, *sizes[:-1]])
+        entries["desc_name"][0] = writer.string(name)
+        writer.put(Table(Scope.STREAM, 0, 1), entries)
+        info = empty_records("TBRW_STREAM_INFO", 1)
+        info["stream_type"] = 1
+        writer.put(Table(Scope.STREAM, 0, 4), info)
+        writer.put(
+            Table(Scope.STREAM, 0, 2), np.array([(0x40_0123, 77, 78, 3, 1000), (0x40_0FFF, 77, 79, 0, 7)], fields)
+        )
+    (batch,) = open_profile(path).batches()
+    columns = [batch.ip, batch.pid, batch.tid, batch.cpu, batch.time]
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == [
+        (0x40_0123, 77, 78, 3, 1000),
+        (0x40_0FFF, 77, 79, 0, 7),
+    ]
+    assert [c.dtype for c in columns] == ["u8", "i4", "i4", "i4", "i8"]
+    done = bind_stream(path)
+    assert (done.samples, done.module, done.process, done.thread) == (2,) * 4
+    assert [row[-1] for row in TB5(path).rows((2, 0, 4, 0), "<3Q")] == [0, 1]
+
+
+def test_streams_may_differ_in_all_but_the_clock(tmp_path: Path) -> None:
+    """Each stream is read by its own descriptor; times are compared over all, so other units are told."""
+    path = tmp_path / "a.tb5"
+    layouts = [[(2, 0, 8), (7, 7, 8)], [(7, 7, 8), (3, 0, 4), (2, 0, 4)], [(2, 0, 8), (7, 32, 8)], [(2, 0, 8)]]
+    with Tb5Writer.create(path) as writer:
+        for number, layout in enumerate([[(0x4400, 0, 8)], *layouts]):
+            entries = empty_records("TBRW_SAMPREC_DESC_ENTRY", len(layout))
+            entries["desc_type"], entries["desc_subtype"], entries["desc_data_size"] = np.array(layout).T
+            entries["desc_offset"] = np.cumsum([0, *entries["desc_data_size"][:-1]])
+            writer.put(Table(Scope.STREAM, number, 1), entries)
+            info = empty_records("TBRW_STREAM_INFO", 1)
+            info["stream_type"] = 1 if number else 8
+            writer.put(Table(Scope.STREAM, number, 4), info)
+            fields = [(str(i), f"<u{size}") for i, (_, _, size) in enumerate(layout)]
+            writer.put(Table(Scope.STREAM, number, 2), np.array([tuple(range(1, len(layout) + 1))] * 2, fields))
+    profile = open_profile(path)
+    assert profile.clock.frequency == 10**9  # that of the first stream that has a time, not of stream 0
+    seen = [[(b.ip[0], b.pid[0], b.time[0]) for b in s.batches()] for s in profile.streams]
+    assert seen == [[(1, -1, 2)], [(3, 2, 1)], [(1, -1, 2)], [(1, -1, 0)]]
+    assert [(d.reason[:8], d.value) for d in profile.damage] == [("stream 3", 32), ("stream 4", -1)]
+    assert "SST_TSC, the first stream's SST_TS_NANOSECONDS" in profile.damage[0].reason
 
 
 def test_fields_of_other_users_are_not_taken_for_ours(tmp_path: Path) -> None:

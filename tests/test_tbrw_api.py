@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import inspect
 import re
@@ -249,3 +250,26 @@ def test_documentation_maps_each_status_that_a_rule_has() -> None:
     text = DOCS.read_text()
     for status in tbrw.Status:
         assert f"{status.name} {status.value}" in text, status.name
+
+
+def test_every_name_has_a_type_in_the_stub() -> None:
+    """docs/generate.py --check (another test) holds the stub against the tables."""
+    tree = ast.parse(Path(tbrw.__file__ or "").with_suffix(".pyi").read_text())
+    functions = {f.name: f for f in tree.body if isinstance(f, ast.FunctionDef)}
+    assert sorted(functions) == sorted(f"TBRW_{name}" for name in PROTOTYPES)
+    for name, function in functions.items():
+        assert [a.arg for a in function.args.args] == list(inspect.signature(getattr(tbrw, name)).parameters), name
+        assert all(a.annotation is not None for a in function.args.args), name
+        assert "Any" not in ast.unparse(function.returns or ast.Name("Any")), name
+    named = set(functions)
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name) | ast.AnnAssign(target=ast.Name(name)) | ast.Assign(targets=[ast.Name(name)]):
+                named.add(name)
+            case ast.ImportFrom():
+                named |= {a.asname for a in node.names if a.asname}
+    assert set(tbrw.__all__) == {n for n in named if not n.startswith("_")}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and hasattr(tbrw, node.name):
+            fields = {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+            assert all(hasattr(getattr(tbrw, node.name), f) for f in fields), node.name

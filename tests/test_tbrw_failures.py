@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -361,3 +361,36 @@ def _ip_stream(file: Any, pid: int) -> None:
             )
         with stream.writing(tbrw.StreamSection.DATA) as section:
             section.write(recipe.SAMPLE_AT.to_bytes(8, "little") + pid.to_bytes(4, "little"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files")
+@pytest.mark.parametrize("end", [TBRW_abort_cleanup_and_close, TBRW_close])
+def test_no_temporary_file_stays_open(tmp_path: Path, end: Any) -> None:
+    """Data of a stream that is not done stand in a file without a name, which holds space until it is closed."""
+    ptr = ok(TBRW_open(tmp_path / "a.tb5", TBRW_FILE_WRITE | TBRW_FILE_CREATE_ALWAYS))
+    ok(TBRW_writing_stream(ptr, 0))
+    ok(TBRW_writing_stream_section(ptr, 0, TBRW_DATA_SECTION))
+    ok(TBRW_add_data(ptr, 0, 2 << 20, bytes(2 << 20)))
+    assert any("a.tb5" not in name for name in _open_in(tmp_path))
+    if end is TBRW_close:
+        recipe.stream_section(
+            ptr,
+            0,
+            TBRW_DATA_DESCRIPTION_SECTION,
+            *(lambda d=d: TBRW_add_data_descriptor_entry(ptr, 0, d) for d in recipe.descriptors()[:1]),
+        )
+        ok(TBRW_done_stream_section(ptr, 0, TBRW_DATA_SECTION))
+        recipe.stream_section(
+            ptr, 0, TBRW_STREAM_INFO_SECTION, lambda: TBRW_set_stream_info(ptr, 0, recipe.stream_info())
+        )
+        ok(TBRW_done_stream(ptr, 0))
+    ok(end(ptr))
+    assert _open_in(tmp_path) == []
+
+
+def _open_in(folder: Path) -> list[str]:
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [name for name in found if name.startswith(str(folder))]

@@ -346,10 +346,12 @@ def test_figure_1_bound_enumeration_starts_where_it_is_told(figure: Any) -> None
     assert bound_rows(figure, 2) == bound_rows(figure)[2:]
 
 
-def test_unbind_takes_everything_away_that_binding_added(figure: Any) -> None:
+def test_unbind_takes_everything_away_that_binding_added(figure: Any, tmp_path: Path) -> None:
     """The original never implemented it (9.3.4)."""
     ok(TBRW_dobind(figure, 0))
+    before = (tmp_path / "figure.tb5").read_bytes()
     ok(TBRW_dobind(figure, 0))  # a bound stream stays as it is
+    assert (tmp_path / "figure.tb5").read_bytes() == before
     ok(TBRW_unbind(figure, 0))
     assert ok(TBRW_is_bound(figure, 0)) == 0
     assert TBRW_unbind(figure, 0) == TBRW_STREAM_NOT_BOUND

@@ -11,12 +11,13 @@ from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tbrw_model as guide
 import tbrw_recipe as recipe
 from lastbranch import tbrw
 from lastbranch.formats.tb5.durable import write_at as write
+from tb5_reader import TB5
 
 SECTIONS = st.integers(-1, 6)
 STREAM_SECTIONS = st.integers(-1, 5)
@@ -39,7 +40,8 @@ class Calls(RuleBasedStateMachine):
         self.no_sync = mock.patch("os.fsync")
         self.no_sync.start()
         self.ptr: Any = None
-        self.events: dict[int, int] = {}
+        self.slots = b""
+        self.contents: dict[tuple[int, int, int, int], tuple[int, bytes]] = {}
 
     @initialize(read=st.booleans())
     def create(self, read: bool) -> None:
@@ -53,6 +55,25 @@ class Calls(RuleBasedStateMachine):
             tbrw.TBRW_abort_cleanup_and_close(self.ptr)
         self.no_sync.stop()
         self.folder.cleanup()
+
+    @invariant()
+    def the_file_holds_what_the_model_says(self) -> None:
+        """Read by the specification's reader: what is complete is there and nothing else, and none of it changed. So
+        what failed, was refused or was given up left no trace."""
+        if self.ptr is None or not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            slots = file.read(4096)
+        expected = {(0, 0, section) for section in self.model.file.existing}
+        for number, shelf in enumerate(self.model.complete):
+            expected |= {(1, number, section) for section in shelf.existing}
+        expected |= {(2, number, kind) for number in self.model.bound for kind in range(4, 8)}
+        if slots != self.slots:  # a commit, and nothing else, makes another file
+            contents = TB5(self.path).tables if any(slots[512:1100]) else {}
+            for key, table in self.contents.items():
+                assert contents.get(key, table if key[0] == 2 else None) == table, key
+            self.slots, self.contents = slots, contents
+        assert {key[:3] for key in self.contents if key[0] != 3} == expected
 
     # -- global sections
 
@@ -164,9 +185,9 @@ class Calls(RuleBasedStateMachine):
             self.done_stream_section(stream, section)
 
     @precondition(lambda self: self.model.mode & guide.WRITE)
-    @rule(bind=st.booleans())
-    def write_and_bind_a_stream(self, bind: bool) -> None:
-        """The same of what binding needs."""
+    @rule(bind=st.booleans(), writes=st.integers(0, 12))
+    def write_and_bind_a_stream(self, bind: bool, writes: int) -> None:
+        """The same of what binding needs, first on a disk that is full after so many ``writes``."""
         self.begin_section(guide.MODULE, "write")
         self.done_section(guide.MODULE)
         stream = len(self.model.complete)
@@ -180,9 +201,23 @@ class Calls(RuleBasedStateMachine):
             else:
                 self.add_data(stream, 2 * guide.RECORD)
             self.done_stream_section(stream, section)
+        self.full_after(writes, tbrw.TBRW_done_stream, self.model.done_stream, stream)
+        self.commit()
         self.done_stream(stream)
         if bind:
+            self.full_after(writes, tbrw.TBRW_dobind, self.model.dobind, stream)
+            self.commit()
             self.dobind(stream)
+
+    def commit(self) -> None:
+        """Make something part of the file: nothing of what failed before goes with it."""
+        for section, kind in ((guide.VERSION, "version_info"), (guide.HARDWARE, "system")):
+            if not self.model.file.part(section).exists:
+                self.begin_section(section, "write")
+                self.set_single(kind)
+                self.done_section(section)
+                break
+        self.the_file_holds_what_the_model_says()
 
     @rule(stream=STREAMS)
     def set_stream_info(self, stream: int) -> None:
@@ -229,12 +264,15 @@ class Calls(RuleBasedStateMachine):
     @rule(stream=STREAMS, section=SECTIONS, writes=st.integers(0, 12), bind=st.booleans())
     def write_to_a_full_disk(self, stream: int, section: int, writes: int, bind: bool) -> None:
         """done_ and dobind succeed, are refused, or fail and change nothing."""
-        calls = [tbrw.TBRW_done_stream, self.model.done_stream, stream]
+        call, model, number = tbrw.TBRW_done_stream, self.model.done_stream, stream
         if bind:
-            calls = [tbrw.TBRW_dobind, self.model.dobind, stream]
+            call, model = tbrw.TBRW_dobind, self.model.dobind
         elif section != -1:
-            calls = [tbrw.TBRW_done_section, self.model.done_section, section]
-        call, model, number = calls
+            call, model, number = tbrw.TBRW_done_section, self.model.done_section, section
+        self.full_after(writes, call, model, number)
+
+    def full_after(self, writes: int, call: Any, model: Any, number: int) -> None:
+        """A call on a disk that is full after so many writes."""
         left = [writes]
 
         def write_at(*args: Any) -> None:
@@ -341,6 +379,7 @@ class Calls(RuleBasedStateMachine):
         assert tbrw.TBRW_close(self.ptr) == guide.BAD_PARAMETER
         if not self.path.exists():  # aborted before anything was complete
             assert abort
+            self.slots, self.contents = b"", {}
             assert not self.model.complete
             assert not any(part.exists for part in self.model.file.parts.values())
             mode |= guide.CREATE | guide.WRITE

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .errors import Damage, FormatError, LastbranchError, NotRecordedError, UnavailableError
     from .model import Profile, SampleBatch, SampleFilter
     from .opening import open_profile as open
+    from .sql import query
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ _WHERE = {
     "UnavailableError": "errors",
     "branches": "analysis",
     "open": "opening",
+    "query": "sql",
     "ranges": "analysis",
     "weights": "analysis",
 }
@@ -50,6 +52,7 @@ __all__ = [
     "__version__",
     "branches",
     "open",
+    "query",
     "ranges",
     "weights",
 ]

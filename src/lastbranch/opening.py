@@ -1,7 +1,7 @@
 """Opening captures and binaries: the one place that touches their paths.
 
 A path that comes out of a capture is a hint. It is followed only to a regular file, and on this host only if that
-file's build id is the recorded one.
+file's identity is the recorded one.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any
 
+from .binaries import Candidates
 from .bind import binder_of, rebind
 from .errors import FormatError, LastbranchError
 from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import Module, ModuleKind, Profile, Segment, Source, read_at
 
-__all__ = ["FileSource", "code_of", "open_profile", "open_source", "read_profile", "use_binary"]
+__all__ = ["FileSource", "code_of", "open_profile", "open_source", "read_profile", "same_binary", "use_binary"]
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -67,19 +68,22 @@ _READERS: tuple[Callable[[bytes], Reader | None], ...] = (_tb5, _perfdata, _etl,
 
 
 def open_profile(
-    path: str | os.PathLike[str], *, symfs: str | None = None, progress: Progress | None = None
-) -> Profile:
+    path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Profile:  # fmt: skip
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
 
     ``symfs`` is a folder under which the binaries of the capture lie at their full paths; without it a file of this
-    host is used if its build id matches. ``progress`` is called with (bytes done, bytes in all) during the index pass.
+    host is used if its identity is the recorded one: build id, PDB, or time stamp and size. So are, last, those in
+    ``folders`` (full paths, build-id folders, symbol stores). ``progress`` is called with (bytes done, bytes in all)
+    during the index pass.
 
     Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened. What is damaged in a file
     that can be read is in ``profile.damage``.
     """
     source = open_source(os.fspath(path))
     profile = read_profile(source, progress)
-    _attach_binaries(profile, symfs)
+    _attach_binaries(profile, symfs, folders)
     binder = binder_of(profile)
     profile.processes, profile.threads = binder.processes, binder.threads
     return profile
@@ -180,39 +184,31 @@ def _spool(stream: IO[bytes], name: str) -> FileSource:
 
 
 def use_binary(profile: Profile, row: int, path: str) -> None:
-    """Make the file at ``path`` the binary of module ``row``, unless both have a build id and these differ."""
+    """Make the file at ``path`` the binary of module ``row``, unless both have an identity and these differ."""
     module = profile.modules[row]
-    module.missing = _attach(module, [path], trusted=True)
+    module.missing = _attach(module, [(path, True)], searched=True)
     rebind(profile)
 
 
-def _attach_binaries(profile: Profile, symfs: str | None) -> None:
+def _attach_binaries(profile: Profile, symfs: str | None, folders: Sequence[str]) -> None:
     """Give modules the load segments of their binaries, or the reason why there are none."""
+    places = Candidates(profile.machine.os_release, symfs, folders)
     for module in profile.modules:
         if module.kind in (ModuleKind.FILE, ModuleKind.KERNEL):
-            module.missing = _attach(module, _candidates(module, profile.machine.os_release, symfs), symfs is not None)
+            module.missing = _attach(module, places.of(module), symfs is not None)
 
 
-def _candidates(module: Module, release: str, symfs: str | None) -> list[str]:
-    if module.kind is ModuleKind.KERNEL:
-        names = [f"/boot/vmlinux-{release}", f"/usr/lib/debug/boot/vmlinux-{release}",
-                 f"/usr/lib/debug/lib/modules/{release}/vmlinux", f"/lib/modules/{release}/build/vmlinux"]  # fmt: skip
-        names = [n for n in names if release and "/" not in release] + (["/vmlinux"] if symfs else [])
-    else:
-        names = [module.name.removesuffix(" (deleted)")]
-    safe = [n for n in names if n.startswith("/") and ".." not in n.split("/") and "\0" not in n]
-    return [symfs.rstrip("/") + n for n in safe] if symfs is not None else safe
-
-
-def _attach(module: Module, candidates: list[str], trusted: bool) -> str:
+def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bool) -> str:
     """Use the first candidate that is the module's binary; else the reason why the last one is not.
 
-    ``trusted`` ones (--symfs) need no build id to match, only none that differs.
+    Trusted ones (--symfs) need no identity to match, only none that differs. ``searched``: the user gave a place to
+    look in.
     """
-    reason = "not found"
-    if not trusted and not module.build_id:
-        return "not used: no build id was recorded to know it by"
-    for path in candidates:
+    known = bool(module.build_id or module.pdb_guid or module.timestamp)
+    reason = "not found" if known or searched else "not used: no build id was recorded to know it by"
+    for path, trusted in candidates:
+        if not (trusted or known):
+            continue
         try:
             source = FileSource(path)
         except (OSError, LastbranchError):
@@ -224,12 +220,38 @@ def _attach(module: Module, candidates: list[str], trusted: bool) -> str:
             continue
         finally:
             source.close()
-        known = bool(module.build_id and image.build_id)
-        if same_build_id(module.build_id, image.build_id or b"") or (trusted and not known):
+        same = same_binary(module, image)
+        if not _has_code(image):
+            reason = "only a debug file, without the code"
+        elif same or (trusted and same is None):
             module.segments, module.binary = _segments(image), path
+            module.image_base = image.image_base if image.format == "pe" else module.image_base
             return ""
-        reason = "build id differs" if known else "binary has no build id to know it by"
+        else:
+            told = "PDB or time stamp" if module.is_pe else "build id"
+            reason = f"binary has no {told} to know it by" if same is None else f"{told} differs"
     return reason
+
+
+def _has_code(image: Image) -> bool:
+    """Whether the file has what it loads; a separate debug file has the headers alone. Sections may be stripped."""
+    code = [s for s in image.sections if s.flags & SegmentFlags.EXECUTE]
+    return not code or any(s.file_size for s in code)
+
+
+def same_binary(module: Module, image: Image) -> bool | None:
+    """Whether ``image`` is the binary of ``module``; ``None`` where one of the two lacks what would tell."""
+    if module.is_pe or image.format == "pe":
+        if module.is_pe != (image.format == "pe"):
+            return False
+        if module.pdb_guid and image.pdb_guid:
+            return (module.pdb_guid, module.pdb_age) == (image.pdb_guid, image.pdb_age)
+        if module.timestamp and image.timestamp:
+            return (module.timestamp, module.size) == (image.timestamp, image.image_size)
+        return None
+    if not (module.build_id and image.build_id):
+        return None
+    return same_build_id(module.build_id, image.build_id)
 
 
 def _segments(image: Image) -> tuple[Segment, ...]:
@@ -249,5 +271,4 @@ def code_of(module: Module) -> Code | None:
         image = read_image(source)
     except (OSError, LastbranchError):
         return None
-    differs = module.build_id and image.build_id and not same_build_id(module.build_id, image.build_id)
-    return None if differs or _segments(image) != module.segments else Code(source, image)
+    return None if same_binary(module, image) is False or _segments(image) != module.segments else Code(source, image)

@@ -54,13 +54,18 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
     name = profile.place(place.module, place.start)
     if found is None:
         module = profile.modules[place.module]
+        if module.kind is ModuleKind.ANONYMOUS:
+            raise UnavailableError(
+                f"{name} is code that was made at run time (JIT): no capture holds it, so it cannot be annotated",
+                hint="`lastbranch branches`, `report --by function` and `stacks` name it",
+            )
         why = f"binary {module.missing}" if module.missing else "there is no binary of it"
         raise UnavailableError(
             f"the code of {name} is not at hand: {why}",
             hint="give the folder that holds the capture's binaries with --symfs; `lastbranch branches` needs none",
         )
     code, decoder = found
-    missing = why_no_stacks(profile) or why_no_ranges(profile, sample_filter)
+    missing = why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)
     end = place.end or _end(code, decoder, place.start)
     nearby = Nearby(profile, place.module, place.start, end)
     for stream in profile.streams:

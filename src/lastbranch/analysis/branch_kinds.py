@@ -12,11 +12,15 @@ from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND, branch_type
 from ..model import Array, Profile
 from ..opening import code_of
+from .compact import FewRegions, canonical
 
 __all__ = ["BranchKinds", "CodeOf", "is_call"]
 
 _UNKNOWN = KIND["unknown"]
 _SLOT_BITS = 20
+_NEW, _HIDDEN = 0, 255
+_KNOWN = np.uint8(1)
+"""Added to the type of a branch in the table: 0 is for what was not seen yet, 255 for code that is not at hand."""
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 _LONGEST_CALL = 8
@@ -69,7 +73,7 @@ class CodeOf:
             kind, found = 0, self(place[0])
             if found is not None:
                 code, decoder = found
-                kind = decoder.one(code.read(place[1], decoder.arch.longest), place[1]).kind
+                kind = decoder.kind(code.read(place[1], decoder.arch.longest), place[1])
             kind = self._kinds[place] = 0 if kind == UNDECODABLE else kind
         return kind
 
@@ -102,19 +106,69 @@ class BranchKinds:
         self._binder, self._code = binder_of(profile), CodeOf(profile)
         self.told = False
         """Whether the type of any branch was found."""
+        self._regions: FewRegions | None = FewRegions()
+        self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
         slots = 1 << _SLOT_BITS
-        # A table of the last branch seen in each slot: looked up for every entry, filled once for each branch.
+        # Where that does not do: the last branch seen in each slot, looked up for every entry, filled once for each.
         self._keys = [np.zeros(slots, np.int64), np.zeros(slots, np.uint64), np.zeros(slots, np.uint64)]
         self._kind = np.full(slots, _UNKNOWN, np.uint8)
 
-    def of(self, scope: Array, source: Array, target: Array, flags: Array) -> NDArray[np.uint8]:
-        """uint8 branch type (`lbr.branch_type`) of each entry; int64 scopes, uint64 addresses and flag words."""
+    def of(self, scope: Array, offsets: Array, source: Array, target: Array, flags: Array) -> NDArray[np.uint8]:
+        """uint8 branch type (`lbr.branch_type`) of each entry: uint64 addresses and flag words, ragged by ``offsets``
+        (int64, stacks + 1), and the int64 scope of each stack."""
         kind = branch_type(flags)
-        untold = np.flatnonzero((kind == _UNKNOWN) & (source != 0))
-        if len(untold):
-            kind[untold] = self._found(scope[untold], source[untold], target[untold])
+        told = bool(kind.any())
+        if len(kind) and not kind.all():
+            found = self._looked_up(scope, offsets, source, target)
+            kind = np.where(kind == _UNKNOWN, found, kind) if told else found
         self.told = self.told or bool(kind.any())
         return kind
+
+    def _looked_up(self, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
+        sites = self._compacted(scope, offsets, source)
+        if sites is None:
+            return self._slowly(np.flatnonzero(source != 0), scope, offsets, source, target)
+        highest = int(sites.max()) + 1
+        if highest > len(self._by_site):  # only pages that are touched take memory
+            more = np.zeros(2 * highest, np.uint8)
+            more[: len(self._by_site)] = self._by_site
+            self._by_site = more
+        kind: NDArray[np.uint8] = self._by_site.take(sites)
+        if not kind.all():
+            new, first = np.unique(sites[kind == _NEW], return_index=True)
+            first = np.flatnonzero(kind == _NEW)[first]
+            stack = np.searchsorted(offsets, first, side="right") - 1
+            self._by_site[new] = self._of_sites(scope[stack], source[first])
+            self._by_site.take(sites, out=kind, mode="clip")
+        hidden = np.flatnonzero(kind == _HIDDEN)
+        kind -= _KNOWN
+        if len(hidden):
+            kind[hidden] = self._slowly(hidden, scope, offsets, source, target)[hidden]
+        return kind
+
+    def _compacted(self, scope: Array, offsets: Array, source: Array) -> Array | None:
+        """A small number for each source, and ``None`` from when on there are too many of them."""
+        if self._regions is not None:
+            found = self._regions.compact(scope, np.diff(offsets), (source,)) if canonical(source) else None
+            if found is not None:
+                return found[0]
+            self._regions = None
+        return None
+
+    def _of_sites(self, scope: Array, source: Array) -> NDArray[np.uint8]:
+        """What stands in the table for branches at these places."""
+        module, address = self._binder.locate(scope, source)
+        kind = self._code.kinds(module, address) + _KNOWN
+        kind[[self._code(row) is None for row in module.tolist()]] = _HIDDEN
+        kind[source == 0] = _UNKNOWN + _KNOWN
+        return kind
+
+    def _slowly(self, rows: Array, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
+        """The types of these rows of the entries, with where they go if that tells; 0 for the others."""
+        out = np.full(len(source), _UNKNOWN, np.uint8)
+        each = np.repeat(scope, np.diff(offsets))
+        out[rows] = self._found(each[rows], source[rows], target[rows])
+        return out
 
     def _found(self, scope: Array, source: Array, target: Array) -> NDArray[np.uint8]:
         mixed = (source ^ (target << np.uint64(1)) ^ (scope.astype(np.uint64) * _MIX[1])) * _MIX[0]

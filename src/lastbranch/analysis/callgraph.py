@@ -70,7 +70,7 @@ def callees(profile: Profile, namer: Namer, function: int, *, sample_filter: Sam
 def _calls(
     profile: Profile, namer: Namer, function: int, direction: Direction, sample_filter: SampleFilter | None
 ) -> CallTable:
-    no_branches, no_stacks = why_no_stacks(profile), why_no_call_stacks(profile, sample_filter)
+    no_branches, no_stacks = why_no_stacks(profile, sample_filter), why_no_call_stacks(profile, sample_filter)
     counted: dict[int, Array] = {}
     if not no_branches:
         details = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
@@ -86,7 +86,7 @@ def _calls(
             sources = stacks.sources
         except NotRecordedError as error:
             no_stacks = str(error)
-    if why_no_stacks(profile) and no_stacks:
+    if why_no_stacks(profile, sample_filter) and no_stacks:
         raise NotRecordedError(f"there are no calls in it: {no_stacks}", hint=how_to_record(profile))
     none = np.zeros(5, np.int64)
     rows = sorted(
@@ -94,7 +94,7 @@ def _calls(
         key=lambda row: (-int(counted.get(row, none)[:3:2].sum()), -sampled.get(row, 0), row),
     )
     sums = np.array([counted.get(row, none) for row in rows], np.int64).reshape(-1, 5)
-    calls, indirect, jumps, wrong, right = [None] * 5 if why_no_stacks(profile) else list(sums.T)
+    calls, indirect, jumps, wrong, right = [None] * 5 if why_no_stacks(profile, sample_filter) else list(sums.T)
     return CallTable(
         np.array(rows, np.int64), calls, indirect, jumps, wrong, right,
         None if no_stacks else np.array([sampled.get(row, 0) for row in rows], np.int64),

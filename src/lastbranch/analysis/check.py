@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..bind import binder_of
+from ..errors import Damage
 from ..formats.etl import TraceLog
 from ..lbr import no_ranges_because
-from ..model import Change, ModuleKind, Profile
+from ..model import Change, ModuleKind, Profile, Source
 from ..opening import open_source, read_profile
 from .check_etl import check_log
 from .counting import of_windows
-from .findings import Finding, Severity, finding
+from .findings import FINDINGS, Finding, Severity, finding
 
-__all__ = ["check", "check_profile"]
+__all__ = ["check", "check_events", "check_profile", "kept_findings"]
 
 _SHOWN = 3
 _KERNEL = np.uint64(1 << 63)
@@ -40,18 +41,36 @@ def check(path: str) -> list[Finding]:
     """
     source = open_source(path)
     profile = read_profile(source)
-    found: list[Finding] = []
-    damage = profile.damage
     if profile.format == "etl":
-        log = TraceLog(source)
-        found += check_log(log)
-        damage = log.damage
-        found += _outside(profile, _hits(profile))
+        found = [*check_events(source), *_outside(profile, _hits(profile))]
     else:
-        found += check_profile(profile)
-    if damage:
-        found.append(finding("damage", _some([str(d) for d in damage], "; ")))
-    return sorted(found, key=lambda f: list(Severity).index(f.severity))
+        kept = kept_findings(profile)
+        found = list(check_profile(profile)) if kept is None else [*kept, *_outside(profile, _hits(profile))]
+        found += _damage(profile.damage)
+    return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
+
+
+def check_events(source: Source) -> list[Finding]:
+    """What the events of the .etl ``source`` tell, and its profile does not; damage too."""
+    log = TraceLog(source)
+    found = list(check_log(log))
+    return found + _damage(log.damage)
+
+
+def kept_findings(profile: Profile) -> list[Finding] | None:
+    """What `check_events` found when a .tb5 was made of an .etl; ``None`` where nothing says so."""
+    if profile.findings is None:
+        return None
+    severities = {severity.value: severity for severity in Severity}
+    return [
+        finding(name, seen, severities[severity], windows=windows)
+        for name, severity, seen, windows in profile.findings
+        if name in FINDINGS and severity in severities
+    ]
+
+
+def _damage(damage: list[Damage]) -> list[Finding]:
+    return [finding("damage", _some([str(d) for d in damage], "; "))] if damage else []
 
 
 def check_profile(profile: Profile) -> Iterator[Finding]:

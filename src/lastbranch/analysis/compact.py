@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from ..model import Array
 from .many_regions import ManyRegions
-from .regions import LOW, SHIFT, Sides, Unpacked, base_of, for_entries
+from .regions import LOW, SHIFT, Sides, Unpacked, base_of, distinct, for_entries, sparse_zeros
 
-__all__ = ["INVALID", "Compactor"]
+__all__ = ["INVALID", "Compactor", "FewRegions", "canonical"]
 
 INVALID = np.uint64(0xFFFFFFFFFFFFFFFF)
 """No pair has this key."""
 _CANONICAL = 1 << 47
+_PAUSE = 16
+"""So many batches are not tried after one that had too many regions all alone: those of a pass are alike."""
 _LOW_HALF = 0 if sys.byteorder == "little" else 1  # which half of a 64-bit word is the low one
 _HIGH = np.uint64(32)
 _VALUE = np.uint64((1 << 30) - 1)
@@ -46,6 +48,7 @@ class Compactor:
         self._decoders: list[Callable[[], None]] = []
         self._form: _Form = FewRegions()
         self._full = False
+        self._pause = 0
 
     def before_restart(self, decode: Callable[[], None]) -> None:
         self._decoders.append(decode)
@@ -58,16 +61,20 @@ class Compactor:
     def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
         """Compacted form of ragged uint64 ``addresses`` (``depth[i]`` of each belong to ``scope[i]``).
 
-        ``None``: it cannot be had; an address is beyond 48 bits, or the batch alone has too many regions.
+        ``None``: it cannot be had; an address is beyond 48 bits, or the batch alone, or one shortly before it, has too
+        many regions.
         """
-        if any(
-            int(a.view(np.int64).min()) < -_CANONICAL or int(a.view(np.int64).max()) >= _CANONICAL for a in addresses
-        ):
+        if not all(map(canonical, addresses)):
+            return None
+        if self._pause:
+            self._pause -= 1
             return None
         done = None if self._full else self._form.compact(scope, depth, addresses)
         if done is None:
             self._restart()
             done = self._form.compact(scope, depth, addresses)
+            if done is None:
+                self._pause = _PAUSE
         return done
 
     def keys(self, a: Array, b: Array, flags: Array | None, leave_out: Array | None, out: Array) -> bool:
@@ -87,6 +94,12 @@ class Compactor:
         return self._form.expand(keys)
 
 
+def canonical(address: NDArray[np.uint64]) -> bool:
+    """Whether all addresses are those of 48 bits, sign-extended: what both forms can hold."""
+    signed = address.view(np.int64)
+    return not len(signed) or (int(signed.min()) >= -_CANONICAL and int(signed.max()) < _CANONICAL)
+
+
 class FewRegions:
     """30 bits an address: 62 regions of 8 scopes.
 
@@ -98,19 +111,19 @@ class FewRegions:
     SCOPES = 8
 
     def __init__(self) -> None:
-        # One word for each region of each scope; only pages that are touched take memory.
-        self._table = np.zeros(self.SCOPES << 24, np.uint32)
+        # One word for each region of each scope.
+        self._table = sparse_zeros(self.SCOPES << 24, np.uint32)
         self._scopes: dict[int, int] = {}
         self._scope_of = np.zeros(self.REGIONS, np.int64)
         self._base_of = np.zeros(self.REGIONS, np.uint64)
         self._next = 1
 
     def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
-        distinct = np.unique(scope)
-        if len(self._scopes.keys() | set(distinct.tolist())) > self.SCOPES:
+        scopes = np.unique(scope)
+        if len(self._scopes.keys() | set(scopes.tolist())) > self.SCOPES:
             return None
-        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in distinct.tolist()]
-        shift = for_entries(np.array(ranks, np.int64) << 24, np.searchsorted(distinct, scope), depth)
+        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in scopes.tolist()]
+        shift = for_entries(np.array(ranks, np.int64) << 24, np.searchsorted(scopes, scope), depth)
         done = []
         for address in addresses:
             one = self._compact(address, shift)
@@ -131,7 +144,7 @@ class FewRegions:
             place += shift
         out: NDArray[np.uint32] = self._table.take(place)
         if not out.all():
-            if not self._number(np.unique(place[out == 0])):
+            if not self._number(distinct(place[out == 0])):
                 return None
             self._table.take(place, out=out, mode="clip")
         out += _half(np.ascontiguousarray(address), _LOW_HALF)

@@ -14,13 +14,16 @@ from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter
 from .compact import Compactor
-from .pairs import PairCounter, RawPairs, group
+from .grouping import group
+from .merging import merge
+from .pairs import PairCounter, RawPairs
 from .select import any_end_in, kept
 
 __all__ = [
     "BRANCH_VALUES",
     "Bound",
     "Counted",
+    "EntryCounter",
     "PairTable",
     "count_stacks",
     "cycles_of",
@@ -38,7 +41,7 @@ BRANCH_VALUES: dict[str, np.ufunc] = {
 }
 """What is gathered for each branch beside its count, and how it combines."""
 
-_SHRINK_ROWS = 1 << 20
+_SHRINK_ROWS = 1 << 17
 
 
 @dataclass(slots=True)
@@ -83,18 +86,21 @@ class PairTable:
         b_module, b = self._binder.locate(scope, b)
         keys = [self._binder.process_of(scope), a_module, a, b_module, b]
         sums = [count, count * (tag & 1), count * (tag >> 1), *values]
-        keys, sums = group(keys, sums, self._ops)
+        keys, sums = merge(keys, sums, self._ops)
         self._keys.append(keys)
         self._values.append(sums)
         self._rows += len(keys[0])
-        if self._rows > _SHRINK_ROWS:
+        if self._rows > max(_SHRINK_ROWS, len(self._keys[0][0]) // 2):
             self._merge()
+            self._rows = 0  # the limit is for what is added from here on
 
     def _merge(self) -> None:
+        """Make one part of all parts."""
         keys = [np.concatenate(part) for part in zip(*self._keys, strict=True)]
-        values = [np.concatenate(part) for part in zip(*self._values, strict=True)]
-        keys, values = group(keys, values, self._ops)
-        self._keys, self._values, self._rows = [keys], [values], 0  # the limit is for what is added from here on
+        self._keys.clear()
+        values = (np.concatenate(part) for part in zip(*self._values, strict=True))
+        keys, sums = merge(keys, values, self._ops)
+        self._keys, self._values = [keys], [sums]
 
     def result(self) -> Bound:
         if not self._keys:
@@ -102,7 +108,7 @@ class PairTable:
             address = np.empty(0, np.uint64)
             return Bound(none, none, address, none, address, none, none, none, dict.fromkeys(self._names, none))
         self._merge()
-        keys, (count, mispredicted, predicted, *values) = self._keys[0], self._values[0]
+        keys, (count, mispredicted, predicted, *values) = group(self._keys[0], self._values[0], self._ops)
         process, a_module, a, b_module, b = keys
         named = dict(zip(self._names, values, strict=True))
         return Bound(process, a_module, a, b_module, b, count, mispredicted, predicted, named)
@@ -119,9 +125,14 @@ class Counted:
     broken: dict[str, int] = field(default_factory=dict)
 
 
-def why_no_stacks(profile: Profile) -> str | None:
-    """Why the profile has no branch stacks at all; ``None`` where it has."""
-    return None if any(e.branch_select is not None for e in profile.events) else "the capture has no branch stacks"
+def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
+    """Why the profile (or the events that the filter keeps) has no branch stacks at all; ``None`` where it has."""
+    if not any(e.branch_select is not None for e in profile.events):
+        return "the capture has no branch stacks"
+    wanted = sample_filter.events if sample_filter else frozenset()
+    if any(profile.events[row].branch_select is not None for row in wanted or range(len(profile.events))):
+        return None
+    return "; ".join(f"event {profile.events[row].name} has no branch stacks" for row in sorted(wanted))
 
 
 def of_windows(profile: Profile) -> bool:
@@ -162,7 +173,7 @@ def count_stacks(
     if ranges and (reason := why_no_ranges(profile, sample_filter)):
         raise NotRecordedError(f"there are no fall-through ranges: {reason}", hint=how_to_record(profile))
     binder = binder_of(profile)
-    counter = _StackCounter(binder, ranges, details)
+    counter = EntryCounter(binder, ranges=ranges, details=details)
     for stream in profile.streams:
         if "branch_from" not in stream.columns:
             continue
@@ -174,9 +185,11 @@ def count_stacks(
     return counter.result(sample_filter)
 
 
-class _StackCounter:
-    def __init__(self, binder: Binder, ranges: bool, details: bool) -> None:
-        self._binder, self._details = binder, details
+class EntryCounter:
+    """Counts the branches, or the ranges between them, or both, of the batches that it is given."""
+
+    def __init__(self, binder: Binder, *, branches: bool = True, ranges: bool = True, details: bool = False) -> None:
+        self._binder, self._details, self._wants_branches = binder, details, branches
         names = tuple(BRANCH_VALUES) if details else ()
         self._branch_table = PairTable(binder, names)
         self._range_table = PairTable(binder) if ranges else None
@@ -187,6 +200,7 @@ class _StackCounter:
         self._samples = self._entries = self._broken = 0
 
     def add(self, batch: SampleBatch) -> None:
+        """Count a batch that has the columns of branch entries."""
         offsets = batch.offsets[BRANCH]
         self._samples += len(batch)
         self._entries += int(offsets[-1])
@@ -196,7 +210,9 @@ class _StackCounter:
         source, target, flags = batch["branch_from"], batch["branch_to"], batch["branch_flags"]
         values = _values(flags) if self._details else []
         compact = self._compactor.compact(scope, depth, (source, target))
-        if compact is None or not self._branches.add(compact[0], compact[1], flags=flags, values=values):
+        if self._wants_branches and (
+            compact is None or not self._branches.add(compact[0], compact[1], flags=flags, values=values)
+        ):
             tag = (flags & np.uint64(3)).astype(np.uint8)
             self._branches.add_as_is(np.repeat(scope, depth), source, target, tag, values)
         if self._ranges is None:
@@ -219,6 +235,7 @@ class _StackCounter:
             self._ranges.add_as_is(each[within], target[1:][within], source[:-1][within], zeros)
 
     def result(self, sample_filter: SampleFilter | None) -> Counted:
+        """What was counted; of the filter's modules, what has an end in one of them."""
         self._branches.decode()
         found = self._branch_table.result()
         found = found.only(any_end_in(sample_filter, found.a_module, found.b_module))

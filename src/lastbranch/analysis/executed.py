@@ -70,11 +70,10 @@ def _decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Ar
     starts, reach = start[order], np.maximum.accumulate(end[order])
     new = np.concatenate([[True], starts[1:] > reach[:-1]])
     ends = reach[np.append(np.flatnonzero(new)[1:] - 1, len(reach) - 1)]
-    address, stop = [np.empty(0, np.uint64)], [np.empty(0, bool)]
+    parts: list[tuple[Array, ...]] = []
     for lo, hi in zip(starts[new].tolist(), ends.tolist(), strict=True):
         found = decoder.classify(code.read(lo, hi - lo + decoder.arch.longest), lo)
-        at = found.offset.astype(np.uint64) + np.uint64(lo)
-        inside = at <= np.uint64(hi)
-        address.append(at[inside])
-        stop.append(stops(at, found.length, found.kind, found.target)[inside])
-    return np.concatenate(address), np.concatenate(stop)
+        n = int(np.searchsorted(found.offset, hi - lo, side="right"))
+        parts.append((found.offset[:n].view(np.uint64) + np.uint64(lo), *(c[:n] for c in found[1:])))
+    address, length, kind, target = (np.concatenate(c) for c in zip(*parts, strict=True))
+    return address, stops(address, length, kind, target)

@@ -42,8 +42,11 @@ def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collect
         if profile.modules[row].kind is ModuleKind.ANONYMOUS:
             continue
         table = namer.table(row)
-        for i in table.find(wanted):
-            found.append(place_of(namer, row, int(table.start[i])))
+        places = np.array(table.find(wanted), np.int64)
+        start, end = table.start[places], table.end[places]
+        labels = namer.rows(np.full(len(places), -1), np.full(len(places), row), start)
+        columns = (start.tolist(), end.tolist(), labels.tolist())
+        found += [Place(row, lo, hi, namer.labels[label]) for lo, hi, label in zip(*columns, strict=True)]
     return found
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from .functions import named_stacks
 from .naming import Namer, View
+from .same import distinct_stacks, taken
 from .stacks import CallStacks
 
 __all__ = ["Folded", "fold"]
@@ -23,10 +26,14 @@ def fold(stacks: CallStacks, namer: Namer, view: View = "function", weight: str 
     if weight not in ("samples", "period"):
         raise ValueError(f"weight = {weight!r}: there are 'samples', 'period'")
     stack, name = named_stacks(stacks, view, namer)
-    bounds = np.searchsorted(stack, np.arange(len(stacks) + 1)).tolist()
-    rows, weights = name.tolist(), (stacks.samples if weight == "samples" else stacks.period).tolist()
-    sums: Folded = {}
-    for i, process in enumerate(stacks.process.tolist()):
-        key = (process, tuple(reversed(rows[bounds[i] : bounds[i + 1]])))
-        sums[key] = sums.get(key, 0) + weights[i]
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+    offsets = np.searchsorted(stack, np.arange(len(stacks) + 1))
+    rows, which = distinct_stacks([stacks.process], name, offsets)
+    sums = np.zeros(len(rows), np.uint64)
+    np.add.at(sums, which, stacks.samples.astype(np.uint64) if weight == "samples" else stacks.period)
+    labels, bounds = taken(name, offsets, rows)
+    names, (process, weights) = labels.tolist(), (stacks.process[rows].tolist(), sums.tolist())
+    folded = {
+        (owner, tuple(reversed(names[lo:hi]))): total
+        for owner, total, (lo, hi) in zip(process, weights, pairwise(bounds.tolist()), strict=True)
+    }
+    return dict(sorted(folded.items(), key=lambda item: -item[1]))

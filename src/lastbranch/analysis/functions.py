@@ -4,7 +4,7 @@ instructions that ranges say were executed."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from ..bind import binder_of
 from ..errors import NotRecordedError
-from ..model import Array, Profile, SampleFilter
+from ..model import BRANCH, Array, Profile, SampleFilter
 from .branch_kinds import CodeOf
-from .counting import count_stacks, why_no_ranges, why_no_stacks
+from .counting import Bound, EntryCounter, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
 from .pairs import group
 from .select import kept, period_of
-from .stacks import CallStacks, call_stacks, source_of, why_no_call_stacks
+from .stacks import CallStacks, StackCounter, StackMaker, source_of, why_no_call_stacks
+from .tally import Tallied, Tally
 
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
@@ -107,22 +108,12 @@ def names(
     The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
     is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
     """
-    namer, sums, notes = Namer(profile, symbols), _Sums(), []
-    _own(profile, sums, sample_filter)
-    stacks = None
-    if (why := why_no_call_stacks(profile, sample_filter)) is None:
-        try:
-            stacks = call_stacks(profile, sample_filter=sample_filter)
-            _totals(stacks, sums)
-        except NotRecordedError as error:
-            why = str(error)
-    if why:
-        notes.append(f"no totals: {why}")
-    counted = False
-    if (why := why_no_stacks(profile) or why_no_ranges(profile, sample_filter)) is None:
-        counted = _instructions(profile, sums, sample_filter, notes)
-    elif any(e.branch_select is not None for e in profile.events):
-        notes.append(f"no instruction counts: {why}")
+    namer, sums, notes = Namer(profile, symbols), _Sums(), list[str]()
+    leaves, stacks, ranges = _count(profile, sample_filter, notes)
+    _own(leaves, sums)
+    if stacks is not None:
+        _totals(stacks, sums)
+    counted = _instructions(profile, ranges, sums, notes)
     sums.name(view, namer)
     (event, name), columns = sums.result()
     order = np.lexsort((-columns["instructions"], -columns["total"], -columns["samples"], event))
@@ -138,34 +129,53 @@ def names(
     )  # fmt: skip
 
 
-_MERGE_ROWS = 1 << 20
+def _count(
+    profile: Profile, sample_filter: SampleFilter | None, notes: list[str]
+) -> tuple[Tallied, CallStacks | None, dict[int, Bound]]:
+    """(samples by their own address, as stacks of one frame; call stacks; ranges by event), all of one pass."""
+    binder, own, stacks = binder_of(profile), Tally(profile), None
+    if why := why_no_call_stacks(profile, sample_filter):
+        notes.append(f"no totals: {why}")
+    else:
+        stacks = StackCounter(profile)
+    ranges = dict[int, EntryCounter]()
+    if (why := why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)) is None:
+        branching = [row for row, event in enumerate(profile.events) if event.branch_select is not None]
+        ranges = {row: EntryCounter(binder, branches=False) for row in branching}
+    elif any(e.branch_select is not None for e in profile.events):
+        notes.append(f"no instruction counts: {why}")
+    columns = StackMaker.COLUMNS if stacks else _BRANCHES if ranges else ()
+    in_modules = SampleFilter(modules=sample_filter.modules if sample_filter else frozenset())
+    for batch in kept(profile, profile.batches(columns), sample_filter, by_address=False):
+        for row in np.unique(batch.event).tolist() if BRANCH in batch.offsets else ():
+            if row in ranges:
+                ranges[row].add(
+                    batch.select(np.flatnonzero(batch.event == row)) if (batch.event != row).any() else batch
+                )
+        for part in kept(profile, iter([batch]), in_modules):
+            scope, one = binder.scopes(part), np.arange(len(part) + 1)
+            own.add(part.event, scope, period_of(profile, part), part.ip, one)
+            if stacks is not None:
+                stacks.add(part)
+    found = None
+    try:
+        found = stacks.result() if stacks else None
+    except NotRecordedError as error:
+        notes.append(f"no totals: {error}")
+    bound = {row: counter.result(sample_filter).ranges for row, counter in ranges.items()}
+    return own.result(), found, {row: one for row, one in bound.items() if one is not None and len(one.count)}
 
 
-def _own(profile: Profile, sums: _Sums, sample_filter: SampleFilter | None) -> None:
+_BRANCHES = ("branch_from", "branch_to", "branch_flags")
+
+
+def _own(own: Tallied, sums: _Sums) -> None:
     """By the instruction address of the sample."""
-    binder, parts, rows = binder_of(profile), [[np.empty(0, np.int64)] * 6], 0
-    for batch in kept(profile, profile.batches(()), sample_filter):
-        scope = binder.scopes(batch)
-        module, address = binder.locate(scope, batch.ip)
-        keys = [batch.event.astype(np.int64), binder.process_of(scope), module, address.view(np.int64)]
-        period = period_of(profile, batch).view(np.int64)
-        keys, values = group(keys, [np.ones(len(batch), np.int64), period], [np.add] * 2)
-        parts.append(keys + values)
-        rows += len(keys[0])
-        if rows > _MERGE_ROWS:
-            parts, rows = [_merged(parts)], 0
-    event, process, module, address, samples, period = _merged(parts)
 
     def use(name: Array, offsets: Array) -> None:
-        sums.add(event, name[offsets[:-1]], samples=samples, period=period)
+        sums.add(own.event, name[offsets[:-1]], samples=own.samples, period=own.period.view(np.int64))
 
-    sums.named(process, module, address.view(np.uint64), use)
-
-
-def _merged(parts: list[list[Array]]) -> list[Array]:
-    columns = [np.concatenate(c) for c in zip(*parts, strict=True)]
-    keys, values = group(columns[:4], columns[4:], [np.add] * 2)
-    return keys + values
+    sums.named(own.process, own.module[own.frame], own.address[own.frame], use)
 
 
 def _totals(stacks: CallStacks, sums: _Sums) -> None:
@@ -173,7 +183,7 @@ def _totals(stacks: CallStacks, sums: _Sums) -> None:
     process, frame = _frames(stacks)
 
     def use(rows: Array, offsets: Array) -> None:
-        stack, name = np.unique(np.stack(_spread(stacks, process, frame, rows, offsets)), axis=1)
+        stack, name = _pairs(*_spread(stacks, process, frame, rows, offsets))
         period = stacks.period[stack].view(np.int64)
         sums.add(stacks.event[stack], name, total=stacks.samples[stack], total_period=period)
 
@@ -188,9 +198,14 @@ def named_stacks(stacks: CallStacks, view: View, namer: Namer) -> tuple[NDArray[
 
 def _frames(stacks: CallStacks) -> tuple[Array, Array]:
     """The distinct (process, frame) of all stacks, in order."""
-    process = np.repeat(stacks.process, np.diff(stacks.offsets))
-    distinct = np.unique(np.stack([process, stacks.frame]), axis=1)
-    return distinct[0], distinct[1]
+    return _pairs(np.repeat(stacks.process, np.diff(stacks.offsets)), stacks.frame)
+
+
+def _pairs(one: Array, other: Array) -> tuple[Array, Array]:
+    """The distinct pairs of rows (``one`` from -1, ``other`` from 0), in order."""
+    width = int(other.max(initial=0)) + 1
+    distinct = np.unique(one * width + other)
+    return distinct // width, distinct % width
 
 
 def _spread(
@@ -205,18 +220,12 @@ def _spread(
     return np.repeat(stack, sizes), rows[np.repeat(offsets[place] - first, sizes) + np.arange(int(sizes.sum()))]
 
 
-def _instructions(profile: Profile, sums: _Sums, sample_filter: SampleFilter | None, notes: list[str]) -> bool:
+def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes: list[str]) -> bool:
     """By the instructions that were executed, for each event with branch stacks. Whether any code was at hand."""
     code_of, hidden, seen = CodeOf(profile), 0, 0
-    wanted = sample_filter.events if sample_filter else frozenset()
-    for row, event in enumerate(profile.events):
-        if event.branch_select is None or (wanted and row not in wanted):
-            continue
-        only = replace(sample_filter or SampleFilter(), events=frozenset([row]))
-        counted = count_stacks(profile, ranges=True, details=False, sample_filter=only)
-        assert counted.ranges is not None
-        ran = executed(profile, counted.ranges, code_of)
-        hidden, seen = hidden + ran.hidden, seen + int(counted.ranges.count.sum())
+    for row, bound in ranges.items():
+        ran = executed(profile, bound, code_of)
+        hidden, seen = hidden + ran.hidden, seen + int(bound.count.sum())
 
         def use(name: Array, offsets: Array, row: int = row, count: Array = ran.count) -> None:
             sums.add(np.full(len(count), row), name[offsets[:-1]], instructions=count)

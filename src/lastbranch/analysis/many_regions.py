@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Array
-from .regions import LOW, SHIFT, Sides, Unpacked, base_of, for_entries
+from .regions import LOW, SHIFT, Sides, Unpacked, base_of, distinct, for_entries, sparse_zeros
 
 __all__ = ["ManyRegions"]
 
@@ -19,7 +19,7 @@ class _Numbers:
     """Numbers from 1 on for places in a table, at first sight; 0 is the number of none."""
 
     def __init__(self, places: int, most: int) -> None:
-        self.table = np.zeros(places, np.uint16)  # only pages that are touched take memory
+        self.table = sparse_zeros(places, np.uint16)
         self.place_of = np.zeros(most, np.int64)
         self._next = 1
 
@@ -27,7 +27,7 @@ class _Numbers:
         """The number of each place; ``None`` where they run out."""
         number = self.table.take(place)
         if not number.all():
-            new = np.unique(place[number == 0])
+            new = distinct(place[number == 0])
             if self._next + len(new) > len(self.place_of):
                 return None
             numbers = np.arange(self._next, self._next + len(new))
@@ -58,11 +58,11 @@ class ManyRegions:
         self._pairs = _Numbers(1 << (2 * _REGION_BITS), self.PAIRS)
 
     def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
-        distinct = np.unique(scope)
-        if len(self._scopes.keys() | set(distinct.tolist())) > self.SCOPES:
+        scopes = np.unique(scope)
+        if len(self._scopes.keys() | set(scopes.tolist())) > self.SCOPES:
             return None
-        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in distinct.tolist()]
-        shift = for_entries(np.array(ranks, np.int64) << _SLOT_BITS, np.searchsorted(distinct, scope), depth)
+        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in scopes.tolist()]
+        shift = for_entries(np.array(ranks, np.int64) << _SLOT_BITS, np.searchsorted(scopes, scope), depth)
         done = []
         for address in addresses:
             slot = self._slots.of(((address >> SHIFT) & LOW).view(np.int64))

@@ -96,10 +96,11 @@ class Namer:
             out[np.repeat(offsets[mine] - _firsts(counts), counts) + np.arange(len(rows))] = rows
         return out, offsets
 
-    def places(self, module: Array, address: Array) -> list[str]:
-        """``function+0x12`` for each address of a file, the function alone for its first; empty where none is known."""
+    def places(self, module: Array, address: Array, process: Array | None = None) -> list[str]:
+        """``function+0x12`` for each address, the function alone for its first; empty where none is known. ``process``
+        (int64 rows) is what names of code that was made at run time depend on."""
         out = []
-        rows = self.rows(np.full(len(module), -1), module, address)
+        rows = self.rows(np.full(len(module), -1) if process is None else process, module, address)
         for row, at in zip(rows.tolist(), address.tolist(), strict=True):
             label = self.labels[row]
             behind = f"+{at - label.start:#x}" if label.function and at > label.start else ""

@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from ..bind import binder_of
 from ..model import BRANCH, Array, Profile, SampleBatch
 from .counting import Bound, PairTable, cycles_of
+from .pairs import RawPairs
 
 __all__ = ["Nearby"]
 
 _FEW = 4
 """So many intervals are compared with one by one, which is quicker than a search for each address."""
+_ROWS = 1 << 18
 
 
 class Nearby:
@@ -27,8 +29,8 @@ class Nearby:
         self._start, self._end = np.uint64(start), np.uint64(end)
         bias = self._binder.mapping_bias[self._binder.mapping_module == module]
         self._at: NDArray[np.uint64] = np.unique(bias + self._start)  # where it was mapped at any time, by anybody
-        self._branches = PairTable(self._binder)
-        self._ranges = PairTable(self._binder, ("cycles", "timed"))
+        self._branches = _Gathered(PairTable(self._binder))
+        self._ranges = _Gathered(PairTable(self._binder, ("cycles", "timed")))
         self._samples = [np.empty(0, np.uint64)]
 
     def add(self, batch: SampleBatch) -> None:
@@ -40,19 +42,21 @@ class Nearby:
             return
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
         each = _Owner(scope, offsets)
-        rows = np.flatnonzero(self._inside(source) | self._inside(target))
+        arrived = self._inside(target)
+        rows = np.flatnonzero(self._inside(source) | arrived)
         flags = batch["branch_flags"]
         tag = (flags[rows] & np.uint64(3)).astype(np.int64)
         self._branches.add((each.of(rows), source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
         # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
-        older, newer = target[1:], source[:-1]
-        found = (self._inside(older) | (self._before(newer) > self._before(older))) & (older <= newer)
-        found &= (older != 0) & (newer != 0) & (source[1:] != 0) & (target[:-1] != 0)
+        found = arrived[1:] | self._between(target[1:], source[:-1])
         firsts = offsets[1:-1]
         found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
         rows = np.flatnonzero(found)
+        older, newer = target[rows + 1], source[rows]
+        rows = rows[(older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)]
         values = [np.ones(len(rows), np.int64), *cycles_of(flags[rows])]
-        self._ranges.add((each.of(rows), older[rows], newer[rows], np.zeros(len(rows), np.int64), values))
+        zeros = np.zeros(len(rows), np.int64)
+        self._ranges.add((each.of(rows), target[rows + 1], source[rows], zeros, values))
 
     def result(self) -> tuple[Bound, Bound, Array]:
         """(branches, ranges, uint64 module address of each sample)."""
@@ -69,23 +73,50 @@ class Nearby:
     def _own(self, module: Array, address: Array) -> Array:
         return address[self._is_own(module, address)]
 
-    def _before(self, address: Array) -> Array:
-        """How many of the places where it was mapped begin at or before each address."""
-        if len(self._at) > _FEW:
-            return np.searchsorted(self._at, address, side="right")
-        out = np.zeros(len(address), np.int8)
-        for at in self._at:
-            out += address >= at
-        return out
-
     def _inside(self, address: Array) -> Array:
         size = self._end - self._start
         if len(self._at) > _FEW:
-            return np.asarray(address - self._at[np.maximum(self._before(address), 1) - 1] < size)
+            nearest = np.maximum(np.searchsorted(self._at, address, side="right"), 1) - 1
+            return np.asarray(address - self._at[nearest] < size)
         out = np.zeros(len(address), bool)
         for at in self._at:
             out |= address - at < size  # modulo 2**64: what lies before is far behind
         return out
+
+    def _between(self, low: Array, high: Array) -> Array:
+        """Whether it begins behind ``low``, and at ``high`` or before."""
+        if len(self._at) > _FEW:
+            before = (np.searchsorted(self._at, address, side="right") for address in (low, high))
+            return np.less(*before)
+        out = np.zeros(len(low), bool)
+        for at in self._at:
+            out |= (low < at) & (high >= at)
+        return out
+
+
+class _Gathered:
+    """Gives a table its rows many at a time: each call of it sorts and binds them."""
+
+    def __init__(self, table: PairTable) -> None:
+        self._table, self._rows = table, 0
+        self._parts: list[RawPairs] = []
+
+    def add(self, raw: RawPairs) -> None:
+        self._parts.append(raw)
+        self._rows += len(raw[0])
+        if self._rows > _ROWS:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._parts:
+            *columns, values = zip(*self._parts, strict=True)
+            scope, a, b, tag = map(np.concatenate, columns)
+            self._table.add((scope, a, b, tag, [np.concatenate(v) for v in zip(*values, strict=True)]))
+        self._parts, self._rows = [], 0
+
+    def result(self) -> Bound:
+        self._hand_over()
+        return self._table.result()
 
 
 class _Owner:

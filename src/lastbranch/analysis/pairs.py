@@ -2,7 +2,7 @@
 
 A pair of compacted addresses (`compact`) and a tag make one 64-bit key; keys are sorted a million at a time, on another
 thread, and runs of equal keys become counts. What cannot be compacted (addresses beyond 48 bits, very many scopes at
-once) is grouped as it stands.
+once) is gathered and merged as it stands.
 
 `PairCounter` and `Compactor.compact` are the seam for a compiled kernel, with this as its oracle.
 """
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from ..model import Array
 from .compact import INVALID, Compactor
+from .grouping import group
+from .merging import merge
 
 __all__ = ["PairCounter", "RawPairs", "group"]
 
@@ -26,21 +28,6 @@ _MERGE_ROWS = 1 << 19
 
 RawPairs = tuple[Array, Array, Array, Array, list[Array]]
 """Distinct (scope int64, a uint64, b uint64, tag uint8), and the list of count (int64) and value columns."""
-
-
-def group(keys: Sequence[Array], values: Sequence[Array], ops: Sequence[np.ufunc]) -> tuple[list[Array], list[Array]]:
-    """Make one row of all rows with equal ``keys``, combining each value column by its ufunc; sorted by the keys."""
-    if not len(keys[0]):
-        return list(keys), list(values)
-    narrow = keys[0].itemsize < 4  # a stable sort of those goes by their digits
-    order = np.lexsort(tuple(keys)[::-1]) if len(keys) > 1 else np.argsort(keys[0], stable=narrow)
-    ordered = [k[order] for k in keys]
-    new = np.zeros(len(order), bool)
-    new[0] = True
-    for k in ordered:
-        new[1:] |= k[1:] != k[:-1]
-    starts = np.flatnonzero(new)
-    return [k[starts] for k in ordered], [op.reduceat(v[order], starts) for v, op in zip(values, ops, strict=True)]
 
 
 class PairCounter:
@@ -59,11 +46,14 @@ class PairCounter:
         self._compactor, self._thread, self._sink = compactor, thread, sink
         self._ops: list[np.ufunc] = [np.add, *ops]
         self._chunk = _CHUNK // 4 if ops else _CHUNK  # with values three of all their columns took 250 MB
-        compactor.before_restart(self.decode)
+        compactor.before_restart(self._decode)
         self._distinct = _Distinct(self._ops)
         self._free: list[list[Array]] = []
         self._sorting: deque[tuple[list[Array], Future[int]]] = deque()
         self._new_buffers()
+        self._as_is: list[Array] = []
+        """Scope, a, b, tag and values of pairs that cannot be compacted, ``_as_is_rows`` of them."""
+        self._as_is_rows = 0
 
     def add(
         self,
@@ -91,8 +81,21 @@ class PairCounter:
 
     def add_as_is(self, scope: Array, a: Array, b: Array, tag: Array, values: Sequence[Array] = ()) -> None:
         """Count pairs that cannot be compacted; one element an entry."""
+        if self._as_is_rows + len(a) > self._chunk:
+            self._flush_as_is()
+        if not self._as_is:  # the columns of a batch may be written over
+            kinds = (column.dtype for column in (scope, a, b, tag, *values))
+            self._as_is = [np.empty(max(self._chunk, len(a)), kind) for kind in kinds]
+        into = slice(self._as_is_rows, self._as_is_rows + len(a))
+        for buffer, column in zip(self._as_is, (scope, a, b, tag, *values), strict=True):
+            buffer[into] = column
+        self._as_is_rows = into.stop
+
+    def _flush_as_is(self) -> None:
+        scope, a, b, tag, *values = (column[: self._as_is_rows] for column in self._as_is)
+        self._as_is_rows = 0
         ones = np.ones(len(a), np.int64)
-        keys, columns = group([scope, a, b, tag], [ones, *values], self._ops)
+        keys, columns = merge([scope, a, b, tag], [ones, *values], self._ops)
         self._sink((keys[0], keys[1], keys[2], keys[3], columns))
 
     def _flush(self) -> None:
@@ -122,6 +125,12 @@ class PairCounter:
 
     def decode(self) -> None:
         """Hand everything counted so far to the sink, with full scopes and addresses."""
+        if self._as_is_rows:
+            self._flush_as_is()
+        self._decode()
+
+    def _decode(self) -> None:
+        """The same of what was compacted."""
         if self._filled:
             self._flush()
         while self._sorting:

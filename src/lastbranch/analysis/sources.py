@@ -38,6 +38,13 @@ class Sources:
         lines = self._lines(path) if path else []
         return lines[number - 1] if number <= len(lines) else None
 
+    @property
+    def notes(self) -> list[str]:
+        """What a user should be told: text that was asked for and is not at hand."""
+        lost = sorted({file for (_, file), path in self._found.items() if path is None})
+        where = "below --source-root" if self._roots else "beside the binary: see --source-root"
+        return [f"the text of {len(lost)} source files is not {where}, such as {lost[0]}"] if lost else []
+
     def _candidates(self, module: int, file: str) -> Iterator[str | None]:
         parts = posixpath.normpath(file.replace("\\", "/")).split("/")
         for root in self._roots:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..bind import binder_of
 from ..errors import NotRecordedError
@@ -17,8 +15,9 @@ from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFil
 from .branch_kinds import BranchKinds
 from .counting import how_to_record
 from .select import kept, period_of
+from .tally import Tally
 
-__all__ = ["CallStacks", "StackMaker", "Stacked", "call_stacks", "why_no_call_stacks"]
+__all__ = ["CallStacks", "StackCounter", "StackMaker", "Stacked", "call_stacks", "why_no_call_stacks"]
 
 CHAINS, CALL_STACK_MODE, REBUILT = "call chains", "LBR call-stack mode", "rebuilt from branch stacks"
 LEAVES = "the address of the sample alone"
@@ -80,17 +79,10 @@ def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) 
     reason = why_no_call_stacks(profile, sample_filter)
     if reason:
         raise NotRecordedError(f"there are no call stacks: {reason}", hint=_how(profile))
-    maker = StackMaker(profile)
-    counter = _Counter(profile)
+    counter = StackCounter(profile)
     for batch in kept(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
-        for stacked in maker.of(batch):
-            counter.add(stacked)
-    if maker.untold:
-        raise NotRecordedError(
-            "there are no call stacks: the branches have no types, and no binary of them is at hand to decode",
-            hint="give the folder that holds the binaries with --symfs",
-        )
-    return counter.result(maker)
+        counter.add(batch)
+    return counter.result()
 
 
 def _how(profile: Profile) -> str:
@@ -158,7 +150,7 @@ class StackMaker:
 
     def _replayed(self, batch: SampleBatch, scope: Array) -> Frames:
         source, target, offsets = batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]
-        kind = self._kinds.of(np.repeat(scope, np.diff(offsets)), source, target, batch["branch_flags"])
+        kind = self._kinds.of(scope, offsets, source, target, batch["branch_flags"])
         keep, _ = open_calls(source, target, kind, offsets)
         callers = np.concatenate([[0], np.cumsum(keep)])[offsets]
         sizes = np.diff(offsets)
@@ -168,53 +160,28 @@ class StackMaker:
         return _behind(_leaf(leaf, leaf != 0), (source[keep], callers))
 
 
-@dataclass
-class _Counter:
-    profile: Profile
-    bare: int = 0
+class StackCounter:
+    """Counts the call stacks of batches, which need the columns of `StackMaker`."""
 
-    def __post_init__(self) -> None:
-        self._binder = binder_of(self.profile)
-        self._frames: dict[tuple[int, int], int] = {}
-        self._stacks: dict[tuple[int, int, bytes], list[int]] = {}
+    def __init__(self, profile: Profile) -> None:
+        self._profile, self._maker, self._tally = profile, StackMaker(profile), Tally(profile)
 
-    def add(self, stacked: Stacked) -> None:
-        batch, scope, frames, offsets = stacked
-        process = self._binder.process_of(scope)
-        numbers = self._intern(*self._binder.locate(np.repeat(scope, np.diff(offsets)), frames))
-        rows = zip(
-            batch.event.tolist(), process.tolist(), period_of(self.profile, batch).tolist(),
-            pairwise(offsets.tolist()), strict=True,
-        )  # fmt: skip
-        for event, owner, period, (first, past) in rows:
-            if first == past:
-                continue
-            self.bare += past - first == 1
-            sums = self._stacks.setdefault((event, owner, numbers[first:past].tobytes()), [0, 0])
-            sums[0] += 1
-            sums[1] += period
+    def add(self, batch: SampleBatch) -> None:
+        for part, scope, frame, offsets in self._maker.of(batch):
+            some = np.flatnonzero(np.diff(offsets))
+            period = period_of(self._profile, part)[some]
+            self._tally.add(part.event[some], scope[some], period, frame, np.append(offsets[some], offsets[-1]))
 
-    def _intern(self, module: Array, address: Array) -> NDArray[np.int32]:
-        """The number of each frame, the same wherever it occurs."""
-        distinct, place = np.unique(address, return_inverse=True)
-        pairs, back = np.unique(place.reshape(-1) * (len(self.profile.modules) + 1) + module + 1, return_inverse=True)
-        places, modules = np.divmod(pairs, len(self.profile.modules) + 1)
-        keys = zip((modules - 1).tolist(), distinct[places].tolist(), strict=True)
-        numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
-        return np.array(numbers, np.int32)[back.reshape(-1)]
-
-    def result(self, maker: StackMaker) -> CallStacks:
-        order = sorted(self._stacks.items(), key=lambda item: (-item[1][0], item[0]))
-        frames = [np.frombuffer(key[2], np.int32) for key, _ in order]
-        keys = np.array([key[:2] for key, _ in order], np.int64).reshape(-1, 2)
-        return CallStacks(
-            keys[:, 0], keys[:, 1],
-            np.array([sums[0] for _, sums in order], np.int64), np.array([sums[1] for _, sums in order], np.uint64),
-            np.concatenate([[0], np.cumsum([len(f) for f in frames])]).astype(np.int64),
-            np.concatenate(frames).astype(np.int64) if frames else np.empty(0, np.int64),
-            np.array([m for m, _ in self._frames], np.int64), np.array([a for _, a in self._frames], np.uint64),
-            sorted(maker.sources), self.bare,
-        )  # fmt: skip
+    def result(self) -> CallStacks:
+        """What was counted. Raises `NotRecordedError` where no stack has callers because nobody knows the calls."""
+        if self._maker.untold:
+            raise NotRecordedError(
+                "there are no call stacks: the branches have no types, and no binary of them is at hand to decode",
+                hint="give the folder that holds the binaries with --symfs",
+            )
+        counted = self._tally.result()
+        bare = int(counted.samples[np.diff(counted.offsets) == 1].sum())
+        return CallStacks(*counted, sorted(self._maker.sources), bare)
 
 
 def _leaf(address: Array, known: Array) -> Frames:

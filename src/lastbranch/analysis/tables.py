@@ -27,7 +27,8 @@ class BranchTable:
     what `docs/concepts/addresses.md` says instead), both 0 with both modules -1 for entries in which nothing was
     recorded; ``count`` int64 entries; ``mispredicted``, ``predicted`` int64 (both 0: the processor did not tell);
     ``cycles`` int64 sum over the ``timed`` entries that have a cycle count; ``in_tx``, ``abort`` int64 entries;
-    ``type`` int64 code of `lbr.branch_type`, -1 where entries of one branch disagree.
+    ``type`` int64 code of `lbr.branch_type`, -1 where entries of one branch disagree; ``process`` int64 row of the
+    processes table, -1 where entries are of several or nobody knows.
     """
 
     from_module: Array
@@ -42,6 +43,7 @@ class BranchTable:
     in_tx: Array
     abort: Array
     type: Array
+    process: Array
 
     def __len__(self) -> int:
         return len(self.count)
@@ -104,14 +106,18 @@ def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> 
 
     Raises `NotRecordedError` where the capture has no branch stacks.
     """
-    counted = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter)
-    ops = [np.add] * 3 + list(BRANCH_VALUES.values())
-    keys, (count, mispredicted, predicted, *rest) = merge_processes(counted.branches, ops)
-    values = dict(zip(BRANCH_VALUES, rest, strict=True))
+    found = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
+    found.values |= {"process_low": found.process, "process_high": found.process}
+    ops = [np.add] * 3 + [*BRANCH_VALUES.values(), np.minimum, np.maximum]
+    keys, (count, mispredicted, predicted, *rest) = merge_processes(found, ops)
+    values = dict(zip(found.values, rest, strict=True))
     order = np.argsort(-count, kind="stable")
-    kind = np.where(values["type_low"] == values["type_high"], values["type_low"], -1)
+    kind, process = (
+        np.where(values[f"{name}_low"] == values[f"{name}_high"], values[f"{name}_low"], -1)
+        for name in ("type", "process")
+    )
     gathered = (values[n] for n in ("cycles", "timed", "in_tx", "abort"))
-    columns = [c[order] for c in (*keys, count, mispredicted, predicted, *gathered, kind)]
+    columns = [c[order] for c in (*keys, count, mispredicted, predicted, *gathered, kind, process)]
     return BranchTable(*columns)
 
 

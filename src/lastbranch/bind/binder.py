@@ -156,7 +156,7 @@ def place(module: Module, start: int, end: int, offset: int) -> list[tuple[int, 
     A mapping of a file is cut where another executable segment takes over, since each has its own distance between file
     offset and link address.
     """
-    if module.kind is not ModuleKind.FILE or not module.segments:
+    if module.kind is not ModuleKind.FILE or not module.segments or module.is_pe:
         return [(start, end, bias_of(module, start, offset))]
     length = end - start
     inside = [s for s in module.segments if s.offset < offset + length and s.offset + s.size > offset & ~0xFFF]
@@ -177,7 +177,8 @@ def bias_of(module: Module, start: int, offset: int) -> int:
     distance from ``_text`` (kernel) or from the start (kernel modules, vdso), or the address itself (no file)."""
     match module.kind:
         case ModuleKind.FILE:
-            return (start - offset) & _ADDRESSES
+            linked = module.image_base if module.is_pe and module.segments else 0
+            return (start - offset - linked) & _ADDRESSES
         case ModuleKind.KERNEL:
             linked = min((s.address for s in module.segments if s.executable), default=0)
             return ((offset or start) - linked) & _ADDRESSES

@@ -67,15 +67,49 @@ class SpaceIndex:
 
     def _find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:
         key = self._key(space, address)
-        slab = self._slab_of(key)
-        row = self._row_of(slab, moment)
-        found = (row >= 0) & (slab >= 0)
-        row = np.maximum(row, 0)
-        found &= (self._rows[row] >> self._moment_bits).astype(np.int64) == slab
-        found &= moment < self._row_last[row]
+        if len(key) < len(self._slabs):
+            out = self._value_at(np.searchsorted(self._slabs, key, side="right") - 1, moment)
+        else:
+            out = self._find_sorted(key, moment)
         if self._bounds is None:
-            found &= self._canonical(space == 0, address)
-        return np.where(found, self._row_value[row], -1)
+            out[~self._canonical(space == 0, address)] = -1
+        return out
+
+    def _find_sorted(self, key: NDArray[np.uint64], moment: Array) -> NDArray[np.int64]:
+        """Queries in the order of their slabs: most slabs do not change between the first and the last moment, and give
+        all their queries one value; the others look for each."""
+        order, starts = self._sorted(key)
+        count = np.diff(starts, prepend=0, append=len(key))  # the first is before all slabs
+        value, moving = self._values_between(int(moment.min()), int(moment.max()))
+        out = np.empty(len(key), np.int64)
+        out[order] = np.repeat(np.append(-1, value), count)
+        if len(moving):
+            length = count[1:][moving]
+            place = np.repeat(starts[moving] - (np.cumsum(length) - length), length) + np.arange(int(length.sum()))
+            again = order[place]
+            out[again] = self._value_at(np.repeat(moving, length), moment[again])
+        return out
+
+    def _values_between(self, first: int, final: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(value of each slab, slabs that do not have it at all moments from ``first`` to ``final``)."""
+        every = np.arange(len(self._slabs))
+        row, holds = self._latest(every, np.full(len(every), first))
+        later, still = self._latest(every, np.full(len(every), final))
+        return np.where(holds, self._row_value[row], -1), np.flatnonzero((row != later) | (holds != still))
+
+    def _value_at(self, slab: NDArray[np.int64], moment: Array) -> NDArray[np.int64]:
+        row, holds = self._latest(slab, moment)
+        return np.where(holds, self._row_value[row], -1)
+
+    def _latest(self, slab: NDArray[np.int64], moment: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Last row that starts at or before (slab, moment), and whether it is of that slab and holds then; slab -1 is
+        before the first."""
+        latest = np.minimum(moment, (1 << int(self._moment_bits)) - 1).astype(np.uint64)
+        key = (np.maximum(slab, 0).astype(np.uint64) << self._moment_bits) | latest
+        row = np.searchsorted(self._rows, key, side="right") - 1
+        holds = (row >= 0) & (slab >= 0) & (moment < self._row_last[row])
+        holds &= (self._rows[row] >> self._moment_bits).astype(np.int64) == slab
+        return row, holds
 
     def _key(self, space: Array, address: Array) -> NDArray[np.uint64]:
         if self._bounds is None:
@@ -87,16 +121,6 @@ class SpaceIndex:
     def _canonical(kernel: Array, address: Array) -> NDArray[np.bool_]:
         top = address >> np.uint64(_ADDRESS_BITS)
         return np.asarray(np.where(kernel, top == np.uint64(0xFFFF), top == np.uint64(0)))
-
-    def _slab_of(self, key: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Last slab that starts at or before each key; -1 before the first."""
-        if len(key) < len(self._slabs):
-            return np.searchsorted(self._slabs, key, side="right") - 1
-        order, starts = self._sorted(key)
-        slab = np.empty(len(key), np.int64)
-        ends = np.append(starts, len(key))
-        slab[order] = np.repeat(np.arange(-1, len(self._slabs)), np.diff(ends, prepend=0))
-        return slab
 
     def _sorted(self, key: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(order of the keys by slab, first place in it that is not before each slab).
@@ -113,24 +137,3 @@ class SpaceIndex:
         starts = np.searchsorted(words, self._slabs >> self._shift << bits)
         words &= np.uint64((1 << int(bits)) - 1)
         return words.view(np.int64), starts
-
-    def _row_of(self, slab: NDArray[np.int64], moment: Array) -> NDArray[np.int64]:
-        """Last row that starts at or before (slab, moment), maybe of an earlier slab; -1 before the first."""
-        if len(slab) < len(self._slabs):
-            return self._search_rows(slab, moment)
-        # One search for each slab at the earliest moment, then only slabs that change after it need their own.
-        first, final = int(moment.min()), int(moment.max())
-        every = np.arange(len(self._slabs))
-        at_first = self._search_rows(every, np.full(len(every), first))
-        row = at_first[slab]
-        if first != final:
-            moving = at_first != self._search_rows(every, np.full(len(every), final))
-            again = moving[slab]
-            row[again] = self._search_rows(slab[again], moment[again])
-        return row
-
-    def _search_rows(self, slab: Array, moment: Array) -> NDArray[np.int64]:
-        key = (np.maximum(slab, 0).astype(np.uint64) << self._moment_bits) | np.minimum(
-            moment, (1 << int(self._moment_bits)) - 1
-        ).astype(np.uint64)
-        return np.searchsorted(self._rows, key, side="right") - 1

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ..model import Change, Process, Thread, Timeline
 from .index import KERNEL_HALF
+from .space import Space
 
 __all__ = ["Epoch", "Replay", "replay"]
 
@@ -36,25 +37,10 @@ class Epoch:
 
 
 @dataclass(slots=True)
-class _Space:
-    """Mapped intervals, sorted and disjoint: parallel lists of start, end, mapping and the moment it came."""
-
-    number: int
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
-    since: list[int] = field(default_factory=list)
-    shared: bool = False
-
-    def copy(self) -> _Space:
-        return _Space(self.number, self.starts[:], self.ends[:], self.owners[:], self.since[:])
-
-
-@dataclass(slots=True)
 class _Life:
     row: int
     pid: int
-    space: _Space
+    space: Space
     owner: bool
     epoch: Epoch
 
@@ -72,8 +58,8 @@ class Replay:
         self.mapping_bias: list[int] = []
         self.pieces: list[tuple[int, int, int, int, int, int]] = []
         self.times = np.empty(0, np.int64)
-        self._kernel = _Space(0)
-        self._spaces: list[_Space] = [self._kernel]
+        self._kernel = Space(0)
+        self._spaces: list[Space] = [self._kernel]
         self._made = 1
         self._lives: dict[int, _Life] = {}
         self._thread_rows: dict[tuple[int, int], int] = {}
@@ -155,7 +141,7 @@ class Replay:
         life = self.life(pid)
         for lo, hi, bias in place(module, start, end, offset):
             mapping = self._mapping(module, bias)
-            if not _holds(life.space, lo, hi, mapping):
+            if not life.space.holds(lo, hi, mapping):
                 self._put(self._writable(life, moment), moment, lo, hi, mapping)
                 self._open(life, moment)
 
@@ -171,13 +157,13 @@ class Replay:
 
     # -- spaces
 
-    def _new_space(self) -> _Space:
-        space = _Space(self._made)
+    def _new_space(self) -> Space:
+        space = Space(self._made)
         self._made += 1
         self._spaces.append(space)
         return space
 
-    def _writable(self, life: _Life, moment: int) -> _Space:
+    def _writable(self, life: _Life, moment: int) -> Space:
         """The life's space, made its own first: what a forked child shares must stay as it was at the fork."""
         if not life.space.shared and life.owner:
             return life.space
@@ -206,9 +192,9 @@ class Replay:
             self.mapping_bias.append(bias)
         return row
 
-    def _put(self, space: _Space, moment: int, start: int, end: int, mapping: int) -> bool:
+    def _put(self, space: Space, moment: int, start: int, end: int, mapping: int) -> bool:
         """Give ``start:end`` to ``mapping`` (-1: to nobody); what was there before ends at this moment."""
-        if start >= end or (mapping >= 0 and _holds(space, start, end, mapping)):
+        if start >= end or (mapping >= 0 and space.holds(start, end, mapping)):
             return False
         i = bisect_right(space.ends, start)
         j = bisect_left(space.starts, end)
@@ -234,12 +220,6 @@ class Replay:
         for space in self._spaces:
             rows = zip(space.starts, space.ends, space.since, space.owners, strict=True)
             self.pieces.extend((space.number, lo, hi, since, FOREVER, owner) for lo, hi, since, owner in rows)
-
-
-def _holds(space: _Space, start: int, end: int, mapping: int) -> bool:
-    """Whether exactly this interval already belongs to ``mapping``: rundown events repeat what is known."""
-    i = bisect_right(space.ends, start)
-    return i < len(space.starts) and (space.starts[i], space.ends[i], space.owners[i]) == (start, end, mapping)
 
 
 def replay(timeline: Timeline, place: Placement) -> Replay:

@@ -103,7 +103,7 @@ def _collect(
     if not done.error:
         return done, None
     if done.status in _NOT_RUN:
-        return done, RunError(done.error, done.status)
+        return done, RunError(done.error, done.status, hint=done.hint or None)
     return done, CollectorError(done.error, hint=done.hint or None)
 
 

@@ -18,10 +18,23 @@ __all__ = [
     "check_machine",
     "check_program",
     "describe_attach",
+    "describe_exec",
+    "describe_launch",
     "warnings_of",
 ]
 
-_MAGIC, _CLASS_32 = b"\x7fELF", 1
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_SCOPES = {
+    "1": ("a program may be traced by what launched it only", "launch it with `lastbranch record -- COMMAND`"),
+    "2": ("only a process with CAP_SYS_PTRACE may trace", "record as root"),
+    "3": ("nothing may be traced until the next boot", "reboot with a lower kernel.yama.ptrace_scope"),
+}
+"""kernel.yama.ptrace_scope (Linux Documentation/admin-guide/LSM/Yama.rst): what it means, the way out."""
+
+_MAGIC, _CLASS_32, _X86_64 = b"\x7fELF", 1, 62
+_MACHINES = {8: "MIPS", 20: "PowerPC", 21: "PowerPC64", 22: "s390", 40: "Arm", 183: "AArch64", 243: "RISC-V",
+             258: "LoongArch"}  # fmt: skip
+"""e_machine of the ELF header (gABI, chapter 4)."""
 _DEBUGGERS = frozenset(("gdb", "lldb", "strace", "ltrace", "rr", "uftrace"))
 _SANITIZER = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan", b"LeakSanitizer does not work under ptrace")
 """The library that has it, or what it says itself where it is linked in. Names of its functions are in compilers, too.
@@ -34,8 +47,8 @@ _ELSEWHERE = "captures made elsewhere can be opened here all the same"
 class RunError(LastbranchError):
     """The command cannot be executed (``exit_code`` 126), or is not there (127)."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, exit_code: int, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.exit_code = exit_code
 
 
@@ -61,14 +74,51 @@ def check_machine() -> None:
 
 
 def check_program(path: str) -> None:
-    """Raises `UnavailableError` for a 32-bit program; whatever else it is, the kernel will say."""
+    """Raises `UnavailableError` for a program of other code; whatever else it is, the kernel will say."""
     try:
         with open(path, "rb", buffering=0) as file:
-            start = file.read(5)
+            start = file.read(20)
     except OSError:
         return
-    if start[:4] == _MAGIC and start[4:] == bytes([_CLASS_32]):
-        raise UnavailableError(f"{path} is a 32-bit program; only 64-bit x86 code is recorded")
+    if start[:4] != _MAGIC or len(start) < 20:
+        return
+    machine = int.from_bytes(start[18:20], "big" if start[5] == 2 else "little")
+    what = f"{_MACHINES[machine]} " if machine in _MACHINES else ""
+    if start[4] == _CLASS_32 and not what:
+        what = "32-bit "
+    if what or machine != _X86_64:
+        what = what or f"(ELF machine {machine}) "
+        article = "an" if what[0] in "A" else "a"
+        raise UnavailableError(
+            f"{path} is {article} {what}program; only 64-bit x86 code is recorded",
+            hint="build it for x86-64; or record it where it runs, and open that here",
+        )
+
+
+def describe_exec(name: str, error: OSError) -> RunError:
+    """Why the command ``name`` was not executed."""
+    if isinstance(error, FileNotFoundError):
+        if os.path.exists(name):
+            return RunError(f"{name}: the interpreter that its first line or header names is not there", 127)
+        return RunError(f"{name}: {error.strerror}", 127, hint="give its path, or add its folder to PATH")
+    if os.path.isdir(name):
+        return RunError(f"{name}: is a directory", 126, hint="give the program in it")
+    hints = {errno.EACCES: f"chmod +x {name}", errno.ENOEXEC: "a script needs a first line like #!/bin/sh"}
+    return RunError(f"{name}: {error.strerror}", 126, hint=hints.get(error.errno or 0))
+
+
+def describe_launch(error: OSError) -> UnavailableError:
+    """Why a program of our own cannot be traced."""
+    scope = _first_line(YAMA)
+    if error.errno in (errno.EPERM, errno.EACCES) and scope in ("2", "3"):
+        meaning, way_out = _SCOPES[scope]
+        return UnavailableError(
+            f"programs cannot be traced here: kernel.yama.ptrace_scope is {scope}: {meaning}", hint=way_out
+        )
+    return UnavailableError(
+        f"programs cannot be traced here: {error.strerror}",
+        hint="ptrace may be filtered (containers need --cap-add SYS_PTRACE), or not emulated",
+    )
 
 
 def describe_attach(pid: int, error: OSError) -> UnavailableError:
@@ -77,14 +127,18 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
     if error.errno == errno.ESRCH:
         return UnavailableError(f"there is no process {pid}")
     if tracer and tracer != "0":
-        return UnavailableError(f"process {pid} is traced by process {tracer} already: a program has one tracer")
+        by = _status(int(tracer), "Name")
+        return UnavailableError(
+            f"process {pid} is traced by process {tracer} ({by}) already: a program has one tracer",
+            hint=f"end {by} first",
+        )
     if error.errno in (errno.EPERM, errno.EACCES):
-        scope = _first_line("/proc/sys/kernel/yama/ptrace_scope")
-        hint = "run as its user, or as root with CAP_SYS_PTRACE"
-        if scope not in ("", "0"):
-            hint = (
-                f"kernel.yama.ptrace_scope is {scope}: launch the program with `lastbranch record -- COMMAND` instead"
-            )
+        scope = _first_line(YAMA)
+        if scope in _SCOPES:
+            meaning, way_out = _SCOPES[scope]
+            because = f"kernel.yama.ptrace_scope is {scope}: {meaning}"
+            return UnavailableError(f"process {pid} may not be traced: {because}", hint=way_out)
+        hint = "record as its user, or as root with CAP_SYS_PTRACE"
         return UnavailableError(f"process {pid} may not be traced: {error.strerror}", hint=hint)
     return UnavailableError(
         f"process {pid} cannot be traced: {error.strerror}", hint="ptrace may be filtered (seccomp), or not emulated"
@@ -107,7 +161,7 @@ def warnings_of(pid: int, path: str) -> list[str]:
     if name in _DEBUGGERS:
         found.append(f"{path} is a debugger: it cannot trace what is traced already")
     elif _sanitized(pid, mode):
-        found.append(f"{path} has LeakSanitizer, which does not work while it is traced: ASAN_OPTIONS=detect_leaks=0")
+        found.append(f"{path} has LeakSanitizer, which ends what is traced with an error: LSAN_OPTIONS=detect_leaks=0")
     return found
 
 

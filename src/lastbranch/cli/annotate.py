@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .naming import chosen_function
+from .naming import chosen_function, symbol_notes
 from .options import Capture, capture_options, filter_options
 from .symbol_options import symbol_options
 
@@ -57,8 +57,9 @@ def command(
     place = chosen_function(profile, namer, function, chosen)
     with capture.reading(profile):
         found = annotate(profile, place, sample_filter=chosen)
-    print_annotated(Annotated(profile, namer, found, source, source_root), form, limit, every)
-    code = capture.finish(profile, found.notes + symbolizer.notes)
+    shown = Annotated(profile, namer, found, source, source_root)
+    print_annotated(shown, form, limit, every)
+    code = capture.finish(profile, found.notes + shown.notes + symbol_notes(symbolizer))
     if found.missing:
         raise NotRecordedError(f"only samples are shown, no executions: {found.missing}", hint=found.hint)
     return code

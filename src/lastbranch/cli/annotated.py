@@ -44,6 +44,8 @@ class Annotated:
         from ..lbr import KIND
 
         self.profile, self.namer, self.found, self.flow = profile, namer, found, found.flow
+        self.notes: list[str] = []
+        """What a user should be told of the source text."""
         self.kinds = {KIND[name]: name for name in _NEAR}
         self.lines = self._lines(roots) if source else [None] * len(self.flow)
         blocks = self.flow.blocks
@@ -65,7 +67,9 @@ class Annotated:
         module = np.full(len(flow), flow.module)
         rows, offsets = self.namer.chains("line", np.full(len(flow), -1), module, flow.address)
         labels = [self.namer.labels[row] for row in rows[offsets[:-1]].tolist()]
-        return [Line(label, sources.line(label.module, label.file, label.line)) for label in labels]
+        lines: list[Line | None] = [Line(label, sources.line(label.module, label.file, label.line)) for label in labels]
+        self.notes += sources.notes
+        return lines
 
     def places(self, module: Array, address: Array) -> list[str]:
         """``function+0x12`` for each place, ``module+0x12`` where no name is known."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .naming import symbol_notes
 from .options import Capture, capture_options, filter_options, table_options
 from .output import Cell, print_rows, share
 from .symbol_options import symbol_options
@@ -46,8 +47,9 @@ def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbo
     shown = recorded.nonzero()[0][: limit or None]
     symbolizer = None if no_symbols else Symbolizer(profile, symbols)
     namer = Namer(profile, symbolizer)
-    sources = namer.places(table.from_module[shown], table.from_address[shown])
-    targets = namer.places(table.to_module[shown], table.to_address[shown])
+    process = table.process[shown]
+    sources = namer.places(table.from_module[shown], table.from_address[shown], process)
+    targets = namer.places(table.to_module[shown], table.to_address[shown], process)
     for i, source, target in zip(shown.tolist(), sources, targets, strict=True):
         count, known, timed = int(table.count[i]), int(table.mispredicted[i] + table.predicted[i]), int(table.timed[i])
         kind = int(table.type[i])
@@ -72,7 +74,7 @@ def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbo
     notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
     if empty:
         notes.append(f"{empty} entries are empty: nothing was recorded in them")
-    return capture.finish(profile, notes + (symbolizer.notes if symbolizer else []))
+    return capture.finish(profile, notes + (symbol_notes(symbolizer) if symbolizer else []))
 
 
 def _place(profile: Profile, module: int, address: int) -> list[Cell]:

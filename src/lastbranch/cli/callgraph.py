@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .naming import chosen_function, function_of, module_of
+from .naming import chosen_function, function_of, module_of, symbol_notes
 from .options import Capture
 from .output import Cell, print_rows, share
 
@@ -52,4 +52,4 @@ def print_calls(
     print_rows(columns, rows, form, machine_only=("linkage name",))
     notes = [] if rows else [f"no {direction} of {function_of(profile, place.label)} was seen"]
     notes += [f"samples: {source}" for source in table.stacks] + table.notes
-    return capture.finish(profile, notes + symbolizer.notes)
+    return capture.finish(profile, notes + symbol_notes(symbolizer))

@@ -121,6 +121,12 @@ def _write_tb5(path: str, output: str) -> int:
             return 0
     capture = Capture(path, None, True)
     profile = capture.open()
+    if profile.format == "etl" and os.path.isfile(path):
+        from ..analysis.check import check_events
+        from ..analysis.findings import FINDINGS
+
+        found = check_events(open_source(path))
+        profile.findings = [(f.name, f.severity.value, f.seen, f.remedy == FINDINGS[f.name].windows) for f in found]
     with bar("writing", True) as shown:
         write_profile(profile, output, progress=shown)
     click.echo(f"{profile.samples} samples, {profile.entries} branch entries written to {visible(output)}", err=True)

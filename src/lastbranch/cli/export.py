@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..export import BY_MODULE, EXPORTS, ExportOptions, exporter, module_format
+from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
+from .naming import brief
 from .options import Capture, capture_options, filter_options
 from .output import writing
 from .symbol_options import symbol_options
@@ -35,9 +36,13 @@ def command(
 
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
 
-    For compilers: autofdo (AutoFDO's text), profgen (llvm-profgen's unsymbolized profile), bolt (BOLT's pre-aggregated
-    profile), sampleprof (LLVM's text sample profile). They are of one module, --binary; without it OUT is a new folder
-    with a file for each module. perfscript: text that llvm-profgen reads as `perf script` output.
+    For compilers: autofdo (AutoFDO's text), gcov (what gcc reads), profgen (llvm-profgen's unsymbolized profile), bolt
+    (BOLT's pre-aggregated profile), sampleprof (LLVM's text sample profile). They are of one module, --binary; without
+    it OUT is a new folder with a file for each module. perfscript: text as of `perf script`, for llvm-profgen.
+
+    For viewers, with names and inlined functions: pprof (profile.proto), speedscope, firefox (profiler.firefox.com),
+    chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are
+    the best that the capture has; a note says which. parquet and arrow: OUT is a folder with a file for each table.
 
     OUT appears when it is complete: a file of that name stays as it is until then.
     """
@@ -51,6 +56,13 @@ def command(
         with capture.reading(profile):
             notes = export_folder(profile, output, module_format(name), options)
         return capture.finish(profile, notes)
+    if name in FOLDERS:
+        if output is None:
+            raise click.UsageError(f"--to {name} writes a file for each table: give -o FOLDER")
+        from ..export.columnar import export_tables
+
+        with capture.reading(profile):
+            return capture.finish(profile, export_tables(profile, output, name, options))
     export = exporter(name)
     if output is None:
         with capture.reading(profile, printing=True):
@@ -59,4 +71,4 @@ def command(
     else:
         with writing(output) as out, capture.reading(profile):
             notes = export(profile, out, options)
-    return capture.finish(profile, notes)
+    return capture.finish(profile, brief(notes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
@@ -10,10 +11,11 @@ if TYPE_CHECKING:
     from ..analysis.finding import Place
     from ..analysis.naming import Label, Namer
     from ..model import Profile, SampleFilter
+    from ..symbols import Symbolizer
 
-__all__ = ["chosen_function", "function_of", "line_of", "module_of"]
+__all__ = ["brief", "chosen_function", "function_of", "line_of", "module_of", "symbol_notes"]
 
-_LISTED, _NEAR = 20, 5
+_LISTED, _NEAR, _NOTES = 20, 5, 5
 _COMPARED = 2000
 """Names that are compared letter by letter, which takes a millisecond for ten of them."""
 
@@ -34,10 +36,23 @@ def line_of(label: Label) -> str | None:
     return f"{file}:{label.line or '?'}" if file else None
 
 
+def symbol_notes(symbolizer: Symbolizer) -> list[str]:
+    """What the user must be told about names."""
+    return brief(symbolizer.notes)
+
+
+def brief(notes: list[str]) -> list[str]:
+    """``notes`` with those about modules without names cut short: a whole system has hundreds, a few are enough."""
+    nameless = [note for note in notes if ": no names: " in note]
+    hidden = set(nameless[_NOTES:])
+    more = [f"{len(hidden)} more modules have no names"] if hidden else []
+    return [note for note in notes if note not in hidden] + more
+
+
 def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> Place:
     """The one function that ``wanted`` means. Raises `click.BadParameter` that lists what it could be."""
     from ..analysis.finding import find_functions
-    from ..model import visible
+    from ..model import ModuleKind, visible
 
     modules = sample_filter.modules if sample_filter else frozenset()
     found = find_functions(profile, namer, wanted, modules)
@@ -48,15 +63,17 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
         rest = [f"and {len(places) - _LISTED} more"] if len(places) > _LISTED else []
         text = "\n  ".join([f"{wanted!r} means {len(found)} functions; give one of:", *places[:_LISTED], *rest])
     else:
-        text = f"no function is called {wanted!r}{_like(profile, namer, wanted)}"
+        text = f"no function is called {wanted!r}{_like(profile, namer, wanted, modules)}"
+        if any(m.kind is ModuleKind.ANONYMOUS for m in profile.modules):
+            text += "; code that was made at run time (JIT) has names in `branches`, `report` and `stacks` only"
     raise click.BadParameter("\n".join(visible(line) for line in text.split("\n")), param_hint="FUNC")
 
 
-def _like(profile: Profile, namer: Namer, wanted: str) -> str:
-    """What to say after a name that nothing has."""
+def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int]) -> str:
+    """What to say after a name that nothing has in these modules (rows; all where there are none)."""
     from difflib import get_close_matches
 
-    known = [row for row in range(len(profile.modules)) if len(namer.table(row))]
+    known = [row for row in sorted(modules) or range(len(profile.modules)) if len(namer.table(row))]
     if not known:
         hint = "the binaries are looked for at their recorded paths and under --symfs, and debug files in --debug-dir"
         return f": no module has names. {hint[0].upper()}{hint[1:]}; MODULE+0xADDRESS needs no name"

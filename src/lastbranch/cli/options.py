@@ -26,13 +26,15 @@ class Capture:
     path: str
     symfs: str | None
     progress: bool
+    folders: tuple[str, ...] = ()
+    """Where files are looked for by their identity."""
 
     def open(self) -> Profile:
         from ..opening import open_profile
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            return open_profile(self.path, symfs=self.symfs, progress=progress)
+            return open_profile(self.path, symfs=self.symfs, folders=self.folders, progress=progress)
 
     @contextmanager
     def reading(self, profile: Profile, *, printing: bool = False) -> Iterator[None]:

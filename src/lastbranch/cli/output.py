@@ -29,7 +29,8 @@ def print_rows(
     """
     from ..model import visible
 
-    safe = [[visible(c) if isinstance(c, str) else c for c in row] for row in rows]
+    made = ([visible(c) if isinstance(c, str) else c for c in row] for row in rows)
+    safe: Iterable[list[Cell]] = made if form == "csv" else list(made)  # csv goes out as it comes
     keys = [key(name) for name in columns]
     if form == "json":
         print_json([dict(zip(keys, row, strict=True)) for row in safe])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .naming import function_of, line_of, module_of
+from .naming import function_of, line_of, module_of, symbol_notes
 from .options import Capture
 from .output import Cell, print_rows, share
 
@@ -67,7 +67,9 @@ def report_names(
                "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
     print_rows(columns, rows, form, machine_only=_MACHINE_ONLY)
     made = [f"totals: {source}" for source in table.stacks]
-    return capture.finish(profile, [*capture.why_empty(profile, rows), *made, *table.notes, *symbolizer.notes])
+    return capture.finish(
+        profile, [*capture.why_empty(profile, rows), *made, *table.notes, *sources.notes, *symbol_notes(symbolizer)]
+    )
 
 
 def _share(part: int | None, whole: int) -> float | None:

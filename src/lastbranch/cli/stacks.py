@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .naming import symbol_notes
 from .options import Capture, capture_options, filter_options
 from .output import Cell, print_rows
 from .symbol_options import symbol_options
@@ -57,4 +58,5 @@ def command(
     else:
         rows: list[list[Cell]] = [[count, len(names) - 1, names[0], ";".join(names[1:])] for names, count in lines]
         print_rows([weight, "depth", "process", "stack"], rows, form)
-    return capture.finish(profile, [*capture.why_empty(profile, lines), *stack_notes(stacks), *symbolizer.notes])
+    notes = [*capture.why_empty(profile, lines), *stack_notes(stacks), *symbol_notes(symbolizer)]
+    return capture.finish(profile, notes)

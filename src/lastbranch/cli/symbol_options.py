@@ -12,7 +12,7 @@ __all__ = ["symbol_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_BACKENDS = ("auto", "symbolic", "llvm", "tables")
+_BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
 
 
 def symbol_options(function: _Command) -> _Command:
@@ -49,6 +49,8 @@ def symbol_options(function: _Command) -> _Command:
             backend=symbol_backend,
             cache=None if no_symbol_cache else default_cache(),
         )
+        if "capture" in rest:  # code comes from where names do
+            rest["capture"].folders = (*debug_dir, *symbol_store)
         return function(symbols=symbols, **rest)
 
     return wrapped  # type: ignore[return-value]

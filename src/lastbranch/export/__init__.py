@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..symbols import SymbolOptions
     from .modules import ModuleFormat
 
-__all__ = ["BY_MODULE", "EXPORTS", "ExportOptions", "Exporter", "exporter", "module_format"]
+__all__ = ["BY_MODULE", "EXPORTS", "FOLDERS", "ExportOptions", "Exporter", "exporter", "module_format"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ EXPORTS = {
     "counts": "counts",
     "brstack": "brstack",
     "autofdo": "autofdo",
+    "gcov": "gcov",
     "profgen": "profgen",
     "bolt": "bolt",
     "sampleprof": "sampleprof",
@@ -42,12 +43,18 @@ EXPORTS = {
     "speedscope": "speedscope",
     "firefox": "firefox",
     "chrome": "chrome",
+    "parquet": "columnar",
+    "arrow": "columnar",
 }
 """Name on the command line -> module of this package, each with a function ``export`` or, if in `BY_MODULE`, a
 `ModuleFormat` called ``FORMAT``."""
 
-BY_MODULE = ("autofdo", "profgen", "bolt", "sampleprof")
+BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof")
 """Formats that speak of one module: a folder of files where no ``binary`` is chosen."""
+
+
+FOLDERS = ("parquet", "arrow")
+"""Formats that are always a folder, with a file for each table: `columnar.export_tables`."""
 
 
 def module_format(name: str) -> ModuleFormat:

@@ -6,9 +6,9 @@ import os
 from dataclasses import replace
 
 from ..errors import LastbranchError, SelectionError
-from ..images import read_image, same_build_id
+from ..images import Image, read_image
 from ..model import Module, ModuleKind, Profile, SampleFilter, word
-from ..opening import FileSource, use_binary
+from ..opening import FileSource, same_binary, use_binary
 from . import ExportOptions
 
 __all__ = ["choose", "limited"]
@@ -43,19 +43,20 @@ def _rows_of_file(profile: Profile, path: str) -> list[int]:
     try:
         source = FileSource(path)
         try:
-            build_id = read_image(source).build_id or b""
+            image = read_image(source)
         finally:
             source.close()
     except (OSError, LastbranchError) as error:
         raise SelectionError(f"--binary {path}: not a binary: {error}") from error
-    same = [i for i, m in enumerate(profile.modules) if same_build_id(m.build_id, build_id)]
+    told = [same_binary(module, image) for module in profile.modules]
+    same = [i for i, known in enumerate(told) if known]
     name = os.path.basename(path)
     named = [i for i, m in enumerate(profile.modules) if m.short == name]
-    unknown = [i for i in named if not (profile.modules[i].build_id and build_id)]
+    unknown = [i for i in named if told[i] is None]
     if not same and not unknown and named:
         recorded = _told(profile.modules[named[0]])
         raise SelectionError(
-            f"--binary {path}: its build id {build_id.hex()} is not that of the recorded {recorded}",
+            f"--binary {path}: its {_identity(image)} is not that of the recorded {recorded}",
             hint="give the file that was recorded, not one that was built since",
         )
     return same or unknown
@@ -76,4 +77,13 @@ def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
 
 
 def _told(module: Module) -> str:
-    return f"{word(module.name)} (build id {module.build_id.hex() or 'unknown'})"
+    if not module.is_pe:
+        return f"{word(module.name)} (build id {module.build_id.hex() or 'unknown'})"
+    known = f"PDB {module.pdb_guid} {module.pdb_age:x}" if module.pdb_guid else f"time stamp {module.timestamp:#x}"
+    return f"{word(module.name)} ({known})"
+
+
+def _identity(image: Image) -> str:
+    if image.format == "elf":
+        return f"build id {(image.build_id or b'').hex()}"
+    return f"PDB {image.pdb_guid} {image.pdb_age:x}" if image.pdb_guid else f"time stamp {image.timestamp or 0:#x}"

@@ -16,7 +16,7 @@ from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
 from . import Exporter, ExportOptions
 from .choosing import choose
 
-__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "of_windows"]
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of"]
 
 
 @dataclass(slots=True)
@@ -60,10 +60,11 @@ class ModuleCounts:
 
     @property
     def base(self) -> int:
-        """Link address of the first page of code as llvm-profgen takes it: the first executable segment's; 0 in a PE
-        file, whose addresses count from its image base."""
+        """What llvm-profgen counts addresses from: the first page of code of an ELF file, the base of a PE file."""
         code = [s.address for s in self.module.segments if s.executable]
-        return code[0] & ~0xFFF if code and not of_windows(self.module) else 0
+        if self.module.is_pe:
+            return self.module.image_base if code else 0  # without its binary they count from there already
+        return code[0] & ~0xFFF if code else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,11 @@ class ModuleFormat:
     sampled: bool = False
 
 
-def of_windows(module: Module) -> bool:
-    """Whether the module is a PE file: its addresses count from where it was loaded, with or without a binary."""
-    return "\\" in module.name or module.pdb_guid is not None
-
-
 def why_not(module: Module, form: ModuleFormat) -> str | None:
     """Why ``form`` cannot be made of the module."""
     if module.kind is not ModuleKind.FILE and not (module.kind is ModuleKind.KERNEL and module.segments):
         return f"{module.kind}: not a binary that can be built anew"
-    if form.linked and not module.segments and not of_windows(module):
+    if form.linked and not module.segments and not module.is_pe:
         return f"link addresses are not known, binary {module.missing or 'not found'}"
     return None
 

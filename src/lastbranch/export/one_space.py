@@ -15,7 +15,6 @@ from ..analysis.counting import Bound
 from ..bind import binder_of
 from ..bind.binder import place
 from ..model import Array, Change, Module, ModuleKind, Profile
-from .modules import of_windows
 
 __all__ = ["OneSpace"]
 
@@ -140,7 +139,7 @@ def _line(module: Module, start: int, size: int, offset: int) -> bytes:
     if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE):
         text = b"_text" if module.kind is ModuleKind.KERNEL else b""
         return b"PERF_RECORD_MMAP -1/0: [0x%x(0x%x) @ %s]: x %s%s\n" % (start, size, _hex(offset), name, text)
-    if of_windows(module):
+    if module.is_pe:
         offset = _CODE_OF_PE
     build_id = b"<%s>" % module.build_id.hex().encode() if module.build_id else b"00:00 0 0"
     fields = (_ONE_PID, _ONE_PID, start, size, _hex(offset), build_id, name)

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import ExportOptions
 from .modules import ModuleCounts, ModuleFormat
+from .possible import possible
 
 __all__ = ["FORMAT"]
 
@@ -21,6 +22,7 @@ _OUTSIDE = 1
 
 def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list[str]:
     """Write the counts of a module; returns notes."""
+    counts, notes = possible(counts)
     base = np.uint64(counts.base)
     start, end = counts.start - base, counts.end - base
     inside = counts.to_here
@@ -39,7 +41,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list
     out.write(b"%d\n" % len(at))
     columns = ((source[at] - base).tolist(), (target[at] - base).tolist(), summed.tolist())
     out.writelines(b"%x->%x:%d\n" % row for row in zip(*columns, strict=True))
-    return []
+    return notes
 
 
 FORMAT = ModuleFormat("unsym.txt", write)

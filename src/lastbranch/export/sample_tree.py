@@ -75,6 +75,19 @@ class FunctionSamples:
         targets = self.calls.setdefault(where, {})
         targets[callee] = targets.get(callee, 0) + count
 
+    def add(self, other: FunctionSamples) -> None:
+        """Take in the counts of another copy."""
+        self.total += other.total
+        self.head += other.head
+        for where, count in other.lines.items():
+            self.lines[where] = self.lines.get(where, 0) + count
+        for where, targets in other.calls.items():
+            for callee, count in targets.items():
+                self.called(where, callee, count)
+        for where, callees in other.inlined.items():
+            for name, samples in callees.items():
+                self.inlined.setdefault(where, {}).setdefault(name, FunctionSamples()).add(samples)
+
     def text(self, depth: int = 1) -> Iterator[str]:
         """Its lines, ``depth`` columns in."""
         blanks = " " * depth
@@ -119,14 +132,17 @@ class SampleTree:
         assert samples is not None
         return samples
 
-    def text(self) -> Iterator[str]:
-        """The whole profile, the largest function first."""
+    def finish(self, calls_count: bool = True) -> None:
+        """At the end: leave out what says nothing, and with ``calls_count`` lines count at least as their calls."""
+        self.functions = {n: s for n, s in self.functions.items() if not n.startswith(_AMBIGUOUS)}
         for samples in self.functions.values():
             samples.without_ambiguous()
-            for where, targets in samples.calls.items():
+            for where, targets in samples.calls.items() if calls_count else ():
                 samples.raise_to(where, sum(targets.values()))
-        kept = ((n, s) for n, s in self.functions.items() if not n.startswith(_AMBIGUOUS))
-        for name, samples in sorted(kept, key=lambda item: (-item[1].total, item[0])):
+
+    def text(self) -> Iterator[str]:
+        """The whole profile, the largest function first."""
+        for name, samples in sorted(self.functions.items(), key=lambda item: (-item[1].total, item[0])):
             yield f"{name}:{samples.total}:{samples.head}\n"
             yield from samples.text()
 

@@ -21,28 +21,41 @@ from ..opening import code_of
 from ..symbols import FunctionTable, Names, Symbolizer
 from . import ExportOptions
 from .modules import ModuleCounts, ModuleFormat
+from .possible import possible
 from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "tree_of"]
 
 _PART = re.compile(r"\.cold(\.\d+)?$")
 """End of the name of a symbol that is a part of a function that stands apart."""
+_COPY = re.compile(r"(\.(isra|constprop|lto_priv)\.\d+|\.cold)+$")
+"""End of the name of a copy that gcc made, or of a part that was set apart: the lines know both by the function's."""
+_WHOLE = re.compile(r"[CD]1(?=E)")
 _Chain = Sequence[tuple[str, Location]]
 
 
 def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the counts of a module; returns notes.
+    """Write the counts of a module; returns notes. Raises as `tree_of`."""
+    tree, notes = tree_of(counts, options)
+    out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
+    return notes
 
+
+def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, list[str]]:
+    """The counts of a module by function and line, and what the user should be told.
+
+    ``plain``: discriminators are numbers, as gcc writes them, and not made of several parts, as clang's are.
     Raises `UnavailableError` where its code cannot be read or its functions have no lines.
     """
+    counts, notes = possible(counts)
     with Symbolizer(counts.profile, options.symbols) as symbolizer:
         table = symbolizer.functions(counts.row)
         code = _Instructions(counts, table)
         called = counts.to_here & np.isin(counts.target, table.start)
         source = counts.source[called & counts.from_here]
         names = symbolizer.names(counts.row, np.concatenate([code.address, source, table.start]))
-        notes = symbolizer.notes
-    chains, duplicated = _chains(names)
+        notes += symbolizer.notes
+    chains, duplicated = _chains(names, _compiled_names(names, table), plain)
     if not any(chains):
         raise UnavailableError(
             f"{word(counts.module.name)} has no line numbers",
@@ -53,8 +66,8 @@ def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[
         if chain := chains[i]:
             tree.leaf(chain, times * size).raise_to(chain[-1][1], times * duplicated[i])
     _calls(tree, counts, table, called, chains[len(code.address) :])
-    out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
-    return list(notes)
+    tree.finish(calls_count=not plain)
+    return tree, notes
 
 
 class _Instructions:
@@ -100,18 +113,33 @@ def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
     return sorted({*rows, *parts})
 
 
-def _chains(names: Names) -> tuple[list[_Chain], list[int]]:
+def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
+    """What compilers call the functions of ``names``: of a constructor or destructor whose two forms (C1, D1: of the
+    complete object; C2, D2: as a base) are one code, the second one was compiled, and the first is another name of it.
+    """
+    rows = table.at(np.array([f.start for f in names.functions], np.uint64)).tolist()
+    found = []
+    for function, row in zip(names.functions, rows, strict=True):
+        others = table.aliases.get(row, ()) if function.start else ()
+        called = function.name
+        second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
+        name = next((other for other in others if other in second), called)
+        found.append(canonical(_COPY.sub("", name)))
+    return found
+
+
+def _chains(names: Names, functions: list[str], plain: bool) -> tuple[list[_Chain], list[int]]:
     """For each address its inline chain, outermost first (empty: no lines are known), and how often its instruction
     was duplicated."""
-    functions = [canonical(f.name) for f in names.functions]
-    known = np.array([f.line > 0 or bool(f.file) for f in names.functions], bool)
+    # A name with a dot in front is a section's: code of an assembler that has no functions.
+    known = np.array([(f.line > 0 or bool(f.file)) and f.name[:1] != "." for f in names.functions], bool)
     declared = np.array([f.line for f in names.functions], np.int64)
     of_frame = names.frame_function
     offset = ((names.frame_line.astype(np.int64) - declared[of_frame]) & 0xFFFF).tolist()
     word_of = names.frame_discriminator.tolist()
-    base = {w: base_discriminator(w) for w in set(word_of)}
-    copies = {w: duplication(w) for w in set(word_of)}
-    has_lines = (known[of_frame] | (names.frame_line > 0)).tolist()
+    base = {w: w & 0xFFFF if plain else base_discriminator(w) for w in set(word_of)}
+    copies = {w: 1 if plain else duplication(w) for w in set(word_of)}
+    has_lines = known[of_frame].tolist()  # not padding, which has only the line of what is before it
     frames = [(functions[f], (o, base[w])) for f, o, w in zip(of_frame.tolist(), offset, word_of, strict=True)]
     chains: list[_Chain] = []
     duplicated: list[int] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from types import TracebackType
 
 import numpy as np
@@ -55,13 +56,14 @@ class Spool:
             yield np.frombuffer(self._file.read(count * self._dtype.itemsize), self._dtype)
 
     def _put_away(self) -> None:
-        if not self._waiting:
+        if not self._count:
             return
         rows = np.concatenate(self._waiting)
         rows = rows[np.argsort(rows["lane"], kind="stable")]
         lanes, first = np.unique(rows["lane"], return_index=True)
         at = self._file.seek(0, 2)
-        for lane, lo, hi in zip(lanes.tolist(), first.tolist(), [*first[1:].tolist(), len(rows)], strict=True):
+        bounds = pairwise([*first.tolist(), len(rows)])
+        for lane, (lo, hi) in zip(lanes.tolist(), bounds, strict=True):
             self._where.setdefault(lane, []).append((at + lo * self._dtype.itemsize, hi - lo))
         self._file.write(rows.tobytes())
         self._waiting, self._count = [], 0

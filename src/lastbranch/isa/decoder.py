@@ -57,6 +57,7 @@ class Decoder:
             raise UnavailableError(f"instructions cannot be decoded: {error}", hint="pip install capstone") from error
         self.arch = ARCHITECTURES[arch]
         self._engine = capstone.Cs(*(getattr(capstone, name) for name in self.arch.capstone))
+        self._plain: set[str] = set()  # mnemonics that are no branches
 
     def one(self, code: bytes, address: int) -> Instruction:
         """The instruction at the start of ``code``, which lies at ``address``; `UNDECODABLE` also if it is cut off."""
@@ -94,24 +95,46 @@ class Decoder:
 
     def classify(self, code: bytes, address: int) -> Instructions:
         """What `lines` gives, as columns and without text."""
-        found = [(i.address - address, i.length, i.kind, i.target) for i in self.lines(code, address)]
+        longest, done = self.arch.longest, 0
+        found: list[tuple[int, int, int, int]] = []
+        while done < len(code):
+            window = code[done : done + _WINDOW]
+            end = done + len(window)
+            for at, length, mnemonic, operands in self._engine.disasm_lite(window, address + done, 0):
+                found.append((at - address, length, *self._class(mnemonic, operands)))
+            done = found[-1][0] + found[-1][1] if found else 0
+            if done < end and (end == len(code) or end - done >= longest):  # as in `lines`
+                bad = self._bad(code, done, address)
+                found.append((done, bad.length, bad.kind, bad.target))
+                done += bad.length
         columns = zip(*found, strict=True) if found else ((),) * 4
         return Instructions(*(np.array(c, t) for c, t in zip(columns, ("i8", "u1", "u1", "u8"), strict=True)))
 
+    def kind(self, code: bytes, address: int) -> int:
+        """The branch type of the instruction at the start of ``code``; `UNDECODABLE` also if it is cut off."""
+        for _, _, mnemonic, operands in self._engine.disasm_lite(code, address, 1):
+            return self._class(mnemonic, operands)[0]
+        return UNDECODABLE
+
     def _straight(self, code: bytes, address: int, count: int = 0) -> Iterator[Instruction]:
         """Instructions up to the first that cannot be decoded."""
-        direct, others = self.arch.direct, self.arch.others
         for at, length, mnemonic, operands in self._engine.disasm_lite(code, address, count):
-            name = mnemonic.rpartition(" ")[2]  # behind prefixes: bnd, notrack, repz, lock
             text = f"{mnemonic} {operands}" if operands else mnemonic
-            kind, target = NOT_A_BRANCH, 0
-            if name in direct or name in others:
-                last = operands.rpartition(", ")[2].removeprefix("#")
-                if name in direct and last[:1].isdigit():
-                    kind, target = direct[name], int(last, 0) & self.arch.address_mask
-                else:
-                    kind = others[name]
-            yield Instruction(at, length, kind, target, text)
+            yield Instruction(at, length, *self._class(mnemonic, operands), text)
+
+    def _class(self, mnemonic: str, operands: str) -> tuple[int, int]:
+        """(branch type, target of a direct branch or 0) of an instruction by its text."""
+        if mnemonic in self._plain:
+            return NOT_A_BRANCH, 0
+        direct, others = self.arch.direct, self.arch.others
+        name = mnemonic.rpartition(" ")[2]  # behind prefixes: bnd, notrack, repz, lock
+        last = operands.rpartition(", ")[2].removeprefix("#")
+        if name in direct and last[:1].isdigit():
+            return direct[name], int(last, 0) & self.arch.address_mask
+        if name in direct or name in others:
+            return others[name], 0
+        self._plain.add(mnemonic)
+        return NOT_A_BRANCH, 0
 
     def _bad(self, code: bytes, done: int, address: int) -> Instruction:
         return Instruction(address + done, min(self.arch.unit, len(code) - done), UNDECODABLE, 0, "(bad)")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, fields
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +57,9 @@ class Profile:
     header: dict[str, str] = field(default_factory=dict)
     raw_features: dict[str, bytes] = field(default_factory=dict)
     """Header sections that are not decoded, by name."""
+    findings: list[tuple[str, str, str, bool]] | None = None
+    """Of a .tb5 made of an .etl: what `check` found in its events, which are no longer there: name, severity, what was
+    seen, whether the remedy is that on Windows."""
 
     @property
     def samples(self) -> int:
@@ -91,6 +96,11 @@ class Profile:
         rows = getattr(self, name)
         kinds: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
         return {f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(kinds[name])}
+
+    def sql(self, query: str) -> Any:
+        """The `lastbranch.sql.Result` of a SELECT statement: ``lastbranch.query(profile, query)``, which says more."""
+        # By name, as the package itself loads: SQL stands far above the model.
+        return import_module(__package__.partition(".")[0]).query(self, query)
 
 
 def _column(values: list[object]) -> Array:

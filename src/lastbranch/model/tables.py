@@ -116,6 +116,12 @@ class Module:
         """The last component of the name."""
         return self.name.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.name
 
+    @property
+    def is_pe(self) -> bool:
+        """Whether what is known of it is what Windows knows of modules: it is then loaded as a whole, and its addresses
+        count from its base. With a binary they are link addresses (``image_base`` and that distance)."""
+        return bool(self.pdb_guid or self.timestamp or "\\" in self.name)
+
 
 @dataclass(slots=True)
 class Process:

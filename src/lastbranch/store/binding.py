@@ -21,6 +21,7 @@ from ..formats.tb5.writing import Tb5Writer
 from ..model import Array
 from ..opening import FileSource
 from .lookup import ModuleLookup, TaskLookup
+from .pairs import Pairs
 
 __all__ = ["BindSummary", "StreamBinding", "bind_stream", "is_bound", "sample_streams", "unbind_stream"]
 
@@ -145,7 +146,7 @@ class StreamBinding:
         # -1 becomes the index of nothing, all ones
         rows["module_index"] = self.lookup.find(c.ip, c.pid, c.time, c.selector, c.mode).view(np.uint64)
         rows["pid_index"] = process.view(np.uint64)
-        rows["tid_index"] = self.tasks.thread(process, c.tid, c.time).view(np.uint64)
+        rows["tid_index"] = self.tasks.thread(process, c.pid, c.tid, c.time).view(np.uint64)
         return rows
 
     def _chunks(self) -> Iterator[_Chunk]:
@@ -181,10 +182,10 @@ class StreamBinding:
 
     def _infer(self) -> tuple[Array, Array]:
         """A process for each id in samples and modules, named by its program; a thread for each pair in samples."""
-        whole = np.empty(0, np.uint64)
+        pairs = Pairs()
         for _, records in self.records.blocks(None, None):
-            pid, tid = (_word(records, n, np.uint64) for n in ("pidRecIndex", "tid"))
-            whole = np.union1d(whole, np.unique(pid << np.uint64(32) | tid))
+            pairs.add(_word(records, "pidRecIndex", np.uint32), _word(records, "tid", np.uint32))
+        whole = pairs.distinct
         own = self.modules[~self.lives.everybodys]
         pid_of_thread = (whole >> np.uint64(32)).astype(np.uint32)
         pids = np.unique(np.concatenate([pid_of_thread, own["module_associated_pid"]]))

@@ -101,34 +101,42 @@ class TaskLookup:
         self._lives = _Lives(processes["pid_id"], processes["pid_event_when"])
         self.owner = self.process(threads["tid_associated_pid"], threads["tid_event_when"])
         """int64: row of the process of each thread."""
-        self._threads = threads
+        self._belongs = _belongs(self.owner, threads["tid_associated_pid"])
         by_tid = np.argsort(threads["tid_id"], kind="stable")
         tids, count = np.unique(threads["tid_id"][by_tid], return_counts=True)
         single = np.where(count == 1, by_tid[np.cumsum(count) - count] if len(by_tid) else 0, -2)
         self._single = Ids(tids, single, -1)
-        keys = zip(self.owner.tolist(), threads["tid_id"].tolist(), threads["tid_event_when"].tolist(), strict=True)
+        keys = zip(self._belongs.tolist(), threads["tid_id"].tolist(), threads["tid_event_when"].tolist(), strict=True)
         self._several: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for row, (process, tid, when) in enumerate(keys):
-            self._several.setdefault((process, tid), []).append((when, row))
+        for row, (belongs, tid, when) in enumerate(keys):
+            self._several.setdefault((belongs, tid), []).append((when, row))
 
     def process(self, pid: Array, time: Array) -> NDArray[np.int64]:
         """int64 row of the process of each (pid uint32, time uint64), -1 where there is none."""
         return self._lives.find(pid, time)
 
-    def thread(self, process: NDArray[np.int64], tid: Array, time: Array) -> NDArray[np.int64]:
-        """int64 row of the thread ``tid`` of ``process`` (row) at each time, -1 where there is none."""
-        out = self._single(tid)
-        if len(self.owner):
-            out = np.where((out >= 0) & (self.owner[np.maximum(out, 0)] != process), -1, out)
+    def thread(self, process: NDArray[np.int64], pid: Array, tid: Array, time: Array) -> NDArray[np.int64]:
+        """int64 row of the thread ``tid`` of ``process`` (row; of ``pid`` where that is -1) at each time, -1 where
+        there is none."""
+        out, belongs = self._single(tid), _belongs(process, pid)
+        if len(self._belongs):
+            out = np.where((out >= 0) & (self._belongs[np.maximum(out, 0)] != belongs), -1, out)
         again = np.flatnonzero(out == -2)
         if len(again):
-            pairs = process[again] << 32 | tid[again].astype(np.int64)
-            distinct, back = np.unique(pairs, return_inverse=True)
+            owners, owner = np.unique(belongs[again], return_inverse=True)
+            distinct, back = np.unique(owner << 32 | tid[again].astype(np.int64), return_inverse=True)
             for i, pair in enumerate(distinct.tolist()):
-                lives = sorted(self._several.get((pair >> 32, pair & 0xFFFFFFFF), []))
+                lives = sorted(self._several.get((int(owners[pair >> 32]), pair & 0xFFFFFFFF), []))
                 rows = again[back == i]
                 out[rows] = _alive(lives, time[rows]) if lives else -1
         return out
+
+
+def _belongs(process: NDArray[np.int64], pid: Array) -> NDArray[np.int64]:
+    """What tells processes apart: their row, or, where they have none, their id, as a negative number."""
+    if len(process) == 0 or int(process.min()) >= 0:
+        return process
+    return np.where(process < 0, ~pid.astype(np.int64), process)
 
 
 class _Lives:

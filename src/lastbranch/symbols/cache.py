@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import stat
 import zlib
@@ -23,13 +24,14 @@ from .model import FunctionTable, Names
 
 __all__ = ["Cache", "CacheRefused", "open_cache"]
 
-_VERSION = 1
+_VERSION = 2
 """Raised when the in-tree readers answer otherwise, or files are written otherwise."""
 
 LIMIT = 1 << 30
 """Bytes of all files together; the least recently used go first."""
 
-_CRC = 4
+_SUM = 4
+_BLOCK = 1 << 16
 
 
 class CacheRefused(Exception):
@@ -109,12 +111,11 @@ class Cache:
     def _read(self, key: object, kind: str) -> Columns | None:
         path = self.path(key, kind)
         try:
-            with os.fdopen(open_regular(path), "rb") as file:
-                data = file.read()
-            crc = zlib.crc32(memoryview(data)[:-_CRC])
-            if len(data) <= _CRC or int.from_bytes(data[-_CRC:], "little") != crc:
+            with os.fdopen(open_regular(path), "rb") as file:  # nobody else's, and never written again: mapped
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            if len(data) <= _SUM or int.from_bytes(data[-_SUM:], "little") != _sum(data[:-_SUM]):
                 return None
-            meta, columns = unpack(memoryview(data)[:-_CRC])
+            meta, columns = unpack(data[:-_SUM])
         except (OSError, ValueError, MemoryError):
             return None
         if meta.get("key") != json.loads(json.dumps(key)):
@@ -137,7 +138,7 @@ class Cache:
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
-                file.write(zlib.crc32(data).to_bytes(_CRC, "little"))
+                file.write(_sum(memoryview(data)).to_bytes(_SUM, "little"))
             os.replace(path, self.path(key, kind))
         except OSError:
             with contextlib.suppress(OSError):
@@ -154,6 +155,13 @@ class Cache:
             with contextlib.suppress(OSError):
                 os.unlink(path)
                 total -= length
+
+
+def _sum(data: memoryview) -> int:
+    """CRC-32 of the sums of words of each block and of the rest: fast, and no damaged byte or block goes unseen."""
+    whole = len(data) // _BLOCK * _BLOCK
+    words = np.frombuffer(data[:whole], np.uint64).reshape(-1, _BLOCK // 8)
+    return zlib.crc32(data[whole:], zlib.crc32(np.add.reduce(words, axis=1).tobytes()))
 
 
 def _stat(entry: os.DirEntry[str]) -> Any:

@@ -28,6 +28,8 @@ _HEAD = struct.Struct("<4sIQ")
 """Magic, bytes of JSON, bytes of data."""
 _MAGIC = b"LBsy"
 HEAD_SIZE = _HEAD.size
+_ALIGNED = 8
+"""What columns begin at multiples of: NumPy is slow with others."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -37,8 +39,14 @@ def pack(meta: Mapping[str, object], columns: Mapping[str, NDArray[Any]]) -> byt
     parts = [np.ascontiguousarray(c, c.dtype.newbyteorder("<")) for c in columns.values()]
     listed = [[name, p.dtype.str, len(p)] for name, p in zip(columns, parts, strict=True)]
     text = json.dumps({"meta": meta, "columns": listed}).encode()
-    size = sum(p.nbytes for p in parts)
-    return b"".join([_HEAD.pack(_MAGIC, len(text), size), text, *(p.tobytes() for p in parts)])
+    text += b" " * (-len(text) % _ALIGNED)
+    size = sum(_padded(p.nbytes) for p in parts)
+    padded = (part for p in parts for part in (p.data, bytes(-p.nbytes % _ALIGNED)))
+    return b"".join([_HEAD.pack(_MAGIC, len(text), size), text, *padded])
+
+
+def _padded(size: int) -> int:
+    return size + -size % _ALIGNED
 
 
 def sizes(head: bytes) -> tuple[int, int]:
@@ -72,7 +80,7 @@ def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
         if not 0 <= count * kind.itemsize <= len(packed) - at:
             raise ValueError(f"a column of {count} values is longer than what is left")
         out[name] = np.frombuffer(packed, kind, count, at)
-        at += count * kind.itemsize
+        at += _padded(count * kind.itemsize)
     return said["meta"], out
 
 
@@ -87,6 +95,7 @@ def pack_names(names: Names) -> Columns:
         "frame_column": names.frame_column,
         "frame_discriminator": names.frame_discriminator,
         "files": _texts(names.files),
+        "notes": _texts(names.notes),
         **_function_columns(names.functions),
     }
 
@@ -103,6 +112,7 @@ def unpack_names(columns: Columns, count: int) -> Names:
         _column(columns, "frame_discriminator", np.uint32),
         PackedFunctions(columns),
         texts_of(columns, "files"),
+        texts_of(columns, "notes"),
     ).check(count)
 
 
@@ -138,7 +148,13 @@ def unpack_functions(columns: Columns) -> FunctionTable:
     return FunctionTable(start, end, functions, aliases)
 
 
+_FUNCTION_COLUMNS = ("name", "shown", "function_start", "function_size", "function_file", "function_line",
+                     "function_files")  # fmt: skip
+
+
 def _function_columns(functions: Sequence[Function]) -> Columns:
+    if isinstance(functions, PackedFunctions):
+        return functions.columns
     name, shown, start, size, file, line = zip(*functions, strict=True) if functions else ((),) * 6
     files: dict[str, int] = {}
     rows = [files.setdefault(f, len(files)) for f in file]
@@ -161,6 +177,8 @@ class PackedFunctions(Sequence[Function]):
     """
 
     def __init__(self, columns: Columns) -> None:
+        self.columns = {name: columns[name] for name in _FUNCTION_COLUMNS if name in columns}
+        """As `pack_names` and `pack_functions` have them."""
         self._name, self._shown = _Texts(columns, "name"), _Texts(columns, "shown")
         self._numbers = [
             _column(columns, f"function_{n}", k)
@@ -217,12 +235,15 @@ class _Texts:
         self._data = _column(columns, name, np.uint8)
         if len(self._data) and self._data[-1]:
             raise ValueError(f"{name} is cut within a text")
-        self._ends = np.flatnonzero(self._data == 0)
+        self._count = len(self._data) - int(np.count_nonzero(self._data))
+        self._ends: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return self._count
 
     def at(self, row: int) -> str:
+        if self._ends is None:
+            self._ends = np.flatnonzero(self._data == 0)
         return _decoded(self._data[self._ends[row - 1] + 1 if row else 0 : self._ends[row]].tobytes())
 
     def all(self) -> list[str]:

@@ -7,11 +7,16 @@ is. Runs in the worker: names come from files that somebody else made.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
+
+from .tools import newest
 
 __all__ = ["demangle", "mangled"]
 
@@ -22,8 +27,9 @@ _SAFE = re.compile(r"[!-~]+", re.ASCII).fullmatch
 """What can be handed to a tool that reads words line by line."""
 
 _SECONDS = 120
-_VERSIONS = (*(f"-{n}" for n in range(30, 13, -1)), "")
-"""What stands behind the names of LLVM's tools where several versions are installed: the newest one is asked."""
+_PROCESSES, _SHARE = 4, 5000
+"""At most so many run beside each other, and one more for each so many names."""
+
 _UNDNAME = ["--no-access-specifier", "--no-calling-convention", "--no-member-type", "--no-return-type",
             "--no-variable-type"]  # fmt: skip
 """How llvm-symbolizer shows MSVC names."""
@@ -79,7 +85,7 @@ def _with_tool(
     tools: tuple[str, ...], names: list[str], ask: Callable[[str, list[str]], list[str] | None]
 ) -> list[str] | None:
     """What the first tool that is installed makes of ``names``; ``None`` without one, or if it failed."""
-    tool = next((t for n in tools for v in _VERSIONS if (t := shutil.which(n + v))), None)
+    tool = newest(*tools)
     safe = [n for n in names if _SAFE(n)]
     told = ask(tool, safe) if tool else None
     if told is None:
@@ -90,14 +96,12 @@ def _with_tool(
 
 def _lines(tool: str, names: list[str]) -> list[str] | None:
     told = _run([tool], names)
-    return told if told is not None and len(told) == len(names) else None
+    return told if len(told) == len(names) else None
 
 
 def _undname(tool: str, names: list[str]) -> list[str] | None:
     """llvm-undname repeats each name, then says what it means (nothing here if it is none), then a blank line."""
     told = _run([tool, *_UNDNAME], names)
-    if told is None:
-        return None
     out: dict[str, str] = {}
     wanted, current = set(names), ""
     for line in told:
@@ -109,20 +113,40 @@ def _undname(tool: str, names: list[str]) -> list[str] | None:
     return [out.get(n, n) for n in names]
 
 
-def _run(command: list[str], names: list[str]) -> list[str] | None:
-    text = "".join(f"{n}\n" for n in names)
-    try:
-        done = subprocess.run(
-            command,
-            input=text.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode("utf-8", "backslashreplace").splitlines()
+def _run(command: list[str], names: list[str]) -> list[str]:
+    """The lines that ``command`` answers to ``names``; none where it fails. Many are shared among processes."""
+    count = max(1, min(os.cpu_count() or 1, _PROCESSES, len(names) // _SHARE))
+    cuts = [len(names) * i // count for i in range(count + 1)]
+    with contextlib.ExitStack() as stack:
+        try:
+            running = [stack.enter_context(_Tool(command, names[a:b])) for a, b in pairwise(cuts)]
+            return [line for tool in running for line in tool.lines()]
+        except (OSError, subprocess.SubprocessError):
+            return []
+
+
+class _Tool:
+    """One process, asked and answering through files: a tool that writes line by line makes a pipe slow."""
+
+    def __init__(self, command: list[str], names: list[str]) -> None:
+        self._answers = tempfile.TemporaryFile()  # noqa: SIM115
+        with tempfile.TemporaryFile() as asked:
+            asked.write("".join(f"{n}\n" for n in names).encode())
+            asked.seek(0)
+            self._process = subprocess.Popen(command, stdin=asked, stdout=self._answers, stderr=subprocess.DEVNULL)
+
+    def __enter__(self) -> _Tool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._answers.close()
+
+    def lines(self) -> list[str]:
+        self._process.wait(_SECONDS)
+        self._answers.seek(0)
+        return self._answers.read().decode("utf-8", "backslashreplace").splitlines()
 
 
 # -- the libraries of the machine

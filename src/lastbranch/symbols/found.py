@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..errors import LastbranchError
 from ..images import Image, read_image
 from ..model import Module, Profile
-from ..opening import FileSource
+from .backends.files import File
 from .cache import Cache
 from .files import DebugFiles, below
 from .options import SymbolOptions
@@ -101,7 +101,7 @@ class Search:
 def image_of(path: str, rejected: list[str] | None = None) -> Image | None:
     """The ELF or PE file at ``path``; ``None`` where it is none, and why is added to ``rejected``."""
     try:
-        source = FileSource(path)
+        source = File(path)
     except (OSError, LastbranchError):
         return None
     try:

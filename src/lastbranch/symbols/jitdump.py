@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from .chains import Chains
-from .demangle import demangle
 from .files import DebugFiles, open_regular
 from .model import Function, Names
 
@@ -92,6 +91,8 @@ def names_in(files: DebugFiles, address: NDArray[np.uint64], time: NDArray[np.ui
     with os.fdopen(open_regular(files.binary, links=False), "rb") as file:
         data = file.read()
     codes = _codes(data, read_header(data, files.binary))
+    from .demangle import demangle
+
     shown = demangle([c.name for c in codes])
     functions = [Function(c.name, s, c.start, c.size) for c, s in zip(codes, shown, strict=True)]
     owner = _owners(codes, address, time)

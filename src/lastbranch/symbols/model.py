@@ -62,6 +62,8 @@ class Names:
     frame_discriminator: NDArray[np.uint32]
     functions: Sequence[Function] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of them: parts of the symbol files that are damaged or missing."""
 
     @classmethod
     def unknown(cls, count: int) -> Names:
@@ -101,7 +103,9 @@ class Names:
         offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
         frames = np.repeat(first - offsets[:-1], count) + np.arange(offsets[-1])
         named, file, line, column, discriminator = (c[frames] for c in self._frame_columns())
-        return Names(function, offsets, named, file, line, column, discriminator, self.functions, self.files)
+        return Names(
+            function, offsets, named, file, line, column, discriminator, self.functions, self.files, self.notes
+        )
 
     @classmethod
     def join(cls, parts: list[Names]) -> Names:
@@ -126,6 +130,7 @@ class Names:
             _behind([p.frame_discriminator for p in parts], np.uint32),
             list(function_rows),
             list(file_rows),
+            list(dict.fromkeys(note for part in parts for note in part.notes)),
         )
 
     def check(self, count: int) -> Names:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 __all__ = ["BACKENDS", "SymbolOptions", "default_cache"]
 
-BACKENDS = ("auto", "symbolic", "llvm", "tables")
-"""Who reads symbol files: the best that is installed, the symbolic library, llvm-symbolizer, or the in-tree readers."""
+BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
+"""Who reads symbol files: the best one for each, the in-tree reader of DWARF, the symbolic library, llvm-symbolizer, or
+the in-tree readers of symbol tables."""
 
 
 def default_cache() -> str:

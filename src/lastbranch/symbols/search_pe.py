@@ -14,21 +14,16 @@ from collections.abc import Iterator
 from ..errors import LastbranchError
 from ..images import Image
 from ..model import Module
-from ..opening import FileSource
+from .backends.files import File
 from .breakpad import module_id
 from .files import DebugFiles, below
 from .found import Found, Pieces, Search, image_of
 from .pdb_identity import pdb_identity
 
-__all__ = ["find_pe", "is_pe"]
+__all__ = ["find_pe"]
 
 _COMPRESSED = "compressed; unpack it with `expand` or cabextract"
 _ALL = (1 << 64) - 1
-
-
-def is_pe(module: Module) -> bool:
-    """Whether what is known of a module is what Windows knows of modules."""
-    return bool(module.pdb_guid or module.timestamp or "\\" in module.name)
 
 
 def find_pe(search: Search, row: int) -> Found:
@@ -84,7 +79,7 @@ def _pdb(search: Search, module: Module, binary: str | None, image: Image | None
     hint = module.pdb_name or (image.pdb_name if image else "") or ""
     for path in _pdb_candidates(search, hint, _last(hint) or _last(module.name), binary, key):
         try:
-            source = FileSource(path)
+            source = File(path)
         except (OSError, LastbranchError):
             continue
         try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Module, ModuleKind, Profile
+from ..model import Module, ModuleKind, Profile, visible
 from .cache import Cache, CacheRefused, open_cache
 from .client import WorkerClient, WorkerFailed
 from .found import Found, Pieces, Search, file_state
@@ -66,13 +66,17 @@ class Symbolizer:
         found = self._of(module)
         if found.files is None:
             return Names.unknown(len(address))
-        distinct, back = np.unique(np.asarray(address, np.uint64), return_inverse=True)
+        address = np.asarray(address, np.uint64)
+        ordered = bool((address[1:] > address[:-1]).all())
+        distinct, back = (address, None) if ordered else np.unique(address, return_inverse=True)
         in_file, known = found.pieces.to_file(distinct)
         wanted = distinct if found.pieces.same else np.unique(in_file[known])
         names = self._attempt(module, found, Names.unknown(len(wanted)), lambda b: self._resolve(found, b, wanted))
-        row = np.full(len(distinct), -1, np.int64)
-        row[known] = np.searchsorted(wanted, in_file[known])
-        names = names.take(row[back])
+        self._note(self._profile.modules[module].short, names)
+        if wanted is not distinct or back is not None:
+            row = np.full(len(distinct), -1, np.int64)
+            row[known] = np.searchsorted(wanted, in_file[known])
+            names = names.take(row if back is None else row[back])
         if not found.pieces.same:
             names.functions = _moved(names.functions, found.pieces)
         return names
@@ -109,6 +113,11 @@ class Symbolizer:
             row[missing] = len(address) + back
             names = Names.join([names, more]).take(row)
         return names
+
+    def _note(self, what: str, names: Names) -> None:
+        for text in (f"{what}: {visible(note)}" for note in names.notes):
+            if text not in self.notes:
+                self.notes.append(text)
 
     # -- where names come from
 
@@ -217,14 +226,14 @@ class Symbolizer:
             return [files.kind, found.identity, states]
         from .backends import version_of
 
-        return [files.kind, found.identity, backend, version_of(backend), states, list(files.dwo)]
+        return [files.kind, found.identity, backend, version_of(backend, files.kind), states, list(files.dwo)]
 
 
 def _finder(module: Module) -> Callable[[Search, int], Found]:
     """Who searches for a module's files; what is not needed is not imported."""
-    from .search_pe import find_pe, is_pe
+    from .search_pe import find_pe
 
-    if is_pe(module):
+    if module.is_pe:
         return find_pe
     if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE):
         from .search_kernel import find_kernel
@@ -235,7 +244,7 @@ def _finder(module: Module) -> Callable[[Search, int], Found]:
     return find_elf
 
 
-def _moved(functions: list[Function], pieces: Pieces) -> list[Function]:
+def _moved(functions: Sequence[Function], pieces: Pieces) -> list[Function]:
     start, known = pieces.to_module(np.array([f.start for f in functions], np.uint64))
     return [
         f._replace(start=s) if k and f.start else f

@@ -6,6 +6,7 @@ that a request allows, and ends when its input does. `lastbranch.symbols.client`
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class Backend(Protocol):
 
 def main() -> None:
     """Answer requests until the input ends."""
+    gc.disable()  # tables of a hundred thousand names would be searched for cycles, of which there are none
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     while packed := read_packed(requests):

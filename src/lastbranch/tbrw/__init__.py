@@ -6,7 +6,8 @@ OUT parameters are returned behind the status::
     status, ptr = TBRW_open("run.tb5", TBRW_FILE_READ)
     status, streams = TBRW_get_number_data_streams(ptr)
 
-The same in Python's own terms, with context managers, exceptions and arrays, is `open_file`.
+The same in Python's own terms, with context managers, exceptions and arrays, is `open_file`. Types stand in the stub
+beside, which docs/generate.py makes of the same tables.
 """
 
 from __future__ import annotations
@@ -37,7 +38,3 @@ _NAMES: dict[str, Any] = {
 globals().update(_NAMES)
 
 __all__ = sorted(_NAMES)
-
-
-def __getattr__(name: str) -> Any:  # what is made from tables above is there before this is asked
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

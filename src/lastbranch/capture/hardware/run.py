@@ -17,7 +17,7 @@ from ..kernel import Kernel
 from ..launch import Launched, launch
 from ..recording import save
 from ..software.run import SIGNALS
-from ..traceable import RunError
+from ..traceable import describe_exec
 from .collector import Recording, Request, Target
 
 __all__ = ["HardwareSummary", "record_hardware"]
@@ -63,9 +63,8 @@ def record_hardware(
                 run = _Run(wanted, Target(child.pid, before_exec=True), child, duration, progress)
             summary = run.record(file.name, kernel)
             if run.failure is not None:
-                missing = isinstance(run.failure, FileNotFoundError)
                 assert isinstance(target, Sequence)
-                raise RunError(f"{target[0]}: {run.failure.strerror}", 127 if missing else 126)
+                raise describe_exec(target[0], run.failure)
             save(file.name, output, lambda profile: _describe(profile, summary))
             return summary
     finally:

@@ -42,6 +42,7 @@ class Registers(Protocol):
     """`ptrace.Registers`, or a list in its order."""
 
     def __getitem__(self, index: int, /) -> int: ...
+    def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
 class Branch(NamedTuple):
@@ -51,10 +52,11 @@ class Branch(NamedTuple):
     length: int
     kind: int
     target: int
-    """Of a direct branch, else 0."""
+    """Of a direct branch; of an indirect one that reads a word of the program, where that is; else 0."""
     goes: Evaluation | None
     reads: int | None = None
-    """Of an indirect branch: the register that alone tells where it goes, `RIP` for a word at a fixed address."""
+    """Of an indirect branch: the register that alone tells where it goes, `RIP` for a word at ``target``. Of LOOP: RCX,
+    which it counts down."""
 
 
 Evaluation = Callable[[Registers, Branch, Memory], int | None]
@@ -96,6 +98,8 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     if opcode & 0xF0 == 0x70:
         return _condition(opcode & 15)
     if 0xE0 <= opcode <= 0xE3:
+        if prefixes and opcode != 0xE3:
+            return None  # it might count ECX
         return _counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else _MASK)
     if opcode in (0xE8, 0xE9, 0xEB):
         return _direct
@@ -109,8 +113,10 @@ def evaluation_of(code: bytes) -> Evaluation | None:
 
 
 def register_of(code: bytes) -> int | None:
-    """The register that alone tells where the indirect branch ``code`` goes; `RIP` where a word in the program does."""
+    """`Branch.reads` of the branch instruction ``code``."""
     at = 0
+    if 0xE0 <= code[0] <= 0xE2:
+        return RCX
     rex = code[0] if code[0] & 0xF0 == 0x40 else 0
     at += bool(rex)
     if code[at] != 0xFF or code[at + 1] >> 3 & 7 not in (2, 4):

@@ -11,7 +11,7 @@ import signal
 from typing import Protocol
 
 from .. import perf_events, ptrace
-from .ways import Fork, Placed
+from .forks import Fork, Placed
 
 __all__ = ["Breakpoints", "DebugRegisters", "PerfBreakpoints"]
 
@@ -82,7 +82,7 @@ def _moves(at: list[int], fork: Fork) -> Placed:
 
 
 class DebugRegisters:
-    """DR0 and DR1, set by ptrace. For threads that may end with us."""
+    """DR0 to DR3, set by ptrace. For threads that may end with us."""
 
     name = "debug registers"
     slots = _SLOTS

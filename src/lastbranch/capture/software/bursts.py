@@ -68,7 +68,7 @@ class Bursts:
         process = thread.process
         if process.ways is None:
             process.ways = Ways(self._code, process.memory, self.engine.ends)
-        process.ways.begin()
+        process.ways.begin(alone=len(process.threads) == 1)
         target = _Target(thread.tid, is_trigger)
         try:
             with self._together.on(thread.tid, stat.cpu) as cpu, self._undisturbed(thread, cpu):

@@ -22,7 +22,7 @@ from .release import let_go
 from .sideband import Sideband, now
 from .spill import Spill
 from .stops import TICK, event_of, signal_of, stopped
-from .tree import Thread, Tree, stat_of
+from .tree import Thread, Tree, process_of, program_of
 from .trigger import Trigger
 
 __all__ = ["Collector"]
@@ -137,11 +137,11 @@ class Collector:
 
     def _first_seen(self, tid: int) -> Thread:
         """A new task whose own first stop came before its parent's event."""
-        return self.tree.add(tid, _process_of(tid))
+        return self.tree.add(tid, process_of(tid))
 
     def _forked(self, parent: Thread, event: int) -> None:
         tid = ptrace.event_message(parent.tid)
-        pid = _process_of(tid) if event == EVENT_CLONE else tid
+        pid = process_of(tid) if event == EVENT_CLONE else tid
         same = pid == parent.process.pid
         thread = self.tree.add(tid, pid)
         thread.origin = parent.origin
@@ -162,7 +162,7 @@ class Collector:
         if former != thread.tid:
             self.trigger.disarm(thread)  # its signal would go to an id that is no more
         process.forget()
-        path = _program(process.pid)
+        path = program_of(process.pid)
         process.name = os.path.basename(path)
         self.sideband.executed(self.spill, thread)
         self.on_exec(process.pid, path)
@@ -243,21 +243,3 @@ class Collector:
         self.spill.sample(now(), thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
         self.summary.bursts += 1
         self.summary.branches += len(stack)
-
-
-def _process_of(tid: int) -> int:
-    """Thread group of ``tid``; itself where that cannot be told."""
-    try:
-        with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
-            text = file.read(4096)
-        return int(text.partition(b"\nTgid:")[2].split(None, 1)[0])
-    except (OSError, ValueError, IndexError):
-        return tid
-
-
-def _program(pid: int) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        stat = stat_of(pid)
-        return stat.name if stat else "?"

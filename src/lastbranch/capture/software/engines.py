@@ -16,8 +16,9 @@ from .. import ptrace
 from ..ptrace import EFLAGS, RESUME_FLAG, RIP, RSP
 from .branching import NOT_TAKEN, Branch
 from .breakpoints import Breakpoints
+from .forks import Edge, End, Fork
 from .stops import event_of, next_stop, signal_of, stopped
-from .ways import Edge, End, Fork, Ways
+from .ways import Ahead, Ways
 
 __all__ = ["BlockStep", "Burst", "Engine", "Limits", "SingleStep", "Target"]
 
@@ -64,7 +65,8 @@ class Burst:
     """Where the thread stands, or goes next: the straight line from the newest target leads there."""
     edges: list[Edge] = field(default_factory=list)
     why: str = "full"
-    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``signal``, ``deadline``, ``gone``."""
+    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``signal``, ``astray`` (it did
+    not go the way it was told to go), ``deadline``, ``gone``."""
     counted: int = 0
     """Of the kinds that are wanted, among the first ``looked_at``."""
     looked_at: int = 0
@@ -110,23 +112,31 @@ class BlockStep:
         burst = Burst(registers[RIP], registers[RIP])
         edges = burst.edges
         first = ways.line(burst.start)
-        here = first is not None and first.address == burst.start
-        if first is not None and here:
-            fork = Fork({first.address: End(first, ())}, frozenset())  # it stands before its first branch already
+        if first is not None and first.address == burst.start:  # it stands before its first branch already
+            ahead, here = Ahead(Fork({first.address: End(first, ())}, frozenset()), None), True
         else:
-            fork = ways.of(burst.start, registers, registers[RSP])
+            ahead, here = ways.of(burst.start, registers, registers[RSP]), False
+        chosen: Edge | None = None  # the branch it stands before, if that will be taken: not the burst's yet
         self.breakpoints.arm(thread.tid)
         try:
             while len(edges) < limits.depth or not limits.full(burst):
+                fork = ahead.fork
                 if not fork.ends:
                     burst.why = "unreadable code"
                     break
                 if not here:
                     burst.why = self._run(thread, fork, burst, limits)
+                    if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
+                        edges.append(chosen)
+                        burst.end = chosen[1]
                     if burst.why != "full":
                         break
-                branch, path, _ = fork.ends[registers[RIP]]
-                edges += path
+                end = fork.ends[registers[RIP]]
+                branch = end.branch
+                if ways.astray(ahead, end, registers[RSP]):
+                    burst.why = "astray"
+                    break
+                edges += end.path
                 burst.end = branch.address
                 if branch.goes is None:
                     burst.why = "system call"
@@ -135,10 +145,8 @@ class BlockStep:
                 if goes is None:
                     burst.why = "unreadable code"
                     break
-                if goes != NOT_TAKEN:
-                    edges.append((branch.address, goes, branch.kind))
-                    burst.end = goes
-                fork, here = ways.after(branch, goes, registers), False
+                chosen = None if goes == NOT_TAKEN else (branch.address, goes, branch.kind)
+                ahead, here = ways.after(branch, goes, registers), False
         finally:
             if burst.dropped:
                 self.breakpoints.abandon()
@@ -172,7 +180,10 @@ class BlockStep:
                     return "full"
             if not thread.is_trigger(status):
                 burst.status = status
-                return "signal" if stopped(status) else "gone"
+                if not stopped(status):
+                    return "gone"
+                ptrace.registers(tid, registers)
+                return "signal"
 
 
 class SingleStep:

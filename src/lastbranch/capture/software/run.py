@@ -16,7 +16,14 @@ from .. import ptrace
 from ..launch import launch
 from ..options import Options, Summary
 from ..perf_events import CPU_CLOCK, FLAG, attribute, open_event
-from ..traceable import RunError, check_machine, check_program, describe_attach, warnings_of
+from ..traceable import (
+    check_machine,
+    check_program,
+    describe_attach,
+    describe_exec,
+    describe_launch,
+    warnings_of,
+)
 from .breakpoints import DebugRegisters, PerfBreakpoints
 from .bursts import Bursts
 from .collector import Collector
@@ -86,10 +93,7 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
     try:
         summary.self_test = test_engines(tested)
     except OSError as error:
-        raise UnavailableError(
-            f"programs cannot be traced here: {error.strerror}",
-            hint="ptrace may be filtered (containers need --cap-add SYS_PTRACE), or not emulated",
-        ) from error
+        raise describe_launch(error) from error
     good = [engine for engine in tested if summary.self_test[engine.name] == OK]
     if not good:
         said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
@@ -139,7 +143,7 @@ class _Launch:
         try:
             self.child = launch(self.command, unblocked)
         except OSError as error:
-            raise UnavailableError(f"a program cannot be launched to be traced: {error.strerror}") from error
+            raise describe_launch(error) from error
         self.pid = self.child.pid
         self.tree.add(self.pid, self.pid)
         return [self.pid]
@@ -151,8 +155,7 @@ class _Launch:
         """Raises `RunError` if it was never executed."""
         error = self.child.failed()
         if error is not None:
-            missing = isinstance(error, FileNotFoundError)
-            raise RunError(f"{self.command[0]}: {error.strerror}", 127 if missing else 126)
+            raise describe_exec(self.command[0], error)
 
 
 class _Attach:

@@ -10,7 +10,7 @@ from .branching import Memory
 from .code import memory_of
 from .ways import Ways
 
-__all__ = ["Process", "Stat", "Thread", "Tree", "stat_of"]
+__all__ = ["Process", "Stat", "Thread", "Tree", "process_of", "program_of", "stat_of"]
 
 
 _PAGE = 4096
@@ -145,3 +145,22 @@ class Thread:
         if self._stat >= 0:
             os.close(self._stat)
             self._stat = -1
+
+
+def process_of(tid: int) -> int:
+    """Thread group of ``tid``; itself where that cannot be told."""
+    try:
+        with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
+            text = file.read(4096)
+        return int(text.partition(b"\nTgid:")[2].split(None, 1)[0])
+    except (OSError, ValueError, IndexError):
+        return tid
+
+
+def program_of(pid: int) -> str:
+    """Path of what ``pid`` executes, or its name, or ``?``."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        stat = stat_of(pid)
+        return stat.name if stat else "?"

@@ -73,7 +73,10 @@ class Carry:
     def complete(self, block: EventBlock, records: Records) -> NDArray[np.bool_]:
         """Look here for the triggers of those ``records`` that have none in their block. Their hooks are set in place;
         the result: whether `join` is to give them to samples."""
-        late, time = np.zeros(len(records), bool), block.time[records.row]
+        late = np.zeros(len(records), bool)
+        if (records.hook >= 0).all():
+            return late
+        time = block.time[records.row]
         known = [t.time for triggers in self._triggers.values() for t in triggers]
         for i in np.flatnonzero((records.hook < 0) & np.isin(time, known)).tolist():
             trigger = self._find(int(block.cpu[records.row[i]]), int(time[i]))

@@ -6,32 +6,18 @@ modules select the events they want (`EventBlock.take`) and gather of those only
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .buffers import DamageLog
 from .extents import Ints, behind_items, message_field
-from .forms import (
-    EVENT,
-    FORM,
-    FULL,
-    GROUP_GUIDS,
-    IMAGE_GUID,
-    IMAGE_LOAD,
-    MESSAGE,
-    OTHER,
-    PERFINFO,
-    POINTER,
-    classic_hooks,
-)  # fmt: skip
+from .first_words import FirstWords, Rules, ones
+from .forms import EVENT, FULL, GROUP_GUIDS, IMAGE_GUID, IMAGE_LOAD, MESSAGE, OTHER, PERFINFO
 from .layout import EVENT_FLAG, MESSAGE_FLAG, PEBS_INDEX, PMC_COUNTERS
 from .markers import HEADER_BYTES, MESSAGE_BYTES
-from .walk import Walk, walk
+from .walk import walk
 from .windows import Window
 
 __all__ = ["EventBlock", "Rules"]
@@ -40,21 +26,7 @@ _U64 = np.uint64
 _PAIR = np.complex128  # a number type of 16 bytes, to gather two words at once
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What holds for all events of a segment of a log.
-
-    ``pointer_size`` is that of events whose header does not tell, ``override`` one that holds for all events, or 0.
-    ``to_log`` turns the segment's ticks into those of the log's clock, ``None`` if they are the same.
-    """
-
-    damage: DamageLog
-    pointer_size: int
-    override: int = 0
-    to_log: Callable[[Ints], Ints] | None = None
-
-
-class EventBlock:
+class EventBlock(FirstWords):
     """Events of one window in file order, as columns of equal length.
 
     Always there: ``at`` int64 (8-byte words from the begin of ``words`` to the event), ``head`` uint64 (the event's
@@ -69,25 +41,10 @@ class EventBlock:
     Everything is valid until the next block of the same pass is asked for: the window's memory is used again.
     """
 
-    def __init__(self, window: Window, found: Walk, rules: Rules) -> None:
-        self.window, self.found, self.rules = window, found, rules
-        self.at, self.head, self.size, self.buffer = found.at, found.head, found.size, found.buffer
-
     @classmethod
     def of(cls, window: Window, rules: Rules) -> EventBlock:
         """All events of ``window``."""
         return cls(window, walk(window, rules.damage), rules)
-
-    def __len__(self) -> int:
-        return len(self.at)
-
-    @property
-    def words(self) -> NDArray[np.uint64]:
-        return self.window.words
-
-    @property
-    def raw(self) -> NDArray[np.uint8]:
-        return self.window.raw
 
     def take(self, which: Any) -> EventBlock:
         """The given events: an index array, a mask or a slice."""
@@ -95,67 +52,6 @@ class EventBlock:
         if (self.form >= MESSAGE).any():  # an event without a time stamp has that of the one before it
             taken.__dict__["time"] = self.time[which]
         return taken
-
-    # -- from the first word
-
-    @property
-    def header(self) -> NDArray[np.uint8]:
-        return self.found.header
-
-    @cached_property
-    def form(self) -> NDArray[np.uint8]:
-        return FORM.take(self.header)
-
-    @cached_property
-    def is_kernel(self) -> NDArray[np.bool_]:
-        """Whether the header is one of the kernel's: a hook id instead of a GUID."""
-        kernel: NDArray[np.bool_] = self.form <= PERFINFO
-        return kernel
-
-    @cached_property
-    def hook(self) -> NDArray[np.int32]:
-        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | _ones(~self.is_kernel, np.int32)
-        return hook
-
-    @cached_property
-    def kernel_hook(self) -> NDArray[np.int32]:
-        """`hook`, and that which classic events would have that stand under the GUID of a kernel group."""
-        rows = np.flatnonzero(self.form == FULL)
-        if not len(rows):
-            return self.hook
-        hook, at = self.hook.copy(), self.at[rows]
-        guids = np.stack([self.words.take(at + n) for n in (3, 4)], axis=1)
-        hook[rows] = classic_hooks(guids, self._quarter(2)[rows].astype(np.uint8))
-        return hook
-
-    @cached_property
-    def pointer_size(self) -> NDArray[np.uint8]:
-        if self.rules.override:
-            return np.full(len(self), self.rules.override, np.uint8)
-        size = POINTER.take(self.header)
-        message = np.flatnonzero(self.form == MESSAGE)
-        options = self.options[message]
-        size[message[(options & MESSAGE_FLAG.POINTER32) != 0]] = 4
-        size[message[(options & MESSAGE_FLAG.POINTER64) != 0]] = 8
-        size[size == 0] = self.rules.pointer_size
-        return size
-
-    @cached_property
-    def options(self) -> NDArray[np.uint16]:
-        """OptionFlags of MESSAGE events, Flags of EVENT_HEADER ones, 0 for the others."""
-        result = np.zeros(len(self), np.uint16)
-        for form, quarter in ((MESSAGE, 3), (EVENT, 2)):
-            rows = np.flatnonzero(self.form == form)
-            result[rows] = self._quarter(quarter)[rows]
-        return result
-
-    @cached_property
-    def packet_version(self) -> NDArray[np.uint16]:
-        """Version of kernel headers with the bits that tell of counters, 0 for others."""
-        return np.where(self.is_kernel, self._quarter(0), 0).astype(np.uint16)
-
-    def _quarter(self, n: int) -> NDArray[np.uint16]:
-        return self.head.view(np.uint16)[n::4]
 
     # -- from the words behind it; PAD keeps all of this inside the array
 
@@ -206,7 +102,7 @@ class EventBlock:
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = self._stamped[:, 0] | _ones((self.form == PERFINFO) | (self.form >= MESSAGE), np.uint64)
+        halves = self._stamped[:, 0] | ones((self.form == PERFINFO) | (self.form >= MESSAGE), np.uint64)
         message = np.flatnonzero((self.form == MESSAGE) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
         if len(message):
             halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
@@ -304,8 +200,3 @@ class EventBlock:
     @cached_property
     def payload_size(self) -> Ints:
         return self.size - self.header_size
-
-
-def _ones(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
-    """All bits where ``mask``, else none. To choose by a mask without a pattern takes a misguessed branch an event."""
-    return (-mask.view(np.int8)).astype(dtype)

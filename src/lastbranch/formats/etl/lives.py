@@ -14,44 +14,25 @@ from typing import Any
 
 import numpy as np
 
-from ...model import Change, Module, ModuleKind, Profile
+from ...model import Change, Profile
 from .event import Event
-from .kernel_process import IMAGE, PROCESS, THREAD
-from .kernel_session import IMAGE_ID
+from .kernel_process import PROCESS, THREAD
 from .kernel_writer import kernel_event
-from .supplement import mapping_fields, module_fields, supplement_event
+from .mappings import DC_END, KERNEL_HALF, UNLOAD, ImageEvents, Mapped, put
 
 __all__ = ["Lives"]
 
-_LAST = (1 << 64) - 1
-_KERNEL_HALF = 1 << 63
-START, END, DC_START, DC_END = 1, 2, 3, 4
-LOAD, UNLOAD = 10, 2
+START, END, DC_START = 1, 2, 3
 _THREAD_NAME = 72
-_DBG_ID, _IMAGE_ID = 36, 0
-_VERSIONS = {PROCESS: 4, THREAD: 4, IMAGE: 3, IMAGE_ID: 2}
+_VERSION = 4
 _NOBODY = {"UserSID": "", "CommandLine": "", "PackageFullName": "", "ApplicationID": ""}
-
-
-@dataclass(slots=True)
-class _Mapped:
-    """A mapping of a process that still holds, or (``module`` -1) the removal of a part of one.
-
-    ``pid`` -1 stands for the kernel half of every process.
-    """
-
-    pid: int
-    start: int
-    end: int
-    module: int
-    offset: int
 
 
 @dataclass(slots=True)
 class _Life:
     parent: int
     name: str = ""
-    mapped: list[_Mapped] = field(default_factory=list)
+    mapped: list[Mapped] = field(default_factory=list)
     threads: dict[int, str] = field(default_factory=dict)
 
 
@@ -66,9 +47,8 @@ class Lives:
         self._done = 0
         self._born = self._names_at_birth()
         self._lives: dict[int, _Life] = {}
-        self._kernel: list[_Mapped] = []
-        self._said: set[int] = set()
-        self.supplemented = _needs_supplement(profile)
+        self._kernel: list[Mapped] = []
+        self._images = ImageEvents(profile, begin, pointer)
         self.process_of: dict[int, int] = {}
         """Thread id -> process id, by what was written so far."""
 
@@ -110,29 +90,29 @@ class Lives:
         """The lists of what is there at the end."""
         for mapped in self._kernel:
             if mapped.module >= 0:
-                yield self._image(DC_END, time, mapped)
+                yield self._images.image(DC_END, time, mapped)
         for pid, life in self._lives.items():
             yield self._process(DC_END, time, pid, life)
             for tid, name in life.threads.items():
                 yield from self._thread(DC_END, time, pid, tid, name)
             for mapped in life.mapped:
                 if mapped.module >= 0:
-                    yield self._image(DC_END, time, mapped)
+                    yield self._images.image(DC_END, time, mapped)
 
     def _before(self, rows: Any) -> list[Event]:
         """What was there when the log began, as lists: the changes that led to it are not told."""
         for values in zip(*(self._columns[name][rows].tolist() for name in self._columns), strict=True):
             self._change(dict(zip(self._columns, values, strict=True)))
-        self._said = set()
+        self._images.again()
         events: list[Event] = []
         for mapped in self._kernel:
-            events += self._mapping(0, mapped)
+            events += self._images.changed(0, mapped)
         for pid, life in self._lives.items():
             events.append(self._process(DC_START, self._begin, pid, life))
             for tid, name in life.threads.items():
                 events += self._thread(DC_START, self._begin, pid, tid, name)
             for mapped in life.mapped:
-                events += self._mapping(0, mapped)
+                events += self._images.changed(0, mapped)
         return events
 
     def _change(self, row: dict[str, int], born: str | None = None) -> list[Event]:
@@ -141,20 +121,20 @@ class Lives:
         since = 0 if row["time"] <= 0 else time
         if kind in (Change.MAP, Change.UNMAP):
             module = row["module"] if kind == Change.MAP else -1
-            mapped = _Mapped(pid, row["start"], row["end"], module, row["offset"])
-            if pid < 0 or mapped.start >= _KERNEL_HALF:
-                _put(self._kernel, mapped)
-                return self._mapping(since, mapped)
+            mapped = Mapped(pid, row["start"], row["end"], module, row["offset"])
+            if pid < 0 or mapped.start >= KERNEL_HALF:
+                put(self._kernel, mapped)
+                return self._images.changed(since, mapped)
             events = self._life(pid, time)
-            _put(self._lives[pid].mapped, mapped)
-            return events + self._mapping(since, mapped)
+            put(self._lives[pid].mapped, mapped)
+            return events + self._images.changed(since, mapped)
         if kind == Change.FORK:
             return self._fork(since, row["parent"], pid, tid, born, copies=not row["offset"])
         events = self._life(pid, time)
         life = self._lives[pid]
         if kind == Change.EXEC:
             gone, life.mapped = life.mapped, []
-            return events + [self._image(UNLOAD, time, m) for m in gone if m.module >= 0]
+            return events + [self._images.image(UNLOAD, time, m) for m in gone if m.module >= 0]
         if kind == Change.EXIT:
             events += self._thread(END, time, pid, tid, life.threads.get(tid, ""))
             life.threads.pop(tid, None)
@@ -183,7 +163,7 @@ class Lives:
         if old is not None and copies:
             life.mapped = [replace(mapped, pid=pid) for mapped in old.mapped if mapped.module >= 0]
             for mapped in life.mapped:
-                events += self._mapping(since, mapped)
+                events += self._images.changed(since, mapped)
         return events
 
     def _life(self, pid: int, time: int) -> list[Event]:
@@ -199,7 +179,7 @@ class Lives:
         fields: dict[str, Any] = {
             "ProcessID": pid & 0xFFFFFFFF, "ParentID": max(life.parent, 0), "ImageFileName": life.name, **_NOBODY,
         }  # fmt: skip
-        return kernel_event((PROCESS, kind), time, self._pointer, fields, version=_VERSIONS[PROCESS])
+        return kernel_event((PROCESS, kind), time, self._pointer, fields, version=_VERSION)
 
     def _thread(self, kind: int, time: int, pid: int, tid: int, name: str) -> list[Event]:
         life = self._lives.get(pid)
@@ -207,64 +187,4 @@ class Lives:
             life.threads[tid] = name
             self.process_of[tid] = pid
         fields = {"ProcessID": pid & 0xFFFFFFFF, "ThreadID": tid & 0xFFFFFFFF, "ThreadName": name}
-        return [kernel_event((THREAD, kind), time, self._pointer, fields, version=_VERSIONS[THREAD])]
-
-    def _mapping(self, since: int, mapped: _Mapped) -> list[Event]:
-        """A load (rundown: DCStart) or unload, and ahead of it what a load cannot say."""
-        time = since or self._begin
-        if mapped.module < 0:
-            return [self._image(UNLOAD, time, mapped)]
-        events: list[Event] = []
-        row, owner, base = mapped.module, max(mapped.pid, 0), _base(mapped)
-        module = self._profile.modules[row]
-        if self.supplemented:
-            if row not in self._said:
-                events.append(supplement_event("Module", time, module_fields(row, module)))
-                self._said.add(row)
-            place = (mapped.pid, mapped.start, mapped.end, mapped.offset)
-            fields = mapping_fields(row, owner, base, since, *place)
-            events.append(supplement_event("Mapping", time, fields))
-        events += self._identity(time, owner, base, module)
-        return [*events, self._image(LOAD if since else DC_START, time, mapped)]
-
-    def _identity(self, time: int, owner: int, base: int, module: Module) -> Iterator[Event]:
-        """What merging adds about a binary: its PDB, and its original name with time stamp and size."""
-        if module.pdb_guid is None:
-            return
-        known = {"ImageBase": base, "ProcessID": owner & 0xFFFFFFFF}
-        size = {"ImageSize": module.size, "TimeDateStamp": module.timestamp, "OriginalFileName": module.short}
-        yield kernel_event((IMAGE_ID, _IMAGE_ID), time, self._pointer, known | size, version=_VERSIONS[IMAGE_ID])
-        pdb = {"GuidSig": module.pdb_guid, "Age": module.pdb_age, "PDBFileName": module.pdb_name}
-        yield kernel_event((IMAGE_ID, _DBG_ID), time, self._pointer, known | pdb, version=_VERSIONS[IMAGE_ID])
-
-    def _image(self, kind: int, time: int, mapped: _Mapped) -> Event:
-        base = _base(mapped)
-        fields: dict[str, Any] = {
-            "ImageBase": base, "ImageSize": max(min(mapped.end, _LAST) - base, 0), "ProcessID": max(mapped.pid, 0),
-            "FileName": "",
-        }  # fmt: skip
-        if mapped.module >= 0:
-            module = self._profile.modules[mapped.module]
-            fields |= {"ImageChecksum": module.checksum, "TimeDateStamp": module.timestamp}
-            fields |= {"DefaultBase": module.image_base, "FileName": module.name}
-        key = (PROCESS if kind == LOAD else IMAGE, kind)
-        return kernel_event(key, time, self._pointer, fields, version=_VERSIONS[IMAGE])
-
-
-def _base(mapped: _Mapped) -> int:
-    return max(mapped.start, _KERNEL_HALF) if mapped.pid < 0 else mapped.start
-
-
-def _needs_supplement(profile: Profile) -> bool:
-    """Whether images alone would not say all: they are of files, mapped from their begin, and each of one process."""
-    plain = all(m.kind is ModuleKind.FILE and not m.build_id and not m.code_selector for m in profile.modules)
-    columns = profile.timeline.columns()
-    maps = columns["kind"] == Change.MAP
-    return not plain or bool((columns["offset"][maps] != 0).any() or (columns["pid"][maps] < 0).any())
-
-
-def _put(space: list[_Mapped], new: _Mapped) -> None:
-    """Add a mapping, or a removal, to those of a process; what it covers whole is gone."""
-    space[:] = [m for m in space if not (new.start <= m.start and m.end <= new.end)]
-    if new.module >= 0 or any(m.start < new.end and new.start < m.end for m in space):
-        space.append(new)
+        return [kernel_event((THREAD, kind), time, self._pointer, fields, version=_VERSION)]

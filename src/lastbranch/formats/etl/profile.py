@@ -16,9 +16,7 @@ from .events import EventType, TraceLog, count_events
 from .intervals import Intervals, IntervalTable
 from .materialise import events_of
 from .providers import GROUPS, kernel_key, kernel_names
-from .records import too_short
-from .sample_cache import CACHE
-from .samples import LBR, PMC, SAMPLED, Sampler, Triggers
+from .samples import Sampler, Triggers
 from .stacks import STACK_BYTES, Stacks
 from .supplement import Supplement
 from .system import HANDLERS, System
@@ -33,8 +31,6 @@ _FOREVER = np.iinfo(np.int64).max
 TIMER = 0
 """Profile source of SampledProfile events."""
 _HOOKS = np.zeros(1 << 16, bool)
-_TIMED = np.zeros((1 << 16) + 1, bool)
-_TIMED[[SAMPLED, PMC, LBR, CACHE]] = True
 for _group, _type in HANDLERS:
     if isinstance(_group, int):
         _HOOKS[_group << 8 | _type] = True
@@ -52,11 +48,8 @@ def read_etl(source: Source, progress: Progress | None = None, *, stack_bytes: i
 class _Reader:
     def __init__(self, log: TraceLog, stack_bytes: int = STACK_BYTES) -> None:
         self.log = log
-        self.stacks, self.supplement = Stacks(stack_bytes), Supplement()
+        self.stacks, self.supplement = Stacks(log.source, stack_bytes), Supplement()
         self.triggers = Triggers()
-        self.options = 0
-        self.short: Counter[int] = Counter()
-        self.stacked = self.recorded = False
 
     def profile(self, progress: Progress | None) -> Profile:
         log = self.log
@@ -69,6 +62,7 @@ class _Reader:
         self.names = TypeNames(decoder)
         self.samples = self.entries = self.deepest = 0
         self.earliest: list[int] = []
+        self.latest = -_FOREVER
         counts: Counter[EventType] = Counter()
         sampler = Sampler(self.log.source.size, self.triggers, ThreadTable(), None, frozenset())
         for block in log.blocks():
@@ -77,23 +71,15 @@ class _Reader:
             self._system_events(block, decoder)
             self.stacks.gather(block)
             self.supplement.gather(block)
-            hook, short = block.kernel_hook, too_short(block)
-            self.short.update(hook[short].tolist())
-            timed = _TIMED.take(hook)
-            timed[short] = False
-            rows = np.flatnonzero(timed)
-            if len(rows):
-                part = block.take(rows)
-                self._options(part)
-                first, last = int(part.time.min()), int(part.time.max())
-                profile.first_time = first if profile.first_time is None else min(first, profile.first_time)
-                profile.last_time = last if profile.last_time is None else max(last, profile.last_time)
             self._count(sampler.of(block))
             if progress:
                 offset = int(block.window.buffers.offset[-1])
                 progress(min(offset, log.source.size), log.source.size)
         self._count(sampler.rest())
-        self.counted = sampler.counted
+        self.counted, self.recorded = sampler.counted, sampler.recorded
+        self.options, self.short = sampler.options, sampler.short
+        if self.earliest:
+            profile.first_time, profile.last_time = min(self.earliest), self.latest
         self.threads = ThreadTable(self.thread_events.finish(profile.timeline))
         self.system.finish()
         self.supplement.apply(profile)
@@ -111,6 +97,7 @@ class _Reader:
             self.entries += batch.entries
             self.deepest = max(self.deepest, int(batch.depth.max(initial=0)))
             self.earliest.append(int(batch.time.min()))
+            self.latest = max(self.latest, int(batch.time.max()))
 
     def _head(self, profile: Profile) -> None:
         h = self.log.header
@@ -137,13 +124,6 @@ class _Reader:
                 decoded = decoder.decode(event)
                 if decoded.layout == "kernel":
                     self.system.handle(key, event, decoded.fields)
-
-    def _options(self, part: EventBlock) -> None:
-        mine = part.kernel_hook == LBR
-        if mine.any():
-            self.recorded = True
-            words = part.words.take((part.payload[mine] >> 3) + 2, mode="clip")
-            self.options |= int(np.bitwise_or.reduce(words) & np.uint64(0xFFFFFFFF))
 
     def _weigh(self, profile: Profile) -> None:
         """Of each profile source that was sampled, the intervals that held meanwhile."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model import Array
 
-__all__ = ["insertion_points", "offsets_of", "ranges"]
+__all__ = ["in_groups", "insertion_points", "offsets_of", "ranges", "take_ranges"]
 
 Ints = NDArray[np.int64]
+
+_PIECE = 1 << 15
 
 
 def ranges(first: Ints, count: Ints, step: int = 1) -> Ints:
@@ -25,6 +30,40 @@ def offsets_of(count: Ints) -> Ints:
     offsets = np.zeros(len(count) + 1, np.int64)
     np.cumsum(count, out=offsets[1:])
     return offsets
+
+
+def take_ranges(values: Array, first: Ints, count: Ints) -> Array:
+    """``values.take(ranges(first, count))``, a piece at a time: indices that stay in the processor's caches are made in
+    a third of the time."""
+    offsets = offsets_of(count)
+    taken = np.empty(int(offsets[-1]), values.dtype)
+    lo = 0
+    while lo < len(count):
+        hi = max(lo + 1, int(np.searchsorted(offsets, offsets[lo] + _PIECE, "right")) - 1)
+        piece = ranges(first[lo:hi], count[lo:hi])
+        values.take(
+            piece, out=taken[offsets[lo] : offsets[hi]], mode="clip"
+        )  # with "raise" it would be copied once more
+        lo = hi
+    return taken
+
+
+def in_groups(read: Callable[[Ints, Ints], NDArray[Any]], first: Ints, count: Ints, near: int) -> NDArray[Any]:
+    """The ranges of what ``read(first, past)`` reads, one after the other, in their own order.
+
+    Ranges that overlap, or have at most ``near`` items between them, are read in one.
+    """
+    if not count.any():
+        return read(first[:0], first[:0])
+    order = np.argsort(first)
+    begin, end = first[order], np.maximum.accumulate((first + count)[order])
+    apart = np.append(True, begin[1:] > end[:-1] + near)
+    heads = np.flatnonzero(apart)
+    low, high = begin[heads], end[np.append(heads[1:], len(end)) - 1]
+    group = np.cumsum(apart) - 1
+    place = np.empty_like(first)
+    place[order] = begin - low[group] + offsets_of(high - low)[group]
+    return take_ranges(read(low, high), place, count)
 
 
 def insertion_points(a: Array, b: Array, wanted_a: Array, wanted_b: Array, *, right: bool = False) -> Ints:

@@ -6,7 +6,7 @@ kernel that does is it, whatever else stands between (stacks, or what interrupte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,7 @@ class Records:
     ``row`` int64: of the block. ``owner`` int64: the row of the sample that triggered it, else its own. ``hook`` int32:
     that of the event that triggered it, -1: there is none.
     ``first`` int64: byte position in ``raw`` of the newest entry; ``count`` int64: entries; ``pointer_size`` uint8.
+    ``options``: the flags of all of them and of those they were taken of.
     """
 
     row: Ints
@@ -64,6 +65,7 @@ class Records:
     first: Ints
     count: Ints
     pointer_size: NDArray[np.uint8]
+    options: int
 
     @classmethod
     def of(cls, block: EventBlock) -> Records:
@@ -74,15 +76,16 @@ class Records:
         # even.
         before = np.where(wide | ((size - 20) % 12 != 0), 24, 20)
         count = np.maximum(size - np.where(wide, 24, 20), 0) // np.where(wide, 24, 12)
-        return cls(rows, *_triggers(block, rows), part.payload + before, count, part.pointer_size)
+        options = int(np.bitwise_or.reduce(part.words.take((part.payload >> 3) + 2, mode="clip"))) & 0xFFFFFFFF
+        return cls(rows, *_triggers(block, rows), part.payload + before, count, part.pointer_size, options)
 
     def __len__(self) -> int:
         return len(self.row)
 
     def take(self, which: Any) -> Records:
         """The given records: an index array, a mask or a slice."""
-        parts = (self.row, self.owner, self.hook, self.first, self.count, self.pointer_size)
-        return Records(*(part[which] for part in parts))
+        columns = ("row", "owner", "hook", "first", "count", "pointer_size")
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
     def by_owner(self) -> Records:
         """The same records, those of one sample together."""

@@ -6,6 +6,7 @@ it stands as a row of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -51,7 +52,9 @@ class Sampler:
     Optional columns are those that are ``wanted``; column ``frame`` only with ``stacks``. Rows come in file order, but
     for those that wait for their record at the end of a window, which come with the next one. ``size`` is that of the
     file: behind its end no record comes. ``changing``: the intervals of profile sources whose samples have periods
-    of their own. ``counted``: whether a sample so far stood for several (Count).
+    of their own. Of what came so far, ``counted``: whether a sample stood for several (Count); ``recorded``: whether
+    there was a record; ``options``: what all records have been configured with; ``short``: by hook, events that end
+    before what they must have.
     """
 
     def __init__(
@@ -67,7 +70,9 @@ class Sampler:
         self._triggers, self._threads, self._wanted = triggers, threads, wanted
         self._stacks = stacks if self._wants(FRAME) else None
         self._carry, self._size = Carry(), size
-        self.counted = False
+        self.counted = self.recorded = False
+        self.options = 0
+        self.short: Counter[int] = Counter()
 
     def _wants(self, *names: str) -> bool:
         return self._wanted is None or not self._wanted.isdisjoint(names)
@@ -79,21 +84,28 @@ class Sampler:
         """
         short = too_short(block)
         if len(short):
+            self.short.update(block.kernel_hook[short].tolist())
             block = block.take(np.delete(np.arange(len(block)), short))
         records, newest = Records.of(block), newest_events(block)
+        if len(records):
+            self.recorded, self.options = True, self.options | records.options
         late = self._carry.complete(block, records)
         if late.any():
             self._carry.join(self._batch(block, records.row[late], records.take(late)))
-        records = records.take(~late).by_owner()
-        rows = np.flatnonzero(IS_SAMPLE.take(block.kernel_hook))
-        rows = np.union1d(rows, records.row[records.owner == records.row]) if len(records) else rows
+            records = records.take(~late)
+        records = records.by_owner()
+        is_row = IS_SAMPLE.take(block.kernel_hook)
+        is_row[records.row[records.owner == records.row]] = True
         waiting = self._waiting(block, newest)
-        held = self._batch(block, waiting, records.take(np.isin(records.owner, waiting)))
+        waits = np.zeros(len(block), bool)
+        waits[waiting] = True
+        held = self._batch(block, waiting, records.take(waits[records.owner]))
         of_row = {row: held.slice(i, i + 1) for i, row in enumerate(waiting.tolist())}
         yield from self._finished(self._carry.follow(block, newest, of_row))
         if len(waiting):
-            rows = rows[~np.isin(rows, waiting)]
-            records = records.take(~np.isin(records.owner, waiting))
+            is_row[waiting] = False
+            records = records.take(~waits[records.owner])
+        rows = np.flatnonzero(is_row)
         depth = np.zeros(len(rows), np.int64)
         np.add.at(depth, np.searchsorted(rows, records.owner), records.count)
         for lo, hi in cuts(np.cumsum(depth), MAX_ENTRIES):
@@ -207,7 +219,7 @@ class Sampler:
         sampled = ~(is_lbr | is_pmc)
         if sampled.any():
             event[sampled] = self._triggers.row("source", 0)
-        for number in np.unique(source[is_pmc]).tolist():
+        for number in np.flatnonzero(np.bincount(source[is_pmc])).tolist():
             event[is_pmc & (source == number)] = self._triggers.row("source", number)
         own = np.flatnonzero(is_lbr)
         # Those of samples in windows before are about to join them.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model import Array
-from .ragged import Ints, offsets_of, ranges
+from .ragged import Ints, in_groups, offsets_of, take_ranges
 
 __all__ = ["Spool"]
 
@@ -60,18 +60,8 @@ class Spool:
     def take(self, first: Ints, count: Ints) -> Array:
         """Ranges one after the other."""
         if self._file is None:
-            return self._whole().take(ranges(first, count))
-        if not count.any():
-            return np.empty(0, self._dtype)
-        order = np.argsort(first)
-        begin, end = first[order], np.maximum.accumulate((first + count)[order])
-        apart = np.append(True, begin[1:] > end[:-1] + _NEAR // self._dtype.itemsize)
-        heads = np.flatnonzero(apart)
-        low, high = begin[heads], end[np.append(heads[1:], len(end)) - 1]
-        group = np.cumsum(apart) - 1
-        place = np.empty_like(first)
-        place[order] = begin - low[group] + offsets_of(high - low)[group]
-        return self._read(low, high).take(ranges(place, count))
+            return take_ranges(self._whole(), first, count)
+        return in_groups(self._read, first, count, _NEAR // self._dtype.itemsize)
 
     def _read(self, first: Ints, past: Ints) -> Array:
         assert self._file is not None

@@ -7,6 +7,7 @@ evicted, so a reference belongs to the first definition of its key at or after i
 
 Both can be more than memory holds. They are kept as runs in the order they came, each sorted by itself, so that
 looking one up means to look in all runs that reach that far; runs past the limit are in temporary files (`spool`).
+The frames stay in the log where they can (`frames`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import Array
+from ...model import Array, Source
 from .columns import EventBlock
+from .frames import Frames, pointers
 from .ragged import Ints, insertion_points, offsets_of, ranges
 from .spool import Spool
 
@@ -42,12 +44,6 @@ _KERNEL, _DIRECT_KERNEL, _DIRECT_USER, _USER = range(4)  # parts, in the order t
 _DIRECT = (_DIRECT_KERNEL, _DIRECT_USER)
 _KERNEL_HALF = {8: np.uint64(1 << 63), 4: np.uint64(1 << 31)}  # by pointer size
 _STEP = 4096  # rows of a run between those whose times are kept
-
-
-def _pointers(block: EventBlock, at: Array, count: Array, size: int) -> NDArray[np.uint64]:
-    """``count[i]`` pointers of ``size`` bytes from byte ``at[i]`` of the block on, one after the other."""
-    words: Array = block.words if size == 8 else block.raw.view(np.uint32)
-    return words.take(ranges(at // size, count)).astype(np.uint64)
 
 
 def _table(dtype: np.dtype[np.void], rows: int, **columns: Array | int) -> Array:
@@ -102,10 +98,10 @@ class _Runs:
 
 
 class Stacks:
-    """The stacks of a log. ``limit``: bytes that are held in memory, about."""
+    """The stacks of the log ``source``. ``limit``: bytes that are held in memory, about."""
 
-    def __init__(self, limit: int = STACK_BYTES) -> None:
-        self._frames = Spool(np.uint64, limit // 2)
+    def __init__(self, source: Source, limit: int = STACK_BYTES) -> None:
+        self._frames = Frames(source, limit // 2)
         self._references = _Runs(_REFERENCE, limit // 8)
         self._definitions = _Runs(_DEFINITION, limit // 8)
         self.joined = 0
@@ -116,7 +112,7 @@ class Stacks:
         """By hook: events that end before what they must have."""
 
     def __bool__(self) -> bool:
-        return len(self._frames) > 0
+        return bool(self._frames)
 
     def gather(self, block: EventBlock) -> None:
         """Take the stack events of ``block``."""
@@ -144,13 +140,13 @@ class Stacks:
     def _define(self, block: EventBlock, size: int) -> None:
         whole = self._whole(block, size)
         count = whole.payload_size // size - 1
-        key = _pointers(whole, whole.payload, np.ones(len(whole), np.int64), size)
-        at = self._add_frames(whole, whole.payload + size, count, size)
+        key = pointers(whole, whole.payload, np.ones(len(whole), np.int64), size)
+        at = self._frames.add(whole, whole.payload + size, count, size)
         self._definitions.append(_table(_DEFINITION, len(whole), key=key, time=whole.time, at=at, count=count))
 
     def _refer(self, block: EventBlock, size: int) -> None:
         whole = self._whole(block, 16 + size)
-        key = _pointers(whole, whole.payload + 16, np.ones(len(whole), np.int64), size)
+        key = pointers(whole, whole.payload + 16, np.ones(len(whole), np.int64), size)
         part = np.where(whole.kernel_hook == REFERENCES[0], _KERNEL, _USER)
         self._add_references(whole, at=key.view(np.int64), count=0, part=part)
 
@@ -158,16 +154,12 @@ class Stacks:
         """The user part may be written ahead of the kernel part, by another processor even."""
         whole = self._whole(block, 16)
         count = (whole.payload_size - 16) // size
-        at = self._add_frames(whole, whole.payload + 16, count, size)
+        at = self._frames.add(whole, whole.payload + 16, count, size)
         some = np.flatnonzero(count)
-        first = _pointers(whole, whole.payload[some] + 16, np.ones(len(some), np.int64), size)
+        first = pointers(whole, whole.payload[some] + 16, np.ones(len(some), np.int64), size)
         part = np.full(len(whole), _DIRECT_USER)
         part[some[first >= _KERNEL_HALF[size]]] = _DIRECT_KERNEL
         self._add_references(whole, at=at, count=count, part=part)
-
-    def _add_frames(self, block: EventBlock, at: Ints, count: Ints, size: int) -> Ints:
-        """Where the frames of each event then are."""
-        return self._frames.append(_pointers(block, at, count, size)) + offsets_of(count)[:-1]
 
     def _add_references(self, block: EventBlock, **columns: Array | int) -> None:
         """Time stamp and thread of the event that a stack belongs to come first: u64 time, u32 pid, u32 tid."""

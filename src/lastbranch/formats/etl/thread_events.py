@@ -59,10 +59,8 @@ class ThreadEvents:
         rows = np.concatenate([np.empty(0, _ROW), *self._parts])
         self._parts = []
         # The list at the end tells only of threads that nothing told of before.
-        began = np.flatnonzero(rows["kind"] != _END)
-        first = began[np.unique(rows["tid"][began], return_index=True)[1]]
         keep = rows["kind"] != _DC_END
-        keep[first] = True
+        keep[_first_starts(rows)] = True
         rows = rows[keep]
         ends = rows["kind"] == _END
         pid, zero = rows["pid"].astype(np.int64), np.zeros(len(rows), np.uint64)
@@ -78,11 +76,22 @@ class ThreadEvents:
         return np.column_stack([rows[name][~ends].astype(np.int64) for name in ("tid", "time", "pid")])
 
 
+def _first_starts(rows: Array) -> NDArray[np.int64]:
+    """What tells of each thread first, its end apart."""
+    began = np.flatnonzero(rows["kind"] != _END)
+    return began[np.unique(rows["tid"][began], return_index=True)[1]]
+
+
 def _without_repeated(rows: Array) -> Array:
-    """Without starts of a thread that lives already, but for the last of them: its end may come later in the file."""
+    """Without starts of a thread that lives already, but for two: the last one, whose end may come later in the file,
+    and the first one in the file, behind which a list at the end tells nothing.
+
+    A start of another process's thread of that id, between them in time, must not come as late as this in the file.
+    """
     order = np.lexsort((rows["time"], rows["tid"]))
     sorted_ = rows[["tid", "pid", "kind"]][order]
     same = (sorted_[1:] == sorted_[:-1]) & (sorted_["kind"][1:] == _START)
     repeated = np.zeros(len(rows), bool)
     repeated[order[1:-1]] = same[1:] & same[:-1]
+    repeated[_first_starts(rows)] = False
     return rows[~repeated]

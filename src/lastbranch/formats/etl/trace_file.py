@@ -17,17 +17,12 @@ from ...errors import FormatError
 from ...model import BytesSource, check_replaceable
 from .compression import XPRESS, compress
 from .encoding import encode_log_header
-from .header import MAX_BUFFER, LogHeader, read_header
+from .file_rules import USE_KBYTES, checked
+from .header import LogHeader, read_header
 from .layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, packed
 from .ring import Ring
 
-__all__ = ["LEAST_BUFFER", "USE_KBYTES", "TraceFile", "aligned"]
-
-LEAST_BUFFER = 1024
-"""Bytes; sessions have 4 KiB or more, files that were written again have 1 KiB too."""
-
-USE_KBYTES = 0x2000
-"""EVENT_TRACE_USE_KBYTES_FOR_SIZE of LogFileMode: MaximumFileSize is in KiB."""
+__all__ = ["TraceFile", "aligned"]
 
 _HEAD = packed(BUFFER_HEADER)
 _FLUSHED = 3  # State
@@ -35,12 +30,6 @@ _SPARE = 512  # room in the small header buffer of a compressed file, and what i
 _FLAGS_AT = 0x34
 _MOST_PROCESSORS = 1 << 16
 _ENOUGH = 1 << 17  # bytes with the whole first event of a file
-_EXCLUSIVE = (  # as documented of LogFileMode
-    (LOG_FILE_MODE.CIRCULAR, LOG_FILE_MODE.APPEND | LOG_FILE_MODE.NEWFILE,
-     "a ring cannot be appended to, or be a series"),
-    (LOG_FILE_MODE.NEWFILE, LOG_FILE_MODE.PREALLOCATE, "a series of files cannot be preallocated"),
-    (LOG_FILE_MODE.APPEND, LOG_FILE_MODE.NEWFILE, "a series of files cannot be appended to"),
-)  # fmt: skip
 
 
 class TraceFile:
@@ -58,7 +47,7 @@ class TraceFile:
 
     def __init__(self, path: str | os.PathLike[str], header: LogHeader, events: Iterable[bytes] = ()) -> None:
         self.path = os.fspath(path)
-        self.header = _checked(header, self.path)
+        self.header = checked(header, self.path)
         self.capacity = header.buffer_size - BUFFER_HEADER_SIZE
         """Bytes for events in one buffer."""
         self.events_lost, self.buffers_lost = header.events_lost, header.buffers_lost
@@ -259,22 +248,3 @@ class TraceFile:
 def aligned(event: bytes) -> bytes:
     """``event``, filled up to where the next one can begin."""
     return event + bytes(-len(event) % 8)
-
-
-def _checked(header: LogHeader, path: str) -> LogHeader:
-    size, mode = header.buffer_size, header.mode
-    if not LEAST_BUFFER <= size <= MAX_BUFFER or size % 1024:
-        reason = f"buffers have {LEAST_BUFFER} to {MAX_BUFFER} bytes in steps of 1024"
-        raise FormatError(reason, file=path, field="BufferSize", value=size)
-    for one, other, reason in _EXCLUSIVE:
-        if mode & one and mode & other:
-            raise FormatError(reason, file=path, field="LogFileMode", value=mode)
-    if mode & (LOG_FILE_MODE.CIRCULAR | LOG_FILE_MODE.PREALLOCATE) and not header.maximum_file_size:
-        reason = "a circular or preallocated file needs a MaximumFileSize"
-        raise FormatError(reason, file=path, field="LogFileMode", value=mode)
-    if mode & LOG_FILE_MODE.NEWFILE and ("%d" not in path or not header.maximum_file_size):
-        reason = "a series of files needs %d in its name and a MaximumFileSize"
-        raise FormatError(reason, file=path, field="LogFileMode", value=mode)
-    if header.compressed or size > 1 << 20:
-        return replace(header, sub_version=2, sub_minor=0 if header.sub_version != 2 else header.sub_minor)
-    return header

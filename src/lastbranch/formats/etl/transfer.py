@@ -21,12 +21,13 @@ from ...model import Source
 from .columns import EventBlock
 from .cut import Cut, Owners, kinds_of, stamps
 from .encoding import encode_log_header
+from .file_rules import LEAST_BUFFER, USE_KBYTES
 from .header import MAX_BUFFER, LogHeader
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
 from .markers import MESSAGE_BYTES
 from .merge import Run
 from .timeline import Timeline
-from .trace_file import LEAST_BUFFER, USE_KBYTES, TraceFile
+from .trace_file import TraceFile
 from .writer import Packer
 
 __all__ = ["Converted", "convert"]

@@ -83,12 +83,19 @@ def _first_slash(text: _Text, at: _Positions) -> _Positions:
 def hexadecimal(text: _Text, begin: _Positions, end: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
     """(uint64 value, whether all are digits) of the 1 to 16 lower-case hexadecimal digits ``begin:end`` each."""
     digits = end - begin
-    value, bad = _eight_digits(text, end - 8, np.minimum(digits, 8))
+    value, bad = _value(_last_digits(text, end - 8, np.minimum(digits, 8)))
     if int(digits.max(initial=0)) > 8:
-        high, high_bad = _eight_digits(text, end - 16, np.maximum(digits - 8, 0))
+        # Nearly all code is near other code: most often, few addresses begin with other digits than the first one.
+        word = _last_digits(text, end - 16, np.maximum(digits - 8, 0))
+        other = np.flatnonzero(word != word[0])
+        high, high_bad = _value(np.concatenate([word[:1], word[other]]))
         high <<= np.uint64(32)
-        value |= high
-        bad |= high_bad
+        if len(other):
+            value[other] ^= high[1:] ^ high[0]
+            bad[other] |= high_bad[1:]
+        value ^= high[0]
+        if high_bad[0]:
+            bad[word == word[0]] |= high_bad[0]
     return value, bad == 0
 
 
@@ -110,12 +117,19 @@ _LOW, _BIT4, _ONE, _SIX, _UPPER, _BIT5 = (np.uint64(_ONES * n) for n in (0x0F, 0
 _NINE, _THREE, _TWO_BITS, _SIX_BITS = (np.uint64(n) for n in (9, 3, 2, 6))
 
 
-def _eight_digits(text: _Text, at: _Positions, digits: _Positions) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """(value, not 0 where one is no digit) of the last ``digits`` of the 8 characters at each place, all at once."""
+def _last_digits(text: _Text, at: _Positions, digits: _Positions) -> NDArray[np.uint64]:
+    """The 8 characters at each place, all but the last ``digits`` of them as zeros."""
     word = _windows(text)[at]
-    if len(digits) and int(digits.min()) < 8:
-        word &= _KEPT[digits]
-        word |= _ZEROS[digits]
+    fewest = int(digits.min(initial=8))
+    if fewest < 8:
+        number = fewest if fewest == int(digits.max()) else digits
+        word &= _KEPT[number]
+        word |= _ZEROS[number]
+    return word
+
+
+def _value(word: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """(value, not 0 where one is no digit) of 8 hexadecimal digits each, all at once; ``word`` is used up."""
     letter = word >> _SIX_BITS
     letter &= _ONE
     value = word & _LOW

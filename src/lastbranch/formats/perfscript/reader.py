@@ -28,7 +28,7 @@ from ...model import (
 from .blocks import Block, walk_blocks
 from .lines import NOTHING, Header, parse_record
 from .samples import Found, Lines
-from .scanning import Scanned, scan, scan_all
+from .scanning import Scanned, scan, scan_all, scanned_ahead
 from .tables import Tables
 
 __all__ = ["is_perfscript", "read_perfscript"]
@@ -126,7 +126,7 @@ class _Reader:
     ) -> Iterator[tuple[Scanned, Found]]:
         """Blocks as ``look`` sees them, and the samples in them."""
         last = None
-        for scanned in map(look, walk_blocks(self.source, damage)):
+        for scanned in scanned_ahead(look, walk_blocks(self.source, damage)):
             if last is not None:
                 yield last
             last = scanned, lines.of_block(scanned.block, scanned.stacks)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -11,8 +14,9 @@ from .blocks import Block
 from .entries import Entries, decode_flags, find_entries, hexadecimal
 from .samples import Stacks, stacks_of
 
-__all__ = ["Scanned", "scan", "scan_all"]
+__all__ = ["Scanned", "scan", "scan_all", "scanned_ahead"]
 
+_THREADS, _AHEAD = 2, 3
 _NONE = np.empty(0, np.int64)
 
 
@@ -49,3 +53,18 @@ def scan_all(block: Block) -> Scanned:
     for column, values in zip(spread, columns, strict=True):
         column[where] = values[read]
     return Scanned(block, entries, stacks, spread, np.setdiff1d(np.arange(len(entries)), where))
+
+
+def scanned_ahead(look: Callable[[Block], Scanned], blocks: Iterable[Block]) -> Iterator[Scanned]:
+    """Each of ``blocks`` as ``look`` sees it, in order; the next ones are looked at on other threads."""
+    pool = ThreadPoolExecutor(_THREADS, "lastbranch-text")
+    waiting: deque[Future[Scanned]] = deque()
+    try:
+        for block in blocks:
+            waiting.append(pool.submit(look, block))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -89,7 +89,7 @@ class SampleReader:
 
     def _times(self, records: Array, first: int) -> NDArray[np.int64]:
         if "time" in self._names:
-            times: NDArray[np.int64] = np.ascontiguousarray(records["time"])
+            times: NDArray[np.int64] = np.ascontiguousarray(records["time"], np.int64)
         else:
             times = np.arange(first, first + len(records), dtype=np.int64)
         return times
@@ -114,7 +114,7 @@ class SampleReader:
         branches = [n for n in names if column(n).group == BRANCH]
         for name in names:
             if column(name).group == "sample" and name in self._names:
-                out[name] = np.ascontiguousarray(records[name])
+                out[name] = np.ascontiguousarray(records[name], column(name).dtype)
         if not self.has_stacks:
             return SampleBatch(out)
         offsets = {BRANCH: np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])}
@@ -137,14 +137,14 @@ class SampleReader:
         flags = records["bitFields2"] if "bitFields2" in have else np.full(n, _FORM64)
         wide = (flags & _FORM64) != 0
         if "iip" in have:
-            ip = np.ascontiguousarray(records["iip"])
+            ip = np.ascontiguousarray(records["iip"], np.uint64)
             out["ip"] = ip if wide.all() else np.where(wide, ip, ip & _LOW)
         else:
             out["ip"] = np.zeros(n, np.uint64)
-        out["pid"] = np.ascontiguousarray(records["pidRecIndex"]).view(np.int32) if "pidRecIndex" in have else unknown
-        out["tid"] = np.ascontiguousarray(records["tid"]).view(np.int32) if "tid" in have else unknown
+        out["pid"] = records["pidRecIndex"].astype(np.uint32).view(np.int32) if "pidRecIndex" in have else unknown
+        out["tid"] = records["tid"].astype(np.uint32).view(np.int32) if "tid" in have else unknown
         if "cpu" in have:
-            out["cpu"] = np.ascontiguousarray(records["cpu"])
+            out["cpu"] = np.ascontiguousarray(records["cpu"].astype(np.int32, copy=False))
         else:
             out["cpu"] = (records["cpuAndOS"] & 0xFFF).astype(np.int32) if "cpuAndOS" in have else unknown
         if "event" in have:

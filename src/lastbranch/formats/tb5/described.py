@@ -24,6 +24,8 @@ _BY_TYPE: dict[tuple[int, int], str] = {
     (St.BRANCH_TRACE, Sst.LBR_TOS): "hw_idx",
 }  # fmt: skip
 """Fields that need no name to be known."""
+_WIDTHS = {1, 2, 4, 8}
+"""Bytes that another writer's address, id or number may have; of an id the low four count."""
 _COLUMNS = {c.name: c for c in COLUMNS}
 _USER = int(St.START_USER_DEFINED)
 _OURS = {_USER + i: c.name for i, c in enumerate(COLUMNS)} | {_USER + 0x100: "branch count"}
@@ -71,13 +73,15 @@ def _fields(entry: Any, name: str) -> Iterator[tuple[str, Any, int]]:
     at, size = int(entry["desc_offset"]), int(entry["desc_data_size"])
     if kind == St.LEGACY_SAMPLE_RECORD and size == PC.size:
         yield from ((f.name, f"<{f.code}", at + f.offset) for f in _PC.values())
-    elif kind == St.TIME_STAMP and size == 8:
-        yield "time", "<i8", at
+    elif kind == St.TIME_STAMP and size in (4, 8):
+        yield "time", "<i8" if size == 8 else "<u4", at
     elif (kind, subtype) == (St.BRANCH_TRACE, Sst.LBR_FROM_TO) and size % 16 == 0:
         yield "branch", ("<u8", (size // 16, 2)), at
     elif not St.START_USER_DEFINED <= kind <= St.END_USER_DEFINED or _is_ours(kind, name):
         known = _BY_TYPE.get((kind, subtype), name)
         code = _code(known, size)
+        if code is None and (kind, subtype) in _BY_TYPE and size in _WIDTHS:
+            code = f"<u{size}"
         if code is not None:
             yield known, code, at
 

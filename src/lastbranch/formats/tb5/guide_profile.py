@@ -14,7 +14,7 @@ from .layout import Scope, Table
 from .module_lives import module_lives
 from .reading import Tb5File
 
-__all__ = ["index_stream", "read_guide"]
+__all__ = ["index_stream", "read_guide", "time_kind"]
 
 _KERNEL_HALF = 1 << 63
 _LAST = (1 << 64) - 1
@@ -35,16 +35,25 @@ def read_guide(file: Tb5File, profile: Profile) -> None:
 
 
 def _frequency(file: Tb5File) -> int:
-    """Ticks a second of the time stamps: their descriptor's unit, or the speed of the first processor."""
+    """Ticks a second of the time stamps: the unit of the first stream that has some, or the speed of the first
+    processor."""
     units: dict[int, int] = {k.DescSubtype.TS_NANOSECONDS: 10**9, k.DescSubtype.TS_MILLISECONDS: 1000}
-    if file.has(Table(Scope.STREAM, 0, k.StreamSection.DATA_DESCRIPTION)):
-        for entry in file.descriptors(0):
-            if entry["desc_type"] == k.DescType.TIME_STAMP:
-                unit = units.get(int(entry["desc_subtype"]))
-                if unit:
-                    return unit
+    kinds = (time_kind(file, number) for number in range(file.streams))
+    unit = units.get(next((kind for kind in kinds if kind is not None), -1))
+    if unit:
+        return unit
     speeds = [int(c["cpu_speed_mhz"]) for c in _records(file, k.Section.HARDWARE, 2)]
     return speeds[0] * 1_000_000 if speeds and 0 < speeds[0] < 1_000_000 else 0
+
+
+def time_kind(file: Tb5File, stream: int) -> int | None:
+    """The subtype (SST_) of the time stamps of a stream; ``None`` where its records have none."""
+    if not file.has(Table(Scope.STREAM, stream, k.StreamSection.DATA_DESCRIPTION)):
+        return None
+    for entry in file.descriptors(stream):
+        if entry["desc_type"] == k.DescType.TIME_STAMP:
+            return int(entry["desc_subtype"])
+    return None
 
 
 def _read_machine(file: Tb5File, profile: Profile) -> None:

@@ -66,6 +66,7 @@ def write_model(writer: Tb5Writer, profile: Profile, streams: list[dict[str, Any
         "lost": profile.lost,
         "header": header,
         "raw features": profile.raw_features,
+        "findings": None if profile.findings is None else [list(f) for f in profile.findings],
         "names": profile.timeline.names,
     }
     nodes, data = pack(value, writer.string)
@@ -124,6 +125,8 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
         profile.records, profile.lost = value["records"], value["lost"]
         profile.header = {"source": value["source"], "source format": value["source format"]} | value["header"]
         profile.raw_features = value["raw features"]
+        findings = value.get("findings")
+        profile.findings = None if findings is None else [_finding(*f) for f in findings]
         names = [str(n) for n in value["names"]]
     except (KeyError, TypeError, ValueError) as error:
         raise _error(file, f"{type(error).__name__} {error}") from None
@@ -132,6 +135,12 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
     if file.has(key) and file.record_size(key) == THREAD.itemsize:
         rows: list[tuple[int, int]] = file.read(key).reshape(-1).view(THREAD).tolist()  # type: ignore[assignment]
         profile.seen_threads = set(rows)
+
+
+def _finding(name: str, severity: str, seen: str, windows: bool) -> tuple[str, str, str, bool]:
+    if not all(isinstance(text, str) for text in (name, severity, seen)):
+        raise TypeError("findings are texts")
+    return name, severity, seen, bool(windows)
 
 
 def _made(kind: Any, values: dict[str, Any]) -> Any:

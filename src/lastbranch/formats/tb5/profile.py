@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import COLUMNS, GROUPS, Profile, SampleBatch, SampleStream, Source
-from .constants import StreamSection, StreamType
+from .constants import DescSubtype, StreamSection, StreamType
 from .decoding import SampleReader
-from .guide_profile import index_stream, read_guide
+from .guide_profile import index_stream, read_guide, time_kind
 from .layout import BATCH_TIMES, MODEL, Scope, Table, describe
 from .model_tables import read_model, restore
 from .reading import Tb5File
@@ -49,6 +49,7 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
     for number in range(file.streams):
         if _type(file, number) == StreamType.SAMPLING and file.has(Table(Scope.STREAM, number, StreamSection.DATA)):
             _add_stream(file, profile, number, told.get(number))
+            _compare_times(file, profile, number)
         if progress:
             progress(number + 1, file.streams)
     return profile
@@ -122,6 +123,15 @@ def _add_stream(file: Tb5File, profile: Profile, number: int, told: dict[str, An
     if events and not 0 <= min(events) <= max(events) < len(profile.events):
         raise FormatError(f"stream {number}: event out of range", file=file.name, field="events", value=max(events))
     profile.streams.append(SampleStream(number, columns, events, samples, entries, deepest, batches, ()))
+
+
+def _compare_times(file: Tb5File, profile: Profile, number: int) -> None:
+    """A profile has one clock: a stream whose time stamps are of another kind than the first stream's is told."""
+    first, kind = (time_kind(file, n) for n in (profile.streams[0].number, number))
+    if kind != first:
+        names = [f"SST_{DescSubtype(k).name}" if k in set(DescSubtype) else str(k) for k in (kind, first)]
+        reason = f"stream {number}: its time stamps are {names[0]}, the first stream's {names[1]}; read as of one clock"
+        note(profile.damage, Damage(reason, 0, "desc_subtype", -1 if kind is None else kind))
 
 
 def _later(file: Tb5File, number: int) -> Callable[[int], int]:

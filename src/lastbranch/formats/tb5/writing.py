@@ -16,7 +16,7 @@ from .directory import encode_directory, encode_header, encode_slot
 from .durable import put_in_force, sync_folder, write_at
 from .layout import Entry, Scope, Table, check_record_size, describe
 from .reading import Tb5File
-from .strings import encode, encode_segment
+from .strings import StringIds, encode_segment
 from .table_writer import TableWriter
 
 __all__ = ["Tb5Writer"]
@@ -35,10 +35,7 @@ class Tb5Writer:
         self._tables: dict[Table, Entry] = {}
         self._open: dict[Table, TableWriter] = {}
         self._sequence, self._slot, self._end = 0, 1, layout.DATA_START
-        self._string_count = 0
-        self._ids: dict[str, int] = {}
-        self._fresh: list[bytes] = []
-        self._segments = 0
+        self._strings, self._segments = StringIds(), 0
         self._keep(layout.DATA_START)
 
     @classmethod
@@ -73,9 +70,7 @@ class Tb5Writer:
             writer._sequence, writer._slot = commit.sequence, commit.slot
             size = file.seek(0, os.SEEK_END)
             writer._end = _aligned(size)
-            for unique_id, text in enumerate(reader.all_strings(), 1):
-                writer._ids.setdefault(text, unique_id)
-            writer._string_count = reader.string_count
+            writer._strings = StringIds(reader.all_strings())
             writer._segments = 1 + max((k.stream for k in commit.tables if _is_strings(k)), default=-1)
             writer._keep(size)
         except (LastbranchError, OSError):
@@ -105,14 +100,7 @@ class Tb5Writer:
 
     def string(self, text: str | None) -> int:
         """The unique id of ``text``, which is stored once; 0, the NULL string, for ``None``."""
-        if text is None:
-            return 0
-        unique_id = self._ids.get(text)
-        if unique_id is None:
-            self._fresh.append(encode(text))
-            self._string_count += 1
-            unique_id = self._ids[text] = self._string_count
-        return unique_id
+        return 0 if text is None else self._strings.id_of(text)
 
     def put(self, key: Table, records: Array | bytes) -> None:
         """Write a whole table: a structured or uint8 (records, size) array, or bytes. `ValueError` if it is there."""
@@ -156,10 +144,10 @@ class Tb5Writer:
         """
         for key, table in self._open.items():
             table.end(ValueError(f"{describe(key)} was given up with all that was not committed"))
-        self._open, self._fresh = {}, []
-        tables, self._string_count, self._segments, self._committed = self._kept
+        self._open = {}
+        tables, strings, self._segments, self._committed = self._kept
         self._tables = dict(tables)
-        self._ids = {text: i for text, i in self._ids.items() if i <= self._string_count}
+        self._strings.forget(strings)
         self._end = _aligned(self._committed)
         with suppress(OSError):  # what stands behind the end belongs to nobody
             self._file.truncate(self._committed)
@@ -217,18 +205,18 @@ class Tb5Writer:
 
     def _keep(self, end: int) -> None:
         """What is now is what `rollback` goes back to; it ends at ``end``."""
-        self._kept = dict(self._tables), self._string_count, self._segments, end
+        self._kept = dict(self._tables), self._strings.count, self._segments, end
         self._committed = end
 
     def _store_strings(self) -> None:
-        if self._fresh:
-            ends, data = encode_segment(self._fresh)
+        if self._strings.fresh:
+            ends, data = encode_segment(self._strings.fresh)
             key = Table(Scope.STORE, self._segments, layout.STRINGS)
             self.put(key, ends)
             if len(data):
                 self.put(key._replace(part=1), data)
             self._segments += 1
-            self._fresh = []
+            self._strings.fresh = []
 
     # -- bytes
 

@@ -6,7 +6,7 @@ llvm-symbolizer where one of them is installed, and all else from symbol tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TypeVar
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...errors import LastbranchError, UnavailableError
 from ..files import DebugFiles
 from ..model import Function, FunctionTable, Names
+from ..tools import newest
 
 __all__ = ["Reader", "backend_of", "version_of"]
 
@@ -24,6 +25,9 @@ _Answer = TypeVar("_Answer")
 
 MODULES = {"dwarf": "dwarf_reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "tables"}
 """Backend -> its module here; what is not used is not imported."""
+
+VERSIONS = {"dwarf": 2, "symbolic": 2, "llvm": 2, "tables": 1}
+"""Raised when the answers of a backend change, so that those kept on disk are not used any more."""
 
 
 class Reader:
@@ -34,25 +38,29 @@ class Reader:
 
     def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """The names of ``address`` (ascending, distinct). Raises `LastbranchError` or `OSError`."""
-        names: Names = self._first(files, lambda module: module.resolve(files, address))
+        names: Names
+        names, notes = self._first(files, lambda module: module.resolve(files, address))
         names.functions = _demangled(names.functions)
+        names.notes = [*notes, *names.notes]
         return names
 
     def functions(self, files: DebugFiles) -> FunctionTable:
         """Every function of the module. Raises `LastbranchError` or `OSError`."""
-        table: FunctionTable = self._first(files, lambda module: module.functions(files))
+        table: FunctionTable
+        table, _ = self._first(files, lambda module: module.functions(files))
         table.functions = _demangled(table.functions)
         return table
 
-    def _first(self, files: DebugFiles, ask: Callable[[ModuleType], _Answer]) -> _Answer:
-        """The answer of the first module that can give one; of ``auto``'s, the error of the last one counts."""
+    def _first(self, files: DebugFiles, ask: Callable[[ModuleType], _Answer]) -> tuple[_Answer, list[str]]:
+        """The answer of the first module that can give one, and why others could not; the last one's error counts."""
         modules = list(_best(files)) if self._name == "auto" else [_module(self._name)]
+        notes: list[str] = []
         for module in modules[:-1]:
             try:
-                return ask(module)
-            except LastbranchError:
-                continue
-        return ask(modules[-1])
+                return ask(module), notes
+            except LastbranchError as error:
+                notes.append(f"{error} (names come from what else there is)")
+        return ask(modules[-1]), notes
 
 
 def backend_of(name: str) -> Reader:
@@ -62,27 +70,37 @@ def backend_of(name: str) -> Reader:
     return Reader(name)
 
 
-def version_of(name: str) -> str:
-    """What a kept answer of backend ``name`` depends on beyond the files: its own version and that of what it uses."""
-    names = MODULES if name == "auto" else [name]
-    return " ".join(f"{n}{_module(n).VERSION}" for n in names) + f" {_installed()}"
+def version_of(name: str, kind: str) -> str:
+    """What a kept answer of backend ``name`` for files of ``kind`` depends on beyond them: its version, and that of
+    what it uses. Imports none of it."""
+    readers = [n for n in MODULES if name in (n, "auto")]
+    asked = {"symbolic", "llvm"} & set(readers) if kind == "pe" or name != "auto" else set()
+    tools = [newest("llvm-cxxfilt", "c++filt"), newest("llvm-undname")]
+    if "symbolic" in asked:
+        tools.append(f"symbolic {_symbolic()}")
+    if "llvm" in asked:
+        tools.append(newest("llvm-symbolizer"))
+    return " ".join([*(f"{n}{VERSIONS[n]}" for n in readers), *(t or "none" for t in tools)])
 
 
-def _installed() -> str:
-    from . import llvm, symbolic_reader
+def _symbolic() -> str:
+    from importlib.metadata import PackageNotFoundError, version
 
-    return f"symbolic={symbolic_reader.available()} llvm={llvm.available() or ''}"
+    try:
+        return version("symbolic")
+    except PackageNotFoundError:
+        return ""
 
 
 def _best(files: DebugFiles) -> Iterator[ModuleType]:
     """Who may read ``files``, the best first."""
     dwarf = _module("dwarf")
-    if files.kind == "pe" and files.debug:
+    if dwarf.has_dwarf(files):  # a PDB beside it has symbols only
+        yield dwarf
+    elif files.kind == "pe" and files.debug:
         for name in ("symbolic", "llvm"):
             if _module(name).available():
                 yield _module(name)
-    elif dwarf.has_dwarf(files):
-        yield dwarf
     yield _module("tables")
 
 
@@ -90,9 +108,9 @@ def _module(name: str) -> ModuleType:
     return import_module(f"{__name__}.{MODULES[name]}")
 
 
-def _demangled(functions: list[Function]) -> list[Function]:
+def _demangled(functions: Sequence[Function]) -> list[Function]:
     from ..demangle import demangle
 
     names = list(dict.fromkeys(f.name for f in functions))
     shown = dict(zip(names, demangle(names), strict=True))
-    return [f._replace(shown=s) if (s := shown[f.name]) != f.shown else f for f in functions]
+    return [Function(f.name, shown[f.name], *f[2:]) for f in functions]

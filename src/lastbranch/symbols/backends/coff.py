@@ -56,6 +56,8 @@ def _table(binary: Binary) -> Symbols:
         (table["StorageClass"][row] == STATIC) & (table["NumberOfAuxSymbols"][row] > 0) & (table["Type"][row] == 0)
     )
     row = row[(number > 0) & (number <= len(sections)) & ~describes]
+    # Of several at one address the last one is taken: a function rather than a label that a linker script makes.
+    row = row[np.argsort(table["Type"][row] & 0xF0 == FUNCTION, kind="stable")]
     number = table["SectionNumber"][row].astype(np.int64) - 1
     short = np.zeros((len(row), 9), np.uint8)
     short[:, :8] = table[row].view(np.uint8).reshape(len(row), SYMBOL.itemsize)[:, :8] if len(row) else 0

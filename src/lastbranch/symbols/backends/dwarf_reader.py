@@ -16,9 +16,10 @@ from .dwarf.split import Splits
 from .elf_file import Binary, open_binary
 from .files import Space
 
-__all__ = ["functions", "has_dwarf", "resolve"]
+__all__ = ["functions", "has_dwarf", "names_split_files", "resolve"]
 
-VERSION = 1
+_MOST = 3
+"""Notes of one kind."""
 
 
 def has_dwarf(files: DebugFiles) -> bool:
@@ -40,11 +41,19 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     def sections(name: str) -> Space:
         return described.section(f".debug_{name}")
 
-    dwarf = Dwarf(sections, _code_range(main), Splits(files, sections).open)
-    names = dwarf.resolve(address + base, symbols)
+    notes: list[str] = []
+    splits = Splits(files, sections, notes)
+    names = Dwarf(sections, _code_range(main), splits.open, notes).resolve(address + base, symbols)
+    names.notes = [*_few(notes, "more damaged parts"), *_missing(splits.missing), *_moved(described)]
     if base:
         names.functions = [f._replace(start=max(0, f.start - int(base))) for f in names.functions]
     return names
+
+
+def names_split_files(binary: Binary) -> bool:
+    """Whether units of ``binary`` name files with their entries. Raises `FormatError`."""
+    dwarf = Dwarf(lambda name: binary.section(f".debug_{name}"), (0, 0), lambda *_: None, [])
+    return any(dwarf.split_names)
 
 
 def functions(files: DebugFiles) -> FunctionTable:
@@ -56,6 +65,26 @@ def _binaries(files: DebugFiles) -> list[Binary]:
     """The binary, and its separate debug file; a PDB is none."""
     paths = [files.binary, files.debug if files.kind == "elf" else None]
     return [open_binary(path) for path in paths if path]
+
+
+def _missing(names: list[str]) -> list[str]:
+    """What there is to say of split files that are not at hand."""
+    which = ", ".join(_few(names, "more"))
+    return [f"split DWARF is missing or of another build (no inlined frames there): {which}"] if names else []
+
+
+def _moved(binary: Binary) -> list[str]:
+    """dwz moves what several files share to one of its own, whose name and build id are in ``.gnu_debugaltlink``."""
+    if not binary.has(".gnu_debugaltlink"):
+        return []
+    link = binary.section(".gnu_debugaltlink")
+    name = bytes(link.raw[: link.size]).partition(b"\0")[0].decode("utf-8", "backslashreplace")
+    return [f"what dwz moved to {name} is not read: some inlined functions have no name"]
+
+
+def _few(texts: list[str], rest: str) -> list[str]:
+    texts = list(dict.fromkeys(texts))
+    return [*texts[:_MOST], f"{len(texts) - _MOST} {rest}"] if len(texts) > _MOST else texts
 
 
 def _code_range(binary: Binary) -> tuple[int, int]:

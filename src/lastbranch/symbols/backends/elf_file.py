@@ -45,7 +45,7 @@ class Binary:
 
     def has(self, name: str) -> bool:
         """Whether there is a section ``name`` with bytes in the file."""
-        return any(s.name == name and s.file_size for s in self.image.sections)
+        return self._number(name) is not None
 
     def section(self, name: str) -> Space:
         """The bytes of the first section ``name`` that has any; empty where there is none.
@@ -60,8 +60,14 @@ class Binary:
         """bool[sections]: which sections hold code."""
         return np.array([bool(s.flags & SegmentFlags.EXECUTE) for s in self.image.sections], bool)
 
+    def _number(self, name: str) -> int | None:
+        """The first section ``name`` with bytes; GNU tools once wrote compressed ``.debug_x`` as ``.zdebug_x``."""
+        wanted = (name, name.replace(".debug_", ".zdebug_"))
+        sections = enumerate(self.image.sections)
+        return next((n for n, s in sections if s.name in wanted and s.file_size), None)
+
     def _read(self, name: str) -> Space:
-        number = next((n for n, s in enumerate(self.image.sections) if s.name == name and s.file_size), None)
+        number = self._number(name)
         if number is None:
             return Space.of(b"", self.order, name, self.name)
         section = self.image.sections[number]
@@ -69,8 +75,17 @@ class Binary:
         if self.image.format == "pe" and section.size:
             size = min(size, section.size)  # raw data are filled up to the file's alignment
         space = Space.part(self.source, section.offset, size, self.order, name)
-        compressed = self.flags and self.flags[number] & SHF_COMPRESSED
-        return Space.of(self._unpacked(space, section.offset), self.order, name, self.name) if compressed else space
+        old = section.name.startswith(".zdebug_")
+        if not old and not (self.flags and self.flags[number] & SHF_COMPRESSED):
+            return space
+        unpacked = self._unpacked_old(space, section.offset) if old else self._unpacked(space, section.offset)
+        return Space.of(unpacked, self.order, name, self.name)
+
+    def _unpacked_old(self, space: Space, offset: int) -> bytes:
+        """``ZLIB``, the size in 8 bytes of the order of networks, the data (GNU binutils, ``bfd/compress.c``)."""
+        if space.raw[:4] != b"ZLIB":
+            raise FormatError(f"{space.name}: not compressed", file=self.name, offset=offset, field="magic")
+        return self._expanded(space, offset, 12, _ZLIB, int.from_bytes(space.raw[4:12], "big"))
 
     def _unpacked(self, space: Space, offset: int) -> bytes:
         words = np.dtype(self.order + ("u4" if self.image.bits == 32 else "u8"))
@@ -79,6 +94,9 @@ class Binary:
             reason = f"{space.name}: shorter than a compression header"
             raise FormatError(reason, file=self.name, offset=offset, field="Chdr", value=space.size)
         kind, size = (int(space.read(np.array([at]), w)[0]) for at, w in ((0, 4), (words.itemsize, words.itemsize)))
+        return self._expanded(space, offset, header, kind, size)
+
+    def _expanded(self, space: Space, offset: int, header: int, kind: int, size: int) -> bytes:
         packed = space.raw[header : space.size]
         if size > min(PACKED_LIMIT, EXPANSION * len(packed)):
             reason = f"{space.name}: {len(packed)} compressed bytes cannot become that many"
@@ -128,4 +146,5 @@ def _unzstd(packed: bytearray, size: int) -> bytes:
     return data
 
 
-_UNPACK = {1: _inflate, 2: _unzstd}  # ch_type: ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD
+_ZLIB, _ZSTD = 1, 2  # ch_type
+_UNPACK = {_ZLIB: _inflate, _ZSTD: _unzstd}

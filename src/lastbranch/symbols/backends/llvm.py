@@ -1,13 +1,13 @@
 """llvm-symbolizer as a backend: asked once for all addresses, its JSON read line by line.
 
-It follows debug links and the names of split DWARF files by itself; servers it is not allowed to ask.
+By itself it follows debug links, paths of split DWARF files and that of a PDB, wherever they lead, and asks servers. So
+it is given files in which it has nothing to follow, under names in a folder of its own; for others it is not used.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from typing import Any
@@ -16,23 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError, UnavailableError
-from ..files import DebugFiles
+from ..files import DebugFiles, open_regular
 from ..model import Function, FunctionTable, Names
+from ..tools import newest
 from . import tables
+from .dwarf_reader import names_split_files
 from .elf_file import open_binary
 
 __all__ = ["available", "functions", "resolve"]
 
-VERSION = 1
-PROGRAMS = (*(f"llvm-symbolizer-{n}" for n in range(30, 14, -1)), "llvm-symbolizer")
-"""The newest first: JSON came with LLVM 13, start lines in it with 15."""
-
-OPTIONS = "--output-style=JSON", "--no-demangle"
+OPTIONS = "--output-style=JSON", "--no-demangle", "--no-debuginfod"
 
 
 def available() -> str | None:
     """The program that is used, or ``None``."""
-    return next(filter(None, map(shutil.which, PROGRAMS)), None)
+    return newest("llvm-symbolizer")  # JSON came with LLVM 13, start lines in it with 15
 
 
 def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
@@ -40,14 +38,17 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     program = available()
     if program is None:
         raise UnavailableError("llvm-symbolizer is not installed", hint="install LLVM's tools, or use another backend")
+    if not _described(files):
+        return tables.resolve(files, address)
     answers = _Answers(_image_base(files))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write("".join(f"{a:#x}\n" for a in address.tolist()).encode())
         asked.seek(0)
         relative = ("--relative-address",) if files.kind == "pe" else ()
-        command = [program, *OPTIONS, *relative, "--obj", _arranged(files, folder)]
+        command = [program, *OPTIONS, f"--debug-file-directory={folder}", *relative, "--obj", _arranged(files, folder)]
         environment = {**os.environ, "DEBUGINFOD_URLS": ""}
-        with subprocess.Popen(command, stdin=asked, stdout=subprocess.PIPE, stderr=said, env=environment) as running:
+        streams: dict[str, Any] = {"stdin": asked, "stdout": subprocess.PIPE, "stderr": said}
+        with subprocess.Popen(command, **streams, env=environment, cwd=folder) as running:
             assert running.stdout is not None
             try:
                 for line in running.stdout:
@@ -71,18 +72,51 @@ def _image_base(files: DebugFiles) -> int:
     return open_binary(files.binary).image.image_base if files.kind == "pe" and files.binary else 0
 
 
+def _described(files: DebugFiles) -> bool:
+    """Whether there is more than symbols. Raises `UnavailableError` for what llvm-symbolizer would look for elsewhere.
+
+    Raises `FormatError` or `OSError` where the files cannot be read.
+    """
+    if files.kind == "pe" and files.debug:
+        return True
+    binary = open_binary(files.debug or files.binary)
+    if not binary.has(".debug_info"):
+        return False
+    linked, split = binary.has(".gnu_debuglink"), names_split_files(binary)
+    if linked or split:
+        what = "a debug link" if linked else "split DWARF"
+        reason = f"{binary.name}: llvm-symbolizer would follow {what} to files that were not checked"
+        raise UnavailableError(reason, hint="use --symbol-backend auto")
+    return True
+
+
 def _arranged(files: DebugFiles, folder: str) -> str:
     """The file to name to the program. It looks for a PDB beside the binary, under the name that stands in that."""
     if files.kind == "elf":
-        return files.debug or files.binary
+        return _linked(files.debug or files.binary, folder, "program")
     if not files.binary:
         raise UnavailableError("llvm-symbolizer reads a PDB through its binary, which is not at hand")
-    recorded = open_binary(files.binary).image.pdb_name
-    binary = os.path.join(folder, os.path.basename(files.binary))
-    os.symlink(os.path.abspath(files.binary), binary)
-    if files.debug and recorded:
-        os.symlink(os.path.abspath(files.debug), os.path.join(folder, recorded.replace("\\", "/").rpartition("/")[2]))
-    return binary
+    recorded = open_binary(files.binary).image.pdb_name or ""
+    if not recorded:
+        return _linked(files.binary, folder, "program.exe")
+    # If it cannot read that PDB it goes to the path in the binary: so that is made a mere name, in a copy.
+    name = recorded.replace("\\", "/").rpartition("/")[2]
+    if files.debug:
+        _linked(files.debug, folder, name)
+    with os.fdopen(open_regular(files.binary), "rb") as file:
+        data = file.read().replace(recorded.encode() + b"\0", name.encode().ljust(len(recorded.encode()) + 1, b"\0"))
+    path = os.path.join(folder, "program.exe")
+    with open(path, "xb") as copy:
+        copy.write(data)
+    return path
+
+
+def _linked(path: str, folder: str, name: str) -> str:
+    """``path``, a regular file, under another name."""
+    os.close(open_regular(path))
+    made = os.path.join(folder, name)
+    os.symlink(os.path.abspath(path), made)
+    return made
 
 
 class _Answers:

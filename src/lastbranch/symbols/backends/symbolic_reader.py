@@ -5,6 +5,7 @@ It makes a table of the whole file first and answers one address a call then.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,12 @@ from numpy.typing import NDArray
 
 from ...errors import FormatError, UnavailableError
 from ..chains import Chains
-from ..files import DebugFiles
+from ..files import DebugFiles, open_regular
 from ..model import Function, FunctionTable, Names
 from . import tables
 from .elf_file import open_binary
 
 __all__ = ["available", "functions", "resolve"]
-
-VERSION = 1
 
 
 def available() -> bool:
@@ -40,14 +39,22 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
 
     base = _base(files)
     chains = Chains()
+    # The outermost function is called as its symbol: the library has one name for the parts that a function may have,
+    # and in a PDB the one without namespace and arguments' types.
+    symbols = tables.symbols_of(files).by_address()
+    functions = symbols.functions(np.arange(len(symbols)))
     try:
-        found = next(iter(Archive.open(path).iter_objects()), None)
+        data = _contents(path)  # the library does not keep it
+        found = next(iter(Archive.from_bytes(data).iter_objects()), None)
         if found is None:
             raise FormatError("symbolic finds nothing in it", file=path)
         lookup: Callable[[int], list[Any]] = found.make_symcache().lookup
-        for value in address.tolist():
-            frames = lookup(value - base) if value >= base else []
-            chains.add(_frame(frame, base if n == len(frames) else None) for n, frame in enumerate(frames, 1))
+        for value, row in zip(address.tolist(), symbols.at(address).tolist(), strict=True):
+            frames = list(map(_frame, lookup(value - base) if value >= base else ()))
+            if row >= 0:
+                _, file, line = frames.pop() if frames else ("", "", 0)
+                frames.append((functions[row], file, line))
+            chains.add(frames)
     except exceptions.SymbolicError as error:
         raise FormatError(f"symbolic cannot read it: {error}", file=path) from None
     return chains.names()
@@ -58,6 +65,12 @@ def functions(files: DebugFiles) -> FunctionTable:
     return tables.functions(files)
 
 
+def _contents(path: str) -> bytes:
+    """The bytes of a regular file: the library is given no path to open or to map."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
+
+
 def _base(files: DebugFiles) -> int:
     """What the library's addresses count from: the lowest segment of an ELF file, the image's base of a PE file."""
     if files.kind == "pe":
@@ -66,7 +79,6 @@ def _base(files: DebugFiles) -> int:
     return min((s.vaddr for s in segments), default=0)
 
 
-def _frame(frame: Any, base: int | None) -> tuple[Function, str, int]:
-    start = 0 if base is None else frame.sym_addr + base
+def _frame(frame: Any) -> tuple[Function, str, int]:
     name = frame.symbol if frame.symbol != "?" else ""
-    return Function(name, name, start), frame.full_path or "", frame.line
+    return Function(name, name), frame.full_path or "", frame.line

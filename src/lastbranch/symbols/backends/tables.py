@@ -13,9 +13,6 @@ from .symbols import Symbols
 
 __all__ = ["functions", "resolve", "symbols_of"]
 
-VERSION = 1
-"""Raised when the answers change, so that those kept on disk are not used any more."""
-
 
 def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     """The symbols that ``address`` belongs to. Raises `FormatError` or `OSError`."""

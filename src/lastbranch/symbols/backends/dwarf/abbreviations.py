@@ -122,7 +122,8 @@ class Shapes:
                 sibling = skip
             length = size_of(kind, form)
             if length is None:
-                raise self.space.bad("a form that is not known", 0, "form", kind)
+                reason = "DW_FORM_indirect is not read" if kind == FORM.INDIRECT else "a form that is not known"
+                raise self.space.bad(reason, 0, "form", kind)
             if length >= 0:
                 skip += length
             else:

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ....errors import FormatError
 from ..files import Space
 from .abbreviations import Shape, uleb
 from .constants import LEB, TAG, TEXT
@@ -38,8 +39,8 @@ class Tree:
 
 
 def walk(info: Info, units: NDArray[np.int64]) -> Tree:
-    """The functions and inlined calls of ``units``. Raises `FormatError` for codes without abbreviation."""
-    places = [np.array(_walk(info, row), np.int64) for row in units.tolist()]
+    """The functions and inlined calls of ``units``; a unit with codes without abbreviation has none, and a note."""
+    places = [np.array(_of_unit(info, row), np.int64) for row in units.tolist()]
     offset = np.concatenate([*places, np.empty(0, np.int64)])
     unit = np.repeat(units, [len(p) for p in places])
     shape, _ = info.shapes_of(offset, unit)
@@ -85,6 +86,14 @@ def _tree(
     number = np.full(len(offset) + 1, -1, np.int64)
     number[rows] = np.arange(len(rows))
     return Tree(offset[rows], unit[rows], tag[rows] == TAG.INLINED_SUBROUTINE, number[up[rows]], level[rows])
+
+
+def _of_unit(info: Info, row: int) -> list[int]:
+    try:
+        return _walk(info, row) if info.codes(row) else []
+    except FormatError as error:
+        info.notes.append(f"{error} (the unit at {info.units[row].offset:#x} is skipped)")
+        return []
 
 
 def _walk(info: Info, row: int) -> list[int]:

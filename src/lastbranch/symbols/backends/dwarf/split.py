@@ -29,34 +29,39 @@ UNITS_LIMIT = 1 << 20
 class Splits:
     """Opens split units of one module: from its package, else below the folders that may be searched."""
 
-    def __init__(self, files: DebugFiles, main: Sections) -> None:
-        self.files, self.main = files, main
-        self._package: _Package | None = None
+    def __init__(self, files: DebugFiles, main: Sections, notes: list[str]) -> None:
+        self.files, self.main, self.notes = files, main, notes
+        self._package = self._open_package() if files.dwp else None
         self.missing: list[str] = []
         """Names of files that were not found, or are of another build."""
 
     def open(self, folder: str, name: str, dwo_id: int) -> Info | None:
         """The unit's file, if it is the one of ``dwo_id``."""
-        if self.files.dwp and self._package is None:
-            self._package = _Package(open_binary(self.files.dwp), self.main)
         for info in self._candidates(folder, name, dwo_id):
             if info.units and _identity(info) == dwo_id:
                 return info
         self.missing.append(name)
         return None
 
+    def _open_package(self) -> _Package | None:
+        try:
+            return _Package(open_binary(self.files.dwp or ""), self.main)
+        except (LastbranchError, OSError) as error:
+            self.notes.append(f"{error} (the package is not used)")
+            return None
+
     def _candidates(self, folder: str, name: str, dwo_id: int) -> Iterator[Info]:
         if self._package is not None:
-            found = self._package.unit(dwo_id)
-            if found is not None:
-                yield found
+            sections = self._package.unit(dwo_id)
+            if sections is not None:
+                yield Info(sections, self.notes)
         hints = dict.fromkeys((f"{folder}/{name}", name, ntpath.basename(name)))
         for root in self.files.dwo:
             for path in filter(None, (below(root, hint) for hint in hints)):
                 try:
-                    yield Info(_sections(open_binary(path), self.main))
-                except (LastbranchError, OSError):
-                    continue  # damaged: it costs its names
+                    yield Info(_sections(open_binary(path), self.main), self.notes)
+                except (LastbranchError, OSError) as error:
+                    self.notes.append(str(error))
 
 
 def _sections(binary: Binary, main: Sections) -> Sections:
@@ -88,8 +93,8 @@ class _Package:
         self.columns = body[:columns].tolist()
         self.offsets, self.sizes = body[columns:].reshape(2, units, columns) if units else np.zeros((2, 0, 0), np.int64)
 
-    def unit(self, dwo_id: int) -> Info | None:
-        """The unit of ``dwo_id``."""
+    def unit(self, dwo_id: int) -> Sections | None:
+        """The sections of the unit of ``dwo_id``. Reading one raises `FormatError` where it is past the whole one."""
         slot = np.flatnonzero((self.hashes == np.uint64(dwo_id)) & (self.rows > 0))
         row = int(self.rows[slot[0]]) - 1 if len(slot) else -1
         if not 0 <= row < len(self.offsets):
@@ -115,4 +120,4 @@ class _Package:
                 spaces[name] = Space.of(part, whole.order, whole.name, whole.file)
             return spaces[name]
 
-        return Info(section)
+        return section

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....errors import FormatError
 from ..files import Space
 from .abbreviations import Format, Shapes
 from .constants import UT
@@ -35,21 +36,23 @@ class Unit:
     """`UT`; units before DWARF 5 are ``UT.COMPILE``."""
     abbreviations: int
     dwo_id: int = 0
-    codes: dict[int, int] = field(default_factory=dict)
-    """Abbreviation code -> shape number; empty until the unit is wanted."""
+    codes: dict[int, int] | None = None
+    """Abbreviation code -> shape number; ``None`` until the unit is wanted."""
 
 
 class Info:
     """``.debug_info`` of one file and the sections that it refers to.
 
     Columns have a row for each unit. ``files`` (`Sections`) of a split DWARF file gives ``addr`` of the main file.
+    Units that cannot be read are left out or empty, and ``notes`` gets to know why.
     """
 
-    def __init__(self, files: Sections, abbreviation_base: int = 0) -> None:
+    def __init__(self, files: Sections, notes: list[str]) -> None:
         self.sections = files
+        self.notes = notes
         self.space = files("info")
         self.shapes = Shapes(files("abbrev"))
-        self.units = [u for u in _headers(self.space, abbreviation_base) if u.kind not in (UT.TYPE, UT.SPLIT_TYPE)]
+        self.units = [u for u in _headers(self.space, notes) if u.kind not in (UT.TYPE, UT.SPLIT_TYPE)]
         n = len(self.units)
         self.start = np.array([u.offset for u in self.units], np.int64)
         self.end = np.array([u.end for u in self.units], np.int64)
@@ -99,23 +102,33 @@ class Info:
     def codes(self, row: int) -> dict[int, int]:
         """Abbreviation code -> shape number of the unit in ``row``."""
         unit = self.units[row]
-        if not unit.codes:
-            unit.codes = self.shapes.table(unit.abbreviations, unit.format)
+        if unit.codes is None:
+            unit.codes = {}
+            try:
+                unit.codes = self.shapes.table(unit.abbreviations, unit.format)
+            except FormatError as error:
+                self.notes.append(f"{error} (the unit at {unit.offset:#x} is skipped)")
         return unit.codes
 
 
-def _headers(space: Space, abbreviation_base: int) -> list[Unit]:
+def _headers(space: Space, notes: list[str]) -> list[Unit]:
     units: list[Unit] = []
     at = 0
     while at + 11 < space.size and len(units) < UNITS_LIMIT:
-        unit = _header(space, at, abbreviation_base)
+        try:
+            unit = _header(space, at)
+        except FormatError as error:
+            notes.append(f"{error} (nothing from there on is read)")
+            break
         if unit.format.version:
             units.append(unit)
+        else:
+            notes.append(f"{space.file}: the unit at {at:#x} of {space.name} is of no version that is known")
         at = unit.end
     return units
 
 
-def _header(space: Space, start: int, abbreviation_base: int) -> Unit:
+def _header(space: Space, start: int) -> Unit:
     order = "little" if space.order == "<" else "big"
     at = start
 
@@ -142,4 +155,4 @@ def _header(space: Space, start: int, abbreviation_base: int) -> Unit:
     if not 2 <= version <= 5 or address_size not in (4, 8) or at > end:
         return Unit(start, max(end, start + 4), end, Format(0, offset_size, 8), kind, 0)
     form = Format(version, offset_size, address_size)
-    return Unit(start, end, at, form, kind, abbreviation_base + abbreviations, dwo_id)
+    return Unit(start, end, at, form, kind, abbreviations, dwo_id)

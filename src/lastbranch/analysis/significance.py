@@ -1,0 +1,132 @@
+"""Whether two recordings differ by more than chance, with the sample as what is drawn.
+
+The entries of one branch stack are neighbours in one run of the program: a stack of 32 of them is one observation and
+not 32. So what is summed over a sample is the observation, and its spread over the samples is what chance does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import erfc, exp, lgamma, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Array
+
+__all__ = ["FEWEST", "Clusters", "adjusted", "probabilities"]
+
+FEWEST = 6
+"""Samples of both recordings together that must have a thing for it to be tested: fewer can never be significant."""
+
+
+@dataclass
+class Clusters:
+    """Sums over the samples of a recording, for ``keys`` things that occur in them.
+
+    A sample has a weight, and of each thing a part of that weight: of its period, of its branch entries, or of its
+    ranges. ``samples`` counts them; ``weight`` float64 and ``weight_squared`` sum their weights. By thing: ``present``
+    int64 samples that have it, ``part``, ``part_squared`` and ``part_weight`` float64 sums of its part, of the part
+    squared, and of the part times the weight.
+    """
+
+    keys: int
+    samples: int = 0
+    weight: float = 0.0
+    weight_squared: float = 0.0
+    present: Array = field(init=False)
+    part: Array = field(init=False)
+    part_squared: Array = field(init=False)
+    part_weight: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.present = np.zeros(self.keys, np.int64)
+        self.part, self.part_squared, self.part_weight = (np.zeros(self.keys) for _ in range(3))
+
+    def add(self, weight: Array, sample: Array, key: Array, part: Array | None = None) -> None:
+        """Add samples of these weights. Each element of ``sample`` (row of ``weight``) and ``key`` is one occurrence,
+        of ``part`` (1 where that is ``None``); samples of no weight are none."""
+        weight = weight.astype(np.float64)
+        self.samples += int(np.count_nonzero(weight))
+        self.weight += float(weight.sum())
+        self.weight_squared += float((weight * weight).sum())
+        pairs, back, count = np.unique(sample * self.keys + key, return_inverse=True, return_counts=True)
+        sample, key = np.divmod(pairs, max(self.keys, 1))
+        sums = count.astype(np.float64) if part is None else np.bincount(back.reshape(-1), part, len(pairs))
+        self.present += np.bincount(key, minlength=self.keys)
+        for total, values in (
+            (self.part, sums), (self.part_squared, sums * sums), (self.part_weight, sums * weight[sample]),
+        ):  # fmt: skip
+            total += np.bincount(key, values, self.keys)
+
+    @property
+    def share(self) -> NDArray[np.float64]:
+        """float64, a thing: its part of all weight."""
+        return self.part / self.weight if self.weight else np.zeros(self.keys)
+
+    def variance(self, share: Array) -> NDArray[np.float64]:
+        """float64, a thing: variance of its share over the samples if its true value is ``share`` (ratio estimator)."""
+        if self.samples < 2:
+            return np.zeros(self.keys)
+        left = self.part_squared - 2 * share * self.part_weight + share * share * self.weight_squared
+        spread: NDArray[np.float64] = np.maximum(left, 0) / self.weight**2 * self.samples / (self.samples - 1)
+        return spread
+
+
+def probabilities(a: Clusters, b: Clusters) -> NDArray[np.float64]:
+    """float64, a thing: probability of a difference as large as that between ``a`` and ``b`` where there is none.
+
+    Two tests, the better one counting twice (Bonferroni): do more samples have it (Fisher's exact test), and do they
+    have more of it (difference of the shares by its variance over samples)? Not a number where fewer than `FEWEST`
+    samples have it.
+    """
+    both = a.present + b.present
+    out = np.full(a.keys, np.nan)
+    weight, samples = a.weight + b.weight, a.samples + b.samples
+    if not (a.weight and b.weight):
+        return out
+    common = (a.part + b.part) / weight
+    spread = np.sqrt(a.variance(common) + b.variance(common))
+    difference = np.abs(a.share - b.share)
+    fewer = both * (min(a.samples, b.samples) / samples)  # those of the smaller recording, if they do not differ
+    for i in np.flatnonzero(both >= FEWEST).tolist():
+        larger = _student(difference[i] / spread[i], float(fewer[i])) if spread[i] > 0 else 1.0
+        oftener = _fisher(int(a.present[i]), a.samples, int(b.present[i]), b.samples)
+        out[i] = min(1.0, 2 * min(larger, oftener))
+    return out
+
+
+def adjusted(probability: Array) -> NDArray[np.float64]:
+    """float64: the false discovery rate at which each would be significant (Benjamini and Hochberg 1995)."""
+    out = np.full(len(probability), np.nan)
+    tested = np.flatnonzero(~np.isnan(probability))
+    order = tested[np.argsort(probability[tested])]
+    ranked = probability[order] * len(order) / np.arange(1, len(order) + 1)
+    out[order] = np.minimum(np.minimum.accumulate(ranked[::-1])[::-1], 1)
+    return out
+
+
+def _student(t: float, freedom: float) -> float:
+    """Two-sided probability of Student's t by Wallace's normal approximation (Ann. Math. Statist. 30, 1959).
+
+    With as many degrees of freedom as samples are behind the smaller side: few of them have skewed sums, and its heavy
+    tails make up for that.
+    """
+    freedom = max(freedom, 1.0)
+    normal = sqrt(freedom * np.log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return erfc(normal / sqrt(2))
+
+
+def _fisher(a: int, of_a: int, b: int, of_b: int) -> float:
+    """Twice the smaller tail of the hypergeometric distribution: ``a`` of ``of_a`` against ``b`` of ``of_b``."""
+    if a * of_b < b * of_a:
+        a, of_a, b, of_b = b, of_b, a, of_a
+    # More than a of the a + b are among of_a: from a on upwards, until nothing is added.
+    steps = np.arange(min(b, of_a - a), dtype=np.float64)
+    ratios = (b - steps) * (of_a - a - steps) / ((a + 1 + steps) * (of_b - b + 1 + steps))
+    first = _log_choose(of_a, a) + _log_choose(of_b, b) - _log_choose(of_a + of_b, a + b)
+    return min(1.0, 2 * exp(min(first, 0.0)) * (1 + float(np.cumprod(ratios).sum())))
+
+
+def _log_choose(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)

@@ -1,0 +1,108 @@
+"""Where the binary of a module may lie. A name that a capture has is a hint: it is joined to folders that the user
+trusts, and only an identity that is the recorded one makes the file at its own path of this host the module's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from .model import Module, ModuleKind
+
+__all__ = ["Candidates", "windows_parts"]
+
+_PREFIX = re.compile(r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)", re.IGNORECASE)
+"""What comes before the first folder: ``\\\\?\\``, ``\\??\\``, a drive, the device of a volume as kernels name it."""
+_ROOT = re.compile(r"\\SystemRoot(?=\\)", re.IGNORECASE)
+_DRIVE = re.compile(r"[A-Za-z]:\\")
+
+
+class Candidates:
+    """Files to try for modules: below ``symfs``, which is trusted, or without it at their own paths; then below
+    ``folders``, by full path or as build-id folders and symbol stores have them. ``release`` is the kernel's."""
+
+    def __init__(self, release: str, symfs: str | None, folders: Sequence[str] = ()) -> None:
+        self._release, self._symfs = release, symfs
+        self._folders = [folder.rstrip("/") for folder in folders]
+        self._any_case: dict[str, _AnyCase] = {}
+
+    def of(self, module: Module) -> Iterator[tuple[str, bool]]:
+        """(path, trusted) for ``module``, in the order to try them. They need not be there."""
+        return self._of_windows(module) if module.is_pe else self._of_posix(module)
+
+    def _of_posix(self, module: Module) -> Iterator[tuple[str, bool]]:
+        kernel = module.kind is ModuleKind.KERNEL
+        names = _kernels(self._release) if kernel else [module.name.removesuffix(" (deleted)")]
+        safe = [n for n in names if n.startswith("/") and ".." not in n.split("/") and "\0" not in n]
+        if self._symfs is not None:
+            yield from ((self._symfs.rstrip("/") + n, True) for n in safe + ["/vmlinux"] * kernel)
+        else:
+            yield from ((n, False) for n in safe)
+        word = module.build_id.hex()
+        by_id = [f"/.build-id/{word[:2]}/{word[2:]}"] if word else []
+        yield from ((folder + n, False) for folder in self._folders for n in by_id + safe)
+
+    def _of_windows(self, module: Module) -> Iterator[tuple[str, bool]]:
+        parts = windows_parts(module.name)
+        if parts is None:
+            return
+        if self._symfs is not None and (found := self._below(self._symfs, parts)):
+            yield found, True
+        if self._symfs is None and os.name == "nt" and _DRIVE.match(module.name):
+            yield module.name, False
+        name, key = parts[-1], f"{module.timestamp:08X}{module.size:x}"
+        for folder in self._folders:
+            for place in ([name, key, name], parts, [name]):
+                if found := self._below(folder, place):
+                    yield found, False
+
+    def _below(self, root: str, parts: Sequence[str]) -> str | None:
+        if root not in self._any_case:
+            self._any_case[root] = _AnyCase(root)
+        return self._any_case[root].file(parts)
+
+
+def _kernels(release: str) -> list[str]:
+    names = ("/boot/vmlinux-{}", "/usr/lib/debug/boot/vmlinux-{}", "/usr/lib/debug/lib/modules/{}/vmlinux",
+             "/lib/modules/{}/build/vmlinux")  # fmt: skip
+    return [n.format(release) for n in names] if release and "/" not in release else []
+
+
+def windows_parts(name: str) -> list[str] | None:
+    """Folders and file of a path as Windows writes it, without what says which drive; ``None`` where it is no full
+    local path or leaves its root: remote (UNC) paths, ``..``, streams of a file."""
+    name = name.replace("/", "\\")
+    found = _PREFIX.match(name)
+    if found is None or (name.startswith("\\\\") and not found[0]):
+        return None
+    parts = _ROOT.sub(r"\\Windows", name[found.end() :], count=1).split("\\")[1:]
+    return parts if parts and not any(p in ("", ".", "..") or ":" in p or "\0" in p for p in parts) else None
+
+
+class _AnyCase:
+    """A folder in which capitals are small letters, as they are to Windows. What a folder has is read once."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.realpath(root)
+        self._listed: dict[str, dict[str, str]] = {}
+
+    def file(self, parts: Sequence[str]) -> str | None:
+        """The regular file root/part/..., whatever the case of the names; ``None`` where none is, or a link leaves."""
+        path = self._root
+        for part in parts:
+            names = self._names(path)
+            same = names.get(part) or names.get(part.casefold())
+            if same is None:
+                return None
+            path = os.path.join(path, same)
+        real = os.path.realpath(path)
+        return real if real.startswith(self._root.rstrip(os.sep) + os.sep) and os.path.isfile(real) else None
+
+    def _names(self, folder: str) -> dict[str, str]:
+        if folder not in self._listed:
+            try:
+                found = sorted(os.listdir(folder))
+            except OSError:
+                found = []
+            self._listed[folder] = {name.casefold(): name for name in found} | {name: name for name in found}
+        return self._listed[folder]

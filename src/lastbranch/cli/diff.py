@@ -1,0 +1,100 @@
+"""``lastbranch diff``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from .options import Capture, filter_options, table_options
+from .output import Cell, print_rows
+from .symbol_options import symbol_options
+
+if TYPE_CHECKING:
+    from ..analysis.comparison import Difference, Thing
+    from ..symbols import SymbolOptions
+
+EXCEEDED = 6
+"""Exit code where a share grew by more than --fail-over allows."""
+
+_ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
+
+
+@click.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--symfs", metavar="DIR", help="Look for the captures' binaries at DIR + their full path.")
+@click.option("--symfs-b", metavar="DIR", help="The same for B, where it is another folder.")
+@click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+@filter_options
+@symbol_options
+@table_options
+@click.option("--by", type=click.Choice(list(_ENDS)), default="function", show_default=True, help="What a row is.")
+@click.option(
+    "--rate", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
+    help="What is significant: the share of false alarms among all that are reported (false discovery rate).",
+)  # fmt: skip
+@click.option(
+    "--fail-over", type=click.FloatRange(min=0), metavar="PCT",
+    help="Exit code 6 where a share grew significantly by more than PCT percentage points.",
+)  # fmt: skip
+def command(
+    before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, make_filter: Any,
+    symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
+) -> int:  # fmt: skip
+    """What takes a larger or smaller share in B than in A, and whether that is more than chance.
+
+    The share of a function is that of its samples (by period), of an edge that of the branch entries, of a block that
+    of the ranges. p is the probability of such a difference between two recordings that do not differ, with the sample
+    as the unit: the entries of one branch stack are one observation. Code is matched by name across builds.
+    """
+    from ..analysis.comparison import compare
+    from ..analysis.naming import Namer
+    from ..symbols import Symbolizer
+
+    captures = [Capture(before, symfs, not no_progress), Capture(after, symfs_b or symfs, not no_progress)]
+    profiles = [capture.open() for capture in captures]
+    filters = [make_filter(profile) for profile in profiles]
+    symbolizers = [Symbolizer(profile, symbols) for profile in profiles]
+    namers = [Namer(profile, symbolizer) for profile, symbolizer in zip(profiles, symbolizers, strict=True)]
+    with captures[0].reading(profiles[0]), captures[1].reading(profiles[1]):
+        found = compare(namers, cast("Thing", by), sample_filters=filters)
+    _print(found, by, rate, form, limit)
+    notes = list(dict.fromkeys(found.notes + [note for s in symbolizers for note in s.notes]))
+    codes = [captures[0].finish(profiles[0], _verdict(found, rate) + notes), captures[1].finish(profiles[1])]
+    if fail_over is not None and (over := _exceeding(found, rate, fail_over)):
+        click.echo(f"error: {over} shares grew significantly by more than {fail_over:g} points", err=True)
+        return EXCEEDED
+    return max(codes)
+
+
+def _print(found: Difference, by: str, rate: float, form: str, limit: int) -> None:
+    columns = ["event", *(part for end in _ENDS[by] for part in (end, f"{end} module")), "A %", "B %", "change",
+               "A samples", "B samples", "p", "significant"]  # fmt: skip
+    rows: list[list[Cell]] = []
+    significant = found.significant(rate).tolist()
+    for i in range(len(found))[: limit or None]:
+        ends = (part for spot in found.spots[i] for part in (_called(spot.function, spot.where), spot.module or None))
+        shares = [round(100 * float(value), 4) for value in (*found.share[:, i], found.change[i])]
+        chance = float(found.probability[i])
+        told = None if chance != chance else f"{chance:.2g}" if form == "table" else chance
+        rows.append([found.event[i], *ends, *shares, *map(int, found.samples[:, i]), told, significant[i]])
+    print_rows(columns, rows, form)
+
+
+def _called(function: str, where: str) -> str:
+    behind = where.removeprefix("behind ")
+    text = f"{function}{behind}" if function else behind or "[unknown]"
+    return f"behind {text}" if behind != where else text
+
+
+def _verdict(found: Difference, rate: float) -> list[str]:
+    tested = int((found.probability == found.probability).sum())
+    number = int(found.significant(rate).sum())
+    told = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
+    rare = len(found) - tested
+    return [told + (f"; {rare} are in too few samples to tell" if rare else "")]
+
+
+def _exceeding(found: Difference, rate: float, points: float) -> int:
+    return int((found.significant(rate) & (100 * found.change > points)).sum())

@@ -1,0 +1,64 @@
+"""``lastbranch query``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import Capture, capture_options, table_options
+from .output import Cell, print_rows
+from .symbol_options import symbol_options
+
+if TYPE_CHECKING:
+    from ..symbols import SymbolOptions
+
+
+@click.command()
+@capture_options
+@click.argument("sql", metavar="SQL")
+@symbol_options
+@click.option(
+    "--memory", type=click.IntRange(min=32), default=128, show_default=True, metavar="MIB",
+    help="What the database keeps in memory before it spills to a temporary folder.",
+)  # fmt: skip
+@table_options
+def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, form: str, limit: int) -> int:
+    """The answer to a SELECT statement over the capture, by DuckDB.
+
+    Tables (docs: SQL): modules, processes, threads, events, samples, branches, frames, counters, user_registers,
+    interrupt_registers, edges, ranges, stacks, stack_frames. "describe branches" lists the columns of one. Only what
+    the statement reads is loaded, and functions are named only if it asks for them. It can neither read nor write
+    files, and loads no extensions.
+    """
+    from ..sql import query
+    from ..symbols import Symbolizer
+
+    profile = capture.open()
+    symbolizer = Symbolizer(profile, symbols)
+    with capture.reading(profile):
+        result = query(profile, sql, symbols=symbolizer, memory=memory << 20)
+    with result:
+        rows: Iterable[tuple[Any, ...]] = islice(result, limit) if limit else result
+        # An empty cell, and not none: a column that was asked for is printed, though it be empty.
+        none = "" if form == "table" else None
+        print_rows(_distinct(result.columns), ([_cell(v, none) for v in row] for row in rows), form)
+    return capture.finish(profile, result.notes)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names of columns, numbered where one comes again: JSON objects have each only once."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, -1) + 1
+        out.append(f"{name}:{seen[name]}" if seen[name] else name)
+    return out
+
+
+def _cell(value: Any, none: Cell) -> Cell:
+    if value is None:
+        return none
+    return value if isinstance(value, str | int | float) else str(value)

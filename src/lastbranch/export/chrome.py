@@ -1,0 +1,145 @@
+"""``--to chrome``: the Trace Event Format of chrome://tracing, for Perfetto and speedscope, too.
+
+Processes and threads are metadata events. The sampled stacks are there in both forms that the format has: ``samples``
+with ``stackFrames`` (Trace Event Format, "Global Samples" and "Stack Frames"), which chrome://tracing shows, and V8's
+``Profile`` and ``ProfileChunk`` events (phase ``P``), which Perfetto reads (src/trace_processor/importers/json).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+
+from ..model import Array, Profile, visible
+from ..symbols import Symbolizer
+from . import ExportOptions
+from .json_stream import text
+from .spool import Spool
+from .stack_names import NamedStacks, StackTree, process_name, thread_name
+from .stack_pass import Lane, StackPass
+
+__all__ = ["export"]
+
+_NS_PER_US = 1000
+
+
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
+    """Write the samples of ``profile``; returns what a user should be told.
+
+    Raises `NotRecordedError` where there are no samples.
+    """
+    done = StackPass(profile, options)
+    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
+        for rows in done.rows(ordered=True):
+            spool.add(rows)
+        writer = _Writer(profile, done, NamedStacks(done, symbols), spool)
+        out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
+        _write(out, writer.events())
+        out.write(b'],"stackFrames":{')
+        _write(out, writer.frames())
+        out.write(b'},"samples":[')
+        _write(out, writer.samples())
+        out.write(b"]}")
+        return [*done.notes, *symbols.notes]
+
+
+def _write(out: IO[bytes], items: Iterator[bytes]) -> None:
+    between = b"\n"
+    for item in items:
+        out.write(between + item)
+        between = b",\n"
+
+
+class _Writer:
+    def __init__(self, profile: Profile, done: StackPass, named: NamedStacks, spool: Spool) -> None:
+        self._profile, self._named, self._spool = profile, named, spool
+        self._lanes = list(done.lanes)
+        tree = StackTree()
+        # Frame 0 would be no frame to some readers.
+        self._node = np.array([tree.add(stack) + 1 for stack in named.stacks()] or [0], np.int64)
+        self._nodes = [(parent + 1, named.labels[row]) for parent, row in tree.nodes]
+        zero = profile.start if profile.start is not None else profile.first_time
+        self._zero = zero or 0
+
+    def events(self) -> Iterator[bytes]:
+        """Names of processes and threads, then the samples of one thread after the other."""
+        named: set[int] = set()
+        for number in self._spool.lanes():
+            lane = self._lanes[number]
+            if lane.pid not in named:
+                named.add(lane.pid)
+                yield _metadata(lane.pid, lane.pid, "process_name", process_name(self._profile, lane))
+            yield _metadata(lane.pid, lane.tid, "thread_name", thread_name(self._profile, lane))
+        for number in self._spool.lanes():
+            yield from self._profile_events(number, self._lanes[number])
+
+    def frames(self) -> Iterator[bytes]:
+        for number, (parent, label) in enumerate(self._nodes, 1):
+            frame: dict[str, object] = {"category": self._module(label.module), "name": self._named.shown(label)}
+            if parent:
+                frame["parent"] = parent
+            yield b'"%d":' % number + text(frame)
+
+    def samples(self) -> Iterator[bytes]:
+        """Thread by thread, some thousand at once: a dict for each would take most of the time."""
+        names = [text(visible(event.name)).decode() for event in self._profile.events]
+        frames = [f',"sf":{node}' if node else "" for node in range(len(self._nodes) + 1)]
+        for number in self._spool.lanes():
+            ids = f'"pid":{self._lanes[number].pid},"tid":{self._lanes[number].tid}'
+            for rows in self._spool.of(number):
+                columns = (rows["cpu"], self._us(rows["time"]), rows["event"], self._node[rows["stack"]])
+                lines = [
+                    f'{{"cpu":{cpu},{ids},"ts":{ts!r},"name":{names[event]}{frames[node]},"weight":1}}'
+                    for cpu, ts, event, node in zip(*(c.tolist() for c in columns), strict=True)
+                ]
+                yield ",\n".join(lines).encode()
+
+    def _profile_events(self, number: int, lane: Lane) -> Iterator[bytes]:
+        """A V8 profile of a thread: each chunk brings the frames that were not there before."""
+        base = {"ph": "P", "cat": "disabled-by-default-v8.cpu_profiler", "pid": lane.pid, "tid": lane.tid}
+        base["id"] = f"0x{number + 1:x}"
+        told: set[int] = set()
+        last = 0
+        for i, rows in enumerate(self._spool.of(number)):
+            stacked = rows[self._node[rows["stack"]] > 0]
+            time = self._us(stacked["time"]).astype(np.int64).tolist()
+            if i == 0:
+                last = time[0] if time else 0
+                yield text({**base, "name": "Profile", "ts": last, "args": {"data": {"startTime": last}}})
+            nodes = self._node[stacked["stack"]].tolist()
+            chunk = {
+                "cpuProfile": {"nodes": list(self._new(nodes, told)), "samples": nodes},
+                "timeDeltas": np.diff(np.array([last, *time], np.int64)).tolist(),
+            }
+            last = time[-1] if time else last
+            yield text({**base, "name": "ProfileChunk", "ts": last, "args": {"data": chunk}})
+
+    def _new(self, nodes: list[int], told: set[int]) -> Iterator[dict[str, object]]:
+        """The frames of ``nodes`` that are not in ``told``, callers first."""
+        for node in dict.fromkeys(nodes):
+            path = []
+            while node and node not in told:
+                told.add(node)
+                path.append(node)
+                node = self._nodes[node - 1][0]
+            for new in reversed(path):
+                parent, label = self._nodes[new - 1]
+                frame = {
+                    "functionName": self._named.shown(label), "url": visible(label.file) or self._module(label.module),
+                    "scriptId": 0, "lineNumber": label.line - 1, "columnNumber": -1,
+                }  # fmt: skip
+                yield {"id": new, "callFrame": frame, **({"parent": parent} if parent else {})}
+
+    def _module(self, row: int) -> str:
+        return visible(self._profile.modules[row].short) if row >= 0 else "[unknown]"
+
+    def _us(self, ticks: Array) -> Array:
+        """float64 microseconds since the first event; without time, the number of the record."""
+        clock, since = self._profile.clock, ticks - self._zero
+        return clock.to_ns_array(since) / _NS_PER_US if clock.has_time else since.astype(np.float64)
+
+
+def _metadata(pid: int, tid: int, name: str, value: str) -> bytes:
+    return text({"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": {"name": value}})

@@ -1,0 +1,225 @@
+"""``--to parquet`` and ``--to arrow``: the model as columns, a file for each table, in a folder.
+
+The tables modules, processes, threads and events are there whole; samples, branches (branch entries) and frames (call
+chains) are written in pieces while the capture is read. Columns are those that `lastbranch.model.COLUMNS` declares, and
+where things are by the binder: rows of the other tables and module addresses. Needs pyarrow (``lastbranch[arrow]``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from ..analysis.select import kept
+from ..bind import Binder, binder_of
+from ..lbr import FLAG_FIELDS, branch_type, flag, type_name
+from ..model import BRANCH, COLUMNS, FRAME, TABLES, Array, Column, Profile, SampleBatch
+from . import ExportOptions
+from .arrow_tables import model_table, pyarrow
+from .choosing import limited
+from .folder import INDEX, writing_folder
+
+__all__ = ["LONG", "SAMPLES", "export_tables"]
+
+SAMPLES = (
+    Column("time_ns", "int64", "ns", "when, since the first event of the capture"),
+    Column("process", "int64", "row", "of the processes table; null: unknown"),
+    Column("thread", "int64", "row", "of the threads table; null: unknown"),
+    Column("module", "int64", "row", "of the modules table that ip is in; null: nothing mapped"),
+    Column("address", "uint64", "address", "ip as address of its module"),
+)
+"""Columns of samples beside those of the model."""
+
+LONG = {
+    BRANCH: (
+        Column("from_module", "int64", "row", "of the modules table; null: nothing mapped"),
+        Column("from_address", "uint64", "address", "branch_from as address of its module"),
+        Column("to_module", "int64", "row", "of the modules table; null: nothing mapped"),
+        Column("to_address", "uint64", "address", "branch_to as address of its module"),
+    ),
+    FRAME: (
+        Column("module", "int64", "row", "of the modules table; null: nothing mapped, or a marker"),
+        Column("address", "uint64", "address", "frame as address of its module"),
+    ),
+}
+"""Columns of branches and frames beside those of the model; each row has its ``sample`` and its ``index`` there."""
+
+_FILES = {"samples": "sample", "branches": BRANCH, "frames": FRAME}
+_FLAGS = tuple(name for name in FLAG_FIELDS if name not in ("type", "new_type", "reserved"))
+_ROW_GROUP = 1 << 17
+"""Rows that are written at once: they are in memory until then."""
+
+
+def export_tables(profile: Profile, folder: str, form: str, options: ExportOptions) -> list[str]:
+    """Write every table of ``profile`` as ``parquet`` or ``arrow`` (IPC files) into ``folder``; returns notes.
+
+    Raises `UnavailableError` where pyarrow is not installed or the folder cannot be written.
+    """
+    pa = pyarrow()
+    chosen = limited(profile, options)
+    rows: dict[str, int] = {}
+    with writing_folder(folder) as place:
+        for name in TABLES:
+            table = model_table(profile, name)
+            with _Writer(pa, os.path.join(place, f"{name}.{form}"), form, table.schema) as out:
+                out.write(table)
+            rows[name] = len(table)
+        long = _Long(pa, profile)
+        with ExitStack() as open_files:
+            writers = {
+                name: open_files.enter_context(
+                    _Writer(pa, os.path.join(place, f"{name}.{form}"), form, long.schemas[name])
+                )
+                for name in long.schemas
+            }
+            for batch in kept(profile, profile.batches(), chosen):
+                for name, columns in long.of(batch):
+                    writers[name].write(pa.table(columns, schema=long.schemas[name]))
+        rows.update({name: writer.rows for name, writer in writers.items()})
+        with open(os.path.join(place, INDEX), "w", encoding="utf-8", newline="\n") as index:
+            index.write("file\ttable\trows\n")
+            index.writelines(f"{name}.{form}\t{name}\t{count}\n" for name, count in rows.items())
+    return [] if rows["samples"] else ["there are no samples that pass the filters"]
+
+
+class _Writer:
+    """A file of one table, written in row groups (Parquet) or record batches (Arrow IPC)."""
+
+    def __init__(self, pa: Any, path: str, form: str, schema: Any) -> None:
+        self._pa, self._count, self.rows = pa, 0, 0
+        self._waiting: list[Any] = []
+        if form == "parquet":
+            self._out = pyarrow("pyarrow.parquet").ParquetWriter(path, schema, compression="zstd")
+        else:
+            self._out = pa.ipc.new_file(path, schema)
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._waiting:
+            self._put_out()
+        self._out.close()
+
+    def write(self, table: Any) -> None:
+        self._waiting.append(table)
+        self._count += len(table)
+        self.rows += len(table)
+        if self._count >= _ROW_GROUP:
+            self._put_out()
+
+    def _put_out(self) -> None:
+        self._out.write_table(self._pa.concat_tables(self._waiting).combine_chunks())
+        self._waiting, self._count = [], 0
+
+
+class _Long:
+    """The columns of the tables that grow with the capture."""
+
+    def __init__(self, pa: Any, profile: Profile) -> None:
+        self._pa, self._profile = pa, profile
+        self._binder: Binder = binder_of(profile)
+        self._sample = 0
+        there = {name for stream in profile.streams for name in stream.columns} | {
+            c.name for c in COLUMNS if not c.optional
+        }
+        self._columns = [c for c in COLUMNS if c.name in there]
+        groups = {c.group for c in self._columns}
+        self.schemas = {name: self._schema(name, group) for name, group in _FILES.items() if group in groups}
+
+    def _schema(self, name: str, group: str) -> Any:
+        pa = self._pa
+        fields = [pa.field("sample", pa.int64(), metadata={"meaning": "number of the sample, from 0"})]
+        if group == "sample":
+            own = [c for c in self._columns if c.group not in (BRANCH, FRAME)]
+            columns = [*own, *SAMPLES]
+        else:
+            fields.append(pa.field("index", pa.int32(), metadata={"meaning": "place in its stack, from 0"}))
+            columns = [*(c for c in self._columns if c.group == group), *LONG[group]]
+        for c in columns:
+            kind = pa.from_numpy_dtype(np.dtype(c.dtype))
+            kind = kind if c.group in ("sample", group) else pa.list_(kind)
+            fields.append(pa.field(c.name, kind, metadata={"unit": c.unit, "meaning": c.meaning}))
+        if group == BRANCH:
+            fields.append(pa.field("type", pa.string(), metadata={"meaning": "kind of branch"}))
+            fields += [
+                pa.field(
+                    flag, pa.bool_() if FLAG_FIELDS[flag][1] == 1 else pa.uint32(), metadata={"unit": "branch_flags"}
+                )
+                for flag in _FLAGS
+            ]
+        clock = self._profile.clock
+        known = {"clock": clock.name, "ticks_per_second": str(clock.frequency), "table": name}
+        return pa.schema(fields, metadata=known)
+
+    def of(self, batch: SampleBatch) -> Iterator[tuple[str, dict[str, Any]]]:
+        """(table, its columns) of a batch."""
+        sample = np.arange(self._sample, self._sample + len(batch))
+        self._sample += len(batch)
+        scope = self._binder.scopes(batch)
+        makers: dict[str, Callable[[SampleBatch, Array], dict[str, Any]]] = {
+            "sample": self._samples, BRANCH: self._branches, FRAME: self._frames,
+        }  # fmt: skip
+        for name, schema in self.schemas.items():
+            group = _FILES[name]
+            if group == "sample":
+                columns, count = {"sample": sample}, len(batch)
+                columns |= makers[group](batch, scope)
+            elif group in batch.offsets:
+                offsets = batch.offsets[group]
+                sizes, count = np.diff(offsets), int(offsets[-1])
+                index = np.arange(count) - np.repeat(offsets[:-1], sizes)
+                columns = {"sample": np.repeat(sample, sizes), "index": index.astype(np.int32)}
+                columns |= makers[group](batch, np.repeat(scope, sizes))
+            else:
+                continue
+            columns |= {n: v for n, v in batch.columns.items() if n in schema.names and n not in columns}
+            yield name, {n: self._array(columns.get(n), schema.field(n).type, count) for n in schema.names}
+
+    def _array(self, values: Any, kind: Any, count: int) -> Any:
+        if values is None:
+            return self._pa.nulls(count, kind)
+        return values if isinstance(values, self._pa.Array) else self._pa.array(values, kind)
+
+    def _rows(self, values: Array) -> Any:
+        """Rows of a table, where -1 is none."""
+        return self._pa.array(values, mask=values < 0)
+
+    def _samples(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:
+        module, address = self._binder.locate(scope, batch.ip)
+        clock, start = self._profile.clock, self._profile.start or 0
+        lists = {
+            c.name: self._pa.ListArray.from_arrays(
+                self._pa.array(batch.offsets[c.group], self._pa.int32()), batch[c.name]
+            )
+            for c in self._columns
+            if c.group not in ("sample", BRANCH, FRAME) and c.name in batch
+        }
+        return lists | {
+            "time_ns": clock.to_ns_array(batch.time - start) if clock.has_time else None,
+            "process": self._rows(self._binder.process_of(scope)),
+            "thread": self._rows(self._binder.threads_of(batch, scope)),
+            "module": self._rows(module),
+            "address": address,
+        }
+
+    def _branches(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for end in ("from", "to"):
+            module, address = self._binder.locate(scope, batch[f"branch_{end}"])
+            out |= {f"{end}_module": self._rows(module), f"{end}_address": address}
+        flags = batch["branch_flags"]
+        codes, back = np.unique(branch_type(flags), return_inverse=True)
+        out["type"] = self._pa.array(np.array([type_name(c) for c in codes.tolist()], object)[back.reshape(-1)])
+        for name in _FLAGS:
+            values = flag(flags, name)
+            out[name] = values != 0 if FLAG_FIELDS[name][1] == 1 else values.astype(np.uint32)
+        return out
+
+    def _frames(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:
+        module, address = self._binder.locate(scope, batch["frame"])
+        return {"module": self._rows(module), "address": address}

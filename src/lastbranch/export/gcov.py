@@ -1,0 +1,84 @@
+"""``--to gcov``: the profile that gcc 12 to 15 read with ``-fauto-profile``.
+
+What create_gcov makes of the same counts, but its version 0.19 gives lengths of names in words, which gcc up to 11
+reads; since gcc 12 they are bytes. 32-bit words, little end first: the file's head, names, functions, and no modules
+(gcc's auto-profile.cc, "function instance profile format", and gcov-io.cc).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import IO
+
+from . import ExportOptions
+from .modules import ModuleCounts, ModuleFormat
+from .sample_tree import FunctionSamples, Location
+from .sampleprof import tree_of
+
+__all__ = ["FORMAT"]
+
+_MAGIC, _VERSION = 0x67636461, 2
+_NAMES, _FUNCTIONS, _MODULES = 0xAA000000, 0xAC000000, 0xAE000000
+_INDIRECT_CALL = 5
+"""Kind of a target; gcc has no other and does not look at it."""
+
+
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[str]:
+    """Write the counts of a module; returns notes. Raises as `sampleprof.tree_of`."""
+    tree, notes = tree_of(counts, options, plain=True)
+    functions: dict[str, FunctionSamples] = {}
+    for name, samples in tree.functions.items():
+        functions.setdefault(_source_name(name), FunctionSamples()).add(samples)
+    # gcc takes the name with number 0 for none.
+    names = {name: i for i, name in enumerate(["", *sorted(set(_names(functions)))])}
+    out.write(struct.pack("<3I", _MAGIC, _VERSION, 0))
+    _section(out, _NAMES, len(names), b"".join(map(_string, names)))
+    body = b"".join(struct.pack("<Q", s.head) + _function(n, s, names) for n, s in sorted(functions.items()))
+    _section(out, _FUNCTIONS, len(functions), body)
+    _section(out, _MODULES, 0, b"")
+    return notes
+
+
+def _source_name(name: str) -> str:
+    """gcc knows copies and parts of a function (``.constprop.0``, ``.cold``) by the name before the first dot."""
+    return name.partition(".")[0] or name
+
+
+def _names(functions: dict[str, FunctionSamples]) -> Iterator[str]:
+    for name, samples in functions.items():
+        yield _source_name(name)
+        for targets in samples.calls.values():
+            yield from map(_source_name, targets)
+        for callees in samples.inlined.values():
+            yield from _names(callees)
+
+
+def _section(out: IO[bytes], tag: int, number: int, body: bytes) -> None:
+    """A section; its length in words is stepped over by all that read it."""
+    out.write(struct.pack("<3I", tag, 1 + -(-len(body) // 4), number) + body)
+
+
+def _string(name: str) -> bytes:
+    text = name.encode("utf-8", "surrogateescape") + b"\0"
+    return struct.pack("<I", len(text)) + text
+
+
+def _function(name: str, samples: FunctionSamples, names: dict[str, int]) -> bytes:
+    """Lines with the targets of their calls, and what is inlined."""
+    inlined = [(where, n, s) for where, callees in sorted(samples.inlined.items()) for n, s in sorted(callees.items())]
+    parts = [struct.pack("<3I", names[_source_name(name)], len(samples.lines), len(inlined))]
+    for where, count in sorted(samples.lines.items()):
+        targets = samples.calls.get(where, {})
+        parts.append(struct.pack("<2IQ", _offset(where), len(targets), count))
+        parts += (struct.pack("<I2Q", _INDIRECT_CALL, names[_source_name(t)], n) for t, n in sorted(targets.items()))
+    parts += (struct.pack("<I", _offset(where)) + _function(n, s, names) for where, n, s in inlined)
+    return b"".join(parts)
+
+
+def _offset(where: Location) -> int:
+    line, discriminator = where
+    return line << 16 | discriminator
+
+
+FORMAT = ModuleFormat("gcov", write)

@@ -1,0 +1,6 @@
+"""SQL over a profile: tables that are loaded as a query needs them, into a database that is closed to the outside."""
+
+from .result import Result, query
+from .schema import TABLES, SqlColumn, SqlTable
+
+__all__ = ["TABLES", "Result", "SqlColumn", "SqlTable", "query"]
