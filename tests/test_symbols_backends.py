@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from lastbranch.errors import FormatError, UnavailableError
 from lastbranch.symbols.backends import MODULES, backend_of, llvm, symbolic_reader, version_of
 from lastbranch.symbols.files import DebugFiles
-from symbol_programs import Programs, agreed, code_addresses, elf, told
+from symbol_programs import Programs, agreed, code_addresses, command, elf, told
 from test_symbols_pdb import PDB
 
 
@@ -38,6 +39,23 @@ def test_llvm(programs: Programs, name: str) -> None:
     left, right = agreed(told(own), told(other))
     assert left == right
     assert {f.shown for f in own.functions} == {f.shown for f in other.functions}
+
+
+def test_llvm_gets_nothing_to_follow(programs: Programs, tmp_path: Path) -> None:
+    """Split DWARF and debug links name files wherever they are; where there are only symbols it is not asked."""
+    needs("llvm")
+    path = programs.path("gcc")
+    linked, bare = tmp_path / "linked", tmp_path / "bare"
+    command(["objcopy", f"--add-gnu-debuglink={path}", str(path), str(linked)], tmp_path)
+    command(["objcopy", "--strip-debug", f"--add-gnu-debuglink={path}", str(path), str(bare)], tmp_path)
+    address = code_addresses(path)
+    for refused in (linked, programs.path("clang-split"), programs.path("clang-split4")):
+        with pytest.raises(UnavailableError, match="not checked"):
+            backend_of("llvm").resolve(elf(refused), address)
+    shutil.copy(path, tmp_path / "program")  # what the link means, with the right CRC
+    assert told(backend_of("llvm").resolve(elf(bare), address)) == told(
+        backend_of("tables").resolve(elf(path), address)
+    )
 
 
 @pytest.mark.parametrize("name", ["gcc", "gcc4", "clang", "clang4", "clang-lld"])

@@ -111,6 +111,15 @@ def test_columns_that_are_not_sound_are_refused(column: str, value: np.ndarray, 
         unpack_names({**columns, column: value}, 1)
 
 
+def test_notes_travel_with_names() -> None:
+    names = names_of([[(F, "f.c", 1)]])
+    names.notes = ["a unit is damaged"]
+    back = unpack_names(pack_names(names), 1)
+    assert back.notes == ["a unit is damaged"]
+    assert back.take(np.array([0, -1])).notes == back.notes
+    assert Names.join([back, Names.unknown(2), names]).notes == back.notes
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_damaged_bytes_are_refused_or_sound(data: st.DataObject) -> None:
