@@ -35,6 +35,7 @@ fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader
 	$(BIN)/python tests/fuzz_etl.py --seconds 600
 	$(BIN)/python tests/fuzz_tb5.py --seconds 600
 	$(BIN)/python tests/fuzz_symbols.py --seconds 600
+	$(BIN)/python tests/compare_symbols.py
 	$(BIN)/python tests/fuzz_capture.py
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
