@@ -449,7 +449,7 @@ def rows_by_window(data: bytes, window: int) -> list[tuple[object, ...]]:
     return sorted(rows)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.integers(0, 2**32))
 def test_rows_do_not_depend_on_where_windows_end(seed: int) -> None:
     """A trigger can be the last event of a window, and its record the first of its processor in another one."""

@@ -265,7 +265,7 @@ def test_the_trailer_is_that_of_the_event_it_names(form: str, kind: int) -> None
 def test_very_many_very_small_compressed_records() -> None:
     """An idle machine with many processors: perf compresses each buffer alone when it wakes, a sample or two."""
     b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
-    number = 12_000
+    number = 4_000
     for time in range(number):
         b.sample(ip=0x400000 + time % 7, pid=7, time=time)
     raw = b.build(compress=81, chunk=32)

@@ -390,6 +390,6 @@ class Calls(RuleBasedStateMachine):
 
 
 Calls.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestCalls = Calls.TestCase
