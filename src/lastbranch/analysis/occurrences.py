@@ -3,6 +3,7 @@ that it can be named and matched, and then how much of it is in each sample."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
@@ -25,7 +26,7 @@ Points = set[tuple[Hashable, int, bool]]
 """Where blocks begin: function, offset in it, and whether it is behind the instruction there."""
 
 
-class Counter:
+class Counter(ABC):
     """Things of one kind. ``spots`` are the addresses that they are made of."""
 
     spots: Spots
@@ -36,14 +37,15 @@ class Counter:
 
     def adopt(self, matching: Matching, side: int, points: Points) -> None:
         """Look for the ``points`` of the other side, too."""
+        return  # only blocks have points
 
+    @abstractmethod
     def keyed(self, matching: Matching, side: int) -> Named:
         """The distinct things."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
         """Add all samples; thing ``i`` counts as ``rows[i]``."""
-        raise NotImplementedError
 
 
 class _Functions(Counter):

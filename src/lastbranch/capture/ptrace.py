@@ -12,9 +12,9 @@ import os
 
 __all__ = [
     "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP", "EVENT_VFORK",
-    "EXITKILL", "FOLLOW", "ORIG_RAX", "RESUME_FLAG", "RIP", "USER_CODE_64", "Gone", "Interrupted", "Registers", "cont",
-    "detach", "event_message", "interrupt", "listen", "poke_user", "registers", "seize", "set_sigmask", "siginfo",
-    "sigmask", "single_step", "wait",
+    "EXITKILL", "FOLLOW", "GENERAL", "ORIG_RAX", "RESUME_FLAG", "RIP", "USER_CODE_64", "Gone", "Interrupted",
+    "Registers", "cont", "detach", "event_message", "interrupt", "listen", "poke_user", "registers", "seize", "set_sigmask",
+    "siginfo", "sigmask", "single_step", "wait",
 ]  # fmt: skip
 
 _POKEUSER, _CONT, _SINGLESTEP, _GETREGS, _DETACH = 6, 7, 9, 12, 17
@@ -33,6 +33,8 @@ _SIGINFO_SIZE, _SIGMASK_SIZE = 128, 8
 R15, R14, R13, R12, RBP, RBX, R11, R10, R9, R8, RAX, RCX, RDX, RSI, RDI = range(15)
 ORIG_RAX, RIP, CS, EFLAGS, RSP, FS_BASE, GS_BASE = 15, 16, 17, 18, 19, 21, 22
 """Indexes into `Registers` (struct user_regs_struct)."""
+GENERAL = (RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15)
+"""The same by the numbers that machine code gives to registers (Intel SDM volume 2, table 2-2)."""
 DEBUG_REGISTER = 848
 """Offset of u_debugreg[0] in struct user."""
 RESUME_FLAG = 1 << 16

@@ -5,10 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..model import Source
 
-__all__ = ["ReadAhead"]
+__all__ = ["ReadAhead", "page_aligned"]
 
 _PAGE = 4096
 
@@ -53,12 +54,16 @@ class ReadAhead:
             self._thread.shutdown(wait=True)
 
 
-def _memory(size: int) -> memoryview:
-    """Bytes of any content: to fill them with zeros took as long as reading as many from the page cache.
+def page_aligned(size: int) -> NDArray[np.uint8]:
+    """``size`` bytes of any content: to fill them with zeros took as long as reading as many from the page cache.
 
     They begin with a page. Processors with fast `rep movsb` (AMD Zen 3) copy to 16 bytes behind the begin of one, which
     is where `malloc` would have them, at a sixth of the speed.
     """
     room = np.empty(size + _PAGE, np.uint8)
     begin = -room.ctypes.data % _PAGE
-    return memoryview(room[begin : begin + size])  # type: ignore[arg-type]
+    return room[begin : begin + size]
+
+
+def _memory(size: int) -> memoryview:
+    return memoryview(page_aligned(size))  # type: ignore[arg-type]  # NumPy's arrays have the buffer protocol

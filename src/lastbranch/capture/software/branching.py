@@ -9,28 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from ..ptrace import (
-    EFLAGS,
-    FS_BASE,
-    GS_BASE,
-    R8,
-    R9,
-    R10,
-    R11,
-    R12,
-    R13,
-    R14,
-    R15,
-    RAX,
-    RBP,
-    RBX,
-    RCX,
-    RDI,
-    RDX,
-    RIP,
-    RSI,
-    RSP,
-)
+from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
 __all__ = ["NOT_TAKEN", "Branch", "Evaluation", "Memory", "evaluation_of", "register_of"]
 
@@ -66,7 +45,6 @@ read."""
 NOT_TAKEN = -1
 
 _MASK, _LOW = (1 << 64) - 1, (1 << 32) - 1
-_GENERAL = (RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15)
 _CF, _PF, _ZF, _SF, _OF = 1, 4, 0x40, 0x80, 0x800
 _PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 _FS, _GS, _OPERAND_16, _ADDRESS_32 = 0x64, 0x65, 0x66, 0x67
@@ -123,7 +101,7 @@ def register_of(code: bytes) -> int | None:
         return None
     mod, rm = code[at + 1] >> 6, code[at + 1] & 7 | (rex & 1) << 3
     if mod == 3:
-        return _GENERAL[rm]
+        return GENERAL[rm]
     return RIP if mod == 0 and rm & 7 == 5 else None
 
 
@@ -162,7 +140,7 @@ def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
     """JMP or CALL through the ModRM operand at ``code[at]``."""
     mod, rm = code[at] >> 6, code[at] & 7
     if mod == 3:
-        register = _GENERAL[rm | (rex & 1) << 3]
+        register = GENERAL[rm | (rex & 1) << 3]
         return lambda registers, branch, read: registers[register]
     base: int | None = rm | (rex & 1) << 3
     index, scale, after = None, 0, at + 1
@@ -184,9 +162,9 @@ def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
         if relative:
             address += branch.address + branch.length
         if base is not None:
-            address += registers[_GENERAL[base]]
+            address += registers[GENERAL[base]]
         if index is not None:
-            address += registers[_GENERAL[index]] << scale
+            address += registers[GENERAL[index]] << scale
         address &= mask
         if segment is not None:
             address += registers[segment]

@@ -10,27 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..ptrace import (
-    FS_BASE,
-    GS_BASE,
-    R8,
-    R9,
-    R10,
-    R11,
-    R12,
-    R13,
-    R14,
-    R15,
-    RAX,
-    RBP,
-    RBX,
-    RCX,
-    RDI,
-    RDX,
-    RIP,
-    RSI,
-    RSP,
-)
+from ..ptrace import FS_BASE, GENERAL, GS_BASE, RIP, RSP
 from .branching import Registers
 
 __all__ = ["ANYWHERE", "WORD", "Store", "moved", "stored", "written"]
@@ -103,11 +83,11 @@ _OPERAND_16 = 0x66
 
 def _names() -> dict[str, int]:
     found: dict[str, int] = {}
-    for letter, index in zip("abcd", (RAX, RBX, RCX, RDX), strict=True):
+    for letter, index in zip("acdb", GENERAL[:4], strict=True):
         found |= dict.fromkeys((f"r{letter}x", f"e{letter}x", f"{letter}x", f"{letter}l", f"{letter}h"), index)
-    for name, index in (("si", RSI), ("di", RDI), ("bp", RBP)):
+    for name, index in zip(("bp", "si", "di"), GENERAL[5:8], strict=True):
         found |= dict.fromkeys((f"r{name}", f"e{name}", name, f"{name}l"), index)
-    for number, index in enumerate((R8, R9, R10, R11, R12, R13, R14, R15), 8):
+    for number, index in enumerate(GENERAL[8:], 8):
         found |= dict.fromkeys((f"r{number}", f"r{number}d", f"r{number}w", f"r{number}b"), index)
     return found
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import Array, Source, read_at
+from ..readahead import page_aligned
 from . import layout
 from .ahead import ahead
 from .checksum import block_check
@@ -23,7 +24,6 @@ from .string_table import StringTable
 
 __all__ = ["Tb5File"]
 
-_PAGE = 4096
 _BIND_KINDS = (
     StreamType.BIND_DATA_INFORMATION, StreamType.BIND_MODULE_INFORMATION, StreamType.BIND_PID_INFORMATION,
     StreamType.BIND_TID_INFORMATION,
@@ -126,7 +126,7 @@ class Tb5File:
                 return error
 
         few = entry.block_bytes <= layout.SMALL_BLOCK_BYTES  # to hand one over takes as long as to read it
-        return ahead(numbers, load, lambda: _aligned(min(entry.block_bytes, entry.bytes)), alone=few)
+        return ahead(numbers, load, lambda: page_aligned(min(entry.block_bytes, entry.bytes)), alone=few)
 
     def read(self, key: Table, first: int = 0, count: int | None = None) -> NDArray[np.uint8]:
         """As `blocks`, all at once: uint8 (records, record size)."""
@@ -237,10 +237,3 @@ class Tb5File:
     def sections(self) -> dict[str, Any]:
         """What is in it, in words: name of each table -> number of records."""
         return {describe(key): self.tables[key].count for key in sorted(self.tables)}
-
-
-def _aligned(size: int) -> NDArray[np.uint8]:
-    """Room for a block at a multiple of a page: some processors copy to other addresses at a third of the speed."""
-    room = np.empty(size + _PAGE, np.uint8)
-    start = -room.ctypes.data % _PAGE
-    return room[start : start + size]
