@@ -13,8 +13,8 @@ import os
 __all__ = [
     "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP", "EVENT_VFORK",
     "EXITKILL", "FOLLOW", "GENERAL", "ORIG_RAX", "RESUME_FLAG", "RIP", "USER_CODE_64", "Gone", "Interrupted",
-    "Registers", "cont", "detach", "event_message", "interrupt", "listen", "poke_user", "registers", "seize", "set_sigmask",
-    "siginfo", "sigmask", "single_step", "wait",
+    "Registers", "cont", "detach", "event_message", "interrupt", "listen", "poke_user", "registers", "seize",
+    "set_sigmask", "siginfo", "sigmask", "single_step", "wait",
 ]  # fmt: skip
 
 _POKEUSER, _CONT, _SINGLESTEP, _GETREGS, _DETACH = 6, 7, 9, 12, 17

@@ -59,8 +59,8 @@ class _Verbs(click.Group):
 def cli() -> None:
     """Hardware-sampled profiles with last branch records: read, bind, report, export.
 
-    FILE is a capture: a Linux perf.data in file or pipe form, the text of perf script with branch stacks, a Windows .etl,
-    a .tb5, or - for standard input.
+    FILE is a capture: a Linux perf.data in file or pipe form, the text of perf script with branch stacks, a Windows
+    .etl, a .tb5, or - for standard input.
 
     Exit codes: 0 all is well, 1 the capture is damaged (what can be read was delivered), 2 usage, 3 it cannot be read,
     4 it does not hold what was asked for, 5 this machine or installation lacks what is needed, 6 diff found more than
