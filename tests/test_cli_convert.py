@@ -12,13 +12,13 @@ import pytest
 
 import etl_builder as build
 from conftest import Ran
+from etl_oracle import COUNTS, GUID, real, slow
 from lastbranch import cli
 from lastbranch.formats.etl import TraceLog, read_header
 from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.timeline import Timeline
 from lastbranch.formats.etl.transfer import convert
 from lastbranch.model import BytesSource
-from test_etl_walk import COUNTS, GUID, real, slow
 
 START = build.START_TIME
 BEGIN = 1_000_000

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import etl_builder as build
 import perfdata_writer as pw
 from conftest import REAL, SYNTHETIC, Data
+from etl_oracle import LINE
 from lastbranch.cli.dump import command
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata import dump as perf_dump
@@ -29,7 +30,6 @@ from lastbranch.formats.rows import milliseconds
 from lastbranch.model import Clock
 from perfdata_writer import Builder
 from test_etl_payloads import RENAMED
-from test_etl_walk import LINE
 
 GUID = UUID("12345678-1234-5678-1234-567812345678")
 

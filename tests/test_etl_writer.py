@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl_builder as build
+from etl_oracle import GUID, real, slow
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import Event, TraceLog, read_header
 from lastbranch.formats.etl.compression import decompress
@@ -22,7 +23,6 @@ from lastbranch.formats.etl.rewrite import BufferRecord, drop_event, encode_reco
 from lastbranch.formats.etl.trace_file import USE_KBYTES, TraceFile
 from lastbranch.formats.etl.writer import Packer, TraceWriter, log_header
 from lastbranch.model import BytesSource
-from test_etl_walk import GUID, real, slow
 
 UNCOMPRESSED = (
     "ShutdownPerfDiagLogger.etl", "diaghub.kernel.1.etl", "gcevents.PerfViewData.etl",
