@@ -122,7 +122,8 @@ def test_stacks_are_joined_by_the_rules_whatever_the_limit(
     for time, tid in asked:
         trace.add(0, sample(trace.begin + time, tid))
     for kind, time, tid, key, frames in stacks:  # any order: they are found by their own times
-        trace.add(1 + key % 2, event_of(kind, trace.begin + time, tid, key, frames))
+        # What is of one thread and time is of one processor, too: between processors these have no order.
+        trace.add(1 + tid % 2, event_of(kind, trace.begin + time, tid, key, frames))
     profile = read_etl(BytesSource(bytes(trace)), stack_bytes=limit)
     wanted = [naive(stacks, time, tid) for time, tid in asked]
     found = chains(profile)

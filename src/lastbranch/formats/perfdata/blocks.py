@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ...errors import Damage
 from ...model import Source
 from ..readahead import ReadAhead
-from .chain import COMPRESSED, COMPRESSED2, LONGEST, MOST_ODD, ODD_DISTANCE, Block, chase
+from .chain import COMPRESSED, COMPRESSED2, LONGEST, Block, OddRecords, chase
 from .inflate import Inflater
 
 __all__ = ["BLOCK_BYTES", "walk_blocks"]
@@ -31,13 +31,14 @@ def walk_blocks(
     inflater = Inflater(big_endian, damage)
     ahead = _Words(source, end)
     try:
-        offset, length, odd = start, None, 0
+        offset, length, odd = start, None, OddRecords()
         while offset < end:
             words, got = ahead.read(offset, length)
             block, following = chase(words, got, offset, big_endian)
             if len(block.at) == 0:
                 _note_break(damage, block, got, end, source.size)
                 return
+            last = block.types[-1]
             packed = np.flatnonzero((block.types == COMPRESSED) | (block.types == COMPRESSED2))
             if len(packed) or inflater.grown:
                 yield from inflater.expand(block, packed)
@@ -45,8 +46,8 @@ def walk_blocks(
                 yield block
             # Compressed records are not whole words long, and each starts a block of its own: do not read far ahead.
             length = None if (following - offset) & 7 == 0 else 2 * LONGEST
-            offset, odd = following, odd + (length is not None)
-            if odd > MOST_ODD + (offset - start) // ODD_DISTANCE:
+            offset = following
+            if length is not None and odd.too_many(int(last), offset - start):
                 _note(damage, "too many records of odd size", offset, end)
                 return
         inflater.finish(offset)

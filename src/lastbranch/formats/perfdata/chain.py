@@ -8,14 +8,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LONGEST", "MOST_ODD", "ODD_DISTANCE", "COMPRESSED", "COMPRESSED2", "Block", "chase", "halves"]
+__all__ = ["LONGEST", "COMPRESSED", "COMPRESSED2", "Block", "OddRecords", "chase", "halves"]
 
 _TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
 LONGEST = 1 << 16
 """Bytes of the longest record."""
-MOST_ODD, ODD_DISTANCE = 20_000, 256
-"""So many records of odd size are walked, and one more for so many bytes: each costs a block; recorders write fewer."""
 _TRY_RUN = 16
+
+
+_MOST_ODD, _MOST_PACKED, _PACKED_DISTANCE = 1_000, 20_000, 256
+
+
+class OddRecords:
+    """Counts records that are not whole words long, each of which costs a block of its own.
+
+    Recorders write compressed ones, of a few hundred bytes at least, and hardly any other.
+    """
+
+    def __init__(self) -> None:
+        self._packed = self._other = 0
+
+    def too_many(self, kind: int, walked: int) -> bool:
+        """Count one of type ``kind``: whether these are more than ``walked`` bytes can have."""
+        if kind in (COMPRESSED, COMPRESSED2):
+            self._packed += 1
+        else:
+            self._other += 1
+        return self._other > _MOST_ODD or self._packed > _MOST_PACKED + walked // _PACKED_DISTANCE
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, UnavailableError
-from .chain import COMPRESSED2, LONGEST, MOST_ODD, ODD_DISTANCE, Block, chase
+from .chain import COMPRESSED2, LONGEST, Block, OddRecords, chase
 
 __all__ = ["Inflater"]
 
@@ -26,7 +26,7 @@ class Inflater:
         self.grown = 0
         self._stream: Any = None
         self._dead = False
-        self._odd = 0
+        self._odd = OddRecords()
 
     def expand(self, block: Block, packed: NDArray[np.int64]) -> Iterator[Block]:
         """``block`` in pieces, each compressed record followed by the records that it holds."""
@@ -89,9 +89,9 @@ class Inflater:
                     self._fail("compressed record of impossible size", offset, "size", block.first_size)
                 return
             self.grown += following
-            self._odd += following & 7 != 0
+            odd = following & 7 != 0 and self._odd.too_many(int(block.types[-1]), self.grown)
             yield block
-            if following > len(self.pending) or self._odd > MOST_ODD + self.grown // ODD_DISTANCE:
+            if odd or following > len(self.pending):
                 self._fail("compressed record of impossible size", offset, "size", int(block.sizes(block.at[-1:])[0]))
                 return
             del self.pending[:following]
