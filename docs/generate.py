@@ -17,10 +17,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+from etw_reference import etw_reference
 from tbrw_types import stub
 
 import lastbranch
-from lastbranch import analysis, model
+from lastbranch import analysis, etw, model
 from lastbranch.cli import VERBS, cli
 from lastbranch.formats.etl.kernel_tables import LAYOUTS
 from lastbranch.formats.etl.providers import kernel_names
@@ -90,6 +91,11 @@ _PUBLIC = {
     model: [
         "Clock", "Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "SampleStream", "Segment",
         "Thread",
+    ],
+    etw: [
+        "Session", "Provider", "sessions", "consume", "ConsumedEvent", "profile_sources", "profile_interval",
+        "set_profile_interval", "configure_profile_sources", "provider_guid", "event_id_filter", "pid_filter",
+        "EventDescriptor", "ProfileSource", "SessionRequest", "SessionState", "Filter", "EtwError",
     ],
 }  # fmt: skip
 """Module -> names in it that people use."""
@@ -188,7 +194,7 @@ def sql_tables() -> str:
 PAGES = {
     "cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events,
     "../../src/lastbranch/tbrw/__init__.pyi": stub,
-    "sql.md": sql_tables,
+    "sql.md": sql_tables, "etw.md": etw_reference,
 }  # fmt: skip
 
 

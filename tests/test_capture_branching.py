@@ -32,7 +32,7 @@ from lastbranch.capture.ptrace import (
     RSP,
 )
 from lastbranch.capture.software.branching import NOT_TAKEN, Branch, evaluation_of
-from lastbranch.capture.software.code import Code
+from lastbranch.capture.software.code import Code, Nearby
 from lastbranch.capture.software.ways import Ways
 from lastbranch.lbr import KIND
 
@@ -167,6 +167,52 @@ def test_a_condition_with_two_different_ends_needs_no_stop() -> None:
     assert {a: path for a, (_, path, _) in fork.ends.items()} == {
         0x400003: (), 0x400005: ((0x400000, 0x400004, KIND["cond"]),)
     }  # fmt: skip
+
+
+def test_a_new_place_gets_one_end_until_the_burst_is_over_or_it_is_come_to_often() -> None:
+    code = b"\x74\x03\x90\x0f\x05\x90\x0f\x05"  # 0: jz 5   2: nop  3: syscall   5: nop  6: syscall
+    memory = code.ljust(4096, b"\x90")
+    registers = [0] * 27
+
+    def found(times: int, *, over: bool) -> set[int]:
+        ways = Ways(Code(), lambda at, n: memory[at - 0x400000 :][:n] if at >= 0x400000 else b"", 2, widen=True)
+        ways.begin()
+        for _ in range(times):
+            ends = set(ways.of(0x400000, registers, 0).fork.ends)
+        if over:
+            ways.widen()
+            ways.begin()
+            ends = set(ways.of(0x400000, registers, 0).fork.ends)
+        return ends
+
+    assert found(1, over=False) == found(2, over=False) == {0x400000}
+    assert found(3, over=False) == found(1, over=True) == {0x400003, 0x400006}
+
+
+def test_forks_of_code_that_changed_are_made_anew() -> None:
+    found, memory = ways(b"\x90\xc3")  # 0: nop   1: ret
+    registers = [0] * 27
+    for code, ends in ((b"\x90\xc3", {0x400001}), (b"\x90\x90\xff\xe0", {0x400002}), (b"\xc3", {0x400000})):
+        memory[: len(code)] = code
+        found.begin()
+        assert set(found.of(0x400000, registers, None).fork.ends) == ends
+
+
+def test_memory_nearby_is_read_once_for_each_stop() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def read(address: int, length: int) -> bytes:
+        asked.append((address, length))
+        return bytes((at & 0xFF) ^ len(asked) for at in range(address, min(address + length, 0x1400)))
+
+    near = Nearby(read)
+    assert near(0x1010, 8) == bytes(b ^ 1 for b in range(0x10, 0x18))
+    near(0x1018, 8)
+    assert len(asked) == 1
+    near.moved()
+    assert near(0x1018, 8) == bytes(b ^ 2 for b in range(0x18, 0x20))
+    assert near(0x11FC, 8) == bytes((at & 0xFF) ^ 3 for at in range(0x11FC, 0x1204)), "over the end of what was read"
+    assert near(0x13FC, 8) == bytes((at & 0xFF) ^ 4 for at in range(0x13FC, 0x1400)), "as far as there is memory"
 
 
 def test_of_two_ways_to_one_end_one_is_told_by_its_first_instruction() -> None:

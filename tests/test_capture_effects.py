@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import capstone  # type: ignore[import-untyped]
 import pytest
 
@@ -107,16 +109,26 @@ def test_registers_that_change_and_words_they_are_loaded_from() -> None:
 BASE = 0x400000
 
 
+def memory_with(code: bytes, words: dict[int, int]) -> Callable[[int, int], bytes]:
+    """Memory with ``code`` at `BASE`, and words at addresses; else zeros."""
+
+    def read(address: int, length: int) -> bytes:
+        found = bytearray(length)
+        for start, held in [(BASE, code), *((at, word.to_bytes(8, "little")) for at, word in words.items())]:
+            for at, byte in enumerate(held, start - address):
+                if 0 <= at < length:
+                    found[at] = byte
+        return bytes(found)
+
+    return read
+
+
 def fork_of(
     code: bytes, stack: dict[int, int], registers: dict[int, int] | None = None, at: int = 0
 ) -> dict[int, tuple[Edge, ...]]:
     memory = code.ljust(64, b"\xf4")
 
-    def read(address: int, length: int) -> bytes:
-        if address in stack:
-            return stack[address].to_bytes(length, "little")
-        return memory[address - BASE :][:length] if BASE <= address < BASE + len(memory) else b""
-
+    read = memory_with(memory, stack)
     found = Ways(Code(), read, 2)
     found.begin()
     values = [0] * 27
@@ -169,11 +181,7 @@ def told_at(code: str, stack: dict[int, int], registers: dict[int, int], at: int
     """Offsets of the ends of the fork at ``at``."""
     memory = bytes.fromhex(code.replace(" ", "")).ljust(64, b"\xf4")
 
-    def read(address: int, length: int) -> bytes:
-        if address in stack:
-            return stack[address].to_bytes(length, "little")
-        return memory[address - BASE :][:length] if BASE <= address < BASE + len(memory) else b""
-
+    read = memory_with(memory, stack)
     found = Ways(Code(), read, 2)
     found.begin()
     values = [0] * 27
@@ -280,10 +288,7 @@ def test_a_word_that_another_thread_changes_meanwhile_is_not_believed() -> None:
     code = bytes.fromhex("ff2502000000 0f05").ljust(64, b"\xf4")  # 0: jmp [rip + 2]   6: syscall   8: the word
     word = [BASE + 6]
 
-    def read(at: int, length: int) -> bytes:
-        return word[0].to_bytes(8, "little") if at == BASE + 8 else code[at - BASE :][:length] if at >= BASE else b""
-
-    found = Ways(Code(), read, 2)
+    found = Ways(Code(), lambda at, n: memory_with(code, {BASE + 8: word[0]})(at, n), 2)
     for alone in (True, False):
         word[0] = BASE + 6
         found.begin(alone=alone)
@@ -292,4 +297,6 @@ def test_a_word_that_another_thread_changes_meanwhile_is_not_believed() -> None:
         assert end.path == ((BASE, BASE + 6, KIND["ind"]),)
         assert not found.astray(ahead, end, 0x7000)
         word[0] = BASE
+        found.read.moved()
         assert found.astray(ahead, end, 0x7000) == (not alone)
+        assert not found.astray(ahead, end._replace(path=()), 0x7000), "the way did not lead over that branch"

@@ -177,6 +177,19 @@ def test_death_by_a_signal_is_handed_on(number: signal.Signals, tmp_path: Path) 
     assert done.code == 128 + number, done.err
 
 
+@pytest.mark.parametrize("place", ["folder", "missing/it.tb5", "file/it.tb5"])
+@pytest.mark.parametrize("engine", ["auto", "software"])
+def test_nothing_is_executed_for_an_output_that_cannot_be_made(place: str, engine: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    done = record(tmp_path / place, "--engine", engine, "--", "sh", "-c", f"echo ran; touch {tmp_path}/ran")
+    assert done.code == 125
+    assert done.out == b""
+    assert not (tmp_path / "ran").exists()
+    assert done.err.startswith(f"error: {tmp_path / place} cannot be written: "), done.err
+    assert "hint: " in done.err
+
+
 # -- other tracers
 
 

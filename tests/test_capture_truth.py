@@ -153,7 +153,7 @@ def test_the_example_of_the_guide_shows_the_hottest_edges_of_the_trace_by_time(f
     assert found is not None
     program = build(folder, "shares", *found[1].split())
     for _ in range(8):
-        done = record(folder / "shares.tb5", *DENSE[2:], "--", program, "300000")
+        done = record(folder / "shares.tb5", "--depth", "64", *DENSE[2:], "--", program, "300000")
         if done.bursts() >= 40:
             break
     moments = np.concatenate([b.ip for b in done.profile().streams[0].batches()])

@@ -388,7 +388,7 @@ def test_a_perf_capture(data, tmp_path, run):
     after = run("export", out, "--to", "counts", *symfs)
     assert before.raw.count(b"\n") > 100
     assert after.raw == before.raw
-    assert "note: not in the log: branch entries whose type a record has no code for" in ran.err
+    assert "branch entries" not in ran.err
     plain = tmp_path / "plain.etl"
     assert run("convert", data.path("demo_2proc"), plain).code == 0
     rows = [run("branches", path, "--format", "csv", *symfs).raw for path in (data.path("demo_2proc"), plain)]

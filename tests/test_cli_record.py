@@ -107,13 +107,20 @@ def test_an_interrupt_is_the_programs(tmp_path: Path) -> None:
 
 
 def test_a_second_interrupt_ends_the_recording_and_lets_the_program_run_on(tmp_path: Path) -> None:
-    ours, ready = started(tmp_path, "trap : INT; echo $$ > $READY.pid; : > $READY")
+    script = "trap ': > $READY.caught' INT; echo $$ > $READY.pid; : > $READY"
+    ours, ready = started(tmp_path, script)
+    pid = int(Path(f"{ready}.pid").read_text())
     with ours:
-        for _ in range(2):
+        try:
             ours.send_signal(signal.SIGINT)
-            time.sleep(0.3)
-        ours.wait(20)
-        pid = int(Path(f"{ready}.pid").read_text())
+            end = time.monotonic() + 60
+            while not Path(f"{ready}.caught").exists():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            ours.send_signal(signal.SIGINT)
+            ours.wait(60)
+        finally:
+            ours.kill()
         told = Path(f"/proc/{pid}/status").read_text()
         os.kill(pid, signal.SIGKILL)
     assert ours.returncode == 130
@@ -149,6 +156,24 @@ def test_what_the_program_left_behind_lives_on(tmp_path: Path) -> None:
     finally:
         os.kill(pid, signal.SIGKILL)
     assert done.code == 0
+
+
+@pytest.mark.parametrize("blocks", [4, 20])
+def test_a_full_disk_is_said_to_be_one(blocks: int, tmp_path: Path) -> None:
+    """The first limit is met by what is recorded, the second by the file that is made of it."""
+    words = f"{sys.executable} -B -m lastbranch record --no-progress --engine software -o it.tb5"
+    work = "import sys; sum(range(10**7)); sys.setrecursionlimit(10**4)"
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -f {blocks}; {words} -- {sys.executable} -B -c "{work}"'],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 125, done.stderr
+    assert "cannot be written: File too large" in done.stderr
+
+
+def test_any_period_is_taken(tmp_path: Path) -> None:
+    done = record(tmp_path / "it.data", *SOFTWARE, "--period", "1", "--", build(tmp_path, "timer"))
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from lastbranch.errors import FormatError
 from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.etl import TraceLog, write_profile
 from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.sample_words import MOST_FRAMES, information_of
+from lastbranch.formats.etl.information import flags_of, information_of, is_extended
+from lastbranch.formats.etl.sample_words import MOST_FRAMES
 from lastbranch.lbr import FLAG_FIELDS, flags_from_info
 from lastbranch.model import (
     BRANCH,
@@ -41,7 +42,7 @@ from lastbranch.opening import read_profile
 from perfdata_writer import Builder
 
 CONTEXT = (1 << 64) - 4095
-KNOWN = (1 << FLAG_FIELDS["spec"][0]) - 1  # flags that Information has room for
+KNOWN = 1 << FLAG_FIELDS["reserved"][0]  # flag words below it have no bits without a name
 
 
 def written(profile, tmp_path, **options):
@@ -236,19 +237,24 @@ def test_the_forms_follow_the_machine(tmp_path):
         assert said(back) == said(wide)
 
 
-@given(st.lists(st.integers(0, KNOWN - 1), max_size=50))
-def test_flags_that_information_can_say(words):
+WORDS = st.lists(st.integers(0, KNOWN - 1) | st.integers(0, 3) | FLAGS, max_size=50)
+
+
+@given(WORDS)
+def test_every_flag_word_comes_back(words):
+    """In a log that declares extended words; without them what LBR_INFO can say, and a bit that processors keep 0."""
     flags = np.array(words, np.uint64)
+    info = information_of(flags)
+    eight = np.full(len(flags), 8, np.uint8)
+    assert flags_of(info, eight, extended=True).tolist() == flags.tolist()
+    assert flags_of(info, eight, extended=False).tolist() == flags_from_info(info).tolist()
+    plain = ~is_extended(info)
+    assert flags_from_info(info)[plain].tolist() == flags[plain].tolist()
+    others = flags_from_info(info)  # as any other reader takes them
+    assert ((others ^ flags) & np.uint64(0xFFFF << 4 | 3 << 2 | 1))[info != 0].max(initial=0) == 0
     types = (flags >> np.uint64(20)) & np.uint64(15)
-    back = flags_from_info(information_of(flags))
-    known = (flags & np.uint64(3)) != 0
-    wrong = (flags & np.uint64(1)) != 0
-    assert ((back & np.uint64(1)) != 0)[known].tolist() == wrong[known].tolist()
-    assert (back[~known] == 0).all()
-    keep = np.uint64(0xFFFF << 4 | 3 << 2)
-    assert (back & keep)[known].tolist() == (flags & keep)[known].tolist()
-    sayable = known & (types >= 1) & (types <= 6)
-    assert ((back >> np.uint64(20)) & np.uint64(15))[sayable].tolist() == types[sayable].tolist()
+    sayable = (types >= 1) & (types <= 6)
+    assert ((others >> np.uint64(20)) & np.uint64(15))[sayable].tolist() == types[sayable].tolist()
 
 
 def test_two_samples_of_a_thread_at_one_time(tmp_path):
@@ -436,7 +442,7 @@ def test_losses_stay_known(tmp_path):
     profile.lost = {"events": 3, "buffers": 2}
     assert written(profile, tmp_path)[0].lost == {"events": 3, "buffers": 2}
     profile.lost = {"records": 4, "samples": 1, "throttles": 9}
-    assert written(profile, tmp_path)[0].lost == {"events": 5}
+    assert written(profile, tmp_path)[0].lost == {"events": 5, "throttles": 9}
 
 
 def test_what_32_bits_cannot_hold_is_told_in_64(tmp_path):
@@ -460,8 +466,6 @@ def test_what_is_left_out_is_said(tmp_path):
     back, done = written(profile, tmp_path, buffer_size=1 << 17)
     assert back.samples == 1
     assert done.notes == (
-        "branch entries without their flag spec (1)",
-        "branch entries without flags, as they tell neither predicted nor not (1)",
         f"frames left out, behind the first {MOST_FRAMES} of a stack (3)",
         "samples of no known processor are on processor 0 (1)",
     )
@@ -484,7 +488,7 @@ def test_selections_of_perf(select, options, tmp_path):
     b.sample(ip=1, pid=7, time=1000, branches=[(0x400000, 0x400004, 1)])
     profile = read_profile(BytesSource(b.build(), "perf.data"))
     back, _ = written(profile, tmp_path)
-    assert [e.branch_select for e in back.events] == [options]
+    assert [(e.branch_select, e.branch_select_kind) for e in back.events] == [(select, "perf")]
     payload = next(
         e.payload for e in TraceLog(BytesSource((tmp_path / "out.etl").read_bytes())).events() if e.hook == 0x0C20
     )

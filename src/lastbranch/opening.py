@@ -19,7 +19,10 @@ from .errors import FormatError, LastbranchError
 from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import Module, ModuleKind, Profile, Segment, Source, read_at
 
-__all__ = ["FileSource", "code_of", "open_profile", "open_source", "read_profile", "same_binary", "use_binary"]
+__all__ = [
+    "FileSource", "attach_binaries", "code_of", "open_profile", "open_source", "read_profile", "same_binary",
+    "use_binary",
+]  # fmt: skip
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -83,7 +86,7 @@ def open_profile(
     """
     source = open_source(os.fspath(path))
     profile = read_profile(source, progress)
-    _attach_binaries(profile, symfs, folders)
+    attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
     binder = binder_of(profile)
     profile.processes, profile.threads = binder.processes, binder.threads
     return profile
@@ -190,10 +193,13 @@ def use_binary(profile: Profile, row: int, path: str) -> None:
     rebind(profile)
 
 
-def _attach_binaries(profile: Profile, symfs: str | None, folders: Sequence[str]) -> None:
-    """Give modules the load segments of their binaries, or the reason why there are none."""
-    places = Candidates(profile.machine.os_release, symfs, folders)
-    for module in profile.modules:
+def attach_binaries(
+    modules: Iterable[Module], os_release: str, symfs: str | None = None, folders: Sequence[str] = ()
+) -> None:
+    """Give ``modules`` of a machine with kernel ``os_release`` the load segments of their binaries, or the reason why
+    there are none. The other arguments are those of `open_profile`."""
+    places = Candidates(os_release, symfs, folders)
+    for module in modules:
         if module.kind in (ModuleKind.FILE, ModuleKind.KERNEL):
             module.missing = _attach(module, places.of(module), symfs is not None)
 

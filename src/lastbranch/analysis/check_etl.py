@@ -17,6 +17,7 @@ from ..formats.etl.materialise import events_of
 from ..formats.etl.providers import kernel_names
 from ..formats.etl.records import Records, too_short
 from ..formats.etl.sample_cache import CACHE
+from ..formats.etl.supplement import Supplement
 from ..lbr import no_ranges_because
 from .findings import Finding, Severity, finding
 
@@ -28,6 +29,10 @@ STARTS, LISTS = {"process": 0x0301, "image": 0x030A}, {"process": (0x0303, 0x030
 _MASKS = (EXTENSION, END_EXTENSION)
 _BIND = 0x1 | 0x4  # Masks[0]: PROCESS, IMAGE_LOAD
 _PMC_PROFILE = 0x400  # Masks[1]
+_GROUP_OF = {PMC: ("PMC_PROFILE", 1, _PMC_PROFILE), SAMPLE: ("PROFILE", 1, 0x2), 0x0524: ("CONTEXT_SWITCH", 1, 0x4),
+             0x0301: ("PROCESS", 0, 0x1), 0x0501: ("THREAD", 0, 0x2), 0x030A: ("IMAGE_LOAD", 0, 0x4),
+             0x0F33: ("SYSCALL", 2, 0x40), 0x0F34: ("SYSCALL", 2, 0x40)}  # fmt: skip
+"""Hook -> the group that enables its events: name, word of the group masks, bit."""
 _MANY = 100
 """One in so many events lost is an error."""
 
@@ -55,6 +60,7 @@ class _Facts:
     triggers: Counter[int] = field(default_factory=Counter)
     orphans: int = 0
     carry: Carry = field(default_factory=Carry)
+    supplement: Supplement = field(default_factory=Supplement)
 
 
 def check_log(log: TraceLog) -> Iterator[Finding]:
@@ -69,12 +75,14 @@ def check_log(log: TraceLog) -> Iterator[Finding]:
                 facts.masks.append(_Masks(event.time, event.hook, words))
     yield from _about_masks(facts)
     yield from _about_lbr(facts)
+    yield from _about_triggers(facts)
     yield from _about_losses(log, facts)
     yield from _about_rundown(facts)
 
 
 def _count(block: EventBlock, facts: _Facts) -> None:
     facts.events += len(block)
+    facts.supplement.gather(block)
     hooks = np.bincount(block.kernel_hook[block.kernel_hook >= 0])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
     told = np.flatnonzero(np.isin(block.kernel_hook, INTERVALS) & (block.payload_size >= 4))
@@ -161,7 +169,22 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
             yield finding("no ranges", f"{number} of {records} branch records: {reason}", windows=True)
 
 
+def _about_triggers(facts: _Facts) -> Iterator[Finding]:
+    """Triggers that were configured, of which there is no event. Configuring them succeeds all the same."""
+    for hook in facts.supplement.triggers:
+        if facts.hooks[hook]:
+            continue
+        name, word, bit = _GROUP_OF.get(hook, ("", 0, 0))
+        on = [m for m in facts.masks if m.words[word] & bit]
+        event = f"{'/'.join(kernel_names((hook >> 8, hook & 0xFF)))} (hook {hook:#06x})"
+        group = f"; the group {name} was {'on' if on else 'off'}" if name else ""
+        yield finding("trigger off", f"no event {event}{group}", Severity.INFO if on else None)
+
+
 def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
+    open_ = sum(not header.end_time for header in log.headers)
+    if open_:
+        yield finding("no end", f"EndTime is 0 in {open_} of {len(log.headers)} headers")
     if log.buffers_lost:
         yield finding("lost buffers", f"the header counts {log.buffers_lost}")
     if log.events_lost:
@@ -173,7 +196,8 @@ def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
 
 
 def _about_rundown(facts: _Facts) -> Iterator[Finding]:
-    if not any(facts.hooks[h] for h in (SAMPLE, PMC, CACHE, LBR, *STARTS.values())):
+    sampled = any(facts.hooks[h] for h in (SAMPLE, PMC, CACHE, LBR, *STARTS.values()))
+    if not sampled or facts.supplement.recorded:
         return
     missing = [name for name, hooks in LISTS.items() if not any(facts.hooks[h] for h in hooks)]
     if missing:

@@ -82,6 +82,15 @@ FINDINGS = {
         _W, "branch records were triggered by an event that is not known",
         "pass TraceConfigureLastBranchRecord events of the 32 kernel groups only; lastbranch dump shows what these are",
     ),
+    "trigger off": Kind(
+        _W, "events that were to trigger branch records were not enabled in the session, or did not happen",
+        "enable them, too: TraceConfigureLastBranchRecord takes triggers that are off, and then there are no records. "
+        "For PMC interrupts " + _MASKS,
+    ),
+    "no end": Kind(
+        _W, "the session was not stopped: its process or machine ended before, and what was in memory then is missing",
+        "stop sessions with ControlTrace(EVENT_TRACE_CONTROL_STOP); a flush timer keeps short what can be missing",
+    ),
     "lost buffers": Kind(_E, "whole buffers of events were lost", _BUFFERS),
     "lost events": Kind(_W, "events were lost", _BUFFERS),
     "no rundown": Kind(

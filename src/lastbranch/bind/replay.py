@@ -112,7 +112,9 @@ class Replay:
             life = self.life(pid)
         else:
             life = self._begin(pid, moment, time, self.life(parent) if parent >= 0 else None, copies=copies)
-        self._add_thread(life, tid, moment, time, self.processes[life.row].name)
+        row, began = self._thread_rows.get((life.row, tid)), time or None
+        if row is None or self.threads[row].start != began:  # its process's start, or its name, may have said it
+            self._add_thread(life, tid, moment, began, self.processes[life.row].name)
 
     def exec(self, moment: int, time: int, pid: int) -> None:
         life = self.life(pid)

@@ -67,6 +67,8 @@ class Kernel(Protocol):
 
     def disable(self, fd: int) -> None: ...
 
+    def set_period(self, fd: int, period: int) -> None: ...
+
     def more_files(self) -> bool:
         """Raise this process's own limit of open descriptors as far as it may; whether there are more now."""
 
@@ -142,6 +144,9 @@ class Linux:
 
     def disable(self, fd: int) -> None:
         fcntl.ioctl(fd, perf_events.DISABLE, 0)
+
+    def set_period(self, fd: int, period: int) -> None:
+        perf_events.set_period(fd, period)
 
     def more_files(self) -> bool:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

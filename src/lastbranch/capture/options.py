@@ -15,7 +15,7 @@ DEFAULT_SELECT = PERF_SELECT["USER"] | PERF_SELECT["ANY"]
 class Options:
     """``select`` is PERF_SAMPLE_BRANCH_* bits; ``duty`` a share of wall time from 0 to 1."""
 
-    depth: int = 64
+    depth: int = 96
     select: int = DEFAULT_SELECT
     period: int = 0
     """ns of CPU time between two bursts of a thread; 0: as the duty limit allows."""

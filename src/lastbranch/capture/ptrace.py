@@ -51,6 +51,8 @@ _waitpid = _libc.waitpid
 _waitpid.restype = ctypes.c_int
 _status = ctypes.c_int()
 _status_at = ctypes.byref(_status)
+_siginfo = (ctypes.c_int32 * (_SIGINFO_SIZE // 4))()
+_siginfo_at = ctypes.addressof(_siginfo)
 
 
 class Gone(Exception):
@@ -121,9 +123,8 @@ def event_message(tid: int) -> int:
 
 def siginfo(tid: int) -> tuple[int, int, int]:
     """``(si_code, si_pid, si_fd)`` of the signal it is stopped at; the last two share words with other members."""
-    info = (ctypes.c_int32 * (_SIGINFO_SIZE // 4))()
-    _call(_GETSIGINFO, tid, 0, ctypes.addressof(info))
-    return info[2], info[4], info[6]
+    _call(_GETSIGINFO, tid, 0, _siginfo_at)
+    return _siginfo[2], _siginfo[4], _siginfo[6]
 
 
 def sigmask(tid: int) -> int:

@@ -6,32 +6,36 @@ dies, what it had written until then is kept.
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ..errors import LastbranchError
-from ..model import Profile
-from ..opening import open_profile
 from .launch import end_with_parent
 from .options import Options, Summary
 from .software.run import SIGNALS, record_software
 from .traceable import CollectorError, RunError
 
-__all__ = ["notes_of", "record", "save"]
+if TYPE_CHECKING:
+    from ..model import Profile
+
+__all__ = ["collect", "describe", "notes_of", "record", "save"]
 
 Say = Callable[[str], None]
 _EMPTY = 4096
 """Bytes of a spill file that holds no more than its header, roughly."""
 _COPIED = 1 << 20
 _NOT_RUN = (126, 127)
+_FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 _SI_KERNEL = 0x80
 
 
@@ -49,18 +53,25 @@ def record(
     """
     folder = os.path.dirname(os.path.abspath(output))
     with tempfile.TemporaryFile(dir=folder) as file:
-        summary, failure = _collect(target, options, file, command, say, progress)
+        summary, failure = collect(target, options, file, command, say, progress)
         if failure is None or os.fstat(file.fileno()).st_size > _EMPTY:
-            save(f"/proc/self/fd/{file.fileno()}", output, lambda profile: describe(profile, options, summary))
+            try:
+                save(f"/proc/self/fd/{file.fileno()}", output, lambda profile: describe(profile, options, summary))
+            except OSError as error:
+                raise CollectorError(f"{output} cannot be written: {error.strerror}") from error
         if failure is not None:
             raise failure
         return summary
 
 
-def _collect(
+def collect(
     target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
-    progress: Callable[[Summary], None],
+    progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
+    """Record into ``file`` (perf.data, pipe form) in a process of its own: what came of it, and what went wrong.
+
+    ``running`` is called here with the collector's process id as soon as it is there; for the others see `record`.
+    """
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     reads, writes = os.pipe()
     before = os.getpid()
@@ -82,18 +93,26 @@ def _collect(
 
             where = traceback.extract_tb(error.__traceback__)[-1]
             summary.error = f"the collector failed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+            if isinstance(error, OSError) and error.errno in _FULL:
+                summary.error = f"what is recorded cannot be written: {error.strerror}"
+                summary.hint = "free some space, or write elsewhere with -o"
             summary.status = CollectorError.exit_code
         finally:
             with suppress(OSError):
                 file.flush()
+            with suppress(OSError):
                 os.write(writes, json.dumps(asdict(summary)).encode())
             os._exit(0)
     os.close(writes)
     try:
-        from .. import store  # noqa: F401  what the end needs is loaded beside the program
-
+        running(pid)
+        loading = threading.Thread(target=_load)
+        loading.start()
         _wait(pid)
+        loading.join()
     finally:
+        while signal.sigtimedwait(SIGNALS, 0) is not None:
+            pass  # once too often: what was recorded is written all the same
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     with os.fdopen(reads, "rb") as pipe:
         told = pipe.read()
@@ -105,6 +124,12 @@ def _collect(
     if done.status in _NOT_RUN:
         return done, RunError(done.error, done.status, hint=done.hint or None)
     return done, CollectorError(done.error, hint=done.hint or None)
+
+
+def _load() -> None:
+    """What the end needs is loaded beside the program, and beside `_wait`: signals must not queue up."""
+    from .. import opening, store  # noqa: F401
+    from ..formats.perfdata import reader  # noqa: F401
 
 
 def _wait(pid: int) -> None:
@@ -123,21 +148,28 @@ def _keep_old(output: str) -> None:
 
 
 def save(spill: str, output: str, describe: Callable[[Profile], None]) -> None:
-    """Make ``output`` of the perf.data ``spill`` in the same folder: by its name the same bytes, or TB5.
+    """Make ``output`` of the perf.data ``spill`` in the same folder: by its name the same bytes, a trace log, or TB5.
 
-    A file that is there already becomes ``output.old``; ``describe`` adds to the profile of a TB5 file.
+    A file that is there already becomes ``output.old``; ``describe`` adds to the profile of the latter two.
     """
     _keep_old(output)
     if output.endswith(".data"):
         with open(spill, "rb") as source, open(output, "wb") as copy:
             shutil.copyfileobj(source, copy, _COPIED)
         return
-    from ..store import write_profile
+    from ..opening import open_profile
 
     profile = open_profile(spill)
     profile.name = output
     describe(profile)
-    write_profile(profile, output)
+    if output.endswith(".etl"):
+        from ..formats.etl import write_profile as write_etl
+
+        write_etl(profile, output)
+    else:
+        from ..store import write_profile
+
+        write_profile(profile, output)
 
 
 def describe(profile: Profile, options: Options, summary: Summary) -> None:

@@ -8,6 +8,7 @@ import os
 import platform
 import stat
 import sys
+import tempfile
 
 from ..errors import LastbranchError, UnavailableError
 
@@ -16,6 +17,7 @@ __all__ = [
     "RunError",
     "check_linux",
     "check_machine",
+    "check_output",
     "check_program",
     "describe_attach",
     "describe_exec",
@@ -71,6 +73,18 @@ def check_machine() -> None:
             f"the software branch record works on 64-bit x86 Linux; this is {platform.machine()} {sys.platform}",
             hint=_ELSEWHERE,
         )
+
+
+def check_output(output: str) -> None:
+    """Raises `CollectorError` where the file ``output`` cannot be made, before anything is executed for it."""
+    folder = os.path.dirname(os.path.abspath(output))
+    try:
+        if os.path.isdir(output):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        hint = "give the name of a file" if os.path.isdir(output) else f"give a file in a folder other than {folder}"
+        raise CollectorError(f"{output} cannot be written: {error.strerror}", hint=hint) from error
 
 
 def check_program(path: str) -> None:

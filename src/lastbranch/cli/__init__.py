@@ -17,6 +17,9 @@ __all__ = ["VERBS", "main", "run"]
 
 VERBS = (
     "record",
+    "session",
+    "sources",
+    "consume",
     "info",
     "report",
     "branches",

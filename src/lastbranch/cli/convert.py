@@ -141,9 +141,10 @@ def _write(source: Source, output: str, *, compress: bool, cut: bool) -> int:
     """A capture of another format as a trace log."""
     from ..formats.etl import write_profile
     from ..model import visible
-    from ..opening import read_profile
+    from ..opening import attach_binaries, read_profile
 
     profile = read_profile(source)
+    attach_binaries(profile.modules, profile.machine.os_release)  # the log says how they are laid out
     if cut:
         raise click.UsageError("--time and --pid cut .etl files: convert the whole capture first, then that file")
     done = write_profile(profile, output, compress=compress)

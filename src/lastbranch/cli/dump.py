@@ -61,18 +61,35 @@ def command(
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
     .tb5: samples, named so too, and changes of address spaces: MAP, UNMAP, FORK, EXEC, EXIT, NAME.
     """
-    from ..formats.rows import JSON, TEXT
     from ..model import Profile
 
-    dump = _open(path, _wanted(events, provider, pid, time), not no_progress)
+    dump = _open(path, wanted_of(events, provider, pid, time), not no_progress)
+    if not print_dump(dump, form, limit):
+        _nothing(path, events)
+    return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()))
+
+
+def print_dump(dump: Dump, form: str, limit: int, *, at_once: int = _LINES) -> bool:
+    """Print the events of ``dump``, ``at_once`` with one write; whether there was any."""
+    from ..formats.rows import JSON, TEXT
+
     rows = dump.cells(JSON if form == "json" else TEXT)
     if limit:
         rows = islice(rows, limit)
-    first = next(rows, None)
-    _PRINT[form](rows if first is None else chain([first], rows))
-    if first is None:
-        _nothing(path, events)
-    return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()))
+    seen = False
+
+    def noted() -> Iterator[Cells]:
+        nonlocal seen
+        for row in rows:
+            seen = True
+            yield row
+
+    given = noted()
+    if at_once == _LINES:  # nothing is printed of what cannot be read; events that come later have their head at once
+        first = next(given, None)
+        given = given if first is None else chain([first], given)
+    _PRINT[form](given, at_once)
+    return seen
 
 
 def _nothing(path: str, events: tuple[str, ...]) -> None:
@@ -85,8 +102,8 @@ def _nothing(path: str, events: tuple[str, ...]) -> None:
     from ..formats.rows import TEXT
     from ..model import visible
 
-    asked = _wanted(events, None, (), None).events
-    seen = {cells[_EVENT] for cells in islice(_open(path, _wanted((), None, (), None), False).cells(TEXT), _FIRST)}
+    asked = wanted_of(events, None, (), None).events
+    seen = {cells[_EVENT] for cells in islice(_open(path, wanted_of((), None, (), None), False).cells(TEXT), _FIRST)}
     names = {name.lower(): name for full in seen for name in _names(full) if name}
     like = {names[found]: None for name in sorted(asked) for found in get_close_matches(name, names)}
     if like:
@@ -132,7 +149,7 @@ def _open(path: str, wanted: Wanted, progress: bool) -> Dump:
     )  # fmt: skip
 
 
-def _wanted(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: str | None) -> Wanted:
+def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: str | None) -> Wanted:
     from uuid import UUID
 
     from ..formats.rows import Wanted
@@ -164,19 +181,23 @@ def _seconds(text: str) -> tuple[Decimal | None, Decimal | None]:
 # -- the forms: rows go out as they come, many in one write
 
 
-def _print_table(rows: Iterator[Cells]) -> None:
+def _print_table(rows: Iterator[Cells], at_once: int) -> None:
     shown = "  ".join(f"%{width}s" for width in _WIDTHS) + "  %s"
     lines = ((shown % cells).rstrip() for cells in chain([COLUMNS], rows))
-    _write(line + "\n" for line in lines)
+    _write((line + "\n" for line in lines), at_once)
 
 
-def _print_csv(rows: Iterator[Cells]) -> None:
+def _print_csv(rows: Iterator[Cells], at_once: int) -> None:
     import csv
 
-    csv.writer(sys.stdout, lineterminator="\n").writerows(chain([map(key, COLUMNS)], rows))
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(map(key, COLUMNS))
+    while part := list(islice(rows, at_once)):
+        writer.writerows(part)
+        _shown(at_once)
 
 
-def _print_json(rows: Iterator[Cells]) -> None:
+def _print_json(rows: Iterator[Cells], at_once: int) -> None:
     from json import dumps
 
     shown = "{" + ", ".join(f"{dumps(key(name))}: %s" for name in COLUMNS) + "}"
@@ -184,12 +205,23 @@ def _print_json(rows: Iterator[Cells]) -> None:
     if first is None:
         sys.stdout.write("[]\n")
         return
-    _write(chain(["[\n" + shown % first], (",\n" + shown % cells for cells in rows), ["\n]\n"]))
+    _write(chain(["[\n" + shown % first], (",\n" + shown % cells for cells in rows), ["\n]\n"]), at_once)
 
 
-def _write(lines: Iterator[str]) -> None:
-    while part := "".join(islice(lines, _LINES)):
+def _write(lines: Iterator[str], at_once: int) -> None:
+    while part := "".join(islice(lines, at_once)):
         sys.stdout.write(part)
+        _shown(at_once)
 
 
-_PRINT: dict[str, Callable[[Iterator[Cells]], None]] = {"table": _print_table, "csv": _print_csv, "json": _print_json}
+def _shown(at_once: int) -> None:
+    """Events that come one by one are wanted when they come."""
+    if at_once < _LINES:
+        sys.stdout.flush()
+
+
+_PRINT: dict[str, Callable[[Iterator[Cells], int], None]] = {
+    "table": _print_table,
+    "csv": _print_csv,
+    "json": _print_json,
+}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..capture import Summary
+    from ..capture import Options, Summary
 
 _CLASSES = "any any_call any_ret ind_call cond call_stack ind_jmp call"
 _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "any_ret"}
@@ -18,14 +18,15 @@ _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.option("-o", "--output", default="lastbranch.tb5", show_default=True, metavar="OUT",
-              help="Where to write; an old one is kept as OUT.old. A name in .data gives perf.data.")  # fmt: skip
+              help="Where to write; an old one is kept as OUT.old. A name in .data gives perf.data, one in .etl a "
+              "trace log, by way of a session.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
               help="The processor's branch record where it is offered, or the software model of it.")  # fmt: skip
 @click.option("--event", metavar="E", help="What triggers a sample. Software: cpu-clock.")
 @click.option("--period", type=click.IntRange(min=1), metavar="N",
               help="Events between two samples. Software: ns of a thread's CPU time.")  # fmt: skip
 @click.option("--frequency", type=click.IntRange(min=1), metavar="HZ", help="Samples a second, instead of a period.")
-@click.option("--depth", type=click.IntRange(1, 1024), default=64, show_default=True, metavar="N",
+@click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
               help="Branches a sample.")  # fmt: skip
 @click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
               help=f"Which branches: user, kernel, {', '.join(_CLASSES.split())}.")  # fmt: skip
@@ -59,6 +60,7 @@ def command(
     executed, 127 if it is not found.
     """
     from ..capture import CollectorError
+    from ..capture.traceable import check_output
     from ..errors import UnavailableError
 
     if (bool(command_words) + everything + (pid is not None)) != 1:
@@ -70,6 +72,7 @@ def command(
         _select(filters, call_stack), call_stack, duty / 100, duration, no_follow, allow_risk,
         not no_progress and sys.stderr.isatty(),
     )  # fmt: skip
+    check_output(output)
     try:
         return _ENGINES[engine](wish)
     except UnavailableError as error:
@@ -151,7 +154,11 @@ def _software(wish: _Wish) -> int:
         allow_risk=wish.allow_risk,
     )
     line = _Line() if wish.live else lambda summary: None
-    done = record(wish.target, options, wish.output, ["lastbranch", *sys.argv[1:]], _say, line)
+    command = ["lastbranch", *sys.argv[1:]]
+    if wish.output.endswith(".etl"):
+        done = _on_session(wish.target, options, wish.output, command, line)
+    else:
+        done = record(wish.target, options, wish.output, command, _say, line)
     share = done.in_bursts / done.seconds if done.seconds else 0.0
     click.echo(
         f"{done.branches} branches in {done.bursts} bursts ({share:.1%} of {done.seconds:.1f} s) "
@@ -159,6 +166,23 @@ def _software(wish: _Wish) -> int:
         err=True,
     )
     return done.exit_code or 0
+
+
+def _on_session(
+    target: tuple[str, ...] | int, options: Options, output: str, command: list[str], line: Callable[[Summary], None]
+) -> Summary:
+    """Into a trace log, by a trace session."""
+    from ..capture import CollectorError
+    from ..etw.portable.lbr_record import record_session
+    from ..etw.status import EtwError
+
+    try:
+        done, state = record_session(target, options, output, command, _say, line)
+    except EtwError as error:
+        raise CollectorError(f"the session failed: {error}", hint=error.hint) from error
+    if state.events_lost:
+        click.echo(f"warning: {state.events_lost} events were lost: the session had no buffer for them", err=True)
+    return done
 
 
 _ENGINES: dict[str, Callable[[_Wish], int]] = {"auto": _auto, "hardware": _hardware, "software": _software}
@@ -174,7 +198,8 @@ def _select(filters: str, call_stack: bool) -> int:
     for word in filter(None, filters.split(",")):
         name = _OTHER_NAMES.get(word.strip().lower(), word.strip().lower())
         if name not in ("user", "kernel", *_CLASSES.split()):
-            raise click.BadParameter(f"no branch class {word!r}", param_hint="--filter")
+            known = ", ".join(("user", "kernel", *_CLASSES.split()))
+            raise click.BadParameter(f"no branch class {word!r}; there are: {known}", param_hint="--filter")
         if not (call_stack and name == "any"):
             bits |= names[name]
     return bits if bits & ~(names["user"] | names["kernel"]) else bits | names["any"]

@@ -12,7 +12,7 @@ from .flags import ClientContext, LogFileMode
 from .modes import normalised
 from .properties import SessionRequest
 
-__all__ = ["BUFFER_KB", "DEFAULT_BUFFER_KB", "MILLISECONDS", "Host", "adjusted", "flush_seconds"]
+__all__ = ["BUFFER_KB", "DEFAULT_BUFFER_KB", "MILLISECONDS", "Host", "adjusted", "flush_seconds", "real_flush_timer"]
 
 BUFFER_KB = (4, 16384)
 """Smallest and largest BufferSize, KB."""
@@ -48,7 +48,7 @@ def adjusted(request: SessionRequest, host: Host) -> SessionRequest:
         buffer_size=size,
         minimum_buffers=minimum,
         maximum_buffers=minimum if mode & LogFileMode.BUFFERING_MODE else maximum,
-        flush_timer=_flush_timer(request.flush_timer, mode),
+        flush_timer=real_flush_timer(request.flush_timer, mode),
     )
 
 
@@ -60,7 +60,7 @@ def _buffer_size(request: SessionRequest, host: Host) -> int:
     return min(-(-size // block) * block, largest // block * block or largest)
 
 
-def _flush_timer(timer: int, mode: LogFileMode) -> int:
+def real_flush_timer(timer: int, mode: LogFileMode) -> int:
     """In the unit of the mode: 0 stays off for files, is one second in real time, and is unused in buffering mode."""
     if mode & LogFileMode.REAL_TIME_MODE and not timer:
         return MILLISECONDS if mode & LogFileMode.USE_MS_FLUSH_TIMER else 1

@@ -11,11 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from .flags import KERNEL_LOGGER, KERNEL_LOGGER_NAME, LogFileMode, V2Option, WnodeFlag
+from .flags import GLOBAL_LOGGER, KERNEL_LOGGER, KERNEL_LOGGER_NAME, LogFileMode, V2Option, WnodeFlag
 from .status import EtwError, Status
 from .structures import guid_of, structure, uuid_of
 
-__all__ = ["MAX_NAME", "NO_GUID", "Filter", "SessionRequest", "SessionState", "read_properties", "write_properties"]
+__all__ = [
+    "MAX_NAME",
+    "NO_GUID",
+    "NUMBERS",
+    "STATISTICS",
+    "Filter",
+    "SessionRequest",
+    "SessionState",
+    "check_properties",
+    "read_properties",
+    "write_properties",
+]
 
 MAX_NAME = 1024
 """Characters of a session's or a log file's name."""
@@ -58,9 +69,9 @@ class SessionRequest:
 
     @property
     def system(self) -> bool:
-        """Whether it is a system logger: by mode, name or GUID."""
+        """Whether it is a system logger: by mode, name or either GUID."""
         by_name = self.name.casefold() == KERNEL_LOGGER_NAME.casefold()
-        return bool(self.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name or self.guid == KERNEL_LOGGER
+        return bool(self.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name or self.guid in (KERNEL_LOGGER, GLOBAL_LOGGER)
 
 
 @dataclass(slots=True)
@@ -80,16 +91,18 @@ class SessionState:
     """The eight words of PERFINFO_GROUPMASK."""
 
 
-_NUMBERS = {
+NUMBERS = {
     "BufferSize": "buffer_size", "MinimumBuffers": "minimum_buffers", "MaximumBuffers": "maximum_buffers",
     "MaximumFileSize": "maximum_file_size", "FlushTimer": "flush_timer", "EnableFlags": "enable_flags",
     "AgeLimit": "age_limit",
 }  # fmt: skip
-_STATISTICS = {
+"""Member of the structure -> field of `SessionRequest`."""
+STATISTICS = {
     "NumberOfBuffers": "number_of_buffers", "FreeBuffers": "free_buffers", "EventsLost": "events_lost",
     "BuffersWritten": "buffers_written", "LogBuffersLost": "log_buffers_lost",
     "RealTimeBuffersLost": "real_time_buffers_lost", "LoggerThreadId": "logger_thread",
 }  # fmt: skip
+"""Member -> field of `SessionState`."""
 
 
 def _view(call: str, properties: Any) -> tuple[memoryview, Any]:
@@ -116,13 +129,18 @@ def _text(call: str, data: memoryview, offset: int, field_name: str) -> str:
     return text[:end]
 
 
+def check_properties(call: str, properties: Any) -> None:
+    """Whether ``properties`` can take a state. Raises `EtwError`: 87 for none at all, 24 for a wrong size."""
+    _view(call, properties)
+
+
 def read_properties(call: str, name: str | None, properties: Any) -> SessionRequest:
     """The request in ``properties`` for the session ``name`` (``None``: the name behind the structure).
 
     Raises `EtwError` with the code of the first rule that is broken.
     """
     data, head = _view(call, properties)
-    if not head.Wnode.Flags & WnodeFlag.TRACED_GUID:
+    if call == "StartTrace" and not head.Wnode.Flags & WnodeFlag.TRACED_GUID:
         raise EtwError(call, Status.INVALID_PARAMETER, "Wnode.Flags lacks WNODE_FLAG_TRACED_GUID")
     file = _text(call, data, head.LogFileNameOffset, "LogFileNameOffset") if head.LogFileNameOffset else ""
     if name is None:
@@ -136,7 +154,7 @@ def read_properties(call: str, name: str | None, properties: Any) -> SessionRequ
         file=file,
         options=options,
         filters=filters,
-        **{ours: getattr(head, theirs) for theirs, ours in _NUMBERS.items()},
+        **{ours: getattr(head, theirs) for theirs, ours in NUMBERS.items()},
     )
 
 
@@ -167,9 +185,9 @@ def write_properties(call: str, properties: Any, state: SessionState) -> Status:
     head.Wnode.HistoricalContext, head.Wnode.ClientContext = state.handle, request.clock
     head.Wnode.Guid = guid_of(request.guid)
     head.LogFileMode = int(request.mode)
-    for theirs, ours in _NUMBERS.items():
+    for theirs, ours in NUMBERS.items():
         setattr(head, theirs, getattr(request, ours))
-    for theirs, ours in _STATISTICS.items():
+    for theirs, ours in STATISTICS.items():
         setattr(head, theirs, getattr(state, ours))
     offsets = (head.LoggerNameOffset, head.LogFileNameOffset)
     fits = [_put(data, at, text, offsets) for at, text in zip(offsets, (request.name, request.file), strict=True) if at]

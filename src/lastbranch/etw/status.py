@@ -18,7 +18,7 @@ class Status(IntEnum):
 
     reason: str
 
-    def __new__(cls, value: int, reason: str) -> Status:
+    def __new__(cls, value: int, reason: str = "") -> Status:
         made = int.__new__(cls, value)
         made._value_ = value
         made.reason = reason
@@ -47,6 +47,7 @@ class Status(IntEnum):
     ENVVAR_NOT_FOUND = 203, "the variable cannot be found"
     MORE_DATA = 234, "more data is available than fits"
     ARITHMETIC_OVERFLOW = 534, "the event is larger than 64 KB"
+    NOACCESS = 998, "a callback failed"
     CANCELLED = 1223, "the call was cancelled"
     IMPLEMENTATION_LIMIT = 1292, "an operation went beyond a limit of the implementation"
     PRIVILEGE_NOT_HELD = 1314, "a required privilege is not held"
@@ -55,17 +56,18 @@ class Status(IntEnum):
     LOG_FILE_FULL = 1502, "the event log file is full"
     WMI_GUID_NOT_FOUND = 4200, "the provider is not known"
     WMI_INSTANCE_NOT_FOUND = 4201, "there is no session of that name or handle"
+    INVALID_TIME = 1901, "the end is before the start"
     CTX_CLOSE_PENDING = 7007, "the trace is closed when the callbacks have ended"
 
 
 class EtwError(LastbranchError):
-    """A call of the trace API that failed: ``status`` is its code, ``call`` the function's name."""
+    """A call of the trace API that failed: ``status`` is its code, ``call`` the function's name, ``reason`` what was wrong."""
 
     exit_code = 5
 
     def __init__(self, call: str, status: int, why: str = "", *, hint: str | None = None) -> None:
         self.call = call
         known = Status._value2member_map_.get(status)
-        self.status = status if known is None else known
-        reason = why or getattr(known, "reason", "an unknown error")
-        super().__init__(f"{call}: {reason} (code {int(status)})", hint=hint)
+        self.status: int = known if isinstance(known, Status) else status
+        self.reason: str = why or getattr(known, "reason", "an unknown error")
+        super().__init__(f"{call}: {self.reason} (code {int(status)})", hint=hint)

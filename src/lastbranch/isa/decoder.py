@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import UnavailableError
 from .kinds import ARCHITECTURES, NOT_A_BRANCH, UNDECODABLE
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Decoder", "Instruction", "Instructions"]
 
@@ -95,6 +96,8 @@ class Decoder:
 
     def classify(self, code: bytes, address: int) -> Instructions:
         """What `lines` gives, as columns and without text."""
+        import numpy as np  # not at the top: recordings start without it
+
         longest, done = self.arch.longest, 0
         found: list[tuple[int, int, int, int]] = []
         while done < len(code):

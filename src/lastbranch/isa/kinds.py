@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..lbr import KIND
 
 __all__ = ["ARCHITECTURES", "NOT_A_BRANCH", "UNDECODABLE", "Architecture"]
@@ -18,6 +16,8 @@ __all__ = ["ARCHITECTURES", "NOT_A_BRANCH", "UNDECODABLE", "Architecture"]
 NOT_A_BRANCH = 0
 UNDECODABLE = 255
 """Kind of bytes that are no instruction, or the cut-off beginning of one."""
+
+_ADDRESSES = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +81,10 @@ _A64_OTHERS = _table(
 
 _I386 = Architecture(("CS_ARCH_X86", "CS_MODE_32"), 1, 15, _X86_DIRECT, _X86_OTHERS, 0xFFFFFFFF)
 ARCHITECTURES: dict[str, Architecture] = {
-    "x86_64": Architecture(
-        ("CS_ARCH_X86", "CS_MODE_64"), 1, 15, _X86_DIRECT, _X86_OTHERS, int(np.iinfo(np.uint64).max)
-    ),
+    "x86_64": Architecture(("CS_ARCH_X86", "CS_MODE_64"), 1, 15, _X86_DIRECT, _X86_OTHERS, _ADDRESSES),
     "i386": _I386,
     "i586": _I386,
     "i686": _I386,
-    "aarch64": Architecture(
-        ("CS_ARCH_ARM64", "CS_MODE_ARM"), 4, 4, _A64_DIRECT, _A64_OTHERS, int(np.iinfo(np.uint64).max)
-    ),
+    "aarch64": Architecture(("CS_ARCH_ARM64", "CS_MODE_ARM"), 4, 4, _A64_DIRECT, _A64_OTHERS, _ADDRESSES),
 }
 """By the name that ``uname -m`` gives (`Machine.arch`)."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .filters import CALL_STACK, CAPTURES, captured
-from .flags import KIND
 from .ring import ZERO_LENGTH
+from .words import KIND
 
 __all__ = ["call_frames", "no_call_stacks_because", "open_calls"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .flags import FLAG_FIELDS, KIND
+from .words import FLAG_FIELDS, KIND
 
 __all__ = ["ABORT_TO", "FORMATS", "Decoded", "RegisterFormat", "decode"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .filters import CALL_STACK, CAPTURES, captured, validate
-from .flags import KIND
+from .words import KIND
 
 __all__ = ["ZERO_LENGTH", "Record", "Ring", "held"]
 

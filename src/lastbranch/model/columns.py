@@ -65,7 +65,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("user_stack_size", "uint64", "bytes", "how much of user_stack the kernel could copy (dyn_size)"),
     Column("branch_from", "uint64", "address", "address of the branch instruction; 0 = nothing recorded", BRANCH),
     Column("branch_to", "uint64", "address", "address that it went to; 0 = nothing recorded", BRANCH),
-    Column("branch_flags", "uint64", "bits", "perf_branch_entry layout for every source: see lbr.flags", BRANCH),
+    Column("branch_flags", "uint64", "bits", "perf_branch_entry layout for every source: see lbr.words", BRANCH),
     Column("branch_counters", "uint64", "bits", "event counts since the older entry, packed by the processor", BRANCH),
     Column("branch_info", "uint64", "bits", "the source's own information word, unconverted", BRANCH),
     Column("frame", "uint64", "address", "call chain address, or a PERF_CONTEXT_* marker", FRAME),

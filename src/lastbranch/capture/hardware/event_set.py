@@ -35,9 +35,11 @@ class _Opened(NamedTuple):
 class EventSet:
     """``programmes``: the last one is the tracking event, which owns the rings."""
 
-    def __init__(self, kernel: Kernel, programmes: Sequence[Programme]) -> None:
+    def __init__(self, kernel: Kernel, programmes: Sequence[Programme], pages: int | None = None) -> None:
+        """``pages``: of data in each ring (`PAGES`), fewer where the kernel locks no more."""
         self._kernel = kernel
         self._programmes = programmes
+        self._pages = pages or PAGES
         self._opened: list[_Opened] = []
         self._rings: dict[int, RecordRing] = {}
         self._alive: set[int] = set()
@@ -77,7 +79,7 @@ class EventSet:
 
     def _map(self, fd: int) -> RecordRing:
         """The largest ring that the kernel still locks memory for."""
-        pages = PAGES
+        pages = self._pages
         while True:
             try:
                 return self._kernel.ring(fd, pages)
@@ -127,6 +129,11 @@ class EventSet:
     def disable(self) -> None:
         for opened in self._opened:
             self._kernel.disable(opened.fd)
+
+    def set_period(self, period: int) -> None:
+        """Sample with another period from the next interrupt on."""
+        for opened in self._opened:
+            self._kernel.set_period(opened.fd, period)
 
     def losses(self) -> Iterator[tuple[int, int]]:
         """(id, records lost) of each event that counts them and lost any."""

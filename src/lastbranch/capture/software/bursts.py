@@ -67,7 +67,7 @@ class Bursts:
             ptrace.set_sigmask(thread.tid, thread.mask & ~self._bit)
         process = thread.process
         if process.ways is None:
-            process.ways = Ways(self._code, process.memory, self.engine.ends)
+            process.ways = Ways(self._code, process.memory, self.engine.ends, widen=True)
         process.ways.begin(alone=len(process.threads) == 1)
         target = _Target(thread.tid, is_trigger)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -17,9 +18,10 @@ from ..ptrace import RCX, RIP, RSP
 from .branching import Branch, Evaluation, Memory, evaluation_of, register_of
 from .effects import ANYWHERE, Store, moved, stored, written
 
-__all__ = ["Code", "Effects", "Line", "memory_of"]
+__all__ = ["Code", "Effects", "Line", "Nearby", "memory_of"]
 
 _WINDOW = 64
+_BLOCK = 512
 _LONGEST = 15
 _REMEMBERED = 1 << 16
 _ADDRESSES = (1 << 64) - 1
@@ -54,18 +56,22 @@ class Effects(NamedTuple):
     """Registers that it may change, with the places of the words that they are loaded from, ``None`` for others."""
 
     def then(self, other: Effects) -> Effects:
-        """One after the other."""
+        """One after the other. The short ways are for time: a line is a chain of many."""
+        if self.moved == 0 and not self.stores and not self.written:
+            return other
+        if not other.stores and not other.written:
+            return self if other.moved == 0 else self._replace(moved=_sum(self.moved, other.moved))
         written = dict(self.written)
         for register, at in other.written.items():
-            place = None if at is None or self.moved is None else self.moved + at
+            place = _sum(self.moved, at)
             kept = place is not None and place >= 0 and not any(s.never_misses(place) for s in self.stores)
             written[register] = place if kept else None
-        moved = None if self.moved is None or other.moved is None else self.moved + other.moved
-        return Effects(moved, self.stores + tuple(map(self._from_start, other.stores)), written)
+        stores = self.stores + tuple(map(self._from_start, other.stores)) if other.stores else self.stores
+        return Effects(_sum(self.moved, other.moved), stores, written)
 
     def at(self, address: int) -> Effects:
         """With `RIP` in stores, which counts from ``address``, resolved."""
-        if not any(store.terms == _BY_CODE for store in self.stores):
+        if not self.stores or not any(store.terms == _BY_CODE for store in self.stores):
             return self
         stores = (s._replace(terms=(), displacement=s.displacement + address) if s.terms == _BY_CODE else s
                   for s in self.stores)  # fmt: skip
@@ -80,6 +86,10 @@ class Effects(NamedTuple):
             if register == RSP and self.moved is not None:
                 moved += self.moved * scale
         return store._replace(displacement=store.displacement + moved)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 _BY_CODE = ((RIP, 1),)
@@ -148,14 +158,42 @@ _COUNTED = Effects(written={RCX: None})
 
 def _effects(text: str, code: bytes, end: int) -> Effects:
     """Of one instruction, whose end is ``end`` behind the start of its window."""
+    effects = _by_text(text, code[:1])
+    if not effects.stores or effects.stores[0].terms != _BY_CODE:
+        return effects
+    (store,) = effects.stores
+    return effects._replace(stores=(store._replace(displacement=store.displacement + end),))
+
+
+@lru_cache(maxsize=1 << 14)
+def _by_text(text: str, first: bytes) -> Effects:
+    """Of the instruction ``text``, whose first byte is ``first``; `RIP` in stores counts from its end."""
     store = stored(text)
-    if store is None:
-        return Effects(moved(text, code), (), written(text))
-    if store.terms == _BY_CODE:
-        store = store._replace(displacement=store.displacement + end)
-    elif store.terms and any(register == RIP for register, _ in store.terms):
+    if store is not None and store.terms and store.terms != _BY_CODE and any(r == RIP for r, _ in store.terms):
         store = ANYWHERE
-    return Effects(moved(text, code), (store,), written(text))
+    loaded = {register: None if at is None or at < 0 else at for register, at in written(text).items()}
+    return Effects(moved(text, first), () if store is None else (store,), loaded)
+
+
+class Nearby:
+    """Memory of a stopped thread. Words that branches read lie side by side, mostly: one read gets many."""
+
+    def __init__(self, read: Memory) -> None:
+        self._read = read
+        self._blocks: dict[int, bytes] = {}
+
+    def moved(self) -> None:
+        """The program ran: what was read may be old."""
+        self._blocks.clear()
+
+    def __call__(self, address: int, length: int) -> bytes:
+        offset = address & _BLOCK - 1
+        if offset + length > _BLOCK:
+            return self._read(address, length)
+        block = self._blocks.get(address - offset)
+        if block is None:
+            block = self._blocks[address - offset] = self._read(address - offset, _BLOCK)
+        return block[offset : offset + length]
 
 
 def memory_of(fd: int) -> Memory:

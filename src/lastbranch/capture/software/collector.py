@@ -9,9 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from fnmatch import fnmatch
 
-import numpy as np
-
-from ...lbr import held
 from .. import ptrace
 from ..options import Options, Summary
 from ..ptrace import EVENT_CLONE, EVENT_EXEC, EVENT_FORK, EVENT_STOP, EVENT_VFORK
@@ -25,7 +22,10 @@ from .stops import TICK, event_of, signal_of, stopped
 from .tree import Thread, Tree, process_of, program_of
 from .trigger import Trigger
 
-__all__ = ["Collector"]
+__all__ = ["CALL_STACK", "Collector"]
+
+CALL_STACK = 1 << 9
+"""MSR_LBR_SELECT.EN_CALLSTACK."""
 
 _NEW_TASK = (EVENT_FORK, EVENT_VFORK, EVENT_CLONE)
 _STOPPING = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU))
@@ -231,14 +231,22 @@ class Collector:
             self._keep(thread, burst, weight, cpu_number)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
+        elif thread.process.ways is not None:
+            thread.process.ways.widen()  # it runs again
 
     def _keep(self, thread: Thread, burst: Burst, weight: int, cpu: int) -> None:
-        source, target, kind = zip(*burst.edges, strict=True)
-        rows = held(
-            np.array(source, np.uint64), np.array(target, np.uint64), np.array(kind, np.uint8),
-            depth=self.options.depth, select=self.select,
-        )  # fmt: skip
-        stack = [burst.edges[i] for i in rows.tolist()]
+        depth, edges = self.options.depth, burst.edges
+        if self.select & CALL_STACK:
+            import numpy as np
+
+            from ...lbr import held
+
+            columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
+            stack = [edges[i] for i in held(*columns, depth=depth, select=self.select).tolist()]
+        else:  # it is a filter then, and this the shorter way
+            counted = self.bursts.limits.counted
+            stack = [edge for edge in reversed(edges) if edge[2] in counted][:depth]
+        target = [edge[1] for edge in edges]
         self.sideband.reached(self.spill, thread, target)
         self.spill.sample(now(), thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
         self.summary.bursts += 1

@@ -7,6 +7,8 @@ import time
 
 __all__ = ["Duty"]
 
+_LEAST = 10_000
+"""What the kernel makes of any shorter period of this clock (perf_swevent_start_hrtimer)."""
 _SHORTEST, _LONGEST = 1_000_000, 1_000_000_000
 _SAVED = 0.1
 """Seconds of time for bursts that may be saved up while nothing ran."""
@@ -41,7 +43,7 @@ class Duty:
         """A period with jitter, so that bursts do not fall in step with the program; none before what was overdrawn has
         come in again."""
         owed = max(-self._saved, 0.0) / self.share * 1e9
-        return int(max(self.period, owed) * random.uniform(1 - _JITTER, 1 + _JITTER))
+        return int(max(self.period, owed, _LEAST) * random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def first_period(self) -> int:
         """The first one of a thread is anywhere within a period: short-lived ones are seen as often as they run."""

@@ -28,13 +28,15 @@ class Store(NamedTuple):
 
     def hits(self, word: int, registers: Registers, stack: int | None) -> bool:
         """Whether it may write to the word at ``word``. ``stack`` is what RSP is, ``None`` if that is not known."""
+        if self.terms is None:
+            return True
         address = self.displacement
-        for register, scale in self.terms or ():
+        for register, scale in self.terms:
             value = stack if register == RSP else registers[register]
             if value is None:
                 return True
             address += value * scale
-        return self.terms is None or _overlap(address, self.size, word)
+        return _overlap(address, self.size, word)
 
     def misses(self, place: int) -> bool:
         """Whether it never writes to the word that is ``place`` from the stack pointer, whatever registers are."""
@@ -51,10 +53,10 @@ ANYWHERE = Store(None)
 
 def _overlap(address: int, size: int, word: int) -> bool:
     """Whether ``size`` bytes at ``address`` have one of the word's; addresses wrap around."""
-    return (word - address) % _ADDRESSES < size or (address - word) % _ADDRESSES < WORD
+    return word - address & _ADDRESSES < size or address - word & _ADDRESSES < WORD
 
 
-_ADDRESSES = 1 << 64
+_ADDRESSES = (1 << 64) - 1
 _POINTER = frozenset(("rsp", "esp", "sp", "spl"))
 _NOT_WRITING = frozenset(("cmp", "test", "push", "bt", "nop", "endbr64", "prefetcht0", "pushfq"))
 _WORDLESS = frozenset(("leave", "enter", "pushf", "popf"))

@@ -105,10 +105,13 @@ class BlockStep:
         self.ends = breakpoints.slots
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
+        self._was = b""
+        """All of them as they were at the stop."""
 
     def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
         registers = self._registers
         ptrace.registers(thread.tid, registers)
+        self._was = bytes(registers)
         burst = Burst(registers[RIP], registers[RIP])
         edges = burst.edges
         first = ways.line(burst.start)
@@ -126,6 +129,7 @@ class BlockStep:
                     break
                 if not here:
                     burst.why = self._run(thread, fork, burst, limits)
+                    ways.read.moved()
                     if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
                         edges.append(chosen)
                         burst.end = chosen[1]
@@ -166,6 +170,7 @@ class BlockStep:
         if before in fork.ends and not registers[EFLAGS] & RESUME_FLAG:
             # This instruction must run once before a breakpoint on it counts.
             ptrace.poke_user(tid, EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG)
+            self._was = b""
         self.breakpoints.place(fork)
         while True:
             ptrace.cont(tid)
@@ -174,8 +179,11 @@ class BlockStep:
                 return "deadline"
             if status == self._struck:
                 ptrace.registers(tid, registers)
-                # The kernel sets the resume flag where a breakpoint struck; it may also stand from the last one here.
-                resumes = registers[EFLAGS] & RESUME_FLAG and registers[RIP] != before
+                # The kernel sets the resume flag where a breakpoint struck, and one executed instruction clears it. It
+                # may stand from the last stop, too, if nothing was executed since.
+                was, self._was = self._was, bytes(registers)
+                ran = registers[RIP] != before or (was and self._was != was)
+                resumes = registers[EFLAGS] & RESUME_FLAG and ran
                 if registers[RIP] in fork.ends and (resumes or self.breakpoints.struck()):
                     return "full"
             if not thread.is_trigger(status):
@@ -221,6 +229,7 @@ class SingleStep:
             taken = branch.goes(registers, branch, read) if branch.goes and branch.address == place else NOT_TAKEN
             burst.stops += 1
             burst.why = self._step(thread, burst, limits)
+            read.moved()
             if burst.why != "full":
                 break
             if branch.address == place and taken != NOT_TAKEN:

@@ -54,6 +54,14 @@ class Fork:
     """Of an end that need not be one: it can be told at the place where its branch will go."""
     pages: tuple[tuple[int, bytes], ...] = ()
     """The pages of code that this was found in, with their numbers."""
+    further: dict[int, Fork] = field(default_factory=dict)
+    """By where ``told`` goes: the fork that it is then."""
+    most: int = 0
+    """How many ends it might have had."""
+    visits: int = 0
+    """How often the program was there before it had the most."""
+    burst: int = 0
+    """The newest burst in which the pages were found unchanged."""
     placed: dict[tuple[int, ...], Placed] = field(default_factory=dict)
     """By where breakpoints stand: how they are moved to the ends."""
 

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...errors import LastbranchError
-from ...images import read_image
 
 __all__ = ["Mapping", "build_id_of", "executable_maps"]
 
@@ -50,6 +49,7 @@ def build_id_of(path: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _build_id(path: str, inode: int, changed: int) -> bytes:
+    from ...images import read_image
     from ...opening import FileSource
 
     try:

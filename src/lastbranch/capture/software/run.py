@@ -8,13 +8,11 @@ import signal
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO
 
-import numpy as np
-
 from ...errors import UnavailableError
-from ...lbr import KIND, convert, held
+from ...lbr import KIND, convert
 from .. import ptrace
 from ..launch import launch
-from ..options import Options, Summary
+from ..options import DEFAULT_SELECT, Options, Summary
 from ..perf_events import CPU_CLOCK, FLAG, attribute, open_event
 from ..traceable import (
     check_machine,
@@ -26,7 +24,7 @@ from ..traceable import (
 )
 from .breakpoints import DebugRegisters, PerfBreakpoints
 from .bursts import Bursts
-from .collector import Collector
+from .collector import CALL_STACK, Collector
 from .engines import BlockStep, Engine, Limits, SingleStep
 from .selftest import OK, test_engines
 from .sideband import describe_running, sideband
@@ -44,8 +42,6 @@ _SI_KERNEL = 0x80
 _HARMLESS = signal.SIGURG
 """Programs ignore it, so that one which the collector leaves behind does nothing."""
 _FIRST_PERIOD = 20_000_000
-_CALL_STACK = 1 << 9
-"""MSR_LBR_SELECT.EN_CALLSTACK."""
 
 
 def record_software(
@@ -122,12 +118,19 @@ def _trigger(launched: bool) -> Trigger:
 def _limits(depth: int, select: int) -> Limits:
     """A burst is full when so many branches passed the filter. In call-stack mode calls and returns come and go: there
     it looks at twice as many."""
+    twice = depth * 2 if select & CALL_STACK else depth
+    if select == convert(DEFAULT_SELECT, "perf", "msr").value:
+        return Limits(twice, stops=64 + 16 * depth)  # all of them: a recording starts without NumPy
+    import numpy as np
+
+    from ...lbr import held
+
     one = np.ones(1, np.uint64)
     counted = frozenset(
         kind for kind in KIND.values()
-        if len(held(one, one << np.uint64(8), np.array([kind], np.uint8), depth=1, select=select & ~_CALL_STACK))
+        if len(held(one, one << np.uint64(8), np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
     )  # fmt: skip
-    return Limits(depth * 2 if select & _CALL_STACK else depth, counted, stops=64 + 16 * depth)
+    return Limits(twice, counted, stops=64 + 16 * depth)
 
 
 class _Launch:

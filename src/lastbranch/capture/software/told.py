@@ -64,8 +64,9 @@ class Told(NamedTuple):
         if word.on_stack and stack is None:
             return None
         at = word.at + (stack or 0) if word.on_stack else word.at
-        if any(store.hits(at, registers, stack) for store in word.stores):
-            return None
+        for store in word.stores:
+            if store.hits(at, registers, stack):
+                return None
         if word.value is not None:
             return word.value
         if pushed is not None and stack is not None and stack - WORD < at < stack + WORD:

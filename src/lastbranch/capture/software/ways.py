@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...lbr import KIND
 from ..ptrace import RCX, RSP
 from .branching import NOT_TAKEN, Branch, Memory, Registers
-from .code import Code
+from .code import Code, Line, Nearby
 from .effects import WORD
 from .forks import Edge, End, Fork, joined, lines
 from .told import CALLS, RETURN, State, Told, freed
@@ -26,6 +26,7 @@ _FOLLOWED = 64
 """Branches that are followed in one go: a chain of nothing else must end somewhere."""
 _TOLD = 3
 """Returns and indirect branches of a fork that are told ahead."""
+_OFTEN = 3
 _PAGE = 4096
 _KEPT = 1 << 14
 """Forks of one address space that are kept at most."""
@@ -40,30 +41,57 @@ class Ahead(NamedTuple):
     fork: Fork
     stack: int | None
     """What the stack pointer is at the place, ``None`` if that is not known."""
-    shared: tuple[tuple[int, int], ...] = ()
-    """Words that were believed, and what they held: other threads may have written to them meanwhile."""
+    shared: tuple[tuple[int, int, int], ...] = ()
+    """Branches by words that were believed, where those are, and what they held: other threads may have written to them
+    meanwhile."""
+
+
+class _Place(NamedTuple):
+    """Where a fork is kept, and what it is made of."""
+
+    among: dict[int, Fork]
+    key: int
+    place: int
+    believed: tuple[tuple[Told, int], ...]
+    """Branches behind the place, and where they go."""
+
+
+class _Known(NamedTuple):
+    """A straight line, and the pages of code that it was found in, with their numbers."""
+
+    line: Line
+    pages: tuple[tuple[int, bytes], ...]
 
 
 class Ways:
     """Forks of one address space. They are kept; but each burst reads the code again, and takes none of other code."""
 
-    def __init__(self, code: Code, read: Memory, most_ends: int) -> None:
-        self.read = read
-        self._code, self._most = code, most_ends
+    def __init__(self, code: Code, read: Memory, most_ends: int, *, widen: bool = False) -> None:
+        """``widen``: a new fork gets one end only, until it was come to often, or `widen` is called. To find more takes
+        longer than some stops do, and can be done while the program runs."""
+        self.read = Nearby(read)
+        """Memory as it is at a stop; `Nearby.moved` says that there is another one."""
+        self._memory, self._code, self._most, self._widens = read, code, most_ends, widen
         self._alone = True
-        self._forks: dict[tuple[int, ...], Fork] = {}
+        self._burst = self._kept = 0
+        self._forks: dict[int, Fork] = {}
+        self._narrow: list[_Place] = []
+        self._lines: dict[int, _Known] = {}
         self._pages: dict[int, bytes] = {}
         self._now: dict[int, bytes] = {}
-        self._valid: dict[tuple[int, ...], Fork] = {}
         self._used: dict[int, bytes] = {}
 
     def begin(self, *, alone: bool = True) -> None:
         """A burst begins: code may be another one now. ``alone``: the process has one thread."""
         self._alone = alone
+        self._burst += 1
         self._now.clear()
-        self._valid.clear()
-        if len(self._forks) > _KEPT:
+        self.read.moved()
+        if self._kept > _KEPT:
+            self._kept = 0
             self._forks.clear()
+            self._narrow.clear()
+            self._lines.clear()
             self._pages.clear()
 
     def after(self, branch: Branch, goes: int, registers: Registers) -> Ahead:
@@ -85,46 +113,94 @@ class Ways:
 
         ``pushed``: what stands at the stack pointer then, but not in memory yet.
         """
-        key: tuple[int, ...] = (place,)
-        fork = self._valid.get(key) or self._found(key, {})
-        targets: dict[Told, int] = {}
-        shared: tuple[tuple[int, int], ...] = ()
-        while (told := fork.told) is not None and len(targets) < _TOLD:
+        fork = self._forks.get(place)
+        if fork is None or fork.burst != self._burst:
+            fork = self._checked(_Place(self._forks, place, place, ()))
+        told = fork.told
+        believed: tuple[tuple[Told, int], ...] = ()
+        shared: tuple[tuple[int, int, int], ...] = ()
+        while told is not None and len(believed) < _TOLD:
             target = told.goes(registers, stack, pushed, self.read)
             if target is None:
                 break
-            targets[told] = target
-            if told.word is not None and not told.word.on_stack and not self._alone:
-                shared = (*shared, (told.word.at, target))
-            key = (*key, target)
-            fork = self._valid.get(key) or self._found(key, targets)
+            believed = (*believed, (told, target))
+            word = told.word
+            if not (self._alone or word is None or word.on_stack):
+                shared = (*shared, (told.branch.address, word.at, target))
+            found = fork.further.get(target)
+            if found is None or found.burst != self._burst:
+                found = self._checked(_Place(fork.further, target, place, believed))
+            fork, told = found, found.told
         return Ahead(fork, stack, shared)
 
     def astray(self, ahead: Ahead, end: End, stack: int) -> bool:
         """Whether the way to ``end``, where the stack pointer is ``stack``, cannot have been the one that was told."""
-        moved = end.state.stack
+        moved = end.state.effects.moved
         if ahead.stack is not None and moved is not None and (ahead.stack + moved - stack) & _ADDRESSES != 0:
             return True
-        return any(int.from_bytes(self.read(at, WORD), "little") != was for at, was in ahead.shared)
+        if not ahead.shared:
+            return False
+        passed = {edge[0] for edge in end.path}
+        return any(
+            branch in passed and int.from_bytes(self.read(at, WORD), "little") != was
+            for branch, at, was in ahead.shared
+        )
 
     def line(self, place: int) -> Branch | None:
         """The first branch on the straight line from ``place``."""
-        return self._code.line(self._window, place).branch
+        return self._line(place).branch
 
-    def _found(self, key: tuple[int, ...], targets: _Targets) -> Fork:
-        fork = self._forks.get(key)
-        if fork is None or any(self._page(number) is not page for number, page in fork.pages):
-            self._used = {}
-            fork = self._forks[key] = self._fork(key[0], targets)
-            fork.pages = tuple(self._used.items())
-        self._valid[key] = fork
+    def _line(self, place: int) -> Line:
+        known = self._lines.get(place)
+        if known is None or not self._unchanged(known.pages):
+            used, self._used = self._used, {}
+            known = self._lines[place] = _Known(self._code.line(self._window, place), tuple(self._used.items()))
+            self._used = used
+        self._used.update(known.pages)
+        return known.line
+
+    def _checked(self, at: _Place) -> Fork:
+        """The fork there, made anew if code has changed."""
+        fork = at.among.get(at.key)
+        if fork is None or not self._unchanged(fork.pages):
+            fork = self._made(at, 1 if self._widens else self._most)
+            if self._widens:
+                self._narrow.append(at)
+        fork.visits += 1
+        if fork.most < self._most and fork.visits >= _OFTEN:
+            fork = self._made(at, self._most)
+        if fork.most == self._most:
+            fork.burst = self._burst
         return fork
+
+    def widen(self) -> None:
+        """Give the forks that are new in this burst all their ends."""
+        while self._narrow:
+            at = self._narrow.pop()
+            if at.among[at.key].most < self._most:
+                self._made(at, self._most)
+
+    def _made(self, at: _Place, most: int) -> Fork:
+        self._kept += 1
+        self._used = {}
+        before = at.among.get(at.key)
+        fork = at.among[at.key] = self._fork(at.place, dict(at.believed), most)
+        fork.pages, fork.most = tuple(self._used.items()), most
+        if before is not None and before.told == fork.told:
+            fork.further = before.further
+        return fork
+
+    def _unchanged(self, pages: tuple[tuple[int, bytes], ...]) -> bool:
+        for number, page in pages:  # noqa: SIM110  a generator costs more than all of this
+            if self._page(number) is not page:
+                return False
+        return True
 
     def _page(self, number: int) -> bytes:
         """The bytes of a page as they are in this burst: the same object as before, if they did not change."""
         page = self._now.get(number)
         if page is None:
-            page = self.read(number * _PAGE, _PAGE)
+            page = self._memory(number * _PAGE, _PAGE)
             if page == (before := self._pages.get(number)):
                 page = before
             self._pages[number] = self._now[number] = page
@@ -143,7 +219,7 @@ class Ways:
         path: list[Edge] = []
         before: list[End] = []
         while True:
-            branch, effects = self._code.line(self._window, place)
+            branch, effects = self._line(place)
             if branch is None:
                 return before[-1] if before and before[-1].branch.kind not in _DIRECT else None
             state = state.after(effects)
@@ -165,14 +241,14 @@ class Ways:
             path.append((branch.address, target, branch.kind))
             place = target
 
-    def _fork(self, place: int, targets: _Targets) -> Fork:
+    def _fork(self, place: int, targets: _Targets, most: int) -> Fork:
         first = self._way(place, State(), frozenset(), targets)
         if first is None:
             return Fork({}, frozenset())
         fork = Fork({first.branch.address: first}, frozenset(edge[0] for edge in first.path), lines(place, first))
         queue = [first]
         for end in queue:
-            if len(fork.ends) == self._most:
+            if len(fork.ends) >= most:
                 break
             further = self._further(fork, end, targets)
             if further is not None:

@@ -1,7 +1,8 @@
 """Windows event trace logs (.etl): buffers to event columns and events, and back.
 
 Writing: `TraceWriter` from events, `write_profile` from a profile, `convert` from trace logs (compressed or not, cut,
-merged), `read_records` and `encode_record` for single fields. They are loaded at first use.
+merged), `read_records` and `encode_record` for single fields. Everything is loaded at first use: a program that only
+writes events to a session needs no more than `layout`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .columns import EventBlock
-from .event import Event
-from .events import EventType, TraceLog
-from .header import LogHeader, is_etl, read_header
-
 if TYPE_CHECKING:
+    from .columns import EventBlock
+    from .event import Event
+    from .events import EventType, TraceLog
+    from .header import LogHeader, is_etl, read_header
     from .profile_writer import Written, write_profile
     from .rewrite import BufferRecord, EventRecord, drop_event, encode_record, read_records
     from .trace_file import TraceFile
@@ -24,14 +24,21 @@ if TYPE_CHECKING:
 _WHERE = {
     "BufferRecord": "rewrite",
     "Converted": "transfer",
+    "Event": "event",
+    "EventBlock": "columns",
     "EventRecord": "rewrite",
+    "EventType": "events",
+    "LogHeader": "header",
     "TraceFile": "trace_file",
+    "TraceLog": "events",
     "TraceWriter": "writer",
     "Written": "profile_writer",
     "convert": "transfer",
     "drop_event": "rewrite",
     "encode_record": "rewrite",
+    "is_etl": "header",
     "log_header": "writer",
+    "read_header": "header",
     "read_records": "rewrite",
     "write_profile": "profile_writer",
 }

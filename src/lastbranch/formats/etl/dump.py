@@ -6,28 +6,31 @@ another one. As Microsoft's reader does, the ids are then those of the payload, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import Array, Source
+from ...model import Array, Clock, Source
 from ..rows import Cells, Dump, Form, Progress, Wanted, milliseconds
 from .batches import Batch, batches_of
 from .columns import EventBlock
 from .decode import Decoder
+from .event import Event
 from .events import TraceLog
 from .field_columns import Numbers, Objects
+from .header import LogHeader
 from .kernel_config import SYS_CONFIG
 from .kernel_process import IMAGE, PROCESS, THREAD
 from .kernel_session import META_DATA
 from .manifest_xml import MANIFEST_ID
+from .materialise import events_of
 from .providers import Key, kernel_key, kernel_names
 from .shown import shown
 
-__all__ = ["dump_etl"]
+__all__ = ["dump_etl", "dump_live", "teaches"]
 
 _LIFE_OF_THREADS = tuple(THREAD << 8 | type_ for type_ in (1, 2, 3, 4))
 _PID, _TID = "ProcessID", ("ThreadID", "IssuingThreadID", "NewThreadID")
@@ -52,20 +55,49 @@ def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None) -
     the events. Memory is bounded by one buffer for each processor and a block of events.
     """
     log = TraceLog(source)
-    return Dump(source.name, log.clock, lambda form: _cells(log, wanted, form, progress), lambda: log.damage)
+    return Dump(source.name, log.clock, lambda form: _file_cells(log, wanted, form, progress), lambda: log.damage)
 
 
-def _cells(log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None) -> Iterator[Cells]:
+def dump_live(name: str, header: LogHeader, blocks: Iterable[EventBlock], wanted: Wanted) -> Dump:
+    """The wanted events of ``blocks`` as they come, a session's whose log file header would be ``header``.
+
+    Events and threads are described by what came before them.
+    """
+    select, decoder, processes = _selector(wanted), Decoder(), _Processes()
+
+    def taught() -> Iterator[EventBlock]:
+        for block in blocks:
+            _learn(events_of(block.take(np.flatnonzero(teaches(block)))), decoder, processes)
+            yield block.take(np.flatnonzero(select(block)))
+
+    clock = header.clock
+    return Dump(name, clock, lambda form: _cells(taught(), clock, header.timestamp, decoder, processes, wanted, form))
+
+
+def _file_cells(log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None) -> Iterator[Cells]:
     decoder, processes = Decoder(), _Processes()
-    for event in log.events(select=_teaches):
+    _learn(log.events(select=teaches), decoder, processes)
+    blocks = log.ordered_blocks(select=_selector(wanted), progress=progress)
+    return _cells(blocks, log.clock, log.header.timestamp, decoder, processes, wanted, form)
+
+
+def _learn(events: Iterable[Event], decoder: Decoder, processes: _Processes) -> None:
+    for event in events:
         decoder.learn(event)
         if event.hook in _LIFE_OF_THREADS:
             fields = decoder.decode(event).fields
             processes.owner.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
-    zero = log.header.timestamp
-    first, last = wanted.ticks(log.clock)
-    text = milliseconds(log.clock)
-    for block in log.ordered_blocks(select=_selector(wanted), progress=progress):
+
+
+def _cells(
+    blocks: Iterable[EventBlock], clock: Clock, zero: int, decoder: Decoder, processes: _Processes, wanted: Wanted,
+    form: Form,
+) -> Iterator[Cells]:  # fmt: skip
+    first, last = wanted.ticks(clock)
+    text = milliseconds(clock)
+    for block in blocks:
+        if not len(block):
+            continue
         time = block.time - zero
         if first is not None and time[-1] < first:
             time, keep = time[:0], np.zeros(len(block), bool)
@@ -186,7 +218,7 @@ class _Processes:
         pid[rows] = found
 
 
-def _teaches(block: EventBlock) -> Array:
+def teaches(block: EventBlock) -> Array:
     """Rows that say what other events mean, and which process a thread belongs to."""
     meta = (block.provider == _META_DATA).all(axis=1)
     lives = np.isin(block.hook, _LIFE_OF_THREADS)

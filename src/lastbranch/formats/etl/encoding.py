@@ -15,10 +15,13 @@ from ...errors import FormatError
 from .event import Event
 from .header import LogHeader
 from .layout import (
+    BUFFER_HEADER,
+    BUFFER_HEADER_SIZE,
     EVENT_FLAG,
     EXTENDED_ITEM,
     EXTENDED_TYPE,
     HEADERS,
+    LARGEST_EVENT,
     LOGFILE_HEADER,
     MESSAGE,
     MESSAGE_FIELDS,
@@ -26,11 +29,9 @@ from .layout import (
     packed,
 )  # fmt: skip
 
-__all__ = ["LARGEST_EVENT", "encode_event", "encode_header", "encode_items", "encode_log_header"]
+__all__ = ["LARGEST_EVENT", "buffer_head", "encode_event", "encode_header", "encode_items", "encode_log_header"]
 
-LARGEST_EVENT = 0xFFFF
-"""Bytes: Size has 16 bits."""
-
+_HEAD = packed(BUFFER_HEADER)
 _ITEM = packed(EXTENDED_ITEM)
 _MOST_COUNTERS = 7  # bits 8 to 10 of Version
 _PEBS = 0x8000
@@ -129,6 +130,20 @@ def _header_values(event: Event) -> tuple[dict[str, Any], bytes]:
         items.append((EXTENDED_TYPE.PMC_COUNTERS, struct.pack(f"<{len(event.counters)}Q", *event.counters)))
     own["Flags"] |= EVENT_FLAG.EXTENDED_INFO if items else 0
     return own, encode_items(items)
+
+
+def buffer_head(
+    size: int, time: int, sequence: int, cpu: int, logger: int, state: int, used: int, flags: int, kind: int
+) -> bytes:
+    """WMI_BUFFER_HEADER of a buffer that takes ``size`` bytes in the file and has ``used`` bytes of events."""
+    used += BUFFER_HEADER_SIZE
+    # SavedOffset is what some readers take for the used length.
+    values: dict[str, Any] = {
+        "BufferSize": size, "SavedOffset": used, "CurrentOffset": used, "ReferenceCount": 0, "TimeStamp": time,
+        "SequenceNumber": sequence, "ClockTypeFrequency": 0, "ProcessorIndex": cpu, "LoggerId": logger, "State": state,
+        "Offset": used, "BufferFlag": flags, "BufferType": kind, "Reserved": bytes(16),
+    }  # fmt: skip
+    return _HEAD.pack(*(values[name] for name, _ in BUFFER_HEADER))
 
 
 def encode_log_header(header: LogHeader) -> bytes:

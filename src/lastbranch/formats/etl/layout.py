@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = [
     "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLOCK_NAMES", "END_OF_BUFFER", "EVENT_FLAG",
-    "EXTENDED_ITEM", "EXTENDED_TYPE", "HEADERS", "HeaderKind", "LOG_FILE_MODE", "LOGFILE_HEADER", "MESSAGE",
-    "MESSAGE_FIELDS", "MESSAGE_FLAG", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "packed",
+    "EXTENDED_ITEM", "EXTENDED_TYPE", "HEADERS", "HeaderKind", "LARGEST_EVENT", "LOG_FILE_MODE", "LOGFILE_HEADER",
+    "MESSAGE", "MESSAGE_FIELDS", "MESSAGE_FLAG", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "packed",
 ]  # fmt: skip
 
 Fields = tuple[tuple[str, str], ...]
 """(name, format character of `struct`), in file order without gaps; ``P`` is a pointer of the writer's size."""
 
 
+@lru_cache
 def packed(fields: Fields, pointer_size: int = 8) -> struct.Struct:
     """The fields as one `struct.Struct`."""
     return struct.Struct("<" + "".join(form for _, form in fields).replace("P", "I" if pointer_size == 4 else "Q"))
@@ -104,6 +106,8 @@ class LOG_FILE_MODE:  # noqa: N801
 
 END_OF_BUFFER = 0xFFFFFFFF
 """Instead of an event: nothing more in this buffer."""
+LARGEST_EVENT = 0xFFFF
+"""Bytes: Size has 16 bits."""
 
 _PERFINFO: Fields = (  # PERFINFO_TRACE_HEADER
     ("Version", "H"), ("HeaderType", "B"), ("MarkerFlags", "B"), ("Size", "H"), ("Type", "B"), ("Group", "B"),  # 0x00

@@ -3,7 +3,7 @@ and end of the log (rundown: DCStart, DCEnd).
 
 ETW's processes start empty and never replace their program: what a forked child shares with its parent is loaded again
 in the child, and an exec unloads everything. Images are the mapped pieces, under their own names; what of them images
-cannot say goes into a Mapping event ahead (`supplement`).
+cannot say goes into a Mapping event ahead (`supplement_events`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ class Lives:
 
     def __init__(self, profile: Profile, begin: int, pointer: int) -> None:
         self._profile, self._begin, self._pointer = profile, begin, pointer
-        self._columns = profile.timeline.columns()
-        self._order = np.argsort(self._columns["time"], kind="stable")
-        self._times = self._columns["time"][self._order]
-        self._done = 0
-        self._born = self._names_at_birth()
+        self.follow()
         self._lives: dict[int, _Life] = {}
         self._kernel: list[Mapped] = []
         self._images = ImageEvents(profile, begin, pointer)
@@ -53,6 +49,14 @@ class Lives:
         """Thread id -> process id, by what was written so far."""
 
     # -- in time order
+
+    def follow(self) -> None:
+        """Go on with what the profile's timeline has now: what it had before was given, and need not be in it."""
+        self._columns = self._profile.timeline.columns()
+        self._order = np.argsort(self._columns["time"], kind="stable")
+        self._times = self._columns["time"][self._order]
+        self._done = 0
+        self._born = self._names_at_birth()
 
     def until(self, time: int) -> list[Event]:
         """The events of all changes up to and with ``time`` that were not given yet."""
@@ -147,7 +151,6 @@ class Lives:
             if pid == tid:
                 life.name = name
             life.threads[tid] = name
-            self.process_of[tid] = pid
             fields = {"ProcessID": pid & 0xFFFFFFFF, "ThreadID": tid & 0xFFFFFFFF, "ThreadName": name}
             events.append(kernel_event((THREAD, _THREAD_NAME), time, self._pointer, fields, version=2))
         return events

@@ -1,5 +1,5 @@
 """Mappings of a process as image events, with what merging tools add about a binary, and ours where images cannot say
-it (`supplement`)."""
+it (`supplement_events`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .event import Event
 from .kernel_process import IMAGE, PROCESS
 from .kernel_session import IMAGE_ID
 from .kernel_writer import kernel_event
-from .supplement import mapping_fields, module_fields, supplement_event
+from .supplement_events import load_bias, mapping_fields, module_fields, segment_fields, supplement_event
 
 __all__ = ["DC_END", "KERNEL_HALF", "UNLOAD", "ImageEvents", "Mapped", "put"]
 
@@ -67,9 +67,12 @@ class ImageEvents:
         if self._supplemented:
             if row not in self._said:
                 events.append(supplement_event("Module", time, module_fields(row, module)))
+                if module.segments:
+                    events.append(supplement_event("Segments", time, segment_fields(row, module.segments)))
                 self._said.add(row)
             place = (mapped.pid, mapped.start, mapped.end, mapped.offset)
-            fields = mapping_fields(row, owner, base, since, *place)
+            bias = load_bias(module, *place[1:]) if module.segments else 0
+            fields = mapping_fields(row, owner, base, since, *place, bias)
             events.append(supplement_event("Mapping", time, fields))
         events += self._identity(time, owner, base, module)
         return [*events, self.image(LOAD if since else DC_START, time, mapped)]
@@ -103,8 +106,11 @@ def base_of(mapped: Mapped) -> int:
 
 
 def _needs_supplement(profile: Profile) -> bool:
-    """Whether images alone would not say all: they are of files, mapped from their begin, and each of one process."""
-    plain = all(m.kind is ModuleKind.FILE and not m.build_id and not m.code_selector for m in profile.modules)
+    """Whether images alone would not say all: they are of files, mapped from their begin, and each of one process. Of
+    a profile that grows nothing is known."""
+    plain = bool(profile.modules) and all(
+        m.kind is ModuleKind.FILE and not m.build_id and not m.code_selector for m in profile.modules
+    )
     columns = profile.timeline.columns()
     maps = columns["kind"] == Change.MAP
     return not plain or bool((columns["offset"][maps] != 0).any() or (columns["pid"][maps] < 0).any())

@@ -89,6 +89,7 @@ class _Reader:
         profile.events = self._events()
         profile.streams = [self._stream()] if self.samples else []
         self._tail(profile, counts)
+        self.supplement.describe(profile)
         return profile
 
     def _count(self, batches: Iterator[SampleBatch]) -> None:
@@ -130,7 +131,10 @@ class _Reader:
         first, last = profile.first_time or 0, profile.last_time or 0
         sources = [number for kind, number in self.triggers.rows if kind == "source"]
         self.intervals = {number: self.programmed.of(number, first, last) for number in sources}
-        self.changing = {number: held for number, held in self.intervals.items() if len(held.since) > 1}
+        self.changing = {
+            number: held for number, held in self.intervals.items()
+            if len(held.since) > 1 or (len(held.since) and self.supplement.own_period(number))
+        }  # fmt: skip
         if self.counted:  # a period each: how many interrupts it stands for, times their interval
             held = self.intervals[TIMER]
             self.changing[TIMER] = held if len(held.since) else Intervals(np.array([0]), np.array([1]))
@@ -148,12 +152,12 @@ class _Reader:
             # A timer's interval is time, not a count of events: samples weigh it in units of 100 ns.
             programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
             select = self.options if self.recorded else None
-            out.append(
-                ProfileEvent(
-                    name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
-                    has_period=kind == "source" and number in self.changing, programming=programming,
-                )
+            event = ProfileEvent(
+                name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
+                has_period=kind == "source" and number in self.changing, programming=programming,
             )  # fmt: skip
+            about = (number, -1) if kind == "source" else (-1, number if kind == "hook" else -1)
+            out.append(self.supplement.event(event, *about))
         return out
 
     def _tail(self, profile: Profile, counts: Counter[EventType]) -> None:
@@ -183,7 +187,10 @@ class _Reader:
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
         later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
         stacks = self.stacks if self.stacked else None
-        sampler = Sampler(self.log.source.size, self.triggers, self.threads, stacks, wanted, self.changing)
+        sampler = Sampler(
+            self.log.source.size, self.triggers, self.threads, stacks, wanted, self.changing,
+            extended=self.supplement.extended,
+        )  # fmt: skip
         whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
         for batch, watermark in zip(whole, later.tolist(), strict=True):
             if not self.recorded:

@@ -18,7 +18,7 @@ from .kernel_session import SESSION, SYS_CONFIG_EX
 from .kernel_writer import kernel_event
 from .periods import MOST_INTERVAL
 from .sample_words import Trigger
-from .supplement import machine_fields, supplement_event
+from .supplement_events import event_fields, machine_fields, recording_events, supplement_event
 from .writer import log_header
 
 __all__ = ["Session", "session_header"]
@@ -35,6 +35,8 @@ _PROFILE, _PMC_PROFILE = 0x2, 0x400  # Masks[1]
 _KERNEL_VERSION = 0x55
 _EXTENSION, _END_EXTENSION = 0x05, 0x20
 _INTERVAL_START, _INTERVAL_END = 0x49, 0x4A
+_OF_ETW = {"source", "interval", "hook"}
+"""How events are programmed that the log tells without us."""
 _NAME_UNITS = 255  # of a computer, and a NUL
 
 
@@ -71,6 +73,12 @@ class Session:
             kernel_event((SYS_CONFIG, 0x0A), self.begin, self.pointer, cpu, version=3),
             kernel_event((SYS_CONFIG_EX, 32), self.begin, self.pointer, build, version=0),
             supplement_event("Machine", self.begin, machine_fields(machine)),
+            *recording_events(self._profile, self.begin),
+            *(
+                supplement_event("Event", self.begin, event_fields(event, trigger))
+                for event, trigger in zip(self._profile.events, self.triggers, strict=True)
+                if _is_foreign(event)
+            ),
             *self.interval_events(self.intervals, begin=True, time=self.begin),
         ]
 
@@ -122,6 +130,12 @@ def session_header(
     )  # fmt: skip
     events, buffers = (sum(profile.lost.get(name, 0) for name in names) for names in (_LOST_EVENTS, _LOST_BUFFERS))
     return replace(header, events_lost=min(events, _MOST), buffers_lost=min(buffers, _MOST))
+
+
+def _is_foreign(event: ProfileEvent) -> bool:
+    """Whether it was programmed in another way than Windows has."""
+    selected = event.branch_select is not None and event.branch_select_kind != "etw"
+    return selected or bool(event.frequency or event.programming.keys() - _OF_ETW)
 
 
 def _trigger(row: int, event: ProfileEvent) -> Trigger:

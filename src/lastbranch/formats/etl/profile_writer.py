@@ -2,8 +2,8 @@
 
 What a session of the kernel would have written: header buffer with group masks, configuration and intervals of the
 profile sources, lists of processes, threads and images at begin and end, changes between them, and for each sample its
-event, last branch record and stack. What these have no field for stands in events of our own (`supplement`), or is left
-out and told in the result's notes: per-sample columns such as weights, data addresses and registers.
+event, last branch record and stack. What these have no field for stands in events of our own (`supplement_events`), or
+is left out and told in the result's notes: per-sample columns such as weights, data addresses and registers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ...lbr import flag
 from ...model import BRANCH, FRAME, REQUIRED, Mode, Profile, SampleBatch
 from .encoding import encode_event
 from .event import Event
 from .header import LogHeader
 from .layout import LOG_FILE_MODE
 from .lives import Lives
+from .measured import Measured
 from .periods import Periods, column_of
 from .profile_session import Session, session_header
 from .sample_words import MOST_ENTRIES, MOST_FRAMES, frames_of, sample_events
@@ -32,9 +32,7 @@ from .writer import Packer
 __all__ = ["Written", "write_profile"]
 
 _KEPT = {c.name for c in REQUIRED} | {"frame", "branch_from", "branch_to", "branch_flags", "branch_info", "position"}
-_LOST_FLAGS = ("spec", "new_type", "priv", "not_taken")
 _MOVED = "samples moved to a later tick, since their thread has another one with a stack then"
-_MOST_TYPE = 6  # of perf's branch types, that Information can say
 
 Ints = NDArray[np.int64]
 
@@ -76,6 +74,7 @@ class _Writer:
         self.lives = Lives(profile, self.begin, self.pointer)
         self.notes: Counter[str] = Counter()
         self.periods = Periods(self.session.intervals)
+        self.measured = Measured()
         self.samples = 0
         self.processors = max(1, profile.machine.cpus_online)
         self.last = self.begin
@@ -97,6 +96,7 @@ class _Writer:
             self._life(
                 packer, [*self.lives.end(end), *self.session.interval_events(self.periods.now, begin=False, time=end)]
             )
+            self._life(packer, self.measured.events(self.session.triggers, end))
             packer.flush()
             file.header = replace(file.header, processors=self.processors)
         except BaseException:
@@ -205,14 +205,7 @@ class _Writer:
             if int(batch.depth.max(initial=0)) > MOST_ENTRIES:
                 reason = f"a branch record has at most {MOST_ENTRIES} entries"
                 raise FormatError(reason, file=self.path, field="Size", value=int(batch.depth.max()))
-            if "branch_info" not in batch:
-                words = batch["branch_flags"]
-                for name in _LOST_FLAGS:
-                    notes[f"branch entries without their flag {name}"] += int(np.count_nonzero(flag(words, name)))
-                types = int(np.count_nonzero(flag(words, "type") > _MOST_TYPE))
-                notes["branch entries whose type a record has no code for"] += types
-                silent = (words & np.uint64(3) == 0) & (words != 0)
-                notes["branch entries without flags, as they tell neither predicted nor not"] += int(silent.sum())
+            self.measured.add(batch)
         if FRAME in batch.offsets:
             kept = int(frames_of(batch)[0][-1])
             recorded = int(np.count_nonzero(batch["frame"] < np.uint64((1 << 64) - 4095)))

@@ -21,7 +21,9 @@ from .windows import Window
 __all__ = ["LEAST", "blocks_of_runs"]
 
 LEAST = 1 << 14
-"""Events of a block, but for the last."""
+"""Events of a block, but for the last and for those that are `HEAVY`."""
+HEAVY = 8 << 20
+"""Bytes of buffers that wait for their block to be full."""
 
 _COPIED = ("time", "header_size", "pointer_size")  # what an event has from its neighbours, its log or its place
 
@@ -29,13 +31,22 @@ _COPIED = ("time", "header_size", "pointer_size")  # what an event has from its 
 def blocks_of_runs(runs: Iterable[Run]) -> Iterator[EventBlock]:
     """The events of ``runs``, in their order, in blocks of their own memory."""
     waiting: list[Run] = []
+    events = weight = 0
     for run in runs:
         waiting.append(run)
-        if sum(len(one.row) for one in waiting) >= LEAST:
+        events += len(run.row)
+        weight += _weight(run)
+        if events >= LEAST or weight >= HEAVY:
             yield _join(waiting)
-            waiting = []
+            waiting, events, weight = [], 0, 0
     if waiting:
         yield _join(waiting)
+
+
+def _weight(run: Run) -> int:
+    """Bytes of the buffers that the events of ``run`` are in, by their share of the events there."""
+    counts = np.bincount(run.owner, minlength=len(run.blocks)).tolist()
+    return sum(count * block.raw.nbytes // len(block) for count, block in zip(counts, run.blocks, strict=True))
 
 
 def _join(runs: list[Run]) -> EventBlock:

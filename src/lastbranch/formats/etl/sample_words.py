@@ -14,12 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lbr import flag, flags_from_info
+from ...lbr import flags_from_info
 from ...model import BRANCH, FRAME, Array, SampleBatch
 from .encoding import LARGEST_EVENT
+from .information import information_of, is_extended
 from .periods import Told, column_of
 
-__all__ = ["MOST_ENTRIES", "MOST_FRAMES", "Trigger", "frames_of", "information_of", "sample_events"]
+__all__ = ["MOST_ENTRIES", "MOST_FRAMES", "Trigger", "frames_of", "sample_events"]
 
 SAMPLED, PMC, LBR, STACK, SET_INTERVAL = 0x0F2E, 0x0F2F, 0x0C20, 0x1820, 0x0F48
 _HEAD, _BEFORE_ENTRIES, _BEFORE_FRAMES = 0x10, 0x18, 0x10
@@ -33,27 +34,8 @@ _VERSION = 2
 _INTERVAL = struct.Struct("<HBBHHIIqQIII")  # SYSTEM header without ids and times, source, interval, the one before
 _INTERVAL_WORDS = 6
 
-_TYPES = np.full(16, 8, np.uint64)  # perf's branch types as those of architectural LBR; 8 is "other branch"
-_TYPES[[1, 2, 3, 4, 5, 6]] = 0, 2, 1, 4, 3, 5
-_CYCLES_VALID, _OTHER = np.uint64(1 << 60), np.uint64(8 << 56)
-
 Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]
-
-
-def information_of(flags: Words) -> Words:
-    """LBR_INFO words for perf's flag words: the other direction of `lbr.flags_from_info`, whose bits these are.
-
-    A word of 0 tells nothing, so a plain "predicted" is told as one of type "other branch"; where the flags tell
-    neither "mispredicted" nor "predicted" the word is 0, as any other would claim one of them.
-    """
-    info = flag(flags, "mispred") << _U64(63) | flag(flags, "in_tx") << _U64(62) | flag(flags, "abort") << _U64(61)
-    kind = flag(flags, "type")
-    typed = np.where(kind > 0, _TYPES[kind.astype(np.intp)] << _U64(56) | _CYCLES_VALID, _U64(0))
-    info |= flag(flags, "cycles") | typed
-    info = np.where(info == 0, _OTHER, info)
-    known: Words = np.where(flags & _U64(3), info, _U64(0))
-    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +80,7 @@ def sample_events(
     flags = batch["branch_flags"] if len(entries) and "branch_flags" in batch else flags_from_info(entries[:, 2])
     predicted = flags & _U64(3) != 0
     parts = _Parts(batch, time, triggers, told, branch_at, entries, predicted, frame_at, frames)
-    untold = bool((~predicted & (entries[:, 2] != 0)).any())
+    untold = bool((~predicted & (entries[:, 2] != 0) & ~is_extended(entries[:, 2])).any())
     return parts.one_by_one(narrow) if narrow or untold else parts.wide()
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ...lbr import FLAG_FIELDS, flags_from_info
 from ...model import BRANCH, FRAME, MAX_ENTRIES, MAX_SAMPLES, Array, Mode, SampleBatch, concatenate, cuts
 from .carry import Carry, Newest, newest_events, rows_of
 from .columns import EventBlock
+from .information import flags_of
 from .intervals import Intervals
 from .ragged import Ints, offsets_of
 from .records import IS_SAMPLE, LBR, PMC, SAMPLED, Records, too_short
@@ -28,7 +28,6 @@ __all__ = ["LBR", "PMC", "SAMPLED", "Sampler", "Triggers"]
 
 _KERNEL_HALF = np.uint64(1 << 63)
 _KERNEL_HALF_32 = np.uint64(1 << 31)
-_PREDICTION = np.uint64(1 << FLAG_FIELDS["mispred"][0] | 1 << FLAG_FIELDS["predicted"][0])
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
 _RANK = {"source": 0, "hook": 1, "none": 2}
 _NOBODY = 1 << 32  # no thread's id
@@ -52,9 +51,9 @@ class Sampler:
     Optional columns are those that are ``wanted``; column ``frame`` only with ``stacks``. Rows come in file order, but
     for those that wait for their record at the end of a window, which come with the next one. ``size`` is that of the
     file: behind its end no record comes. ``changing``: the intervals of profile sources whose samples have periods
-    of their own. Of what came so far, ``counted``: whether a sample stood for several (Count); ``recorded``: whether
-    there was a record; ``options``: what all records have been configured with; ``short``: by hook, events that end
-    before what they must have.
+    of their own. ``extended``: whether the log declares extended Information words. Of what came so far, ``counted``:
+    whether a sample stood for several (Count); ``recorded``: whether there was a record; ``options``: what all records
+    have been configured with; ``short``: by hook, events that end before what they must have.
     """
 
     def __init__(
@@ -65,8 +64,10 @@ class Sampler:
         stacks: Stacks | None,
         wanted: frozenset[str] | None,
         changing: Mapping[int, Intervals] | None = None,
+        *,
+        extended: bool = False,
     ) -> None:
-        self._changing = changing or {}
+        self._changing, self._extended = changing or {}, extended
         self._triggers, self._threads, self._wanted = triggers, threads, wanted
         self._stacks = stacks if self._wants(FRAME) else None
         self._carry, self._size = Carry(), size
@@ -158,6 +159,10 @@ class Sampler:
         self.counted |= bool((count > 1).any())
         tid = np.where(is_lbr, second >> _HIGH, low).astype(np.int64)
         pid = np.where(is_lbr, (second & _LOW).astype(np.int64), self._threads.pid(tid, part.time))
+        if len(records) and (pid < 0).any():  # no thread event tells: the record of the sample does
+            mine = np.searchsorted(rows, records.owner)
+            said = block.words.take((block.payload[records.row] >> 3) + 1) & _LOW
+            pid[mine] = np.where(pid[mine] < 0, said.astype(np.int64), pid[mine])
         mode = np.where(ip >= np.where(wide, _KERNEL_HALF, _KERNEL_HALF_32), Mode.KERNEL, Mode.USER)
         columns: dict[str, Array] = {
             "time": part.time.copy(),
@@ -175,7 +180,8 @@ class Sampler:
             entries = records.entries(block)
             columns |= zip(("branch_from", "branch_to", "branch_info"), entries, strict=True)
             if self._wants(_FLAGS):
-                columns[_FLAGS] = _flags(entries[2], np.repeat(records.pointer_size, records.count))
+                pointer_size = np.repeat(records.pointer_size, records.count)
+                columns[_FLAGS] = flags_of(entries[2], pointer_size, extended=self._extended)
         depth = np.zeros(len(rows), np.int64)
         np.add.at(depth, np.searchsorted(rows, records.owner), records.count)
         return SampleBatch(columns, {BRANCH: offsets_of(depth)})
@@ -233,13 +239,6 @@ def _positions(part: EventBlock) -> Ints:
     """Where in the file events stand; of a compressed buffer as if it were not."""
     start = part.window.buffers.offset.take(part.buffer) - part.window.start.take(part.buffer)
     return np.asarray(start + part.at * 8)
-
-
-def _flags(info: NDArray[np.uint64], pointer_size: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Flag words of entries. Information of 32 bits has no room for bit 63, "mispredicted": neither it nor "predicted"
-    is known there."""
-    flags = flags_from_info(info)
-    return np.where(pointer_size == 4, flags & ~_PREDICTION, flags)
 
 
 def _between(records: Records, first: int, past: int) -> Records:

@@ -1,109 +1,46 @@
-"""What a profile says and the kernel's events have no field for: self-describing events of a provider of our own.
+"""Takes in the events of `supplement_events`: what the kernel's events have no field for comes back into a profile.
 
-The provider is called ``lastbranch``; its GUID is made from the name as EventSource makes it. Any consumer of ETW
-shows the fields, since each event carries their names and types (TraceLogging, channel 11, extended item 11).
-
-    Module   a row of the modules table: ELF build id, kind, and the name that images have
-    Mapping  stands before the image event of the same Owner and ImageBase: which module it is, which part of its file
-             (Linux maps files in pieces), and as what it was recorded; Since is 0 for what was there all along
-    Machine  processor and system, where SysConfig has no field
-
-`Supplement` takes them in again.
+A log may be of several profiles, merged: statements that contradict each other are dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 
-from ...model import Change, Machine, Module, ModuleKind, Profile, Timeline
+from ...model import Change, Module, ModuleKind, Profile, Segment, Timeline
+from ...model import Event as ProfileEvent
 from .columns import EventBlock
-from .event import Event
 from .forms import EVENT
 from .materialise import events_of
-from .payloads import Layout
-from .tracelogging import CHANNEL, SCHEMA_ITEM, TRAITS_ITEM, describe, parse_schema
+from .supplement_events import EVENTS, MACHINE, PROVIDER
+from .tracelogging import describe
 
-__all__ = ["EVENTS", "PROVIDER", "Supplement", "machine_fields", "mapping_fields", "module_fields", "supplement_event"]
+__all__ = ["Supplement"]
 
-PROVIDER = UUID("837b9dd1-8fd1-5257-b489-337f706aca79")
-NAME = b"lastbranch\0"
+Fields = dict[str, Any]
+
 _WORDS = np.frombuffer(PROVIDER.bytes_le, np.uint64)
-_INFORMATION = 4  # Level
-_EVENT_HEADER64 = 19
-_WIDE, _I32, _U32, _I64, _U64, _BINARY = 1, 7, 8, 9, 10, 14  # TlgIn_*
-
-EVENTS: dict[str, dict[str, int]] = {
-    "Module": {"Number": _U32, "Name": _WIDE, "Kind": _WIDE, "BuildId": _BINARY, "CodeSelector": _U32, "Size": _U64},
-    "Mapping": {
-        "Module": _U32, "Owner": _U32, "ImageBase": _U64, "Since": _I64,
-        "ProcessID": _I32, "Start": _U64, "End": _U64, "FileOffset": _U64,
-    },
-    "Machine": {
-        "Arch": _WIDE, "CpuDescription": _WIDE, "Cpuid": _WIDE, "Hypervisor": _WIDE, "Os": _WIDE, "OsRelease": _WIDE,
-        "CpusOnline": _U32, "CpusAvailable": _U32, "Memory": _U64,
-    },
+_LATER = {"Mapping": {"LoadBias"}}
+"""Fields that older logs lack."""
+_KEYS = {
+    "Recording": (), "Machine": (), "Header": ("Name",), "Lost": ("Name",), "Event": ("Source", "Hook"),
+    "Information": ("Source", "Hook"), "Triggers": (), "Module": ("Number",), "Segments": ("Module",),
+    "Mapping": ("Owner", "ImageBase", "Since"),
 }  # fmt: skip
-"""Fields of each event, and their in-types."""
-
-_MACHINE = {
-    "Arch": "arch", "CpuDescription": "cpu_description", "Cpuid": "cpuid", "Hypervisor": "hypervisor", "Os": "os",
-    "OsRelease": "os_release", "CpusOnline": "cpus_online", "CpusAvailable": "cpus_available", "Memory": "memory",
-}  # fmt: skip
-
-
-def module_fields(number: int, module: Module) -> dict[str, Any]:
-    return {
-        "Number": number, "Name": module.name, "Kind": str(module.kind), "BuildId": module.build_id,
-        "CodeSelector": module.code_selector, "Size": module.size,
-    }  # fmt: skip
-
-
-def mapping_fields(
-    module: int, owner: int, base: int, since: int, pid: int, start: int, end: int, offset: int
-) -> dict[str, Any]:
-    values = (module, owner, base, since, pid, start, end, offset)
-    return dict(zip(EVENTS["Mapping"], values, strict=True))
-
-
-def machine_fields(machine: Machine) -> dict[str, Any]:
-    return {name: getattr(machine, attribute) for name, attribute in _MACHINE.items()}
-
-
-@lru_cache
-def _schema(name: str) -> tuple[bytes, Layout]:
-    """The schema item of an event, and the layout that it stands for."""
-    body = b"\0" + name.encode() + b"\0"
-    body += b"".join(field.encode() + b"\0" + bytes([kind]) for field, kind in EVENTS[name].items())
-    raw = (len(body) + 2).to_bytes(2, "little") + body
-    parsed = parse_schema(raw)
-    assert parsed is not None
-    return raw, parsed.layout
-
-
-def supplement_event(name: str, time: int, fields: Mapping[str, Any]) -> Event:
-    """The event ``name`` (of `EVENTS`) of processor 0. Raises ValueError for a value that its type cannot hold."""
-    schema, declared = _schema(name)
-    traits = (len(NAME) + 2).to_bytes(2, "little") + NAME
-    return Event(
-        _EVENT_HEADER64, 8, time, 0, 0, 0, -1, PROVIDER.bytes_le, 0, 0, 0, _INFORMATION, channel=CHANNEL,
-        extended=[(TRAITS_ITEM, traits), (SCHEMA_ITEM, schema)], payload=declared.encode(fields, 8),
-    )  # fmt: skip
+"""What an event is about. Of several about one thing the last one holds, unless they are of `_ONCE`."""
+_ONCE = ("Module", "Segments", "Event")
 
 
 @dataclass(slots=True)
 class Supplement:
     """What the events of the provider said: `gather` each block, then `apply` once."""
 
-    _modules: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _mappings: dict[tuple[int, int, int], dict[str, Any]] = field(default_factory=dict)
-    _machine: dict[str, Any] = field(default_factory=dict)
-    _twice: bool = False
+    _said: dict[str, dict[tuple[Any, ...], Fields]] = field(default_factory=lambda: {name: {} for name in _KEYS})
+    _twice: set[str] = field(default_factory=set)
+    """Events that contradict each other: of profiles merged into one log, whose numbers collide."""
 
     def gather(self, block: EventBlock) -> None:
         """Take in the events of ``block``."""
@@ -115,23 +52,74 @@ class Supplement:
             if described is None:
                 continue
             name, fields = described[0].name, described[0].layout.decode(described[2], 8)
-            if set(EVENTS.get(name, {"": 0})) <= set(fields):
-                self._take(name, fields)
+            if name in _KEYS and set(EVENTS[name]) - _LATER.get(name, set()) <= set(fields):
+                about = tuple(fields[key] for key in _KEYS[name])
+                if name in _ONCE and self._said[name].get(about, fields) != fields:
+                    self._twice.add(name)
+                self._said[name][about] = fields
 
-    def _take(self, name: str, fields: dict[str, Any]) -> None:
-        if name == "Machine":
-            self._machine = fields
-        elif name == "Module":
-            self._twice |= self._modules.setdefault(int(fields["Number"]), fields) != fields
-        else:
-            self._mappings[int(fields["Owner"]), int(fields["ImageBase"]), int(fields["Since"])] = fields
+    @property
+    def extended(self) -> bool:
+        """Whether the log declares extended Information words."""
+        return any(fields["Extended"] for fields in self._said["Information"].values())
+
+    @property
+    def triggers(self) -> tuple[int, ...]:
+        """Hooks that were configured to trigger branch records; none where the log does not say."""
+        return tuple(int(hook) for hook in (self._one("Triggers") or {"Hooks": ()})["Hooks"])
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the log is of a recording, which tells of processes and images by itself."""
+        return bool(self._said["Recording"])
+
+    def _one(self, name: str, *about: Any) -> Fields | None:
+        return None if name in self._twice else self._said[name].get(about)
+
+    # -- events and the recording
+
+    def own_period(self, source: int) -> bool:
+        """Whether samples of a profile source have periods of their own, even if all of them are the same."""
+        said = self._one("Event", source, -1)
+        return said is not None and bool(said["OwnPeriod"])
+
+    def event(self, event: ProfileEvent, source: int, hook: int) -> ProfileEvent:
+        """``event``, of a profile source or a hook (-1: none), as it was programmed."""
+        said = self._one("Event", source, hook)
+        if said is None:
+            return event
+        pairs = (pair.partition("=") for pair in str(said["Programming"]).split())
+        programming = {name: int(value) for name, _, value in pairs if value.lstrip("-").isdecimal()}
+        kind = str(said["SelectKind"])
+        return replace(
+            event, name=str(said["Name"]), period=int(said["Period"]), frequency=int(said["Frequency"]),
+            branch_select=int(said["Select"]) if kind else None, branch_select_kind=kind or "perf",
+            has_callchain=bool(said["CallChain"]),
+            programming=programming | event.programming,
+        )  # fmt: skip
+
+    def describe(self, profile: Profile) -> None:
+        """What the recording says of itself."""
+        recording = self._one("Recording")
+        if recording is not None:
+            profile.recorder = str(recording["Recorder"])
+            profile.clock = replace(profile.clock, name=str(recording["Clock"]))
+        for fields in self._said["Header"].values():
+            profile.header.setdefault(str(fields["Name"]), str(fields["Value"]))
+        for fields in self._said["Lost"].values():
+            profile.lost[str(fields["Name"])] = int(fields["Count"])
+        measured = {str(fields["Measured"]) for fields in self._said["Information"].values()}
+        if measured:
+            profile.header["branch records tell"] = "; ".join(sorted(measured)) or "where branches went"
+
+    # -- machine and modules
 
     def apply(self, profile: Profile) -> None:
-        """Complete ``profile``. Of two profiles merged into one log, whose numbers of modules collide, nothing."""
-        for name, attribute in _MACHINE.items():
-            if self._machine:
-                setattr(profile.machine, attribute, self._machine[name])
-        if not self._modules or self._twice:
+        """Complete the tables of ``profile``."""
+        machine = self._one("Machine") or {}
+        for name in machine.keys() & MACHINE.keys():
+            setattr(profile.machine, MACHINE[name], machine[name])
+        if not self._said["Module"] or "Module" in self._twice:
             return
         old, timeline = profile.modules, Timeline()
         timeline.names = profile.timeline.names
@@ -141,13 +129,13 @@ class Supplement:
         for values in zip(*(columns[name].tolist() for name in columns), strict=True):
             row = dict(zip(columns, values, strict=True))
             if row["kind"] == Change.MAP:
-                said = self._mappings.get((row["pid"], row["start"], row["time"]))
-                fields = None if said is None else self._modules.get(int(said["Module"]))
+                said = self._one("Mapping", row["pid"], row["start"], row["time"])
+                fields = None if said is None else self._one("Module", said["Module"])
                 before = row["module"]
                 code = -1 - before if said is None or fields is None else int(said["Module"])
                 if code not in rows:
                     rows[code] = len(new)
-                    new.append(old[before] if fields is None else _completed(old[before], fields))
+                    new.append(old[before] if fields is None else self._completed(old[before], fields))
                 row["module"] = rows[code]
                 if said is not None and fields is not None:
                     row |= {"pid": said["ProcessID"], "start": said["Start"], "end": said["End"]}
@@ -155,10 +143,15 @@ class Supplement:
             timeline.add(**row)
         profile.modules, profile.timeline = new, timeline
 
+    def _completed(self, module: Module, fields: Fields) -> Module:
+        kind, said = str(fields["Kind"]), self._one("Segments", fields["Number"])
+        return replace(
+            module, name=str(fields["Name"]), kind=ModuleKind(kind) if kind in list(ModuleKind) else ModuleKind.FILE,
+            build_id=bytes(fields["BuildId"]), code_selector=int(fields["CodeSelector"]), size=int(fields["Size"]),
+            segments=() if said is None else _segments(said), missing="",
+        )  # fmt: skip
 
-def _completed(module: Module, fields: dict[str, Any]) -> Module:
-    kind = str(fields["Kind"])
-    return replace(
-        module, name=str(fields["Name"]), kind=ModuleKind(kind) if kind in list(ModuleKind) else ModuleKind.FILE,
-        build_id=bytes(fields["BuildId"]), code_selector=int(fields["CodeSelector"]), size=int(fields["Size"]),
-    )  # fmt: skip
+
+def _segments(said: Fields) -> tuple[Segment, ...]:
+    columns = [[int(value) for value in said[name]] for name in ("Address", "FileOffset", "Size", "Executable")]
+    return tuple(Segment(a, o, s, bool(x)) for a, o, s, x in zip(*columns, strict=False))

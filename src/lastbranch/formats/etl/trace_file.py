@@ -11,20 +11,19 @@ import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import IO, Any
+from typing import IO
 
 from ...errors import FormatError
 from ...model import BytesSource, check_replaceable
 from .compression import XPRESS, compress
-from .encoding import encode_log_header
+from .encoding import buffer_head, encode_log_header
 from .file_rules import USE_KBYTES, checked
 from .header import LogHeader, read_header
-from .layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, packed
+from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE
 from .ring import Ring
 
-__all__ = ["TraceFile", "aligned"]
+__all__ = ["TraceFile", "aligned", "header_buffer"]
 
-_HEAD = packed(BUFFER_HEADER)
 _FLUSHED = 3  # State
 _SPARE = 512  # room in the small header buffer of a compressed file, and what its size is a multiple of
 _FLAGS_AT = 0x34
@@ -67,35 +66,39 @@ class TraceFile:
             self._name = self.path.replace("%d", str(self.number))
         self._part = f"{self._name}.part{os.getpid()}"
         self._written, self._end, self._last_time, self._last_at = 0, 0, self.header.timestamp, 0
-        body = self._header_body()
-        least = BUFFER_HEADER_SIZE + len(body)
-        self._first = self.header.buffer_size
-        if self.header.compressed:
-            self._first = (least + _SPARE) // _SPARE * _SPARE
-        if least > self._first:
-            raise FormatError(
-                "events of the header buffer do not fit in it", file=self.path, field="Offset", value=least,
-                hint="choose a larger buffer size",
-            )  # fmt: skip
+        self._first = len(header_buffer(self.header, self._events, self.path))
         limit = self.header.maximum_file_size << (10 if self.header.mode & USE_KBYTES else 20)
         self._limit = limit or None
         if limit and limit < self._first + self.header.buffer_size:
             reason = "no room for one buffer behind the header buffer"
             raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
-        check_replaceable(self._name)
-        self._file = open(self._part, "x+b")  # noqa: SIM115 - closed in `_finish` or `discard`
+        self._file = self._open()
         try:
             self._base = self._copied() if self.header.mode & LOG_FILE_MODE.APPEND else 0
             if self.header.mode & LOG_FILE_MODE.PREALLOCATE:
                 self._reserve(limit)
-            self._file.seek(self._base)
-            self._file.write(self._header_buffer())
+            self._put(self._base, header_buffer(self.header, self._events, self.path))
         except BaseException:
             self.discard()
             raise
         self._end = self._base + self._first
         ring = limit and self.header.compressed and self.header.mode & LOG_FILE_MODE.CIRCULAR
         self._ring = Ring(self._end, limit - self._first) if ring else None
+
+    def _open(self) -> IO[bytes]:
+        check_replaceable(self._name)
+        return open(self._part, "x+b")
+
+    def _put(self, at: int, *parts: bytes | memoryview) -> None:
+        assert self._file is not None
+        self._file.seek(at)
+        self._file.writelines(parts)
+
+    def _appear(self) -> None:
+        """Let the file, which is complete, have its name."""
+        assert self._file is not None
+        self._file.close()
+        os.replace(self._part, self._name)
 
     def _copied(self) -> int:
         """Bytes that stand before this session: what the file has already, copied, and filled up to whole buffers."""
@@ -123,24 +126,13 @@ class TraceFile:
         else:
             self._file.truncate(size)
 
-    def _header_body(self) -> bytes:
-        return aligned(encode_log_header(self.header)) + b"".join(self._events)
-
-    def _header_buffer(self) -> bytes:
-        state = XPRESS if self.header.compressed else _FLUSHED
-        flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
-        body = self._header_body()
-        head = self._head(self._first, 0, 0, 0, state, len(body), flags, BUFFER_TYPE.HEADER)
-        return (head + body).ljust(self._first, b"\xff")
-
     def _finish(self) -> None:
         """Fill in what is known now, and give the file its name."""
         assert self._file is not None
         if self._ring is not None:
             self._cut(self._ring)
         if self._written:
-            self._file.seek(self._last_at + _FLAGS_AT)
-            self._file.write(int(self._last_flags | BUFFER_FLAG.FLUSH_MARKER).to_bytes(2, "little"))
+            self._put(self._last_at + _FLAGS_AT, (self._last_flags | BUFFER_FLAG.FLUSH_MARKER).to_bytes(2, "little"))
         given, header = self.header, self.header
         end = header.end_time
         if not end or header.mode & LOG_FILE_MODE.NEWFILE:
@@ -150,14 +142,12 @@ class TraceFile:
             header, end_time=max(end, header.start_time), buffers_written=1 + self._written,
             events_lost=self.events_lost, buffers_lost=self.buffers_lost,
         )  # fmt: skip
-        self._file.seek(self._base)
-        self._file.write(self._header_buffer())
+        self._put(self._base, header_buffer(self.header, self._events, self.path))
         self._file.truncate(self._end)
         self.header = given
         self._file.flush()
         os.fsync(self._file.fileno())
-        self._file.close()
-        os.replace(self._part, self._name)
+        self._appear()
         self._file = None
 
     def _cut(self, ring: Ring) -> None:
@@ -185,21 +175,11 @@ class TraceFile:
 
     # -- buffers
 
-    def _head(
-        self, size: int, time: int, sequence: int, cpu: int, state: int, used: int, flags: int, kind: int
-    ) -> bytes:
-        used += BUFFER_HEADER_SIZE
-        # SavedOffset is what some readers take for the used length.
-        values: dict[str, Any] = {
-            "BufferSize": size, "SavedOffset": used, "CurrentOffset": used, "ReferenceCount": 0, "TimeStamp": time,
-            "SequenceNumber": sequence, "ClockTypeFrequency": 0, "ProcessorIndex": cpu,
-            "LoggerId": self.header.logger_id, "State": state, "Offset": used, "BufferFlag": flags, "BufferType": kind,
-            "Reserved": bytes(16),
-        }  # fmt: skip
-        return _HEAD.pack(*(values[name] for name, _ in BUFFER_HEADER))
+    def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0) -> bool:
+        """One data buffer of processor ``cpu``: events, each filled up to 8 bytes, the last one of ticks ``time``.
 
-    def write(self, cpu: int, body: bytes, time: int, flags: int = 0) -> None:
-        """One data buffer of processor ``cpu``: events, each filled up to 8 bytes, the last one of ticks ``time``."""
+        False if the file has no room for it, which is counted.
+        """
         if len(body) > self.capacity or not 0 <= cpu < _MOST_PROCESSORS:
             raise FormatError("not a buffer of this file", file=self.path, field="Offset", value=len(body))
         if self._file is None:
@@ -214,15 +194,16 @@ class TraceFile:
         at = self._place(whole)
         if at is None:
             self.buffers_lost += 1
-            return
-        self._sequence += 1
+            return False
+        own, number = self.header.logger_id, self._sequence + 1
+        head = buffer_head(whole, time, number, cpu, own, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
+        self._put(at, head, stored, b"\xff" * (whole - len(head) - len(stored)))
+        self._sequence = number
         self._written += 1
-        head = self._head(whole, time, self._sequence, cpu, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
-        self._file.seek(at)
-        self._file.write((head + stored).ljust(whole, b"\xff"))
         self._last_at, self._last_flags = at, flags
         self._last_time = max(self._last_time, time)
         self._end = max(self._end, at + whole)
+        return True
 
     def _place(self, size: int) -> int | None:
         """Where the next buffer goes; None if nowhere."""
@@ -240,9 +221,29 @@ class TraceFile:
             return self._end
         if not self.header.mode & LOG_FILE_MODE.NEWFILE:
             return None
+        self.next_file()
+        return self._end
+
+    def next_file(self) -> None:
+        """Of a series: complete this file and begin the next."""
         self._finish()
         self._start()
-        return self._end
+
+
+def header_buffer(header: LogHeader, events: Iterable[bytes] = (), path: str | None = None) -> bytes:
+    """The first buffer of a file: the log file header, and ``events``, each filled up to 8 bytes."""
+    body = aligned(encode_log_header(header)) + b"".join(events)
+    least, size, state = BUFFER_HEADER_SIZE + len(body), header.buffer_size, _FLUSHED
+    if header.compressed:
+        size, state = (least + _SPARE) // _SPARE * _SPARE, XPRESS
+    if least > size:
+        raise FormatError(
+            "events of the header buffer do not fit in it", file=path, field="Offset", value=least,
+            hint="choose a larger buffer size",
+        )  # fmt: skip
+    flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
+    head = buffer_head(size, 0, 0, 0, header.logger_id, state, len(body), flags, BUFFER_TYPE.HEADER)
+    return (head + body).ljust(size, b"\xff")
 
 
 def aligned(event: bytes) -> bytes:

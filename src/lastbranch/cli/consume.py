@@ -1,0 +1,80 @@
+"""``lastbranch consume``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from . import dump
+
+if TYPE_CHECKING:
+    from ..etw.streams import Stream
+
+
+@click.command()
+@click.argument("source", metavar="NAME|FILE")
+@click.option("--real-time", is_flag=True, help="NAME is that of a session, even if there is a file called so.")
+@click.option(
+    "--event", "events", multiple=True, metavar="NAME,...",
+    help="Only these events: a task (Process, Image), a whole name, or one without its provider, in upper or lower "
+    "case.",
+)  # fmt: skip
+@click.option("--provider", metavar="GUID|NAME", help="Only events of this provider.")
+@click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
+@click.option(
+    "--time", metavar="FROM..TO", help="Only these seconds since the trace began; either may be missing: 0.5..2"
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+    help="How to print; json is a list with one object a line.",
+)  # fmt: skip
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
+def command(
+    source: str, real_time: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
+    time: str | None, form: str, limit: int,
+) -> int:  # fmt: skip
+    """The events of a trace session as they come, or those of a log file.
+
+    NAME is that of a session that runs with real time (session start --real-time). Its events are printed as soon as
+    the session flushes its buffers, until it stops or Ctrl-C; nothing of it waits for the terminal. A FILE is printed
+    as by dump, which says what the columns are. Providers of EventSource and TraceLogging can be named.
+    """
+    from ..etw.consumed import is_session
+
+    if provider is not None:
+        from ..etw.providers import provider_guid
+
+        provider = str(provider_guid(provider))
+    if not (real_time or is_session(source)):
+        chosen = {"events": events, "provider": provider, "pid": pid, "time": time, "form": form, "limit": limit}
+        code: int = click.get_current_context().invoke(dump.command, path=source, no_progress=False, **chosen)
+        return code
+    from ..etw.streams import open_stream
+    from ..formats.etl.dump import dump_live
+
+    wanted = dump.wanted_of(events, provider, pid, time)
+    stream = open_stream(source, session=True)
+    blocks = (part.block for part in stream.parts())
+    with closing(stream), _ended_by_interrupt(stream):
+        if not dump.print_dump(dump_live(source, stream.header, blocks, wanted), form, limit, at_once=1):
+            click.echo("note: no event was what was asked for", err=True)
+    return 0
+
+
+@contextmanager
+def _ended_by_interrupt(stream: Stream) -> Iterator[None]:
+    """Let Ctrl-C end the stream, so that what is printed is complete."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stream.end())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

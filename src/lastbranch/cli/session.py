@@ -1,0 +1,247 @@
+"""``lastbranch session``."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .output import print_rows
+
+if TYPE_CHECKING:
+    from ..etw import Session, SessionState
+
+_FORMAT = click.option(
+    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+    help="How to print.",
+)  # fmt: skip
+_ENABLE = click.option(
+    "--enable", "enables", multiple=True, metavar="PROVIDER[:LEVEL[:KEYWORDS]]",
+    help="Take events of a provider, by GUID or name (again for more).",
+)  # fmt: skip
+_FLUSH_TIMER = click.option(
+    "--flush-timer", type=click.IntRange(0, 2**32 - 1), default=0, metavar="S",
+    help="Seconds between flushes (ms in mode ms-flush-timer).",
+)  # fmt: skip
+_MAXIMUM = click.option(
+    "--maximum-buffers", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N", help="Most buffers of the pool."
+)
+_PMC_WORD, _PMC_BIT, _PMC_INTERRUPT = 1, 0x400, 0x2F
+
+
+class _Group(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, "merge"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "merge":
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = import_module(".session_merge", __package__).command
+        return found
+
+
+@click.group(cls=_Group)
+def command() -> None:
+    """Trace sessions: start one, ask it, stop it.
+
+    On Windows they are the system's. Elsewhere each session is a process of its own that writes the same .etl; it lives
+    on when this program has ended, until `session stop`.
+    """
+
+
+@command.command(short_help="Start a session.")
+@click.argument("name")
+@click.option("-o", "--output", default="", metavar="FILE", help="The log file; none in modes that need none.")
+@click.option("--mode", "modes", default="", metavar="MODE,...",
+              help="sequential (default), circular, append, newfile, real-time, buffering...")  # fmt: skip
+@click.option("--real-time", is_flag=True, help="For `lastbranch consume`; the same as --mode real-time.")
+@click.option("--buffer-size", type=click.IntRange(0, 2**32 - 1), default=0, metavar="KB", help="Size of a buffer.")
+@click.option("--minimum-buffers", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N", help="Least of them.")
+@_MAXIMUM
+@click.option("--maximum-size", type=click.IntRange(0, 2**32 - 1), default=0, metavar="MB",
+              help="Size of the log file (KB in mode kbytes-for-size).")  # fmt: skip
+@_FLUSH_TIMER
+@click.option("--clock", type=click.Choice(["qpc", "system"]), default="qpc", show_default=True, help="Time stamps.")
+@click.option("--flags", default="", metavar="FLAG,...",
+              help="Events of the system: process, thread, image-load, profile, pmc-profile...")  # fmt: skip
+@_ENABLE
+@click.option("--source", "sources", multiple=True, metavar="NAME[:INTERVAL]",
+              help="Profile source of PMC profiling, by name or number (see `lastbranch sources`).")  # fmt: skip
+@click.option("--lbr", is_flag=True, help="Log the branch record with each PMC interrupt; implies pmc-profile.")
+@click.option("--lbr-filter", default="", metavar="CLASS,...",
+              help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.")  # fmt: skip
+@click.option("--target", "targets", type=click.IntRange(min=1), multiple=True, metavar="PID",
+              help="A process whose branches the software LBR records (again for more).")  # fmt: skip
+@_FORMAT
+def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
+    """Start the session NAME and print what it was adjusted to."""
+    from ..etw import ClientContext, LogFileMode, Session
+    from .session_words import bits_of, masks_of, mode_words
+
+    lbr = _lbr_bits(wish["lbr_filter"]) if wish["lbr"] or wish["lbr_filter"] else None
+    masks = masks_of(flags, "--flags")
+    if lbr is not None:
+        masks[_PMC_WORD] |= _PMC_BIT
+    mode = LogFileMode(bits_of(modes, mode_words(), "--mode"))
+    if wish["real_time"]:
+        mode |= LogFileMode.REAL_TIME_MODE
+    if any(masks):
+        mode |= LogFileMode.SYSTEM_LOGGER_MODE
+    session = Session(
+        name, wish["output"], mode=mode, targets=wish["targets"], buffer_size=wish["buffer_size"],
+        minimum_buffers=wish["minimum_buffers"], maximum_buffers=wish["maximum_buffers"],
+        maximum_file_size=wish["maximum_size"], flush_timer=wish["flush_timer"], enable_flags=masks[0],
+        clock={"qpc": ClientContext.QPC, "system": ClientContext.SYSTEM_TIME}[wish["clock"]],
+    )  # fmt: skip
+    _configure_sources(wish["sources"])
+    session.start()
+    try:
+        _enable(session, wish["enables"])
+        if lbr is not None:
+            from ..etw.flags import PERFINFO_PROVIDER
+
+            session.configure_lbr([(PERFINFO_PROVIDER, _PMC_INTERRUPT)], lbr)
+        if any(masks[1:]):  # a mask that is set replaces the one before: read, or, write
+            session.masks = [now | more for now, more in zip(session.masks, masks, strict=True)]
+    except BaseException:
+        session.stop()
+        raise
+    return _print(session.query(), form)
+
+
+def _lbr_bits(text: str) -> int:
+    from ..lbr import NOTATIONS
+    from .session_words import bits_of
+
+    words = {name.lower().replace("_", "-"): bit for name, bit in NOTATIONS["etw"].named().items()}
+    return bits_of(text, words, "--lbr-filter")
+
+
+def _configure_sources(wanted: tuple[str, ...]) -> None:
+    """Class 6, and class 5 for those with an interval; before the session starts, as the vendor recommends."""
+    from ..etw import configure_profile_sources, profile_sources, set_profile_interval
+
+    if not wanted:
+        return
+    by_name = {source.name.lower(): source.source for source in profile_sources()}
+    chosen = []
+    for text in wanted:
+        name, _, interval = text.partition(":")
+        number = int(name) if name.isdecimal() else by_name.get(name.lower())
+        if number is None:
+            raise click.BadParameter(f"no profile source {name!r}; see `lastbranch sources`", param_hint="--source")
+        if interval and not interval.isdecimal():
+            raise click.BadParameter(f"{interval!r} is no interval", param_hint="--source")
+        chosen.append((number, int(interval or 0)))
+    configure_profile_sources([number for number, _ in chosen])
+    for number, count in chosen:
+        if count:
+            set_profile_interval(number, count)
+
+
+def _enable(session: Session, wanted: tuple[str, ...]) -> None:
+    from .session_words import provider_of
+
+    for text in wanted:
+        provider, level, keywords = provider_of(text)
+        session.enable(provider, level, keywords)
+
+
+def _print(state: SessionState, form: str) -> int:
+    """The state, and what was lost on standard error."""
+    from .session_words import rows_of
+
+    rows = rows_of(state)
+    if form == "table":
+        print_rows(("property", "value"), [(name, str(value)) for name, value in rows if value is not None], form)
+    else:
+        print_rows([name for name, _ in rows], [[value for _, value in rows]], form)
+    if state.events_lost:
+        click.echo(f"note: {state.events_lost} events were lost", err=True)
+    return 0
+
+
+@command.command(short_help="What a session is and has counted.")
+@click.argument("name")
+@_FORMAT
+def query(name: str, form: str) -> int:
+    """Print the properties and statistics of the session NAME."""
+    from ..etw import Session
+
+    return _print(Session.of(name).query(), form)
+
+
+@command.command(short_help="Change a running session.")
+@click.argument("name")
+@_MAXIMUM
+@_FLUSH_TIMER
+@click.option("-o", "--output", default="", metavar="FILE", help="Go on with this log file.")
+@click.option("--flags", metavar="FLAG,...", help="Events of the system, instead of those that are on.")
+@_ENABLE
+@click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Take no more events of a provider.")
+@_FORMAT
+def update(
+    name: str, maximum_buffers: int, flush_timer: int, output: str, flags: str | None, enables: tuple[str, ...],
+    disables: tuple[str, ...], form: str,
+) -> int:  # fmt: skip
+    """Change what a running session lets change; what is not named stays."""
+    from ..etw import Session
+    from .session_words import masks_of
+
+    session = Session.of(name)
+    masks = masks_of(flags, "--flags") if flags is not None else None
+    changes = {"maximum_buffers": maximum_buffers, "flush_timer": flush_timer, "file": output}
+    if any(changes.values()):
+        session.update(**{key: value for key, value in changes.items() if value})
+    if masks is not None:
+        session.masks = masks
+    _enable(session, enables)
+    for provider in disables:
+        session.disable(provider)
+    return _print(session.query(), form)
+
+
+@command.command(short_help="Write what is in the buffers.")
+@click.argument("name")
+@click.option("-o", "--output", default="", metavar="FILE", help="Where a session in buffering mode writes to.")
+@_FORMAT
+def flush(name: str, output: str, form: str) -> int:
+    """Write what is in the buffers of the session NAME now."""
+    from ..etw import Session
+
+    return _print(Session.of(name).flush(output), form)
+
+
+@command.command(short_help="Stop sessions.")
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option("--all", "everything", is_flag=True, help="All sessions.")
+@_FORMAT
+def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
+    """Stop sessions; prints what each has counted in the end."""
+    from ..etw import Session, sessions
+    from .session_words import COLUMNS, row_of
+
+    if bool(names) == everything:
+        raise click.UsageError("give NAME..., or --all")
+    wanted = [state.request.name for state in sessions()] if everything else list(names)
+    ended = [Session.of(name).stop() for name in wanted]
+    if len(ended) == 1:
+        return _print(ended[0], form)
+    print_rows(COLUMNS, [row_of(state) for state in ended], form)
+    return 0
+
+
+@command.command("list", short_help="The sessions that run.")
+@_FORMAT
+def list_(form: str) -> int:
+    """List the sessions that run; outside Windows, those of this user."""
+    from ..etw import sessions
+    from .session_words import COLUMNS, row_of
+
+    rows = [row_of(state) for state in sorted(sessions(), key=lambda state: state.handle)]
+    if not rows and form == "table":
+        click.echo("note: no session runs", err=True)
+        return 0
+    print_rows(COLUMNS, rows, form)
+    return 0

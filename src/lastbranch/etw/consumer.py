@@ -1,0 +1,250 @@
+"""OpenTrace, ProcessTrace and CloseTrace: the events of log files and sessions to callbacks, in time order.
+
+On Windows the calls are the system's own; elsewhere they are here, over `streams`. Rules and codes: the pages of
+OpenTrace, ProcessTrace and CloseTrace. Where they say nothing (a handle that another thread is processing: 170) the
+choice is ours. What a Python callback raises ends the processing and is raised.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError
+from .border import returns_status, returns_status_and
+from .event_records import Structures, event_records, event_traces
+from .logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, ProcessTraceMode, describe
+from .status import EtwError, Status
+from .streams import Ended, Stream, open_stream, status_of
+from .time_order import Timed, merged, timed
+
+if TYPE_CHECKING:
+    from .windows.consumer import WindowsTraces
+
+__all__ = ["CloseTrace", "OpenTrace", "ProcessTrace", "close_trace", "open_trace", "process_trace"]
+
+MOST_HANDLES = 64
+"""Of one ProcessTrace call."""
+
+
+@dataclass(slots=True)
+class _Trace:
+    """An open handle."""
+
+    handle: int
+    logfile: Logfile
+    stream: Stream
+    mode: ProcessTraceMode
+    busy: bool = False
+    closing: bool = False
+    made: tuple[Timed, Structures] | None = None
+    """The structures of the part that is being delivered."""
+
+    @property
+    def live(self) -> bool:
+        return bool(self.mode & ProcessTraceMode.REAL_TIME)
+
+
+_traces: dict[int, _Trace] = {}
+_numbers = count(1)
+_lock = Lock()
+
+
+def open_trace(logfile: Any) -> int:
+    """Open the file or session that ``logfile`` names, and fill in what is known of it; the handle.
+
+    ``logfile`` may be any EVENT_TRACE_LOGFILEW, which the caller keeps until `close_trace`. Raises `EtwError`: 87
+    without a structure, 161 without a name, 2 or 3 where there is no such file, 5, 13 for a file that is no trace log,
+    4201 where no such session is delivering in real time.
+    """
+    if logfile is None:
+        raise EtwError("OpenTrace", Status.INVALID_PARAMETER, "there is no EVENT_TRACE_LOGFILE")
+    if not isinstance(logfile, Logfile):
+        logfile = Logfile.from_buffer(logfile)
+    mode = ProcessTraceMode(logfile.ProcessTraceMode)
+    session = bool(mode & ProcessTraceMode.REAL_TIME)
+    name = logfile.LoggerName if session else logfile.LogFileName
+    if not name:
+        what = "LoggerName" if session else "LogFileName"
+        raise EtwError("OpenTrace", Status.BAD_PATHNAME, f"{what} is empty")
+    if (system := _windows()) is not None:
+        handle, logfile.LogfileHeader = system.open(
+            name, mode=mode, on_event=logfile.EventRecordCallback, on_buffer=_on_buffer(logfile)
+        )
+        return handle
+    stream = open_stream(name, session=session)
+    describe(logfile, stream.header)
+    with _lock:
+        handle = next(_numbers)
+        _traces[handle] = _Trace(handle, logfile, stream, mode)
+    return handle
+
+
+def process_trace(handles: Sequence[int], start: int | None = None, end: int | None = None) -> None:
+    """Deliver the events of all ``handles`` in time order, until there are no more.
+
+    ``start`` and ``end`` are FILETIMEs; both are within what is delivered. Real time ends with the session. Raises
+    `EtwError`: 24 for no handle or too many, 6 for one that is not open, 87 for real time and something else, 1901 for
+    an end before the start, 170 for a handle that is being processed, 1223 where a BufferCallback returned false.
+    """
+    call = "ProcessTrace"
+    if handles is None:
+        raise EtwError(call, Status.INVALID_PARAMETER, "there are no handles")
+    if not 0 < len(handles) <= MOST_HANDLES:
+        raise EtwError(call, Status.BAD_LENGTH, f"{len(handles)} handles; it takes 1 to {MOST_HANDLES}")
+    if start is not None and end is not None and end < start:
+        raise EtwError(call, Status.INVALID_TIME)
+    if (system := _windows()) is not None:
+        system.process(handles, start, end)
+        return
+    traces = _claim(call, handles)
+    try:
+        streams = [timed(number, trace.stream, start, end) for number, trace in enumerate(traces)]
+        for part, begin, until in _read(merged(streams)):
+            _deliver(traces[part.owner], part, begin, until)
+    finally:
+        for trace in traces:
+            trace.busy = False
+            if trace.closing:
+                _drop(trace)
+
+
+def close_trace(handle: int) -> Status:
+    """Close a handle: at once (`Status.SUCCESS`), or when the callback that runs has returned and, in real time, what
+    had been received is delivered (`Status.CTX_CLOSE_PENDING`). Raises `EtwError` 6 for a handle that is not open."""
+    if (system := _windows()) is not None:
+        return system.close(handle)
+    with _lock:
+        trace = _traces.get(handle)
+        if trace is None or trace.closing:
+            raise EtwError("CloseTrace", Status.INVALID_HANDLE)
+        trace.closing = True
+        busy = trace.busy
+    if not busy:
+        _drop(trace)
+        return Status.SUCCESS
+    trace.stream.end()
+    return Status.CTX_CLOSE_PENDING
+
+
+@cache
+def _windows() -> WindowsTraces | None:
+    """The system's own functions, where it has them."""
+    if sys.platform == "win32":
+        from .windows.consumer import WindowsTraces
+
+        return WindowsTraces()
+    return None
+
+
+def _on_buffer(logfile: Logfile) -> Callable[[Any], Any] | None:
+    """The BufferCallback for the system's structure: it is given ``logfile``, as here."""
+    callback = logfile.BufferCallback
+    if callback is None:
+        return None
+
+    def called(theirs: Any) -> Any:
+        for name in ("CurrentTime", "BuffersRead", "BufferSize", "Filled"):
+            setattr(logfile, name, getattr(theirs, name))
+        return callback(logfile)
+
+    return called
+
+
+def _claim(call: str, handles: Sequence[int]) -> list[_Trace]:
+    """The traces of ``handles``, marked as busy."""
+    with _lock:
+        traces = [_traces.get(handle) for handle in handles]
+        found = [trace for trace in traces if trace is not None and not trace.closing]
+        if len(found) < len(traces):
+            raise EtwError(call, Status.INVALID_HANDLE)
+        if len(found) > 1 and any(trace.live for trace in found):
+            raise EtwError(call, Status.INVALID_PARAMETER, "a session in real time is processed alone")
+        if len(set(handles)) < len(found) or any(trace.busy for trace in found):
+            raise EtwError(call, Status.BUSY, "a handle is being processed")
+        for trace in found:
+            trace.busy = True
+    return found
+
+
+def _drop(trace: _Trace) -> None:
+    trace.stream.close()
+    with _lock:
+        _traces.pop(trace.handle, None)
+
+
+def _read(runs: Iterator[tuple[Timed, int, int]]) -> Iterator[tuple[Timed, int, int]]:
+    """``runs``, with what is wrong with a file or a stream as a status: 13, or that of `status_of`."""
+    try:
+        yield from runs
+    except FormatError as error:
+        raise EtwError("ProcessTrace", Status.INVALID_DATA, str(error)) from None
+    except OSError as error:
+        raise EtwError("ProcessTrace", status_of(error), str(error)) from None
+
+
+# -- to the callbacks
+
+
+def _structures(trace: _Trace, part: Timed) -> Structures:
+    """What the callbacks get of ``part``."""
+    if trace.made is None or trace.made[0] is not part:
+        block = part.part.block
+        stamps = block.time if trace.mode & ProcessTraceMode.RAW_TIMESTAMP else part.times
+        if trace.mode & ProcessTraceMode.EVENT_RECORD:
+            made = event_records(block, stamps, trace.logfile.Context)
+        else:
+            made = event_traces(block, stamps)
+        trace.made = part, made
+    return trace.made[1]
+
+
+def _deliver(trace: _Trace, part: Timed, begin: int, until: int) -> None:
+    """Call the callbacks for rows ``begin`` to ``until``, and for the buffers that end there."""
+    callback = trace.logfile.EventRecordCallback
+    array = _structures(trace, part).array
+    waiting = part.part.ended
+    while begin < until:
+        ended = waiting[0] if waiting and waiting[0].row < until else None
+        stop = until if ended is None else ended.row + 1
+        for row in range(begin, stop):
+            if trace.closing and not trace.live:
+                return
+            if callback is not None:
+                callback(array[row])
+        begin = max(begin, stop)
+        if ended is not None:
+            del waiting[0]
+            trace.logfile.CurrentTime = int(part.times[ended.row])
+            _buffer_ended(trace, ended)
+
+
+def _buffer_ended(trace: _Trace, ended: Ended) -> None:
+    logfile = trace.logfile
+    logfile.BuffersRead += 1
+    logfile.BufferSize, logfile.Filled = ended.size, ended.filled
+    callback = None if trace.closing else logfile.BufferCallback
+    if callback is None:
+        return
+    more = callback(logfile)
+    if more is not None and not more:
+        raise EtwError("ProcessTrace", Status.CANCELLED, "BufferCallback ended it")
+
+
+# -- with the status first
+
+OpenTrace = returns_status_and(INVALID_PROCESSTRACE_HANDLE)(open_trace)
+ProcessTrace = returns_status(process_trace)
+
+
+def CloseTrace(handle: int) -> int:  # noqa: N802 - its name
+    """`close_trace`, with its failure as the value that is returned."""
+    try:
+        return close_trace(handle)
+    except EtwError as error:
+        return error.status

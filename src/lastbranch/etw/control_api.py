@@ -1,0 +1,190 @@
+# ruff: noqa: N802 - the vendor's names
+"""The functions that control sessions (evntrace.h), call for call over `kernel`.
+
+OUT parameters are returned behind the status. IN/OUT structures are ctypes structures, or any writable buffer that
+begins with one, and are changed in place; a handle is a number, and 0 is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from . import information
+from .border import guid_given, returns_status, returns_status_and
+from .flags import MAX_LBR_EVENTS, Control, EnableProvider
+from .kernel import EnableParameters, kernel
+from .properties import MAX_NAME, Filter, SessionRequest, check_properties, read_properties, write_properties
+from .providers import EVENT_ID, EXECUTABLE_NAME, PID
+from .status import EtwError, Status
+from .structures import structure, uuid_of
+
+__all__ = [
+    "ControlTrace", "EnableTraceEx2", "QueryAllTraces", "StartTrace", "TraceConfigureLastBranchRecord",
+    "TraceQueryInformation", "TraceSetInformation", "check_lbr",
+]  # fmt: skip
+
+MAX_SESSIONS = 64
+"""Of QueryAllTraces' array."""
+MAX_FILTERS = 13
+"""MAX_EVENT_FILTERS_COUNT."""
+MAX_FILTER_DATA = {0x80000001: 1024, PID: 4 * 8, EXECUTABLE_NAME: 1024, EVENT_ID: 4 + 2 * 64, 0x80001000: 4 + 2 * 64}
+"""Bytes of the data of some EVENT_FILTER_TYPE_*: system flags, 8 PIDs, executable names, 64 event ids."""
+_MOST_FILTER_DATA = 64 * 1024
+_EXCLUDE_KERNEL, _EXCLUDE_USER = 1, 2
+_LBR_FLAGS = 0x7FF
+_EVENT_ID, _PARAMETERS = structure("CLASSIC_EVENT_ID"), structure("ENABLE_TRACE_PARAMETERS")
+_FILTER = structure("EVENT_FILTER_DESCRIPTOR")
+
+
+@returns_status_and(0)
+def StartTrace(session_name: str | None, properties: Any) -> int:
+    """Start a session. Returns ``status, handle``; ``properties`` has its adjusted values then, and its name."""
+    call = "StartTrace"
+    request = read_properties(call, session_name or "", properties)
+    if not request.name or len(request.name) > MAX_NAME or "\0" in request.name:
+        raise EtwError(call, Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
+    _check_room(call, request, properties)
+    state = kernel().start(request)
+    write_properties(call, properties, state)
+    return state.handle
+
+
+def _check_room(call: str, request: SessionRequest, properties: Any) -> None:
+    """Whether the session's name fits behind the structure, where StartTrace puts it."""
+    head = structure("EVENT_TRACE_PROPERTIES").from_buffer(memoryview(properties).cast("B"))
+    start, file = head.LoggerNameOffset, head.LogFileNameOffset
+    end = file if file > start else head.Wnode.BufferSize
+    if start < ctypes.sizeof(head):
+        raise EtwError(call, Status.INVALID_PARAMETER, f"LoggerNameOffset = {start} is inside the structure")
+    if start + 2 * len(request.name) + 2 > end:
+        raise EtwError(call, Status.BAD_LENGTH, f"{end - start} bytes for a name of {len(request.name)} characters")
+
+
+@returns_status
+def ControlTrace(trace_handle: int, session_name: str | None, properties: Any, control_code: int) -> None:
+    """Query, stop, update, flush... a session, named by ``trace_handle`` or, where that is 0, by ``session_name``.
+
+    ``properties`` has the session's state then. 234: all is done and written, but a name had no room.
+    """
+    call = "ControlTrace"
+    if control_code not in Control._value2member_map_:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"there is no control code {control_code}")
+    code = Control(control_code)
+    check_properties(call, properties)
+    if not trace_handle and not session_name:
+        raise EtwError(call, Status.INVALID_PARAMETER, "neither a handle nor a name")
+    asks = code not in (Control.QUERY, Control.STOP)  # those two only write the structure
+    request = read_properties(call, session_name or "", properties) if asks else None
+    state = kernel().control(code, trace_handle or session_name or "", request)
+    if write_properties(call, properties, state) == Status.MORE_DATA:
+        raise EtwError(call, Status.MORE_DATA)
+
+
+def QueryAllTraces(property_array: Sequence[Any] | None, count: int) -> tuple[int, int]:
+    """The state of every session into ``property_array``. Returns ``status, logger_count``: all that run.
+
+    234: there are more than ``count``, or a name had no room.
+    """
+    call = "QueryAllTraces"
+    if property_array is None or not 0 < count <= MAX_SESSIONS or len(property_array) < count:
+        return Status.INVALID_PARAMETER, 0
+    try:
+        for properties in property_array[:count]:
+            check_properties(call, properties)
+        states = kernel().sessions()
+        written = [
+            write_properties(call, into, state) for into, state in zip(property_array[:count], states, strict=False)
+        ]
+    except EtwError as error:
+        return error.status, 0
+    fits = len(states) <= count and not any(written)
+    return (Status.SUCCESS if fits else Status.MORE_DATA), len(states)
+
+
+@returns_status
+def EnableTraceEx2(
+    trace_handle: int, provider_id: Any, control_code: int, level: int, match_any_keyword: int,
+    match_all_keyword: int, timeout: int, enable_parameters: Any = None,
+) -> None:  # fmt: skip
+    """Enable a provider in a session, disable it, or ask it for its state. ``timeout`` is in ms, 0 does not wait."""
+    call = "EnableTraceEx2"
+    provider = guid_given(call, provider_id)
+    if not trace_handle or control_code not in EnableProvider._value2member_map_ or not 0 <= level <= 0xFF:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"handle {trace_handle}, code {control_code}, level {level}")
+    kernel().enable(
+        trace_handle, provider, EnableProvider(control_code), level, match_any_keyword, match_all_keyword, timeout,
+        _parameters(call, enable_parameters),
+    )  # fmt: skip
+
+
+def _parameters(call: str, given: Any) -> EnableParameters | None:
+    """ENABLE_TRACE_PARAMETERS: version 1 has one filter or none, version 2 as many as it says, one of a type."""
+    if given is None:
+        return None
+    parameters = _PARAMETERS.from_buffer(memoryview(given).cast("B"))
+    if parameters.Version not in (1, 2):
+        raise EtwError(call, Status.INVALID_PARAMETER, f"ENABLE_TRACE_PARAMETERS.Version = {parameters.Version}")
+    count = parameters.FilterDescCount if parameters.Version == 2 else int(bool(parameters.EnableFilterDesc))
+    if count > MAX_FILTERS or bool(count) != bool(parameters.EnableFilterDesc):
+        raise EtwError(call, Status.INVALID_PARAMETER, f"FilterDescCount = {count}; {MAX_FILTERS} are the most")
+    found = (_FILTER * count).from_address(parameters.EnableFilterDesc) if count else ()
+    if len({f.Type for f in found}) != count:
+        raise EtwError(call, Status.INVALID_PARAMETER, "two filters of one type")
+    for one in found:
+        if one.Size > MAX_FILTER_DATA.get(one.Type, _MOST_FILTER_DATA) or (one.Size and not one.Ptr):
+            raise EtwError(call, Status.INVALID_PARAMETER, f"a filter of type {one.Type:#x} with {one.Size} bytes")
+    filters = tuple(Filter(f.Type, ctypes.string_at(f.Ptr, f.Size)) for f in found)
+    return EnableParameters(parameters.EnableProperty, parameters.ControlFlags, uuid_of(parameters.SourceId), filters)
+
+
+@returns_status
+def TraceSetInformation(
+    session_handle: int, information_class: int, trace_information: Any, information_length: int
+) -> None:
+    """Set a class of the machine (handle 0) or of a session; the classes are those of `information.SETS`."""
+    information.set_information(kernel(), session_handle, information_class, trace_information, information_length)
+
+
+def TraceQueryInformation(
+    session_handle: int, information_class: int, trace_information: Any, information_length: int
+) -> tuple[int, int]:
+    """Get a class of the machine or of a session; the classes are those of `information.QUERIES`.
+
+    Returns ``status, return_length``: bytes that were put into the buffer, or that would have been.
+    """
+    return information.query_information(
+        kernel(), session_handle, information_class, trace_information, information_length
+    )
+
+
+@returns_status
+def TraceConfigureLastBranchRecord(trace_handle: int, lbr_configuration: int, events: Any, event_count: int) -> None:
+    """Log the branch record with each event of ``events``, an array of CLASSIC_EVENT_ID; a count of 0 ends it."""
+    call = "TraceConfigureLastBranchRecord"
+    check_lbr(lbr_configuration, event_count, events is not None)
+    given = memoryview(events).cast("B") if event_count else memoryview(b"")
+    size = event_count * ctypes.sizeof(_EVENT_ID)
+    if len(given) < size:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"{len(given)} bytes for {event_count} events")
+    ids: list[tuple[UUID, int]] = information.EVENT_IDS.decode(bytes(given[:size]))
+    kernel().configure_lbr(trace_handle, lbr_configuration, ids)
+
+
+def check_lbr(flags: int, count: int, given: bool = True) -> None:
+    """What TraceConfigureLastBranchRecord checks before the kernel is asked, in its order. Raises `EtwError`.
+
+    The order is that of Windows' own function: 1292 for the count, then 87.
+    """
+    call = "TraceConfigureLastBranchRecord"
+    if count > MAX_LBR_EVENTS:
+        raise EtwError(call, Status.IMPLEMENTATION_LIMIT, f"{count} events; {MAX_LBR_EVENTS} are the most")
+    if count and not given:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"no array for {count} events")
+    both = _EXCLUDE_KERNEL | _EXCLUDE_USER
+    if flags & both == both:
+        raise EtwError(call, Status.INVALID_PARAMETER, "kernel and user branches are both left out")
+    if flags & ~_LBR_FLAGS:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"unknown flags {flags & ~_LBR_FLAGS:#x}")

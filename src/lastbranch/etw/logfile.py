@@ -1,0 +1,135 @@
+"""EVENT_TRACE_LOGFILEW as Python fills it in: names as text, callbacks as callables.
+
+    logfile = Logfile(LogFileName="x.etl", ProcessTraceMode=ProcessTraceMode.EVENT_RECORD)
+    logfile.EventRecordCallback = lambda record: print(record.EventHeader.EventDescriptor.Id)
+
+The bytes are the documented ones; what the pointers point to is kept alive by the object.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from enum import IntFlag
+from typing import Any
+
+from ..formats.etl import LogHeader
+from .flags import KERNEL_LOGGER_NAME, LogFileMode
+from .structures import structure
+
+__all__ = ["INVALID_PROCESSTRACE_HANDLE", "Logfile", "ProcessTraceMode", "describe"]
+
+INVALID_PROCESSTRACE_HANDLE = (1 << 64) - 1
+"""What OpenTrace gives where it fails."""
+
+_Base: Any = structure("EVENT_TRACE_LOGFILEW")
+
+
+class ProcessTraceMode(IntFlag):
+    """PROCESS_TRACE_MODE_*: what `Logfile` names, and how its events are delivered."""
+
+    FILE = 0
+    REAL_TIME = 0x100
+    RAW_TIMESTAMP = 0x1000
+    EVENT_RECORD = 0x10000000
+
+
+def _text(field: str) -> property:
+    """A pointer to UTF-16 text, as a `str`; an address is taken as it is."""
+
+    def get(self: Any) -> str:
+        address = getattr(_Base, field).__get__(self)
+        return _read_text(address) if address else ""
+
+    def put(self: Any, value: str | int | None) -> None:
+        if isinstance(value, str):
+            memory = ctypes.create_string_buffer(value.encode("utf-16-le", "surrogatepass") + bytes(2))
+            self.__dict__[field] = memory
+            value = ctypes.addressof(memory)
+        getattr(_Base, field).__set__(self, value or 0)
+
+    return property(get, put)
+
+
+def _read_text(address: int) -> str:
+    units = bytearray()
+    while (unit := ctypes.string_at(address + len(units), 2)) != b"\0\0":
+        units += unit
+    return units.decode("utf-16-le", "surrogatepass")
+
+
+def _callback(field: str, result: Any) -> property:
+    """A pointer to a function, as a callable that takes a structure; an address of C code is called by that."""
+    prototype = ctypes.CFUNCTYPE(result, ctypes.c_void_p)
+
+    def get(self: Any) -> Callable[[Any], Any] | None:
+        address = getattr(_Base, field).__get__(self)
+        if not address:
+            return None
+        kept: tuple[int, Callable[[Any], Any]] | None = self.__dict__.get(field)
+        if kept is not None and kept[0] == address:
+            return kept[1]
+        function = prototype(address)
+        return lambda made: function(ctypes.addressof(made))
+
+    def put(self: Any, value: Callable[[Any], Any] | int | None) -> None:
+        if callable(value):
+            # Nothing calls by this number: it only says that there is a callback, and which.
+            self.__dict__[field] = (id(value), value)
+            value = id(value)
+        getattr(_Base, field).__set__(self, value or 0)
+
+    return property(get, put)
+
+
+class Logfile(_Base):  # type: ignore[misc]
+    """EVENT_TRACE_LOGFILEW. Fields are given by name; ``LogFileName`` for a file, ``LoggerName`` with
+    `ProcessTraceMode.REAL_TIME` for a session.
+
+    ``EventRecordCallback`` (`ProcessTraceMode.EVENT_RECORD`; takes an EVENT_RECORD) and ``EventCallback`` (takes an
+    EVENT_TRACE) are one field; a structure that they are given, and what it points to, is valid during the call.
+    ``BufferCallback`` takes the `Logfile` and ends the processing where it returns false (``None`` goes on).
+    """
+
+    LogFileName, LoggerName = _text("LogFileName"), _text("LoggerName")
+    EventCallback = EventRecordCallback = _callback("EventCallback", None)
+    BufferCallback = _callback("BufferCallback", ctypes.c_uint32)
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__()
+        for name, value in fields.items():
+            if not hasattr(type(self), name):
+                raise TypeError(f"EVENT_TRACE_LOGFILEW has no field {name}")
+            setattr(self, name, value)
+
+
+def describe(logfile: Logfile, header: LogHeader) -> None:
+    """Fill in what OpenTrace tells of the file or session."""
+    logfile.LogfileHeader = _log_header(header)
+    logfile.BufferSize, logfile.EventsLost = header.buffer_size, header.events_lost
+    logfile.IsKernelTrace = _is_kernel(header)
+    logfile.BuffersRead = logfile.Filled = 0
+
+
+def _log_header(header: LogHeader) -> Any:
+    """TRACE_LOGFILE_HEADER. Its two pointers are not used, as the documents have it."""
+    made = structure("TRACE_LOGFILE_HEADER")()
+    made.Version = header.major | header.minor << 8 | header.sub_version << 16 | header.sub_minor << 24
+    made.TimeZone = structure("TIME_ZONE_INFORMATION").from_buffer_copy(header.time_zone.raw)
+    for theirs, ours in _HEADER_FIELDS.items():
+        setattr(made, theirs, getattr(header, ours))
+    return made
+
+
+_HEADER_FIELDS = {
+    "BufferSize": "buffer_size", "ProviderVersion": "provider_version", "NumberOfProcessors": "processors",
+    "EndTime": "end_time", "TimerResolution": "timer_resolution", "MaximumFileSize": "maximum_file_size",
+    "LogFileMode": "mode", "BuffersWritten": "buffers_written", "StartBuffers": "start_buffers",
+    "PointerSize": "pointer_size", "EventsLost": "events_lost", "CpuSpeedInMHz": "cpu_mhz", "BootTime": "boot_time",
+    "PerfFreq": "perf_freq", "StartTime": "start_time", "ReservedFlags": "clock_type", "BuffersLost": "buffers_lost",
+}  # fmt: skip
+
+
+def _is_kernel(header: LogHeader) -> bool:
+    by_name = header.session_name.casefold() == KERNEL_LOGGER_NAME.casefold()
+    return bool(header.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name

@@ -1,0 +1,1 @@
+"""The portable kernel: trace sessions of one user, each in a process of its own, on systems without ETW."""

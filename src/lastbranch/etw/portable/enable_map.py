@@ -1,0 +1,112 @@
+"""EnableFlags and group masks: which events of Linux each bit stands for, or why there are none.
+
+Bits and names: `flags`. What a kind of event becomes in a trace is in `sources.kinds` and `sources.life`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..flags import GROUPS, EnableFlag
+
+__all__ = ["ALIASES", "ROWS", "WORDS", "Row", "kinds_of", "rows_of", "settled", "unmapped"]
+
+WORDS = 8
+"""u32 words of PERFINFO_GROUPMASK."""
+
+
+class Row(NamedTuple):
+    """One bit: the ``kinds`` of events that it enables. Without any, ``why`` is the reason (empty: it enables none on
+    Windows either)."""
+
+    word: int
+    bits: int
+    name: str
+    kinds: tuple[str, ...] = ()
+    linux: str = ""
+    """Where the events come from."""
+    why: str = ""
+
+
+_F = EnableFlag
+_NOT_TRANSLATED = "Linux has tracepoints of its own for it, which are not translated"
+_NO_COUNTERPART = "Linux has nothing that corresponds to it"
+
+_MAPPED: dict[EnableFlag | str, tuple[tuple[str, ...], str]] = {
+    _F.PROCESS: (("process",), "PERF_RECORD_FORK, EXIT, COMM; /proc"),
+    _F.THREAD: (("thread",), "PERF_RECORD_FORK, EXIT, COMM; /proc"),
+    _F.IMAGE_LOAD: (("image",), "PERF_RECORD_MMAP2 of executable mappings; /proc"),
+    _F.CSWITCH: (("switch",), "sched:sched_switch, or PERF_RECORD_SWITCH_CPU_WIDE"),
+    _F.SYSTEMCALL: (("enter", "exit"), "raw_syscalls:sys_enter, raw_syscalls:sys_exit"),
+    _F.DISPATCHER: (("ready",), "sched:sched_waking"),
+    _F.MEMORY_PAGE_FAULTS: (("soft", "hard"), "minor-faults, major-faults"),
+    _F.MEMORY_HARD_FAULTS: (("read",), "major-faults"),
+    _F.PROFILE: (("timer",), "cpu-clock"),
+    "PMC_PROFILE": (("pmc",), "events of the processor's counters"),
+}
+
+_TWINS: dict[EnableFlag, str] = {
+    _F.CSWITCH: "CONTEXT_SWITCH", _F.DPC: "DPC", _F.INTERRUPT: "INTERRUPT", _F.DISPATCHER: "DISPATCHER",
+    _F.DRIVER: "DRIVERS", _F.VIRTUAL_ALLOC: "VIRTUAL_ALLOC", _F.PROFILE: "PROFILE", _F.SYSTEMCALL: "SYSCALL",
+}  # fmt: skip
+ALIASES: dict[int, tuple[int, int]] = {int(f): (GROUPS[g].word, GROUPS[g].bits) for f, g in _TWINS.items()}
+"""Bits of word 0 that the kernel moves to a bit of another word: bit -> (word, bit)."""
+
+_REASONS: dict[EnableFlag | str, str] = {
+    **dict.fromkeys(
+        (_F.DPC, _F.INTERRUPT, _F.DISK_IO, _F.DISK_FILE_IO, _F.DISK_IO_INIT, _F.NETWORK_TCPIP, _F.VIRTUAL_ALLOC,
+         _F.SPLIT_IO, _F.FILE_IO, _F.FILE_IO_INIT), _NOT_TRANSLATED,
+    ),
+    _F.PROCESS_COUNTERS: "counters of a process are in /proc and have no events",
+    _F.VAMAP: "mappings of data files are not recorded",
+    _F.FORWARD_WMI: "there is no WMI to forward to",
+    _F.EXTENSION: "EnableFlags as an offset of an extension is not read",
+    "COMPACT_CSWITCH": "context switches are written one by one: CONTEXT_SWITCH",
+}  # fmt: skip
+_SILENT = _F.NO_SYSCONFIG | _F.ENABLE_RESERVE
+"""They change how a session runs and enable nothing."""
+
+
+def _rows() -> Iterator[Row]:
+    for flag in EnableFlag:
+        mapped, reason = _MAPPED.get(flag), _REASONS.get(flag, _NO_COUNTERPART)
+        yield Row(0, int(flag), str(flag.name), *(mapped or ((), "")), why="" if mapped or flag & _SILENT else reason)
+    twin = {group: flag for flag, group in _TWINS.items()}
+    for name, group in GROUPS.items():
+        same: EnableFlag | str = twin.get(name, name)
+        mapped, reason = _MAPPED.get(same), _REASONS.get(same, _NO_COUNTERPART)
+        yield Row(group.word, group.bits, name, *(mapped or ((), "")), why="" if mapped else reason)
+
+
+ROWS: tuple[Row, ...] = tuple(_rows())
+
+
+def settled(masks: Sequence[int]) -> list[int]:
+    """The eight words as a session keeps them: fewer are filled up with 0, aliases moved to their own words."""
+    words = [*masks, *[0] * WORDS][:WORDS]
+    for bit, (word, twin) in ALIASES.items():
+        if words[0] & bit:
+            words[0] &= ~bit
+            words[word] |= twin
+    return words
+
+
+def rows_of(masks: Sequence[int]) -> list[Row]:
+    """The rows of the bits that are set; a bit without one gets a row that names it by its number."""
+    found = [row for row in ROWS if row.word < len(masks) and masks[row.word] & row.bits]
+    for word, bits in enumerate(masks):
+        left = bits & ~sum(row.bits for row in ROWS if row.word == word)
+        found += [Row(word, 1 << n, f"bit {1 << n:#x} of mask {word}", why=_NO_COUNTERPART)
+                  for n in range(32) if left >> n & 1]  # fmt: skip
+    return found
+
+
+def kinds_of(masks: Sequence[int]) -> frozenset[str]:
+    """The kinds of events that are enabled."""
+    return frozenset(kind for row in rows_of(masks) for kind in row.kinds)
+
+
+def unmapped(masks: Sequence[int]) -> list[Row]:
+    """The bits that stand for events which Linux does not give, each with its reason."""
+    return [row for row in rows_of(masks) if row.why]

@@ -1,0 +1,252 @@
+"""The kernel of sessions on systems without ETW: each session a process, found through the registry."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from ...errors import FormatError
+from ..adjust import Host, adjusted
+from ..flags import Control, EnableProvider, Info, LogFileMode
+from ..kernel import ClassicHeader, EnableCallback, EnableParameters, Registration
+from ..properties import SessionRequest, SessionState
+from ..status import EtwError, Status
+from .entries import EnableState, Entry
+from .messages import pack_request, pack_text, pack_value, unpack_state, unpack_value
+from .notify import Notice, notify
+from .protocol import CALL_TIMEOUT, Connection, Kind, at_folder
+from .registry import Registry
+from .rules import check_start, checked_file
+from .spawn import Order, spawn
+
+__all__ = ["PortableKernel"]
+
+STOP_TIMEOUT = 120.0
+"""Seconds until a session that is stopped must have written everything."""
+LIST_TIMEOUT = 5.0
+"""Seconds for all sessions together to tell their state; the name of one that does not is listed all the same."""
+_KIND = {
+    Control.QUERY: Kind.QUERY, Control.STOP: Kind.STOP, Control.UPDATE: Kind.UPDATE, Control.FLUSH: Kind.FLUSH,
+    Control.INCREMENT_FILE: Kind.INCREMENT_FILE, Control.CONVERT_TO_REALTIME: Kind.CONVERT_TO_REALTIME,
+}  # fmt: skip
+_U32 = struct.Struct("<I")
+
+
+class PortableKernel:
+    """Implements `etw.kernel.Kernel`. Keeps nothing: every call looks into the registry."""
+
+    name = "portable"
+
+    @property
+    def registry(self) -> Registry:
+        """Of this user, where the environment says now."""
+        return Registry()
+
+    # -- sessions
+
+    def start(self, request: SessionRequest, targets: Sequence[int] = ()) -> SessionState:
+        """As `Kernel.start`: checks, adjusts, and starts the session's process."""
+        checked = check_start(request)
+        made = adjusted(checked, _host(checked.file))
+        made = made if made.guid.int else replace(made, guid=uuid4())
+        if made.system:
+            self._check_groups(made, [made.enable_flags], "StartTrace")
+        registry = self.registry
+        with registry.locked() as held:
+            entry = held.reserve(made.name, made.guid, made.system)
+        try:
+            return spawn(registry, entry, Order(registry.root, entry.handle, entry.key, made, tuple(targets)))
+        except BaseException:
+            with registry.locked() as held:
+                held.drop(entry.key, entry.owner)
+            raise
+
+    def control(self, code: Control, session: int | str, request: SessionRequest | None) -> SessionState:
+        """As `Kernel.control`."""
+        call, body = "ControlTrace", b""
+        if code == Control.UPDATE:
+            if request is None:
+                raise EtwError(call, Status.INVALID_PARAMETER, "an update of nothing")
+            now = self.control(Control.QUERY, session, None).request
+            file = checked_file(call, request.file, now.mode) if request.file else ""
+            made = replace(request, file=file)
+            if now.system:
+                self._check_groups(now, [request.enable_flags], call)
+            body = pack_request(made)
+        elif code == Control.FLUSH:
+            file = request.file if request is not None else ""
+            body = pack_text(checked_file(call, file, LogFileMode.FILE_MODE_NONE) if file else "")
+        timeout = STOP_TIMEOUT if code == Control.STOP else CALL_TIMEOUT
+        return unpack_state(self._call(session, _KIND[code], body, call, timeout))
+
+    def sessions(self) -> list[SessionState]:
+        """As `Kernel.sessions`; a session whose process does not answer has nothing but its name, GUID and handle."""
+        registry = self.registry
+        found, asked = [], []
+        for entry in (e for e in registry.entries() if e.ready):
+            try:
+                connection = self._open(registry, entry, "QueryAllTraces")
+                connection.send(Kind.QUERY, timeout=LIST_TIMEOUT)
+                asked.append((entry, connection))
+            except (EtwError, OSError):
+                continue
+        end = time.monotonic() + LIST_TIMEOUT
+        for entry, connection in asked:
+            with connection:
+                found.append(_told(entry, connection, end))
+        return [state for state in found if state is not None]
+
+    # -- providers
+
+    def enable(
+        self, handle: int, provider: UUID, code: EnableProvider, level: int, match_any: int, match_all: int,
+        timeout: int, parameters: EnableParameters | None,
+    ) -> None:  # fmt: skip
+        """As `Kernel.enable`. `EtwError` 5 for a provider on the session's disallow list, 1460 after ``timeout``."""
+        call, registry = "EnableTraceEx2", self.registry
+        given = parameters or EnableParameters()
+        if code == EnableProvider.ENABLE and provider in self.query_information(handle, Info.DISALLOW_LIST_QUERY, None):
+            raise EtwError(call, Status.ACCESS_DENIED, f"the session does not allow {provider}")  # our choice
+        with registry.locked() as held:
+            entry = held.find(handle)
+            if entry is None:
+                raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, f"no session has handle {handle}")
+            if code == EnableProvider.ENABLE:
+                state = EnableState(
+                    handle, entry.owner, entry.socket, level, match_any, match_all, given.property, given.source,
+                    given.filters,
+                )  # fmt: skip
+                held.set_enabled(provider, handle, state)
+            elif code == EnableProvider.DISABLE:
+                held.set_enabled(provider, handle, None)
+        if not notify(registry, provider, Notice(code, handle, match_any), timeout / 1000):
+            raise EtwError(call, Status.TIMEOUT, f"not every instance of {provider} answered within {timeout} ms")
+
+    def register(self, provider: UUID, callback: EnableCallback | None) -> Registration:
+        """As `Kernel.register`."""
+        from .registration import Registration as Registered
+
+        registered: Registration = Registered(self.registry, provider, callback)
+        return registered
+
+    def trace_event(self, handle: int, header: ClassicHeader, data: bytes) -> None:
+        """As `Kernel.trace_event`."""
+        from .registration import trace_event
+
+        trace_event(self.registry, handle, header, data)
+
+    # -- information
+
+    def set_information(self, handle: int, info: Info, value: Any) -> None:
+        """As `Kernel.set_information`; intervals and sources reach sessions that run."""
+        from . import profile_sources
+
+        call, registry = "TraceSetInformation", self.registry
+        if info in (Info.SAMPLED_PROFILE_INTERVAL_INFO, Info.PROFILE_SOURCE_CONFIG_INFO):
+            with registry.locked():
+                if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
+                    profile_sources.set_interval(registry.root, *value)
+                else:
+                    profile_sources.configure(registry.root, list(value))
+            for entry in (e for e in registry.entries() if e.ready and e.system):
+                self._call(entry.handle, Kind.REFRESH, b"", call)
+            return
+        if info == Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
+            now = self.control(Control.QUERY, handle, None).request
+            if now.system:
+                self._check_groups(now, value, call)
+        self._call(handle, Kind.SET_INFO, _U32.pack(info) + pack_value(value), call)
+
+    def query_information(self, handle: int, info: Info, value: Any) -> Any:
+        """As `Kernel.query_information`."""
+        from . import profile_sources
+
+        call, registry = "TraceQueryInformation", self.registry
+        if info == Info.PROFILE_SOURCE_LIST_INFO:
+            return profile_sources.profile_sources()
+        if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
+            with registry.locked():
+                return profile_sources.interval(registry.root, value)
+        return unpack_value(self._call(handle, Kind.QUERY_INFO, _U32.pack(info), call))
+
+    def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
+        """As `Kernel.configure_lbr`. `EtwError` 50 for a session without a target, and as `lbr` says."""
+        from .lbr_statement import state_triggers
+
+        self._call(handle, Kind.LBR, _U32.pack(flags) + pack_value(list(events)), "TraceConfigureLastBranchRecord")
+        state_triggers(self.registry, handle, flags, events)
+
+    def set_targets(self, handle: int, pids: Sequence[int]) -> None:
+        """Name the processes whose branches the software LBR may record for a session that runs."""
+        self._call(handle, Kind.TARGETS, pack_value(list(pids)), "session")
+
+    def _check_groups(self, request: SessionRequest, masks: Sequence[int], call: str) -> None:
+        if any(masks):
+            from .sources import check
+
+            check(request, [*masks, *[0] * 8][:8], call=call)
+
+    # -- connections
+
+    def consume(self, session: int | str) -> socket.socket:
+        """The stream of a session in real time (`realtime`). `EtwError` 4201 if it is not there, 87 for other modes."""
+        connection = self._connect(session, "OpenTrace")
+        try:
+            connection.call(Kind.CONSUME, name="OpenTrace")
+        except BaseException:
+            connection.close()
+            raise
+        connection.stream.settimeout(None)
+        return connection.stream
+
+    def _call(self, session: int | str, kind: Kind, body: bytes, call: str, timeout: float = CALL_TIMEOUT) -> bytes:
+        with self._connect(session, call) as connection:
+            try:
+                answer, _ = connection.call(kind, body, name=call, timeout=timeout)
+            except FormatError as error:
+                raise EtwError(call, Status.INVALID_DATA, str(error)) from error
+            return answer
+
+    def _connect(self, session: int | str, call: str) -> Connection:
+        registry = self.registry
+        entry = registry.find(session)
+        if entry is None:
+            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, f"no session is called {session}")
+        return self._open(registry, entry, call)
+
+    def _open(self, registry: Registry, entry: Entry, call: str) -> Connection:
+        try:
+            with registry.folder("sessions") as folder:
+                return Connection.open(at_folder(folder, entry.socket))
+        except TimeoutError:
+            raise EtwError(call, Status.TIMEOUT, f'the process of "{entry.name}" does not answer') from None
+        except OSError as error:
+            reason = f'the process of "{entry.name}" is gone: {error}'
+            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, reason) from error
+
+
+def _told(entry: Entry, connection: Connection, end: float) -> SessionState | None:
+    """The answer to QUERY; ``None`` if the session has ended, its entry alone if it does not answer."""
+    try:
+        message = connection.receive(max(0.01, end - time.monotonic()))
+        return None if message is None else unpack_state(message.body)
+    except TimeoutError:
+        return SessionState(SessionRequest(entry.name, entry.guid), entry.handle, logger_thread=entry.owner.pid)
+    except (OSError, FormatError):
+        return None
+
+
+def _host(file: str) -> Host:
+    """This machine; the block size is that of the file system that ``file`` is to be on."""
+    processors = os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not file:
+        return Host(processors, memory)
+    return Host(processors, memory, os.statvfs(Path(file).parent).f_bsize)

@@ -1,0 +1,182 @@
+"""The shared memory of a session: one sealed memfd with slots, through which buffers change hands, and the buffers.
+
+::
+
+    page 0           geometry, for whoever maps the descriptor
+    slot pages       one a writer, of 64-bit words: its counters, and the ring of buffers that it is given
+    buffers          WMI_BUFFER_HEADER and events, as they will stand in the file
+
+Between the processes there are no locks and no read-modify-write operations. Every word has one writer: the daemon
+gives buffers in a ring, the writer finishes them in that order and counts how many. What a buffer holds is one word of
+its header, the commit word ``events << 32 | bytes``, stored after the event. A store of an aligned word is one
+instruction on every processor that Python runs on (`memoryview` copies a fixed 8 bytes, which compilers make a move).
+x86-64 makes stores visible in their order, so that who sees a commit sees the event. Elsewhere (ARM) it does not; there
+the daemon calls `settle` between reading commits and reading events.
+
+Memory that nobody has written to costs nothing, so the memfd has room for the largest pool that the session may get.
+Nothing in it is believed: a writer may be another program, and put anything anywhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from typing import NamedTuple
+
+from ...formats.etl.layout import BUFFER_HEADER_SIZE
+from ..status import EtwError, Status
+
+__all__ = [
+    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "LOST", "MOST_SLOTS", "REFUSED", "RING",
+    "RING_SIZE", "Geometry", "Mapping", "make_pool", "settle",
+]  # fmt: skip
+
+PAGE = 4096
+MOST_SLOTS = 1024
+"""Writers of a session at a time."""
+ANY_PROCESSOR = 0xFFFF
+"""A writer asks for no ProcessorIndex of its own choice."""
+
+# Words of a slot page. The writer's and the daemon's have cache lines of their own.
+DONE = 0
+"""Writer: how many buffers it has finished."""
+LOST = 1
+"""Writer: events that it had no buffer for."""
+REFUSED = 2
+"""Writer's process: events of its threads that got no slot of their own."""
+BELL_AT = 8
+"""Daemon: the value of `DONE` at which the writer is to ring the doorbell."""
+RING = 256
+"""Daemon: `RING_SIZE` entries ``number << 32 | buffer``, the one of number n at (n - 1) % `RING_SIZE`; from 1.
+
+An entry says its own number, so that a stale one is known without a second counter."""
+RING_SIZE = 256
+
+COMMIT_AT = 0x38
+"""Of a buffer: the commit word lies where WMI_BUFFER_HEADER has its Reserved field."""
+EVENT = 1 << 32
+"""One event in a commit word."""
+
+_MAGIC = b"LBPOOL1\0"
+_GEOMETRY = struct.Struct("<8sIIIIII")
+_ATTACHED = struct.Struct("<II")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_BARRIER = {"aarch64": 283, "riscv64": 283, "ppc64le": 365}.get(os.uname().machine)
+"""The system call membarrier where other processors may see stores out of order, which x86-64 and s390x never do."""
+_GLOBAL = 1
+
+
+class Geometry(NamedTuple):
+    """Sizes of a pool: bytes of a buffer, how many buffers and slots; the session, its clock (ClientContext)."""
+
+    buffer_size: int
+    buffers: int
+    slots: int
+    handle: int
+    clock: int
+    blocking: int = 0
+    """1 if writers wait for a free buffer (BLOCKING_MODE) instead of losing events."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole pool."""
+        return PAGE * (1 + self.slots) + self.buffer_size * self.buffers
+
+    def slot(self, number: int) -> int:
+        """Word index of a slot."""
+        return PAGE * (1 + number) // 8
+
+    def buffer(self, index: int) -> int:
+        """Byte offset of a buffer."""
+        return PAGE * (1 + self.slots) + self.buffer_size * index
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of events that a buffer takes."""
+        return self.buffer_size - BUFFER_HEADER_SIZE
+
+    def pack(self) -> bytes:
+        return _GEOMETRY.pack(_MAGIC, *self)
+
+    @classmethod
+    def read(cls, fd: int) -> Geometry:
+        """The geometry of the pool behind ``fd``, checked against its size. `EtwError` 13 for anything else."""
+        head = os.pread(fd, _GEOMETRY.size, 0)
+        if len(head) == _GEOMETRY.size:
+            magic, *fields = _GEOMETRY.unpack(head)
+            found = cls(*fields)
+            size = os.fstat(fd).st_size
+            whole = found.buffer_size % 1024 == 0 < found.capacity and found.size <= size
+            if magic == _MAGIC and found.slots <= MOST_SLOTS and whole:
+                return found
+        raise EtwError("attach", Status.INVALID_DATA, "this is no pool of a session")
+
+
+class Attached(NamedTuple):
+    """What a writer is told when it attaches, beside the descriptors of the pool and of the doorbell."""
+
+    slot: int
+    cpu: int
+    """ProcessorIndex of its buffers."""
+
+    def pack(self) -> bytes:
+        return _ATTACHED.pack(*self)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Attached:
+        """`EtwError` 13 for what is no such answer."""
+        if len(body) != _ATTACHED.size:
+            raise EtwError("attach", Status.INVALID_DATA, f"an answer of {len(body)} bytes")
+        return cls(*_ATTACHED.unpack(body))
+
+
+class Mapping:
+    """A pool in this process's memory: ``memory`` its bytes, ``words`` the same as unsigned 64-bit words."""
+
+    def __init__(self, fd: int) -> None:
+        self.geometry = Geometry.read(fd)
+        try:
+            self.memory = mmap.mmap(fd, self.geometry.size)
+        except (OSError, ValueError, OverflowError) as error:
+            reason = f"{self.geometry.size} bytes cannot be mapped: {error}"
+            raise EtwError("attach", Status.NOT_ENOUGH_MEMORY, reason) from error
+        if hasattr(mmap, "MADV_DONTDUMP"):
+            self.memory.madvise(mmap.MADV_DONTDUMP)
+        self.bytes = memoryview(self.memory)
+        self.words = self.bytes.cast("Q")
+
+    def close(self) -> None:
+        """Unmap; the views must not be used any more."""
+        self.words.release()
+        self.bytes.release()
+        self.memory.close()
+
+
+def make_pool(geometry: Geometry) -> int:
+    """A new pool: its descriptor, sealed against every change of size. `EtwError` 8 if there is no memory for it."""
+    try:
+        fd = os.memfd_create("lastbranch-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.truncate(fd, geometry.size)
+            os.pwrite(fd, geometry.pack(), 0)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as error:
+        raise EtwError("StartTrace", Status.NOT_ENOUGH_MEMORY, f"no pool of {geometry.size} bytes: {error}") from error
+    return fd
+
+
+def settle() -> None:
+    """What other processes stored before what has been read here is visible after this.
+
+    Where the processor may reorder stores: membarrier(MEMBARRIER_CMD_GLOBAL), after which the memory accesses of every
+    running thread are in program order.
+    """
+    if _BARRIER is not None:
+        import ctypes
+
+        ctypes.CDLL(None).syscall(_BARRIER, _GLOBAL, 0)

@@ -1,0 +1,81 @@
+"""Sources of kernel events: a process of a session's that turns Linux perf events into what its masks enable.
+
+What a session asks before it starts one is here, and imports no more than that; `recorder` does the work.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from ...flags import EnableFlag
+from ...properties import SessionRequest
+from ...status import EtwError, Status
+from ..enable_map import kinds_of, settled, unmapped
+from ..lbr import SOFTWARE_BRANCHES
+from .configuration import SourceConfiguration
+
+if TYPE_CHECKING:
+    from ....capture.kernel import Kernel
+
+__all__ = ["SourceConfiguration", "argv", "check", "hook_of", "needed", "settled"]
+
+
+def needed(request: SessionRequest, masks: Sequence[int], pmc_sources: Sequence[int] | None = None) -> bool:
+    """Whether a session with these masks has events that come from Linux: of a system logger, any that are enabled.
+
+    ``pmc_sources``: the configured profile sources; PMC_PROFILE needs one that is a counter.
+    """
+    kinds = kinds_of(masks)
+    if pmc_sources is not None and not set(pmc_sources) - {SOFTWARE_BRANCHES}:
+        kinds -= {"pmc"}
+    return request.system and bool(kinds)
+
+
+def check(
+    request: SessionRequest, masks: Sequence[int], *, call: str = "StartTrace", kernel: Kernel | None = None
+) -> None:
+    """Whether ``masks`` can be had here, before anything is started.
+
+    Raises `EtwError`: 87 for masks of a session that is no system logger, and for DISK_FILE_IO without DISK_IO; 50 for
+    a bit that stands for nothing on Linux (its name and the reason); 1314 where events of the whole system are not
+    permitted; else as the kernel refuses (`stream.refusal`).
+    """
+    if any(masks) and not request.system:
+        raise EtwError(call, Status.INVALID_PARAMETER, "EnableFlags are for system loggers only")
+    if masks and masks[0] & EnableFlag.DISK_FILE_IO and not masks[0] & EnableFlag.DISK_IO:
+        raise EtwError(call, Status.INVALID_PARAMETER, "DISK_FILE_IO needs DISK_IO")
+    for row in unmapped(settled(masks)):
+        raise EtwError(call, Status.NOT_SUPPORTED, f"{row.name} is not available: {row.why}")
+    if needed(request, masks):
+        from .trial import try_masks
+
+        try_masks(settled(masks), call, kernel)
+
+
+def argv(socket_path: str) -> list[str]:
+    """The command line of the process that is a session's source."""
+    return [sys.executable, "-m", "lastbranch.etw.portable.sources", socket_path]
+
+
+@cache
+def _groups() -> dict[UUID, int]:
+    from ....formats.etl.providers import GROUPS
+
+    return {UUID(guid): number for number, (guid, _) in GROUPS.items()}
+
+
+_IMAGE_LOAD = 0x140A, 0x030A
+"""An image load has the GUID of images and the hook id of processes."""
+
+
+def hook_of(guid: UUID, kind: int) -> int | None:
+    """The hook id of CLASSIC_EVENT_ID; ``None`` for a GUID that no kernel event has."""
+    group = _groups().get(guid)
+    if group is None:
+        return None
+    hook = group << 8 | kind & 0xFF
+    return _IMAGE_LOAD[1] if hook == _IMAGE_LOAD[0] else hook

@@ -1,0 +1,104 @@
+"""Kernel events as columns of 64-bit words: many at once, with headers, each followed by its call stack.
+
+Layouts: `formats.etl.layout` (headers), `formats.etl.kernel_perf` (StackWalk).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....formats.etl.ragged import offsets_of, take_ranges
+from ....formats.etl.sample_words import frames_of
+from ....model import Array, SampleBatch
+
+__all__ = ["Events", "Words", "encoded", "kernel_events"]
+
+Words = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+
+_U32, _U48 = np.uint64(32), np.uint64(48)
+_MARK = 0xC0 << 24
+_COMPACT64, _PERFINFO64 = 4, 17
+_STACK = 0x1820
+_VERSION = 2
+
+
+@dataclass(slots=True)
+class Events:
+    """Events in on-disk form, each filled up to words. ``size`` int64: words of each; ``time`` int64: ns; ``cpu``
+    int32."""
+
+    words: Words
+    size: Ints
+    time: Ints
+    cpu: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Events]) -> Events:
+        """All of ``parts``, by processor and time; what was in order stays so."""
+        if not parts:
+            none = np.empty(0, np.int64)
+            return cls(np.empty(0, np.uint64), none, none, none.astype(np.int32))
+        time, cpu = np.concatenate([p.time for p in parts]), np.concatenate([p.cpu for p in parts])
+        size, words = np.concatenate([p.size for p in parts]), np.concatenate([p.words for p in parts])
+        order = np.lexsort((time, cpu))
+        first = offsets_of(size)[:-1]
+        return cls(take_ranges(words, first[order], size[order]), size[order], time[order], cpu[order])
+
+
+def encoded(events: Sequence[bytes], times: Sequence[int], cpu: int) -> Events:
+    """Events that have their bytes already."""
+    filled = [event + bytes(-len(event) % 8) for event in events]
+    size = np.array([len(event) >> 3 for event in filled], np.int64)
+    words = np.frombuffer(b"".join(filled), np.uint64)
+    return Events(words, size, np.array(times, np.int64), np.full(len(size), cpu, np.int32))
+
+
+def kernel_events(
+    batch: SampleBatch, ticks: Ints, hook: int | Array, payload: Sequence[Words], size: int, *, compact: bool = False
+) -> Events:
+    """An event for each row of ``batch``, and behind it the call chain where it has one.
+
+    ``payload``: the words of the rows, ``size`` of whose bytes count. ``hook``: one for all, or a column. ``ticks``:
+    the rows' times as the session counts it. ``compact``: with thread and process in the header.
+    """
+    count = len(batch)
+    head, kind = (3, _COMPACT64) if compact else (2, _PERFINFO64)
+    offsets, frames = frames_of(batch)
+    depth = np.diff(offsets)
+    own, chain = head + len(payload), np.where(depth > 0, 4 + depth, 0)
+    sizes = np.stack([np.full(count, own), chain], axis=1).ravel()
+    begin = offsets_of(sizes)
+    words = np.zeros(int(begin[-1]), np.uint64)
+    time = ticks.view(np.uint64)
+    task = batch.pid.astype(np.uint32).astype(np.uint64), batch.tid.astype(np.uint32).astype(np.uint64)
+    at = begin[:-1:2]
+    words[at] = _head(kind, hook, 8 * head + size)
+    words[at + head - 1] = time
+    if compact:
+        words[at + 1] = task[1] | task[0] << _U32
+    for i, column in enumerate(payload):
+        words[at + head + i] = column
+    rows = np.flatnonzero(depth)
+    at = begin[1::2][rows]
+    words[at] = _head(_PERFINFO64, _STACK, 8 * (4 + depth[rows]))
+    words[at + 1] = words[at + 2] = time[rows]
+    words[at + 3] = task[0][rows] | task[1][rows] << _U32
+    owner = np.repeat(rows, depth[rows])
+    words[begin[1::2][owner] + 4 + np.arange(len(owner)) - offsets[owner]] = frames
+    written = np.flatnonzero(sizes)
+    return Events(words, sizes[written], np.repeat(batch.time, 2)[written], np.repeat(batch.cpu, 2)[written])
+
+
+def _head(kind: int, hook: int | Array, size: int | Array) -> Array:
+    """The first word of kernel headers: Version, HeaderType, MarkerFlags, Size, HookId."""
+    first = np.uint64(_VERSION | kind << 16 | _MARK)
+    word: Array = first | np.asarray(size).astype(np.uint64) << _U32 | np.asarray(hook).astype(np.uint64) << _U48
+    return word

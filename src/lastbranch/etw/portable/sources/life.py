@@ -1,0 +1,155 @@
+"""Processes, threads and images: records of the kernel and /proc to kernel events, with the lists at begin and end.
+
+These are few and have names, so they are made one by one; what they say is what the reader of perf.data and the writer
+of profiles make of it (`formats.perfdata.records`, `formats.etl.lives`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from ....capture.hardware.before import kernel_build_id, kernel_records, process_records
+from ....capture.hardware.perf_file import RECORD, record, sample_id
+from ....capture.host import Host
+from ....capture.kernel import Kernel
+from ....formats.etl.encoding import encode_event
+from ....formats.etl.event import Event
+from ....formats.etl.kernel_process import IMAGE, PROCESS, THREAD
+from ....formats.etl.lives import Lives
+from ....formats.perfdata.chain import Block, chase
+from ....formats.perfdata.records import handle
+from ....formats.perfdata.state import State
+from ....model import ModuleKind, Profile, Timeline
+from ....opening import attach_binaries
+from .events import Events, Ints, encoded
+from .stream import Round, Stream, tracking
+
+__all__ = ["Life"]
+
+_SAMPLE, _LOAD, _FOREVER = 9, 0x030A, (1 << 63) - 1
+_IDLE = "Idle"
+"""What process 0 is called: the kernel's threads that run where nothing else does."""
+
+
+class Life:
+    """What is known of tasks and their images. ``wanted``: of "process", "thread" and "image" what is to be written.
+
+    ``ticks`` turns ns into ticks of the session.
+    """
+
+    def __init__(self, wanted: frozenset[str], kernel: Kernel, host: Host, ticks: Callable[[Ints], Ints]) -> None:
+        self._kernel, self.wanted, self._ticks = kernel, wanted, ticks
+        self._cpu = host.cpus[0]
+        self.stream = Stream(tracking(host, images="image" in wanted), kernel, host)
+        self._state = State(Profile("session", "perf"), "<", attrs=[self.stream.attr])
+        self._lives: Lives | None = None
+        self._identified = 0
+
+    # -- begin and end
+
+    def begin(self, now: int) -> Events:
+        """The lists of what was there at ``now`` (ticks). What began after the events were opened is in the rings,
+        too, and left to them."""
+        self._take(b"".join(self._listed()), *self._in_rings())
+        self._identify()
+        self._lives = Lives(self._state.profile, now, 8)
+        return self._made(self._lives.until(_FOREVER))
+
+    def end(self, now: int) -> Events:
+        """The lists of what is there at ``now``."""
+        assert self._lives is not None
+        return self._made(self._lives.end(now))
+
+    def _listed(self) -> Iterator[bytes]:
+        identifier = self.stream.programme.ids[0]
+
+        def trailer(pid: int, tid: int) -> bytes:
+            return sample_id(self.stream.programme.fields["sample_type"], identifier, pid, tid)
+
+        images = "image" in self.wanted
+        if images:
+            yield from kernel_records(self._kernel, trailer)
+        yield record("FORK", bytes(24) + trailer(0, 0))
+        yield record("COMM", struct.pack("=ii8s", 0, 0, _IDLE.encode()) + trailer(0, 0))
+        known: dict[str, bytes] = {}
+        for pid in sorted(int(name) for name in self._kernel.names("/proc") if name.isdecimal()):
+            yield from process_records(self._kernel, pid, trailer, known, images)
+
+    def _in_rings(self) -> tuple[set[int], set[tuple[int, int]]]:
+        """(threads that began, (process, address) of mappings made) since the events were opened."""
+        forked: set[int] = set()
+        mapped: set[tuple[int, int]] = set()
+        ahead = self.stream.peek()
+        pairs = ahead.words
+        at = ahead.at[ahead.types == RECORD["FORK"]]  # u32 pid, ppid, tid, ptid
+        forked.update((pairs[at + 2] & np.uint64(0xFFFFFFFF)).tolist())
+        at = ahead.at[ahead.types == RECORD["MMAP2"]]  # u32 pid, tid; u64 addr
+        pids = (pairs[at + 1] & np.uint64(0xFFFFFFFF)).tolist()
+        mapped.update(zip(pids, pairs[at + 2].tolist(), strict=True))
+        return forked, mapped
+
+    def _take(self, data: bytes, forked: set[int], mapped: set[tuple[int, int]]) -> None:
+        """Records made from /proc, but for what the rings tell."""
+        block, _ = chase(np.frombuffer(data, np.uint64), len(data), 0, False)
+        for at, kind in zip(block.at.tolist(), block.types.tolist(), strict=True):
+            first, second = int(block.words[at + 1]), int(block.words[at + 2])
+            if kind == RECORD["FORK"]:
+                known = second & 0xFFFFFFFF in forked
+            elif kind == RECORD["COMM"]:
+                known = first >> 32 in forked
+            else:
+                known = first & 0xFFFFFFFF in forked or (first & 0xFFFFFFFF, second) in mapped
+            if not known:
+                self._handle(block, at, kind)
+
+    # -- between
+
+    def of(self, took: Round, floor: int) -> Events:
+        """The events of a round, none of them before ``floor`` (ticks)."""
+        rows = np.flatnonzero(took.types != _SAMPLE)
+        if not len(rows):
+            return Events.joined([])
+        assert self._lives is not None
+        profile = self._state.profile
+        profile.timeline = Timeline()
+        profile.damage.clear()
+        for at, kind in zip(took.at[rows].tolist(), took.types[rows].tolist(), strict=True):
+            self._handle(took.block, at, kind)
+        columns, names = profile.timeline.columns(), profile.timeline.names
+        columns["time"] = np.maximum(self._ticks(columns["time"]), floor)
+        profile.timeline = Timeline()
+        profile.timeline.extend(columns)
+        profile.timeline.names = names
+        self._identify()
+        self._lives.follow()
+        return self._made(self._lives.until(_FOREVER))
+
+    def _identify(self) -> None:
+        """Find out what the log says of new modules: load segments, and the kernel's build id."""
+        new = self._state.profile.modules[self._identified :]
+        self._identified += len(new)
+        attach_binaries((module for module in new if module.kind is ModuleKind.FILE), self._kernel.release)
+        for module in new:
+            if module.kind is ModuleKind.KERNEL:
+                module.build_id = kernel_build_id(self._kernel)
+
+    def _handle(self, block: Block, at: int, kind: int) -> None:
+        here = np.array([at])
+        size = int(block.sizes(here)[0])
+        handle(self._state, kind, int(block.misc(here)[0]), block.body(at, size), at * 8)
+
+    def _made(self, events: Iterable[Event]) -> Events:
+        kept = [event for event in events if self._is_wanted(event)]
+        return encoded([encode_event(event) for event in kept], [event.time for event in kept], self._cpu)
+
+    def _is_wanted(self, event: Event) -> bool:
+        group = event.hook >> 8
+        if event.hook in (_LOAD, -1) or group == IMAGE:
+            return "image" in self.wanted
+        return "process" in self.wanted if group == PROCESS else group != THREAD or "thread" in self.wanted
+
+    def close(self) -> None:
+        self.stream.close()

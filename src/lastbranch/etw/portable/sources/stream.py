@@ -1,0 +1,184 @@
+"""One kind of events on all processors: opened, and its rings read in rounds.
+
+A round takes what happened before a moment that was the present when it began: all of it is in the rings by then, so
+that the events of all kinds and processors come out in one order of time, round after round. What is younger is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....capture.hardware.event_refusals import Attempt, explain
+from ....capture.hardware.event_set import EventRefused, EventSet
+from ....capture.hardware.event_syntax import EventChoice
+from ....capture.hardware.programme import Programme, Request, Target, negotiate, tracking_of
+from ....capture.host import Host
+from ....capture.kernel import Kernel
+from ....errors import UnavailableError
+from ....formats.perfdata.attr import Attr, parse_attr
+from ....formats.perfdata.chain import Block, chase
+from ....formats.perfdata.layout import SAMPLE
+from ....formats.perfdata.sample import SampleLayout
+from ....model import SampleBatch
+from ...status import EtwError, Status
+from .switches import switch_samples
+
+__all__ = ["ALL", "PAGES", "Round", "Stream", "refusal", "sampling", "tracking"]
+
+PAGES = 1024
+"""Of data in each ring where the kernel locks so many: some 30,000 events."""
+ALL = Target()
+_LOST, _SAMPLE, _LOST_SAMPLES = 2, 9, 13
+_TIME_IN_TRAILER = -3
+"""Words from the end of a record: its sample_id trailer has ids, time, processor, identifier."""
+
+Ints = NDArray[np.int64]
+
+
+def _wakeup() -> int:
+    return PAGES * os.sysconf("SC_PAGESIZE") // 4
+
+
+def sampling(
+    choice: EventChoice, host: Host, *, period: int = 1, sample: int = 0, stacks: bool = False,
+    kernel_stacks: bool = True, branches: int = 0, more: frozenset[str] = frozenset(),
+) -> Programme:  # fmt: skip
+    """An event that samples all tasks. ``sample``: PERF_SAMPLE_* beyond the common ones; ``branches``: which; ``more``:
+    flags."""
+    base = tracking_of(ALL, host, _wakeup())
+    flags = {"sample_id_all", "use_clockid", "watermark", *choice.exclude, *more}
+    flags |= set() if kernel_stacks else {"exclude_callchain_kernel"}
+    fields = dict(base.fields, period=period)
+    fields["sample_type"] |= sample | (SAMPLE.CALLCHAIN if stacks else 0) | (SAMPLE.BRANCH_STACK if branches else 0)
+    fields["branch_sample_type"] = branches
+    cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
+    own = tuple(cpu for cpu in cpus if cpu in host.cpus)
+    return Programme(choice, own, frozenset(flags), fields, base.wishes[:1])
+
+
+def tracking(host: Host, *, images: bool) -> Programme:
+    """Forks, exits, names and (``images``) executable mappings of all tasks."""
+    base = tracking_of(ALL, host, _wakeup())
+    mapped = set() if images else {"mmap", "mmap2"}
+    wishes = base.wishes if images else base.wishes[:1]
+    return replace(base, flags=base.flags - mapped, wishes=wishes)
+
+
+class Round(NamedTuple):
+    """What a stream had before some moment."""
+
+    block: Block
+    at: Ints
+    """Word index of each record in ``block``, by processor in the order of the ring."""
+    types: Ints
+    samples: SampleBatch
+    lost: int
+    """Records that found no room in a ring."""
+
+
+class Stream:
+    """A programme that is open on all its processors. `EtwError` where the kernel refuses it."""
+
+    def __init__(self, programme: Programme, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
+        self._kernel, self.programme = kernel, programme
+
+        def attempt(attr: bytes) -> None:
+            kernel.close(kernel.open_event(attr, ALL.pid, programme.cpus[0] if programme.cpus else 0))
+
+        try:
+            negotiate(programme, attempt)
+            self._set = EventSet(kernel, [programme], PAGES)
+            self._set.open_thread(ALL.pid)
+        except (OSError, EventRefused) as error:
+            self.close()
+            raise refusal(error.error if isinstance(error, EventRefused) else error, programme, host, call) from error
+        except UnavailableError as error:
+            self.close()
+            raise EtwError(call, Status.NOT_ENOUGH_MEMORY, str(error)) from error
+        self.attr: Attr = parse_attr(programme.final, 0, "<", "perf")
+        self.attr.ids = tuple(programme.ids)
+        self._layout = SampleLayout(self.attr)
+        self._kept = b""
+        self._told = 0
+
+    def retime(self, period: int) -> None:
+        """Sample with another period from now on."""
+        self._set.set_period(period)
+
+    def disable(self) -> None:
+        self._set.disable()
+
+    def peek(self) -> Block:
+        """Everything that was not given yet, without giving it."""
+        parts = [self._kept]
+        self._set.drain(parts.append)
+        self._kept = b"".join(parts)
+        return chase(np.frombuffer(self._kept, np.uint64), len(self._kept), 0, False)[0]
+
+    def round(self, until: int) -> Round:
+        """The records before ``until`` (ns), which were not given yet."""
+        block = self.peek()
+        data, self._kept = self._kept, b""
+        due = self._times(block) < until
+        if not due.all():
+            late = block.at[~due]
+            sizes = block.sizes(late).tolist()
+            self._kept = b"".join(data[at * 8 : at * 8 + size] for at, size in zip(late.tolist(), sizes, strict=True))
+        at, types = block.at[due], block.types[due]
+        if "context_switch" in self.attr.flags:
+            return Round(block, at, types, switch_samples(block, at, types), self._lost(block, at, types))
+        samples = at[types == _SAMPLE]
+        batch = self._layout.decode(block, samples, np.zeros(len(samples), np.int32), None)
+        return Round(block, at, types, batch, self._lost(block, at, types) + len(samples) - len(batch))
+
+    def _times(self, block: Block) -> Ints:
+        is_sample = block.types == _SAMPLE
+        end = block.at + (block.sizes(block.at) >> 3)
+        place = np.where(is_sample, block.at + self._layout.fixed[SAMPLE.TIME], end + _TIME_IN_TRAILER)
+        return block.words.take(place, mode="clip").view(np.int64)
+
+    def _lost(self, block: Block, at: Ints, types: Ints) -> int:
+        """LOST: u64 id, lost. LOST_SAMPLES: u64 lost."""
+        words = block.words
+        lost = int(words[at[types == _LOST] + 2].sum()) + int(words[at[types == _LOST_SAMPLES] + 1].sum())
+        self._told += lost
+        return lost
+
+    def untold(self) -> int:
+        """After the last round: records that were lost and that no record told of."""
+        if not self.programme.counts_losses:
+            return 0
+        return max(0, sum(lost for _, lost in self._set.losses()) - self._told)
+
+    def close(self) -> None:
+        if hasattr(self, "_set"):
+            self._set.close()
+
+
+_PRIVILEGE = frozenset(
+    {"seccomp", "lockdown", "paranoid-all", "paranoid-system", "paranoid-kernel", "other-user", "denied"}
+)
+_STATUS = {
+    "watchdog": Status.BUSY, "busy": Status.BUSY, "files": Status.NO_SYSTEM_RESOURCES,
+    "memory": Status.NOT_ENOUGH_MEMORY, "period": Status.INVALID_PARAMETER,
+}  # fmt: skip
+_SENTENCES = {
+    "paranoid-system": "kernel.perf_event_paranoid is {0}: events of the whole system need 0 or CAP_PERFMON",
+    "paranoid-all": "kernel.perf_event_paranoid is {0}: events of the kernel need 0 or CAP_PERFMON",
+    "denied": "a security module or a missing CAP_PERFMON keeps events of the whole system from this process",
+}
+
+
+def refusal(error: OSError, programme: Programme, host: Host, call: str = "StartTrace") -> EtwError:
+    """Why the kernel did not open ``programme``: 1314 for want of permission, 170 where counters are taken, 8 and 1450
+    for memory and files, else 50. The codes are our choice but for 1314."""
+    period = programme.fields["period"] if programme.choice.pmu else 0
+    why = explain(error, Attempt(Request(ALL), programme.choice, period, False, len(programme.cpus)), host)
+    status = Status.PRIVILEGE_NOT_HELD if why.cause in _PRIVILEGE else _STATUS.get(why.cause, Status.NOT_SUPPORTED)
+    sentence = _SENTENCES[why.cause].format(host.paranoid) if why.cause in _SENTENCES else why.sentence
+    return EtwError(call, status, f"{programme.choice.name}: {sentence}")

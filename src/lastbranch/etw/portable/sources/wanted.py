@@ -1,0 +1,126 @@
+"""What a configuration asks of perf: the streams that are to be open, each with its programme and its conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .... import lbr
+from ....capture.hardware.event_syntax import SOFTWARE, EventChoice
+from ....capture.hardware.programme import Programme
+from ....capture.host import Host
+from ....capture.kernel import Kernel
+from ....formats.etl.periods import Told
+from ....formats.etl.sample_words import Trigger, sample_events
+from ....model import SampleBatch
+from ...status import EtwError, Status
+from ..enable_map import kinds_of
+from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
+from .configuration import SourceConfiguration
+from .events import Events, Ints
+from .kinds import KINDS, PMC, Kind
+from .stream import sampling
+from .switches import RECORDS
+from .tracefs import NO_RAW, Place, Raw, has_tracefs, read_tracepoint
+
+__all__ = ["LIVES", "Wanted", "names_of", "wanted_streams"]
+
+LIVES = frozenset({"process", "thread", "image"})
+_TRACEPOINT = 2
+_TIMER_NS = 100
+"""The unit of the timer's interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One stream. Streams with equal ``key`` differ in nothing but the period."""
+
+    key: tuple[object, ...]
+    choice: EventChoice
+    kind: Kind | None
+    """``None``: a profile source that is a counter."""
+    fields: Mapping[str, Place]
+    period: int = 1
+    source: int | None = None
+    interval: int = 0
+    stacks: bool = False
+    kernel_stacks: bool = True
+    options: int | None = None
+    """Flags of the branch records that its samples carry, ``None``: none."""
+
+    def programme(self, host: Host) -> Programme:
+        """For perf_event_open."""
+        branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
+        return sampling(
+            self.choice, host, period=self.period, sample=self.kind.sample if self.kind else 0,
+            stacks=self.stacks, kernel_stacks=self.kernel_stacks, branches=branches,
+            more=self.kind.flags if self.kind else frozenset(),
+        )  # fmt: skip
+
+    def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
+        """Samples to events at ``ticks``, which the batch has as times, too."""
+        if self.kind is not None:
+            return self.kind.convert(batch, ticks, Raw(batch, self.fields))
+        assert self.source is not None
+        count = np.full(len(batch), self.interval, np.int64)
+        told = Told(np.ones_like(count), count, count, np.zeros(len(batch), bool), 0)
+        trigger = Trigger(source=self.source, options=self.options or 0)
+        data, ends, times, owner = sample_events(batch, ticks, [trigger], told, narrow=False)
+        size = np.diff(ends, prepend=0) >> 3
+        return Events(np.frombuffer(data, np.uint64), size, times, batch.cpu[owner])
+
+
+def wanted_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[Wanted]:
+    """Every stream but that of processes and images. `EtwError` for what is not to be had at all."""
+    if configuration.pmc_hooks and configuration.pmc_counters:
+        why = "counter values in the headers of events are not recorded on Linux"
+        raise EtwError("TraceSetInformation", Status.NOT_SUPPORTED, why)
+    kinds = kinds_of(configuration.masks)
+    found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - LIVES) if name in KINDS]
+    return found + (list(_counters(configuration, kernel, host)) if "pmc" in kinds else [])
+
+
+def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> Wanted:
+    kind = KINDS[name]
+    fields, period, source, interval = NO_RAW, 1, None, 0
+    if name == "switch" and not has_tracefs(kernel):
+        kind = RECORDS
+    if kind.tracepoint:
+        point = read_tracepoint(kernel, kind.tracepoint)
+        choice, fields = EventChoice(kind.tracepoint.replace("/", ":"), _TRACEPOINT, point.number), point.fields
+    else:
+        choice = EventChoice(kind.event, SOFTWARE, kind.config)
+    if name == "timer":
+        source, interval = TIMER, configuration.intervals.get(TIMER, default_interval(TIMER))
+        period = interval * _TIMER_NS
+    return _finished((name,), choice, kind, fields, configuration, kind.hook, period, source, interval)
+
+
+def _counters(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> Iterator[Wanted]:
+    for source in configuration.pmc_sources:
+        interval = configuration.intervals.get(source, default_interval(source))
+        for choice in choices_of(source, kernel):
+            key = ("pmc", source, choice.pmu.name if choice.pmu else "")
+            yield _finished(key, choice, None, NO_RAW, configuration, PMC, interval, source, interval)
+
+
+def _finished(
+    key: tuple[object, ...], choice: EventChoice, kind: Kind | None, fields: Mapping[str, Place],
+    configuration: SourceConfiguration, hook: int, period: int, source: int | None, interval: int,
+) -> Wanted:  # fmt: skip
+    stacks = hook in configuration.stack_hooks
+    branches = kind is None and hook in configuration.lbr_hooks
+    options = configuration.lbr_flags if branches else None
+    whole = (*key, stacks, stacks and configuration.kernel_stacks, options)
+    return Wanted(
+        whole, choice, kind, fields, period, source, interval, stacks,
+        configuration.kernel_stacks, options,
+    )  # fmt: skip
+
+
+def names_of(sources: Mapping[int, int], kernel: Kernel) -> dict[int, str]:
+    """The names of profile sources by number."""
+    known = {source.source: source.name for source in profile_sources(kernel)}
+    return {source: known.get(source, f"profile source {source}") for source in sources}

@@ -1,0 +1,228 @@
+"""Sessions and providers in Python's own terms: context managers, enumerations, exceptions.
+
+    with Session("mine", "mine.etl") as session:
+        session.enable("My-Provider", level=4)
+        run()
+
+Both sit on the same `kernel` as the functions of the API. Every failure is an `EtwError` with the code that those
+functions return, and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from . import information
+from .control_api import check_lbr
+from .flags import Control, EnableProvider, Info, LogFileMode
+from .kernel import EnableCallback, EnableParameters, EventDescriptor, Kernel, Registration, kernel
+from .properties import MAX_NAME, Filter, SessionRequest, SessionState
+from .providers import event_id_filter, provider_guid
+from .status import EtwError, Status
+
+if TYPE_CHECKING:
+    from .consumed import ConsumedEvent
+
+__all__ = ["Provider", "Session", "sessions"]
+
+
+class Session:
+    """A trace session. Entering the ``with`` block starts it, leaving stops it.
+
+    ``file`` is the log file, empty for none; the other arguments are the fields of `SessionRequest`, and 0 leaves them
+    to the system. ``targets`` are the processes whose branches a software LBR may record.
+    """
+
+    def __init__(
+        self, name: str, file: str = "", *, mode: int = 0, targets: Sequence[int] = (), on: Kernel | None = None,
+        **fields_of_request: Any,
+    ) -> None:  # fmt: skip
+        self._kernel = on or kernel()
+        self._targets = tuple(targets)
+        self._request = SessionRequest(name=name, file=file, mode=LogFileMode(mode), **fields_of_request)
+        self.handle = 0
+        """0 until the session is started."""
+        self.final: SessionState | None = None
+        """The state when it was stopped."""
+
+    @classmethod
+    def of(cls, name: str, *, on: Kernel | None = None) -> Session:
+        """The session of that name, which runs already; leaving a ``with`` block of it stops it too."""
+        found = cls(name, on=on)
+        state = found._control(Control.QUERY)
+        found.handle, found._request = state.handle, state.request
+        return found
+
+    @property
+    def name(self) -> str:
+        """The session's name."""
+        return self._request.name
+
+    @property
+    def request(self) -> SessionRequest:
+        """What was asked for and, of a session that was started, what it was adjusted to."""
+        return self._request
+
+    def start(self) -> SessionState:
+        """Start it."""
+        if not self.name or len(self.name) > MAX_NAME:
+            raise EtwError("StartTrace", Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
+        state = self._kernel.start(self._request, self._targets)
+        self.handle, self._request = state.handle, state.request
+        return state
+
+    def stop(self) -> SessionState:
+        """Stop it; the state is the last one, with all losses counted."""
+        self.final = self._control(Control.STOP)
+        self.handle = 0
+        return self.final
+
+    def query(self) -> SessionState:
+        """Its properties and statistics."""
+        return self._control(Control.QUERY)
+
+    def flush(self, file: str = "") -> SessionState:
+        """Write what is in the buffers; of a session in buffering mode, to ``file``."""
+        return self._control(Control.FLUSH, file=file)
+
+    def update(self, **changes: Any) -> SessionState:
+        """Change ``maximum_buffers``, ``flush_timer``, ``enable_flags``, ``file`` or the real-time bit of ``mode``.
+
+        What is not named stays as it is.
+        """
+        unknown = set(changes) - {f.name for f in fields(SessionRequest)}
+        if unknown:
+            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, f"no such property: {', '.join(sorted(unknown))}")
+        now = self.query().request  # an update sets the flags and the real-time bit, whatever they were
+        state = self._control(Control.UPDATE, **{"enable_flags": now.enable_flags, "mode": now.mode, **changes})
+        self._request = state.request
+        return state
+
+    def increment_file(self) -> SessionState:
+        """Begin the next file of a session in NEWFILE mode."""
+        return self._control(Control.INCREMENT_FILE)
+
+    def convert_to_real_time(self) -> SessionState:
+        """Deliver to real-time consumers from now on, instead of to the file."""
+        return self._control(Control.CONVERT_TO_REALTIME)
+
+    def events(self) -> Iterator[ConsumedEvent]:
+        """The events of a session in real time, as they come, until it stops."""
+        from .consumed import consume
+
+        return consume(self.name, real_time=True)
+
+    def _control(self, code: Control, **changes: Any) -> SessionState:
+        asked = None
+        if code not in (Control.QUERY, Control.STOP):
+            asked = SessionRequest(self.name, **changes)
+        return self._kernel.control(code, self.handle or self.name, asked)
+
+    def enable(
+        self, provider: UUID | str, level: int = 0, keywords: int = 0, match_all: int = 0, *,
+        event_ids: Iterable[int] | None = None, filters: Sequence[Filter] = (), timeout: float = 0,
+    ) -> None:  # fmt: skip
+        """Take events of a provider (GUID or name): up to ``level`` (0: all), of any of ``keywords`` (0: all).
+
+        ``event_ids`` takes only those events. ``timeout`` waits so many seconds for the provider's callback.
+        """
+        every = (*filters, *([event_id_filter(event_ids)] if event_ids is not None else []))
+        parameters = EnableParameters(filters=every) if every else None
+        self._enable(provider, EnableProvider.ENABLE, level, keywords, match_all, round(timeout * 1000), parameters)
+
+    def disable(self, provider: UUID | str) -> None:
+        """Take no more events of a provider."""
+        self._enable(provider, EnableProvider.DISABLE, 0, 0, 0, 0, None)
+
+    def capture_state(self, provider: UUID | str) -> None:
+        """Ask a provider to log its state."""
+        self._enable(provider, EnableProvider.CAPTURE_STATE, 0, 0, 0, 0, None)
+
+    def _enable(self, provider: UUID | str, *rest: Any) -> None:
+        guid = provider if isinstance(provider, UUID) else provider_guid(provider)
+        self._kernel.enable(self._handle("EnableTraceEx2"), guid, *rest)
+
+    def _handle(self, call: str) -> int:
+        if not self.handle:
+            raise EtwError(call, Status.INVALID_PARAMETER, f"session {self.name} is not started")
+        return self.handle
+
+    @property
+    def masks(self) -> list[int]:
+        """The eight words of its group masks; word 0 is EnableFlags. Of system loggers."""
+        handle = self._handle("TraceQueryInformation")
+        words: list[int] = self._kernel.query_information(handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, None)
+        return words
+
+    @masks.setter
+    def masks(self, words: Sequence[int]) -> None:
+        self._set(Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, list(words))
+
+    def trace_stacks(self, events: Sequence[tuple[UUID, int]]) -> None:
+        """Walk the stack at each of these events (GUID and type), or at no more where there are none."""
+        self._set(Info.STACK_TRACING_INFO, list(events))
+
+    def disallow(self, providers: Iterable[UUID | str]) -> None:
+        """Providers that this session never enables."""
+        guids = [p if isinstance(p, UUID) else provider_guid(p) for p in providers]
+        self._set(Info.SET_DISALLOW_LIST, guids)
+
+    def configure_lbr(self, events: Sequence[tuple[UUID, int]], flags: int = 0) -> None:
+        """Log the branch record with each of up to four events, or with no more where there are none."""
+        check_lbr(flags, len(events))
+        self._kernel.configure_lbr(self._handle("TraceConfigureLastBranchRecord"), flags, list(events))
+
+    def _set(self, info: Info, value: Any) -> None:
+        data = information.encode(info, value)  # the same checks of the length as for callers of the API
+        information.set_information(self._kernel, self._handle("TraceSetInformation"), info, data, len(data))
+
+    def __enter__(self) -> Session:
+        if not self.handle:
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.handle:
+            self.stop()
+
+
+class Provider:
+    """A provider of events, by GUID or name. Ends with its ``with`` block or `close`.
+
+    A caller on a hot path asks ``provider.enabled`` itself: it is one attribute of `registration`.
+    """
+
+    def __init__(
+        self, provider: UUID | str, callback: EnableCallback | None = None, *, on: Kernel | None = None
+    ) -> None:
+        self.guid = provider if isinstance(provider, UUID) else provider_guid(provider)
+        self.registration: Registration = (on or kernel()).register(self.guid, callback)
+        self.write = self.registration.write
+        """``write(descriptor, data)``: a `Status`, 0 also where no session takes the event."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any session takes events of it."""
+        return self.registration.enabled
+
+    def event(self, id: int, data: bytes = b"", *, level: int = 0, keyword: int = 0, opcode: int = 0) -> int:
+        """Write one event; the values of its descriptor are given here."""
+        return self.write(EventDescriptor(id, level=level, opcode=opcode, keyword=keyword), data)
+
+    def close(self) -> None:
+        """Unregister."""
+        self.registration.close()
+
+    def __enter__(self) -> Provider:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sessions(*, on: Kernel | None = None) -> list[SessionState]:
+    """All sessions that run."""
+    return (on or kernel()).sessions()

@@ -1,0 +1,113 @@
+"""OpenTrace, ProcessTrace, CloseTrace of Windows, with Python functions as callbacks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..status import EtwError, Status
+from .libraries import Libraries, Loader, SystemLoader, callback, wide
+from .memory import native
+
+__all__ = ["EVENT_RECORD_MODE", "INVALID_HANDLES", "REAL_TIME_MODE", "WindowsTraces"]
+
+REAL_TIME_MODE, EVENT_RECORD_MODE = 0x100, 0x10000000
+"""PROCESS_TRACE_MODE_*."""
+INVALID_HANDLES = (0xFFFFFFFF, 0xFFFFFFFF_FFFFFFFF)
+"""INVALID_PROCESSTRACE_HANDLE: the first is that of 32-bit programs on older systems."""
+
+OnEvent = Callable[[Any], object]
+OnBuffer = Callable[[Any], object]
+
+
+class _Trace:
+    """One opened trace: its structure, what that points to, and the first exception of a callback."""
+
+    def __init__(self, source: str, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None) -> None:
+        self.failure: BaseException | None = None
+        self._on_event, self._on_buffer = on_event, on_buffer
+        record = bool(mode & EVENT_RECORD_MODE)
+        self._event = native("EVENT_RECORD" if record else "EVENT_TRACE")
+        self._name = wide("OpenTrace", source)
+        self._callbacks = (
+            callback("PEVENT_RECORD_CALLBACK" if record else "PEVENT_CALLBACK", self._event_came),
+            callback("PEVENT_TRACE_BUFFER_CALLBACKW", self._buffer_came),
+        )
+        self.logfile = native("EVENT_TRACE_LOGFILEW")()
+        name = "LoggerName" if mode & REAL_TIME_MODE else "LogFileName"
+        setattr(self.logfile, name, ctypes.addressof(self._name))
+        self.logfile.ProcessTraceMode = mode
+        event, buffer = (ctypes.cast(c, ctypes.c_void_p).value for c in self._callbacks)
+        self.logfile.EventRecordCallback, self.logfile.BufferCallback = event, buffer
+
+    def _event_came(self, address: int) -> None:
+        if self.failure is not None or self._on_event is None:
+            return
+        try:
+            self._on_event(self._event.from_address(address))
+        except BaseException as error:  # an interrupt too: nothing may pass through Windows' frames
+            self.failure = error
+
+    def _buffer_came(self, address: int) -> int:
+        """Windows goes on while this is true."""
+        more: object = True
+        if self.failure is None and self._on_buffer is not None:
+            try:
+                more = self._on_buffer(native("EVENT_TRACE_LOGFILEW").from_address(address))
+            except BaseException as error:
+                self.failure = error
+        return self.failure is None and (more is None or bool(more))
+
+
+class WindowsTraces:
+    """Traces that this process reads. ``loader`` gives the DLLs (Windows' own where it is ``None``)."""
+
+    def __init__(self, loader: Loader | None = None) -> None:
+        self._libraries = Libraries(loader or SystemLoader())
+        self._open: dict[int, _Trace] = {}
+
+    def open(
+        self, source: str, *, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None = None
+    ) -> tuple[int, Any]:
+        """Open a log file, or the session of that name where ``mode`` has REAL_TIME.
+
+        ``on_event`` gets the EVENT_RECORD (EVENT_TRACE without EVENT_RECORD in ``mode``), ``on_buffer`` the
+        EVENT_TRACE_LOGFILEW; both are Windows' memory and end with the call. A false result of ``on_buffer``, other
+        than ``None``, ends processing. Returns the handle and the TRACE_LOGFILE_HEADER. Raises `EtwError` with the code
+        that GetLastError gives.
+        """
+        trace = _Trace(source, mode, on_event, on_buffer)
+        handle = int(self._libraries.function("OpenTraceW")(ctypes.byref(trace.logfile)))
+        if handle in INVALID_HANDLES:
+            raise EtwError("OpenTrace", self._libraries.loader.last_error(), f"{source} cannot be opened")
+        self._open[handle] = trace
+        return handle, trace.logfile.LogfileHeader
+
+    def process(self, handles: Sequence[int], start: int | None = None, end: int | None = None) -> None:
+        """Deliver the events of ``handles``, those from FILETIME ``start`` to ``end``; returns when they have ended.
+
+        Raises what a callback raised first (processing ends at the next buffer then), else `EtwError` with the code:
+        1223 where ``on_buffer`` ended it.
+        """
+        traces = [self._open[h] for h in handles if h in self._open]  # kept although CloseTrace may come meanwhile
+        array = (ctypes.c_uint64 * len(handles))(*handles)
+        code = int(self._libraries.function("ProcessTrace")(array, len(handles), _filetime(start), _filetime(end)))
+        for trace in traces:
+            if trace.failure is not None:
+                failure, trace.failure = trace.failure, None
+                raise failure
+        if code:
+            raise EtwError("ProcessTrace", code)
+
+    def close(self, handle: int) -> Status:
+        """CloseTrace: 0, or 7007 if `process` has it still and ends with it."""
+        fine = (Status.SUCCESS, Status.CTX_CLOSE_PENDING)
+        code = self._libraries.status("CloseTrace", handle, fine=fine)
+        self._open.pop(handle, None)
+        return Status(code)
+
+
+def _filetime(value: int | None) -> Any:
+    """A FILETIME is the low half and the high half: on Windows' processors the same as a 64-bit integer."""
+    return None if value is None else ctypes.byref(ctypes.c_uint64(value))

@@ -1,0 +1,207 @@
+"""What tests of the sources share: an output that makes a trace log, and a kernel whose rings are filled by hand."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fake_kernel import FakeKernel, FakeRing, Machine
+from lastbranch.etw.portable.sources.configuration import SourceConfiguration
+from lastbranch.etw.portable.sources.recorder import Recorder
+from lastbranch.formats.etl.trace_file import TraceFile
+from lastbranch.formats.etl.writer import Packer, log_header
+
+MONOTONIC = 10**9
+SWITCH_FORMAT = """name: sched_switch
+ID: 317
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:char prev_comm[16];\toffset:8;\tsize:16;\tsigned:0;
+\tfield:pid_t prev_pid;\toffset:24;\tsize:4;\tsigned:1;
+\tfield:int prev_prio;\toffset:28;\tsize:4;\tsigned:1;
+\tfield:long prev_state;\toffset:32;\tsize:8;\tsigned:1;
+\tfield:char next_comm[16];\toffset:40;\tsize:16;\tsigned:0;
+\tfield:pid_t next_pid;\toffset:56;\tsize:4;\tsigned:1;
+\tfield:int next_prio;\toffset:60;\tsize:4;\tsigned:1;
+"""
+ENTER_FORMAT = (
+    "\tfield:long id;\toffset:8;\tsize:8;\tsigned:1;\n\tfield:unsigned long args[6];\toffset:16;\tsize:48;\tsigned:0;\n"
+)
+EXIT_FORMAT = "\tfield:long id;\toffset:8;\tsize:8;\tsigned:1;\n\tfield:long ret;\toffset:16;\tsize:8;\tsigned:1;\n"
+WAKING_FORMAT = (
+    "\tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\tfield:pid_t pid;\toffset:24;\tsize:4;\tsigned:1;\n"
+)
+TRACEPOINTS = {
+    "sched/sched_switch": ("317", SWITCH_FORMAT), "raw_syscalls/sys_enter": ("21", ENTER_FORMAT),
+    "raw_syscalls/sys_exit": ("20", EXIT_FORMAT), "sched/sched_waking": ("318", WAKING_FORMAT),
+}  # fmt: skip
+
+
+class Kept:
+    """Keeps events apart, by processor, in the order they came."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, list[bytes]] = {}
+        self.lost_events = 0
+
+    def put(self, cpu: int, data: bytes, sizes: np.ndarray) -> None:
+        assert sum(sizes.tolist()) == len(data)
+        at = 0
+        for size in sizes.tolist():
+            assert size % 8 == 0
+            self.events.setdefault(cpu, []).append(data[at : at + size])
+            at += size
+
+    def lost(self, number: int) -> None:
+        self.lost_events += number
+
+    def of(self, *hooks: int) -> list[bytes]:
+        """The events of kernel hooks, of all processors."""
+        return [e for cpu in sorted(self.events) for e in self.events[cpu] if hook_of(e) in hooks]
+
+
+def hook_of(event: bytes) -> int:
+    """-1 for what has another header than the kernel's."""
+    return struct.unpack_from("<H", event, 6)[0] if event[2] in (1, 2, 3, 4, 16, 17) else -1
+
+
+def time_of(event: bytes) -> int:
+    return struct.unpack_from("<q", event, 8 if event[2] in (16, 17) else 16)[0]
+
+
+class Log:
+    """Writes a trace log; what is out of order is refused by `Packer`'s reader, so it is checked here."""
+
+    def __init__(self, path: Path) -> None:
+        now = time.monotonic_ns()
+        wall = 116_444_736_000_000_000 + time.time_ns() // 100
+        header = log_header(
+            buffer_size=1 << 16, timestamp=now, start_time=wall, clock_type=1, frequency=MONOTONIC, mode=1,
+            session_name="test", file_name=path.name,
+        )  # fmt: skip
+        self.file = TraceFile(path, header)
+        self.packer = Packer(self.file)
+        self.newest: dict[int, int] = {}
+        self.lost_events = 0
+
+    def put(self, cpu: int, data: bytes, sizes: np.ndarray) -> None:
+        ends = np.cumsum(sizes)
+        times = [time_of(data[end - size : end]) for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)]
+        assert times == sorted(times)
+        assert times[0] >= self.newest.get(cpu, self.file.header.timestamp)
+        self.newest[cpu] = times[-1]
+        self.packer.extend(cpu, data, ends, np.array(times))
+
+    def lost(self, number: int) -> None:
+        self.lost_events += number
+
+    def close(self) -> None:
+        self.packer.flush()
+        self.file.header = replace(self.file.header, processors=os.cpu_count() or 1)
+        self.file.close()
+
+
+def record_log(path: Path, configuration: SourceConfiguration, action: Callable[[Recorder], object]) -> Log:
+    """A log of what happens while ``action`` runs, recorded by this machine's kernel."""
+    log = Log(path)
+    recorder = Recorder(configuration, log)
+    recorder.begin()
+    try:
+        action(recorder)
+        recorder.end()
+    finally:
+        recorder.close()
+        log.close()
+    return log
+
+
+# -- the fake
+
+
+class SourceKernel(FakeKernel):
+    """A ring of its own for each event and processor, `ring_of`; some processes in /proc; tracepoints."""
+
+    def __init__(self, machine: Machine, tracefs: bool = True) -> None:
+        super().__init__(machine)
+        self.own: dict[int, FakeRing] = {}
+        self.periods: dict[int, int] = {}
+        self.contents |= {"/proc/meminfo": "MemTotal: 1024 kB\n", "/proc/sys/kernel/hostname": "box\n"}
+        if tracefs:
+            for name, (number, layout) in TRACEPOINTS.items():
+                folder = f"/sys/kernel/tracing/events/{name}"
+                self.contents |= {f"{folder}/id": number + "\n", f"{folder}/format": layout}
+        self.contents |= {
+            "/proc/77/status": "Name:\tapp\nPPid:\t1\n", "/proc/77/task/77/comm": "app\n",
+            "/proc/77/task/78/comm": "worker\n",
+            "/proc/77/maps": "00400000-00500000 r-xp 00001000 08:01 123      /bin/known\n"
+            "00600000-00700000 rw-p 00000000 00:00 0        [heap]\n",
+        }  # fmt: skip
+        self.folders["/proc/77/task"] = lambda: ["77", "78"]
+        self.folders["/proc"] = lambda: ["77", "self", "sys"]
+
+    def ring(self, fd: int, pages: int) -> FakeRing:
+        self.own[fd] = FakeRing()
+        return self.own[fd]
+
+    def set_period(self, fd: int, period: int) -> None:
+        assert fd in self.opened
+        self.periods[fd] = period
+
+    def event(self, kind: int, config: int, cpu: int) -> int:
+        """The descriptor of an event that is open."""
+        return next(fd for fd, (a, _, c) in self.opened.items() if (a.type, a.config, c) == (kind, config, cpu))
+
+    def give(self, kind: int, config: int, cpu: int, *records: bytes) -> None:
+        """Put records into the ring of an event."""
+        self.own[self.event(kind, config, cpu)].pending.append(b"".join(records))
+
+    def identifier(self, kind: int, config: int, cpu: int) -> int:
+        return 1000 + self.event(kind, config, cpu)
+
+
+def sample(
+    time: int, cpu: int, *, ip: int = 0x1000, pid: int = 77, tid: int = 77, address: int | None = None, period: int = 1,
+    chain: Sequence[int] | None = None, raw: bytes | None = None,
+    branches: Sequence[tuple[int, int, int]] | None = None, misc: int = 2,
+) -> bytes:  # fmt: skip
+    """PERF_RECORD_SAMPLE in the order of the kernel ABI."""
+    body = struct.pack("=QQiiQ", 1, ip, pid, tid, time)
+    body += b"" if address is None else struct.pack("=Q", address)
+    body += struct.pack("=IIQ", cpu, 0, period)
+    body += b"" if chain is None else struct.pack(f"={1 + len(chain)}Q", len(chain), *chain)
+    if raw is not None:
+        padded = raw + bytes(-(len(raw) + 4) % 8)
+        body += struct.pack("=I", len(padded)) + padded
+    if branches is not None:
+        body += struct.pack("=Q", len(branches)) + b"".join(struct.pack("=QQQ", *entry) for entry in branches)
+    return struct.pack("=IHH", 9, misc, 8 + len(body)) + body
+
+
+def trailer(time: int, cpu: int, pid: int = 77, tid: int = 77) -> bytes:
+    return struct.pack("=iiQIIQ", pid, tid, time, cpu, 0, 1)
+
+
+def side_band(kind: int, body: bytes, time: int, cpu: int, misc: int = 0) -> bytes:
+    """Any other record; the trailer has TID, TIME, CPU, IDENTIFIER."""
+    body += bytes(-len(body) % 8) + trailer(time, cpu)
+    return struct.pack("=IHH", kind, misc, 8 + len(body)) + body
+
+
+def lost(number: int, time: int, cpu: int) -> bytes:
+    return side_band(2, struct.pack("=QQ", 1, number), time, cpu)
+
+
+def switched(old: tuple[int, int, int], new: tuple[int, int]) -> bytes:
+    """Raw data of sched_switch: (pid, priority, state) -> (pid, priority)."""
+    return (
+        bytes(8) + b"old".ljust(16, b"\0") + struct.pack("=iiq", *old) + b"new".ljust(16, b"\0")
+        + struct.pack("=ii", *new)
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Source processes of a session as its daemon handles them: ready, failing, dying, reconfigured and ended."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from lastbranch.etw.portable import children as module
+from lastbranch.etw.portable.children import Children
+from lastbranch.etw.portable.loop import Loop
+from lastbranch.etw.portable.protocol import Connection, Kind, Message, peer_of
+from lastbranch.etw.portable.steps import Tasks
+from lastbranch.etw.status import EtwError, Status
+
+SOURCE = """
+    import struct, sys
+    from lastbranch.etw.portable.protocol import Connection, Kind
+    address, behaviour = sys.argv[1:]
+    if behaviour == "dies":
+        sys.exit(3)
+    with Connection.open(address) as connection:
+        body, _ = connection.call(Kind.SOURCE)
+        while True:
+            print(body.decode(), flush=True)
+            if behaviour == "fails" or body == b"bad":
+                connection.send(Kind.FAILED, struct.pack("<I", 1314) + b"no right to that")
+            elif behaviour != "silent":
+                connection.send(Kind.READY)
+            message = connection.receive(60)
+            if message is None or (message.kind == Kind.SOURCE_STOP and behaviour != "stays"):
+                break
+            body = message.body
+"""
+
+
+class House:
+    """What a daemon has, as far as sources need it."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.address = str(folder / "socket")
+        self.program = folder / "source.py"
+        self.program.write_text(textwrap.dedent(SOURCE))
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(self.address)
+        listener.listen()
+        self.loop = Loop(self._serve, lambda connection: self.children.hung_up(connection))
+        self.loop.listen(listener)
+        self.tasks = Tasks()
+        self.children = Children(self.loop.post, self.loop.watch, self.loop.forget)
+        stack.callback(self.children.kill)
+
+    def _serve(self, connection: Connection, message: Message) -> None:
+        if message.kind == Kind.SOURCE:
+            pid = peer_of(connection.stream).pid
+            self.loop.post(connection, Kind.ANSWER, self.children.announced(connection, pid))
+        else:
+            self.children.said(connection, message)
+
+    def wanted(self, **behaviours: str) -> dict[str, list[str]]:
+        return {role: [sys.executable, str(self.program), self.address, how] for role, how in behaviours.items()}
+
+    def turn(self, done: list[object], seconds: float = 60) -> None:
+        """Until something is in ``done``."""
+        end = time.monotonic() + seconds
+        while not done:
+            assert time.monotonic() < end
+            self.loop.turn(0.02)
+            self.tasks.advance()
+
+    def apply(self, configuration: bytes, **behaviours: str) -> EtwError | None:
+        """The error of going over to these sources, if any."""
+        done: list[object] = []
+
+        def work() -> Iterator[object]:
+            yield from self.children.apply(self.wanted(**behaviours), configuration)
+            return b""
+
+        self.tasks.begin(work, lambda body, error: done.append((body, error)))  # type: ignore[arg-type]
+        self.turn(done)
+        error = done[0][1]  # type: ignore[index]
+        assert error is None or isinstance(error, EtwError)
+        return error
+
+    def end(self) -> None:
+        self.children.stop()
+        end = time.monotonic() + 60
+        while not self.children.gone:
+            assert time.monotonic() < end
+            self.loop.turn(0.02)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    with ExitStack() as stack:
+        yield House(tmp_path, stack)
+
+
+def test_ready_configured_and_ended(house: House, capfd: pytest.CaptureFixture[str]) -> None:
+    assert house.apply(b"first", kernel="works", branch="works") is None
+    assert house.apply(b"second", kernel="works", branch="works") is None
+    assert house.apply(b"second", kernel="works") is None
+    assert not house.children.gone
+    house.end()
+    assert sorted(capfd.readouterr().out.split()) == ["first", "first", "second", "second"]
+
+
+def test_one_that_fails_gives_its_code(house: House) -> None:
+    error = house.apply(b"first", kernel="fails")
+    assert error is not None
+    assert (error.status, error.reason) == (Status.PRIVILEGE_NOT_HELD, "no right to that")
+    assert house.apply(b"first", kernel="fails") is not None
+    house.end()
+
+
+def test_a_configuration_that_is_refused_and_one_that_is_not(house: House) -> None:
+    assert house.apply(b"good", kernel="works") is None
+    refused = house.apply(b"bad", kernel="works")
+    assert refused is not None
+    assert refused.status == Status.PRIVILEGE_NOT_HELD
+    assert house.apply(b"good", kernel="works") is None
+    house.end()
+
+
+def test_one_that_dies_is_reported_and_started_again(house: House) -> None:
+    error = house.apply(b"first", kernel="dies")
+    assert error is not None
+    assert (error.status, error.reason) == (Status.NO_SYSTEM_RESOURCES, "the kernel source ended with code 3")
+    assert house.children.gone
+    assert house.apply(b"first", kernel="works") is None
+    house.end()
+
+
+def test_one_that_says_nothing_is_not_waited_for_without_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SOURCE_TIMEOUT", 0.5)
+    error = house.apply(b"first", kernel="silent")
+    assert error is not None
+    assert error.status == Status.TIMEOUT
+
+
+def test_one_that_does_not_end_is_killed(house: House) -> None:
+    assert house.apply(b"first", kernel="stays") is None
+    house.children.stop()
+    house.loop.turn(0.05)
+    assert not house.children.gone
+    house.children.kill()
+    assert house.children.gone
+
+
+def test_another_process_is_no_source(house: House) -> None:
+    with pytest.raises(EtwError) as caught:
+        house.children.announced(Connection(socket.socketpair()[0]), 1)
+    assert caught.value.status == Status.ACCESS_DENIED

@@ -1,0 +1,268 @@
+"""Messages between processes of a session: framing, bodies, descriptors, and who may talk."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastbranch.errors import FormatError
+from lastbranch.etw.flags import LogFileMode, V2Option
+from lastbranch.etw.portable import protocol
+from lastbranch.etw.portable.messages import (
+    pack_request,
+    pack_state,
+    pack_value,
+    unpack_request,
+    unpack_state,
+    unpack_text,
+    unpack_value,
+)
+from lastbranch.etw.portable.notify import Notice
+from lastbranch.etw.portable.processes import ProcessKey
+from lastbranch.etw.portable.protocol import (
+    MOST_BODY,
+    Connection,
+    Decoder,
+    Kind,
+    Peer,
+    at_folder,
+    check_peer,
+    encode,
+    peer_of,
+)
+from lastbranch.etw.portable.spawn import Order, Started
+from lastbranch.etw.properties import Filter, SessionRequest, SessionState
+from lastbranch.etw.status import EtwError, Status
+
+U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+NAMES = st.text(st.characters(codec=None), max_size=40)
+REQUESTS = st.builds(
+    SessionRequest, NAMES, st.uuids(), U32, U32, U32, U32, U32, U32.map(LogFileMode), U32, U32,
+    st.integers(-(2**31), 2**31 - 1), NAMES, U64.map(V2Option),
+    st.lists(st.builds(Filter, U32, st.binary(max_size=30)), max_size=4).map(tuple),
+)  # fmt: skip
+STATES = st.builds(SessionState, REQUESTS, *[U64] * 8, masks=st.lists(U32, min_size=8, max_size=8))
+VALUES = st.one_of(
+    st.none(), U64, st.lists(U64, max_size=9), st.lists(st.uuids(), max_size=5),
+    st.lists(st.tuples(st.uuids(), U32), max_size=5),
+)  # fmt: skip
+MESSAGES = st.lists(st.tuples(st.sampled_from(Kind), U32, st.binary(max_size=50)), max_size=5)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    one, other = socket.socketpair()
+    with Connection(one) as left, Connection(other) as right:
+        yield left, right
+
+
+class TestBodies:
+    @given(REQUESTS)
+    def test_requests(self, request: SessionRequest) -> None:
+        assert unpack_request(pack_request(request)) == request
+
+    @given(STATES)
+    def test_states(self, state: SessionState) -> None:
+        assert unpack_state(pack_state(state)) == state
+
+    @given(VALUES)
+    def test_values(self, value: Any) -> None:
+        assert unpack_value(pack_value(value)) == value
+
+    @given(REQUESTS, st.lists(st.integers(1, 2**31 - 1), max_size=4).map(tuple))
+    def test_orders(self, request: SessionRequest, targets: tuple[int, ...]) -> None:
+        order = Order(Path("/somewhere"), 64, "key", request, targets)
+        assert Order.unpack(order.pack()) == order
+
+    @given(STATES)
+    def test_what_a_daemon_says_first(self, state: SessionState) -> None:
+        started = Started(ProcessKey(5, 6), state)
+        assert Started.unpack(started.pack()) == started
+
+    @given(st.binary(max_size=300))
+    def test_any_bytes_are_a_body_or_a_format_error(self, body: bytes) -> None:
+        for unpack in (
+            unpack_request,
+            unpack_state,
+            unpack_value,
+            unpack_text,
+            Order.unpack,
+            Started.unpack,
+            Notice.unpack,
+        ):
+            try:
+                unpack(body)
+            except FormatError:
+                continue
+
+    @given(STATES, st.data())
+    def test_a_cut_or_longer_body_is_a_format_error(self, state: SessionState, data: st.DataObject) -> None:
+        body = pack_state(state)
+        cut = data.draw(st.integers(0, len(body) - 1))
+        for wrong in (body[:cut], body + b"\0"):
+            with pytest.raises(FormatError):
+                unpack_state(wrong)
+
+    def test_a_count_is_checked_before_memory_is_taken(self) -> None:
+        for tag in b"\2\3\4":
+            with pytest.raises(FormatError):
+                unpack_value(bytes([tag]) + struct.pack("<I", 2**32 - 1))
+
+    def test_a_list_of_other_things_is_refused(self) -> None:
+        with pytest.raises(TypeError):
+            pack_value([UUID(int=1), 5])
+
+
+class TestFraming:
+    @given(MESSAGES, st.lists(st.integers(1, 40), max_size=20))
+    def test_any_pieces_give_the_same_messages(self, messages: list[tuple[Kind, int, bytes]], cuts: list[int]) -> None:
+        stream = b"".join(encode(kind, body, status) for kind, status, body in messages)
+        decoder, found, at = Decoder(), [], 0
+        for size in [*cuts, len(stream)]:
+            decoder.feed(stream[at : at + size])
+            at += size
+            found += list(iter(decoder.next, None))
+        assert found == messages
+        assert decoder.missing == 16
+
+    @given(st.binary(max_size=200), st.lists(st.integers(1, 16), max_size=12))
+    def test_any_bytes_end_in_messages_or_a_format_error(self, stream: bytes, cuts: list[int]) -> None:
+        decoder, at = Decoder(), 0
+        for size in [*cuts, len(stream)]:
+            decoder.feed(stream[at : at + size])
+            at += size
+            try:
+                while decoder.next():
+                    pass
+            except FormatError:
+                return
+            assert 0 < decoder.missing <= 16 + MOST_BODY
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            struct.pack("<4sHHII", b"LBEX", 1, 1, 0, 0), struct.pack("<4sHHII", b"LBET", 2, 1, 0, 0),
+            struct.pack("<4sHHII", b"LBET", 1, 999, 0, 0), struct.pack("<4sHHII", b"LBET", 1, 1, 0, MOST_BODY + 1),
+        ],
+    )  # fmt: skip
+    def test_what_is_no_message_of_this_version(self, head: bytes) -> None:
+        decoder = Decoder()
+        decoder.feed(head)
+        with pytest.raises(FormatError):
+            decoder.next()
+
+    def test_nothing_too_long_is_sent(self) -> None:
+        assert len(encode(Kind.ANSWER, bytes(MOST_BODY))) == 16 + MOST_BODY
+        with pytest.raises(ValueError, match="body"):
+            encode(Kind.ANSWER, bytes(MOST_BODY + 1))
+
+
+class TestConnection:
+    def test_a_call_with_descriptors(self, ends: tuple[Connection, Connection], tmp_path: Path) -> None:
+        left, right = ends
+        (tmp_path / "f").write_text("content")
+        with (tmp_path / "f").open() as file:
+            right.post(Kind.ANSWER, b"slot", fds=(file.fileno(),))
+        body, (fd,) = left.call(Kind.ATTACH)
+        assert (body, os.read(fd, 100)) == (b"slot", b"content")
+        assert not os.get_inheritable(fd)
+        os.close(fd)
+
+    def test_descriptors_nobody_asked_for_are_not_kept(self, ends: tuple[Connection, Connection]) -> None:
+        left, right = ends
+        before = len(os.listdir("/proc/self/fd"))
+        with open("/dev/null") as file:
+            socket.send_fds(left.stream, [encode(Kind.QUERY)], [file.fileno()] * 50)
+        assert right.pump() == [(Kind.QUERY, 0, b"")]
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    def test_what_follows_an_answer_stays_in_the_stream(self, ends: tuple[Connection, Connection]) -> None:
+        left, right = ends
+        right.stream.sendall(encode(Kind.ANSWER, b"yes") + b"a stream of buffers")
+        assert left.call(Kind.CONSUME)[0] == b"yes"
+        assert left.stream.recv(100) == b"a stream of buffers"
+
+    def test_an_error_is_raised_with_its_code_and_reason(self, ends: tuple[Connection, Connection]) -> None:
+        left, right = ends
+        right.post(Kind.ANSWER, b"no such thing", status=50)
+        with pytest.raises(EtwError, match=r"TraceSetInformation: no such thing \(code 50\)") as caught:
+            left.call(Kind.SET_INFO, name="TraceSetInformation")
+        assert (caught.value.status, caught.value.reason) == (Status.NOT_SUPPORTED, "no such thing")
+
+    def test_no_answer_in_time(self, ends: tuple[Connection, Connection]) -> None:
+        with pytest.raises(EtwError) as caught:
+            ends[0].call(Kind.QUERY, timeout=0.05)
+        assert caught.value.status == Status.TIMEOUT
+
+    @pytest.mark.parametrize("answer", [b"", b"half of a head", encode(Kind.ANSWER, b"body")[:-1], b"garbage" * 9])
+    def test_a_peer_that_breaks_off(self, ends: tuple[Connection, Connection], answer: bytes) -> None:
+        ends[1].stream.sendall(answer)
+        ends[1].close()
+        with pytest.raises(EtwError) as caught:
+            ends[0].call(Kind.QUERY)
+        assert caught.value.status == Status.WMI_INSTANCE_NOT_FOUND
+
+    def test_a_peer_that_does_not_read_is_given_up(self, ends: tuple[Connection, Connection]) -> None:
+        left, right = ends
+        kept = 0
+        while left.post(Kind.ANSWER, bytes(MOST_BODY)):
+            kept += 1
+            assert kept < 50
+        assert left.pending
+        assert kept >= protocol.MOST_QUEUED // MOST_BODY
+        right.close()
+        assert not left.flush()
+
+    def test_what_was_queued_comes_out_whole(self, ends: tuple[Connection, Connection]) -> None:
+        left, right = ends
+        bodies = [bytes([n]) * 700_000 for n in range(4)]
+        assert all(left.post(Kind.ANSWER, body) for body in bodies)
+        got: list[bytes] = []
+        reader = threading.Thread(target=lambda: got.extend(right.receive(30).body for _ in bodies))  # type: ignore[union-attr]
+        reader.start()
+        while left.pending:
+            assert left.flush()
+        reader.join(30)
+        assert got == bodies
+
+
+class TestPeers:
+    def test_this_process(self, ends: tuple[Connection, Connection]) -> None:
+        assert check_peer(ends[0].stream) == (os.getpid(), os.geteuid(), os.getegid())
+
+    def test_another_user_is_refused(self, ends: tuple[Connection, Connection]) -> None:
+        with pytest.raises(EtwError) as caught:
+            check_peer(ends[0].stream, lambda _: Peer(1, os.geteuid() + 1, 0))
+        assert caught.value.status == Status.ACCESS_DENIED
+
+    def test_a_daemon_of_another_user_is_refused(self, tmp_path: Path) -> None:
+        folder = os.open(tmp_path, os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(at_folder(folder, "s"))
+            listener.listen()
+            Connection.open(at_folder(folder, "s")).close()
+            with pytest.raises(EtwError) as caught:
+                Connection.open(at_folder(folder, "s"), peer=lambda s: peer_of(s)._replace(uid=os.geteuid() + 1))
+        os.close(folder)
+        assert caught.value.status == Status.ACCESS_DENIED
+
+    def test_deep_directories_have_short_addresses(self, tmp_path: Path) -> None:
+        deep = tmp_path / ("d" * 100) / ("e" * 100)
+        deep.mkdir(parents=True)
+        folder = os.open(deep, os.O_RDONLY)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(at_folder(folder, "x" * 64 + ".sock"))
+            listener.listen()
+            Connection.open(at_folder(folder, "x" * 64 + ".sock")).close()
+        os.close(folder)
+        assert (deep / ("x" * 64 + ".sock")).is_socket()

@@ -1,0 +1,179 @@
+"""Sessions with kernel events from end to end: daemon, source process, file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from lastbranch.etw.flags import Control, Info, LogFileMode
+from lastbranch.etw.portable.kernel import PortableKernel
+from lastbranch.etw.portable.sources import check
+from lastbranch.etw.properties import SessionRequest, SessionState
+from lastbranch.etw.status import EtwError, Status
+from lastbranch.opening import open_profile
+from private_registry import registry_at
+
+PERFINFO, THREAD = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc"), UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c")
+LIVES, CSWITCH, DISK_IO, PROFILE = 7, 0x10, 0x100, 0x1000000
+
+
+def permitted() -> bool:
+    try:
+        check(SessionRequest("NT Kernel Logger"), [LIVES])
+    except EtwError:
+        return False
+    return sys.platform == "linux"
+
+
+pytestmark = pytest.mark.skipif(not permitted(), reason="events of the whole system are not permitted")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[PortableKernel]:
+    with registry_at(tmp_path / "etw"):
+        made = PortableKernel()
+        yield made
+        for state in made.sessions():
+            made.control(Control.STOP, state.handle, None)
+
+
+def request(path: Path, flags: int, **more: int) -> SessionRequest:
+    mode = LogFileMode.SYSTEM_LOGGER_MODE | LogFileMode.FILE_MODE_SEQUENTIAL
+    return SessionRequest("kernel events", mode=mode, file=str(path), enable_flags=flags, **more)
+
+
+def stop(kernel: PortableKernel, state: SessionState) -> SessionState:
+    return kernel.control(Control.STOP, state.handle, None)
+
+
+def records(path: Path) -> dict[str, int]:
+    profile = open_profile(str(path))
+    assert not profile.damage
+    return {name.removeprefix("Windows Kernel/"): n for name, n in profile.records.items()}
+
+
+def work() -> int:
+    """The process id of a program that ran."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "sum(range(3_000_000))"]) as child:
+        child.wait()
+    return child.pid
+
+
+def test_the_small_default_pool_loses_no_lists(kernel: PortableKernel, tmp_path: Path) -> None:
+    path = tmp_path / "x.etl"
+    state = kernel.start(request(path, LIVES | CSWITCH), ())
+    pid = work()
+    ended = stop(kernel, state)
+    assert ended.events_lost == 0
+    counts = records(path)
+    assert counts["Process/DCStart"] >= 2
+    assert counts["Process/DCStop"] >= 2
+    assert counts["Thread/CSwitch"] > 0
+    profile = open_profile(str(path))
+    assert pid in {p.pid for p in profile.processes}
+    assert profile.header["group masks 0 (start)"].startswith("7 4 ")
+    assert profile.header["group masks 1 (end)"].startswith("7 4 ")
+
+
+def test_stacks_and_intervals_are_set_while_it_runs(kernel: PortableKernel, tmp_path: Path) -> None:
+    path = tmp_path / "x.etl"
+    state = kernel.start(request(path, LIVES | PROFILE), ())
+    work()
+    kernel.set_information(state.handle, Info.STACK_TRACING_INFO, [(PERFINFO, 0x2E)])
+    kernel.set_information(0, Info.SAMPLED_PROFILE_INTERVAL_INFO, (0, 5_000))
+    assert kernel.query_information(0, Info.SAMPLED_PROFILE_INTERVAL_INFO, 0) == 5_000
+    work()
+    ended = stop(kernel, state)
+    assert ended.events_lost == 0
+    counts = records(path)
+    assert counts["PerfInfo/SetInterval"] == 1
+    assert 0 < counts["StackWalk/Stack"] < counts["PerfInfo/Sample"]
+
+
+def test_groups_are_set_while_it_runs(kernel: PortableKernel, tmp_path: Path) -> None:
+    path = tmp_path / "x.etl"
+    state = kernel.start(request(path, LIVES), ())
+    kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, [7, 4])
+    assert kernel.query_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, None)[:2] == [7, 4]
+    work()
+    with pytest.raises(EtwError) as refused:
+        kernel.set_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, [7 | DISK_IO, 4])
+    assert refused.value.status == Status.NOT_SUPPORTED
+    assert kernel.query_information(state.handle, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, None)[:2] == [7, 4]
+    stop(kernel, state)
+    assert records(path)["Thread/CSwitch"] > 0
+    headers = open_profile(str(path)).header
+    assert [words for name, words in headers.items() if "masks" in name][-1].startswith("7 4 ")
+
+
+def test_what_linux_does_not_have_starts_no_session(kernel: PortableKernel, tmp_path: Path) -> None:
+    with pytest.raises(EtwError, match="DISK_IO is not available") as refused:
+        kernel.start(request(tmp_path / "x.etl", LIVES | DISK_IO), ())
+    assert refused.value.status == Status.NOT_SUPPORTED
+    assert kernel.sessions() == []
+    assert not (tmp_path / "x.etl").exists()
+
+
+def test_system_time_and_one_stream(kernel: PortableKernel, tmp_path: Path) -> None:
+    path = tmp_path / "x.etl"
+    wanted = request(path, LIVES | CSWITCH | PROFILE, clock=2)
+    before = time.time_ns()
+    state = kernel.start(
+        SessionRequest(**{**vars_of(wanted), "mode": wanted.mode | LogFileMode.NO_PER_PROCESSOR_BUFFERING}), ()
+    )
+    pid = work()
+    stop(kernel, state)
+    profile = open_profile(str(path))
+    assert pid in {p.pid for p in profile.processes}
+    assert profile.first_time is not None
+    wall = profile.clock.wall_ns(profile.first_time)
+    assert wall is not None
+    assert before <= wall <= time.time_ns()
+
+
+def vars_of(wanted: SessionRequest) -> dict[str, object]:
+    return {name: getattr(wanted, name) for name in SessionRequest.__slots__}
+
+
+def test_a_killed_source_does_not_keep_a_session_from_stopping(kernel: PortableKernel, tmp_path: Path) -> None:
+    path = tmp_path / "x.etl"
+    state = kernel.start(request(path, LIVES | CSWITCH), ())
+    work()
+    (source,) = _sources(tmp_path)
+    os.kill(source, signal.SIGKILL)
+    stop(kernel, state)
+    assert records(path)["Process/DCStart"] >= 2  # the end is missing, what was before is there
+
+
+def test_a_source_does_not_outlive_its_daemon(kernel: PortableKernel, tmp_path: Path) -> None:
+    kernel.start(request(tmp_path / "x.etl", LIVES | CSWITCH), ())
+    (source,) = _sources(tmp_path)
+    daemon = int(Path(f"/proc/{source}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(daemon, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while _sources(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert kernel.sessions() == []
+
+
+def _sources(root: Path) -> list[int]:
+    """The source processes of sessions below ``root``."""
+    return [int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal() and _is_source(p, str(root))]
+
+
+def _is_source(process: Path, root: str) -> bool:
+    try:
+        command = (process / "cmdline").read_bytes().split(b"\0")
+        environment = (process / "environ").read_bytes()
+    except OSError:
+        return False
+    return b"lastbranch.etw.portable.sources" in command and root.encode() in environment
