@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Tests start hundreds of processes: where modules must not be kept compiled, each would compile them all.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint bench peers fuzz docs etw-layouts clean
 
@@ -31,18 +33,20 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 
-fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader
+fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader, and what is too long for every run
+	$(BIN)/python -m pytest -m thorough
 	$(BIN)/python tests/fuzz_perfdata.py --seconds 600
 	$(BIN)/python tests/fuzz_etl.py --seconds 600
 	$(BIN)/python tests/fuzz_tb5.py --seconds 600
 	$(BIN)/python tests/fuzz_symbols.py --seconds 600
 	$(BIN)/python tests/compare_symbols.py
 	$(BIN)/python tests/fuzz_capture.py
+	$(BIN)/python tests/fuzz_sessions.py --seconds 600
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python docs/generate.py
 
-etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures, proven by mingw-w64's compilers
+etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/make_etw_layouts.py --prove
 
 $(VENV)/python:

@@ -1,159 +1,298 @@
-"""The long check of sessions: controllers, providers and daemons killed at random moments, and garbage sent to daemons.
+"""The long check of sessions: whatever can befall them, at random moments, in random company.
 
 python tests/fuzz_sessions.py [--seconds 600] [--seed N]
 
-After each round: every session that is listed can be stopped, its name can be used again, what was flushed reads, and
-where nobody was killed the events that were offered are those in the file and those counted as lost.
+Controllers, providers and daemons are killed or stand still, the disk is full, the log is removed or cut, garbage is
+sent to the daemon, and a hostile writer scribbles over the shared memory. After each round: every session that is
+listed can be stopped, its name can be used again, nothing of it is left, what was flushed reads, no provider has ended
+that was not killed; and where the daemon lived and nobody lied, the events offered are those in the file and those
+counted as lost, but for the one that a killed provider may have been writing. Some rounds run 64 sessions.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import random
+import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from uuid import UUID
 
-from lastbranch.etw.consumed import consume
-from lastbranch.etw.flags import Control, LogFileMode
+import numpy as np
+
+from lastbranch.analysis.check import check
+from lastbranch.errors import FormatError
+from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
+from lastbranch.etw.portable.pool import PAGE, Geometry
 from lastbranch.etw.portable.protocol import Kind, encode
-from lastbranch.etw.status import EtwError
-from portable_sessions import Sessions, processes_of, sessions_in, until
+from lastbranch.etw.portable.registry import MAX_SESSIONS
+from lastbranch.etw.status import EtwError, Status
+from lastbranch.formats.etl import TraceLog
+from lastbranch.model import BytesSource
+from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
+from provider_process import PROVIDER, Provider
 
-PROVIDER = UUID("11111111-2222-3333-4444-555555555555")
-MODES = {
-    LogFileMode.FILE_MODE_SEQUENTIAL: "x.etl", LogFileMode.FILE_MODE_CIRCULAR: "x.etl",
-    LogFileMode.FILE_MODE_NEWFILE: "x%d.etl", LogFileMode.REAL_TIME_MODE: "x.etl", LogFileMode.BUFFERING_MODE: "",
-    LogFileMode.FILE_MODE_SEQUENTIAL | LogFileMode.NO_PER_PROCESSOR_BUFFERING: "x.etl",
-}  # fmt: skip
+M = LogFileMode
+EXACT = [M.FILE_MODE_SEQUENTIAL, M.FILE_MODE_SEQUENTIAL | M.NO_PER_PROCESSOR_BUFFERING,
+         M.FILE_MODE_SEQUENTIAL | M.COMPRESSED_MODE]  # fmt: skip
+"""Modes in which every event that was taken is in the file."""
+MODES = [*EXACT, M.FILE_MODE_CIRCULAR, M.FILE_MODE_CIRCULAR | M.COMPRESSED_MODE, M.FILE_MODE_NEWFILE,
+         M.REAL_TIME_MODE, M.BUFFERING_MODE]  # fmt: skip
+BODIES = [
+    "write_while(lambda: counts[0] < 10_000)",
+    """
+    while counts[0] < 10_000 and time.monotonic() < end:
+        until = counts[0] + 500
+        thread = threading.Thread(target=write_while, args=(lambda: counts[0] < until,))
+        thread.start()
+        thread.join()
+    """,
+    """
+    write_while(lambda: counts[0] < 2_000)
+    child = os.fork()
+    if not child:
+        counts = counts[512:]
+    write_while(lambda: counts[0] < 5_000)
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    """,
+]
 _CONTROLLER = """
     from uuid import UUID
     from lastbranch.etw.flags import EnableProvider, LogFileMode
     from lastbranch.etw.portable.kernel import PortableKernel
     from lastbranch.etw.properties import SessionRequest
     kernel = PortableKernel()
-    request = SessionRequest("fuzz", file={file!r}, mode=LogFileMode({mode}), maximum_file_size={size}, buffer_size=4)
+    request = SessionRequest(
+        "fuzz", file={file!r}, mode=LogFileMode({mode}), maximum_file_size={size}, buffer_size=4, clock={clock}
+    )
     state = kernel.start(request)
-    kernel.enable(state.handle, UUID({provider!r}), EnableProvider.ENABLE, 0, 0, 0, 0, None)
+    kernel.enable(state.handle, UUID("{provider}"), EnableProvider.ENABLE, 0, 0, 0, 0, None)
     print("started", flush=True)
     input()
 """
-_PROVIDER = """
-    import time
-    from uuid import UUID
-    from lastbranch.etw.kernel import EventDescriptor
-    from lastbranch.etw.portable.kernel import PortableKernel
-    registered = PortableKernel().register(UUID({provider!r}), None)
-    offered, event = 0, EventDescriptor(1)
-    end = time.monotonic() + 60
-    while offered < {events} and time.monotonic() < end:
-        if registered.enabled:
-            registered.write(event, b"x" * 40)
-            offered += 1
-    print(offered, flush=True)
-    input()
-    registered.close()
-"""
 
 
-def _python(sessions: Sessions, text: str, **values: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(text).format(**values)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, env=dict(os.environ) | {"LASTBRANCH_ETW_DIR": str(sessions.root)},
-    )  # fmt: skip
+class Round:
+    """One session, its controller and its providers, and what befell them."""
+
+    def __init__(self, sessions: Sessions, chance: random.Random) -> None:
+        self.sessions, self.chance = sessions, chance
+        self.mode = chance.choice(MODES)
+        self.file = sessions.file("x%d.etl" if self.mode & M.FILE_MODE_NEWFILE else "x.etl")
+        self.what: Counter[str] = Counter()
+        self.providers = [Provider(sessions, chance.choice(BODIES)) for _ in range(2)]
+        self.killed: set[Provider] = set()
+        code = _CONTROLLER.format(
+            file="" if self.mode & M.BUFFERING_MODE else str(self.file), mode=int(self.mode), provider=PROVIDER,
+            size=0 if self.mode in EXACT else 1, clock=chance.choice([1, 2]),
+        )  # fmt: skip
+        self.controller = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=dict(os.environ) | {"LASTBRANCH_ETW_DIR": str(sessions.root)},
+        )  # fmt: skip
+
+    @property
+    def daemon(self) -> int:
+        """Its process id. `AssertionError` if there is no session."""
+        return self.sessions.pid("fuzz")
+
+    def befall(self) -> None:
+        """One of `FAULTS`."""
+        what = self.chance.choice(list(FAULTS))
+        try:
+            FAULTS[what](self)
+        except (AssertionError, EtwError, OSError):  # no session (any more), or not that soon
+            what += " (missed)"
+        self.what[what] += 1
+
+    # -- faults
+
+    def garbage(self) -> None:
+        with self.sessions.connected("fuzz") as connection:
+            kinds = [kind for kind in Kind if kind not in (Kind.STOP, Kind.CONVERT_TO_REALTIME, Kind.ATTACH)]
+            body = self.chance.randbytes(self.chance.randrange(200))
+            whole = encode(self.chance.choice(kinds), body)
+            connection.stream.settimeout(1)
+            connection.stream.sendall(self.chance.choice([body, whole, whole[: self.chance.randrange(16)]]))
+            connection.stream.shutdown(socket.SHUT_WR)
+
+    def flush(self) -> None:
+        self.sessions.control(Control.FLUSH, "fuzz", file=str(self.sessions.file("snapshot.etl")))
+
+    def controller_killed(self) -> None:
+        self.controller.kill()
+
+    def stopped_and_gone(self) -> None:
+        with self.sessions.connected("fuzz") as connection:
+            connection.send(Kind.STOP)
+
+    def provider_killed(self) -> None:
+        one = self.chance.choice(self.providers)
+        self.killed.add(one)
+        one.process.kill()
+
+    def provider_stands_still(self) -> None:
+        one = self.chance.choice(self.providers)
+        one.send(signal.SIGSTOP)
+        time.sleep(self.chance.uniform(0, 0.2))
+        one.send(signal.SIGCONT)
+
+    def daemon_stands_still(self) -> None:
+        os.kill(daemon := self.daemon, signal.SIGSTOP)
+        time.sleep(self.chance.uniform(0, 0.2))
+        os.kill(daemon, signal.SIGCONT)
+
+    def daemon_killed(self) -> None:
+        os.kill(self.daemon, signal.SIGKILL)
+
+    def disk_full(self) -> None:
+        _, most = resource.prlimit(daemon := self.daemon, resource.RLIMIT_FSIZE)
+        resource.prlimit(daemon, resource.RLIMIT_FSIZE, (self.chance.randrange(1 << 18), most))
+        time.sleep(self.chance.uniform(0, 0.2))
+        resource.prlimit(daemon, resource.RLIMIT_FSIZE, (most, most))
+
+    def log_cut(self) -> None:
+        os.truncate(self.file, self.chance.choice([0, 100, 5000]))
+
+    def log_removed(self) -> None:
+        self.file.unlink()
+
+    def scribbled(self) -> None:
+        with self.sessions.connected("fuzz") as connection:
+            _, fds = connection.call(Kind.ATTACH, struct.pack("<H", 0xFFFF))
+            geometry = Geometry.read(fds[0])
+            with mmap.mmap(fds[0], geometry.size) as memory:
+                reach = geometry.buffer(40)
+                for _ in range(self.chance.randrange(3000)):
+                    place = self.chance.choice([PAGE * (1 + self.chance.randrange(4)), geometry.buffer(0)])
+                    at = min(place + 8 * self.chance.randrange(1 << self.chance.randrange(3, 13)), reach - 8)
+                    word = self.chance.getrandbits(self.chance.choice([4, 10, 33, 64]))
+                    memory[at : at + 8] = word.to_bytes(8, "little")
+            os.set_blocking(fds[1], self.chance.random() < 0.5)
+            for fd in fds:
+                os.close(fd)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Let the providers come to their end; see that the session can be stopped and leaves nothing behind."""
+        sessions, touched = self.sessions, {name for name in self.what if "missed" not in name}
+        whole = not touched & {"daemon_killed", "stopped_and_gone", "log_cut", "log_removed", "scribbled"}
+        for one in self.providers if whole and self.controller.poll() is None else ():
+            until(lambda one=one: one.process.poll() is not None, 90)
+        ended = [one.process.poll() for one in self.providers if one not in self.killed]
+        assert all(code in (None, 0) for code in ended), (ended, self.what)
+        offered = sum(one.offered for one in self.providers)
+        for one in self.providers:
+            one.kill()
+        self.controller.kill()
+        self.controller.communicate()
+        until(lambda: len(sessions.kernel.sessions()) == len(processes_of(sessions.root)))
+        for state in sessions.kernel.sessions():
+            final = sessions.stop(state.handle)
+            if whole and None not in ended and self.mode in EXACT:
+                found = delivered(self.file)
+                assert offered - len(self.killed) <= found + final.events_lost <= offered, (
+                    found, final.events_lost, offered, self.what,
+                )  # fmt: skip
+                self.what["accounts"] += 1
+        until(lambda: not processes_of(sessions.root))
+        for path in sessions.folder.glob("*.etl"):
+            harmed = touched & {"log_cut", "log_removed"} or path.name == "snapshot.etl"
+            with suppress(*[FormatError] if harmed else []):
+                names = {finding.name for finding in check(str(path))} if path.stat().st_size else set()
+                assert harmed or self.what["daemon_killed"] or "no end" not in names, (path, names, self.what)
+                delivered(path)
+            path.unlink()
+        assert sessions.names() == []
+        left = os.listdir(sessions.root / "sessions")
+        assert not left, (left, self.what)
 
 
-def _garbage(sessions: Sessions, chance: random.Random) -> None:
-    with suppress(AssertionError, EtwError, OSError), sessions.connected("fuzz") as connection:
-        kinds = [kind for kind in Kind if kind not in (Kind.STOP, Kind.CONVERT_TO_REALTIME)]
-        body = chance.randbytes(chance.randrange(200))
-        data = chance.choice([body, encode(chance.choice(kinds), body), encode(Kind.QUERY)[: chance.randrange(16)]])
-        connection.stream.settimeout(1)
-        connection.stream.sendall(data)
-        connection.stream.shutdown(socket.SHUT_WR)
+FAULTS: dict[str, Callable[[Round], None]] = {
+    call.__name__: call
+    for call in (
+        Round.garbage, Round.flush, Round.controller_killed, Round.stopped_and_gone, Round.provider_killed,
+        Round.provider_stands_still, Round.daemon_stands_still, Round.daemon_killed, Round.disk_full, Round.log_cut,
+        Round.log_removed, Round.scribbled,
+    )
+}  # fmt: skip
 
 
-def round_of(sessions: Sessions, chance: random.Random, counts: dict[str, int]) -> None:
-    """One session, and what befalls it."""
-    mode, file = chance.choice(list(MODES.items()))
-    values = {"provider": str(PROVIDER), "mode": int(mode), "size": 1, "events": 20_000}
-    people = [_python(sessions, _PROVIDER, **values) for _ in range(2)]
-    controller = _python(sessions, _CONTROLLER, file=str(sessions.file(file)) if file else "", **values)
-    people.append(controller)
-    unharmed = True
-    if chance.random() < 0.5:
-        assert controller.stdout is not None
-        controller.stdout.readline()
-    for _ in range(chance.randrange(4)):
-        time.sleep(chance.uniform(0, 0.3))
-        what = chance.choice(["garbage", "garbage", "controller", "provider", "daemon", "flush"])
-        counts[what] = counts.get(what, 0) + 1
-        unharmed &= what in ("garbage", "flush")
-        if what == "garbage":
-            _garbage(sessions, chance)
-        elif what == "flush":
-            with suppress(EtwError):
-                sessions.control(Control.FLUSH, "fuzz", file=str(sessions.file("snapshot.etl")))
-        elif what == "daemon":
-            with suppress(AssertionError, ProcessLookupError, EtwError):
-                os.kill(sessions.pid("fuzz"), signal.SIGKILL)
-        else:
-            (controller if what == "controller" else people[chance.randrange(2)]).kill()
-    offered = _finish(people) if unharmed else 0
-    for one in people:
-        one.kill()
-        one.wait()
-    until(lambda: len(sessions.kernel.sessions()) == len(processes_of(sessions.root)))
-    for state in sessions.kernel.sessions():
-        final = sessions.stop(state.handle)
-        if unharmed and mode == LogFileMode.FILE_MODE_SEQUENTIAL and offered:
-            delivered = sum(found.event.provider == PROVIDER.bytes_le for found in consume(sessions.file(file)))
-            assert delivered + final.events_lost == offered, (delivered, final.events_lost, offered)
-            counts["accounts"] = counts.get("accounts", 0) + 1
-    until(lambda: not processes_of(sessions.root))
-    for path in sessions.folder.glob("*.etl"):
-        if path.stat().st_size:
-            for _ in consume(path):
-                pass
-        path.unlink()
-    left = os.listdir(sessions.root / "sessions")
-    assert not left, left
+def delivered(file: Path) -> int:
+    """Events of providers in a file."""
+    if not file.exists() or not file.stat().st_size:
+        return 0
+    log = TraceLog(BytesSource(file.read_bytes(), str(file)))
+    return sum(int(np.count_nonzero(block.hook < 0)) for block in log.blocks())
 
 
-def _finish(people: list[subprocess.Popen[bytes]]) -> int:
-    """Events that the providers offered, when they have offered all; 0 if the session was not there for them."""
-    controller = people[-1]
-    offered = 0
-    for one in people[:-1]:
-        assert one.stdout is not None
-        offered += int(one.stdout.readline())
-    for one in people[:-1]:
-        one.communicate(b"\n")
-    assert controller.poll() is None
-    return offered
+def as_many_as_there_may_be(sessions: Sessions, chance: random.Random) -> None:
+    """64 sessions that all take the same provider, and no 65th; half of their daemons are killed."""
+    handles = {sessions.start(f"many {n}", f"many{n}.etl", buffer_size=4).handle for n in range(MAX_SESSIONS)}
+    assert handles == set(range(1, MAX_SESSIONS + 1))
+    assert code_of(lambda: sessions.start("one more", "more.etl")) == Status.NO_SYSTEM_RESOURCES
+    for handle in handles:
+        sessions.kernel.enable(handle, PROVIDER, EnableProvider.ENABLE, 0, 0, 0, 0, None)
+    one = Provider(sessions, "write_while(lambda: counts[0] < 100)\ntime.sleep(60)")
+    until(lambda: one.offered == 100, 120)
+    killed = set(chance.sample(sorted(handles), MAX_SESSIONS // 2))
+    for pid in [sessions.pid(handle) for handle in killed]:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: len(processes_of(sessions.root)) == MAX_SESSIONS - len(killed) + 1)
+    assert {state.handle for state in sessions.kernel.sessions()} == handles - killed
+    assert one.process.poll() is None
+    for handle in sorted(handles - killed):
+        final = sessions.stop(handle)
+        assert delivered(sessions.file(f"many{handle - 1}.etl")) + final.events_lost == 100
+    one.kill()
+    assert sessions.names() == os.listdir(sessions.root / "sessions") == []
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Sessions whose processes are killed.")
+    parser = argparse.ArgumentParser(description="Sessions that suffer.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--verbose", action="store_true", help="a line a round")
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}")
-    chance, counts, rounds = random.Random(arguments.seed), {}, 0
+    print(f"seed {arguments.seed}", flush=True)
+    counts: Counter[str] = Counter()
     end = time.monotonic() + arguments.seconds
-    with tempfile.TemporaryDirectory() as name, sessions_in(Path(name)) as sessions:
-        while time.monotonic() < end:
-            round_of(sessions, chance, counts)
-            rounds += 1
-    print(f"{rounds} rounds, {counts}")
+    for number in range(1 << 30):
+        if time.monotonic() > end:
+            break
+        chance, begin = random.Random(f"{arguments.seed}/{number}"), time.monotonic()
+        with tempfile.TemporaryDirectory() as name, sessions_in(Path(name)) as sessions:
+            if number % 50 == 25:
+                as_many_as_there_may_be(sessions, chance)
+                counts["64 sessions"] += 1
+                continue
+            made = Round(sessions, chance)
+            if chance.random() < 0.7:
+                assert made.controller.stdout is not None
+                made.controller.stdout.readline()
+            for _ in range(chance.randrange(5)):
+                time.sleep(chance.uniform(0, 0.2))
+                made.befall()
+            made.finish()
+            counts += made.what
+        counts["rounds"] += 1
+        if arguments.verbose:
+            print(number, repr(made.mode), dict(made.what), f"{time.monotonic() - begin:.1f} s", flush=True)
+    print(dict(sorted(counts.items())))
     return 0
 
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,30 @@ def test_annotate_without_code(data: Data, run: RunCli) -> None:
     ran = run("annotate", data.path("skx_6154_32deep_pie"), "main")
     assert ran.code == 2
     assert "no module has names" in ran.err
+
+
+def test_annotate_where_no_code_is(demo: list[str], run: RunCli) -> None:
+    ran = run("annotate", demo[0], "lbrdemo+0xfffff0", *demo[1:])
+    assert (ran.code, ran.out) == (2, "")
+    assert "no code lies at lbrdemo+0xfffff0" in ran.err
+
+
+def test_where_names_would_come_from_is_told_once(demo: list[str], tmp_path: Path, run: RunCli) -> None:
+    """A name that is not found may be that of a module without names, and a note says where its files belong."""
+    (tmp_path / "none").mkdir()
+    alone = [demo[0], "--symfs", str(tmp_path / "none"), "--debug-dir", str(Path(demo[2]))]
+    places = "below --symfs, debug files in --debug-dir, PDBs and Breakpad files in --symbol-store"
+    for capture, nameless in ((demo, False), (alone, False), ([demo[0], "--symfs", str(tmp_path / "none")], True)):
+        ran = run("report", "--by", "function", *capture)
+        assert ran.err.count(places) == nameless
+    some = tmp_path / "some"
+    shutil.copytree(demo[2], some)
+    (library,) = some.rglob("liblbrdemo.so")
+    library.unlink()
+    ran = run("callers", demo[0], "no_such_function", "--symfs", str(some))
+    assert ran.code == 2
+    assert "no names are known in liblbrdemo.so (not found)" in ran.err
+    assert places in ran.err
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import etl_builder as build
 from conftest import Ran
-from etl_oracle import COUNTS, GUID, real, slow
+from etl_oracle import COUNTS, GUID, largest_thorough, real, slow
 from lastbranch import cli
 from lastbranch.formats.etl import TraceLog, read_header
 from lastbranch.formats.etl.decode import Decoder
@@ -62,7 +62,7 @@ def well_formed(path):
 # -- whole files
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", largest_thorough(COUNTS))
 def test_every_real_file_uncompressed(tmp_path, run, name):
     (tmp_path / "in.etl").write_bytes(real(name))
     ran = run("convert", tmp_path / "in.etl", tmp_path / "out.etl", "--no-compress")

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl_builder as build
+from etl_oracle import largest_thorough
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.batches import COUNTERS, batches_of
 from lastbranch.formats.etl.column_decode import Payloads, decode_columns
@@ -72,7 +73,7 @@ def agrees(log, most=MOST):
     return number
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", largest_thorough(CAPTURES))
 def test_every_capture_as_event_by_event(name):
     root = os.environ.get("LASTBRANCH_DATA")
     if not root:

@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl_builder
+from etl_oracle import largest_thorough
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import xpress
 from lastbranch.formats.etl.decode import PAYLOAD, Decoded, Decoder
@@ -434,7 +435,7 @@ WRONG_POINTERS = "syzygy.process_data_64_v3"
 """Written by a 32-bit program with payloads of 64-bit systems (SOURCES.md there)."""
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", largest_thorough(FILES))
 def test_every_kernel_event_has_a_layout_and_comes_back_byte_for_byte(name):
     events = real_events(name)
     decoder = learned(events, pointer_size=8 if name == WRONG_POINTERS else None)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import etl_builder as build
-from etl_oracle import COUNTS, GUID, LINE, as_row, log_of, real, sample, slow, some_trace, times
+from etl_oracle import COUNTS, GUID, LINE, as_row, largest_thorough, log_of, real, sample, slow, some_trace, times
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import EventType, TraceLog, is_etl, read_header
 from lastbranch.formats.etl.compression import compress
@@ -24,7 +24,7 @@ from lastbranch.formats.etl.materialise import header_fields
 from lastbranch.model import BytesSource
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", largest_thorough(COUNTS))
 def test_every_real_file_event_by_event(name):
     data = real(name)
     log = log_of(data)

@@ -48,6 +48,10 @@ class TestAdjustments:
         assert (made.minimum_buffers, made.maximum_buffers) == (20, 20)
         assert asked(minimum_buffers=8, maximum_buffers=50).maximum_buffers == 50
 
+    def test_a_maximum_of_zero_leaves_room_beside_the_minimum(self) -> None:
+        """Our choice of the "appropriate value equal to or greater than MinimumBuffers"."""
+        assert (asked().minimum_buffers, asked().maximum_buffers) == (8, 28)
+
     def test_buffering_mode_ignores_the_maximum(self) -> None:
         """ "ETW ignores this field for buffering mode sessions"."""
         made = asked(mode=M.BUFFERING_MODE, minimum_buffers=30, maximum_buffers=90)

@@ -208,7 +208,9 @@ def test_nothing_is_left_of_a_folder_that_failed(run, data: Data, tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--binary", "nothing"], 2, "no module of the capture is nothing"),
+        (["--binary", "nothing"], 2, "no module of the capture is nothing\n"),
+        (["--binary", "./nothing"], 2, "no module of the capture is ./nothing, and it is no regular file"),
+        (["--binary", "/dev/null"], 2, "no module of the capture is /dev/null, and it is no regular file"),
         (["--binary", "libc.so.6", "--symfs", "{empty}"], 5, "link addresses are not known, binary not found"),
         ([], 2, "give -o FOLDER, or --binary NAME"),
         (["--binary", "{other}"], 2, "its build id"),

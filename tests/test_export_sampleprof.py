@@ -150,6 +150,20 @@ def test_without_lines_it_says_so(run, data: Data, tmp_path: Path) -> None:
     assert "lbrdemo has no line numbers" in done.err
 
 
+def test_lines_without_those_of_functions_are_no_line_numbers_that_help(run, data: Data, tmp_path: Path) -> None:
+    """-g1 keeps lines and inlined calls, and leaves out where functions are declared: what profiles count from."""
+    (tmp_path / "p.c").write_text(
+        "int main(int n, char **a) {\n  while (n < 1 << 20)\n    n += *a[0];\n  return n;\n}\n"
+    )
+    ran(tool("clang-19"), "-O1", "-g1", "-o", tmp_path / "p", tmp_path / "p.c")
+    (tmp_path / "capture.txt").write_text(made_up_stacks(tmp_path / "p"))
+    words = ("--no-symbol-cache", "--binary", tmp_path / "p", tmp_path / "capture.txt")
+    done = run("export", "--to", "sampleprof", *words)
+    assert done.code == 5
+    assert "p does not tell in which lines functions begin (as of -g1)" in done.err
+    assert "build with -g" in done.err
+
+
 # -- the parts
 
 

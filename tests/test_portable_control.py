@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from lastbranch.etw.adjust import SPARE_BUFFERS
 from lastbranch.etw.consumed import consume
 from lastbranch.etw.flags import (
     CIRCULAR_KERNEL_LOGGER,
@@ -181,7 +182,7 @@ class TestControl:
     def test_start_adjusts_and_query_tells(self, running: Sessions) -> None:
         request = running.query().request
         assert request.mode == M.FILE_MODE_SEQUENTIAL
-        assert request.minimum_buffers == request.maximum_buffers == 2 * (os.cpu_count() or 1)
+        assert request.minimum_buffers == request.maximum_buffers - SPARE_BUFFERS == 2 * (os.cpu_count() or 1)
         assert (request.clock, request.buffer_size) == (1, 64)
         assert sorted(running.names()) == ["session", "system"]
 

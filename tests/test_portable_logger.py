@@ -135,7 +135,7 @@ def test_threads_without_a_slot_are_counted(file: Path) -> None:
 
 
 def test_buffers_say_that_events_were_lost_before_them(file: Path) -> None:
-    rig = Rig(ONE_CPU, file=str(file), buffer_size=4)
+    rig = Rig(ONE_CPU, file=str(file), buffer_size=4, maximum_buffers=2)
     writer = rig.writer()
     rig.write(writer, 3 * FULL)
     rig.poll()

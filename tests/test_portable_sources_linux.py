@@ -284,8 +284,8 @@ class TestLosses:
         delivered = len(kept.of(0x0F33, 0x0F34))
         assert sum(kernel.counts) >= 300_000
         assert kept.lost_events > 0
-        before_the_rings = sum(kernel.counts) - delivered - kept.lost_events  # our own calls between open and mmap
-        assert 0 <= before_the_rings <= 64
+        before_the_rings = sum(kernel.counts) - delivered - kept.lost_events  # everybody's calls between open and mmap
+        assert 0 <= before_the_rings <= 0.01 * sum(kernel.counts)
 
 
 BUSY = """

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -67,9 +68,9 @@ def work() -> int:
     return child.pid
 
 
-def test_the_small_default_pool_loses_no_lists(kernel: PortableKernel, tmp_path: Path) -> None:
+def test_a_small_pool_loses_no_lists(kernel: PortableKernel, tmp_path: Path) -> None:
     path = tmp_path / "x.etl"
-    state = kernel.start(request(path, LIVES | CSWITCH), ())
+    state = kernel.start(replace(request(path, LIVES | CSWITCH), maximum_buffers=1), ())
     pid = work()
     ended = stop(kernel, state)
     assert ended.events_lost == 0

@@ -62,7 +62,7 @@ def test_an_event_that_is_not_filled_up_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_pool_drops_counts_and_goes_on(tmp_path: Path) -> None:
-    rig = Rig(ONE_CPU, file=str(tmp_path / "a.etl"), buffer_size=4)
+    rig = Rig(ONE_CPU, file=str(tmp_path / "a.etl"), buffer_size=4, maximum_buffers=2)
     writer = rig.writer()
     taken = rig.write(writer, 200)
     assert taken == 2 * ((4096 - 72) // 104)  # two buffers

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -232,6 +233,10 @@ def test_formats_limits_and_nulls(run: Callable[..., Ran]) -> None:
     assert [line.strip() for line in ran.out.splitlines()] == ["n", *map(str, range(20))]
     assert len(run("query", capture, "select * from range(50) t(n)", "--limit", "0").out.splitlines()) == 51
     assert "nothing" in run("query", capture, statement).out.splitlines()[0]
+    ran = run("query", capture, "select 1 a, 2 a, 3 'a:1', 4 'b c', 5 b_c", "--format", "json")
+    assert json.loads(ran.out) == [{"a": 1, "a:2": 2, "a:1": 3, "b_c": 4, "b_c:1": 5}]
+    ran = run("query", capture, "select 'nan'::double n, '-inf'::float i, 0.5::double h", "--format", "json")
+    assert json.loads(ran.out, parse_constant=pytest.fail) == [{"n": "nan", "i": "-inf", "h": 0.5}]
     ran = run("query", capture, "select [1, 2] l, 1.50::decimal(4, 2) d, {'a': 1} s, 'x\x1b[31m' t", "--format", "json")
     assert json.loads(ran.out) == [{"l": "[1, 2]", "d": "1.50", "s": "{'a': 1}", "t": "x\\x1b[31m"}]
 
@@ -250,6 +255,14 @@ def test_wrong_sql_is_one_line_and_exit_code_2(run: Callable[..., Ran], statemen
     (line,) = [line for line in ran.err.splitlines() if not line.startswith("hint: ")]
     assert line.startswith("error: ")
     assert words in line
+
+
+def test_a_package_that_values_need_is_told(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytz", None)
+    ran = run("query", demo.capture(), "select now()")
+    assert (ran.code, ran.out) == (5, "")
+    assert "pip install pytz" in ran.err
+    assert run("query", demo.capture(), "select now()::timestamp").code == 0
 
 
 def test_tables_are_listed_and_described(run: Callable[..., Ran]) -> None:

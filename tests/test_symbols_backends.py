@@ -90,6 +90,15 @@ def test_llvm_is_not_installed(programs: Programs, monkeypatch: pytest.MonkeyPat
         backend_of("llvm").resolve(elf(programs.folder / "x"), np.array([1], np.uint64))
 
 
+def test_symbolic_says_what_it_leaves_out(programs: Programs) -> None:
+    """It is given bytes and no paths: split DWARF is not read, and its lines are not passed off as all there are."""
+    needs("symbolic")
+    for name, notes in (("clang-split", 1), ("gcc", 0)):
+        path = programs.path(name)
+        found = backend_of("symbolic").resolve(elf(path, dwo=path.parent), code_addresses(path, 10)).notes
+        assert ["split DWARF" in note for note in found] == [True] * notes
+
+
 def test_symbolic_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PDB still has its symbols then."""
     monkeypatch.setattr(symbolic_reader, "available", lambda: False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..errors import UnavailableError
+from ..errors import SelectionError, UnavailableError
 from ..images import Code
 from ..isa import Decoder
 from ..lbr import KIND
@@ -48,7 +48,8 @@ class Annotation:
 def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | None = None) -> Annotation:
     """Count what ran of ``place``; the filter's modules do not matter.
 
-    Without ranges the samples are still counted. Raises `UnavailableError` where the code is not at hand.
+    Without ranges the samples are still counted. Raises `UnavailableError` where the code is not at hand,
+    `SelectionError` where a module has none at the address that was given.
     """
     found = CodeOf(profile)(place.module)
     name = profile.place(place.module, place.start)
@@ -75,7 +76,8 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
     branches, ranges, samples = nearby.result()
     data = code.read(place.start, end - place.start)
     if not data:
-        raise UnavailableError(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
+        kind = UnavailableError if place.end else SelectionError  # a function of this name, or an address as given
+        raise kind(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
     patched = profile.modules[place.module].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
     flow = flow_of(branches, ranges, decoder, data, place.module, place.start, patched=patched)
     out = Annotation(place, flow, loops(flow), _by_row(flow, samples), missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["brief", "chosen_function", "function_of", "line_of", "module_of", "symbol_notes"]
 
 _LISTED, _NEAR, _NOTES = 20, 5, 5
+_UNNAMED = ": no names: "
+_LACKING = re.compile(rf"{_UNNAMED}|: (no debug information|stripped): |: split DWARF is missing")
+_PLACES = "binaries are looked for below --symfs, debug files in --debug-dir, PDBs and Breakpad files in --symbol-store"
 _COMPARED = 2000
 """Names that are compared letter by letter, which takes a millisecond for ten of them."""
 
@@ -42,10 +46,12 @@ def symbol_notes(symbolizer: Symbolizer) -> list[str]:
 
 
 def brief(notes: list[str]) -> list[str]:
-    """``notes`` with those about modules without names cut short: a whole system has hundreds, a few are enough."""
-    nameless = [note for note in notes if ": no names: " in note]
+    """``notes`` with those about modules without names cut short: a whole system has hundreds, a few are enough. One
+    note says where the files that are missing would be found."""
+    nameless = [note for note in notes if _UNNAMED in note]
     hidden = set(nameless[_NOTES:])
     more = [f"{len(hidden)} more modules have no names"] if hidden else []
+    more += [_PLACES] if any(map(_LACKING.search, notes)) else []
     return [note for note in notes if note not in hidden] + more
 
 
@@ -74,11 +80,13 @@ def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int])
     from difflib import get_close_matches
 
     known = [row for row in sorted(modules) or range(len(profile.modules)) if len(namer.table(row))]
+    notes = namer.symbols.notes if namer.symbols else []
+    nameless = [note.replace(_UNNAMED, " (", 1) + ")" for note in notes if _UNNAMED in note]
+    unnamed = f"; no names are known in {', '.join(nameless[:_NEAR])}: {_PLACES}" if nameless else ""
     if not known:
-        hint = "the binaries are looked for at their recorded paths and under --symfs, and debug files in --debug-dir"
-        return f": no module has names. {hint[0].upper()}{hint[1:]}; MODULE+0xADDRESS needs no name"
+        return f": no module has names. {_PLACES[0].upper()}{_PLACES[1:]}; MODULE+0xADDRESS needs no name"
     plain = sorted({f.shown.partition("(")[0] for row in known for f in namer.table(row).functions})
     near = [name for name in plain if wanted.casefold() in name.casefold()][:_NEAR]
     alike = [name for name in plain if name[:1] == wanted[:1]][:_COMPARED]
     near = near or get_close_matches(wanted, alike, n=_NEAR, cutoff=0.6)
-    return f"; there are: {', '.join(near)}" if near else f" in the {len(known)} modules that have names"
+    return (f"; there are: {', '.join(near)}" if near else f" in the {len(known)} modules that have names") + unnamed

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import count, islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import Capture, capture_options, table_options
-from .output import Cell, print_rows
+from .output import Cell, key, print_rows
 from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
@@ -49,16 +50,20 @@ def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, for
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Names of columns, numbered where one comes again: JSON objects have each only once."""
-    seen: dict[str, int] = {}
-    out = []
-    for name in names:
-        seen[name] = seen.get(name, -1) + 1
-        out.append(f"{name}:{seen[name]}" if seen[name] else name)
+    """Names of columns, numbered where programs would get one again: JSON objects have each only once."""
+    seen = set(map(key, names))
+    out: list[str] = []
+    for i, name in enumerate(names):
+        again = key(name) in map(key, names[:i])
+        numbered = (f"{name}:{n}" for n in count(1))
+        out.append(next(n for n in numbered if key(n) not in seen) if again else name)
+        seen.add(key(out[-1]))
     return out
 
 
 def _cell(value: Any, none: Cell) -> Cell:
     if value is None:
         return none
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)  # JSON has no numbers for these
     return value if isinstance(value, str | int | float) else str(value)

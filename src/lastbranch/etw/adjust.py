@@ -18,6 +18,8 @@ BUFFER_KB = (4, 16384)
 """Smallest and largest BufferSize, KB."""
 DEFAULT_BUFFER_KB = 64
 """For a BufferSize of 0: what the page recommends at most. Our choice."""
+SPARE_BUFFERS = 20
+"""For a MaximumBuffers of 0: so many more than the minimum, as a value "appropriate" for it. Our choice."""
 MEMORY_SHARE = 4
 """A pool takes at most this part (1/n) of the machine's memory. Our choice."""
 MILLISECONDS = 1000
@@ -40,7 +42,7 @@ def adjusted(request: SessionRequest, host: Host) -> SessionRequest:
     one_stream = mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING
     least = min(2 if one_stream else 2 * host.processors, most)
     minimum = min(max(request.minimum_buffers, least), most)
-    maximum = min(max(request.maximum_buffers, minimum), most)
+    maximum = min(max(request.maximum_buffers or minimum + SPARE_BUFFERS, minimum), most)
     return replace(
         request,
         mode=mode,

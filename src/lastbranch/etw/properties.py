@@ -71,7 +71,8 @@ class SessionRequest:
     def system(self) -> bool:
         """Whether it is a system logger: by mode, name or either GUID."""
         by_name = self.name.casefold() == KERNEL_LOGGER_NAME.casefold()
-        return bool(self.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name or self.guid in (KERNEL_LOGGER, GLOBAL_LOGGER)
+        by_guid = self.guid in (KERNEL_LOGGER, GLOBAL_LOGGER)
+        return bool(self.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name or by_guid
 
 
 @dataclass(slots=True)

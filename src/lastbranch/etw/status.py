@@ -61,7 +61,8 @@ class Status(IntEnum):
 
 
 class EtwError(LastbranchError):
-    """A call of the trace API that failed: ``status`` is its code, ``call`` the function's name, ``reason`` what was wrong."""
+    """A call of the trace API that failed: ``status`` is its code, ``call`` the function's name, ``reason`` what was
+    wrong."""
 
     exit_code = 5
 

@@ -57,10 +57,13 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
         notes += symbolizer.notes
     chains, duplicated = _chains(names, _compiled_names(names, table), plain)
     if not any(chains):
-        raise UnavailableError(
-            f"{word(counts.module.name)} has no line numbers",
-            hint="; ".join(notes) or "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR",
+        lacking = (
+            "does not tell in which lines functions begin (as of -g1)"
+            if names.frame_line.any()
+            else "has no line numbers"
         )
+        remedy = "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR"
+        raise UnavailableError(f"{word(counts.module.name)} {lacking}", hint="; ".join([*notes, remedy]))
     tree = SampleTree()
     for i, (size, times) in enumerate(zip(code.size.tolist(), code.times.tolist(), strict=True)):
         if chain := chains[i]:

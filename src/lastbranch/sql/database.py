@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -131,7 +132,16 @@ def failures() -> Iterator[None]:
     except duckdb.CatalogException as error:
         raise SelectionError(_line(error), hint=f"there are the tables {', '.join(TABLES)}") from None
     except duckdb.Error as error:
+        if package := _PACKAGE.search(str(error)):
+            needed = UnavailableError(
+                f"values of this type need the Python package {package[1]}",
+                hint=f"pip install {package[1]}, or cast them in the query: ::TIMESTAMP, ::VARCHAR",
+            )
+            raise needed from None
         raise SelectionError(_line(error)) from None
+
+
+_PACKAGE = re.compile(r"Required module '(\w+)' failed to import")
 
 
 def _line(error: Exception) -> str:

@@ -142,7 +142,7 @@ class Delivery:
         self._release(None, self._clock.now())
         if self._live is not None:
             last = max([*self._last.values(), *(stream.last for stream in self._streams.values())], default=0)
-            if last > before:  # the clock was set back: readers would wait until it has caught up
+            if last > self._clock.now():  # the clock was set back: readers would wait until it has caught up
                 before = self._promised = last
             self._live.flushed(before)
 

@@ -26,7 +26,7 @@ _Answer = TypeVar("_Answer")
 MODULES = {"dwarf": "dwarf_reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "tables"}
 """Backend -> its module here; what is not used is not imported."""
 
-VERSIONS = {"dwarf": 2, "symbolic": 2, "llvm": 2, "tables": 1}
+VERSIONS = {"dwarf": 2, "symbolic": 3, "llvm": 2, "tables": 1}
 """Raised when the answers of a backend change, so that those kept on disk are not used any more."""
 
 

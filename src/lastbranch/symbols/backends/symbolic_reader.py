@@ -17,9 +17,12 @@ from ..chains import Chains
 from ..files import DebugFiles, open_regular
 from ..model import Function, FunctionTable, Names
 from . import tables
+from .dwarf_reader import names_split_files
 from .elf_file import open_binary
 
 __all__ = ["available", "functions", "resolve"]
+
+_SPLIT = "the symbolic library is not given split DWARF (no inlined frames there, few lines): use --symbol-backend auto"
 
 
 def available() -> bool:
@@ -57,7 +60,10 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
             chains.add(frames)
     except exceptions.SymbolicError as error:
         raise FormatError(f"symbolic cannot read it: {error}", file=path) from None
-    return chains.names()
+    names = chains.names()
+    if files.kind == "elf" and names_split_files(open_binary(path)):
+        names.notes = [_SPLIT]
+    return names
 
 
 def functions(files: DebugFiles) -> FunctionTable:
