@@ -12,6 +12,7 @@ import pytest
 
 from conftest import run_cli
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER
+from lastbranch.etw.hooks import hook_ids
 from lastbranch.etw.portable import lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
 from lastbranch.etw.portable.lbr_events import Conversion, Scope
@@ -80,8 +81,8 @@ def test_with_hardware_no_target_is_needed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_hooks_of_events() -> None:
     """By the table of 32 GUIDs; others are left out in silence, as Windows does."""
     events = [PMC, (UUID(int=5), 1), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c"), 36)]
-    assert lbr.hook_ids(events) == [0x0F2F, 0x0524]
-    assert lbr.hook_ids([]) == []
+    assert hook_ids(events) == [0x0F2F, 0x0524]
+    assert hook_ids([]) == []
 
 
 ON = (0, 0x400, 0, 0, 0, 0, 0, 0)

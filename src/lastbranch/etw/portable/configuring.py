@@ -65,7 +65,7 @@ class Settings:
 
     def with_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> Settings:
         """After TraceConfigureLastBranchRecord. `EtwError` 50, 87 or 1292 as `lbr` says."""
-        from .lbr import hook_ids
+        from ..hooks import hook_ids
 
         self._check_lbr(flags, events)
         made = {Info.LBR_CONFIGURATION_INFO: flags, Info.LBR_EVENT_LIST_INFO: hook_ids(events)}

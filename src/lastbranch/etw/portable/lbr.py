@@ -18,7 +18,7 @@ from ..status import EtwError, Status
 
 __all__ = [
     "CALL", "EXCLUDE_KERNEL", "PMC_HOOK", "SOFTWARE_BRANCHES", "SOURCE", "LbrConfiguration", "argv",
-    "check_configuration", "hook_ids", "needed", "software_source",
+    "check_configuration", "needed", "software_source",
 ]  # fmt: skip
 
 CALL = "TraceConfigureLastBranchRecord"
@@ -31,10 +31,7 @@ SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_4
 
 
 def software_source() -> list[ProfileSource]:
-    """The profile source, where a program can be traced and the processor records no branches itself.
-
-    For `profile_sources.EXTRA`.
-    """
+    """The profile source, where a program can be traced and the processor records no branches itself."""
     from ...capture.traceable import check_machine
     from ...errors import LastbranchError
 
@@ -50,14 +47,6 @@ def _has_hardware() -> bool:
     from pathlib import Path
 
     return any(Path("/sys/bus/event_source/devices").glob("cpu*/caps/branches"))
-
-
-def hook_ids(events: Sequence[tuple[UUID, int]]) -> list[int]:
-    """Hooks of events (GUID, type). Those of a GUID that is none of the kernel's are left out, as Windows does."""
-    from ...formats.etl.providers import GROUPS as PROVIDERS
-
-    groups = {UUID(guid): number for number, (guid, _) in PROVIDERS.items()}
-    return [groups[guid] << 8 | type_ & 0xFF for guid, type_ in events if guid in groups]
 
 
 def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: int | None) -> None:

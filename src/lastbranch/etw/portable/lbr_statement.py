@@ -11,8 +11,8 @@ from uuid import UUID
 
 from ...formats.etl.encoding import encode_event
 from ...formats.etl.supplement_events import supplement_event
+from ..hooks import hook_ids
 from ..status import EtwError
-from .lbr import hook_ids
 from .protocol import at_folder
 from .registry import Registry
 from .writer import connect_writer

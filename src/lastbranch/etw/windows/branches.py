@@ -7,33 +7,21 @@ checks, their order and the silent skipping of unknown GUIDs are those of the fu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from uuid import UUID
 
-from ...formats.etl.providers import GROUPS
 from ..flags import MAX_LBR_EVENTS, Info
+from ..hooks import hook_ids
 from ..information import encode
 from ..status import EtwError, Status
 from .libraries import Libraries
 from .memory import bytes_at_call, events_of
 
-__all__ = ["configure", "hook_ids"]
+__all__ = ["configure"]
 
 CALL = "TraceConfigureLastBranchRecord"
 OLDEST_BUILD = 18362
 """Windows 10 1903, the first with the classes 20 and 21."""
 _KERNEL_AND_USER = 3
-
-
-@cache
-def _groups() -> dict[UUID, int]:
-    return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
-
-
-def hook_ids(events: Sequence[tuple[UUID, int]]) -> list[int]:
-    """The hook ids (group << 8 | type) of ``events``; those whose GUID is no kernel group are left out."""
-    groups = _groups()
-    return [groups[guid] << 8 | kind for guid, kind in events if guid in groups]
 
 
 def configure(libraries: Libraries, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:

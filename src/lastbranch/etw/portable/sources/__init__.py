@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from ... import hooks
 from ...flags import EnableFlag
 from ...properties import SessionRequest
 from ...status import EtwError, Status
@@ -61,21 +61,11 @@ def argv(socket_path: str) -> list[str]:
     return [sys.executable, "-m", "lastbranch.etw.portable.sources", socket_path]
 
 
-@cache
-def _groups() -> dict[UUID, int]:
-    from ....formats.etl.providers import GROUPS
-
-    return {UUID(guid): number for number, (guid, _) in GROUPS.items()}
-
-
 _IMAGE_LOAD = 0x140A, 0x030A
 """An image load has the GUID of images and the hook id of processes."""
 
 
 def hook_of(guid: UUID, kind: int) -> int | None:
     """The hook id of CLASSIC_EVENT_ID; ``None`` for a GUID that no kernel event has."""
-    group = _groups().get(guid)
-    if group is None:
-        return None
-    hook = group << 8 | kind & 0xFF
+    hook = hooks.hook_of(guid, kind)
     return _IMAGE_LOAD[1] if hook == _IMAGE_LOAD[0] else hook
