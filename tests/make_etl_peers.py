@@ -1,4 +1,5 @@
-"""Stores what other readers say of trace logs: ``python tests/make_etl_peers.py FOLDER > tests/data/etl_peers.json``.
+"""Stores what other readers say of trace logs: ``python tests/make_etl_peers.py FOLDER > tests/data/etl_peers.json``,
+and of those that `session_logs` wrote: ``... --sessions FOLDER > tests/data/session_peers.json``.
 
 Run it in an environment with dissect.etl 3.14 and etl-parser 1.0.1; it needs nothing of lastbranch. For each file and
 peer there is the number of events it gives, the exception that it ends with, if any, and a digest over one line an
@@ -80,10 +81,10 @@ def etl_parser(path):
         yield from lines
 
 
-def said(reader, path):
+def said(reader, path, wanted=lambda text: True):
     digest, number, failed = hashlib.sha256(), 0, None
     try:
-        for text in reader(path):
+        for text in filter(wanted, reader(path)):
             digest.update(text.encode())
             number += 1
     except Exception as error:
@@ -91,10 +92,17 @@ def said(reader, path):
     return {"events": number, "sha256": digest.hexdigest(), "error": failed}
 
 
+def of_a_provider(text):
+    """Whether it is no event of the kernel's; those have the names and ids of the machine in them."""
+    return "/" in text
+
+
 def main():
-    folder = Path(sys.argv[1])
+    folder, sessions = Path(sys.argv[-1]), sys.argv[1] == "--sessions"
+    names = sorted(p.name for p in folder.glob("*.etl")) if sessions else UNCOMPRESSED
+    wanted = of_a_provider if sessions else lambda text: True
     peers = {"dissect.etl 3.14": dissect_etl, "etl-parser 1.0.1": etl_parser}
-    found = {peer: {name: said(reader, folder / name) for name in UNCOMPRESSED} for peer, reader in peers.items()}
+    found = {peer: {name: said(reader, folder / name, wanted) for name in names} for peer, reader in peers.items()}
     json.dump(found, sys.stdout, indent=1)
     print()
 
