@@ -1,4 +1,4 @@
-"""One log of each form that a session writes, the same bytes of events each time: ``python tests/session_logs.py FOLDER``.
+"""One log of each form that a session writes, with the same events each time: ``python tests/session_logs.py FOLDER``.
 
 Other readers are held against them (`make_etl_peers.py --sessions`, `test_session_peers.py`).
 """
