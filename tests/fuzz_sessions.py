@@ -48,7 +48,7 @@ EXACT = [M.FILE_MODE_SEQUENTIAL, M.FILE_MODE_SEQUENTIAL | M.NO_PER_PROCESSOR_BUF
          M.FILE_MODE_SEQUENTIAL | M.COMPRESSED_MODE]  # fmt: skip
 """Modes in which every event that was taken is in the file."""
 MODES = [*EXACT, M.FILE_MODE_CIRCULAR, M.FILE_MODE_CIRCULAR | M.COMPRESSED_MODE, M.FILE_MODE_NEWFILE,
-         M.REAL_TIME_MODE, M.BUFFERING_MODE]  # fmt: skip
+         M.REAL_TIME_MODE, M.BUFFERING_MODE, M.FILE_MODE_SEQUENTIAL | M.SYSTEM_LOGGER_MODE]  # fmt: skip
 BODIES = [
     "write_while(lambda: counts[0] < 10_000)",
     """
@@ -76,7 +76,8 @@ _CONTROLLER = """
     from lastbranch.etw.properties import SessionRequest
     kernel = PortableKernel()
     request = SessionRequest(
-        "fuzz", file={file!r}, mode=LogFileMode({mode}), maximum_file_size={size}, buffer_size=4, clock={clock}
+        "fuzz", file={file!r}, mode=LogFileMode({mode}), maximum_file_size={size}, buffer_size=4, clock={clock},
+        enable_flags={flags},
     )
     state = kernel.start(request)
     kernel.enable(state.handle, UUID("{provider}"), EnableProvider.ENABLE, 0, 0, 0, 0, None)
@@ -98,6 +99,7 @@ class Round:
         code = _CONTROLLER.format(
             file="" if self.mode & M.BUFFERING_MODE else str(self.file), mode=int(self.mode), provider=PROVIDER,
             size=0 if self.mode in EXACT else 1, clock=chance.choice([1, 2]),
+            flags=0x11 if self.mode & M.SYSTEM_LOGGER_MODE and os.geteuid() == 0 else 0,  # process, context switches
         )  # fmt: skip
         self.controller = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -111,7 +113,8 @@ class Round:
 
     def befall(self) -> None:
         """One of `FAULTS`."""
-        what = self.chance.choice(list(FAULTS))
+        names = [name for name in FAULTS if name != "source_killed"]
+        what = self.chance.choice(names + ["source_killed"] * (6 if self.mode & M.SYSTEM_LOGGER_MODE else 0))
         try:
             FAULTS[what](self)
         except (AssertionError, EtwError, OSError):  # no session (any more), or not that soon
@@ -155,6 +158,12 @@ class Round:
         time.sleep(self.chance.uniform(0, 0.2))
         os.kill(daemon, signal.SIGCONT)
 
+    def source_killed(self) -> None:
+        sources = processes(self.sessions, "sources")
+        for pid in sources:
+            os.kill(pid, signal.SIGKILL)
+        assert sources
+
     def daemon_killed(self) -> None:
         os.kill(self.daemon, signal.SIGKILL)
 
@@ -191,8 +200,10 @@ class Round:
         """Let the providers come to their end; see that the session can be stopped and leaves nothing behind."""
         sessions, touched = self.sessions, {name for name in self.what if "missed" not in name}
         whole = not touched & {"daemon_killed", "stopped_and_gone", "log_cut", "log_removed", "scribbled"}
-        for one in self.providers if whole and self.controller.poll() is None else ():
-            until(lambda one=one: one.process.poll() is not None, 90)
+        orphan = self.what["controller_killed"] or self.controller.poll() is not None  # it may have enabled nobody
+        for one in self.providers if whole else ():
+            if one.offered or not orphan:
+                until(lambda one=one: one.process.poll() is not None, 90)
         ended = [one.process.poll() for one in self.providers if one not in self.killed]
         assert all(code in (None, 0) for code in ended), (ended, self.what)
         offered = sum(one.offered for one in self.providers)
@@ -200,7 +211,7 @@ class Round:
             one.kill()
         self.controller.kill()
         self.controller.communicate()
-        until(lambda: len(sessions.kernel.sessions()) == len(processes_of(sessions.root)))
+        until(lambda: len(sessions.kernel.sessions()) == len(processes(sessions, "daemon")))
         for state in sessions.kernel.sessions():
             final = sessions.stop(state.handle)
             if whole and None not in ended and self.mode in EXACT:
@@ -226,10 +237,20 @@ FAULTS: dict[str, Callable[[Round], None]] = {
     call.__name__: call
     for call in (
         Round.garbage, Round.flush, Round.controller_killed, Round.stopped_and_gone, Round.provider_killed,
-        Round.provider_stands_still, Round.daemon_stands_still, Round.daemon_killed, Round.disk_full, Round.log_cut,
-        Round.log_removed, Round.scribbled,
+        Round.provider_stands_still, Round.daemon_stands_still, Round.source_killed, Round.daemon_killed,
+        Round.disk_full, Round.log_cut, Round.log_removed, Round.scribbled,
     )
 }  # fmt: skip
+
+
+def processes(sessions: Sessions, module: str) -> list[int]:
+    """Processes that run this module of the portable kernel."""
+    found = []
+    for pid in processes_of(sessions.root):
+        with suppress(OSError):
+            if f"lastbranch.etw.portable.{module}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
 
 
 def delivered(file: Path) -> int:
@@ -269,6 +290,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="a line a round")
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what ends the daemons
     counts: Counter[str] = Counter()
     end = time.monotonic() + arguments.seconds
     for number in range(1 << 30):

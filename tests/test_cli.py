@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ import lastbranch
 import perfdata_writer as pw
 from conftest import Data, Ran
 from lastbranch.cli import VERBS
+from lastbranch.errors import FormatError
+from lastbranch.opening import open_source
 from perfdata_writer import Builder
 
 Run = Callable[..., Ran]
@@ -397,6 +400,22 @@ def test_output_to_a_pipe(capture: Path, run: Run, tmp_path: Path) -> None:
     assert ran.code == 0
     assert got == run("export", "--to", "brstack", capture).raw
     assert pipe.is_fifo()
+
+
+def test_a_stream_without_end_that_is_no_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first bytes tell: a device is not copied until the disk is full."""
+
+    class Zeros:
+        reads = 0
+
+        def read(self, size: int) -> bytes:
+            self.reads += 1
+            assert self.reads == 1, "read on"
+            return bytes(size)
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Zeros()))
+    with pytest.raises(FormatError, match="not a capture"):
+        open_source("-")
 
 
 def test_no_room_for_the_output(capture: Path, tmp_path: Path, run: Run) -> None:

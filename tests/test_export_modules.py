@@ -225,6 +225,18 @@ def test_what_cannot_be_chosen_is_told(run, data: Data, tmp_path: Path, words: l
     assert (done.code, said in done.err) == (code, True), done.err
 
 
+def test_an_event_without_branch_stacks(run, data: Data) -> None:
+    """Other events of the capture have them, so that is what the message speaks of, and not of an empty result."""
+    capture = data.path("arm_etm_inject_kernel_64deep")
+    one = ("--event", "dummy:u", capture)
+    for verb in (["branches"], ["export", "--to", "counts"], ["export", "--to", "perfscript"]):
+        done = run(*verb, *one)
+        assert (done.code, done.out) == (4, "")
+        assert "event dummy:u has no branch stacks" in done.err
+    done = run("diff", "--by", "edge", *one, capture)
+    assert (done.code, "event dummy:u has no branch stacks" in done.err) == (4, True), done.err
+
+
 @pytest.mark.parametrize("form", ["autofdo", "profgen", "bolt", "sampleprof", "perfscript"])
 def test_no_ranges_no_profile(run, data: Data, tmp_path: Path, form: str) -> None:
     """Call-stack mode, a filter, or no branch stacks at all: a sentence that says what is missing and how to get it."""

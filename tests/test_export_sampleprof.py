@@ -160,8 +160,27 @@ def test_lines_without_those_of_functions_are_no_line_numbers_that_help(run, dat
     words = ("--no-symbol-cache", "--binary", tmp_path / "p", tmp_path / "capture.txt")
     done = run("export", "--to", "sampleprof", *words)
     assert done.code == 5
-    assert "p does not tell in which lines functions begin (as of -g1)" in done.err
+    assert "p does not tell in which lines functions begin (as of -g1, PDB)" in done.err
     assert "build with -g" in done.err
+
+
+def test_a_name_cannot_begin_a_line(run, tmp_path: Path) -> None:
+    """Names are made of what a symbol table holds, also line breaks and what steers terminals."""
+    loop = "int {}(int n) {{\n  while (n % 9) n++;\n  return n;\n}}\n"
+    (tmp_path / "p.c").write_text(loop.format("victims") + loop.format("victors") + "int main(void) { return 0; }\n")
+    program = tmp_path / "root/x/p"
+    program.parent.mkdir(parents=True)
+    ran(tool("gcc"), "-O1", "-g", "-fno-ipa-icf", "-o", program, tmp_path / "p.c")
+    (tmp_path / "capture.txt").write_text(made_up_stacks(program))
+    program.write_bytes(program.read_bytes().replace(b"\0victims\0", b"\0v\n1: 9\x1b\0"))
+    words = ("--no-symbol-cache", tmp_path / "capture.txt")
+    done = run("export", "--to", "sampleprof", "--binary", program, *words)
+    assert done.code == 0, done.err
+    assert re.search(r"^v\\x0a1: 9\\x1b:\d+:\d+$", done.out, re.M)
+    assert "\n1: 9" not in done.out
+    listed = run("callers", "--symfs", tmp_path / "root", *words, "v*")
+    assert listed.code == 2
+    assert re.search(r"^  p\+0x\w+  v\\x0a1: 9\\x1b\n  p\+0x\w+  victors$", listed.err, re.M)
 
 
 # -- the parts

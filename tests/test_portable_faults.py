@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,9 +33,10 @@ from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.kernel import EventDescriptor
 from lastbranch.etw.portable import clock as clock_module
 from lastbranch.etw.portable.clock import Clock
+from lastbranch.etw.portable.commands import Commands
 from lastbranch.etw.portable.pool import PAGE, Geometry
 from lastbranch.etw.portable.processes import process_key
-from lastbranch.etw.portable.protocol import Kind
+from lastbranch.etw.portable.protocol import Connection, Kind
 from lastbranch.etw.portable.writer import Writer
 from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
@@ -108,6 +110,20 @@ def test_a_provider_killed_while_its_child_lives(sessions: Sessions) -> None:
         parent.send(signal.SIGKILL)
         until(lambda: delivered(sessions.file()) == 10)
         assert sessions.stop().events_lost == 0
+
+
+def test_what_a_killed_provider_leaves_is_removed(sessions: Sessions) -> None:
+    """By whoever enables or disables it next, and by the next instance that registers."""
+    folder = sessions.root / "providers" / str(PROVIDER)
+    with provider(sessions) as one:
+        until(lambda: folder.exists() and list(folder.iterdir()))
+        one.kill()
+    assert len(list(folder.iterdir())) == 1
+    registered = sessions.kernel.register(PROVIDER, None)
+    (mine,) = folder.iterdir()
+    assert mine.name.startswith(f"{os.getpid()}.")
+    registered.close()
+    assert list(folder.iterdir()) == []
 
 
 def test_a_controller_that_goes_in_the_midst_of_a_stop(sessions: Sessions) -> None:
@@ -423,6 +439,24 @@ def test_a_hostile_writer_scribbles_over_everything_that_it_can_reach(sessions: 
     assert "damage" not in findings(sessions.file())
     for fd in fds:
         os.close(fd)
+
+
+def test_a_writer_whose_buffers_cannot_be_taken_ends_no_session() -> None:
+    """Whatever comes up when it hangs up: its other slots are freed, and the daemon goes on."""
+    tried = []
+
+    def detach(slot: int) -> None:
+        tried.append(slot)
+        raise ZeroDivisionError
+
+    commands, connection = object.__new__(Commands), Connection(socket.socket())
+    commands._daemon = SimpleNamespace(ended=False, poll_soon=lambda: None)  # type: ignore[assignment]
+    commands._children = SimpleNamespace(hung_up=lambda _: None)  # type: ignore[assignment]
+    commands.logger = SimpleNamespace(detach=detach)  # type: ignore[assignment]
+    commands._slots = {connection: {1, 2}}
+    commands.gone(connection)
+    assert tried == [1, 2]
+    connection.close()
 
 
 def test_a_doorbell_that_would_block(tmp_path: Path) -> None:

@@ -9,19 +9,26 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lastbranch.etw.adjust import Host
+from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import LogFileMode
+from lastbranch.etw.portable.logger import Logger
 from lastbranch.etw.portable.pool import BELL_AT, COMMIT_AT, DONE, EVENT, LOST, REFUSED
 from lastbranch.etw.portable.realtime import BACKLOG
-from lastbranch.etw.properties import Filter
+from lastbranch.etw.portable.sources.description import mask_event
+from lastbranch.etw.portable.writer import Writer
+from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.formats.etl import TraceLog
+from lastbranch.formats.etl.encoding import encode_event
 from lastbranch.formats.etl.layout import BUFFER_HEADER_SIZE
-from session_rig import Rig, event, read
+from lastbranch.model import BytesSource
+from session_rig import ANY_DISK, Rig, event, read
 
 ONE_CPU = Host(1, 1 << 32)
 FULL = (4096 - BUFFER_HEADER_SIZE) // 104
@@ -494,3 +501,31 @@ def read_unordered(file: Path) -> list[int]:
 
     log = TraceLog(BytesSource(file.read_bytes(), str(file)))
     return [number_of(found) for found in log.events() if found.hook < 0]
+
+
+def test_nothing_is_older_than_its_log(tmp_path: Path) -> None:
+    """The log begins when the session does, not when its first buffers are taken."""
+    file = tmp_path / "x.etl"
+    clock = Rig(file=str(tmp_path / "other.etl"))  # only its clock
+    request = adjusted(SessionRequest("slow", file=str(file)), ONE_CPU)
+
+    def masks(time: int) -> list[bytes]:
+        return [encode_event(mask_event([7], time))]
+
+    logger = Logger(request, 1, header_events=masks, clock=clock, disk=ANY_DISK)
+    begun = clock.time
+    _, answer, descriptors = logger.attach(os.getpid())
+    writer = Writer.of_answer(answer, [os.dup(descriptor) for descriptor in descriptors])
+    clock.write(writer, 3)
+    clock.time += 10**9
+    second = clock.time
+    logger.update(replace(request, file=str(tmp_path / "y.etl")))
+    clock.time += 10**9
+    logger.stop()
+    for path, first, events in ((file, begun, [1000, 2000, 3000]), (tmp_path / "y.etl", second, [])):
+        log = TraceLog(BytesSource(path.read_bytes()))
+        found = list(log.events())
+        assert log.header.timestamp == first
+        assert log.header.start_time == clock.filetime() - (clock.time - first) // 100
+        assert [event.hook for event in found][:2] == [0x0000, 0x0005]
+        assert [event.time - first for event in found] == [0, 0, *events]

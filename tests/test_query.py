@@ -233,7 +233,7 @@ def test_formats_limits_and_nulls(run: Callable[..., Ran]) -> None:
     assert [line.strip() for line in ran.out.splitlines()] == ["n", *map(str, range(20))]
     assert len(run("query", capture, "select * from range(50) t(n)", "--limit", "0").out.splitlines()) == 51
     assert "nothing" in run("query", capture, statement).out.splitlines()[0]
-    ran = run("query", capture, "select 1 a, 2 a, 3 'a:1', 4 'b c', 5 b_c", "--format", "json")
+    ran = run("query", capture, 'select 1 a, 2 a, 3 "a:1", 4 "b c", 5 b_c', "--format", "json")
     assert json.loads(ran.out) == [{"a": 1, "a:2": 2, "a:1": 3, "b_c": 4, "b_c:1": 5}]
     ran = run("query", capture, "select 'nan'::double n, '-inf'::float i, 0.5::double h", "--format", "json")
     assert json.loads(ran.out, parse_constant=pytest.fail) == [{"n": "nan", "i": "-inf", "h": 0.5}]

@@ -46,7 +46,7 @@ class Commands:
         """Where the daemon is to listen, for socket calls; true in processes that inherit the descriptor in it."""
         remove(folder, f"{order.key}.sock")
         self.settings = Settings(order.request, order.targets, registry)
-        self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events())
+        self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events)
         self._children = Children(daemon.loop.post, daemon.loop.watch, daemon.loop.forget, (folder,))
         self._slots: dict[Connection, set[int]] = {}
         self._stopping = self._changing = False

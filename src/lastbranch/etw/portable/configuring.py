@@ -103,14 +103,13 @@ class Settings:
                 found["branch"] = lbr.argv(address)
         return found
 
-    def header_events(self) -> list[bytes]:
-        """What the header buffer of a system logger tells of its groups, encoded."""
+    def header_events(self, time: int) -> list[bytes]:
+        """What the header buffer of a system logger that begins at ``time`` tells of its groups, encoded."""
         if not self.request.system:
             return []
-        from .clock import Clock
         from .sources.description import mask_events
 
-        return mask_events(self.masks, Clock.of(self.request.clock).now())
+        return mask_events(self.masks, time)
 
     def configuration(self) -> bytes:
         """`SourceConfiguration` of them; nothing for a session without sources."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...formats.etl.encoding import buffer_head
+from ...formats.etl.header import LogHeader
 from ...formats.etl.layout import BUFFER_HEADER_SIZE, BUFFER_TYPE
 from ...formats.etl.trace_file import aligned, header_buffer
 from ..flags import ClientContext, LogFileMode
@@ -24,6 +25,9 @@ from .sinks import FileSink, Finished
 from .slots import Piece
 from .staging import Staging
 
+if TYPE_CHECKING:
+    from .logger import HeaderEvents
+
 __all__ = ["Delivery"]
 
 READERS_WAIT = 2.0
@@ -34,16 +38,19 @@ _FLUSHED = 3  # State
 
 
 class Delivery:
-    """The sinks of session ``handle`` as ``request`` has it, and the counts of what reached them."""
+    """The sinks of session ``handle`` as ``request`` has it, and the counts of what reached them.
+
+    The session has ``begun`` at these ticks of its clock, which were this FILETIME; events may have been written since.
+    """
 
     def __init__(
         self, request: SessionRequest, handle: int, clock: Clock, mapping: Mapping, file: FileSink | None,
-        processors: int, header_events: Iterable[bytes],
+        processors: int, begun: tuple[int, int], header_events: HeaderEvents,
     ) -> None:  # fmt: skip
         self.written = 0
         """Buffers that a sink took, headers of files included."""
         self.log_buffers_lost = self._events_lost = 0
-        self._handle, self._clock, self._events = handle, clock, tuple(aligned(event) for event in header_events)
+        self._handle, self._clock, self._header_events = handle, clock, header_events
         self._staging = Staging(mapping)
         one = bool(request.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
         self._streams: dict[int, OneStream] = {}
@@ -63,11 +70,17 @@ class Delivery:
         self._file = file
         self._live: RealTimeSink | None = None
         self._only_live = False
-        self._header = session_header(request, handle, clock, self._processors)
+        timestamp, start_time = begun
+        header = session_header(request, handle, clock, self._processors)
+        self._header = replace(header, timestamp=timestamp, start_time=start_time)
         if file is not None:
-            file.begin(self._header, self._events)
+            file.begin(self._header, self._events(self._header))
         if request.mode & LogFileMode.REAL_TIME_MODE:
-            self.go_live(request)
+            self._go_live(self._header)
+
+    def _events(self, header: LogHeader) -> tuple[bytes, ...]:
+        """What stands beside ``header`` in its buffer."""
+        return tuple(aligned(event) for event in self._header_events(header.timestamp))
 
     # -- counts
 
@@ -152,7 +165,7 @@ class Delivery:
         made = replace(request, mode=kept, file=path, maximum_file_size=0)
         header = session_header(made, self._handle, self._clock, self._processors)
         header = replace(header, timestamp=begun.timestamp, start_time=begun.start_time)
-        file = SessionFile(path, header, open_log(path, append=False, call="ControlTrace"), self._events)
+        file = SessionFile(path, header, open_log(path, append=False, call="ControlTrace"), self._events(header))
         now, top = self._clock.now(), self._processors
         for stage in self._staging.stages(pieces):
             for i, piece in enumerate(stage.pieces):
@@ -174,9 +187,11 @@ class Delivery:
 
     def go_live(self, request: SessionRequest) -> None:
         """Begin to keep buffers for readers."""
-        header = session_header(request, self._handle, self._clock, self._processors)
+        self._go_live(session_header(request, self._handle, self._clock, self._processors))
+
+    def _go_live(self, header: LogHeader) -> None:
         plain = replace(header, mode=header.mode & ~LogFileMode.COMPRESSED_MODE)
-        self._live = RealTimeSink(header_buffer(plain, self._events))
+        self._live = RealTimeSink(header_buffer(plain, self._events(plain)))
         self._only_live = self._file is None
 
     def end_live(self) -> None:
@@ -193,7 +208,8 @@ class Delivery:
         """Complete the file, and go on with another one or none."""
         self.close_file(events_lost)
         if file is not None:
-            file.begin(session_header(request, self._handle, self._clock, self._processors), self._events)
+            header = session_header(request, self._handle, self._clock, self._processors)
+            file.begin(header, self._events(header))
         self._file = file
 
     def close_file(self, events_lost: int) -> None:

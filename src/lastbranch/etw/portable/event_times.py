@@ -66,7 +66,7 @@ def _message_time(words: Words, at: int) -> tuple[bool, int]:
     return True, int.from_bytes(raw, "little", signed=True)
 
 
-def _kinds(words: Words, at: Ints) -> tuple[Ints, Ints]:
+def _kinds(words: Words, at: Ints) -> tuple[NDArray[np.uint8], Ints]:
     """Header types of events, and in which word of each the time stamp is; 0 where it has no fixed place."""
-    kind: Ints = KIND.take(words.take(at).view(np.uint16)[1::4].astype(np.int64))
+    kind = KIND.take(words.take(at).view(np.uint16)[1::4].astype(np.int64))
     return kind, _TIME_WORD.take(kind)

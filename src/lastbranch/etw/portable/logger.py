@@ -33,7 +33,10 @@ from .writers import Writers
 if TYPE_CHECKING:
     from .delivery import Delivery
 
-__all__ = ["Logger"]
+__all__ = ["HeaderEvents", "Logger"]
+
+HeaderEvents = Callable[[int], Iterable[bytes]]
+"""From the time of a header buffer to the encoded events that go into it."""
 
 PAUSE = 0.02
 """Seconds between polls while writers are busy."""
@@ -50,18 +53,18 @@ class Logger:
     """The session that ``request`` (adjusted, the file absolute) asks for; ``handle`` is its logger id.
 
     Raises `EtwError`: 5, 112, 161, 183 for the log file, 87 for a file or clock that cannot be, 8 for memory.
-    ``header_events`` (encoded, each filled up to 8 bytes) go to the header buffer. ``clock``, ``disk`` and
-    ``monotonic`` (seconds, for the flush timer) are for tests.
+    ``clock``, ``disk`` and ``monotonic`` (seconds, for the flush timer) are for tests.
     """
 
     def __init__(
-        self, request: SessionRequest, handle: int, *, header_events: Iterable[bytes] = (),
+        self, request: SessionRequest, handle: int, *, header_events: HeaderEvents = lambda time: (),
         clock: Clock | None = None, disk: Disk | None = None, monotonic: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.request, self.handle = request, handle
         self._clock = clock or Clock.of(request.clock)
         self._disk, self._monotonic = disk or Disk(), monotonic
-        self._header_events = tuple(header_events)
+        self._begun = self._clock.now(), self._clock.filetime()
+        self._header_events = header_events
         self._processors = os.cpu_count() or 1
         file = FileSink(request, self._disk) if request.file and not self._in_memory else None
         try:
@@ -145,7 +148,7 @@ class Logger:
             from .delivery import Delivery
 
             self._delivery = Delivery(
-                self.request, self.handle, self._clock, self._mapping, self._file, self._processors,
+                self.request, self.handle, self._clock, self._mapping, self._file, self._processors, self._begun,
                 self._header_events,
             )  # fmt: skip
         return self._delivery

@@ -24,9 +24,11 @@ from ..status import EtwError, Status
 from .attachments import SessionKey, current, on_fork, session_of, writing
 from .encode import Put, put_classic
 from .notify import Notice
+from .processes import process_key
 from .protocol import at_folder
 from .registry import Registry
 from .routes import route
+from .statefile import remove
 from .targets import Target, target_of
 
 __all__ = ["Registration", "trace_event"]
@@ -128,6 +130,7 @@ class Registration:
         try:
             with self._registry.folder("providers", str(self.provider)) as folder:
                 stream.bind(at_folder(folder, self._name))
+                remove(folder, *(name for name in os.listdir(folder) if _is_stale(name)))
         except OSError as error:
             stream.close()
             raise EtwError("EventRegister", Status.ACCESS_DENIED, f"no socket for notices: {error}") from error
@@ -222,6 +225,12 @@ class Registration:
         self._change({})
         with contextlib.suppress(EtwError):
             self._begin()
+
+
+def _is_stale(name: str) -> bool:
+    """Whether a socket for notices is of a process that was killed."""
+    pid = name.partition(".")[0]
+    return pid.isdecimal() and not process_key(int(pid)).start
 
 
 @writing

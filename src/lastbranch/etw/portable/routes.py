@@ -33,7 +33,7 @@ def route(
         try:
             writer = current().writer(registry, session)
         except EtwError as error:
-            if error.status == Status.NO_SYSTEM_RESOURCES:
+            if error.status in (Status.NO_SYSTEM_RESOURCES, Status.TIMEOUT):
                 puts.append(_refused_by(session))
             continue  # it has ended, or takes nothing of this process
         puts.append(put_for(writer, provider, descriptor, _encoded([*target.items(), *more])))
@@ -47,7 +47,7 @@ def _nothing(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
 
 
 def _refused_by(session: SessionKey) -> Put:
-    """For a session that has no room for another writer."""
+    """For a session that has no room for another writer, or whose daemon does not answer."""
 
     def refused(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
         current().refuse(session)
