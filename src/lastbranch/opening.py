@@ -94,12 +94,16 @@ def open_profile(
 
 def read_profile(source: Source, progress: Progress | None = None) -> Profile:
     """The profile in ``source``, its modules without binaries yet. Raises `FormatError` for an unknown format."""
-    start = read_at(source, 0, _READ_FIRST)
+    return _reader(source.name, read_at(source, 0, _READ_FIRST))(source, progress)
+
+
+def _reader(name: str, start: bytes) -> Reader:
+    """Who reads file ``name``, which begins with ``start``. Raises `FormatError` where nobody does."""
     for reader_of in _READERS:
         read = reader_of(start)
         if read is not None:
-            return read(source, progress)
-    raise no_capture(source.name, start)
+            return read
+    raise no_capture(name, start)
 
 
 def no_capture(name: str, start: bytes) -> FormatError:
@@ -175,10 +179,14 @@ class FileSource:
 
 
 def _spool(stream: IO[bytes], name: str) -> FileSource:
-    """A stream that cannot be read twice, copied to a temporary file without a name."""
+    """A stream that cannot be read twice, copied to a temporary file without a name if it begins as a capture: others
+    may have no end. Raises `FormatError`."""
+    chunk = stream.read(_SPOOL_CHUNK)
+    _reader(name, chunk[:_READ_FIRST])
     with tempfile.NamedTemporaryFile(prefix="lastbranch-") as copy:
-        while chunk := stream.read(_SPOOL_CHUNK):
+        while chunk:
             copy.write(chunk)
+            chunk = stream.read(_SPOOL_CHUNK)
         copy.flush()
         return FileSource(copy.name, name)
 

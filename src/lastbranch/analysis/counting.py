@@ -167,7 +167,7 @@ def count_stacks(
     ``details`` adds `BRANCH_VALUES` (slower). ``watch`` gets each batch that was counted, for what else is to be made
     of the pass. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges`` asks for them.
     """
-    reason = why_no_stacks(profile)
+    reason = why_no_stacks(profile, sample_filter)
     if reason:
         raise NotRecordedError(reason, hint=how_to_record(profile))
     if ranges and (reason := why_no_ranges(profile, sample_filter)):

@@ -65,14 +65,14 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
     if len(found) == 1:
         return found[0]
     if found:
-        places = [f"{profile.place(p.module, p.start)}  {function_of(profile, p.label)}" for p in found]
+        places = [visible(f"{profile.place(p.module, p.start)}  {function_of(profile, p.label)}") for p in found]
         rest = [f"and {len(places) - _LISTED} more"] if len(places) > _LISTED else []
         text = "\n  ".join([f"{wanted!r} means {len(found)} functions; give one of:", *places[:_LISTED], *rest])
     else:
-        text = f"no function is called {wanted!r}{_like(profile, namer, wanted, modules)}"
+        text = visible(f"no function is called {wanted!r}{_like(profile, namer, wanted, modules)}")
         if any(m.kind is ModuleKind.ANONYMOUS for m in profile.modules):
             text += "; code that was made at run time (JIT) has names in `branches`, `report` and `stacks` only"
-    raise click.BadParameter("\n".join(visible(line) for line in text.split("\n")), param_hint="FUNC")
+    raise click.BadParameter(text, param_hint="FUNC")
 
 
 def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int]) -> str:

@@ -33,7 +33,7 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
         left = [f"{word(c.module.name)} is left out: {reasons[c.row]}" for c in found if not c.empty and reasons[c.row]]
         kept = [c for c in found if not c.empty and not reasons[c.row]]
         if not kept:
-            hint = "; ".join(left[:3]) or None
+            hint = "; ".join([*left[:3], "give the folder that holds the binaries with --symfs"]) if left else None
             raise NotRecordedError("nothing was recorded in a module that can be written", hint=hint)
         names = _names([c.module for c in kept], form.suffix)
         for name, counts in zip(names, kept, strict=True):

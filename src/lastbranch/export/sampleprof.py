@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import UnavailableError
 from ..isa import Decoder
-from ..model import Array, word
+from ..model import Array, visible, word
 from ..opening import code_of
 from ..symbols import FunctionTable, Names, Symbolizer
 from . import ExportOptions
@@ -30,6 +30,8 @@ _PART = re.compile(r"\.cold(\.\d+)?$")
 """End of the name of a symbol that is a part of a function that stands apart."""
 _COPY = re.compile(r"(\.(isra|constprop|lto_priv)\.\d+|\.cold)+$")
 """End of the name of a copy that gcc made, or of a part that was set apart: the lines know both by the function's."""
+_REMEDY = "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR"
+_REMEDY_PE = "build with DWARF: clang -g -gdwarf -fdebug-info-for-profiling, or mingw-w64's gcc -g"
 _WHOLE = re.compile(r"[CD]1(?=E)")
 _Chain = Sequence[tuple[str, Location]]
 
@@ -57,13 +59,12 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
         notes += symbolizer.notes
     chains, duplicated = _chains(names, _compiled_names(names, table), plain)
     if not any(chains):
+        has_lines, pe = names.frame_line.any(), counts.module.is_pe
         lacking = (
-            "does not tell in which lines functions begin (as of -g1)"
-            if names.frame_line.any()
-            else "has no line numbers"
+            "does not tell in which lines functions begin (as of -g1, PDB)" if has_lines else "has no line numbers"
         )
-        remedy = "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR"
-        raise UnavailableError(f"{word(counts.module.name)} {lacking}", hint="; ".join([*notes, remedy]))
+        hint = "; ".join([*notes, _REMEDY_PE if pe else _REMEDY])
+        raise UnavailableError(f"{word(counts.module.name)} {lacking}", hint=hint)
     tree = SampleTree()
     for i, (size, times) in enumerate(zip(code.size.tolist(), code.times.tolist(), strict=True)):
         if chain := chains[i]:
@@ -127,7 +128,7 @@ def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
         called = function.name
         second = {f"{called[: m.end() - 1]}2{called[m.end() :]}" for m in _WHOLE.finditer(called) if others}
         name = next((other for other in others if other in second), called)
-        found.append(canonical(_COPY.sub("", name)))
+        found.append(visible(canonical(_COPY.sub("", name))))  # a line break in it would begin a line of the profile
     return found
 
 
