@@ -11,13 +11,14 @@ import errno
 import os
 
 __all__ = [
-    "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP", "EVENT_VFORK",
-    "EXITKILL", "FOLLOW", "GENERAL", "ORIG_RAX", "RESUME_FLAG", "RIP", "USER_CODE_64", "Gone", "Interrupted",
-    "Registers", "cont", "detach", "event_message", "interrupt", "listen", "poke_user", "registers", "seize",
-    "set_sigmask", "siginfo", "sigmask", "single_step", "wait",
+    "CONT", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
+    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "GETREGS", "ORIG_RAX", "POKEUSER", "RESUME_FLAG", "RIP",
+    "USER_CODE_64", "WALL", "Gone", "Interrupted", "Registers", "cont", "detach", "event_message", "interrupt",
+    "listen", "poke_user", "refusal", "registers", "seize", "set_sigmask", "siginfo", "sigmask", "single_step",
+    "wait",
 ]  # fmt: skip
 
-_POKEUSER, _CONT, _SINGLESTEP, _GETREGS, _DETACH = 6, 7, 9, 12, 17
+POKEUSER, CONT, _SINGLESTEP, GETREGS, _DETACH = 6, 7, 9, 12, 17
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 
@@ -27,7 +28,7 @@ FOLLOW = 1 << EVENT_FORK | 1 << EVENT_VFORK | 1 << EVENT_CLONE | 1 << EVENT_EXEC
 EXITKILL = 1 << 20
 """PTRACE_O_EXITKILL: the traced program ends with its tracer."""
 
-_WALL = 0x40000000
+WALL = 0x40000000
 _SIGINFO_SIZE, _SIGMASK_SIZE = 128, 8
 
 R15, R14, R13, R12, RBP, RBX, R11, R10, R9, R8, RAX, RCX, RDX, RSI, RDI = range(15)
@@ -69,7 +70,11 @@ def _call(request: int, tid: int, address: int = 0, data: int = 0) -> None:
 
 
 def _refusal(tid: int) -> Exception:
-    code = ctypes.get_errno()
+    return refusal(tid, ctypes.get_errno())
+
+
+def refusal(tid: int, code: int) -> Exception:
+    """What a request for ``tid`` that failed with the errno ``code`` means."""
     return Gone(tid) if code == errno.ESRCH else OSError(code, f"ptrace: {os.strerror(code)}")
 
 
@@ -90,7 +95,7 @@ def listen(tid: int) -> None:
 
 def cont(tid: int, signal: int = 0) -> None:
     """Let it run on, with ``signal`` delivered to it."""
-    if _ptrace(_CONT, tid, None, signal) == -1:
+    if _ptrace(CONT, tid, None, signal) == -1:
         raise _refusal(tid)
 
 
@@ -104,13 +109,13 @@ def detach(tid: int, signal: int = 0) -> None:
 
 def registers(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
     """Fill a `Registers`."""
-    if _ptrace(_GETREGS, tid, None, ctypes.byref(into)) == -1:
+    if _ptrace(GETREGS, tid, None, ctypes.byref(into)) == -1:
         raise Gone(tid)
 
 
 def poke_user(tid: int, offset: int, value: int) -> None:
     """Set a word of struct user: a register at 8 times its index, or a debug register."""
-    if _ptrace(_POKEUSER, tid, offset, value) == -1:
+    if _ptrace(POKEUSER, tid, offset, value) == -1:
         raise _refusal(tid)
 
 
@@ -145,7 +150,7 @@ def wait(tid: int = -1) -> tuple[int, int]:
     `Interrupted` where a signal came first; `Gone` where there is nothing to wait for. Unlike `os.waitpid` this does
     not begin anew after a signal: a ticking timer makes every wait end.
     """
-    found = _waitpid(tid, _status_at, _WALL)
+    found = _waitpid(tid, _status_at, WALL)
     if found == -1:
         if ctypes.get_errno() == errno.EINTR:
             raise Interrupted

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Protocol
 
 from .. import perf_events, ptrace
 from .forks import Fork, Placed
+from .stops import Poke
 
 __all__ = ["Breakpoints", "DebugRegisters", "PerfBreakpoints"]
 
-_DR0, _DR7 = ptrace.DEBUG_REGISTER, ptrace.DEBUG_REGISTER + 7 * 8
 _SLOTS = 4
+_DR = tuple(ptrace.DEBUG_REGISTER + slot * 8 for slot in range(_SLOTS))
+_DR7 = ptrace.DEBUG_REGISTER + 7 * 8
 _ENABLE = (0x00, 0x01, 0x05, 0x15, 0x55)
 """DR7 with the first so many debug registers on, for execution, length 1 (Intel SDM volume 3, 18.2.4)."""
 _TRAP_HWBKPT, _POLL_IN = 4, 1
@@ -37,8 +40,8 @@ class Breakpoints(Protocol):
 
     def arm(self, tid: int) -> None: ...
 
-    def place(self, fork: Fork) -> None:
-        """Stop at the ends of ``fork`` and nowhere before."""
+    def place(self, fork: Fork) -> Sequence[Poke]:
+        """Stop at the ends of ``fork`` and nowhere before, once words of its struct user are set as is told."""
 
     def struck(self) -> bool:
         """Whether the stop, which is by ``signal``, is one of ours."""
@@ -94,13 +97,13 @@ class DebugRegisters:
     def arm(self, tid: int) -> None:
         self._tid, self._at = tid, ()
 
-    def place(self, fork: Fork) -> None:
-        used = len(self._at)
-        moved, self._at = moves(self._at, fork)
-        for slot, address in moved:
-            ptrace.poke_user(self._tid, _DR0 + slot * 8, address)
-        if len(self._at) != used:
-            ptrace.poke_user(self._tid, _DR7, _ENABLE[len(self._at)])
+    def place(self, fork: Fork) -> Sequence[Poke]:
+        before = self._at
+        moved, self._at = moves(before, fork)
+        pokes = [(_DR[slot], address) for slot, address in moved]
+        if len(self._at) != len(before):
+            pokes.append((_DR7, _ENABLE[len(self._at)]))
+        return pokes
 
     def struck(self) -> bool:
         return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
@@ -129,7 +132,7 @@ class PerfBreakpoints:
     def arm(self, tid: int) -> None:
         self._tid, self._at = tid, ()
 
-    def place(self, fork: Fork) -> None:
+    def place(self, fork: Fork) -> Sequence[Poke]:
         moved, self._at = moves(self._at, fork)
         for slot, address in moved:
             if slot < len(self._fds):
@@ -138,6 +141,7 @@ class PerfBreakpoints:
                 fd = perf_events.open_event(_attribute(address), self._tid)
                 self._fds.append(fd)
                 perf_events.signal_thread(fd, self._tid, self.signal)
+        return ()
 
     def struck(self) -> bool:
         code, _, fd = ptrace.siginfo(self._tid)

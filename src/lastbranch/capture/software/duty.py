@@ -37,7 +37,9 @@ class Duty:
         if self._fixed:
             return self._fixed
         running = max(self._cpu / self._apart, 1.0)
-        return min(max(int(self._cost / self.share * running * 1e9), _SHORTEST), _LONGEST)
+        # A thread that runs alone does not run beside its bursts; of several, the others do.
+        bursts_apart = running / self.share - (running == 1)
+        return min(max(int(self._cost * bursts_apart * 1e9), _SHORTEST), _LONGEST)
 
     def next_period(self) -> int:
         """A period with jitter, so that bursts do not fall in step with the program; none before what was overdrawn has

@@ -8,16 +8,17 @@ blocks in one while others wait in a stop would hang them all.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, field
 from signal import SIGTRAP
 from typing import Protocol
 
 from .. import ptrace
-from ..ptrace import EFLAGS, RESUME_FLAG, RIP, RSP
+from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP
 from .branching import NOT_TAKEN, Branch
 from .breakpoints import Breakpoints
 from .forks import Edge, End, Fork
-from .stops import event_of, next_stop, signal_of, stopped
+from .stops import Onward, event_of, next_stop, signal_of, stopped
 from .ways import Ahead, Ways
 
 __all__ = ["BlockStep", "Burst", "Engine", "Limits", "SingleStep", "Target"]
@@ -105,13 +106,11 @@ class BlockStep:
         self.ends = breakpoints.slots
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
-        self._was = b""
-        """All of them as they were at the stop."""
+        self._onward = Onward(self._registers)
 
     def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
         registers = self._registers
         ptrace.registers(thread.tid, registers)
-        self._was = bytes(registers)
         burst = Burst(registers[RIP], registers[RIP])
         edges = burst.edges
         first = ways.line(burst.start)
@@ -166,32 +165,28 @@ class BlockStep:
         if burst.stops == limits.stops:
             return "stops"
         burst.stops += 1
-        registers, tid, before = self._registers, thread.tid, self._registers[RIP]
-        if before in fork.ends and not registers[EFLAGS] & RESUME_FLAG:
-            # This instruction must run once before a breakpoint on it counts.
-            ptrace.poke_user(tid, EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG)
-            self._was = b""
-        self.breakpoints.place(fork)
+        registers, before = self._registers, self._registers[RIP]
+        pokes = self.breakpoints.place(fork)
+        was = b""  # the registers at a place that it may come back to at once
+        if before in fork.ends:
+            if registers[EFLAGS] & RESUME_FLAG:
+                was = _but_counter(registers)
+            else:  # this instruction must run once before a breakpoint on it counts
+                pokes = [*pokes, (EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG)]
         while True:
-            ptrace.cont(tid)
-            status = next_stop(tid, limits.seconds)
+            status = self._onward.go(thread.tid, pokes, limits.seconds)
             if status is None:
                 return "deadline"
-            if status == self._struck:
-                ptrace.registers(tid, registers)
+            if status == self._struck and (at := registers[RIP]) in fork.ends:
                 # The kernel sets the resume flag where a breakpoint struck, and one executed instruction clears it. It
                 # may stand from the last stop, too, if nothing was executed since.
-                was, self._was = self._was, bytes(registers)
-                ran = registers[RIP] != before or (was and self._was != was)
-                resumes = registers[EFLAGS] & RESUME_FLAG and ran
-                if registers[RIP] in fork.ends and (resumes or self.breakpoints.struck()):
+                ran = at != before or (was and _but_counter(registers) != was)
+                if (ran and registers[EFLAGS] & RESUME_FLAG) or self.breakpoints.struck():
                     return "full"
             if not thread.is_trigger(status):
                 burst.status = status
-                if not stopped(status):
-                    return "gone"
-                ptrace.registers(tid, registers)
-                return "signal"
+                return "signal" if stopped(status) else "gone"
+            before, was, pokes = registers[RIP], b"", ()
 
 
 class SingleStep:
@@ -254,6 +249,12 @@ class SingleStep:
             if not thread.is_trigger(status):
                 burst.status = status
                 return "signal" if stopped(status) else "gone"
+
+
+def _but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
+    """All but RCX, which `Ways.after` sets to what LOOP will make of it."""
+    found = bytes(registers)
+    return found[: RCX * 8] + found[RCX * 8 + 8 :]
 
 
 _TRAP_TRACE = 2
