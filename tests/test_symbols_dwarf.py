@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -315,8 +316,8 @@ def test_answers_do_not_depend_on_what_else_is_asked(programs: Programs) -> None
         assert told(one) == [whole[i]]
 
 
-def test_lines_are_read_beside_entries(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a copy of the process, and here where that fails."""
+def test_lines_and_some_entries_are_read_beside_the_others(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In copies of the process, and here where that fails."""
     path = programs.path("gcc")
     address = code_addresses(path, MOST)
     whole = told(dwarf_reader.resolve(elf(path), address))
@@ -329,7 +330,23 @@ def test_lines_are_read_beside_entries(programs: Programs, monkeypatch: pytest.M
     assert told(dwarf_reader.resolve(elf(path), address)) == whole
     monkeypatch.setattr(beside, "pack", lambda *_: b"not columns")
     assert told(dwarf_reader.resolve(elf(path), address)) == whole
-    assert len(forks) == 2
+    assert len(forks) == 2 * 2
+
+
+def test_what_a_copy_has_to_say_is_told(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup, "LARGE", 0)
+    monkeypatch.setattr(beside.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(beside.os, "cpu_count", lambda: 2)
+    chains, here = lookup.Dwarf._chains, os.getpid()
+
+    def noting(self: lookup.Dwarf, *arguments: Any) -> Any:
+        if os.getpid() != here:
+            self.notes.append("a part is damaged")
+        return chains(self, *arguments)
+
+    monkeypatch.setattr(lookup.Dwarf, "_chains", noting)
+    path = programs.path("gcc")
+    assert dwarf_reader.resolve(elf(path), code_addresses(path, MOST)).notes == ["a part is damaged"]
 
 
 def test_no_addresses(programs: Programs) -> None:

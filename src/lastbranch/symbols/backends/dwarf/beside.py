@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ...columns import pack, unpack
 
-__all__ = ["beside"]
+__all__ = ["as_bytes", "as_texts", "beside"]
 
 Arrays = list[NDArray[Any]]
 
@@ -43,3 +44,13 @@ def beside(work: Callable[[], Arrays]) -> Callable[[], Arrays]:
             return work()
 
     return arrays
+
+
+def as_bytes(texts: list[str]) -> NDArray[np.uint8]:
+    """``texts``, which have no zero in them, as an array."""
+    return np.frombuffer("".join(f"{text}\0" for text in texts).encode("utf-8", "surrogatepass"), np.uint8)
+
+
+def as_texts(array: NDArray[np.uint8]) -> list[str]:
+    """The texts that `as_bytes` made one array of."""
+    return array.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from ...model import Names
 from ..files import strings_at
 from ..symbols import Symbols
 from .attributes import Kind, read_attributes, texts
-from .beside import beside
+from .beside import as_bytes, as_texts, beside
 from .chains import Origins, chains_of, innermost
 from .constants import AT, FORM
 from .entries import walk
@@ -26,7 +27,9 @@ from .units import NO_BASE, Info, Sections
 __all__ = ["Dwarf", "OpenSplit"]
 
 LARGE = 4 << 20
-"""Bytes of line number programs that are worth a process of their own."""
+"""Bytes of line number programs, or of entries, that are worth a process of their own."""
+SHARE = 0.3
+"""Of the entries: so much is left to another process, beside that which reads line number programs."""
 
 OpenSplit = Callable[[str, str, int], Info | None]
 """(``DW_AT_comp_dir``, ``DW_AT_dwo_name``, DWO id) -> the split unit's file, checked; ``None``: not at hand."""
@@ -68,11 +71,42 @@ class Dwarf:
         unit = owners.at(address)
         places = self._places(address, unit)
         splits = {n: info for n in np.unique(unit[unit >= 0]).tolist() if (info := self._split(n)) is not None}
-        here = (unit >= 0) & ~np.isin(unit, list(splits))
-        parts = [self._chains(self.info, np.flatnonzero(here), address, unit, None, owners)]
+        here = np.flatnonzero((unit >= 0) & ~np.isin(unit, list(splits)))
+        shared = np.isin(unit[here], self._shared(unit[here]))
+        copys = self._chains_beside(here[shared], address, unit, owners)
+        parts = [self._chains(self.info, here[~shared], address, unit, None, owners)]
         for number, info in splits.items():
             parts.append(self._chains(info, np.flatnonzero(unit == number), address, unit, number, owners))
-        return named(unit, symbols.at(address), places(), parts, symbols, self._path)
+        return named(unit, symbols.at(address), places(), [*parts, *copys()], symbols, self._path)
+
+    def _shared(self, unit: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the units in ``unit`` are left to a copy of this process; none where that is not worth it."""
+        used = np.unique(unit)
+        behind = np.cumsum((self.info.end - self.info.start)[used])
+        total = int(behind[-1]) if len(used) else 0
+        return used[behind > (1 - SHARE) * total] if total > LARGE else used[:0]
+
+    def _chains_beside(
+        self, rows: NDArray[np.int64], address: NDArray[np.uint64], unit: NDArray[np.int64], owners: Owners
+    ) -> Callable[[], list[tuple[Frames, Origins]]]:
+        """What waits for `_chains` of ``rows`` from this file, which a copy of this process works out meanwhile."""
+        if not len(rows):
+            return list
+
+        def work() -> list[NDArray[Any]]:
+            known = len(self.notes)
+            frames, origins = self._chains(self.info, rows, address, unit, None, owners)
+            texts = (as_bytes(origins.name), as_bytes(self.notes[known:]))
+            return [*frames.columns(), origins.unit, origins.file, origins.line, *texts]
+
+        begun = beside(work)
+
+        def chains() -> list[tuple[Frames, Origins]]:
+            *columns, units, files, lines, names, notes = begun()
+            self.notes += as_texts(notes)
+            return [(Frames(*columns), Origins(as_texts(names), units, files, lines))]
+
+        return chains
 
     def _split(self, number: int) -> Info | None:
         """The file that has the entries of unit ``number``, if that is split, with its bases set."""
