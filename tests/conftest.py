@@ -20,6 +20,10 @@ from unittest import mock
 import pytest
 import zstandard
 
+pytest.register_assert_rewrite(
+    "etw_world", "etw_cases_properties", "etw_cases_files", "etw_cases_query", "etw_cases_lbr"
+)
+
 REAL = (
     "amd_zen4_lbrextv2_spec", "arm_etm_inject_hwindex", "arm_etm_inject_kernel_64deep", "cfl_9700_callgraph_lbr",
     "hsw_5820k_16deep_attr136", "simpleperf_16deep_mmap1", "simpleperf_32deep_lbrloop", "skl_m7_32deep_branch-4.14",

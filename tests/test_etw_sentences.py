@@ -11,15 +11,14 @@ from types import ModuleType
 import pytest
 
 from etw_sentences import DOCUMENTS, SENTENCES
+from etw_world import World
+from etw_world import world as world
 
 _FILES = {
     "etw_cases_properties": "properties", "etw_cases_files": "properties", "etw_cases_query": "query",
     "etw_cases_lbr": "lbr",
 }  # fmt: skip
-pytest.register_assert_rewrite(*_FILES, "etw_world")
 _MODULES = [(document, import_module(name)) for name, document in _FILES.items()]
-
-from etw_world import World, world  # noqa: E402, F401 - rewritten first
 
 
 def _cases(module: ModuleType) -> dict[str, Callable[[World], None]]:
@@ -41,5 +40,5 @@ def test_each_statement_has_a_case_and_each_case_a_statement() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the portable kernel runs on Linux")
 @pytest.mark.parametrize(("document", "case"), sorted(CASES), ids=lambda value: str(value))
-def test_case(document: str, case: str, world: World) -> None:  # noqa: F811 - the fixture
+def test_case(document: str, case: str, world: World) -> None:
     CASES[document, case](world)
