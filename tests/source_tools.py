@@ -189,9 +189,9 @@ def trailer(time: int, cpu: int, pid: int = 77, tid: int = 77) -> bytes:
     return struct.pack("=iiQIIQ", pid, tid, time, cpu, 0, 1)
 
 
-def side_band(kind: int, body: bytes, time: int, cpu: int, misc: int = 0) -> bytes:
+def side_band(kind: int, body: bytes, time: int, cpu: int, misc: int = 0, tid: int = 77) -> bytes:
     """Any other record; the trailer has TID, TIME, CPU, IDENTIFIER."""
-    body += bytes(-len(body) % 8) + trailer(time, cpu)
+    body += bytes(-len(body) % 8) + trailer(time, cpu, tid=tid)
     return struct.pack("=IHH", kind, misc, 8 + len(body)) + body
 
 

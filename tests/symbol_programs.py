@@ -104,7 +104,7 @@ class Programs:
         """The program ``name`` of `PROGRAMS`. Skips the test where its compiler is missing or cannot build it."""
         if name not in self.built:
             folder = self.folder / name
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)  # it is there where building failed before
             for file, text in {**SOURCES, "main.cpp": MAIN}.items():
                 (folder / file).write_text(text)
             command(PROGRAMS[name] + ["-w", "-o", "program"], folder)

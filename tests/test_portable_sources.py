@@ -189,10 +189,25 @@ class TestKinds:
             s.recorder.round(t + 9)
             assert s.events(0x0524) == [
                 etl_builder.perfinfo(
-                    0x0524, at, struct.pack("<IIbbBbBBBBII", 55, 77, 8, 8, 0, 0, reason, 0, state, 0, 0, 0)
+                    0x0524, at, struct.pack("<IIbbBbBBBBII", new, old, 8, 8, 0, 0, reason, 0, state, 0, 0, 0)
                 )
-                for at, reason, state in ((t, 6, 5), (t + 2, 32, 1))
+                for at, old, new, reason, state in ((t, 77, 55, 6, 5), (t + 1, 55, 77, 6, 5), (t + 2, 77, 55, 32, 1))
             ]
+
+    def test_either_record_stands_for_a_switch(self) -> None:
+        """Kernels leave out those of idle threads."""
+        with session(configuration(0x10), SourceKernel(ROOT, tracefs=False)) as s:
+            t, out = s.now, 1 << 13
+            from_idle, to_idle = struct.pack("=ii", 0, 0), struct.pack("=ii", 0, 0)
+            given = [(0, from_idle, 0), (1, to_idle, out), (2, from_idle, 0), (3, struct.pack("=ii", 9, 99), out)]
+            s.kernel.give(*DUMMY, 0, *(side_band(15, body, t + at, 0, misc) for at, body, misc in given))
+            s.recorder.round(t + 4)
+            # the other record of the same switch, in the next round
+            s.kernel.give(*DUMMY, 0, side_band(15, struct.pack("=ii", 7, 77), t + 5, 0, tid=99))
+            s.recorder.round(t + 9)
+            assert [struct.unpack_from("<II", e, 16)[::-1] for e in s.events(0x0524)] == [
+                (0, 77), (77, 0), (0, 77), (77, 99)
+            ]  # fmt: skip
 
 
 class TestCounters:

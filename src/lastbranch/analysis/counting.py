@@ -129,10 +129,10 @@ def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -
     """Why the profile (or the events that the filter keeps) has no branch stacks at all; ``None`` where it has."""
     if not any(e.branch_select is not None for e in profile.events):
         return "the capture has no branch stacks"
-    wanted = sample_filter.events if sample_filter else frozenset()
-    if any(profile.events[row].branch_select is not None for row in wanted or range(len(profile.events))):
+    wanted = [e for row, e in enumerate(profile.events) if sample_filter and row in sample_filter.events]
+    if not wanted or any(event.branch_select is not None for event in wanted):
         return None
-    return "; ".join(f"event {profile.events[row].name} has no branch stacks" for row in sorted(wanted))
+    return "; ".join(f"event {event.name} has no branch stacks" for event in wanted)
 
 
 def of_windows(profile: Profile) -> bool:

@@ -27,7 +27,7 @@ from .bursts import Bursts
 from .collector import CALL_STACK, Collector
 from .engines import BlockStep, Engine, Limits, SingleStep
 from .selftest import OK, test_engines
-from .sideband import describe_running, sideband
+from .sideband import describe_running, now, sideband
 from .spill import Spill
 from .stops import ticking
 from .together import Together
@@ -167,8 +167,11 @@ class _Attach:
     def __init__(self, pid: int) -> None:
         check_program(f"/proc/{pid}/exe")
         self.pid, self.tree = pid, Tree()
+        self._since = 0
+        """Before its first sample."""
 
     def begin(self, unblocked: Iterable[int]) -> list[int]:
+        self._since = now()
         while new := self._threads() - set(self.tree.threads):  # threads may be made while we look
             for tid in new:
                 try:
@@ -189,7 +192,7 @@ class _Attach:
             return set()
 
     def go(self, collector: Collector, spill: Spill) -> None:
-        describe_running(spill, self.pid, list(self.tree.threads))
+        describe_running(spill, self._since, self.pid, list(self.tree.threads))
         for thread in self.tree.threads.values():
             collector.arm(thread)
 

@@ -150,9 +150,9 @@ class OwnSideband:
 Sideband = KernelSideband | OwnSideband
 
 
-def describe_running(spill: Spill, pid: int, threads: Iterable[int]) -> None:
-    """Records for a process that was there before: its threads with their names, and its mappings."""
-    when, stat = now(), stat_of(pid)
+def describe_running(spill: Spill, when: int, pid: int, threads: Iterable[int]) -> None:
+    """Records of ``when`` for a process that was there before: its threads with their names, and its mappings."""
+    stat = stat_of(pid)
     spill.fork(when, pid, stat.parent if stat else -1, pid, pid, alone=True)
     spill.comm(when, pid, pid, stat.name if stat else "?")
     for tid in threads:

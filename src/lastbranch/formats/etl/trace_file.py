@@ -138,8 +138,9 @@ class TraceFile:
         if not end or header.mode & LOG_FILE_MODE.NEWFILE:
             elapsed = max(0, self._last_time - header.timestamp)
             end = header.start_time + (elapsed * 10_000_000 // header.frequency if header.frequency else 0)
+        end = max(end, header.start_time, 1)  # 0 would say that the session still runs
         self.header = replace(
-            header, end_time=max(end, header.start_time), buffers_written=1 + self._written,
+            header, end_time=end, buffers_written=1 + self._written,
             events_lost=self.events_lost, buffers_lost=self.buffers_lost,
         )  # fmt: skip
         self._put(self._base, header_buffer(self.header, self._events, self.path))

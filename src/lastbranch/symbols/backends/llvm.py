@@ -25,7 +25,7 @@ from .elf_file import open_binary
 
 __all__ = ["available", "functions", "resolve"]
 
-OPTIONS = "--output-style=JSON", "--no-demangle", "--no-debuginfod"
+OPTIONS = "--output-style=JSON", "--no-demangle"
 
 
 def available() -> str | None:

@@ -26,7 +26,7 @@ from ....formats.perfdata.layout import SAMPLE
 from ....formats.perfdata.sample import SampleLayout
 from ....model import SampleBatch
 from ...status import EtwError, Status
-from .switches import switch_samples
+from .switches import Switches
 
 __all__ = ["ALL", "PAGES", "Round", "Stream", "refusal", "sampling", "tracking"]
 
@@ -105,6 +105,7 @@ class Stream:
         self._layout = SampleLayout(self.attr)
         self._kept = b""
         self._told = 0
+        self._switches = Switches()
 
     def retime(self, period: int) -> None:
         """Sample with another period from now on."""
@@ -131,7 +132,7 @@ class Stream:
             self._kept = b"".join(data[at * 8 : at * 8 + size] for at, size in zip(late.tolist(), sizes, strict=True))
         at, types = block.at[due], block.types[due]
         if "context_switch" in self.attr.flags:
-            return Round(block, at, types, switch_samples(block, at, types), self._lost(block, at, types))
+            return Round(block, at, types, self._switches.samples(block, at, types), self._lost(block, at, types))
         samples = at[types == _SAMPLE]
         batch = self._layout.decode(block, samples, np.zeros(len(samples), np.int32), None)
         return Round(block, at, types, batch, self._lost(block, at, types) + len(samples) - len(batch))

@@ -9,36 +9,65 @@ import numpy as np
 
 from ....formats.perfdata.chain import Block
 from ....formats.perfdata.layout import MISC
-from ....model import SampleBatch
+from ....model import Array, SampleBatch
 from .events import Events, Ints
 from .kinds import CSWITCH, Kind, switched
 from .tracefs import Raw
 
-__all__ = ["RECORDS", "switch_samples"]
+__all__ = ["RECORDS", "Switches"]
 
 _SWITCH_CPU_WIDE = 15
 _UNKNOWN_PRIORITY = 8
 _PREEMPTED, _WAITS = 0x100, 0x01
 """As prev_state of sched_switch has them."""
+_NONE = (-1, -1)
 
 
-def switch_samples(block: Block, at: Ints, types: Ints) -> SampleBatch:
-    """The switches away from a thread as samples of it: ``addr`` is the next thread, ``period`` the state it is left
-    in."""
-    rows = at[types == _SWITCH_CPU_WIDE]  # u32 next_prev_pid, next_prev_tid; sample_id: ids, time, processor, id
-    misc = block.misc(rows)
-    rows, misc = rows[misc & MISC.SWITCH_OUT > 0], misc[misc & MISC.SWITCH_OUT > 0]
-    end = rows + (block.sizes(rows) >> 3)
-    pid, tid = block.halves(block.words.take(end - 4, mode="clip"))
-    cpu = block.halves(block.words.take(end - 2, mode="clip"))[0]
-    following = block.halves(block.words.take(rows + 1, mode="clip"))[1]
-    none = np.zeros(len(rows), np.uint64)
-    state = np.where(misc & MISC.SWITCH_OUT_PREEMPT, _PREEMPTED, _WAITS).astype(np.uint64)
-    time = block.words.take(end - 3, mode="clip").view(np.int64)
-    return SampleBatch({
-        "time": time, "ip": none, "pid": pid, "tid": tid, "cpu": cpu, "event": none.astype(np.int32), "period": state,
-        "mode": none.astype(np.uint8), "addr": following.astype(np.uint64),
-    })  # fmt: skip
+class Switches:
+    """Makes samples of the records of one stream, round by round.
+
+    A switch has two records, one as the old thread leaves and one as the new one comes. Kernels leave out either where
+    the thread is an idle one, so each of them stands for the switch if the other is not there.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}
+        """By processor, the threads of the last record if that was of one that leaves."""
+
+    def samples(self, block: Block, at: Ints, types: Ints) -> SampleBatch:
+        """The switches as samples of the thread that leaves: ``addr`` is the next thread, ``period`` the state it is
+        left in. ``at``: records by processor, in the order they were written."""
+        rows = at[types == _SWITCH_CPU_WIDE]  # u32 next_prev_pid, next_prev_tid; sample_id: ids, time, processor, id
+        misc = block.misc(rows)
+        end = rows + (block.sizes(rows) >> 3)
+        own_pid, own = block.halves(block.words.take(end - 4, mode="clip"))
+        other_pid, other = block.halves(block.words.take(rows + 1, mode="clip"))
+        leaves = misc & MISC.SWITCH_OUT > 0
+        old, new = np.where(leaves, own, other), np.where(leaves, other, own)
+        cpu = block.halves(block.words.take(end - 2, mode="clip"))[0]
+        kept = np.flatnonzero(leaves | ~self._follows(cpu, old, new, leaves))
+        preempted = np.where(leaves, misc & MISC.SWITCH_OUT_PREEMPT > 0, old == 0)
+        none = np.zeros(len(kept), np.uint64)
+        return SampleBatch({
+            "time": block.words.take(end[kept] - 3, mode="clip").view(np.int64), "ip": none,
+            "pid": np.where(leaves, own_pid, other_pid)[kept], "tid": old[kept], "cpu": cpu[kept],
+            "event": none.astype(np.int32), "period": np.where(preempted, _PREEMPTED, _WAITS)[kept].astype(np.uint64),
+            "mode": none.astype(np.uint8), "addr": new[kept].astype(np.uint64),
+        })  # fmt: skip
+
+    def _follows(self, cpu: Array, old: Array, new: Array, leaves: Array) -> Array:
+        """Which of the records come right after one of a thread that leaves, and tell of the same switch."""
+        follows = np.zeros(len(cpu), bool)
+        if not len(cpu):
+            return follows
+        first = np.flatnonzero(np.r_[True, cpu[1:] != cpu[:-1]])
+        follows[1:] = leaves[:-1] & (old[1:] == old[:-1]) & (new[1:] == new[:-1])
+        last = np.r_[first[1:], len(cpu)] - 1
+        for row, end in zip(first.tolist(), last.tolist(), strict=True):
+            at = int(cpu[row])
+            follows[row] = self._last.get(at) == (int(old[row]), int(new[row]))
+            self._last[at] = (int(old[end]), int(new[end])) if leaves[end] else _NONE
+        return follows
 
 
 def _convert(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
