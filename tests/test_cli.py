@@ -11,6 +11,8 @@ import lzma
 import os
 import re
 import select
+import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -562,3 +564,20 @@ def test_help_imports_little(args: list[str]) -> None:
     names = imported(*args)
     assert "click" in names
     assert not {"numpy", "rich", "zstandard", "lastbranch.model", "lastbranch.opening"} & names
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal on POSIX")
+def test_an_interrupt_ends_without_a_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "lastbranch", "info", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as ours:  # fmt: skip
+        assert ours.stdin is not None
+        assert ours.stderr is not None
+        finished_round = struct.pack("<IHH", 68, 0, 8)
+        ours.stdin.write(b"PERFILE2" + struct.pack("<Q", 16) + finished_round * 50_000)  # more than a pipe holds
+        ours.stdin.flush()  # so it reads, and waits for more
+        ours.send_signal(signal.SIGINT)
+        ours.stdin.close()
+        assert ours.wait(60) == 130
+        assert ours.stderr.read() == b""

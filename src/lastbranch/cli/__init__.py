@@ -92,7 +92,7 @@ def run(command: click.Command, name: str) -> None:
     except click.ClickException as error:
         error.show()
         code = error.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         code = _INTERRUPTED
     except LastbranchError as error:
         _complain(str(error), error.hint)
