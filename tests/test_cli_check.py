@@ -372,7 +372,9 @@ def etl(name):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("net.4.5.2.x64.etl", {"outside": "warning", OFF: "info", NO_LBR: "info"}),
+        pytest.param(
+            "net.4.5.2.x64.etl", {"outside": "warning", OFF: "info", NO_LBR: "info"}, marks=pytest.mark.thorough
+        ),
         ("ShutdownPerfDiagLogger.etl", {OFF: "info", NO_LBR: "info"}),
         ("diaghub.kernel.1.etl", {OFF: "info", NO_LBR: "info"}),
         ("AMSITrace.etl", {"lost events": "error", NO_LBR: "info"}),

@@ -183,6 +183,7 @@ def test_a_cut_by_process(tmp_path, run):
     assert [e.payload for e in events if e.hook < 0] == [b"mine"]
 
 
+@pytest.mark.thorough
 def test_cuts_of_a_real_file(tmp_path):
     data = real("net.4.5.2.x64.etl")
     log, decoder = log_of(data), Decoder()

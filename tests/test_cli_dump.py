@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import etl_builder as build
 import perfdata_writer as pw
 from conftest import REAL, SYNTHETIC, Data
-from etl_oracle import LINE
+from etl_oracle import LINE, largest_thorough
 from lastbranch.cli.dump import command
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata import dump as perf_dump
@@ -79,7 +79,7 @@ CAPTURES = {
 NOT_IDS = {"Windows Kernel/DiskIO/FlushBuffers"}  # that reader prints the response time in ticks as TID
 
 
-@pytest.mark.parametrize("name", CAPTURES)
+@pytest.mark.parametrize("name", largest_thorough(CAPTURES))
 def test_lines_of_microsofts_reader(name):
     """Time, PID, TID, CPU, DataLen of every line; and names, where that reader does not have its own."""
     rows = {}
@@ -383,7 +383,13 @@ def test_every_record_of_real_captures(name, data: Data):
     assert times[:1] in ([0], [])
 
 
-@pytest.mark.parametrize("name", ["hsw_5820k_16deep_attr136", "skx_6154_32deep_pie", "demo_features"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hsw_5820k_16deep_attr136", "demo_features",
+        pytest.param("skx_6154_32deep_pie", marks=pytest.mark.thorough),
+    ],
+)  # fmt: skip
 def test_fields_of_real_records(name, data: Data):
     path = data.path(name)
     ours = [row for row in objects(path) if row["event"] in ("MMAP", "MMAP2", "COMM", "FORK", "EXIT")]

@@ -321,7 +321,7 @@ for _i in range(60):
 SEEDS.append(bytes(_rich))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(SEEDS),
     st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), max_size=6),

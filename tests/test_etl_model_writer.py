@@ -133,6 +133,7 @@ def located(profile):
     return batch.time[order], batch.ip[order], names[module][order], address[order]
 
 
+@pytest.mark.thorough
 def test_a_real_trace_comes_back(tmp_path):
     profile = real_etl("net.4.5.2.x64.etl")
     back, done = written(profile, tmp_path, compress=False)

@@ -38,7 +38,7 @@ def test_every_real_file_event_by_event(name):
     assert sum(log.counts.values()) == COUNTS[name]
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", largest_thorough(COUNTS))
 def test_every_real_file_in_time_order(name):
     log = log_of(real(name))
     ordered = list(log.events(ordered=True))

@@ -138,6 +138,8 @@ def test_what_perf_records_here(options: tuple[str, ...], run: Callable[..., Ran
         pytest.skip(f"perf cannot record here: {done.stderr.decode(errors='replace').strip()[:200]}")
     raw = done.stdout if piped else path.read_bytes()
     path.write_bytes(raw)
+    if subprocess.run(["perf", "script", "-i", path], capture_output=True, timeout=60).returncode < 0:
+        pytest.skip("perf script crashes on what perf recorded here")
     text = perf_script(raw, tmp_path, "-F", "time", "-G", "--ns", pipe=piped, warnings=True)
     times = [int(line.strip().rstrip(":").replace(".", "")) for line in text.splitlines() if line.strip()]
     profile = lastbranch.open(path)
@@ -265,7 +267,7 @@ def test_the_trailer_is_that_of_the_event_it_names(form: str, kind: int) -> None
 def test_very_many_very_small_compressed_records() -> None:
     """An idle machine with many processors: perf compresses each buffer alone when it wakes, a sample or two."""
     b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
-    number = 4_000
+    number = 2_000
     for time in range(number):
         b.sample(ip=0x400000 + time % 7, pid=7, time=time)
     raw = b.build(compress=81, chunk=32)
