@@ -169,7 +169,8 @@ class Round:
 
     def disk_full(self) -> None:
         _, most = resource.prlimit(daemon := self.daemon, resource.RLIMIT_FSIZE)
-        resource.prlimit(daemon, resource.RLIMIT_FSIZE, (self.chance.randrange(1 << 18), most))
+        # A header that is there can be written over on a full disk.
+        resource.prlimit(daemon, resource.RLIMIT_FSIZE, (self.chance.randrange(1 << 16, 1 << 18), most))
         time.sleep(self.chance.uniform(0, 0.2))
         resource.prlimit(daemon, resource.RLIMIT_FSIZE, (most, most))
 
