@@ -38,9 +38,10 @@ from lastbranch.etw.flags import PERFINFO_PROVIDER
 
 PMC_INTERRUPT = (PERFINFO_PROVIDER, 0x2F)
 """The event that triggers branch records: PERFINFO_LOG_TYPE_PMC_INTERRUPT."""
-SOURCES = ("BranchInstructionRetired", "BranchInstructions", "SoftwareBranches")
-"""The first of these that the machine has."""
 SOFTWARE = "SoftwareBranches"
+SOURCES = (SOFTWARE, "BranchInstructionRetired", "BranchInstructions")
+"""The first of these that the machine has. The software source is there only where the processor records no branches;
+many virtual machines have the others, whose interrupts would trigger nothing then."""
 IMAGE_IDENTITIES = 0x1
 """EVENT_TRACE_MERGE_EXTENDED_DATA_IMAGEID."""
 WORKLOAD = """

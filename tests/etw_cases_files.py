@@ -149,6 +149,8 @@ def a_backlog_has_a_limit(world: World) -> None:
     until(lost, 60)
     state = world.query(handle)
     assert 0 < state.EventsLost < offered
+    until(lambda: world.write(provider, 1) == [0])  # which ends in the same way
+    assert world.query(handle).RealTimeBuffersLost >= state.RealTimeBuffersLost
 
 
 # -- flushing

@@ -88,7 +88,9 @@ def test_damage_and_what_is_not_there(tmp_path: Path) -> None:
     result = run("consume", str(path))
     assert result.code == 1
     assert "warning: " in result.err
-    assert code_of(run("consume", tmp_path / "none")) == 4201
+    none = run("consume", tmp_path / "none")
+    assert code_of(none) == 4201
+    assert "hint: there is no file of that name either" in none.err
 
 
 # -- sessions

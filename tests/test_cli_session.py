@@ -82,16 +82,24 @@ class TestStart:
         refused("session", "start", "one", "-o", "x", "--lbr", "--lbr-filter", "kernel,user")
         assert kernel.running == {}
 
+    def test_branch_records_are_of_software_where_hardware_has_none(self, kernel: FakeKernel) -> None:
+        """Whatever an earlier session was configured with: interrupts of no other source have any."""
+        run("session", "start", "one", "-o", "x", "--lbr", "--target", "42")
+        assert kernel.values[0, Info.PROFILE_SOURCE_CONFIG_INFO] == [25]
+
     @pytest.mark.parametrize(
         ("arguments", "said"),
         [
             (("--mode", "sidewards"), "there are: "), (("--flags", "proces"), "image-load"),
             (("--enable", "a:x"), "'x' is no number"), (("--source", "Nothing"), "lastbranch sources"),
             (("--source", "Timer:x"), "is no interval"), (("--lbr-filter", "up"), "near-ret"), (("--target", "0"), "0"),
+            (("--enable", "a:256"), "256"), (("--enable", "a:-1"), "8 bits"), (("--enable", "a:4:-1"), "64 bits"),
+            (("--mode", "0x100000001"), "32 bits"), (("--flags", "0x100000001"), "32 bits"),
         ],
     )  # fmt: skip
     def test_words_that_are_none(self, kernel: FakeKernel, arguments: tuple[str, ...], said: str) -> None:
         assert said in run("session", "start", "one", "-o", "x", *arguments, code=2).output
+        assert kernel.calls == [], "nothing was started, and no file written over"
 
 
 class TestOthers:
@@ -119,6 +127,8 @@ class TestOthers:
         kernel.start(SessionRequest("two"))
         assert "buffers written" in run("session", "stop", "one").output
         assert list(kernel.running) == [2]
+        assert "(code 4201)" in refused("session", "stop", "two", "three")
+        assert list(kernel.running) == [2], "all that are named, or none"
         run("session", "stop", "--all")
         assert kernel.running == {}
         assert "no session runs" in run("session", "list").output
@@ -134,6 +144,8 @@ class TestOthers:
         assert kernel.values[1, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO][0] == 1
         run("session", "flush", "one", "-o", "snapshot.etl")
         assert kernel.calls[-1][3].file == "snapshot.etl"
+        assert "note: -o is for sessions in buffering mode" in run("session", "flush", "one", "-o", "x.etl").output
+        assert "note" not in run("session", "flush", "one").output
 
 
 def test_sources(kernel: FakeKernel) -> None:

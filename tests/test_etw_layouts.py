@@ -66,3 +66,8 @@ def test_the_compiler_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_structure_is_in_the_table() -> None:
     assert set(made.table()) == set(LAYOUTS)
+
+
+def test_the_processor_index_is_both_bytes() -> None:
+    """A union in the header: ProcessorNumber and Alignment, or ProcessorIndex."""
+    assert structure("ETW_BUFFER_CONTEXT")(3, 1, 9).ProcessorIndex == 0x103

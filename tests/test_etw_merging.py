@@ -16,6 +16,7 @@ import etl_builder as build
 from conftest import Ran, run_cli
 from etl_oracle import real, sample, some_trace
 from lastbranch.errors import LastbranchError
+from lastbranch.etw import Session
 from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, create_merged_trace_file
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Event, TraceLog, TraceWriter, log_header
@@ -26,6 +27,7 @@ from lastbranch.formats.etl.tracelogging import describe
 from lastbranch.images import read_image
 from lastbranch.model import BytesSource, Module
 from lastbranch.opening import FileSource, open_profile
+from private_registry import registry_at
 from test_images_pe import OPTIONAL, PE, make_pe
 
 IMAGE_ID = UUID("b3e675d7-2554-4f18-830b-2762732560de").bytes_le
@@ -235,6 +237,17 @@ def test_several_logs_in_one_time_line(tmp_path: Path) -> None:
     assert [event.time - begin for event in found] == list(range(1, 301))
     assert (done.events, done.boots) == (300, 1)
     assert TraceLog(FileSource(str(tmp_path / "out.etl"))).header.events_lost == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the portable kernel runs on Linux")
+def test_sessions_of_one_uptime_are_known_as_such(tmp_path: Path) -> None:
+    """Whatever their clocks: their process ids mean the same processes, and ticks are taken as they are."""
+    paths = [str(tmp_path / f"{number}.etl") for number in range(3)]
+    with registry_at(tmp_path / "etw"):
+        for path, clock in zip(paths, (1, 1, 2), strict=True):
+            with Session("session", path, clock=clock):
+                pass
+    assert merge(tmp_path / "out.etl", *paths).boots == 1
 
 
 def test_a_log_without_wall_time_can_be_merged_alone(tmp_path: Path) -> None:

@@ -186,7 +186,25 @@ class TestProperties:
         buffer = properties(file="x" * (MAX_NAME + 1), room=MAX_NAME + 20)
         with pytest.raises(EtwError) as caught:
             read_properties("StartTrace", "n", buffer)
-        assert caught.value.status == Status.INVALID_NAME
+        assert caught.value.status == Status.BAD_PATHNAME
+        assert read_properties("StartTrace", "n", properties(file="x" * MAX_NAME, room=MAX_NAME + 20)).file
+
+    @pytest.mark.parametrize("cut", [1, 2, 3])
+    def test_what_stands_behind_a_name_is_not_read(self, cut: int) -> None:
+        """An odd size cuts a character in two, and memory behind the nul may hold anything."""
+        buffer = properties(file="x.etl")
+        buffer[-20:] = [0xD8] * 20
+        structure("EVENT_TRACE_PROPERTIES").from_buffer(buffer).Wnode.BufferSize = len(buffer) - cut
+        assert read_properties("StartTrace", "n", buffer).file == "x.etl"
+
+    def test_options_are_told_to_a_structure_that_has_them(self) -> None:
+        state = SessionState(SessionRequest("n", options=V2Option.EXCLUDE_KERNEL_STACK))
+        for flags, told in ((WnodeFlag.VERSIONED_PROPERTIES, 8), (WnodeFlag.TRACED_GUID, 0)):
+            buffer = properties(version=2)
+            made = structure("EVENT_TRACE_PROPERTIES_V2").from_buffer(buffer)
+            made.Wnode.Flags = flags
+            write_properties("ControlTrace", buffer, state)
+            assert made.V2Options == told
 
     def test_version_2_counts_only_with_its_flag(self) -> None:
         descriptor = structure("EVENT_FILTER_DESCRIPTOR")

@@ -59,10 +59,20 @@ class TestSession:
         refused(4201, lambda: Session.of("two", on=kernel))
 
     def test_names(self, kernel: FakeKernel) -> None:
-        for name in ("", "x" * 1025):
+        for name in ("", "x" * 1025, "\U0001f600" * 513, "a\0b"):
             refused(123, Session(name, on=kernel).start)
         Session("one", on=kernel).start()
         assert "it exists already (code 183)" in refused(183, Session("ONE", on=kernel).start)
+
+    @pytest.mark.parametrize(
+        "fields", [{"flush_timer": -5}, {"maximum_file_size": 2**32}, {"mode": 1 << 32}, {"age_limit": 2**31}]
+    )
+    def test_numbers_that_the_structure_cannot_hold(self, kernel: FakeKernel, fields: dict[str, int]) -> None:
+        assert "has no 32 bits" in refused(87, Session("one", on=kernel, **fields).start)
+        assert kernel.running == {}
+        with Session("one", on=kernel, age_limit=-1) as session:
+            refused(87, lambda: session.update(**fields))
+            refused(87, lambda: setattr(session, "masks", [1 << 32]))
 
     def test_control(self, kernel: FakeKernel) -> None:
         session = Session("one", on=kernel, enable_flags=3, mode=LogFileMode.SYSTEM_LOGGER_MODE)
@@ -87,6 +97,8 @@ class TestSession:
         *call, parameters = kernel.calls[-1]
         assert call == ["enable", 1, GUID, EnableProvider.ENABLE, 4, 0x10, 0x1, 500]
         assert [(f.kind, f.data) for f in parameters.filters] == [(EVENT_ID, b"\x01\0\x02\0\x05\0\x07\0")]
+        for level, keywords, match_all in ((256, 0, 0), (-1, 0, 0), (0, 1 << 64, 0), (0, 0, -1)):
+            refused(87, session.enable, GUID, level, keywords, match_all)
         session.enable("{01020304-0506-0708-090a-0b0c0d0e0f10}")
         assert kernel.calls[-1][2:4] == (GUID, EnableProvider.ENABLE)
         session.disable(GUID)
@@ -141,6 +153,14 @@ def test_providers(kernel: FakeKernel) -> None:
 def test_names_of_providers(text: str, guid: str) -> None:
     """The first pair is the vendor's example of TraceLogging."""
     assert provider_guid(text) == UUID(guid)
+
+
+@pytest.mark.parametrize(
+    "text", ["{01020304-0506-0708-090a-0b0c0d0e0f1}", "01020304-0506-0708-090a-0b0c0d0e0f1", "{MyCompany}"]
+)
+def test_a_guid_with_a_mistake_is_no_name(text: str) -> None:
+    """A session would wait for that provider for ever."""
+    assert repr(text) in refused(87, provider_guid, text)
 
 
 def test_filters() -> None:

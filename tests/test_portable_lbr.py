@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 from conftest import run_cli
-from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER
+from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, LogFileMode
 from lastbranch.etw.hooks import hook_ids
 from lastbranch.etw.portable import lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
+from lastbranch.etw.portable.configuring import Settings
 from lastbranch.etw.portable.lbr_events import Conversion, Scope
 from lastbranch.etw.portable.lbr_filter import kinds_of
 from lastbranch.etw.portable.lbr_source import options_of, ticks_of
+from lastbranch.etw.portable.registry import Registry
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
+from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog, log_header
 from lastbranch.formats.etl.encoding import encode_event
@@ -38,7 +41,7 @@ TARGET = 1
 
 @pytest.fixture(autouse=True)
 def no_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lbr, "_has_hardware", lambda: False)
+    monkeypatch.setattr(lbr, "has_hardware", lambda: False)
 
 
 # -- what is refused
@@ -73,7 +76,7 @@ def test_what_a_session_may_be_configured_with(
 
 
 def test_with_hardware_no_target_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lbr, "_has_hardware", lambda: True)
+    monkeypatch.setattr(lbr, "has_hardware", lambda: True)
     lbr.check_configuration(0x2, [PMC], None)
     assert lbr.software_source() == []
 
@@ -105,6 +108,15 @@ def test_when_branches_are_recorded(
 ) -> None:
     """Nothing but PMC interrupts of the source triggers, where they are enabled, and a target is named."""
     assert lbr.needed(lbr.LbrConfiguration(0, hooks, target), masks, sources) is needed
+
+
+def test_other_sources_trigger_nothing_without_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupts of counters are logged as they are: asking the processor for branches would fail."""
+    request = SessionRequest("s", mode=LogFileMode.SYSTEM_LOGGER_MODE)
+    made = Settings(request, (TARGET,), Registry(tmp_path)).with_lbr(0x1, [PMC])
+    assert SourceConfiguration.unpack(made.configuration()).lbr_hooks == ()
+    monkeypatch.setattr(lbr, "has_hardware", lambda: True)
+    assert SourceConfiguration.unpack(made.configuration()).lbr_hooks == (0x0F2F,)
 
 
 # -- how it is recorded

@@ -130,8 +130,9 @@ def test_options_and_filters_are_versioned(machine: Machine, monkeypatch: pytest
     [
         (replace(LOG, name=""), 123),
         (replace(LOG, name="n" * 1025), 123),
+        (replace(LOG, name="\U0001f600" * 513), 123),
         (replace(LOG, name="a\0b"), 123),
-        (replace(LOG, file="f" * 1025), 123),
+        (replace(LOG, file="f" * 1025), 161),
         (replace(LOG, file="C:\\missing\\x.etl"), 161),
         (replace(LOG, file=""), 161),
         (replace(LOG, mode=M.FILE_MODE_CIRCULAR), 87),

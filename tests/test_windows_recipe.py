@@ -118,6 +118,7 @@ def test_the_example_on_an_older_windows(
     [
         (["Timer", "BranchInstructions"], "BranchInstructions"),
         (["BranchInstructions", "BranchInstructionRetired"], "BranchInstructionRetired"),
+        (["BranchInstructionRetired", "SoftwareBranches"], "SoftwareBranches"),  # counters, but no branch records
         (["Timer"], None),
     ],
 )

@@ -10,6 +10,8 @@ import click
 from .output import print_rows
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ..etw import Session, SessionState
 
 _FORMAT = click.option(
@@ -28,6 +30,7 @@ _MAXIMUM = click.option(
     "--maximum-buffers", type=click.IntRange(0, 2**32 - 1), default=0, metavar="N", help="Most buffers of the pool."
 )
 _PMC_WORD, _PMC_BIT, _PMC_INTERRUPT = 1, 0x400, 0x2F
+_SOFTWARE = "softwarebranches"
 
 
 class _Group(click.Group):
@@ -68,7 +71,8 @@ def command() -> None:
 @_ENABLE
 @click.option("--source", "sources", multiple=True, metavar="NAME[:INTERVAL]",
               help="Profile source of PMC profiling, by name or number (see `lastbranch sources`).")  # fmt: skip
-@click.option("--lbr", is_flag=True, help="Log the branch record with each PMC interrupt; implies pmc-profile.")
+@click.option("--lbr", is_flag=True,
+              help="Branch records with PMC interrupts; implies pmc-profile, SoftwareBranches if listed.")  # fmt: skip
 @click.option("--lbr-filter", default="", metavar="CLASS,...",
               help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.")  # fmt: skip
 @click.option("--target", "targets", type=click.IntRange(min=1), multiple=True, metavar="PID",
@@ -77,9 +81,10 @@ def command() -> None:
 def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
     """Start the session NAME and print what it was adjusted to."""
     from ..etw import ClientContext, LogFileMode, Session
-    from .session_words import bits_of, masks_of, mode_words
+    from .session_words import bits_of, lbr_bits, masks_of, mode_words, provider_of
 
-    lbr = _lbr_bits(wish["lbr_filter"]) if wish["lbr"] or wish["lbr_filter"] else None
+    providers = [provider_of(text) for text in wish["enables"]]  # all words, before anything is started
+    lbr = lbr_bits(wish["lbr_filter"], "--lbr-filter") if wish["lbr"] or wish["lbr_filter"] else None
     masks = masks_of(flags, "--flags")
     if lbr is not None:
         masks[_PMC_WORD] |= _PMC_BIT
@@ -94,10 +99,10 @@ def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
         maximum_file_size=wish["maximum_size"], flush_timer=wish["flush_timer"], enable_flags=masks[0],
         clock={"qpc": ClientContext.QPC, "system": ClientContext.SYSTEM_TIME}[wish["clock"]],
     )  # fmt: skip
-    _configure_sources(wish["sources"])
+    _configure_sources(wish["sources"], lbr is not None)
     session.start()
     try:
-        _enable(session, wish["enables"])
+        _enable(session, providers)
         if lbr is not None:
             from ..etw.flags import PERFINFO_PROVIDER
 
@@ -110,21 +115,17 @@ def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
     return _print(session.query(), form)
 
 
-def _lbr_bits(text: str) -> int:
-    from ..lbr import NOTATIONS
-    from .session_words import bits_of
+def _configure_sources(wanted: tuple[str, ...], lbr: bool) -> None:
+    """Class 6, and class 5 for those with an interval; before the session starts, as the vendor recommends.
 
-    words = {name.lower().replace("_", "-"): bit for name, bit in NOTATIONS["etw"].named().items()}
-    return bits_of(text, words, "--lbr-filter")
-
-
-def _configure_sources(wanted: tuple[str, ...]) -> None:
-    """Class 6, and class 5 for those with an interval; before the session starts, as the vendor recommends."""
+    For ``lbr`` alone it is the software source where there is one: no other's interrupts have branch records then.
+    """
     from ..etw import configure_profile_sources, profile_sources, set_profile_interval
 
+    by_name = {source.name.lower(): source.source for source in profile_sources()} if wanted or lbr else {}
+    wanted = wanted or tuple(name for name in (_SOFTWARE,) if name in by_name)
     if not wanted:
         return
-    by_name = {source.name.lower(): source.source for source in profile_sources()}
     chosen = []
     for text in wanted:
         name, _, interval = text.partition(":")
@@ -140,11 +141,8 @@ def _configure_sources(wanted: tuple[str, ...]) -> None:
             set_profile_interval(number, count)
 
 
-def _enable(session: Session, wanted: tuple[str, ...]) -> None:
-    from .session_words import provider_of
-
-    for text in wanted:
-        provider, level, keywords = provider_of(text)
+def _enable(session: Session, wanted: list[tuple[UUID, int, int]]) -> None:
+    for provider, level, keywords in wanted:
         session.enable(provider, level, keywords)
 
 
@@ -186,18 +184,19 @@ def update(
     disables: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
     """Change what a running session lets change; what is not named stays."""
-    from ..etw import Session
-    from .session_words import masks_of
+    from ..etw import Session, provider_guid
+    from .session_words import masks_of, provider_of
 
-    session = Session.of(name)
     masks = masks_of(flags, "--flags") if flags is not None else None
+    enabled, disabled = [provider_of(text) for text in enables], [provider_guid(text) for text in disables]
+    session = Session.of(name)
     changes = {"maximum_buffers": maximum_buffers, "flush_timer": flush_timer, "file": output}
     if any(changes.values()):
         session.update(**{key: value for key, value in changes.items() if value})
     if masks is not None:
         session.masks = masks
-    _enable(session, enables)
-    for provider in disables:
+    _enable(session, enabled)
+    for provider in disabled:
         session.disable(provider)
     return _print(session.query(), form)
 
@@ -208,9 +207,12 @@ def update(
 @_FORMAT
 def flush(name: str, output: str, form: str) -> int:
     """Write what is in the buffers of the session NAME now."""
-    from ..etw import Session
+    from ..etw import LogFileMode, Session
 
-    return _print(Session.of(name).flush(output), form)
+    state = Session.of(name).flush(output)
+    if output and not state.request.mode & LogFileMode.BUFFERING_MODE:
+        click.echo("note: -o is for sessions in buffering mode; this one's own log or reader has the events", err=True)
+    return _print(state, form)
 
 
 @command.command(short_help="Stop sessions.")
@@ -225,7 +227,7 @@ def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
     if bool(names) == everything:
         raise click.UsageError("give NAME..., or --all")
     wanted = [state.request.name for state in sessions()] if everything else list(names)
-    ended = [Session.of(name).stop() for name in wanted]
+    ended = [session.stop() for session in [Session.of(name) for name in wanted]]  # all, or where one is unknown none
     if len(ended) == 1:
         return _print(ended[0], form)
     print_rows(COLUMNS, [row_of(state) for state in ended], form)

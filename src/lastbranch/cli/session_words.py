@@ -10,9 +10,14 @@ import click
 from .output import Cell
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ..etw import SessionState
 
-__all__ = ["COLUMNS", "bits_of", "flag_words", "masks_of", "mode_words", "names_of", "provider_of", "row_of", "rows_of"]
+__all__ = [
+    "COLUMNS", "bits_of", "flag_words", "lbr_bits", "masks_of", "mode_words", "names_of", "provider_of", "row_of",
+    "rows_of",
+]  # fmt: skip
 
 
 def mode_words() -> dict[str, int]:
@@ -40,17 +45,20 @@ def bits_of(text: str, words: Mapping[str, int], option: str) -> int:
         if word in words:
             bits |= words[word]
         elif word[0].isdigit():
-            bits |= _number(word, option)
+            bits |= _number(word, option, 32)
         else:
             raise click.BadParameter(f"no {word!r}; there are: {', '.join(sorted(words))}", param_hint=option)
     return bits
 
 
-def _number(word: str, option: str) -> int:
+def _number(word: str, option: str, bits: int) -> int:
     try:
-        return int(word, 0)
+        number = int(word, 0)
     except ValueError:
         raise click.BadParameter(f"{word!r} is no number", param_hint=option) from None
+    if not 0 <= number < 1 << bits:
+        raise click.BadParameter(f"{word} is no number of {bits} bits", param_hint=option)
+    return number
 
 
 def masks_of(text: str, option: str) -> list[int]:
@@ -75,11 +83,21 @@ def names_of(bits: int, words: Mapping[str, int]) -> str:
     return ",".join([word for word, bit in words.items() if bits & bit] + ([hex(left)] if left else []))
 
 
-def provider_of(text: str) -> tuple[str, int, int]:
-    """``PROVIDER[:LEVEL[:KEYWORDS]]``."""
+def lbr_bits(text: str, option: str) -> int:
+    """EVNTRACE_LBR_FLAGS for the classes of branches to leave out."""
+    from ..lbr import NOTATIONS
+
+    words = {name.lower().replace("_", "-"): bit for name, bit in NOTATIONS["etw"].named().items()}
+    return bits_of(text, words, option)
+
+
+def provider_of(text: str) -> tuple[UUID, int, int]:
+    """``PROVIDER[:LEVEL[:KEYWORDS]]``. Raises `EtwError` (87) without a provider."""
+    from ..etw import provider_guid
+
     provider, _, rest = text.partition(":")
     level, _, keywords = rest.partition(":")
-    return provider, _number(level or "0", "--enable"), _number(keywords or "0", "--enable")
+    return provider_guid(provider), _number(level or "0", "--enable", 8), _number(keywords or "0", "--enable", 64)
 
 
 COLUMNS = ("handle", "name", "mode", "file", "buffers", "free", "written", "events lost", "buffers lost")

@@ -16,7 +16,15 @@ from . import information
 from .border import guid_given, returns_status, returns_status_and
 from .flags import MAX_LBR_EVENTS, Control, EnableProvider
 from .kernel import EnableParameters, kernel
-from .properties import MAX_NAME, Filter, SessionRequest, check_properties, read_properties, write_properties
+from .properties import (
+    Filter,
+    SessionRequest,
+    characters,
+    check_name,
+    check_properties,
+    read_properties,
+    write_properties,
+)  # fmt: skip
 from .providers import EVENT_ID, EXECUTABLE_NAME, PID
 from .status import EtwError, Status
 from .structures import structure, uuid_of
@@ -44,8 +52,7 @@ def StartTrace(session_name: str | None, properties: Any) -> int:
     """Start a session. Returns ``status, handle``; ``properties`` has its adjusted values then, and its name."""
     call = "StartTrace"
     request = read_properties(call, session_name or "", properties)
-    if not request.name or len(request.name) > MAX_NAME or "\0" in request.name:
-        raise EtwError(call, Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
+    check_name(call, request.name)
     _check_room(call, request, properties)
     state = kernel().start(request)
     write_properties(call, properties, state)
@@ -59,8 +66,9 @@ def _check_room(call: str, request: SessionRequest, properties: Any) -> None:
     end = file if file > start else head.Wnode.BufferSize
     if start < ctypes.sizeof(head):
         raise EtwError(call, Status.INVALID_PARAMETER, f"LoggerNameOffset = {start} is inside the structure")
-    if start + 2 * len(request.name) + 2 > end:
-        raise EtwError(call, Status.BAD_LENGTH, f"{end - start} bytes for a name of {len(request.name)} characters")
+    length = characters(request.name)
+    if start + 2 * length + 2 > end:
+        raise EtwError(call, Status.BAD_LENGTH, f"{end - start} bytes for a name of {length} characters")
 
 
 @returns_status

@@ -154,8 +154,14 @@ QUERIES: dict[Info, Query] = {
 
 
 def encode(info: Info, value: Any) -> bytes:
-    """The bytes of ``value`` for a class of either table; of class 5 the value is (source, interval)."""
-    return (SETS.get(info) or QUERIES[info]).codec.encode(value)
+    """The bytes of ``value`` for a class of either table; of class 5 the value is (source, interval).
+
+    Raises `EtwError` 87 for numbers that its elements cannot hold.
+    """
+    try:
+        return (SETS.get(info) or QUERIES[info]).codec.encode(value)
+    except struct.error as error:
+        raise EtwError(SET, Status.INVALID_PARAMETER, f"{info.name}: {error}") from error
 
 
 def decode(info: Info, data: bytes) -> Any:

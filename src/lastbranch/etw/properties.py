@@ -23,13 +23,16 @@ __all__ = [
     "Filter",
     "SessionRequest",
     "SessionState",
+    "characters",
+    "check_name",
+    "check_numbers",
     "check_properties",
     "read_properties",
     "write_properties",
 ]
 
 MAX_NAME = 1024
-"""Characters of a session's or a log file's name."""
+"""Characters of a session's or a log file's name, as `characters` counts them."""
 NO_GUID = UUID(int=0)
 """The GUID of a request that leaves it to the system."""
 _PLAIN, _V2 = structure("EVENT_TRACE_PROPERTIES"), structure("EVENT_TRACE_PROPERTIES_V2")
@@ -104,6 +107,27 @@ STATISTICS = {
     "RealTimeBuffersLost": "real_time_buffers_lost", "LoggerThreadId": "logger_thread",
 }  # fmt: skip
 """Member -> field of `SessionState`."""
+_LEAST = {"AgeLimit": -(2**31)}
+"""The one LONG; the others are ULONG."""
+
+
+def characters(text: str) -> int:
+    """Of a name: units of UTF-16, as the structures hold them."""
+    return len(text) + sum(one > "\uffff" for one in text)
+
+
+def check_name(call: str, name: str) -> None:
+    """Raises `EtwError` 123 for what no session can be called."""
+    if not 0 < characters(name) <= MAX_NAME or "\0" in name:
+        raise EtwError(call, Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
+
+
+def check_numbers(call: str, request: SessionRequest) -> None:
+    """Raises `EtwError` 87 for a number that the structure cannot hold."""
+    for member, ours in {**NUMBERS, "LogFileMode": "mode", "Wnode.ClientContext": "clock"}.items():
+        value, least = getattr(request, ours), _LEAST.get(member, 0)
+        if not least <= value < least + 2**32:
+            raise EtwError(call, Status.INVALID_PARAMETER, f"{member} = {int(value)} has no 32 bits")
 
 
 def _view(call: str, properties: Any) -> tuple[memoryview, Any]:
@@ -123,11 +147,12 @@ def _text(call: str, data: memoryview, offset: int, field_name: str) -> str:
     """The UTF-16 string at ``offset``, up to its nul."""
     if offset < ctypes.sizeof(_PLAIN) or offset % 2 or offset > len(data) - 2:
         raise EtwError(call, Status.INVALID_PARAMETER, f"{field_name} = {offset} of {len(data)} bytes")
-    text = bytes(data[offset:]).decode("utf-16-le", "surrogatepass")
-    end = text.find("\0")
-    if end < 0 or end > MAX_NAME:
-        raise EtwError(call, Status.INVALID_NAME, f"the name at {field_name} is longer than {MAX_NAME} characters")
-    return text[:end]
+    most = bytes(data[offset : offset + 2 * (MAX_NAME + 1)])
+    end = next((at for at in range(0, len(most) - 1, 2) if most[at : at + 2] == b"\0\0"), None)
+    if end is None:
+        code = Status.INVALID_NAME if field_name == "LoggerNameOffset" else Status.BAD_PATHNAME
+        raise EtwError(call, code, f"the name at {field_name} has no end within {MAX_NAME} characters")
+    return most[:end].decode("utf-16-le", "surrogatepass")
 
 
 def check_properties(call: str, properties: Any) -> None:
@@ -161,11 +186,9 @@ def read_properties(call: str, name: str | None, properties: Any) -> SessionRequ
 
 def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[Filter, ...]]:
     """Options and filters of a version 2 structure; nothing of any other."""
-    if not head.Wnode.Flags & WnodeFlag.VERSIONED_PROPERTIES or len(data) < ctypes.sizeof(_V2):
+    if not _is_versioned(data, head):
         return V2Option.NONE, ()
     versioned = _V2.from_buffer(data)
-    if versioned.V2Control & 0xFF != 2:
-        return V2Option.NONE, ()
     count = versioned.FilterDescCount
     if bool(count) != bool(versioned.FilterDesc) or count > _MOST_FILTERS:
         raise EtwError(
@@ -173,6 +196,12 @@ def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[
         )
     found = (_FILTER * count).from_address(versioned.FilterDesc) if count else ()
     return V2Option(versioned.V2Options), tuple(Filter(f.Type, ctypes.string_at(f.Ptr, f.Size)) for f in found)
+
+
+def _is_versioned(data: memoryview, head: Any) -> bool:
+    """Whether the members of version 2 count: the flag says that they are there, and they are."""
+    flagged = head.Wnode.Flags & WnodeFlag.VERSIONED_PROPERTIES and len(data) >= ctypes.sizeof(_V2)
+    return bool(flagged and _V2.from_buffer(data).V2Control & 0xFF == 2)
 
 
 def write_properties(call: str, properties: Any, state: SessionState) -> Status:
@@ -190,6 +219,8 @@ def write_properties(call: str, properties: Any, state: SessionState) -> Status:
         setattr(head, theirs, getattr(request, ours))
     for theirs, ours in STATISTICS.items():
         setattr(head, theirs, getattr(state, ours))
+    if request.options and _is_versioned(data, head):  # Windows never tells them
+        _V2.from_buffer(data).V2Options = int(request.options)
     offsets = (head.LoggerNameOffset, head.LogFileNameOffset)
     fits = [_put(data, at, text, offsets) for at, text in zip(offsets, (request.name, request.file), strict=True) if at]
     return Status.SUCCESS if all(fits) else Status.MORE_DATA

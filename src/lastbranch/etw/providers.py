@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 from collections.abc import Iterable
 from uuid import UUID
@@ -16,20 +17,22 @@ PID = 0x80000004
 EXECUTABLE_NAME = 0x80000008
 EVENT_ID = 0x80000200
 _NAMESPACE = UUID("482c2db2-c390-47c8-87f8-1a15bfc130fb")
+_MEANT_AS_GUID = re.compile(r"\{|[0-9a-fA-F]+(-[0-9a-fA-F]+){4}$")
 _MAX_EVENT_IDS, _MAX_PIDS = 64, 8
 
 
 def provider_guid(text: str) -> UUID:
     """The GUID that ``text`` is, with or without braces, or the one that providers of that name have.
 
-    The rule is that of EventSource and TraceLogging: SHA-1 over a namespace and the name in capitals.
+    The rule is that of EventSource and TraceLogging: SHA-1 over a namespace and the name in capitals. `EtwError` 87 for
+    no name at all, and for what looks like a GUID and is none.
     """
     try:
         return UUID(text)
     except ValueError:
         pass
-    if not text:
-        raise EtwError("EnableTraceEx2", Status.INVALID_PARAMETER, "a provider has a GUID or a name")
+    if not text or _MEANT_AS_GUID.match(text):
+        raise EtwError("EnableTraceEx2", Status.INVALID_PARAMETER, f"a provider has a GUID or a name, not {text!r}")
     digest = bytearray(
         hashlib.sha1(_NAMESPACE.bytes + text.upper().encode("utf-16-be"), usedforsecurity=False).digest()
     )

@@ -19,7 +19,7 @@ from . import information
 from .control_api import check_lbr
 from .flags import Control, EnableProvider, Info, LogFileMode
 from .kernel import EnableCallback, EnableParameters, EventDescriptor, Kernel, Registration, kernel
-from .properties import MAX_NAME, Filter, SessionRequest, SessionState
+from .properties import Filter, SessionRequest, SessionState, check_name, check_numbers
 from .providers import event_id_filter, provider_guid
 from .status import EtwError, Status
 
@@ -68,8 +68,8 @@ class Session:
 
     def start(self) -> SessionState:
         """Start it."""
-        if not self.name or len(self.name) > MAX_NAME:
-            raise EtwError("StartTrace", Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
+        check_name("StartTrace", self.name)
+        check_numbers("StartTrace", self._request)
         state = self._kernel.start(self._request, self._targets)
         self.handle, self._request = state.handle, state.request
         return state
@@ -119,6 +119,7 @@ class Session:
         asked = None
         if code not in (Control.QUERY, Control.STOP):
             asked = SessionRequest(self.name, **changes)
+            check_numbers("ControlTrace", asked)
         return self._kernel.control(code, self.handle or self.name, asked)
 
     def enable(
@@ -141,9 +142,14 @@ class Session:
         """Ask a provider to log its state."""
         self._enable(provider, EnableProvider.CAPTURE_STATE, 0, 0, 0, 0, None)
 
-    def _enable(self, provider: UUID | str, *rest: Any) -> None:
-        guid = provider if isinstance(provider, UUID) else provider_guid(provider)
-        self._kernel.enable(self._handle("EnableTraceEx2"), guid, *rest)
+    def _enable(
+        self, provider: UUID | str, code: EnableProvider, level: int, keywords: int, match_all: int, *rest: Any
+    ) -> None:
+        guid, call = provider if isinstance(provider, UUID) else provider_guid(provider), "EnableTraceEx2"
+        if not 0 <= level < 2**8 or not 0 <= keywords < 2**64 or not 0 <= match_all < 2**64:
+            why = f"level {level} has no 8 bits, or keywords {keywords:#x}, {match_all:#x} no 64"
+            raise EtwError(call, Status.INVALID_PARAMETER, why)
+        self._kernel.enable(self._handle(call), guid, code, level, keywords, match_all, *rest)
 
     def _handle(self, call: str) -> int:
         if not self.handle:

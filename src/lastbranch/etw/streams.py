@@ -138,7 +138,12 @@ def open_stream(source: str, *, session: bool) -> Stream:
         from .called_back import CallbackChannel
 
         return LiveStream(CallbackChannel(source), source)
-    return LiveStream.of_session(source)
+    try:
+        return LiveStream.of_session(source)
+    except EtwError as error:
+        if error.status == Status.WMI_INSTANCE_NOT_FOUND and not os.path.exists(source):
+            error.hint = "there is no file of that name either"
+        raise
 
 
 def status_of(error: OSError) -> Status:

@@ -113,6 +113,11 @@ UNPROVEN = ("ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA", "PERFINFO_GROUPMASK", "TRAC
 _PACKED = frozenset({"ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA"})
 """Declared under ``#pragma pack(1)``."""
 
+_ALSO: dict[str, dict[str, Any]] = {
+    "ETW_BUFFER_CONTEXT": {"ProcessorIndex": property(lambda own: own.ProcessorNumber | own.Alignment << 8)},
+}
+"""Members that are other members under one name: half of a union, to be read."""
+
 _SCALARS: dict[str, Any] = {
     "u1": ctypes.c_uint8, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64,
     "i4": ctypes.c_int32, "i8": ctypes.c_int64,
@@ -147,7 +152,7 @@ def _made(name: str, bits: int) -> Any:
             fields.append((f"_{first}", both))
         else:
             fields.append((first, kind))
-    members: dict[str, Any] = {"_anonymous_": tuple(unions), "_fields_": fields}
+    members: dict[str, Any] = {"_anonymous_": tuple(unions), "_fields_": fields, **_ALSO.get(name, {})}
     if name in _PACKED:
         members["_pack_"] = 1
     return type(name, (ctypes.Structure,), members)

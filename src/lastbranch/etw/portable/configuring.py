@@ -115,6 +115,7 @@ class Settings:
         """`SourceConfiguration` of them; nothing for a session without sources."""
         if not self.request.system:
             return b""
+        from .lbr import has_hardware
         from .profile_sources import configured, intervals
         from .sources import SourceConfiguration, hook_of
 
@@ -133,7 +134,7 @@ class Settings:
             pmc_hooks=hooks(Info.PMC_EVENT_LIST_INFO),
             pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
             lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
-            lbr_hooks=self._hooks,
+            lbr_hooks=self._hooks if has_hardware() else (),  # else interrupts of counters trigger nothing
             targets=self.targets,
             intervals=intervals(root),
         ).pack()

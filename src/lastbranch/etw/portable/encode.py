@@ -33,6 +33,7 @@ _DESCRIPTOR = struct.Struct("<HBBBBHQ")
 _MARKER = 0xC0
 _FLAGS = 0x40  # EVENT_HEADER_FLAG_64_BIT_HEADER
 _MOST_KEPT = 4096
+_ENDLESS = 1 << 48
 
 
 class _Packers(dict[int, tuple[Any, int, int, int]]):
@@ -41,8 +42,8 @@ class _Packers(dict[int, tuple[Any, int, int, int]]):
     def __missing__(self, payload: int) -> tuple[Any, int, int, int]:
         size = _HEADER + payload
         whole = size + 7 & ~7
-        if size > LARGEST_EVENT:
-            return None, size, whole, 0  # it fits into no buffer, so that nobody packs it
+        if whole > LARGEST_EVENT:
+            return None, size, _ENDLESS, 0  # it fits into no buffer, whatever its size, so that nobody packs it
         # EVENT_HEADER in five pieces: Size to EventProperty, both ids, TimeStamp, ProviderId and descriptor, the tail.
         pack = struct.Struct(f"<QQQ32s24s{payload}s{whole - size}x").pack_into
         made = pack, size, whole, EVENT + whole

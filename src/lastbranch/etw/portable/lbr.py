@@ -18,7 +18,7 @@ from ..status import EtwError, Status
 
 __all__ = [
     "CALL", "EXCLUDE_KERNEL", "PMC_HOOK", "SOFTWARE_BRANCHES", "SOURCE", "LbrConfiguration", "argv",
-    "check_configuration", "needed", "software_source",
+    "check_configuration", "has_hardware", "needed", "software_source",
 ]  # fmt: skip
 
 CALL = "TraceConfigureLastBranchRecord"
@@ -39,10 +39,10 @@ def software_source() -> list[ProfileSource]:
         check_machine()
     except LastbranchError:
         return []
-    return [] if _has_hardware() else [SOURCE]
+    return [] if has_hardware() else [SOURCE]
 
 
-def _has_hardware() -> bool:
+def has_hardware() -> bool:
     """Whether the kernel offers branch stacks."""
     from pathlib import Path
 
@@ -58,7 +58,7 @@ def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: 
         raise EtwError(CALL, Status.IMPLEMENTATION_LIMIT, f"{len(events)} events, at most {MAX_LBR_EVENTS} can trigger")
     if flags & EXCLUDE_KERNEL and flags & EXCLUDE_USER:
         raise EtwError(CALL, Status.INVALID_PARAMETER, "nothing is left without kernel and user branches")
-    if not events or _has_hardware():
+    if not events or has_hardware():
         return
     for bit, why in _REFUSED.items():
         if flags & bit:

@@ -49,7 +49,8 @@ class Leases:
         """Fill up the writers' rings; ``evict`` gives up a buffer that is held. False if there were too few buffers."""
         bound = max(self.maximum, LEAST_AHEAD * len(slots))
         calm = LEAST_AHEAD if evict else max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
-        hungry = calm if evict else max(calm, self.maximum // (len(slots) + 1))
+        # In memory what is ahead is taken from what is kept, so that it is less.
+        hungry = max(calm, self.maximum // (len(slots) + 1) // (CALM if evict else 1))
         wanted = {slot: min(hungry if slot.hungry else calm, RING_SIZE) for slot in slots if not slot.broken}
         # Round by round, so that a scarce pool is shared out evenly.
         for ahead in range(max(wanted.values(), default=0)):

@@ -7,10 +7,11 @@ import os
 import threading
 import time
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from ...formats.etl.layout import BUFFER_HEADER_SIZE, HEADERS, LOGFILE_HEADER, packed
 from ..properties import SessionRequest
-from .clock import Clock, filetime
+from .clock import FILETIME_EPOCH, Clock, filetime
 
 if TYPE_CHECKING:
     from ...formats.etl.header import LogHeader
@@ -19,6 +20,7 @@ __all__ = ["session_header"]
 
 _LEAST = BUFFER_HEADER_SIZE + HEADERS[2].size + packed(LOGFILE_HEADER).size + 4  # with two empty names
 _SPARE = 256  # bytes for the events of the header buffer
+_SECOND = 10_000_000
 
 
 def session_header(request: SessionRequest, handle: int, clock: Clock, processors: int) -> LogHeader:
@@ -44,5 +46,13 @@ def _cpu_mhz() -> int:
 
 
 def _boot_time() -> int:
-    """When the machine was started, as FILETIME."""
+    """When the machine was started, as FILETIME: the same for all sessions of one uptime, by which logs are merged.
+
+    The kernel tells the second; the rest is of the boot's id, so that machines that start together differ.
+    """
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        with open("/proc/stat", encoding="ascii", errors="replace") as lines:
+            second = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return FILETIME_EPOCH + second * _SECOND + UUID(file.read().strip()).int % _SECOND
     return filetime() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 100

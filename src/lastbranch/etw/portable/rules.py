@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..flags import CIRCULAR_KERNEL_LOGGER, GLOBAL_LOGGER, KERNEL_LOGGER, KERNEL_LOGGER_NAME, ClientContext, LogFileMode
 from ..modes import Also, broken_rule, normalised
-from ..properties import MAX_NAME, SessionRequest
+from ..properties import MAX_NAME, SessionRequest, characters, check_name
 from ..status import EtwError, Status
 
 __all__ = ["check_start", "checked_file", "status_of", "updated"]
@@ -47,8 +47,7 @@ def status_of(error: OSError) -> Status:
 def check_start(request: SessionRequest) -> SessionRequest:
     """``request`` with its file as an absolute path and the GUID of a fixed session; `EtwError` if it breaks a rule."""
     call = "StartTrace"
-    if not 0 < len(request.name) <= MAX_NAME:
-        raise EtwError(call, Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
+    check_name(call, request.name)
     request = _fixed(call, request)
     if request.clock not in (ClientContext.DEFAULT, ClientContext.QPC, ClientContext.SYSTEM_TIME):
         raise EtwError(call, Status.INVALID_PARAMETER, f"ClientContext {request.clock} is no clock of this system")
@@ -96,7 +95,7 @@ def checked_file(call: str, file: str, mode: int) -> str:
     """
     if mode & LogFileMode.FILE_MODE_NEWFILE and file.count("%d") != 1:
         raise EtwError(call, Status.INVALID_NAME, f"{file}: a row of files needs one %d in its name")
-    if len(file) > MAX_NAME:
+    if characters(file) > MAX_NAME:
         raise EtwError(call, Status.BAD_PATHNAME, f"a log file's name has at most {MAX_NAME} characters")  # our choice
     path = Path(os.path.abspath(file))
     try:

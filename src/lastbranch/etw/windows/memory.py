@@ -13,7 +13,7 @@ from uuid import UUID
 
 from ..flags import LogFileMode, WnodeFlag
 from ..kernel import EnableParameters
-from ..properties import MAX_NAME, NUMBERS, STATISTICS, Filter, SessionRequest, SessionState
+from ..properties import MAX_NAME, NUMBERS, STATISTICS, Filter, SessionRequest, SessionState, characters
 from ..status import EtwError, Status
 from ..structures import guid_of, structure, uuid_of
 from .libraries import wide
@@ -81,9 +81,9 @@ class Properties:
 
     def _fill(self, call: str, request: SessionRequest) -> None:
         head = self.head
-        for name in (request.name, request.file):
-            if len(name) > MAX_NAME:
-                raise EtwError(call, Status.INVALID_NAME, f"a name of {len(name)} characters; {MAX_NAME} are the most")
+        for name, code in ((request.name, Status.INVALID_NAME), (request.file, Status.BAD_PATHNAME)):
+            if characters(name) > MAX_NAME:
+                raise EtwError(call, code, f"a name of {characters(name)} characters; {MAX_NAME} are the most")
         head.Wnode.Guid = guid_of(request.guid)
         head.Wnode.ClientContext, head.LogFileMode = request.clock, int(request.mode)
         for theirs, ours in NUMBERS.items():
