@@ -37,8 +37,9 @@ _CONTROLS = {
     Control.CONVERT_TO_REALTIME: ("real time instead of the file", "test_portable_control.py"),
 }  # fmt: skip
 _CLASS_TESTS = {
-    Info.STACK_TRACING_INFO: "test_portable_sources_linux.py", Info.PMC_EVENT_LIST_INFO: "test_portable_sources.py",
-    Info.PMC_COUNTER_LIST_INFO: "test_portable_sources.py", Info.SET_DISALLOW_LIST: "the_disallow_list",
+    Info.STACK_TRACING_INFO: "test_portable_sources_linux.py",
+    Info.PMC_EVENT_LIST_INFO: "test_portable_sources_counters.py",
+    Info.PMC_COUNTER_LIST_INFO: "test_portable_sources_counters.py", Info.SET_DISALLOW_LIST: "the_disallow_list",
     Info.LBR_CONFIGURATION_INFO: "test_portable_control.py", Info.LBR_EVENT_LIST_INFO: "test_portable_control.py",
     Info.PROFILE_SOURCE_CONFIG_INFO: "the_example", Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO: "masks_of_a_system_logger",
     Info.SAMPLED_PROFILE_INTERVAL_INFO: "intervals", Info.PROFILE_SOURCE_LIST_INFO: "a_chain_of_sources",

@@ -219,7 +219,7 @@ class FakeKernel:
         if self.no_trace:
             raise OSError(self.no_trace, "Operation not permitted")
 
-    def open_event(self, attr: bytes, tid: int, cpu: int) -> int:
+    def open_event(self, attr: bytes, tid: int, cpu: int, group: int = -1) -> int:
         parsed = Attr(attr)
         self.tried.append((parsed, tid, cpu))
         number = self._refusal(parsed, tid, cpu)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fake_kernel import FakeKernel, FakeRing, Machine
+from fake_kernel import Attr, FakeKernel, FakeRing, Machine
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.formats.etl.trace_file import TraceFile
@@ -133,6 +134,16 @@ class SourceKernel(FakeKernel):
         super().__init__(machine)
         self.own: dict[int, FakeRing] = {}
         self.periods: dict[int, int] = {}
+        self.leaders: dict[int, int] = {}
+        """Descriptor of an event -> of the one that leads its group."""
+        self.counters = 1 << 20
+        """That a processor has for the events of its own."""
+        self.taken = 0
+        """Of them, by others."""
+        self.stalled: set[int] = set()
+        """Pinned events that found their counters taken."""
+        self.waiting: set[int] = set()
+        """Events that joined a group and do nothing before that begins (anew)."""
         self.contents |= {"/proc/meminfo": "MemTotal: 1024 kB\n", "/proc/sys/kernel/hostname": "box\n"}
         if tracefs:
             for name, (number, layout) in TRACEPOINTS.items():
@@ -147,7 +158,50 @@ class SourceKernel(FakeKernel):
         self.folders["/proc/77/task"] = lambda: ["77", "78"]
         self.folders["/proc"] = lambda: ["77", "self", "sys"]
 
+    def open_event(self, attr: bytes, tid: int, cpu: int, group: int = -1) -> int:
+        """Rules of groups: perf_event_open in kernel/events/core.c, validate_group in arch/x86/events/core.c."""
+        new, leader = Attr(attr), group if group >= 0 else self.next
+        if group >= 0:
+            first, _, place = self.opened[group]
+            clocks = {struct.unpack_from("=i", a.raw, 92)[0] if a.flags >> 25 & 1 else -1 for a in (new, first)}
+            if place != cpu or len(clocks) > 1 or self.leaders[group] != group or new.flags >> 2 & 1:  # pinned
+                raise OSError(errno.EINVAL, "no")
+            if self._of_processor(group) + (new.type not in (1, 2)) > self.counters:
+                raise OSError(errno.EINVAL, "no")
+        fd = super().open_event(attr, tid, cpu)
+        self.leaders[fd] = leader
+        if fd != leader:
+            self.waiting.add(fd)
+        if new.flags & 1:
+            self.disabled.add(fd)
+        self._schedule(leader)
+        return fd
+
+    def _of_processor(self, leader: int) -> int:
+        """How many counters a group takes."""
+        return sum(self.leaders[fd] == leader and a.type not in (1, 2) for fd, (a, _, _) in self.opened.items())
+
+    def _schedule(self, leader: int) -> None:
+        attr, _, _ = self.opened[leader]
+        if attr.flags >> 2 & 1 and self._of_processor(leader) > self.counters - self.taken:
+            self.stalled.add(leader)
+
+    def counts(self, fd: int) -> bool:
+        attr, _, _ = self.opened[fd]
+        assert self.leaders[fd] == fd
+        assert attr.flags >> 2 & 1
+        assert not attr.read_format
+        return fd not in self.stalled | self.disabled
+
+    def enable(self, fd: int) -> None:
+        assert fd in self.disabled
+        self.disabled.discard(fd)
+        self.stalled.discard(fd)
+        self.waiting -= {member for member, leader in self.leaders.items() if leader == fd}
+        self._schedule(fd)
+
     def ring(self, fd: int, pages: int) -> FakeRing:
+        assert self.opened[fd][0].period or self.leaders[fd] == fd
         self.own[fd] = FakeRing()
         return self.own[fd]
 
@@ -156,12 +210,16 @@ class SourceKernel(FakeKernel):
         self.periods[fd] = period
 
     def event(self, kind: int, config: int, cpu: int) -> int:
-        """The descriptor of an event that is open."""
-        return next(fd for fd, (a, _, c) in self.opened.items() if (a.type, a.config, c) == (kind, config, cpu))
+        """The descriptor of an event that is open and samples."""
+        sampling = ((fd, a, c) for fd, (a, _, c) in self.opened.items() if a.period)
+        return next(fd for fd, a, c in sampling if (a.type, a.config, c) == (kind, config, cpu))
 
     def give(self, kind: int, config: int, cpu: int, *records: bytes) -> None:
         """Put records into the ring of an event."""
-        self.own[self.event(kind, config, cpu)].pending.append(b"".join(records))
+        event = self.event(kind, config, cpu)
+        assert event not in self.waiting
+        assert self.leaders[event] not in self.stalled | self.disabled
+        self.own[event].pending.append(b"".join(records))
 
     def identifier(self, kind: int, config: int, cpu: int) -> int:
         return 1000 + self.event(kind, config, cpu)
@@ -169,13 +227,14 @@ class SourceKernel(FakeKernel):
 
 def sample(
     time: int, cpu: int, *, ip: int = 0x1000, pid: int = 77, tid: int = 77, address: int | None = None, period: int = 1,
-    chain: Sequence[int] | None = None, raw: bytes | None = None,
+    counts: Sequence[int] | None = None, chain: Sequence[int] | None = None, raw: bytes | None = None,
     branches: Sequence[tuple[int, int, int]] | None = None, misc: int = 2,
 ) -> bytes:  # fmt: skip
     """PERF_RECORD_SAMPLE in the order of the kernel ABI."""
     body = struct.pack("=QQiiQ", 1, ip, pid, tid, time)
     body += b"" if address is None else struct.pack("=Q", address)
     body += struct.pack("=IIQ", cpu, 0, period)
+    body += b"" if counts is None else struct.pack(f"={1 + len(counts)}Q", len(counts), *counts)
     body += b"" if chain is None else struct.pack(f"={1 + len(chain)}Q", len(chain), *chain)
     if raw is not None:
         padded = raw + bytes(-(len(raw) + 4) % 8)

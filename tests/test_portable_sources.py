@@ -18,7 +18,7 @@ from etl_builder import aligned
 from lastbranch.etw.portable.enable_map import settled
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
-from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.status import EtwError
 from lastbranch.model import ModuleKind
 from lastbranch.opening import open_profile
 from source_tools import Kept, Log, SourceKernel, hook_of, lost, sample, side_band, switched, time_of
@@ -248,12 +248,6 @@ class TestCounters:
         ) as s:
             opened = {(attr.config >> 32, cpu) for attr, _, cpu in s.kernel.opened.values()}
             assert opened == {(4, cpu) for cpu in range(4)} | {(10, 4), (10, 5)}
-
-    def test_values_in_headers_are_refused(self) -> None:
-        wanted = configuration(0, 0x400, pmc_sources=(19,), pmc_hooks=(0x0524,), pmc_counters=(19,))
-        with pytest.raises(EtwError, match="not recorded on Linux") as refused:
-            Recorder(wanted, Kept(), SourceKernel(INTEL)).begin()
-        assert refused.value.status == Status.NOT_SUPPORTED
 
 
 class TestOrder:

@@ -16,6 +16,7 @@ import pytest
 
 from lastbranch.etw.flags import Control, Info, LogFileMode
 from lastbranch.etw.portable.kernel import PortableKernel
+from lastbranch.etw.portable.profile_sources import profile_sources
 from lastbranch.etw.portable.sources import check
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
@@ -97,6 +98,25 @@ def test_stacks_and_intervals_are_set_while_it_runs(kernel: PortableKernel, tmp_
     counts = records(path)
     assert counts["PerfInfo/SetInterval"] == 1
     assert 0 < counts["StackWalk/Stack"] < counts["PerfInfo/Sample"]
+
+
+def test_counter_values_are_asked_for_while_it_runs(kernel: PortableKernel, tmp_path: Path) -> None:
+    path = tmp_path / "x.etl"
+    state = kernel.start(request(path, LIVES | PROFILE), ())
+    kernel.set_information(state.handle, Info.PMC_EVENT_LIST_INFO, [(PERFINFO, 0x2E)])
+    counters = {source.source for source in profile_sources()} & {2, 19}
+    for number, status in ((0, Status.INVALID_PARAMETER), (19, Status.NOT_SUPPORTED)):
+        if number not in counters:
+            with pytest.raises(EtwError) as refused:
+                kernel.set_information(state.handle, Info.PMC_COUNTER_LIST_INFO, [number])
+            assert (refused.value.status, bool(refused.value.reason)) == (status, True)
+    if counters:
+        kernel.set_information(state.handle, Info.PMC_COUNTER_LIST_INFO, sorted(counters))
+    work()
+    stop(kernel, state)
+    counts = records(path)
+    assert counts["PerfInfo/Sample"] > 0
+    assert counts.get("PerfInfo/PMCConfig", 0) == 2 * bool(counters)
 
 
 def test_groups_are_set_while_it_runs(kernel: PortableKernel, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ..formats.etl import EventBlock, TraceLog
 from ..formats.etl.carry import Carry, newest_events
 from ..formats.etl.decode import Decoder
 from ..formats.etl.intervals import HOOKS as INTERVALS
+from ..formats.etl.layout import PMC_COUNTERS
 from ..formats.etl.materialise import events_of
 from ..formats.etl.providers import kernel_names
 from ..formats.etl.records import Records, too_short
@@ -59,6 +60,8 @@ class _Facts:
     """LBR configuration of the records."""
     triggers: Counter[int] = field(default_factory=Counter)
     orphans: int = 0
+    counted: int = 0
+    """Events with counter values in their headers."""
     carry: Carry = field(default_factory=Carry)
     supplement: Supplement = field(default_factory=Supplement)
 
@@ -82,6 +85,7 @@ def check_log(log: TraceLog) -> Iterator[Finding]:
 
 def _count(block: EventBlock, facts: _Facts) -> None:
     facts.events += len(block)
+    facts.counted += int(np.count_nonzero(block.packet_version & PMC_COUNTERS))
     facts.supplement.gather(block)
     hooks = np.bincount(block.kernel_hook[block.kernel_hook >= 0])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
@@ -112,7 +116,7 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
     on = [bool(m.words[1] & _PMC_PROFILE) for m in states]
     if states and not any(on) and not sampled:
         hints = [f"an interval of profile source {s}" for s in sorted(facts.sources - {0})]
-        hints += ["PMC counters are configured"] * bool(facts.hooks[PMC_CONFIG])
+        hints += ["PMC counters are configured"] * bool(facts.hooks[PMC_CONFIG] and not facts.counted)
         hints += ["branch records without a trigger"] * bool(facts.orphans)
         yield finding("pmc off", "; ".join([str(states[-1]), *hints]), None if hints else Severity.INFO)
     if states and not any(on) and sampled:

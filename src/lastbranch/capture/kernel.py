@@ -56,14 +56,20 @@ class Kernel(Protocol):
     def trace_child(self) -> None:
         """Trace a process made for that, and end it."""
 
-    def open_event(self, attr: bytes, tid: int, cpu: int) -> int:
-        """perf_event_open: a descriptor. ``tid`` -1: everything on ``cpu``."""
+    def open_event(self, attr: bytes, tid: int, cpu: int, group: int = -1) -> int:
+        """perf_event_open: a descriptor. ``tid`` -1: everything on ``cpu``; ``group``: of the event that leads its
+        group."""
 
     def event_id(self, fd: int) -> int:
         """The number that the event's records carry."""
 
     def lost(self, fd: int) -> int:
         """Records that found no room, of an event opened with read_format LOST alone."""
+
+    def counts(self, fd: int) -> bool:
+        """Whether a pinned event, opened without read_format, has found its counters, and those of its group."""
+
+    def enable(self, fd: int) -> None: ...
 
     def disable(self, fd: int) -> None: ...
 
@@ -133,14 +139,20 @@ class Linux:
             child.kill()
             child.wait()
 
-    def open_event(self, attr: bytes, tid: int, cpu: int) -> int:
-        return perf_events.open_event(attr, tid, cpu)
+    def open_event(self, attr: bytes, tid: int, cpu: int, group: int = -1) -> int:
+        return perf_events.open_event(attr, tid, cpu, group)
 
     def event_id(self, fd: int) -> int:
         return perf_events.event_id(fd)
 
     def lost(self, fd: int) -> int:
         return int.from_bytes(os.read(fd, 16)[8:16], "little")  # u64 value, lost
+
+    def counts(self, fd: int) -> bool:
+        return bool(os.read(fd, 8))
+
+    def enable(self, fd: int) -> None:
+        fcntl.ioctl(fd, perf_events.ENABLE, 0)
 
     def disable(self, fd: int) -> None:
         fcntl.ioctl(fd, perf_events.DISABLE, 0)

@@ -56,12 +56,15 @@ def attribute(
     )  # fmt: skip
 
 
-def open_event(attr: bytes, tid: int, cpu: int = -1) -> int:
-    """A file descriptor that counts on thread ``tid`` (-1: everything on ``cpu``). `OSError` as the kernel says."""
+def open_event(attr: bytes, tid: int, cpu: int = -1, group: int = -1) -> int:
+    """A file descriptor that counts on thread ``tid`` (-1: everything on ``cpu``), in the group of the event ``group``.
+
+    `OSError` as the kernel says.
+    """
     number = _NR_PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, f"perf_event_open: its number on {os.uname().machine} is not known")
-    fd: int = _syscall(number, ctypes.c_char_p(attr), tid, cpu, -1, _FLAG_FD_CLOEXEC)
+    fd: int = _syscall(number, ctypes.c_char_p(attr), tid, cpu, group, _FLAG_FD_CLOEXEC)
     if fd < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"perf_event_open: {os.strerror(code)}")

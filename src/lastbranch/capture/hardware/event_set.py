@@ -17,7 +17,7 @@ from .before import tasks_of
 from .perf_file import RECORD
 from .programme import Programme
 
-__all__ = ["PAGES", "EventRefused", "EventSet"]
+__all__ = ["PAGES", "EventRefused", "EventSet", "open_event"]
 
 PAGES = 128
 """Of data in each ring: with its header page just what perf_event_mlock_kb allows an unprivileged user by default."""
@@ -56,7 +56,7 @@ class EventSet:
 
     def _open(self, programme: Programme, tid: int, cpu: int) -> None:
         try:
-            fd = self._open_event(programme.final, tid, cpu)
+            fd = open_event(self._kernel, programme, tid, cpu)
         except OSError as error:
             raise EventRefused(error, programme) from error
         identifier = self._kernel.event_id(fd)
@@ -68,14 +68,6 @@ class EventSet:
             self._rings[cpu].share(fd)
         else:
             self._rings[cpu] = self._map(fd)
-
-    def _open_event(self, attr: bytes, tid: int, cpu: int) -> int:
-        try:
-            return self._kernel.open_event(attr, tid, cpu)
-        except OSError as error:
-            if error.errno == errno.EMFILE and self._kernel.more_files():
-                return self._kernel.open_event(attr, tid, cpu)
-            raise
 
     def _map(self, fd: int) -> RecordRing:
         """The largest ring that the kernel still locks memory for."""
@@ -148,6 +140,17 @@ class EventSet:
             self._kernel.close(opened.fd)
         self._rings.clear()
         self._opened.clear()
+
+
+def open_event(kernel: Kernel, programme: Programme, tid: int, cpu: int) -> int:
+    """A descriptor of ``programme`` on ``tid`` and ``cpu``; where there are too many already, as many as may be."""
+    attr, group = programme.final, programme.joins.get(cpu, -1)
+    try:
+        return kernel.open_event(attr, tid, cpu, group)
+    except OSError as error:
+        if error.errno == errno.EMFILE and kernel.more_files():
+            return kernel.open_event(attr, tid, cpu, group)
+        raise
 
 
 class EventRefused(Exception):

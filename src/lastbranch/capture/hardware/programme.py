@@ -7,7 +7,7 @@ address, loss counters) is dropped until the rest opens, and what can be had is 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -68,6 +68,8 @@ class Programme:
     wishes: tuple[Wish, ...] = ()
     dropped: list[Wish] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    joins: Mapping[int, int] = field(default_factory=dict)
+    """By processor, the descriptor of the event whose group it joins."""
 
     def attr(self, without: Sequence[Wish] = ()) -> bytes:
         """The attribute with all wishes but these."""
@@ -88,7 +90,7 @@ class Programme:
 
     @property
     def counts_losses(self) -> bool:
-        return _LOST not in self.dropped
+        return _LOST in self.wishes and _LOST not in self.dropped
 
 
 class Wish(NamedTuple):

@@ -18,10 +18,10 @@ from ....model import Clock, Machine, Profile
 from ..clock import Clock as SessionClock
 from ..enable_map import WORDS
 
-__all__ = ["interval_events", "machine_events", "mask_event", "mask_events"]
+__all__ = ["counter_event", "interval_events", "machine_events", "mask_event", "mask_events"]
 
 _POINTER = 8
-_SET, _START, _END = 0x48, 0x49, 0x4A
+_COUNTERS, _SET, _START, _END = 0x30, 0x48, 0x49, 0x4A
 _MASKS, _END_MASKS = 0x05, 0x20
 _KERNEL_VERSION = 0x55
 
@@ -57,6 +57,11 @@ def _machine(kernel: Kernel, host: Host) -> Machine:
         cpu_description=host.model, cpuid=host.cpuid, cpus_online=len(host.cpus), cpus_available=host.possible,
         memory=int(memory) * 1024, page_size=os.sysconf("SC_PAGESIZE"), hypervisor=host.hypervisor,
     )  # fmt: skip
+
+
+def counter_event(names: Sequence[str], time: int) -> Event:
+    """What the counter values in headers are called."""
+    return kernel_event((PERF_INFO, _COUNTERS), time, _POINTER, {"Names": list(names)}, version=2)
 
 
 def interval_events(

@@ -15,7 +15,7 @@ from ....formats.etl.ragged import offsets_of, take_ranges
 from ....formats.etl.sample_words import frames_of
 from ....model import Array, SampleBatch
 
-__all__ = ["Events", "Words", "encoded", "kernel_events"]
+__all__ = ["Events", "Words", "encoded", "kernel_events", "with_values"]
 
 Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -95,6 +95,21 @@ def kernel_events(
     words[begin[1::2][owner] + 4 + np.arange(len(owner)) - offsets[owner]] = frames
     written = np.flatnonzero(sizes)
     return Events(words, sizes[written], np.repeat(batch.time, 2)[written], np.repeat(batch.cpu, 2)[written])
+
+
+def with_values(events: Events, hook: int, values: Words) -> Events:
+    """``events`` with counter values in the headers of those of ``hook``: (n, up to 7), a row for each."""
+    begin = offsets_of(events.size)[:-1]
+    first = events.words[begin]
+    own = np.flatnonzero(first >> _U48 == np.uint64(hook))
+    head = np.where(first[own] >> np.uint64(16) & np.uint64(0xFF) == np.uint64(_COMPACT64), 3, 2)
+    count = values.shape[1]
+    words = events.words.copy()
+    words[begin[own]] += np.uint64(count << 8 | 8 * count << 32)  # Version bits 8 to 10, Size
+    words = np.insert(words, np.repeat(begin[own] + head, count), values.ravel())
+    size = events.size.copy()
+    size[own] += count
+    return Events(words, size, events.time, events.cpu)
 
 
 def _head(kind: int, hook: int | Array, size: int | Array) -> Array:

@@ -41,6 +41,8 @@ class Kind:
     """PERF_SAMPLE_* beyond those of all."""
     flags: frozenset[str] = frozenset()
     """Of perf_event_attr."""
+    counting: frozenset[str] = frozenset()
+    """More of them where its samples carry counter values."""
 
 
 def _u64(column: Array) -> Words:
@@ -140,7 +142,8 @@ def _timer(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
 
 
 KINDS: Mapping[str, Kind] = {
-    "timer": Kind(SAMPLED, _timer, "cpu-clock", 0),
+    # An idle processor has no tick, by which the kernel measures the rate of samples, and its group would stand still.
+    "timer": Kind(SAMPLED, _timer, "cpu-clock", 0, counting=frozenset({"exclude_idle"})),
     "switch": Kind(CSWITCH, _switch, tracepoint="sched/sched_switch", sample=SAMPLE.RAW),
     "ready": Kind(READY, _ready, tracepoint="sched/sched_waking", sample=SAMPLE.RAW),
     "enter": Kind(ENTER, _enter, tracepoint="raw_syscalls/sys_enter", sample=SAMPLE.RAW),

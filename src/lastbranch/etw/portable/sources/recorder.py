@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +15,12 @@ from ....capture.kernel import Kernel, Linux
 from ....formats.etl.encoding import encode_event
 from ....formats.etl.event import Event
 from ...flags import ClientContext
+from ...status import EtwError
 from ..clock import FILETIME_EPOCH
 from ..enable_map import kinds_of
 from .configuration import SourceConfiguration
-from .description import interval_events, machine_events, mask_event
+from .counters import Counters
+from .description import counter_event, interval_events, machine_events, mask_event
 from .events import Events, Ints, encoded
 from .life import Life
 from .stream import Stream
@@ -58,6 +61,7 @@ class Recorder:
         """ns from the monotonic clock to the system time."""
         self._streams: dict[tuple[object, ...], _Open] = {}
         self._life: Life | None = None
+        self._counters = Counters((), self._kernel, self._host)
         self._names: dict[int, str] = {}
         self._intervals: Mapping[int, int] = {}
         self._floor = self._newest = 0
@@ -98,15 +102,26 @@ class Recorder:
         kinds = kinds_of(configuration.masks)
         wanted = wanted_streams(configuration, self._kernel, self._host)
         life, opened = self._life_for(kinds & LIVES), dict[tuple[object, ...], _Open]()
+        counters, sources = self._counters, next((one.counters for one in wanted if one.counters), ())
         try:
+            if sources != counters.sources:
+                counters = Counters(sources, self._kernel, self._host)
             for one in wanted:
                 if one.key not in self._streams:
-                    opened[one.key] = _Open(one, Stream(one.programme(self._host), self._kernel, self._host))
+                    programme = one.programme(self._host, counters.leaders)
+                    opened[one.key] = _Open(one, Stream(programme, self._kernel, self._host))
+            if any(one.wanted.counters for one in opened.values()):
+                counters.start()
         except BaseException:
             for half in opened.values():
                 half.stream.close()
             if life is not None and life is not self._life:
                 life.close()
+            if counters is not self._counters:
+                counters.close()
+            elif sources:
+                with suppress(EtwError):  # without what had no room
+                    counters.start()
             raise
         gone = [self._streams[key] for key in self._streams.keys() - {one.key for one in wanted}]
         for open_ in gone:
@@ -116,12 +131,21 @@ class Recorder:
             self._output.lost(open_.stream.untold())
             open_.stream.close()
             del self._streams[open_.wanted.key]
+        if counters is not self._counters:
+            self._counters.close()
+            self._counters = counters
+            self._say_counters(self._moment())
         self._settle(life, kinds & LIVES)
         self._change_intervals(wanted)
         self._streams |= opened
         if configuration.masks != self._configuration.masks:
             self._say([mask_event(configuration.masks, self._moment())])
         self._configuration = configuration
+
+    def _say_counters(self, now: int) -> None:
+        if sources := self._counters.sources:
+            names = names_of(sources, self._kernel)
+            self._say([counter_event([names[source] for source in sources], now)])
 
     def _life_for(self, kinds: frozenset[str]) -> Life | None:
         """What follows tasks: as it is where it can tell all that is wanted."""
@@ -157,7 +181,7 @@ class Recorder:
         now = self._look_at_clock()
         until = now if until is None else until
         parts: list[Events] = []
-        lost = 0
+        lost = self._counters.gaps()
         if self._life is not None:
             took = self._life.stream.round(until)
             lost += took.lost
@@ -190,6 +214,7 @@ class Recorder:
             if self._life is not None:
                 self._write(self._life.end(now))
             self._say(interval_events(self._names, self._intervals, {}, now, end=True))
+            self._say_counters(now)
             self._say([mask_event(self._configuration.masks, now, end=True)])
         finally:
             self.close()
@@ -200,6 +225,7 @@ class Recorder:
             one.stream.close()
         if self._life is not None:
             self._life.close()
+        self._counters.close()
         self._streams, self._life = {}, None
 
     # -- output

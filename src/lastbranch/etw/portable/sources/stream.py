@@ -6,7 +6,9 @@ that the events of all kinds and processors come out in one order of time, round
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,7 +24,7 @@ from ....capture.kernel import Kernel
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
 from ....formats.perfdata.chain import Block, chase
-from ....formats.perfdata.layout import SAMPLE
+from ....formats.perfdata.layout import READ, SAMPLE
 from ....formats.perfdata.sample import SampleLayout
 from ....model import SampleBatch
 from ...status import EtwError, Status
@@ -47,9 +49,10 @@ def _wakeup() -> int:
 def sampling(
     choice: EventChoice, host: Host, *, period: int = 1, sample: int = 0, stacks: bool = False,
     kernel_stacks: bool = True, branches: int = 0, more: frozenset[str] = frozenset(),
+    joins: Mapping[int, int] | None = None,
 ) -> Programme:  # fmt: skip
     """An event that samples all tasks. ``sample``: PERF_SAMPLE_* beyond the common ones; ``branches``: which; ``more``:
-    flags."""
+    flags; ``joins``: by processor the event whose group it joins, to sample the counts of that, too."""
     base = tracking_of(ALL, host, _wakeup())
     flags = {"sample_id_all", "use_clockid", "watermark", *choice.exclude, *more}
     flags |= set() if kernel_stacks else {"exclude_callchain_kernel"}
@@ -58,6 +61,9 @@ def sampling(
     fields["branch_sample_type"] = branches
     cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
     own = tuple(cpu for cpu in cpus if cpu in host.cpus)
+    if joins:  # counters of losses would stand behind each count, and are left out
+        fields |= {"sample_type": fields["sample_type"] | SAMPLE.READ, "read_format": READ.GROUP}
+        return Programme(choice, own, frozenset(flags), fields, joins=joins)
     return Programme(choice, own, frozenset(flags), fields, base.wishes[:1])
 
 
@@ -178,6 +184,9 @@ _SENTENCES = {
 def refusal(error: OSError, programme: Programme, host: Host, call: str = "StartTrace") -> EtwError:
     """Why the kernel did not open ``programme``: 1314 for want of permission, 170 where counters are taken, 8 and 1450
     for memory and files, else 50. The codes are our choice but for 1314."""
+    if programme.joins and error.errno == errno.EINVAL:
+        sentence = "the processor cannot count it at once with the counters whose values are to be in headers"
+        return EtwError(call, Status.NOT_SUPPORTED, f"{programme.choice.name}: {sentence}")
     period = programme.fields["period"] if programme.choice.pmu else 0
     why = explain(error, Attempt(Request(ALL), programme.choice, period, False, len(programme.cpus)), host)
     status = Status.PRIVILEGE_NOT_HELD if why.cause in _PRIVILEGE else _STATUS.get(why.cause, Status.NOT_SUPPORTED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +15,11 @@ from ....capture.kernel import Kernel
 from ....formats.etl.periods import Told
 from ....formats.etl.sample_words import Trigger, sample_events
 from ....model import SampleBatch
-from ...status import EtwError, Status
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
 from .configuration import SourceConfiguration
-from .events import Events, Ints
+from .counters import values_of
+from .events import Events, Ints, with_values
 from .kinds import KINDS, PMC, Kind
 from .stream import sampling
 from .switches import RECORDS
@@ -49,18 +49,27 @@ class Wanted:
     kernel_stacks: bool = True
     options: int | None = None
     """Flags of the branch records that its samples carry, ``None``: none."""
+    counters: tuple[int, ...] = ()
+    """Profile sources whose counts its samples carry."""
 
-    def programme(self, host: Host) -> Programme:
-        """For perf_event_open."""
+    def programme(self, host: Host, group: Mapping[int, int] | None = None) -> Programme:
+        """For perf_event_open. ``group``: by processor, the first event of `counters`."""
+        flags = self.kind.flags | (self.kind.counting if self.counters else set()) if self.kind else frozenset()
         branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
         return sampling(
             self.choice, host, period=self.period, sample=self.kind.sample if self.kind else 0,
             stacks=self.stacks, kernel_stacks=self.kernel_stacks, branches=branches,
-            more=self.kind.flags if self.kind else frozenset(),
+            more=flags, joins=group if self.counters else None,
         )  # fmt: skip
 
     def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
         """Samples to events at ``ticks``, which the batch has as times, too."""
+        events = self._convert(batch, ticks)
+        if not self.counters:
+            return events
+        return with_values(events, self.kind.hook if self.kind else PMC, values_of(batch, len(self.counters)))
+
+    def _convert(self, batch: SampleBatch, ticks: Ints) -> Events:
         if self.kind is not None:
             return self.kind.convert(batch, ticks, Raw(batch, self.fields))
         assert self.source is not None
@@ -74,9 +83,6 @@ class Wanted:
 
 def wanted_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[Wanted]:
     """Every stream but that of processes and images. `EtwError` for what is not to be had at all."""
-    if configuration.pmc_hooks and configuration.pmc_counters:
-        why = "counter values in the headers of events are not recorded on Linux"
-        raise EtwError("TraceSetInformation", Status.NOT_SUPPORTED, why)
     kinds = kinds_of(configuration.masks)
     found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - LIVES) if name in KINDS]
     return found + (list(_counters(configuration, kernel, host)) if "pmc" in kinds else [])
@@ -85,8 +91,8 @@ def wanted_streams(configuration: SourceConfiguration, kernel: Kernel, host: Hos
 def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> Wanted:
     kind = KINDS[name]
     fields, period, source, interval = NO_RAW, 1, None, 0
-    if name == "switch" and not has_tracefs(kernel):
-        kind = RECORDS
+    if name == "switch" and not has_tracefs(kernel) and not _counters_of(kind.hook, configuration):
+        kind = RECORDS  # which carry no counts
     if kind.tracepoint:
         point = read_tracepoint(kernel, kind.tracepoint)
         choice, fields = EventChoice(kind.tracepoint.replace("/", ":"), _TRACEPOINT, point.number), point.fields
@@ -113,14 +119,19 @@ def _finished(
     stacks = hook in configuration.stack_hooks
     branches = kind is None and hook in configuration.lbr_hooks
     options = configuration.lbr_flags if branches else None
-    whole = (*key, stacks, stacks and configuration.kernel_stacks, options)
+    counters = _counters_of(hook, configuration)
+    whole = (*key, stacks, stacks and configuration.kernel_stacks, options, counters)
     return Wanted(
         whole, choice, kind, fields, period, source, interval, stacks,
-        configuration.kernel_stacks, options,
+        configuration.kernel_stacks, options, counters,
     )  # fmt: skip
 
 
-def names_of(sources: Mapping[int, int], kernel: Kernel) -> dict[int, str]:
+def _counters_of(hook: int, configuration: SourceConfiguration) -> tuple[int, ...]:
+    return configuration.pmc_counters if hook in configuration.pmc_hooks else ()
+
+
+def names_of(sources: Iterable[int], kernel: Kernel) -> dict[int, str]:
     """The names of profile sources by number."""
     known = {source.source: source.name for source in profile_sources(kernel)}
     return {source: known.get(source, f"profile source {source}") for source in sources}
