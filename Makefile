@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes: where modules must not be kept compiled, each would compile them all.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench peers fuzz docs etw-layouts clean
+.PHONY: demo test lint bench peers fuzz docs etw-layouts walk clean
 
 demo: $(VENV)/installed ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -48,6 +48,9 @@ docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/make_etw_layouts.py --prove
+
+walk: $(VENV)/developer ## compile the walk of the software branch record anew (needs gcc)
+	$(BIN)/python tests/make_walk.py
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

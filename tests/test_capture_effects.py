@@ -237,6 +237,11 @@ def test_a_return_address_that_its_function_writes_over_is_not_told() -> None:
     assert told_at(by_register, {}, {RSP: 0x7000, RBX: 0x5000}) == {5}
 
 
+def test_a_branch_to_where_the_stack_pointer_points_is_not_told() -> None:
+    """0: push rax  1: jmp rsp. Told by what it is at the place, that would be to 3."""
+    assert told_at("50 ffe4 0f05", {}, {RSP: BASE + 3}) == {1}
+
+
 def test_a_word_of_the_program_is_told_if_none_may_write_it() -> None:
     jump = "ff250a000000"  # jmp [rip + 10], behind which 0f05 stands at 6 and the word at 16
     stack = {BASE + 16: BASE + 6}

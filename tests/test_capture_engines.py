@@ -18,9 +18,10 @@ from capture_tools import FREESTANDING, build, needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
 from lastbranch.capture.software import selftest
+from lastbranch.capture.software.block_step import BlockStep
 from lastbranch.capture.software.breakpoints import DebugRegisters, PerfBreakpoints, moves
 from lastbranch.capture.software.bursts import Bursts, NoBurst, _Target
-from lastbranch.capture.software.engines import BlockStep, Burst, Engine, Limits, SingleStep
+from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
 from lastbranch.capture.software.forks import End, Fork
 from lastbranch.capture.software.stops import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software.together import Together
@@ -203,10 +204,11 @@ def test_a_thread_that_is_killed_in_a_burst_is_gone(name: str, running: Thread) 
 @pytest.mark.parametrize("name", ["debug registers", "perf breakpoints"])
 def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) -> None:
     """Breakpoints are put where the program never comes."""
-    engine = ENGINES[name]()
+    make = {"debug registers": DebugRegisters, "perf breakpoints": lambda: PerfBreakpoints(signal.SIGURG)}
+    engine = BlockStep(make[name](), walks=False)
     ends = Fork({0x10: End(None, ())}, frozenset())  # type: ignore[dict-item]
     runner = bursts(engine, Limits(seconds=0.05))
-    real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(ends)  # type: ignore[attr-defined]
+    real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(ends)  # type: ignore[method-assign]
     burst, _ = runner.run(running, lambda status: False)
     assert burst.dropped
     assert running.lost
@@ -227,6 +229,22 @@ def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch:
         bursts(SingleStep()).run(running, lambda status: False)
     burst, _ = bursts(BlockStep(PerfBreakpoints(signal.SIGURG))).run(running, lambda status: False)
     assert burst.why == "full"
+
+
+def test_the_tracer_is_ahead_of_others_until_the_outermost_end() -> None:
+    ours = os.sched_getscheduler(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, ours, os.sched_param(0))
+    except PermissionError:
+        pytest.skip("real-time priorities are not allowed here")
+    together = Together(both=True)
+    with together.ahead():
+        assert os.sched_getscheduler(0) == os.SCHED_FIFO
+        with together.ahead():
+            pass
+        assert os.sched_getscheduler(0) == os.SCHED_FIFO
+    assert os.sched_getscheduler(0) == ours
 
 
 def test_breakpoints_move_as_little_as_they_can() -> None:

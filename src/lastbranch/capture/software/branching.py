@@ -7,11 +7,15 @@ does not know (far branches, interrupts, system calls) is left to the processor:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
-__all__ = ["NOT_TAKEN", "Branch", "Evaluation", "Memory", "evaluation_of", "register_of"]
+__all__ = [
+    "NOT_TAKEN", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "Memory", "direct", "evaluation_of",
+    "register_of", "returns",
+]  # fmt: skip
 
 Memory = Callable[[int, int], bytes]
 """(address, length) -> what could be read of it."""
@@ -72,19 +76,19 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     at += bool(rex)
     opcode = code[at]
     if opcode == 0x0F and code[at + 1] & 0xF0 == 0x80:
-        return _condition(code[at + 1] & 15)
+        return Condition(code[at + 1] & 15)
     if opcode & 0xF0 == 0x70:
-        return _condition(opcode & 15)
+        return Condition(opcode & 15)
     if 0xE0 <= opcode <= 0xE3:
         if prefixes and opcode != 0xE3:
             return None  # it might count ECX
         return _counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else _MASK)
     if opcode in (0xE8, 0xE9, 0xEB):
-        return _direct
+        return direct
     if _OPERAND_16 in prefixes:
         return None  # processors differ in what they make of it
     if opcode in (0xC2, 0xC3):
-        return _return
+        return returns
     if opcode == 0xFF and code[at + 1] >> 3 & 7 in (2, 4):
         return _indirect(code, at + 1, rex, prefixes)
     return None
@@ -105,17 +109,18 @@ def register_of(code: bytes) -> int | None:
     return RIP if mod == 0 and rm & 7 == 5 else None
 
 
-def _direct(registers: Registers, branch: Branch, read: Memory) -> int:
+def direct(registers: Registers, branch: Branch, read: Memory) -> int:
     return branch.target
 
 
-def _condition(code: int) -> Evaluation:
-    test, negated = _TESTS[code >> 1], bool(code & 1)
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """By a condition ``code``."""
 
-    def goes(registers: Registers, branch: Branch, read: Memory) -> int:
-        return branch.target if test(registers[EFLAGS]) != negated else NOT_TAKEN
+    code: int
 
-    return goes
+    def __call__(self, registers: Registers, branch: Branch, read: Memory) -> int:
+        return branch.target if _TESTS[self.code >> 1](registers[EFLAGS]) != bool(self.code & 1) else NOT_TAKEN
 
 
 def _counted(code: int, mask: int) -> Evaluation:
@@ -132,16 +137,54 @@ def _counted(code: int, mask: int) -> Evaluation:
     return goes
 
 
-def _return(registers: Registers, branch: Branch, read: Memory) -> int | None:
+def returns(registers: Registers, branch: Branch, read: Memory) -> int | None:
     return _word(read(registers[RSP], 8))
+
+
+@dataclass(frozen=True, slots=True)
+class InRegister:
+    """To where a register points, an index into `ptrace.Registers` as all of them here."""
+
+    register: int
+
+    def __call__(self, registers: Registers, branch: Branch, read: Memory) -> int:
+        return registers[self.register]
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """To where a word of memory points."""
+
+    displacement: int
+    relative: bool
+    """It counts from the end of the instruction."""
+    base: int | None
+    index: int | None
+    scale: int
+    """So many bits the index is shifted."""
+    segment: int | None
+    mask: int
+    """Of the address before the segment's is added."""
+
+    def __call__(self, registers: Registers, branch: Branch, read: Memory) -> int | None:
+        address = self.displacement
+        if self.relative:
+            address += branch.address + branch.length
+        if self.base is not None:
+            address += registers[self.base]
+        if self.index is not None:
+            address += registers[self.index] << self.scale
+        address &= self.mask
+        if self.segment is not None:
+            address += registers[self.segment]
+        return _word(read(address & _MASK, 8))
 
 
 def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
     """JMP or CALL through the ModRM operand at ``code[at]``."""
     mod, rm = code[at] >> 6, code[at] & 7
     if mod == 3:
-        register = GENERAL[rm | (rex & 1) << 3]
-        return lambda registers, branch, read: registers[register]
+        return InRegister(GENERAL[rm | (rex & 1) << 3])
     base: int | None = rm | (rex & 1) << 3
     index, scale, after = None, 0, at + 1
     if rm == 4:
@@ -153,24 +196,15 @@ def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
     if mod == 0 and base is not None and base & 7 == 5:
         base = None
     size = 1 if mod == 1 else 4 if mod == 2 or base is None else 0
-    displacement = int.from_bytes(code[after : after + size], "little", signed=True)
-    segment = FS_BASE if _FS in prefixes else GS_BASE if _GS in prefixes else None
-    mask = _LOW if _ADDRESS_32 in prefixes else _MASK
-
-    def goes(registers: Registers, branch: Branch, read: Memory) -> int | None:
-        address = displacement
-        if relative:
-            address += branch.address + branch.length
-        if base is not None:
-            address += registers[GENERAL[base]]
-        if index is not None:
-            address += registers[GENERAL[index]] << scale
-        address &= mask
-        if segment is not None:
-            address += registers[segment]
-        return _word(read(address & _MASK, 8))
-
-    return goes
+    return InMemory(
+        displacement=int.from_bytes(code[after : after + size], "little", signed=True),
+        relative=relative,
+        base=None if base is None else GENERAL[base],
+        index=None if index is None else GENERAL[index],
+        scale=scale,
+        segment=FS_BASE if _FS in prefixes else GS_BASE if _GS in prefixes else None,
+        mask=_LOW if _ADDRESS_32 in prefixes else _MASK,
+    )
 
 
 def _word(found: bytes) -> int | None:

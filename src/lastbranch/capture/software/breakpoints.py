@@ -92,28 +92,30 @@ class DebugRegisters:
     signal = int(signal.SIGTRAP)
 
     def __init__(self) -> None:
-        self._tid, self._at = -1, tuple[int, ...]()
+        self._tid = -1
+        self.at: tuple[int, ...] = ()
+        """Where they stand."""
 
     def arm(self, tid: int) -> None:
-        self._tid, self._at = tid, ()
+        self._tid, self.at = tid, ()
 
     def place(self, fork: Fork) -> Sequence[Poke]:
-        before = self._at
-        moved, self._at = moves(before, fork)
+        before = self.at
+        moved, self.at = moves(before, fork)
         pokes = [(_DR[slot], address) for slot, address in moved]
-        if len(self._at) != len(before):
-            pokes.append((_DR7, _ENABLE[len(self._at)]))
+        if len(self.at) != len(before):
+            pokes.append((_DR7, _ENABLE[len(self.at)]))
         return pokes
 
     def struck(self) -> bool:
         return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
 
     def disarm(self) -> None:
-        if self._at:
+        if self.at:
             self.clear(self._tid)
 
     def abandon(self) -> None:
-        self._at = ()
+        self.at = ()
 
     def clear(self, tid: int) -> None:
         ptrace.poke_user(tid, _DR7, 0)

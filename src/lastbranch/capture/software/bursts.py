@@ -44,7 +44,7 @@ class Bursts:
 
     def __init__(self, engine: Engine, limits: Limits, together: Together, beside: Beside | None = None) -> None:
         self.engine, self.limits, self.signal = engine, limits, engine.signal
-        self._together, self.beside = together, beside
+        self.together, self.beside = together, beside
         self._bit = 1 << self.signal - 1
         self._code = Code()
         self._registers = ptrace.Registers()
@@ -67,11 +67,12 @@ class Bursts:
             ptrace.set_sigmask(thread.tid, thread.mask & ~self._bit)
         process = thread.process
         if process.ways is None:
-            process.ways = Ways(self._code, process.memory, self.engine.ends, widen=True)
+            descriptor = process.descriptor if self.engine.walks else -1
+            process.ways = Ways(self._code, process.memory, self.engine.ends, widen=True, memory=descriptor)
         process.ways.begin(alone=len(process.threads) == 1)
         target = _Target(thread.tid, is_trigger)
         try:
-            with self._together.on(thread.tid, stat.cpu) as cpu, self._undisturbed(thread, cpu):
+            with self.together.on(thread.tid, stat.cpu) as cpu, self._undisturbed(thread, cpu):
                 burst = self.engine.burst(target, process.ways, self.limits)
         except OSError as error:
             self.clean(thread)

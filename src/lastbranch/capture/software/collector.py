@@ -209,20 +209,21 @@ class Collector:
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
             return
-        begun = time.perf_counter()
-        self.trigger.hold(thread)
-        cpu = self.trigger.used(thread) - thread.spent
-        weight, thread.phase = thread.phase or cpu, 0
-        try:
-            burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status))
-        except NoBurst as reason:
-            self._skipped[str(reason)] += 1
-            burst, cpu_number = Burst(), -1
-        if not burst.dropped:
-            self._rearm(thread)
-            if burst.status is None:
-                ptrace.cont(thread.tid)
-        took = time.perf_counter() - begun
+        with self.bursts.together.ahead():
+            begun = time.perf_counter()
+            self.trigger.hold(thread)
+            cpu = self.trigger.used(thread) - thread.spent
+            weight, thread.phase = thread.phase or cpu, 0
+            try:
+                burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status))
+            except NoBurst as reason:
+                self._skipped[str(reason)] += 1
+                burst, cpu_number = Burst(), -1
+            if not burst.dropped:
+                self._rearm(thread)
+                if burst.status is None:
+                    ptrace.cont(thread.tid)
+            took = time.perf_counter() - begun  # from here on others may be let in before us
         self.duty.spent(took, cpu)
         self.summary.in_bursts += took
         if cpu_number >= 0:

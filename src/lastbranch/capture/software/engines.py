@@ -1,27 +1,24 @@
 """Engines: how the taken branches of a short piece of a thread's run are seen.
 
-Block stepping runs from branch to branch with breakpoints: it decodes what comes, stops at a branch further on, and
-tells from the place which way the branches before went, and from the registers where this one goes. Single stepping
-looks at every instruction; it is slower and needs no model of a branch. Both end before a system call: a thread that
-blocks in one while others wait in a stop would hang them all.
+Block stepping (`block_step`) runs from branch to branch with breakpoints. Single stepping looks at every instruction;
+it is slower and needs no model of a branch. Both end before a system call: a thread that blocks in one while others
+wait in a stop would hang them all.
 """
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, field
 from signal import SIGTRAP
 from typing import Protocol
 
 from .. import ptrace
-from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP
+from ..ptrace import RIP
 from .branching import NOT_TAKEN, Branch
-from .breakpoints import Breakpoints
-from .forks import Edge, End, Fork
-from .stops import Onward, event_of, next_stop, signal_of, stopped
-from .ways import Ahead, Ways
+from .forks import Edge
+from .stops import event_of, next_stop, signal_of, stopped
+from .ways import Ways
 
-__all__ = ["BlockStep", "Burst", "Engine", "Limits", "SingleStep", "Target"]
+__all__ = ["Burst", "Engine", "Limits", "SingleStep", "Target"]
 
 _PUSHF, _POPF = 0x9C, 0x9D
 
@@ -46,14 +43,21 @@ class Limits:
     counted: frozenset[int] = frozenset(range(1, 16))
     stops: int = 512
     seconds: float = 0.1
+    kinds: int = field(init=False)
+    """``counted`` as bits."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", sum(1 << kind for kind in self.counted))
 
     def full(self, burst: Burst) -> bool:
         """Whether there are as many as were wanted."""
-        if len(burst.edges) < self.depth:
-            return False
-        burst.counted += sum(edge[2] in self.counted for edge in burst.edges[burst.looked_at :])
+        return len(burst.edges) >= self.depth and self.missing(burst) <= 0
+
+    def missing(self, burst: Burst) -> int:
+        """How many there are not yet."""
+        burst.counted += sum(self.kinds >> edge[2] & 1 for edge in burst.edges[burst.looked_at :])
         burst.looked_at = len(burst.edges)
-        return burst.counted >= self.depth
+        return self.depth - burst.counted
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class Engine(Protocol):
     """What its stops are. It must not be blocked."""
     ends: int
     """How many ends its forks may have."""
+    walks: bool
+    """Whether it takes forks from `tables`."""
 
     def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
         """Run ``thread``, whose code is ``ways``, until ``limits`` are reached. It is stopped again then, unless the
@@ -97,98 +103,6 @@ class Engine(Protocol):
         """Take away what a dropped burst left in a thread, which is stopped again."""
 
 
-class BlockStep:
-    """From branch to branch with ``breakpoints``; see `ways` for where they are put."""
-
-    def __init__(self, breakpoints: Breakpoints) -> None:
-        self.breakpoints = breakpoints
-        self.name, self.signal = f"block stepping, {breakpoints.name}", breakpoints.signal
-        self.ends = breakpoints.slots
-        self._struck = self.signal << 8 | 0x7F
-        self._registers = ptrace.Registers()
-        self._onward = Onward(self._registers)
-
-    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
-        registers = self._registers
-        ptrace.registers(thread.tid, registers)
-        burst = Burst(registers[RIP], registers[RIP])
-        edges = burst.edges
-        first = ways.line(burst.start)
-        if first is not None and first.address == burst.start:  # it stands before its first branch already
-            ahead, here = Ahead(Fork({first.address: End(first, ())}, frozenset()), None), True
-        else:
-            ahead, here = ways.of(burst.start, registers, registers[RSP]), False
-        chosen: Edge | None = None  # the branch it stands before, if that will be taken: not the burst's yet
-        self.breakpoints.arm(thread.tid)
-        try:
-            while len(edges) < limits.depth or not limits.full(burst):
-                fork = ahead.fork
-                if not fork.ends:
-                    burst.why = "unreadable code"
-                    break
-                if not here:
-                    burst.why = self._run(thread, fork, burst, limits)
-                    ways.read.moved()
-                    if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
-                        edges.append(chosen)
-                        burst.end = chosen[1]
-                    if burst.why != "full":
-                        break
-                end = fork.ends[registers[RIP]]
-                branch = end.branch
-                if ways.astray(ahead, end, registers[RSP]):
-                    burst.why = "astray"
-                    break
-                edges += end.path
-                burst.end = branch.address
-                if branch.goes is None:
-                    burst.why = "system call"
-                    break
-                goes = branch.goes(registers, branch, ways.read)
-                if goes is None:
-                    burst.why = "unreadable code"
-                    break
-                chosen = None if goes == NOT_TAKEN else (branch.address, goes, branch.kind)
-                ahead, here = ways.after(branch, goes, registers), False
-        finally:
-            if burst.dropped:
-                self.breakpoints.abandon()
-            else:
-                self.breakpoints.disarm()
-        return burst
-
-    def clean(self, tid: int) -> None:
-        self.breakpoints.clear(tid)
-
-    def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits) -> str:
-        """Go on to one of the ends of ``fork``; ``full`` when it is there."""
-        if burst.stops == limits.stops:
-            return "stops"
-        burst.stops += 1
-        registers, before = self._registers, self._registers[RIP]
-        pokes = self.breakpoints.place(fork)
-        was = b""  # the registers at a place that it may come back to at once
-        if before in fork.ends:
-            if registers[EFLAGS] & RESUME_FLAG:
-                was = _but_counter(registers)
-            else:  # this instruction must run once before a breakpoint on it counts
-                pokes = [*pokes, (EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG)]
-        while True:
-            status = self._onward.go(thread.tid, pokes, limits.seconds)
-            if status is None:
-                return "deadline"
-            if status == self._struck and (at := registers[RIP]) in fork.ends:
-                # The kernel sets the resume flag where a breakpoint struck, and one executed instruction clears it. It
-                # may stand from the last stop, too, if nothing was executed since.
-                ran = at != before or (was and _but_counter(registers) != was)
-                if (ran and registers[EFLAGS] & RESUME_FLAG) or self.breakpoints.struck():
-                    return "full"
-            if not thread.is_trigger(status):
-                burst.status = status
-                return "signal" if stopped(status) else "gone"
-            before, was, pokes = registers[RIP], b"", ()
-
-
 class SingleStep:
     """Instruction by instruction with the trap flag. PUSHF and POPF would carry the flag into the program: it ends
     there."""
@@ -196,6 +110,7 @@ class SingleStep:
     name = "single stepping"
     signal = int(SIGTRAP)
     ends = 1
+    walks = False
 
     def __init__(self) -> None:
         self._registers = ptrace.Registers()
@@ -249,12 +164,6 @@ class SingleStep:
             if not thread.is_trigger(status):
                 burst.status = status
                 return "signal" if stopped(status) else "gone"
-
-
-def _but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
-    """All but RCX, which `Ways.after` sets to what LOOP will make of it."""
-    found = bytes(registers)
-    return found[: RCX * 8] + found[RCX * 8 + 8 :]
 
 
 _TRAP_TRACE = 2

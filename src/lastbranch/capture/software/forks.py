@@ -19,7 +19,7 @@ from .branching import NOT_TAKEN, Branch, Memory, Registers
 from .code import Effects
 from .told import State, Told
 
-__all__ = ["Edge", "End", "Fork", "Placed", "Way", "joined", "lines"]
+__all__ = ["Edge", "End", "Fork", "Placed", "Way", "goes_on", "joined", "lines"]
 
 Edge = tuple[int, int, int]
 """A taken branch: from, to, perf's branch type."""
@@ -56,6 +56,10 @@ class Fork:
     """The pages of code that this was found in, with their numbers."""
     further: dict[int, Fork] = field(default_factory=dict)
     """By where ``told`` goes: the fork that it is then."""
+    family: int = 0
+    """A number of ``further``."""
+    node: int = 0
+    """Of this fork in `tables`; 0 where it is not there."""
     most: int = 0
     """How many ends it might have had."""
     visits: int = 0
@@ -86,10 +90,10 @@ def _marked(way: Way) -> Way:
     """``way`` up to its first instruction only."""
     place, end = way
     into = tuple(edge for edge in end.path[:1] if edge[1] == place)
-    return place, End(Branch(place, 0, NOT_A_BRANCH, 0, _goes_on), into, State(Effects(None)))
+    return place, End(Branch(place, 0, NOT_A_BRANCH, 0, goes_on), into, State(Effects(None)))
 
 
-def _goes_on(registers: Registers, branch: Branch, read: Memory) -> int:
+def goes_on(registers: Registers, branch: Branch, read: Memory) -> int:
     return NOT_TAKEN
 
 

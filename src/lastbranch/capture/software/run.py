@@ -22,10 +22,11 @@ from ..traceable import (
     describe_launch,
     warnings_of,
 )
+from .block_step import BlockStep
 from .breakpoints import DebugRegisters, PerfBreakpoints
 from .bursts import Bursts
 from .collector import CALL_STACK, Collector
-from .engines import BlockStep, Engine, Limits, SingleStep
+from .engines import Engine, Limits, SingleStep
 from .selftest import OK, test_engines
 from .sideband import describe_running, now, sideband
 from .spill import Spill

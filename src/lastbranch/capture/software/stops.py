@@ -7,7 +7,7 @@ import errno
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from .. import ptrace
 from ..batch import WORDS, Batch
@@ -55,25 +55,44 @@ def next_stop(tid: int, seconds: float) -> int | None:
 
 class Onward:
     """From one stop of a thread to the next: words of its struct user set, PTRACE_CONT, the wait, and its registers, in
-    one call."""
+    one call where memory may be executed."""
 
     def __init__(self, registers: ctypes.Array[ctypes.c_uint64]) -> None:
         """``registers`` are filled at each stop."""
         self._registers = registers
         self._status = ctypes.c_int()
-        self._batch = Batch(_POKES + 3)
+        self._batch: Batch | None = None
+        with suppress(OSError):
+            self._batch = Batch(_POKES + 3)
         self._tid = -1
 
     def go(self, tid: int, pokes: Sequence[Poke], seconds: float) -> int | None:
         """As `next_stop`; at most `_POKES` words."""
-        if tid != self._tid:
-            self._aim(tid)
-        batch, first = self._batch, _POKES - len(pokes)
+        batch = self._aimed(tid)
+        if batch is None:
+            for offset, value in pokes:
+                ptrace.poke_user(tid, offset, value)
+            ptrace.cont(tid)
+            return self.wait(tid, seconds)
+        first = _POKES - len(pokes)
         words, at = batch.words, first * WORDS
         for offset, value in pokes:
             words[at + _OFFSET], words[at + _VALUE] = offset, value
             at += WORDS
-        failed, end = batch.run(first), 0.0
+        return self._waited(tid, batch, batch.run(first), seconds)
+
+    def wait(self, tid: int, seconds: float) -> int | None:
+        """The same for a thread that runs already."""
+        batch = self._aimed(tid)
+        if batch is not None:
+            return self._waited(tid, batch, batch.run(_WAIT), seconds)
+        status = next_stop(tid, seconds)
+        if status is not None and stopped(status):
+            ptrace.registers(tid, self._registers)
+        return status
+
+    def _waited(self, tid: int, batch: Batch, failed: int, seconds: float) -> int | None:
+        end = 0.0
         while failed == _WAIT and batch.error(_WAIT) == errno.EINTR:
             now = time.monotonic()
             end = end or now - TICK + seconds
@@ -85,13 +104,18 @@ class Onward:
             raise ptrace.refusal(tid, batch.error(failed))
         return status
 
-    def _aim(self, tid: int) -> None:
+    def _aimed(self, tid: int) -> Batch | None:
+        """The table for ``tid``."""
+        batch = self._batch
+        if batch is None or tid == self._tid:
+            return batch
         for row in range(_POKES):
-            self._batch.set(row, _PTRACE, ptrace.POKEUSER, tid)
-        self._batch.set(_CONT, _PTRACE, ptrace.CONT, tid)
-        self._batch.set(_WAIT, _WAIT4, tid, ctypes.addressof(self._status), ptrace.WALL)
-        self._batch.set(_REGISTERS, _PTRACE, ptrace.GETREGS, tid, 0, ctypes.addressof(self._registers))
+            batch.set(row, _PTRACE, ptrace.POKEUSER, tid)
+        batch.set(_CONT, _PTRACE, ptrace.CONT, tid)
+        batch.set(_WAIT, _WAIT4, tid, ctypes.addressof(self._status), ptrace.WALL)
+        batch.set(_REGISTERS, _PTRACE, ptrace.GETREGS, tid, 0, ctypes.addressof(self._registers))
         self._tid = tid
+        return batch
 
 
 def stopped(status: int) -> bool:

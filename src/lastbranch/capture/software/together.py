@@ -31,41 +31,47 @@ class Together:
     def __init__(self, *, both: bool) -> None:
         self._own = os.sched_getaffinity(0)
         self._both, self._hurry = both, os.sched_getscheduler(0) == os.SCHED_OTHER
+        self._is_ahead = False
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Nothing else is let in on our processor as long as this lasts, where that is allowed."""
+        if self._is_ahead or not self._hurry:
+            yield
+            return
+        self._is_ahead = self._hurry = self._priority(0, os.SCHED_FIFO, _OURS)  # if not allowed, do not ask again
+        try:
+            yield
+        finally:
+            if self._is_ahead:
+                self._is_ahead = False
+                self._priority(0, os.SCHED_OTHER, 0)
 
     @contextmanager
     def on(self, tid: int, last: int) -> Iterator[int]:
         """The processor that ``tid``, which ran on ``last``, and we share as long as this lasts."""
-        theirs = os.sched_getaffinity(tid)
-        here = _processor()
-        cpu = here if self._both and here in theirs else last
-        share = cpu in theirs and cpu in self._own
-        held = share and self._both and len(theirs) > 1
-        if held:
-            os.sched_setaffinity(tid, {cpu})
-        if share:
-            os.sched_setaffinity(0, {cpu})
-        ahead = self._ahead(tid)
-        try:
-            yield cpu
-        finally:
-            for hurried in ahead:
-                self._priority(hurried, os.SCHED_OTHER, 0)
-            if share:
-                os.sched_setaffinity(0, self._own)
+        with self.ahead():
+            theirs = os.sched_getaffinity(tid)
+            here = _processor()
+            cpu = here if self._both and here in theirs else last
+            share = cpu in theirs and cpu in self._own
+            held = share and self._both and len(theirs) > 1
             if held:
-                with suppress(ProcessLookupError):
-                    os.sched_setaffinity(tid, theirs)
-
-    def _ahead(self, tid: int) -> tuple[int, ...]:
-        """Whose priority was changed."""
-        if not self._hurry:
-            return ()
-        if not self._priority(0, os.SCHED_FIFO, _OURS):
-            self._hurry = False  # not allowed: do not ask again
-            return ()
-        if self._both and os.sched_getscheduler(tid) == os.SCHED_OTHER and self._priority(tid, os.SCHED_FIFO, _THEIRS):
-            return (tid, 0)
-        return (0,)
+                os.sched_setaffinity(tid, {cpu})
+            if share:
+                os.sched_setaffinity(0, {cpu})
+            hurried = self._both and self._is_ahead and os.sched_getscheduler(tid) == os.SCHED_OTHER
+            hurried = hurried and self._priority(tid, os.SCHED_FIFO, _THEIRS)
+            try:
+                yield cpu
+            finally:
+                if hurried:
+                    self._priority(tid, os.SCHED_OTHER, 0)
+                if share:
+                    os.sched_setaffinity(0, self._own)
+                if held:
+                    with suppress(ProcessLookupError):
+                        os.sched_setaffinity(tid, theirs)
 
     @staticmethod
     def _priority(tid: int, policy: int, priority: int) -> bool:

@@ -111,7 +111,7 @@ class State(NamedTuple):
                 if at == self.stack:
                     return self._by_word(branch, at, back, self.effects.stores[stores:])
             return None if self.stack < 0 else self._by_word(branch, self.stack, None, self.effects.stores)
-        if branch.reads is None or branch.kind == KIND["cond"]:
+        if branch.reads is None or branch.reads == RSP or branch.kind == KIND["cond"]:
             return None
         if branch.reads == RIP:
             known = all(store.terms is not None for store in self.effects.stores)

@@ -63,9 +63,14 @@ class Process:
     @property
     def memory(self) -> Memory:
         """Its memory; of what it executes now, if `forget` was called at each exec."""
+        return memory_of(self.descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """The file that `memory` reads."""
         if self._mem < 0:
             self._mem = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        return memory_of(self._mem)
+        return self._mem
 
     def forget(self) -> None:
         """The memory is another one, or nobody's, from now on."""

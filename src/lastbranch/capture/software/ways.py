@@ -15,6 +15,8 @@ from .branching import NOT_TAKEN, Branch, Memory, Registers
 from .code import Code, Line, Nearby
 from .effects import WORD
 from .forks import Edge, End, Fork, joined, lines
+from .pages import Pages
+from .tables import ROOTS, Tables
 from .told import CALLS, RETURN, State, Told, freed
 
 __all__ = ["Ahead", "Ways"]
@@ -27,7 +29,6 @@ _FOLLOWED = 64
 _TOLD = 3
 """Returns and indirect branches of a fork that are told ahead."""
 _OFTEN = 3
-_PAGE = 4096
 _KEPT = 1 << 14
 """Forks of one address space that are kept at most."""
 _ADDRESSES = (1 << 64) - 1
@@ -50,6 +51,8 @@ class _Place(NamedTuple):
     """Where a fork is kept, and what it is made of."""
 
     among: dict[int, Fork]
+    family: int
+    """A number of that."""
     key: int
     place: int
     believed: tuple[tuple[Told, int], ...]
@@ -66,33 +69,38 @@ class _Known(NamedTuple):
 class Ways:
     """Forks of one address space. They are kept; but each burst reads the code again, and takes none of other code."""
 
-    def __init__(self, code: Code, read: Memory, most_ends: int, *, widen: bool = False) -> None:
+    def __init__(self, code: Code, read: Memory, most_ends: int, *, widen: bool = False, memory: int = -1) -> None:
         """``widen``: a new fork gets one end only, until it was come to often, or `widen` is called. To find more takes
-        longer than some stops do, and can be done while the program runs."""
+        longer than some stops do, and can be done while the program runs.
+
+        ``memory``: a descriptor of what ``read`` reads, for forks to be kept in `tables`, too."""
         self.read = Nearby(read)
         """Memory as it is at a stop; `Nearby.moved` says that there is another one."""
-        self._memory, self._code, self._most, self._widens = read, code, most_ends, widen
-        self._alone = True
-        self._burst = self._kept = 0
+        self._code, self._most, self._widens = code, most_ends, widen
+        self.alone = True
+        self.burst = self._kept = self._families = 0
+        self._descriptor = memory
         self._forks: dict[int, Fork] = {}
-        self._narrow: list[_Place] = []
+        self._narrow: dict[tuple[int, int], _Place] = {}
         self._lines: dict[int, _Known] = {}
-        self._pages: dict[int, bytes] = {}
-        self._now: dict[int, bytes] = {}
-        self._used: dict[int, bytes] = {}
+        self._pages = Pages(read)
 
     def begin(self, *, alone: bool = True) -> None:
         """A burst begins: code may be another one now. ``alone``: the process has one thread."""
-        self._alone = alone
-        self._burst += 1
-        self._now.clear()
+        self.alone = alone
+        self.burst += 1
+        self._pages.begin(self.burst)
         self.read.moved()
-        if self._kept > _KEPT:
+        if self._kept > _KEPT or (self.tables is not None and self.tables.full):
             self._kept = 0
             self._forks.clear()
             self._narrow.clear()
             self._lines.clear()
             self._pages.clear()
+
+    @property
+    def tables(self) -> Tables | None:
+        return self._pages.tables
 
     def after(self, branch: Branch, goes: int, registers: Registers) -> Ahead:
         """Where it gets to when ``branch``, before which ``registers`` were read, has gone where it ``goes``."""
@@ -114,8 +122,8 @@ class Ways:
         ``pushed``: what stands at the stack pointer then, but not in memory yet.
         """
         fork = self._forks.get(place)
-        if fork is None or fork.burst != self._burst:
-            fork = self._checked(_Place(self._forks, place, place, ()))
+        if fork is None or fork.burst != self.burst:
+            fork = self._checked(_Place(self._forks, ROOTS, place, place, ()))
         told = fork.told
         believed: tuple[tuple[Told, int], ...] = ()
         shared: tuple[tuple[int, int, int], ...] = ()
@@ -125,11 +133,11 @@ class Ways:
                 break
             believed = (*believed, (told, target))
             word = told.word
-            if not (self._alone or word is None or word.on_stack):
+            if not (self.alone or word is None or word.on_stack):
                 shared = (*shared, (told.branch.address, word.at, target))
             found = fork.further.get(target)
-            if found is None or found.burst != self._burst:
-                found = self._checked(_Place(fork.further, target, place, believed))
+            if found is None or found.burst != self.burst:
+                found = self._checked(_Place(fork.further, fork.family, target, place, believed))
             fork, told = found, found.told
         return Ahead(fork, stack, shared)
 
@@ -152,66 +160,62 @@ class Ways:
 
     def _line(self, place: int) -> Line:
         known = self._lines.get(place)
-        if known is None or not self._unchanged(known.pages):
-            used, self._used = self._used, {}
-            known = self._lines[place] = _Known(self._code.line(self._window, place), tuple(self._used.items()))
-            self._used = used
-        self._used.update(known.pages)
+        if known is None or not self._pages.unchanged(known.pages):
+            used, self._pages.used = self._pages.used, {}
+            known = self._lines[place] = _Known(
+                self._code.line(self._pages.window, place), tuple(self._pages.used.items())
+            )
+            self._pages.used = used
+        self._pages.used.update(known.pages)
         return known.line
 
     def _checked(self, at: _Place) -> Fork:
         """The fork there, made anew if code has changed."""
         fork = at.among.get(at.key)
-        if fork is None or not self._unchanged(fork.pages):
+        if fork is None or not self._pages.unchanged(fork.pages):
             fork = self._made(at, 1 if self._widens else self._most)
             if self._widens:
-                self._narrow.append(at)
+                self._narrow[at.family, at.key] = at
         fork.visits += 1
-        if fork.most < self._most and fork.visits >= _OFTEN:
+        if fork.most < self._most and fork.visits >= _OFTEN and self.tables is None:
             fork = self._made(at, self._most)
         if fork.most == self._most:
-            fork.burst = self._burst
+            fork.burst = self.burst
         return fork
 
     def widen(self) -> None:
-        """Give the forks that are new in this burst all their ends."""
-        while self._narrow:
-            at = self._narrow.pop()
-            if at.among[at.key].most < self._most:
-                self._made(at, self._most)
+        """Give the forks that are new all their ends; of those in `tables` only the ones that it often came to: the few
+        stops of others take the walk less time than it takes to find their ends."""
+        for key, at in list(self._narrow.items()):
+            fork = at.among[at.key]
+            if self.tables is None or fork.visits + self.tables.visits(fork) >= _OFTEN:
+                del self._narrow[key]
+                if fork.most < self._most:
+                    self._made(at, self._most)
 
     def _made(self, at: _Place, most: int) -> Fork:
         self._kept += 1
-        self._used = {}
+        self._pages.used = {}
         before = at.among.get(at.key)
         fork = at.among[at.key] = self._fork(at.place, dict(at.believed), most)
-        fork.pages, fork.most = tuple(self._used.items()), most
+        fork.pages, fork.most = tuple(self._pages.used.items()), most
         if before is not None and before.told == fork.told:
-            fork.further = before.further
+            fork.further, fork.family = before.further, before.family
+        elif fork.told is not None:
+            self._families += 1
+            fork.family = ROOTS + self._families
+        if self._descriptor >= 0:
+            self._put(at, fork)
         return fork
 
-    def _unchanged(self, pages: tuple[tuple[int, bytes], ...]) -> bool:
-        for number, page in pages:  # noqa: SIM110  a generator costs more than all of this
-            if self._page(number) is not page:
-                return False
-        return True
-
-    def _page(self, number: int) -> bytes:
-        """The bytes of a page as they are in this burst: the same object as before, if they did not change."""
-        page = self._now.get(number)
-        if page is None:
-            page = self._memory(number * _PAGE, _PAGE)
-            if page == (before := self._pages.get(number)):
-                page = before
-            self._pages[number] = self._now[number] = page
-        return page
-
-    def _window(self, address: int, length: int) -> bytes:
-        number, offset = divmod(address, _PAGE)
-        page = self._used[number] = self._page(number)
-        if offset + length <= _PAGE or len(page) < _PAGE:
-            return page[offset : offset + length]
-        return page[offset:] + self._window((number + 1) * _PAGE, length - (_PAGE - offset))
+    def _put(self, at: _Place, fork: Fork) -> None:
+        if self._pages.tables is None:
+            try:
+                self._pages.tables = Tables(self._descriptor)
+            except OSError:  # no memory for so much, even though most is never used
+                self._descriptor = -1
+                return
+        self._pages.tables.put(at.family, at.key, fork)
 
     def _way(self, place: int, state: State, passed: frozenset[int], targets: _Targets) -> End | None:
         """The first branch from ``place`` that has not just one way on; ``None`` where code cannot be read. None of

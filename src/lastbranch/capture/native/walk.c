@@ -1,0 +1,375 @@
+/* What must be fast between two stops of a traced thread, on x86-64 Linux: system calls in a row, and the walk.
+ *
+ * walk() goes from stop to stop by tables that software/tables.py fills, as software/engines.py does by itself: it puts
+ * breakpoints on the ends of a fork, lets the thread run, sees at which end it stops and where the branch there goes,
+ * and looks up the fork behind. Whatever is not in the tables, and every stop that is not a breakpoint's, is left to
+ * Python, with all that it needs to go on. Names are those of forks.py, told.py and ways.py.
+ *
+ * No library, no data, no relocations: the bytes of .text run wherever they lie. tests/make_walk.py makes code.py of
+ * them. */
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long u64;
+typedef long i64;
+
+enum { READ_AT = 17, WAIT4 = 61, PTRACE = 101, INTERRUPTED = -4 };
+enum { POKEUSER = 6, CONT = 7, GETREGS = 12, DEBUG_REGISTER = 848, WALL = 0x40000000 };
+enum { RCX = 11, RIP = 16, EFLAGS = 18, RSP = 19, REGISTERS = 27, RESUME_FLAG = 1 << 16 };
+enum { CF = 1, PF = 4, ZF = 0x40, SF = 0x80, OF = 0x800 };
+enum { SLOTS = 4, TOLD = 3, PAGE = 4096, BLOCK = 512, BLOCKS = 4, NONE = 0xFF };
+
+/* How the branch of an end is evaluated. */
+enum { LEFT, GOES_ON, DIRECT, CONDITION, RETURN, REGISTER, MEMORY };
+/* How a branch is told ahead. */
+enum { NOT_TOLD, BY_REGISTER, BY_WORD };
+enum { ON_STACK = 1, HAS_VALUE = 2 };
+/* Why walk() returns. */
+enum { AT_END, BEFORE, CAME, WAITING, FAILED };
+
+struct line { u64 first, last; };
+
+struct step { u64 source, kind; };
+
+struct store { i64 displacement; u32 size; u8 registers[3], terms, scales[3], unused; };
+
+struct page { u64 address, burst, bytes; };
+
+struct end {
+    u64 address, target;
+    i64 moved, displacement;
+    u32 path, edges;
+    u8 how, code, base, index, scale, segment, narrow, length;
+    u8 kind, calls, moves, frees, unused[4];
+};
+
+struct node {
+    u32 page, pages, line, lines, end, ends, store, stores;
+    u32 told, told_register, told_flags, family, visits, unused;
+    u64 told_branch, told_at, told_value;
+};
+
+struct entry { u64 key; u32 family, node; };
+
+struct shared { u64 branch, at, was; };
+
+struct passed { u64 end, goes; };
+
+struct block { u64 address; i64 length; u8 bytes[BLOCK]; };
+
+struct context {
+    /* the thread, and the tables of its address space */
+    u64 tid, memory, struck, alone, burst, counted_kinds;
+    u64 *registers;
+    struct node *nodes;
+    struct end *ends;
+    struct step *path;
+    struct line *lines;
+    struct store *stores;
+    u32 *page_lists;
+    struct page *pages;
+    struct entry *entries;
+    u64 mask;
+    /* what is to be done: at most so many stops, and branches of the counted kinds; room for ends that were passed */
+    u64 stops, wanted, room;
+    struct passed *passed;
+    /* where it is: before the run to an end of `node`; the branch it stands before counts if it is taken */
+    u64 node, stack, stack_known, pending, slots_used;
+    u64 slots[SLOTS];
+    u64 shares;
+    struct shared shared[TOLD];
+    /* what came of it */
+    u64 ends_passed, stops_made, status, error, before, again;
+    u64 was[REGISTERS];
+    /* memory as it is at this stop */
+    u64 blocks;
+    struct block block[BLOCKS];
+    u8 scratch[PAGE];
+};
+
+static inline i64 call(i64 number, u64 a, u64 b, u64 c, u64 d)
+{
+    register u64 fourth __asm__("r10") = d;
+    i64 result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
+    return result;
+}
+
+/* Make the calls of `rows` rows: number, four arguments, result. How many are left, the first of them failed. */
+long calls(u64 *row, int rows)
+{
+    for (; rows; rows--, row += 6) {
+        i64 result = call(row[0], row[1], row[2], row[3], row[4]);
+        row[5] = result;
+        if (result < 0) break;
+    }
+    return rows;
+}
+
+static int word_at(struct context *c, u64 address, u64 *word)
+{
+    u64 offset = address & (BLOCK - 1);
+    if (offset > BLOCK - 8) return call(READ_AT, c->memory, (u64)word, 8, address) == 8;
+    struct block *block = 0;
+    for (u64 i = 0; i < c->blocks && i < BLOCKS; i++)
+        if (c->block[i].address == address - offset) block = &c->block[i];
+    if (!block) {
+        block = &c->block[c->blocks++ % BLOCKS];
+        block->address = address - offset;
+        block->length = call(READ_AT, c->memory, (u64)block->bytes, BLOCK, block->address);
+    }
+    if (block->length < (i64)offset + 8) return 0;
+    *word = *(u64 *)(block->bytes + offset);
+    return 1;
+}
+
+static int unchanged(struct context *c, const struct node *node)
+{
+    for (u32 i = 0; i < node->pages; i++) {
+        struct page *page = &c->pages[c->page_lists[node->page + i]];
+        if (page->burst == c->burst) continue;
+        if (call(READ_AT, c->memory, (u64)c->scratch, PAGE, page->address) != PAGE) return 0;
+        const u64 *now = (const u64 *)c->scratch, *then = (const u64 *)page->bytes;
+        for (u32 k = 0; k < PAGE / 8; k++)
+            if (now[k] != then[k]) return 0;
+        page->burst = c->burst;
+    }
+    return 1;
+}
+
+static struct node *found(struct context *c, u32 family, u64 key)
+{
+    for (u64 at = ((key ^ (u64)family << 48) * 0x9E3779B97F4A7C15UL >> 32) & c->mask;; at = (at + 1) & c->mask) {
+        const struct entry *entry = &c->entries[at];
+        if (entry->family == 0) return 0;
+        if (entry->key == key && entry->family == family)
+            return entry->node && unchanged(c, &c->nodes[entry->node]) ? &c->nodes[entry->node] : 0;
+    }
+}
+
+static int overlap(u64 address, u64 size, u64 word)
+{
+    return word - address < size || address - word < 8;
+}
+
+/* Whether it can be told at all; where the branch goes then. `stack_known`: what RSP is. `pushed`: what stands there,
+ * not in memory yet. */
+static int told(struct context *c, const struct node *node, const u64 *stack_known, const u64 *pushed, u64 *at, u64 *target)
+{
+    if (node->told == BY_REGISTER) {
+        *target = c->registers[node->told_register];
+        return 1;
+    }
+    u64 stack = stack_known ? *stack_known : 0;
+    *at = node->told_at;
+    if (node->told_flags & ON_STACK) {
+        if (!stack_known) return 0;
+        *at += stack;
+    }
+    for (u32 i = 0; i < node->stores; i++) {
+        const struct store *store = &c->stores[node->store + i];
+        u64 address = store->displacement;
+        for (u32 k = 0; k < store->terms; k++) {
+            if (store->registers[k] == RSP && !stack_known) return 0;
+            address += (store->registers[k] == RSP ? stack : c->registers[store->registers[k]]) * store->scales[k];
+        }
+        if (overlap(address, store->size, *at)) return 0;
+    }
+    if (node->told_flags & HAS_VALUE) {
+        *target = node->told_value;
+        return 1;
+    }
+    if (pushed && stack_known && *at - stack + 7 < 15) {
+        *target = *pushed;
+        return *at == stack;
+    }
+    return word_at(c, *at, target);
+}
+
+static const struct end *end_at(struct context *c, const struct node *node, u64 address)
+{
+    for (u32 i = 0; i < node->ends; i++)
+        if (c->ends[node->end + i].address == address) return &c->ends[node->end + i];
+    return 0;
+}
+
+static i64 poke(struct context *c, u64 slot, u64 value)
+{
+    i64 result = call(PTRACE, POKEUSER, c->tid, DEBUG_REGISTER + slot * 8, value);
+    if (result < 0) c->error = -result;
+    return result;
+}
+
+/* breakpoints.moves: as few as can be. */
+static i64 place(struct context *c, const struct node *node)
+{
+    const struct end *ends = &c->ends[node->end];
+    u32 wanted = 0, is_free = 0, in_way = 0;
+    u64 used = c->slots_used;
+    for (u32 i = 0; i < node->ends; i++) {
+        u64 slot = 0;
+        while (slot < used && c->slots[slot] != ends[i].address) slot++;
+        if (slot == used) wanted |= 1 << i;
+    }
+    for (u64 slot = 0; slot < used; slot++) {
+        u64 at = c->slots[slot], other = 0;
+        while (other < slot && c->slots[other] != at) other++;
+        if (other == slot && end_at(c, node, at)) continue;
+        is_free |= 1 << slot;
+        for (u32 i = 0; i < node->lines; i++) {
+            const struct line *line = &c->lines[node->line + i];
+            if (line->first <= at && at <= line->last) in_way |= 1 << slot;
+        }
+    }
+    for (int first = 1; first >= 0; first--)
+        for (u64 slot = 0; slot < used; slot++) {
+            if (!(is_free >> slot & 1) || (int)(in_way >> slot & 1) != first || !(wanted || first)) continue;
+            u32 i = wanted ? __builtin_ctz(wanted) : 0;
+            wanted &= wanted - 1;
+            if (poke(c, slot, ends[i].address) < 0) return -1;
+            c->slots[slot] = ends[i].address;
+        }
+    if (!wanted) return 0;
+    for (; wanted; wanted &= wanted - 1) {
+        u64 slot = c->slots_used++;
+        c->slots[slot] = ends[__builtin_ctz(wanted)].address;
+        if (poke(c, slot, c->slots[slot]) < 0) return -1;
+    }
+    return poke(c, 7, 0x55 & ((1 << 2 * c->slots_used) - 1));
+}
+
+/* Let it run to the next stop. */
+static int run(struct context *c)
+{
+    u32 status = 0;
+    i64 result = call(PTRACE, CONT, c->tid, 0, 0);
+    if (result >= 0) {
+        c->stops--;
+        c->stops_made++;
+        result = call(WAIT4, c->tid, (u64)&status, WALL, 0);
+        if (result == INTERRUPTED) return WAITING;
+    }
+    c->status = status;
+    if (result >= 0 && (status & 0xFF) == 0x7F) result = call(PTRACE, GETREGS, c->tid, 0, (u64)c->registers);
+    if (result >= 0) return CAME;
+    c->error = -result;
+    return FAILED;
+}
+
+static int astray(struct context *c, const struct end *end)
+{
+    if (c->stack_known && end->moves && c->stack + end->moved != c->registers[RSP]) return 1;
+    for (u64 i = 0; i < c->shares; i++)
+        for (u32 k = 0; k < end->edges; k++) {
+            u64 word;
+            if (c->path[end->path + k].source != c->shared[i].branch) continue;
+            if (!word_at(c, c->shared[i].at, &word) || word != c->shared[i].was) return 1;
+            break;
+        }
+    return 0;
+}
+
+static int holds(u32 code, u64 flags)
+{
+    int sign = !!(flags & SF) != !!(flags & OF), is;
+    switch (code >> 1) {
+    case 0: is = !!(flags & OF); break;
+    case 1: is = !!(flags & CF); break;
+    case 2: is = !!(flags & ZF); break;
+    case 3: is = !!(flags & (CF | ZF)); break;
+    case 4: is = !!(flags & SF); break;
+    case 5: is = !!(flags & PF); break;
+    case 6: is = sign; break;
+    default: is = flags & ZF || sign; break;
+    }
+    return is != (int)(code & 1);
+}
+
+/* Whether it is known where the branch of `end` goes: to `target`, or, `taken` 0, straight on. */
+static int goes(struct context *c, const struct end *end, int *taken, u64 *target)
+{
+    const u64 *r = c->registers;
+    *taken = 1;
+    *target = end->target;
+    switch (end->how) {
+    case GOES_ON: *taken = 0; return 1;
+    case DIRECT: return 1;
+    case CONDITION: *taken = holds(end->code, r[EFLAGS]); return 1;
+    case RETURN: return word_at(c, r[RSP], target);
+    case REGISTER: *target = r[end->base]; return 1;
+    case MEMORY: {
+        u64 address = end->displacement;
+        if (end->base != NONE) address += r[end->base];
+        if (end->index != NONE) address += r[end->index] << end->scale;
+        if (end->narrow) address = (u32)address;
+        if (end->segment != NONE) address += r[end->segment];
+        return word_at(c, address, target);
+    }
+    default: return 0;
+    }
+}
+
+/* What lies behind `end`, when its branch has gone there; 0 where the tables do not say. */
+static int follow(struct context *c, const struct end *end, int taken, u64 target)
+{
+    u64 place = taken ? target : end->address + end->length, pushed = end->address + end->length;
+    u64 stack = c->registers[RSP], known = 1, shares = 0;
+    struct shared shared[TOLD];
+    int pushes = taken && end->calls;
+    if (pushes) stack -= 8;
+    if (end->how == RETURN) known = end->frees, stack += end->frees;
+    struct node *node = found(c, 1, place);
+    if (!node) return 0;
+    for (u32 i = 0; i < TOLD && node->told; i++) {
+        u64 at = 0, value;
+        if (!told(c, node, known ? &stack : 0, pushes ? &pushed : 0, &at, &value)) break;
+        if (!c->alone && node->told == BY_WORD && !(node->told_flags & ON_STACK)) {
+            shared[shares].branch = node->told_branch;
+            shared[shares].at = at;
+            shared[shares++].was = value;
+        }
+        node = found(c, node->family, value);
+        if (!node) return 0;
+    }
+    node->visits++;
+    c->node = node - c->nodes;
+    c->stack = stack;
+    c->stack_known = !!known;
+    c->shares = shares;
+    for (u64 i = 0; i < shares; i++) c->shared[i] = shared[i];
+    return 1;
+}
+
+long walk(struct context *c)
+{
+    while (c->ends_passed < c->room) {
+        const struct node *node = &c->nodes[c->node];
+        u64 *r = c->registers;
+        c->before = r[RIP];
+        c->again = !!end_at(c, node, c->before);
+        if (!c->stops || (c->again && !(r[EFLAGS] & RESUME_FLAG))) return BEFORE;
+        if (place(c, node) < 0) return FAILED;
+        for (u32 i = 0; i < REGISTERS; i++) c->was[i] = r[i];
+        int came = run(c);
+        if (came != CAME) return came;
+        const struct end *end = c->status == c->struck ? end_at(c, node, r[RIP]) : 0;
+        if (!end || !(r[EFLAGS] & RESUME_FLAG)) return CAME;
+        int ran = r[RIP] != c->before;
+        for (u32 i = 0; i < REGISTERS && !ran; i++)
+            ran = c->again && (i != RCX || c->ends_passed) && r[i] != c->was[i]; /* Python counted RCX for LOOP */
+        if (!ran) return CAME;
+        /* It is there. What follows is only kept where all of it is known. */
+        c->blocks = 0;
+        u64 counted = c->pending, target;
+        int taken;
+        for (u32 i = 0; i < end->edges; i++) counted += c->counted_kinds >> c->path[end->path + i].kind & 1;
+        if (counted >= c->wanted || astray(c, end) || !goes(c, end, &taken, &target) || !follow(c, end, taken, target))
+            return AT_END;
+        c->wanted -= counted;
+        c->pending = taken && c->counted_kinds >> end->kind & 1;
+        struct passed *passed = &c->passed[c->ends_passed++];
+        passed->end = (u64)(end - c->ends) << 1 | (u64)taken;
+        passed->goes = target;
+    }
+    return BEFORE;
+}
