@@ -22,7 +22,8 @@ import make_walk
 from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
 from lastbranch.capture import native, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
-from lastbranch.capture.software import selftest, tables, walker
+from lastbranch.capture.options import Summary
+from lastbranch.capture.software import run, selftest, tables, walker
 from lastbranch.capture.software.block_step import BlockStep
 from lastbranch.capture.software.breakpoints import DebugRegisters
 from lastbranch.capture.software.bursts import Bursts
@@ -472,3 +473,16 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -
     source.write_text("\n".join([f'#include "{make_walk.SOURCE}"', *sizes, *fields]).replace("'", '"'))
     assert shutil.which("gcc") is not None
     subprocess.run(["gcc", "-fsyntax-only", source], check=True)
+
+
+def test_without_a_walk_that_fails_the_start_up_test_python_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tested(engines: list[Engine]) -> dict[str, str]:
+        return {e.name: "branch 3 is wrong" if isinstance(e, BlockStep) and e.walks else selftest.OK for e in engines}
+
+    monkeypatch.setattr(run, "test_engines", tested)
+    summary = Summary()
+    engine = run._engine(True, False, summary)
+    assert isinstance(engine, BlockStep)
+    assert not engine.walks
+    assert summary.engine == engine.name
+    assert len(summary.self_test) == 3

@@ -28,13 +28,13 @@ class BlockStep:
     def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
         """``walks``: in machine code, where that can be."""
         self.breakpoints = breakpoints
-        self.name, self.signal = f"block stepping, {breakpoints.name}", breakpoints.signal
-        self.ends = breakpoints.slots
+        self.signal, self.ends = breakpoints.signal, breakpoints.slots
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
         self._onward = Onward(self._registers)
         self._walker = _walker(self._registers, breakpoints) if walks else None
         self.walks = self._walker is not None
+        self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
 
     def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
         registers = self._registers
