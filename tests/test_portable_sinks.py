@@ -266,7 +266,7 @@ def refused(*arguments: Any, **more: Any) -> Status:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(EtwError) as caught:
         Logger(*arguments, 1, **{"disk": ANY_DISK, **more})
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what other tests left may be collected meanwhile
     return caught.value.status
 
 
