@@ -1,6 +1,6 @@
 """What does `lastbranch record` cost a program, and how many branches does it give?
 
-    python benchmarks/bench_record.py [--rounds 9] [--seconds 10] [--threads 1 4] [--json FILE]
+    python benchmarks/bench_record.py [--rounds 9] [--seconds 30] [--threads 1 4] [--json FILE]
 
 A program runs alone and recorded, in turn: alone, recorded, alone, recorded, ..., alone. Each recorded run makes a pair
 with the two beside it; a pair whose two runs alone differ by over 3 % is void and made again, twice as many times as
@@ -112,7 +112,7 @@ class Pair:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost and yield of recording.")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=10, help="how long the program runs alone, about")
+    parser.add_argument("--seconds", type=float, default=30, help="how long the program runs alone, about")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--json", type=Path, help="write the results here as well")
     arguments = parser.parse_args()
@@ -166,10 +166,14 @@ def _measure(program: Path, threads: int, rounds: int, seconds: float, folder: P
 
 
 def _rounds_for(program: Path, threads: int, seconds: float) -> int:
-    """Rounds that take about ``seconds``."""
-    begun = time.perf_counter()
-    subprocess.run([program, str(threads), "5000"], check=True, stdout=subprocess.DEVNULL)
-    return int(5000 * seconds / (time.perf_counter() - begun))
+    """Rounds that take about ``seconds``, told from a run of a second or more."""
+    rounds, took = 2500, 0.0
+    while took < 1:
+        rounds *= 2
+        begun = time.perf_counter()
+        subprocess.run([program, str(threads), str(rounds)], check=True, stdout=subprocess.DEVNULL)
+        took = time.perf_counter() - begun
+    return int(rounds * seconds / took)
 
 
 if __name__ == "__main__":
