@@ -71,7 +71,7 @@ def timeline_of(history: History, highest: int) -> tuple[Timeline, int]:
 
 # Maps that reach above 2**47 make the index use ranks of bounds instead of 48-bit keys: both ways must agree.
 @pytest.mark.parametrize("highest", [1 << 40, KERNEL_HALF], ids=["48-bit keys", "ranks"])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(history=address_space_histories())
 def test_equals_brute_force(highest: int, history: History) -> None:
     timeline, tags = timeline_of(history, highest)

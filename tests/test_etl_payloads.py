@@ -288,7 +288,7 @@ def differences(name, event, decoded, printed):
 KERNEL_PROVIDERS = ("Windows Kernel", "KernelTraceControl", "MSNT_SystemTrace")
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", largest_thorough(BASELINES))
 def test_baseline_kernel(name):
     """Every line about a kernel or merge event: its name and all fields that it prints."""
     checked, wrong = 0, []
@@ -312,7 +312,7 @@ UNCOUNTED = {  # events that TraceLog keeps to itself
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", largest_thorough(BASELINES))
 def test_baseline_kernel_counts(name):
     """The COUNT lines of kernel events; TraceLog drops samples of the idle thread outside of DPCs and interrupts."""
     lines = re.findall(r"^COUNT (.*):(\d+)$", baseline(name), re.M)

@@ -444,7 +444,7 @@ def test_broken_descriptions():
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_damaged_descriptions_never_fail(data):
     """Real descriptions (or ours) with bytes changed, on payloads of any bytes."""
     ours = [

@@ -333,7 +333,7 @@ def test_counts():
 
 
 def test_large_and_many_buffers_take_every_path_of_the_walk():
-    for size, buffers in ((1024, 400), (1 << 16, 20), (1 << 20, 2)):
+    for size, buffers in ((1024, 200), (1 << 16, 10), (1 << 20, 2)):
         trace = build.Trace(size=size)
         expected = []
         while trace.sequence < buffers:

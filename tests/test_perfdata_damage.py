@@ -99,7 +99,7 @@ def test_malformed_files_of_another_project(number: int, data: Data, run: Callab
             assert "Traceback" not in ran.err
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_changed_bytes(form: str, draw: st.DataObject) -> None:
     data = bytearray(small(form).data)

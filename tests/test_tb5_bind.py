@@ -153,7 +153,7 @@ def bound(file: TB5, kind: int) -> list[tuple[Any, ...]]:
 
 
 @given(_MODULES, _SAMPLES, st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_modules_are_those_of_the_guides_rule(
     tmp_path_factory: pytest.TempPathFactory, modules: list[dict[str, int]], samples: list[dict[str, int]], tidy: bool
 ) -> None:

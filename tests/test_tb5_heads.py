@@ -81,7 +81,9 @@ def test_heads_are_what_the_specification_says(path: Path) -> None:
     assert min(branches) == size
 
 
-@pytest.mark.parametrize("wanted", [(), ("hw_idx", "addr"), ("frame", "raw")])
+@pytest.mark.parametrize(
+    "wanted", [(), *(pytest.param(w, marks=pytest.mark.thorough) for w in (("hw_idx", "addr"), ("frame", "raw")))]
+)
 def test_without_branch_columns_only_heads_are_read(path: Path, tmp_path: Path, wanted: tuple[str, ...]) -> None:
     spoilt = tmp_path / "spoilt.tb5"
     spoilt.write_bytes(path.read_bytes())
