@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -471,7 +470,6 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -
     sizes.append(f"_Static_assert(sizeof(struct context) == {ctypes.sizeof(Context)}, 'context');")
     source = tmp_path / "layout.c"
     source.write_text("\n".join([f'#include "{make_walk.SOURCE}"', *sizes, *fields]).replace("'", '"'))
-    assert shutil.which("gcc") is not None
     subprocess.run(["gcc", "-fsyntax-only", source], check=True)
 
 

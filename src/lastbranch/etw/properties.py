@@ -219,7 +219,7 @@ def write_properties(call: str, properties: Any, state: SessionState) -> Status:
         setattr(head, theirs, getattr(request, ours))
     for theirs, ours in STATISTICS.items():
         setattr(head, theirs, getattr(state, ours))
-    if request.options and _is_versioned(data, head):  # Windows never tells them
+    if request.options and _is_versioned(data, head):  # no state of Windows has any
         _V2.from_buffer(data).V2Options = int(request.options)
     offsets = (head.LoggerNameOffset, head.LogFileNameOffset)
     fits = [_put(data, at, text, offsets) for at, text in zip(offsets, (request.name, request.file), strict=True) if at]

@@ -1,6 +1,6 @@
 /* What must be fast between two stops of a traced thread, on x86-64 Linux: system calls in a row, and the walk.
  *
- * walk() goes from stop to stop by tables that software/tables.py fills, as software/engines.py does by itself: it puts
+ * walk() goes from stop to stop by tables that software/tables.py fills, as software/block_step.py does by itself: it puts
  * breakpoints on the ends of a fork, lets the thread run, sees at which end it stops and where the branch there goes,
  * and looks up the fork behind. Whatever is not in the tables, and every stop that is not a breakpoint's, is left to
  * Python, with all that it needs to go on. Names are those of forks.py, told.py and ways.py.
