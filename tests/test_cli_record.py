@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def started(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], Path]:
     ours = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "READY": str(ready)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background has it ignored
+        process_group=0,
     )  # fmt: skip
     end = time.monotonic() + 60
     while not ready.exists():
@@ -104,6 +106,21 @@ def test_an_interrupt_is_the_programs(tmp_path: Path) -> None:
         finally:
             ours.kill()
     assert (ours.returncode, out) == (7, "caught\n"), err
+
+
+@pytest.mark.parametrize("stop", [os.kill, os.killpg], ids=["the command alone", "the whole job"])
+def test_stopped_and_continued_it_records_on(stop: Callable[[int, int], None], tmp_path: Path) -> None:
+    with started(tmp_path, "trap 'echo caught; exit 7' INT; : > $READY")[0] as ours:
+        try:
+            for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT):
+                stop(ours.pid, number)
+                time.sleep(0.7)  # longer than any wait of it
+            ours.send_signal(signal.SIGINT)
+            out, err = ours.communicate(timeout=60)
+        finally:
+            ours.kill()
+    assert (ours.returncode, out) == (7, "caught\n"), err
+    assert "branches in" in err
 
 
 def test_a_second_interrupt_ends_the_recording_and_lets_the_program_run_on(tmp_path: Path) -> None:

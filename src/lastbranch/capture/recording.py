@@ -22,7 +22,8 @@ from typing import IO, TYPE_CHECKING
 from ..errors import LastbranchError
 from .launch import end_with_parent
 from .options import Options, Summary
-from .software.run import SIGNALS, record_software
+from .signals import SIGNALS, received
+from .software.run import record_software
 from .traceable import CollectorError, RunError
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ _EMPTY = 4096
 _COPIED = 1 << 20
 _NOT_RUN = (126, 127)
 _FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
-_SI_KERNEL = 0x80
 
 
 def record(
@@ -106,12 +106,13 @@ def collect(
     os.close(writes)
     try:
         running(pid)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # in the thread, too: it would take them from us
         loading = threading.Thread(target=_load)
         loading.start()
         _wait(pid)
         loading.join()
     finally:
-        while signal.sigtimedwait(SIGNALS, 0) is not None:
+        while received() is not None:
             pass  # once too often: what was recorded is written all the same
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     with os.fdopen(reads, "rb") as pipe:
@@ -128,18 +129,19 @@ def collect(
 
 def _load() -> None:
     """What the end needs is loaded beside the program, and beside `_wait`: signals must not queue up."""
+    import numpy.ma  # noqa: F401  # np.unique does when it is first called
+
     from .. import opening, store  # noqa: F401
     from ..formats.perfdata import reader  # noqa: F401
+    from ..images import elf  # noqa: F401
 
 
 def _wait(pid: int) -> None:
-    """Wait for the collector; what is sent to us alone is meant for it."""
-    waited = {*SIGNALS, signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    """Wait for the collector, with SIGCHLD blocked; what is sent to us alone is meant for it."""
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
-        found = signal.sigtimedwait(waited, 0.5)
-        if found is not None and found.si_signo != signal.SIGCHLD and found.si_code != _SI_KERNEL:
-            os.kill(pid, found.si_signo)
+        found = received(0.5, also=(signal.SIGCHLD,))
+        if found is not None and found.number != signal.SIGCHLD:
+            found.forward(pid)
 
 
 def _keep_old(output: str) -> None:

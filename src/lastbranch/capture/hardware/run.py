@@ -16,7 +16,7 @@ from ...model import Profile
 from ..kernel import Kernel
 from ..launch import Launched, launch
 from ..recording import save
-from ..software.run import SIGNALS
+from ..signals import SIGNALS, received
 from ..traceable import describe_exec
 from .collector import Recording, Request, Target
 
@@ -24,7 +24,6 @@ __all__ = ["HardwareSummary", "record_hardware"]
 
 _TICK = 0.1
 """Seconds between two looks at rings that are not half full yet, and at signals."""
-_SI_KERNEL = 0x80
 
 
 @dataclass(slots=True)
@@ -115,10 +114,10 @@ class _Run:
         return self._signals >= enough or (self.duration is not None and self.summary.seconds >= self.duration)
 
     def _over(self) -> bool:
-        while (found := signal.sigtimedwait(SIGNALS, 0)) is not None:
+        while (found := received()) is not None:
             self._signals += 1
-            if self.child and self._signals == 1 and found.si_code != _SI_KERNEL:
-                os.kill(self.child.pid, found.si_signo)  # what comes from the terminal the program gets by itself
+            if self.child and self._signals == 1:
+                found.forward(self.child.pid)
         return self._stopped or bool(self.child and self._reap(os.WNOHANG))
 
     def _reap(self, options: int) -> bool:

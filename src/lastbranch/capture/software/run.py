@@ -14,6 +14,7 @@ from .. import ptrace
 from ..launch import launch
 from ..options import DEFAULT_SELECT, Options, Summary
 from ..perf_events import CPU_CLOCK, FLAG, attribute, open_event
+from ..signals import received
 from ..traceable import (
     check_machine,
     check_program,
@@ -35,11 +36,8 @@ from .together import Together
 from .tree import Tree
 from .trigger import ClockTrigger, PollTrigger, Trigger
 
-__all__ = ["SIGNALS", "record_software"]
+__all__ = ["record_software"]
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
-"""Signals that mean the program, or the end of the recording. They are blocked and looked at at each tick."""
-_SI_KERNEL = 0x80
 _HARMLESS = signal.SIGURG
 """Programs ignore it, so that one which the collector leaves behind does nothing."""
 _FIRST_PERIOD = 20_000_000
@@ -216,12 +214,12 @@ class _Signals:
         self.last = 0
 
     def tick(self, summary: Summary) -> None:
-        while (found := signal.sigtimedwait(SIGNALS, 0)) is not None:
+        while (found := received()) is not None:
             if self.last or not self.launched:
                 self.collector.stop()
-            elif found.si_code != _SI_KERNEL:  # the terminal sends it to the program, too
-                os.kill(self.pid, found.si_signo)
-            self.last = found.si_signo
+            else:
+                found.forward(self.pid)
+            self.last = found.number
         self.progress(summary)
 
 
