@@ -1,12 +1,12 @@
 """What does `lastbranch record` cost a program, and how many branches does it give?
 
-    python benchmarks/bench_record.py [--rounds 9] [--seconds 30] [--threads 1 4] [--json FILE]
+    python benchmarks/bench_record.py [--rounds 9] [--seconds 20] [--threads 1 4] [--json FILE]
 
-A program runs alone and recorded, in turn: alone, recorded, alone, recorded, ..., alone. Each recorded run makes a pair
-with the two beside it; a pair whose two runs alone differ by over 3 % is void and made again, twice as many times as
-there are rounds at most. The result is the median over pairs of the wall time of the whole command, from the start of
-the interpreter to the written profile, over the mean of the two. Targets: 1.10 times (1.15 with more threads than
-processors) and 1,000 branches a second of what was recorded."""
+In each round a program runs three times, alone, recorded and alone, in turns of a fraction of a second (`in_turn`).
+The result is the median over rounds of the wall time of the whole recorded command, from the start of the interpreter
+to the written profile, over the mean of the two runs alone. The control is the one run alone over the other; where its
+median is off 1 by over 3 % the result is void. Targets: 1.10 times (1.15 with more threads than processors) and 1,000
+branches a second of that wall time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from measure import Command, Row, Run, machine, run_once, summarise, table, write_json
+from in_turn import Groups, run_in_turn
+from measure import Command, Row, Run, machine, summarise, table, write_json
 
 _SOURCE = """
 #include <pthread.h>
@@ -69,50 +70,45 @@ int main(int count, char **words) {
 """
 _LARGEST_DIFFERENCE = 0.03
 _LEAST_RATE = 1000
+_TURN, _LONG_TURN = 1.0, 2.0
+"""Seconds. The collector takes the time between two bursts of several threads for time that they ran: where they are
+frozen it records more than it should for a moment."""
 _SAID = re.compile(r"(\d+) branches in (\d+) bursts \(([\d.]+)% of ([\d.]+) s\)")
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A recorded run with the runs alone before and after it."""
+class Round:
+    """A recorded run, and two alone."""
 
     before: Run
     recorded: Run
     after: Run
     branches: int
     bursts: int
-    share: float
-    """Of the time that was recorded, in bursts."""
-    seconds: float
-    """That were recorded: without start and end of the command."""
+    in_bursts: float
+    """Seconds."""
 
     @property
-    def alone(self) -> float:
-        return (self.before.wall + self.after.wall) / 2
+    def failed(self) -> bool:
+        return any(run.exit_code for run in (self.before, self.recorded, self.after))
 
-    @property
-    def void(self) -> bool:
-        failed = any(run.exit_code for run in (self.before, self.recorded, self.after))
-        return failed or abs(self.before.wall / self.after.wall - 1) > _LARGEST_DIFFERENCE
-
-    def parts(self) -> dict[str, float]:
-        """What the recording cost, in percent of the run alone, and what it gave."""
-        outside, inside = self.recorded.wall - self.seconds, self.share * self.seconds
+    def figures(self) -> dict[str, float]:
+        """What the recording cost, and what it gave."""
+        alone = (self.before.wall + self.after.wall) / 2
         return {
-            "times": self.recorded.wall / self.alone,
-            "branches/s": self.branches / self.seconds if self.seconds else 0.0,
+            "times": self.recorded.wall / alone,
+            "control": self.before.wall / self.after.wall,
+            "branches/s": self.branches / self.recorded.wall,
             "bursts": self.bursts,
-            "us/branch": inside / max(self.branches, 1) * 1e6,
-            "in bursts %": inside / self.alone * 100,
-            "start and end %": outside / self.alone * 100,
-            "beside %": (self.recorded.wall - self.alone - outside - inside) / self.alone * 100,
+            "us/branch": self.in_bursts / max(self.branches, 1) * 1e6,
+            "in bursts %": self.in_bursts / alone * 100,
         }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost and yield of recording.")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=30, help="how long the program runs alone, about")
+    parser.add_argument("--seconds", type=float, default=20, help="how long the program runs alone, about")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--json", type=Path, help="write the results here as well")
     arguments = parser.parse_args()
@@ -124,45 +120,54 @@ def main() -> None:
         (folder / "program.c").write_text(_SOURCE)
         program = folder / "program"
         subprocess.run(["gcc", "-O2", "-pthread", "-o", program, folder / "program.c"], check=True)
-        for threads in arguments.threads:
-            found = _measure(program, threads, arguments.rounds, arguments.seconds, folder)
-            print(table(found, reference=found[0].name))
-            rows += found
+        groups = Groups()
+        if groups.folder is None:
+            print("no control group may be made here: whole runs follow each other", file=sys.stderr)
+        try:
+            for threads in arguments.threads:
+                found = _measure(program, threads, arguments.rounds, arguments.seconds, folder, groups)
+                print(table(found, reference=found[0].name))
+                rows += found
+        finally:
+            groups.close()
     if arguments.json:
         write_json(arguments.json, about, rows)
 
 
-def _measure(program: Path, threads: int, rounds: int, seconds: float, folder: Path) -> list[Row]:
+def _measure(program: Path, threads: int, rounds: int, seconds: float, folder: Path, groups: Groups) -> list[Row]:
     words = [str(program), str(threads), str(_rounds_for(program, threads, seconds))]
-    alone = Command(f"alone, {threads} threads", words, folder / "alone.log")
+    before, after = (Command("alone", words, folder / f"{name}.log") for name in ("before", "after"))
     command = [sys.executable, "-m", "lastbranch", "record", "--engine", "software", "-o", str(folder / "it.tb5"), "--"]
     # Compiled modules are kept, as where the package is installed, whatever the environment says.
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     subprocess.run([*command, "true"], check=True, env={**os.environ, **compiled}, stderr=subprocess.DEVNULL)
     recorded = Command(f"recorded, {threads} threads", command + words, folder / "recorded.log", env=compiled)
-    pairs: list[Pair] = []
-    before = run_once(alone)
-    while sum(not pair.void for pair in pairs) < rounds and len(pairs) < 3 * rounds:
-        during = run_once(recorded)
+    found: list[Round] = []
+    for _ in range(rounds):
+        runs = run_in_turn([before, recorded, after], groups, _TURN if threads == 1 else _LONG_TURN)
         said = _SAID.search(recorded.log.read_text())
-        branches, bursts, share, lasted = said.groups() if said else ("0", "0", "0", "0")
-        after = run_once(alone)
-        pair = Pair(before, during, after, int(branches), int(bursts), float(share) / 100, float(lasted))
-        pairs.append(pair)
-        figures = ", ".join(f"{name} {value:.4g}" for name, value in pair.parts().items())
-        print(f"{recorded.name}: {'void: ' if pair.void else ''}{figures}", file=sys.stderr, flush=True)
-        before = after
-    good = [pair for pair in pairs if not pair.void]
-    runs = [summarise(alone.name, "", [pairs[0].before, *(pair.after for pair in pairs)])]
-    if len(good) < rounds:
-        status = f"void: in {len(pairs) - len(good)} of {len(pairs)} pairs the runs alone differ by over 3 %, or failed"
-        return [*runs, summarise(recorded.name, status, [pair.recorded for pair in pairs])]
-    found = {name: median(pair.parts()[name] for pair in good) for name in good[0].parts()}
+        branches, bursts, share, lasted = map(float, said.groups()) if said else (0.0,) * 4
+        found.append(Round(*runs, int(branches), int(bursts), share / 100 * lasted))
+        print(f"{recorded.name}: {_listed(found[-1].figures())}", file=sys.stderr, flush=True)
+    return [
+        summarise(f"alone, {threads} threads", "", [run for one in found for run in (one.before, one.after)]),
+        summarise(recorded.name, _verdict(found, threads), [one.recorded for one in found]),
+    ]
+
+
+def _verdict(found: list[Round], threads: int) -> str:
+    if any(one.failed for one in found):
+        return "void: a run failed"
+    middle = {name: median(one.figures()[name] for one in found) for name in found[0].figures()}
     limit = 1.15 if threads > len(os.sched_getaffinity(0)) else 1.10
-    verdict = "meets" if found["times"] <= limit and found["branches/s"] >= _LEAST_RATE else "MISSES"
-    figures = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-    status = f"{verdict} {limit} times and {_LEAST_RATE}/s; {len(pairs) - len(good)} pairs void; medians: {figures}"
-    return [*runs, summarise(recorded.name, status, [pair.recorded for pair in good])]
+    verdict = "meets" if middle["times"] <= limit and middle["branches/s"] >= _LEAST_RATE else "MISSES"
+    if abs(middle["control"] - 1) > _LARGEST_DIFFERENCE:
+        verdict = f"void: the runs alone differ; else it {verdict}"
+    return f"{verdict} {limit} times and {_LEAST_RATE}/s; medians: {_listed(middle)}"
+
+
+def _listed(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
 def _rounds_for(program: Path, threads: int, seconds: float) -> int:

@@ -19,8 +19,8 @@ class Options:
     select: int = DEFAULT_SELECT
     period: int = 0
     """ns of CPU time between two bursts of a thread; 0: as the duty limit allows."""
-    time_period: int = 1_000_000
-    """ns of CPU time between two time samples."""
+    time_period: int = 2_000_000
+    """ns of CPU time between two time samples. One costs up to 15 us where its timer is a virtual machine's."""
     duty: float = 0.05
     duration: float | None = None
     """Seconds after which recording ends."""

@@ -52,6 +52,8 @@ class Collector:
         self._ended, self._skipped = Counter[str](), Counter[str]()
         self._stopping = False
         self._next_tick = 0.0
+        self._stopped_at = 0.0
+        """When we were told of the stop that is handled: from then on a thread loses time."""
 
     def stop(self) -> None:
         """End the recording at the next tick; programs go on."""
@@ -74,6 +76,7 @@ class Collector:
                 continue
             except ptrace.Gone:
                 break
+            self._stopped_at = time.perf_counter()
             self._handle(tid, status)
         let_go(self.tree, self.trigger, self.bursts, killed=self.kills)
         self._tick(begun)
@@ -210,7 +213,6 @@ class Collector:
             ptrace.cont(thread.tid)
             return
         with self.bursts.together.ahead():
-            begun = time.perf_counter()
             self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
             weight, thread.phase = thread.phase or cpu, 0
@@ -223,7 +225,8 @@ class Collector:
                 self._rearm(thread)
                 if burst.status is None:
                     ptrace.cont(thread.tid)
-            took = time.perf_counter() - begun  # from here on others may be let in before us
+            ended = time.perf_counter()  # from here on others may be let in before us
+        took, self._stopped_at = ended - self._stopped_at, ended
         self.duty.spent(took, cpu)
         self.summary.in_bursts += took
         if cpu_number >= 0:
