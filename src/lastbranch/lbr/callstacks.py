@@ -23,8 +23,9 @@ for _action, _kinds in {
     _LEAVE: ("sysret", "eret"),
 }.items():
     _ACTION[[KIND[name] for name in _kinds]] = _action
-_STEP = np.array([0, 1, -1, 0, 0], np.int8)
-_BLOCK = 4096
+_HANDLER = 2
+_STEP = np.array([0, 1, -1, _HANDLER, _HANDLER], np.int8)[_ACTION].tobytes()
+_BLOCK = 8192
 """Stacks whose matrices stay in the processor's caches."""
 _PADDED = 4
 """So many times the entries the matrices may have: more, and stacks of very different sizes go the other way."""
@@ -54,12 +55,16 @@ def open_calls(
     many frames deeper.
     """
     sizes = np.diff(offsets)
-    action = _ACTION[kind]
     direct = np.flatnonzero(kind == KIND["call"])
-    action[direct[target[direct] - source[direct] == ZERO_LENGTH]] = _NOTHING
+    passed_over = direct[target[direct] - source[direct] == ZERO_LENGTH]
     longest = int(sizes.max(initial=0))
-    if longest * len(sizes) <= _PADDED * len(kind) and not (action >= _ENTER).any():
-        return _open_calls_in_columns(_STEP[action], offsets, longest)
+    if longest * len(sizes) <= _PADDED * len(kind):
+        step = np.frombuffer(kind.tobytes().translate(_STEP), np.int8).copy()  # three times as fast as an index
+        step[passed_over] = 0
+        if not (step == _HANDLER).any():
+            return _open_calls_in_columns(step, offsets, longest)
+    action = _ACTION[kind]
+    action[passed_over] = _NOTHING
     segment = np.repeat(np.arange(len(sizes)), sizes)
     enters = action == _ENTER
     if enters.any():
