@@ -110,7 +110,8 @@ FINDINGS = {
     "no branch stacks": Kind(
         _W, "no last branch records: branches and ranges cannot be counted",
         "record with `perf record -b` on a machine whose processor exposes them (most virtual machines do not), "
-        "elsewhere with `lastbranch record`",
+        "elsewhere with `lastbranch record`; what that recorded ended before its first burst: let it run longer, "
+        "or give a larger --duty or a short --period",
         "call TraceConfigureLastBranchRecord for the session, on a machine whose processor exposes them (most virtual "
         "machines do not)",
     ),

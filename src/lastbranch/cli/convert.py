@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import contextmanager
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from fractions import Fraction
 
     from ..model import Source
@@ -45,7 +47,7 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
 
     The header event of a log is made anew and not among the events that are counted; verify and info count it, too.
 
-    OUT appears when it is complete.
+    OUT appears when it is complete. Nobody may read it who may not read every input.
     """
     from ..formats.etl import convert, is_etl
     from ..model import read_at, visible
@@ -64,14 +66,14 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
     if other is not None:
         if compress is not None or time is not None or pid or len(inputs) > 1:
             raise click.UsageError(f"{output}: of one input as a whole, without --compress, --time and --pid")
-        with _writing(output):
+        with _writing(inputs, output):
             return other(inputs[0], output)
     sources = [open_source(path) for path in inputs]
     if len(sources) == 1 and not is_etl(read_at(sources[0], 0, _ENOUGH)):
-        with _writing(output):
+        with _writing(inputs, output):
             return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
     seconds = _seconds(time)
-    with _writing(output):
+    with _writing(inputs, output):
         done = convert(sources, output, compress=compress, seconds=seconds, pids=frozenset(pid))
     if len(inputs) > 1 and done.boots > 1:
         click.echo(
@@ -89,8 +91,14 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
 
 
 @contextmanager
-def _writing(output: str) -> Iterator[None]:
-    """Failures of the output are told of its own name, not of the one that it has until it is complete."""
+def _writing(inputs: Sequence[str], output: str) -> Iterator[None]:
+    """What is made now is as private as ``inputs``: a session's log, or perf's, has mode 0600.
+
+    Failures of the output are told of its own name, not of the one that it has until it is complete.
+    """
+    closed = [~os.stat(path).st_mode & 0o066 for path in inputs if os.path.isfile(path)]
+    before = os.umask(0o077)  # which tells what it is
+    os.umask(reduce(or_, closed, before))
     try:
         yield
     except OSError as error:
@@ -100,6 +108,8 @@ def _writing(output: str) -> Iterator[None]:
         if str(error.filename or "").startswith(f"{output}.part") or error.errno in _NO_ROOM:
             raise UnavailableError(f"{output}: cannot be written: {error.strerror or error}") from None
         raise
+    finally:
+        os.umask(before)
 
 
 def _write_tb5(path: str, output: str) -> int:

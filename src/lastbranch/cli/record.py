@@ -193,7 +193,7 @@ def _select(filters: str, call_stack: bool) -> int:
     from ..lbr import PERF_SELECT
 
     names = {name.lower(): bit for name, bit in PERF_SELECT.items()}
-    names["any_ret"] = names["any_return"]
+    names |= {"any_ret": names["any_return"], "ind_jmp": names["ind_jump"]}
     bits = names["call_stack"] if call_stack else 0
     for word in filter(None, filters.split(",")):
         name = _OTHER_NAMES.get(word.strip().lower(), word.strip().lower())

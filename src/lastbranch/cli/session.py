@@ -222,16 +222,15 @@ def flush(name: str, output: str, form: str) -> int:
 def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
     """Stop sessions; prints what each has counted in the end."""
     from ..etw import Session, sessions
-    from .session_words import COLUMNS, row_of
 
     if bool(names) == everything:
         raise click.UsageError("give NAME..., or --all")
     wanted = [state.request.name for state in sessions()] if everything else list(names)
-    ended = [session.stop() for session in [Session.of(name) for name in wanted]]  # all, or where one is unknown none
+    found = {session.handle: session for session in map(Session.of, wanted)}  # each once, and if one is unknown none
+    ended = [session.stop() for session in found.values()]
     if len(ended) == 1:
         return _print(ended[0], form)
-    print_rows(COLUMNS, [row_of(state) for state in ended], form)
-    return 0
+    return _list(ended, form)
 
 
 @command.command("list", short_help="The sessions that run.")
@@ -239,11 +238,16 @@ def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
 def list_(form: str) -> int:
     """List the sessions that run; outside Windows, those of this user."""
     from ..etw import sessions
+
+    return _list(sorted(sessions(), key=lambda state: state.handle), form)
+
+
+def _list(states: list[SessionState], form: str) -> int:
+    """A row for each."""
     from .session_words import COLUMNS, row_of
 
-    rows = [row_of(state) for state in sorted(sessions(), key=lambda state: state.handle)]
-    if not rows and form == "table":
+    if not states and form == "table":
         click.echo("note: no session runs", err=True)
         return 0
-    print_rows(COLUMNS, rows, form)
+    print_rows(COLUMNS, [row_of(state) for state in states], form)
     return 0

@@ -136,7 +136,7 @@ def _merged(
         sources.append(source)
     compress = True if flags & MergeFlag.COMPRESS_TRACE else None
     converted = convert(sources, folder / "merged", compress=compress)
-    os.chmod(folder / "merged", rights)
+    os.chmod(folder / "merged", rights & os.stat(folder / "merged").st_mode)  # which is what the umask leaves
     os.replace(folder / "merged", output)
     done.events, done.damage, done.boots = converted.kept, converted.damage, converted.boots
     return done

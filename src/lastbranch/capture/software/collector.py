@@ -221,6 +221,9 @@ class Collector:
             except NoBurst as reason:
                 self._skipped[str(reason)] += 1
                 burst, cpu_number = Burst(), -1
+            when = now()  # before it runs again, and perhaps maps other code there
+            if burst.edges and not burst.dropped:
+                self.sideband.reached(self.spill, thread, when)
             if not burst.dropped:
                 self._rearm(thread)
                 if burst.status is None:
@@ -232,13 +235,13 @@ class Collector:
         if cpu_number >= 0:
             self._ended[burst.why] += 1
         if burst.edges and not burst.dropped:
-            self._keep(thread, burst, weight, cpu_number)
+            self._keep(thread, burst, when, weight, cpu_number)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
         elif thread.process.ways is not None:
             thread.process.ways.widen()  # it runs again
 
-    def _keep(self, thread: Thread, burst: Burst, weight: int, cpu: int) -> None:
+    def _keep(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int) -> None:
         depth, edges = self.options.depth, burst.edges
         if self.select & CALL_STACK:
             import numpy as np
@@ -250,8 +253,6 @@ class Collector:
         else:  # it is a filter then, and this the shorter way
             counted = self.bursts.limits.counted
             stack = [edge for edge in reversed(edges) if edge[2] in counted][:depth]
-        target = [edge[1] for edge in edges]
-        self.sideband.reached(self.spill, thread, target)
-        self.spill.sample(now(), thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
+        self.spill.sample(when, thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
         self.summary.bursts += 1
         self.summary.branches += len(stack)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import IO
 
 from ...errors import UnavailableError
@@ -61,6 +63,7 @@ def record_software(
         spill = Spill(file, options.select, options.period or _FIRST_PERIOD, options.time_period)
         start = _Launch(target) if not isinstance(target, int) else _Attach(target)
         tids = start.begin(unblocked)
+        _more_files()
         beside = sideband(tids, options.time_period, at_exec=launched)
         summary.sideband, bursts.beside = beside.name, beside
         spill.begin(beside.ids, command)
@@ -106,6 +109,13 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
         )
     summary.engine = good[0].name
     return good[0]
+
+
+def _more_files() -> None:
+    """Each thread takes a few: as many as this process may open. What was launched keeps the limit that it has."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # the whole system's limit may be lower
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _trigger(launched: bool) -> Trigger:

@@ -81,7 +81,7 @@ def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
 
 def _test(engine: Engine, pid: int, base: int) -> str:
     thread = Thread(pid, Process(pid))
-    bursts = Bursts(engine, Limits(_DEPTH), Together(both=True))
+    bursts = Bursts(engine, Limits(_DEPTH, seconds=_SECONDS / 2), Together(both=True))
     try:
         ptrace.interrupt(pid)
         status = next_stop(pid, _SECONDS)

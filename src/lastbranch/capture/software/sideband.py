@@ -89,7 +89,7 @@ class KernelSideband:
 
     def ended(self, spill: Spill, thread: Thread) -> None: ...
 
-    def reached(self, spill: Spill, thread: Thread, addresses: Iterable[int]) -> None: ...
+    def reached(self, spill: Spill, thread: Thread, when: int) -> None: ...
 
     def close(self) -> None:
         for ring in self._rings:
@@ -100,7 +100,8 @@ class KernelSideband:
 
 
 class OwnSideband:
-    """No time samples; the rest from ptrace events and /proc/PID/maps, which is read again when code is new."""
+    """No time samples; the rest from ptrace events, and from /proc/PID/maps at each burst: other code may be where some
+    was."""
 
     name = "ptrace and /proc"
 
@@ -125,23 +126,20 @@ class OwnSideband:
         stat = stat_of(pid)
         spill.comm(now(), pid, thread.tid, stat.name if stat else "?", exec=True)
         self._known[pid] = []
-        self._read(spill, pid)
+        self._read(spill, pid, now())
 
     def ended(self, spill: Spill, thread: Thread) -> None:
         spill.exit(now(), thread.process.pid, thread.tid)
         if not thread.process.threads:
             self._known.pop(thread.process.pid, None)
 
-    def reached(self, spill: Spill, thread: Thread, addresses: Iterable[int]) -> None:
-        pid = thread.process.pid
-        known = self._known.setdefault(pid, [])
-        if not all(any(m.start <= a < m.end for m in known) for a in set(addresses)):
-            self._read(spill, pid)
+    def reached(self, spill: Spill, thread: Thread, when: int) -> None:
+        self._read(spill, thread.process.pid, when)
 
-    def _read(self, spill: Spill, pid: int) -> None:
+    def _read(self, spill: Spill, pid: int, when: int) -> None:
         found = executable_maps(pid)
         for m in set(found) - set(self._known.get(pid, ())):
-            spill.mmap(now(), pid, pid, m.start, m.end, m.offset, m.name, build_id_of(m.name))
+            spill.mmap(when, pid, pid, m.start, m.end, m.offset, m.name, build_id_of(m.name))
         self._known[pid] = found
 
     def close(self) -> None: ...

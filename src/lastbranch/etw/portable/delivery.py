@@ -49,7 +49,7 @@ class Delivery:
     ) -> None:  # fmt: skip
         self.written = 0
         """Buffers that a sink took, headers of files included."""
-        self.log_buffers_lost = self._events_lost = 0
+        self.log_buffers_lost = self._live_buffers_lost = self._events_lost = 0
         self._handle, self._clock, self._header_events = handle, clock, header_events
         self._staging = Staging(mapping)
         one = bool(request.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
@@ -76,7 +76,7 @@ class Delivery:
         if file is not None:
             file.begin(self._header, self._events(self._header))
         if request.mode & LogFileMode.REAL_TIME_MODE:
-            self._go_live(self._header)
+            self._go_live(request, self._header)
 
     def _events(self, header: LogHeader) -> tuple[bytes, ...]:
         """What stands beside ``header`` in its buffer."""
@@ -92,7 +92,12 @@ class Delivery:
     @property
     def live_buffers_lost(self) -> int:
         """Buffers that readers could not be given."""
-        return self._live.buffers_lost if self._live else 0
+        return self._live_buffers_lost + (self._live.buffers_lost if self._live else 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether events go to readers alone, and wait for one: no more are to be delivered now."""
+        return self._live is not None and self._only_live and self._live.full
 
     @property
     def buffers_written(self) -> int:
@@ -187,17 +192,23 @@ class Delivery:
 
     def go_live(self, request: SessionRequest) -> None:
         """Begin to keep buffers for readers."""
-        self._go_live(session_header(request, self._handle, self._clock, self._processors))
+        self._go_live(request, session_header(request, self._handle, self._clock, self._processors))
 
-    def _go_live(self, header: LogHeader) -> None:
+    def _go_live(self, request: SessionRequest, header: LogHeader) -> None:
         plain = replace(header, mode=header.mode & ~LogFileMode.COMPRESSED_MODE)
-        self._live = RealTimeSink(header_buffer(plain, self._events(plain)))
         self._only_live = self._file is None
+        reserve = request.maximum_buffers * request.buffer_size * 1024 if self._only_live else 0
+        self._live = RealTimeSink(header_buffer(plain, self._events(plain)), reserve=reserve)
 
     def end_live(self) -> None:
         """Send no more; what nobody has read is lost."""
-        if self._live is not None:
-            self._live.stop(READERS_WAIT)
+        live = self._live
+        if live is None:
+            return
+        live.stop(READERS_WAIT)
+        self._live = None
+        self._live_buffers_lost += live.buffers_lost
+        self._events_lost += live.events_lost if self._only_live else 0
 
     def next_file(self) -> None:
         """As `FileSink.next_file`."""

@@ -87,7 +87,9 @@ def refusal(writer: Writer, size: int) -> int:
     """The status for an event of ``size`` bytes that could not be written."""
     if size > LARGEST_EVENT:
         return Status.ARITHMETIC_OVERFLOW
-    return Status.MORE_DATA if size > writer.capacity else Status.NOT_ENOUGH_MEMORY
+    if size > writer.capacity:
+        return Status.MORE_DATA
+    return Status.LOG_FILE_FULL if writer.backlog_full else Status.NOT_ENOUGH_MEMORY
 
 
 def put_classic(writer: Writer, header: ClassicHeader, data: bytes) -> int:

@@ -218,7 +218,8 @@ class PortableKernel:
         registry = self.registry
         entry = registry.find(session)
         if entry is None:
-            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, f"no session is called {session}")
+            what = "is called" if isinstance(session, str) else "has handle"
+            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, f"no session {what} {session}")
         return self._open(registry, entry, call)
 
     def _open(self, registry: Registry, entry: Entry, call: str) -> Connection:

@@ -5,6 +5,9 @@ writers ring when they have used up half of what they have, or for as long as `p
 
 Accounting: every event that a writer offered is delivered or in EventsLost, also those of buffers that could not be
 written (their number is in the commit word) or whose content is no chain of events.
+
+Where a backlog for readers is full and there is no file, nothing is moved: what was accepted stays in the pool, and
+writers that have used up their buffers are told why (`pool.FULL`), until a reader has made room.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from .clock import Clock
 from .filters import admitted
 from .leases import geometry_for
 from .log_file import Disk
-from .pool import ANY_PROCESSOR, Mapping, make_pool
+from .pool import ANY_PROCESSOR, FULL, Mapping, make_pool
 from .sinks import FileSink
 from .writers import Writers
 
@@ -126,13 +129,16 @@ class Logger:
         with contextlib.suppress(BlockingIOError):  # writers share the descriptor's O_NONBLOCK, and may take it off
             os.preadv(self.doorbell, [bytearray(8)], -1, os.RWF_NOWAIT)
         delivery = self._deliverer()
+        behind = delivery.send()
+        if self._backlog_full():
+            return SLOW_READER if behind else None
         due = flush_seconds(self.request)
         if due is not None and self._monotonic() - self._flushed >= due:
             moved = self._flush()
         else:
             moved = self._move(unfinished=delivery.merges)
         self._quiet = 0 if moved else self._quiet + 1
-        enough = self._writers.share(busy=moved > 0)
+        enough = self._backlog_full() or self._writers.share(busy=moved > 0)
         waits = []
         if self.attached and (self._quiet < 2 or not enough):
             waits.append(PAUSE)
@@ -152,6 +158,12 @@ class Logger:
                 self._header_events,
             )  # fmt: skip
         return self._delivery
+
+    def _backlog_full(self) -> bool:
+        """Whether nothing is to be moved until a reader has taken some of it. The writers are told."""
+        full = self._deliverer().full
+        self._mapping.words[FULL] = full
+        return full
 
     def _move(self, only: Iterable[int] | None = None, *, unfinished: bool) -> int:
         """Take what is committed, of the slots ``only`` or of all, to where it goes; how many buffers were finished."""
@@ -173,11 +185,13 @@ class Logger:
     # -- control
 
     def flush(self, path: str = "") -> None:
-        """Bring everything that is committed to the sinks; in buffering mode write it to ``path``, or the session's
-        file, and keep it. `EtwError` as for log files."""
+        """Bring everything that is committed to the sinks, if they take it; in buffering mode write it to ``path``, or
+        the session's file, and keep it. `EtwError` as for log files."""
         if not self._in_memory:
-            self._flush()
             self._deliverer().send()
+            if not self._backlog_full():
+                self._flush()
+                self._deliverer().send()
             return
         self._move(unfinished=False)
         pieces = self._writers.in_memory()

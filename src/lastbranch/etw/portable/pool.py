@@ -2,7 +2,7 @@
 
 ::
 
-    page 0           geometry, for whoever maps the descriptor
+    page 0           geometry, for whoever maps the descriptor, and a word of the daemon's
     slot pages       one a writer, of 64-bit words: its counters, and the ring of buffers that it is given
     buffers          WMI_BUFFER_HEADER and events, as they will stand in the file
 
@@ -29,8 +29,8 @@ from ...formats.etl.layout import BUFFER_HEADER_SIZE
 from ..status import EtwError, Status
 
 __all__ = [
-    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "LOST", "MOST_SLOTS", "REFUSED", "RING",
-    "RING_SIZE", "Geometry", "Mapping", "make_pool", "settle",
+    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LOST", "MOST_SLOTS", "REFUSED",
+    "RING", "RING_SIZE", "Geometry", "Mapping", "make_pool", "settle",
 ]  # fmt: skip
 
 PAGE = 4096
@@ -38,6 +38,9 @@ MOST_SLOTS = 1024
 """Writers of a session at a time."""
 ANY_PROCESSOR = 0xFFFF
 """A writer asks for no ProcessorIndex of its own choice."""
+
+FULL = 8
+"""Word of page 0. Daemon: 1 while the backlog of a session in real time is full, so that no buffer becomes free."""
 
 # Words of a slot page. The writer's and the daemon's have cache lines of their own.
 DONE = 0

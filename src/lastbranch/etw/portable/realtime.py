@@ -4,8 +4,9 @@ What a reader gets is what a file would hold: the header buffer, then buffers in
 each as long as its BufferSize says (cut to what is in use). A buffer of type EMPTY_MARKER says that all events before
 its TimeStamp have been sent, so that events of several processors can be put in order. `live` is the reader's end.
 
-Nobody waits for a reader: sends never block, buffers that readers have not taken stay in the backlog, and where that is
-full, or has no reader for long, further buffers are refused and counted.
+Nobody waits for a reader: sends never block, and buffers that readers have not taken stay in the backlog. Where that is
+`full` its owner is to bring no more (`Logger` leaves events in the pool then, until writers have no buffer left);
+what comes all the same is refused, past a reserve, and counted.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ class _Reader:
 class RealTimeSink:
     """Buffers of one session to its readers. ``header`` is the header buffer, as a file begins with it.
 
-    ``limit`` bounds the bytes of the backlog. A first reader is given the backlog before anything newer; one that comes
-    while others read begins with what none of them has had. ``buffers_lost`` and ``events_lost`` count what was refused
-    and, after `stop`, what nobody read.
+    The backlog is full with ``limit`` bytes, and takes ``reserve`` more of what its owner could not leave. A first
+    reader is given the backlog before anything newer; one that comes while others read begins with what none of them
+    has had. ``buffers_lost`` and ``events_lost`` count what was refused and, after `stop`, what nobody read.
     """
 
-    def __init__(self, header: ReadableBuffer, limit: int = BACKLOG) -> None:
+    def __init__(self, header: ReadableBuffer, limit: int = BACKLOG, reserve: int = 0) -> None:
         self.buffers_lost = self.events_lost = 0
         self._header = _cut(header)
-        self._limit = limit
+        self._limit, self._reserve = limit, reserve
         self._held = 0
         """Bytes of the backlog."""
         self._frames: deque[_Frame] = deque()
@@ -84,6 +85,11 @@ class RealTimeSink:
         """How many are connected, as far as sending has shown."""
         return len(self._readers)
 
+    @property
+    def full(self) -> bool:
+        """Whether the backlog has what it may have."""
+        return self._held >= self._limit
+
     def add_reader(self, sock: socket.socket) -> None:
         """Send to ``sock`` from now on, a connected stream socket, which belongs to the sink then."""
         sock.setblocking(False)
@@ -93,7 +99,7 @@ class RealTimeSink:
     def write(self, buffer: ReadableBuffer, events: int) -> bool:
         """Take a copy of a finished buffer with ``events`` in it; False: it was refused, and is counted as lost."""
         data = _cut(buffer)
-        if self._held + len(data) > self._limit:
+        if self._held + len(data) > self._limit + self._reserve:
             self.buffers_lost += 1
             self.events_lost += events
             self._refused = True

@@ -227,7 +227,7 @@ def _private(name: str, within: int | None) -> int:
         folder = os.open(name, _PRIVATE, dir_fd=within)
     except OSError as error:
         denied = error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.EPERM)
-        why = f"{name} cannot be the directory of sessions: {error}"
+        why = f"{name} cannot be the directory of sessions: {error.strerror}"
         raise EtwError("registry", Status.ACCESS_DENIED if denied else Status.BAD_PATHNAME, why) from error
     found = os.fstat(folder)
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:

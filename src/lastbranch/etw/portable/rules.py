@@ -101,8 +101,12 @@ def checked_file(call: str, file: str, mode: int) -> str:
     try:
         folder = os.stat(path.parent).st_mode
         found = _mode_of(path)
-    except (OSError, ValueError) as error:
-        raise EtwError(call, Status.BAD_PATHNAME, f"{file}: {error}") from error
+    except OSError as error:
+        raise EtwError(call, Status.BAD_PATHNAME, f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file!r}: {error}") from error
+    if stat.S_ISLNK(found):
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is a link: name the file itself")
     if file.endswith("/") or not stat.S_ISDIR(folder) or not stat.S_ISREG(found):
         raise EtwError(call, Status.BAD_PATHNAME, f"{file} is not a file in a folder that exists")
     return str(path)

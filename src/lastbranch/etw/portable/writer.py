@@ -26,6 +26,7 @@ from .pool import (
     COMMIT_AT,
     DONE,
     EVENT,
+    FULL,
     LOST,
     REFUSED,
     RING,
@@ -184,6 +185,11 @@ class Writer:
         self._refused += 1
         self.words[self._slot + REFUSED] = self._refused
 
+    @property
+    def backlog_full(self) -> bool:
+        """Whether there is no free buffer as nobody reads a session in real time, or not fast enough."""
+        return bool(self.words[FULL])
+
     # -- buffers
 
     def turn(self, size: int) -> bool:
@@ -227,7 +233,7 @@ class Writer:
         return True
 
     def _wait(self) -> bool:
-        """Wait for a buffer until there is one, patience is over, or the session ends."""
+        """Wait for a buffer until there is one, patience is over, only a reader could free one, or the session ends."""
         end = time.monotonic() + self.patience
         self._ring()
         poll = select.poll()
@@ -236,7 +242,7 @@ class Writer:
         while not self.closed and not poll.poll(0):
             if self._next():
                 return True
-            if time.monotonic() > end:
+            if self.backlog_full or time.monotonic() > end:
                 break
             time.sleep(_PAUSE)
         return False

@@ -38,9 +38,9 @@ class Tables:
     def see(self, found: Found) -> None:
         """Learn events and threads from samples."""
         profile = self._profile
-        headers = set(found.headers.values())
+        headers = dict.fromkeys(found.headers.values())  # in the order of the text
         if len(found.headers) < len(found.ip):
-            headers.add(NOTHING)
+            headers[NOTHING] = None
         for header in headers:
             name = header.event or _NO_EVENT
             if name not in self.events:
