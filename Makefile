@@ -34,7 +34,7 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 
 fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader, and what is too long for every run
-	$(BIN)/python -m pytest -m thorough
+	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
 	$(BIN)/python tests/fuzz_perfdata.py --seconds 600
 	$(BIN)/python tests/fuzz_etl.py --seconds 600
 	$(BIN)/python tests/fuzz_tb5.py --seconds 600

@@ -70,7 +70,7 @@ class Recorded:
         return sum(s.samples for s in self.profile().streams if "branch_from" in s.columns)
 
 
-def record(output: Path, *words: str | Path, env: dict[str, str] | None = None, timeout: float = 60) -> Recorded:
+def record(output: Path, *words: str | Path, env: dict[str, str] | None = None, timeout: float = 120) -> Recorded:
     """``lastbranch record -o output words...``, in a process of its own."""
     command = [sys.executable, "-m", "lastbranch", "record", "--no-progress", "-o", str(output), *map(str, words)]
     done = subprocess.run(command, capture_output=True, timeout=timeout, env={**os.environ, **(env or {})})

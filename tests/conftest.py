@@ -17,12 +17,19 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import hypothesis
 import pytest
 import zstandard
 
 pytest.register_assert_rewrite(
     "etw_world", "etw_cases_properties", "etw_cases_files", "etw_cases_query", "etw_cases_lbr"
 )
+
+hypothesis.settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("steady")
+"""What is drawn and how long it takes decides of no run: others are drawn by `pytest --hypothesis-profile default`."""
 
 REAL = (
     "amd_zen4_lbrextv2_spec", "arm_etm_inject_hwindex", "arm_etm_inject_kernel_64deep", "cfl_9700_callgraph_lbr",
@@ -100,7 +107,7 @@ def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dic
     words = [str(a) for a in args]
     if alone:
         command = [sys.executable, "-m", "lastbranch", *words]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(env or {})})
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
         return Ran(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
     from lastbranch.cli import main
 

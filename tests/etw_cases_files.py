@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from lastbranch.etw.flags import LogFileMode as M
 from lastbranch.etw.kernel import kernel
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.structures import structure
+
+_TRACED_GUID = 0x20000
 
 # -- files
 
@@ -123,34 +127,59 @@ def a_backlog_is_played_first(world: World) -> None:
 
 
 def _take(events: Any, number: int) -> list[int]:
-    found: list[int] = []
-    for event in events:
-        if event.event.provider == PROVIDER.bytes_le:
-            found.append(int.from_bytes(event.event.payload[:4], "little"))
-            if len(found) == number:
-                break
+    found = [_number(event) for event in islice(_ours(events), number)]
     events.close()
     return found
 
 
+def _ours(events: Any) -> Iterator[Any]:
+    return (event for event in events if event.event.provider == PROVIDER.bytes_le)
+
+
+def _number(event: Any) -> int:
+    return int.from_bytes(event.event.payload[:4], "little")
+
+
 def a_backlog_has_a_limit(world: World) -> None:
-    """Nobody reads: the backlog fills, then buffers are refused and counted with their events."""
+    """Nobody reads: the backlog fills, then events are refused, each counted once. Who reads gets all others."""
     _, handle, _ = world.start(
         file=None, LogFileMode=M.REAL_TIME_MODE, BufferSize=1024, MinimumBuffers=2, MaximumBuffers=4
     )
-    provider = world.provider(handle)
-    offered = 0
+    provider, taken, offered = world.provider(handle), list[int](), 0
 
-    def lost() -> int:
-        nonlocal offered
-        offered += len(world.write(provider, 200, size=60000))
-        return int(world.query(handle).RealTimeBuffersLost)
+    def full() -> bool:
+        nonlocal taken, offered
+        statuses = world.write(provider, 20, size=60000, first=offered)
+        assert set(statuses) <= {0, etw.Status.NOT_ENOUGH_MEMORY, etw.Status.LOG_FILE_FULL}
+        taken += [offered + n for n, status in enumerate(statuses) if not status]
+        offered += len(statuses)
+        assert len(taken) < 10_000, "the backlog has no limit"
+        return set(statuses) == {etw.Status.LOG_FILE_FULL}
 
-    until(lost, 60)
-    state = world.query(handle)
-    assert 0 < state.EventsLost < offered
-    until(lambda: world.write(provider, 1) == [0])  # which ends in the same way
-    assert world.query(handle).RealTimeBuffersLost >= state.RealTimeBuffersLost
+    until(full)
+    classic = bytes(structure("EVENT_TRACE_HEADER")(Size=48))[:44] + _TRACED_GUID.to_bytes(4, "little")
+    for size in (4, 60000):
+        assert world.write(provider, 1, size) == [etw.Status.LOG_FILE_FULL]
+    assert etw.TraceEvent(handle, classic) == etw.Status.LOG_FILE_FULL
+    lost = offered + 3 - len(taken)
+    assert world.query(handle).EventsLost == lost
+
+    events = etw.consume("session", real_time=True)
+    ours = _ours(events)
+    assert [_number(event) for event in islice(ours, len(taken))] == taken
+    lost += world.write_all(provider, 1, first=offered)
+    assert _number(next(ours)) == offered
+    events.close()
+    assert world.stop(handle).EventsLost == lost
+
+
+def what_nobody_reads_is_lost(world: World) -> None:
+    _, handle, _ = world.start(file=None, LogFileMode=M.REAL_TIME_MODE)
+    world.write(world.provider(handle), 5)
+    assert world.query(handle).RealTimeBuffersLost == 0
+    state = world.stop(handle)
+    assert state.RealTimeBuffersLost >= 1
+    assert state.EventsLost == 5
 
 
 # -- flushing

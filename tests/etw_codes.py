@@ -320,6 +320,14 @@ CODES: tuple[Code, ...] = (
     Code("EventWrite", S.MORE_DATA, "more than a buffer of a session", _V2, _CASES),
     Code("EventWrite", S.NOT_ENOUGH_MEMORY, "all buffers of a session are full: the event is lost", _PAGE, _CASES),
     Code(
+        "EventWrite",
+        S.LOG_FILE_FULL,
+        "what a session in real time keeps is full, and nobody reads: the event is lost",
+        _V2,
+        _CASES,
+    ),
+    Code("TraceEvent", S.LOG_FILE_FULL, "the same", _V2, _CASES),
+    Code(
         "TraceEvent",
         S.INVALID_PARAMETER,
         "no header, a wrong Size, WNODE_FLAG_TRACED_GUID missing",

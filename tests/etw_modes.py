@@ -26,6 +26,10 @@ class Mode(NamedTuple):
 
 
 _ALONE = "kept and told; it changes nothing here"
+_MESSAGES = (
+    "only events of TraceMessage have sequence numbers, and that function is not here; "
+    "events of EventWrite and TraceEvent have none on Windows either"
+)
 
 MODES: tuple[Mode, ...] = (
     Mode(M.FILE_MODE_NONE, "with a file name: sequential; without: 161"),
@@ -44,8 +48,8 @@ MODES: tuple[Mode, ...] = (
          M.FILE_MODE_SEQUENTIAL),
     Mode(M.ADD_HEADER_MODE, _ALONE, M.FILE_MODE_SEQUENTIAL),
     Mode(M.USE_KBYTES_FOR_SIZE, "MaximumFileSize is in KB", M.FILE_MODE_SEQUENTIAL, size=1024),
-    Mode(M.USE_GLOBAL_SEQUENCE, f"{_ALONE} (only TraceMessage has sequence numbers)", M.FILE_MODE_SEQUENTIAL),
-    Mode(M.USE_LOCAL_SEQUENCE, f"{_ALONE} (only TraceMessage has sequence numbers)", M.FILE_MODE_SEQUENTIAL),
+    Mode(M.USE_GLOBAL_SEQUENCE, f"{_ALONE} ({_MESSAGES})", M.FILE_MODE_SEQUENTIAL),
+    Mode(M.USE_LOCAL_SEQUENCE, f"{_ALONE} ({_MESSAGES})", M.FILE_MODE_SEQUENTIAL),
     Mode(M.RELOG_MODE, f"private sessions only; {_ALONE}", M.PRIVATE_LOGGER_MODE | M.FILE_MODE_SEQUENTIAL),
     Mode(M.PRIVATE_IN_PROC, f"private sessions only; {_ALONE}", M.PRIVATE_LOGGER_MODE | M.FILE_MODE_SEQUENTIAL),
     Mode(M.MODE_RESERVED, _ALONE, M.FILE_MODE_SEQUENTIAL),

@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["end_all", "processes_of", "registry_at", "until"]
 
 
-def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60) -> Any:
     """Wait until ``condition`` is true, and give what it gave."""
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -90,13 +90,17 @@ def halt(thread: Thread) -> None:
     assert event_of(status) == ptrace.EVENT_STOP
 
 
-def bursts(engine: Engine, limits: Limits = Limits()) -> Bursts:  # noqa: B008
+PATIENT = Limits(seconds=10)
+"""On a busy machine the deadline of a recording may pass before a stop that is sure to come."""
+
+
+def bursts(engine: Engine, limits: Limits = PATIENT) -> Bursts:
     return Bursts(engine, limits, Together(both=True))
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_burst_has_no_gaps_and_leaves_nothing(name: str, running: Thread) -> None:
-    runner = bursts(ENGINES[name](), Limits(100))
+    runner = bursts(ENGINES[name](), Limits(100, seconds=10))
     processors, before = os.sched_getaffinity(running.tid), stat_of(running.tid)
     burst, _ = runner.run(running, lambda status: False)
     assert burst.why == "full"
@@ -176,7 +180,7 @@ def test_a_real_trap_at_the_very_place_of_a_breakpoint_is_not_taken_for_it(runni
     os.kill(running.tid, signal.SIGTRAP)
     engine.breakpoints.arm(running.tid)
     burst = Burst()
-    assert engine._run(_Target(running.tid, lambda status: False), here, burst, Limits()) == "signal"
+    assert engine._run(_Target(running.tid, lambda status: False), here, burst, PATIENT) == "signal"
     assert burst.status is not None
     engine.breakpoints.disarm()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace, record
+from conftest import run_cli
 
 pytestmark = needs_ptrace
 DENSE = ("--engine", "software", "--duty", "30", "--period", "2000000")
@@ -109,3 +111,43 @@ def test_without_perf_events_the_process_table_and_the_mappings_are_told_by_ptra
     profile = Recorded(0, b"", "", output).profile()
     assert profile.samples > 3
     assert any(module.name == str(program) for module in profile.modules)
+
+
+LATE = (
+    "import time; from lastbranch.capture import ptrace; cont = ptrace.cont;"
+    "ptrace.cont = lambda *words: (cont(*words), time.sleep(0.01));"
+    "from lastbranch.cli import main; main()"
+)
+"""``python -c`` this: lastbranch that comes late to whatever it does after it let a thread run."""
+
+
+@pytest.mark.parametrize("wrapped", [LATE, DENY.format(298)], ids=["perf events", "/proc"])
+def test_branches_belong_to_the_file_that_was_mapped_when_they_were_taken(
+    wrapped: str, folder: Path, tmp_path: Path
+) -> None:
+    program, output = build(folder, "replaced"), tmp_path / "it.data"
+    loop = bytes.fromhex("48ffcf 75fb c3")  # dec rdi; jnz to it; ret
+    files = [tmp_path / "first", tmp_path / "second"]
+    for which, file in enumerate(files, 1):
+        file.write_bytes((bytes(256 * which) + loop).ljust(4096, b"\0"))
+    counts = {"first+0x103": 0, "second+0x203": 0}
+    for _ in range(6):  # a busy machine may give few bursts
+        words = ["record", *DENSE, "--no-progress", "-o", str(output), "--", str(program), *map(str, files)]
+        subprocess.run([sys.executable, "-c", wrapped, *words], check=True, capture_output=True, timeout=60)
+        listed = csv.DictReader(run_cli("branches", output, "--format", "csv").out.splitlines())
+        found = {row["from"]: int(row["count"]) for row in listed if row["from"].startswith(("first", "second"))}
+        assert found.keys() <= counts.keys()
+        counts = {name: count + found.get(name, 0) for name, count in counts.items()}
+        if min(counts.values()) > 300:
+            return
+    raise AssertionError(f"too few bursts: {counts}")
+
+
+def test_many_threads_have_triggers_where_few_files_may_be_open(folder: Path, tmp_path: Path) -> None:
+    """The program keeps the limit that it was given."""
+    program, output = build(folder, "crowd"), tmp_path / "it.tb5"
+    command = f'ulimit -Sn 128; exec "$@" -- sh -c "ulimit -Sn; {program} 200"'
+    words = ["sh", "-c", command, "sh", sys.executable, "-m", "lastbranch", "record", *DENSE, "-o", str(output)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "128\n200\n"), done.stderr
+    assert "no trigger" not in run_cli("info", output).out

@@ -203,7 +203,7 @@ def test_a_process_that_another_program_traces(tracer: str, tmp_path: Path) -> N
         "gdb": ("gdb", "--batch", "-nx", "-iex", "set debuginfod enabled off", "-ex", "continue", "-p"),
     }
     with running(program, "1000000000") as target, running(*commands[tracer], str(target.pid)) as other:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while f"TracerPid:\t{other.pid}\n" not in Path(f"/proc/{target.pid}/status").read_text():
             if other.poll() is not None:
                 pytest.skip(f"{tracer} cannot attach here")

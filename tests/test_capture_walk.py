@@ -269,10 +269,10 @@ def test_each_page_of_code_is_compared_before_the_first_of_its_forks() -> None:
     second = bytes.fromhex("f6c2037405").ljust(0x10, b"\x90") + b"\xe9" + struct.pack("<i", -0x1015)
     with crafted(first.ljust(0x1000, b"\xcc") + second) as child:
         for _ in range(6):
-            child.burst(Limits(120))
+            child.burst(Limits(120, seconds=5))
         child.memory[0x1003:0x1005] = bytes.fromhex("7508")  # jnz 0x100d
         child.ends.clear()
-        found = Counter(child.burst(Limits(120)).edges)
+        found = Counter(child.burst(Limits(120, seconds=5)).edges)
         assert child.ends["stops"] > 3
         assert found[0x1003, 0xD + 0x1000, COND] > 2
         assert found[0x1003, 0xA + 0x1000, COND] == 0
@@ -282,7 +282,7 @@ def test_a_trap_of_somebody_else_where_it_stands_is_not_taken_for_a_stop() -> No
     with crafted(bytes.fromhex("83c20171fbebf9")) as child:  # 0: add edx, 1  3: jno 0  5: jmp 0
         for depth in range(1, 12):
             child.warm()
-            child.burst(Limits(depth))
+            child.burst(Limits(depth, seconds=5))
             stands = ptrace.Registers()
             ptrace.registers(child.thread.tid, stands)
             assert stands[ptrace.RIP] == child.base + 3
@@ -321,11 +321,11 @@ def test_it_ends_with_as_many_branches_as_were_wanted() -> None:
         child.warm()
         for depth in (1, 2, 7, 39):
             child.ends.clear()
-            burst = child.burst(Limits(depth))
+            burst = child.burst(Limits(depth, seconds=5))
             assert burst.why == "full"
             assert depth <= len(burst.edges) <= depth + 2
             follow(burst.edges)
-        conditional = child.burst(Limits(11, frozenset((COND,))))
+        conditional = child.burst(Limits(11, frozenset((COND,)), seconds=5))
         kinds = Counter(kind for _, _, kind in conditional.edges)
         assert conditional.why == "full"
         assert 11 <= kinds[COND] <= 13
@@ -336,7 +336,7 @@ def test_it_makes_no_more_stops_than_it_may() -> None:
     with crafted(counting(JZ)) as child:
         child.warm()
         child.ends.clear()
-        burst = child.burst(Limits(1000, stops=9))
+        burst = child.burst(Limits(1000, stops=9, seconds=5))
         assert (burst.why, burst.stops) == ("stops", 9)
         assert child.ends["stops"] >= 8
         follow(burst.edges)

@@ -266,6 +266,24 @@ def test_other_clocks_are_converted_by_wall_time(tmp_path, run):
     assert [e.payload for _, e in got[2:]] == [b"other", b"text", b"full"]
 
 
+@pytest.mark.parametrize("output", ["out.etl", "out.tb5"])
+@pytest.mark.parametrize(
+    ("mode", "umask", "expected"), [(0o600, 0o022, 0o600), (0o640, 0o002, 0o640), (0o644, 0o077, 0o600)]
+)
+def test_the_output_is_as_private_as_the_input(tmp_path, run, output, mode, umask, expected):
+    """A session's log has mode 0600, and what is made of it must not be for all to read."""
+    source = tmp_path / "x.etl"
+    source.write_bytes(bytes(kernel_trace()))
+    source.chmod(mode)
+    before = os.umask(umask)
+    try:
+        assert run("convert", str(source), str(tmp_path / output)).code == 0
+        assert os.umask(umask) == umask, "that of the process is as it was"
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / output).stat().st_mode) == expected
+
+
 def test_a_merge_with_itself_has_everything_twice(tmp_path):
     data = real("ShutdownPerfDiagLogger.etl")
     convert([BytesSource(data), BytesSource(data)], tmp_path / "out.etl")

@@ -129,9 +129,12 @@ class TestOthers:
         assert list(kernel.running) == [2]
         assert "(code 4201)" in refused("session", "stop", "two", "three")
         assert list(kernel.running) == [2], "all that are named, or none"
+        assert "two" in run("session", "stop", "two", "TWO").output, "one that is named twice is stopped once"
+        kernel.start(SessionRequest("three"))
         run("session", "stop", "--all")
         assert kernel.running == {}
-        assert "no session runs" in run("session", "list").output
+        for words in (("list",), ("stop", "--all")):
+            assert "no session runs" in run("session", *words).output
         run("session", "stop", code=2)
         run("session", "stop", "x", "--all", code=2)
 

@@ -294,10 +294,10 @@ def test_noise(format, block, size):
 
 def test_bombs_are_refused_before_they_grow():
     bomb = struct.pack("<I", 0x7FFFFFFF) + b"a" + b"\x07\0\x0f\xff\0\0\xff\xff\xff\x7f" * 1000
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(FormatError, match="more than 100000 bytes"):
         decompress(bomb, 100_000)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 # --- real files -------------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_a_worker_ends_with_its_input(any_size_is_worth_a_worker):
     decompress_many(blocks, sizes, workers=2)
     process = workers._running[0].process
     process.stdin.close()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=60) == 0
 
 
 def test_small_work_starts_no_worker():

@@ -12,7 +12,7 @@ from etw_codes import CODES, Code
 from lastbranch.etw.status import Status
 
 HERE = Path(__file__).parent
-_OF_WINDOWS = {"ENVVAR_NOT_FOUND", "INSUFFICIENT_BUFFER", "LOG_FILE_FULL", "NOACCESS", "WMI_GUID_NOT_FOUND", "SUCCESS"}
+_OF_WINDOWS = {"ENVVAR_NOT_FOUND", "INSUFFICIENT_BUFFER", "NOACCESS", "WMI_GUID_NOT_FOUND", "SUCCESS"}
 """Codes that only pass through from Windows, or that are none."""
 
 

@@ -594,7 +594,8 @@ def test_consume_gives_the_file_up(tmp_path: Path) -> None:
     events = consume(path)
     next(events)
     events.close()  # type: ignore[attr-defined]
-    assert (len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0) == before
+    after = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    assert after <= before  # what other tests left may be collected meanwhile
     with pytest.raises(EtwError):
         list(consume(tmp_path / "none.etl", real_time=False))
 

@@ -270,14 +270,19 @@ def test_compression(tmp_path: Path) -> None:
     assert (tmp_path / "out.etl").stat().st_size < source.stat().st_size
 
 
-def test_nobody_may_read_more_than_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("modes", "umask"), [((0o644, 0o600), 0o022), ((0o644, 0o644), 0o077)])
+def test_nobody_may_read_more_than_before(tmp_path: Path, modes: tuple[int, int], umask: int) -> None:
     paths = []
-    for n, mode in enumerate((0o644, 0o600)):
+    for n, mode in enumerate(modes):
         path = tmp_path / f"{n}.etl"
         path.write_bytes(bytes(some_trace(5)))
         path.chmod(mode)
         paths.append(str(path))
-    merge(tmp_path / "out.etl", *paths)
+    before = os.umask(umask)
+    try:
+        merge(tmp_path / "out.etl", *paths)
+    finally:
+        os.umask(before)
     assert (tmp_path / "out.etl").stat().st_mode & 0o777 == 0o600
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0.etl", "1.etl", "out.etl"]
 

@@ -33,7 +33,7 @@ def delivered(profile: Profile) -> int:
 
 
 def check_cut(whole: Whole, cut: int) -> None:
-    with time_limit(10):
+    with time_limit(60):
         try:
             profile = read(whole.data[:cut])
         except FormatError as error:
@@ -90,7 +90,7 @@ def test_truncated_forms(form: str) -> None:
 @pytest.mark.parametrize("number", range(28))
 def test_malformed_files_of_another_project(number: int, data: Data, run: Callable[..., Ran]) -> None:
     path = sorted((data.root / "fuzz").iterdir())[number]
-    with time_limit(20):
+    with time_limit(60):
         examine(path.read_bytes())
         for verb in (["info"], ["verify"], ["report"], ["branches"], ["export", "--to", "counts"]):
             ran = run(*verb, path)
@@ -107,7 +107,7 @@ def test_changed_bytes(form: str, draw: st.DataObject) -> None:
     changes = draw.draw(st.lists(st.tuples(place, st.binary(min_size=1, max_size=8)), min_size=1, max_size=6))
     for at, value in changes:
         data[at : at + len(value)] = value
-    with time_limit(20):
+    with time_limit(60):
         examine(bytes(data))
 
 
@@ -151,7 +151,7 @@ LIES = {  # what -> (offset, struct code, value), and whether the samples can st
 def test_sizes_that_lie(what: str) -> None:
     (at, code, *values), readable = LIES[what]
     data = patched(ordinary().build(), at, code, *values)
-    with time_limit(10):
+    with time_limit(60):
         if readable:
             profile = read(data)
             assert delivered(profile) == SAMPLES
@@ -248,7 +248,7 @@ def test_addresses_that_wrap() -> None:
     b.record("KSYMBOL", addr=top, length=64, flags=1, name="x", time=51)
     b.mmap2(pid=7, addr=top, length=64, pgoff=top, name="/bin/y", time=52)
     b.kernel_map(top, 64, time=53)
-    with time_limit(10):
+    with time_limit(60):
         profile = examine(b.build())
     assert profile is not None
     assert profile.samples == SAMPLES
@@ -295,7 +295,7 @@ def test_samples_before_the_attribute_they_name() -> None:
 
 WATCHED = """
 import faulthandler, resource, sys
-faulthandler.dump_traceback_later(12, exit=True)
+faulthandler.dump_traceback_later(45, exit=True)
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 import lastbranch
 try:

@@ -107,6 +107,18 @@ class TestRules:
         else:
             assert code_of(check_start, request) == code
 
+    def test_refusals_of_files_say_what_is_there(self, tmp_path: Path) -> None:
+        (tmp_path / "link.etl").symlink_to("there.etl")
+        for file, said in (
+            ("link.etl", "link.etl is a link"),
+            ("no/x.etl", f"{tmp_path}/no: No such file or directory"),
+            (".", "is not a file"),
+        ):
+            with pytest.raises(EtwError) as caught:
+                checked_file("StartTrace", str(tmp_path / file) if file != "." else f"{tmp_path}/", 0)
+            assert said in caught.value.reason
+            assert "[Errno" not in caught.value.reason
+
     def test_a_fixed_session_has_its_guid(self) -> None:
         request = SessionRequest("nt kernel logger", mode=M.REAL_TIME_MODE)
         assert check_start(request).guid == KERNEL_LOGGER

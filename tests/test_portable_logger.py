@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,8 @@ import pytest
 
 from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import LogFileMode
-from lastbranch.etw.portable.logger import Logger
+from lastbranch.etw.portable.encode import refusal
+from lastbranch.etw.portable.logger import SLOW_READER, Logger
 from lastbranch.etw.portable.pool import BELL_AT, COMMIT_AT, DONE, EVENT, LOST, REFUSED
 from lastbranch.etw.portable.realtime import BACKLOG
 from lastbranch.etw.portable.sources.description import mask_event
@@ -28,6 +30,7 @@ from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.encoding import encode_event
 from lastbranch.formats.etl.layout import BUFFER_HEADER_SIZE
 from lastbranch.model import BytesSource
+from private_registry import until
 from session_rig import ANY_DISK, Rig, event, read
 
 ONE_CPU = Host(1, 1 << 32)
@@ -387,10 +390,10 @@ def test_filters_of_private_loggers(tmp_path: Path, kind: int, data: bytes, take
 
 
 def received(stream: socket.socket) -> bytes:
-    data = b""
-    while part := stream.recv(1 << 16):
+    data = bytearray()
+    while part := stream.recv(1 << 20):
         data += part
-    return data
+    return bytes(data)
 
 
 def test_real_time_alone(tmp_path: Path) -> None:
@@ -424,15 +427,85 @@ def _sent(file: Path) -> int:
     return count
 
 
-def test_real_time_without_a_reader_is_bounded_and_counted() -> None:
+def _fill(rig: Rig, writer: Writer) -> int:
+    """Write until nothing is taken any more; how many events were."""
+    taken = 0
+    while now := rig.write(writer, 20, payload=60_000):
+        taken += now
+        rig.poll()
+        assert rig.offered * 60_000 < 2 * BACKLOG, "the backlog has no limit"
+    assert taken * 60_000 > BACKLOG
+    return taken
+
+
+def test_a_full_backlog_refuses_what_is_new_and_keeps_what_was_taken(tmp_path: Path) -> None:
+    """Until a reader has made room: each event is taken or lost, once, and what was taken is delivered."""
     rig = Rig(mode=LogFileMode.REAL_TIME_MODE, buffer_size=1024, maximum_buffers=8)
     writer = rig.writer()
-    for _ in range(2 * BACKLOG // (20 * 60_000)):
-        assert rig.write(writer, 20, payload=60_000) == 20
-        rig.poll()
+    taken = _fill(rig, writer)
+    assert refusal(writer, 100) == Status.LOG_FILE_FULL
+    rig.time += 10_000_000_000
+    assert rig.poll() is None, "the timer of flushes is no reason to look while nobody reads"
+    rig.logger.flush()
+    assert rig.write(writer, 20) == 0
+    state = rig.logger.state()
+    assert (state.events_lost, state.real_time_buffers_lost) == (rig.offered - taken, 0)
+
+    ours, theirs = socket.socketpair()
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(received(ours)))
+    reader.start()
+    rig.logger.add_reader(theirs)
+    until(lambda: rig.poll() != SLOW_READER)
+    assert refusal(writer, 100) == Status.NOT_ENOUGH_MEMORY
+    assert rig.write(writer, 20) == 20
+    final = rig.stop()
+    reader.join()
+    (tmp_path / "sent.etl").write_bytes(got[0])
+    assert _sent(tmp_path / "sent.etl") == taken + 20
+    assert (final.events_lost, final.real_time_buffers_lost) == (state.events_lost, 0)
+
+
+def test_real_time_without_a_reader_is_bounded_and_counted() -> None:
+    rig = Rig(mode=LogFileMode.REAL_TIME_MODE, buffer_size=1024, maximum_buffers=8)
+    _fill(rig, rig.writer())
+    late = [rig.writer() for _ in range(40)]  # which leave the little that a writer has at once, and go
+    for writer in late:
+        rig.write(writer, 20, payload=60_000)
+        rig.gone(writer)
+    assert rig.logger.state().real_time_buffers_lost > 0, "what is left behind has a limit as well"
     state = rig.stop()
     assert state.events_lost == rig.offered  # nobody ever came
-    assert state.real_time_buffers_lost > 0
+
+
+def test_nobody_is_blocked_by_a_reader_that_does_not_come() -> None:
+    mode = LogFileMode.REAL_TIME_MODE | LogFileMode.BLOCKING_MODE
+    rig = Rig(mode=mode, buffer_size=1024, maximum_buffers=8)
+    writer = rig.writer()
+    writer.patience = 0.0
+    _fill(rig, writer)
+    writer.patience = 60.0
+    begin = time.monotonic()
+    assert rig.write(writer) == 0
+    assert time.monotonic() - begin < 30
+    rig.stop()
+
+
+def test_a_session_that_leaves_real_time_keeps_nothing_for_readers(file: Path) -> None:
+    """What nobody had read counts as lost to readers, and nothing that comes after it."""
+    both = LogFileMode.REAL_TIME_MODE | LogFileMode.FILE_MODE_SEQUENTIAL
+    rig = Rig(mode=both, file=str(file), buffer_size=4)
+    writer = rig.writer()
+    rig.write(writer, 5)
+    rig.logger.update(replace(rig.request, mode=LogFileMode.FILE_MODE_SEQUENTIAL))
+    lost = rig.logger.state().real_time_buffers_lost
+    assert lost > 0
+    rig.write(writer, 3 * FULL)
+    rig.poll()
+    rig.logger.update(rig.request)
+    state = rig.stop()
+    assert (state.real_time_buffers_lost, state.events_lost) == (lost, 0)
+    assert read(file).numbers == list(range(rig.offered))
 
 
 def test_a_file_keeps_what_readers_lose(file: Path) -> None:
@@ -450,6 +523,7 @@ def test_convert_to_real_time(file: Path) -> None:
     writer = rig.writer()
     rig.write(writer, 10)
     rig.logger.convert_to_realtime()
+    assert file.stat().st_mode & 0o777 == 0o600
     assert read(file).numbers == list(range(10))
     state = rig.logger.state()
     assert state.request.mode == LogFileMode.REAL_TIME_MODE

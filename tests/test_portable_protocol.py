@@ -184,7 +184,7 @@ class TestConnection:
         with open("/dev/null") as file:
             socket.send_fds(left.stream, [encode(Kind.QUERY)], [file.fileno()] * 50)
         assert right.pump() == [(Kind.QUERY, 0, b"")]
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before  # what other tests left may be collected meanwhile
 
     def test_what_follows_an_answer_stays_in_the_stream(self, ends: tuple[Connection, Connection]) -> None:
         left, right = ends

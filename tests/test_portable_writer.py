@@ -228,5 +228,5 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(EtwError) as caught:
             Writer.of_answer(body, [os.dup(fd) for fd in descriptors[:count]])
         assert caught.value.status == Status.INVALID_DATA
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what other tests left may be collected meanwhile
     rig.stop()

@@ -298,5 +298,5 @@ def test_output_to_a_closed_pipe_is_no_error(full: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", code, full], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.close()
-    _, err = child.communicate(timeout=30)
+    _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, b"")
