@@ -26,6 +26,7 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 	$(BIN)/python benchmarks/bench_etl.py
 	$(BIN)/python benchmarks/bench_tb5.py
 	$(BIN)/python benchmarks/bench_record.py
+	$(BIN)/python benchmarks/bench_callstacks.py
 	$(BIN)/python benchmarks/bench_sessions.py
 	$(BIN)/python benchmarks/bench_export.py
 	$(BIN)/python benchmarks/bench_symbols.py

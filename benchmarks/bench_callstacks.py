@@ -3,7 +3,7 @@
     python benchmarks/bench_callstacks.py [--stacks 1000000] [--depth 32] [--rounds 5]
 
 A program of calls, returns and jumps is made up, and windows of ``depth`` branches are cut out of its trace. All three
-must agree on every stack before anything is timed. The aim is 5 to 7 million stacks of 32 branches a second."""
+must agree on every stack before anything is timed."""
 
 from __future__ import annotations
 
