@@ -297,6 +297,17 @@ def test_events_of_processors_in_order_up_to_the_marker() -> None:
     assert [(e.time, e.cpu) for e in rest] == [(145, 2), (150, 1), (160, 2), (180, 0)]
 
 
+def test_a_wait_has_an_end_so_that_signals_are_looked_at() -> None:
+    """A handler of a signal that came just before the wait began runs only when that is over."""
+    near, far = socket.socketpair()
+    near.sendall(header())
+    stream = LiveStream(far, "test")
+    assert far.gettimeout()
+    time.sleep(2 * far.gettimeout())  # which is no end of the stream
+    threading.Timer(3 * far.gettimeout(), lambda: (near.sendall(buffer(100, cpu=0)), near.close())).start()
+    assert batches(stream) == [[(100, 0)]]
+
+
 def test_equal_times_stay_in_the_order_in_which_they_came() -> None:
     sink = RealTimeSink(header())
     stream = sent(sink)

@@ -37,6 +37,8 @@ _HEAD = struct.Struct("<I12xq24xIHH")
 _RECEIVE = 1 << 20
 _MOST_HELD = 32 << 20
 """Bytes of buffers whose events wait for a marker."""
+_LOOK = 0.25
+"""Seconds. A signal that comes just before a wait begins does not end it: its handler runs when the wait is over."""
 _LAST = np.iinfo(np.int64).max
 
 Ints = NDArray[np.int64]
@@ -64,7 +66,10 @@ class Channel(Protocol):
     """What is needed of a connected socket."""
 
     def settimeout(self, seconds: float | None, /) -> None: ...
-    def recv(self, size: int, /) -> bytes: ...
+    def recv(self, size: int, /) -> bytes:
+        """`TimeoutError` where there is nothing for so long."""
+        ...
+
     def shutdown(self, how: int, /) -> None: ...
     def close(self) -> None: ...
 
@@ -76,7 +81,7 @@ class LiveStream:
     """
 
     def __init__(self, channel: Channel, name: str = "") -> None:
-        channel.settimeout(None)
+        channel.settimeout(_LOOK)
         self._channel, self._name = channel, name
         self._raw = bytearray()
         self._offset = 0
@@ -122,12 +127,15 @@ class LiveStream:
 
     def _receive(self) -> bool:
         """More bytes; whether there were any."""
-        try:
-            data = self._channel.recv(_RECEIVE)
-        except OSError:
-            return False
-        self._raw += data
-        return bool(data)
+        while True:
+            try:
+                data = self._channel.recv(_RECEIVE)
+            except TimeoutError:
+                continue
+            except OSError:
+                return False
+            self._raw += data
+            return bool(data)
 
     def _first(self) -> bytes:
         """The header buffer."""
