@@ -2,7 +2,7 @@
 
     python benchmarks/bench_record.py [--rounds 9] [--seconds 20] [--threads 1 4] [--json FILE]
 
-In each round a program runs three times, alone, recorded and alone, in turns of a fraction of a second (`in_turn`).
+In each round a program runs three times, alone, recorded and alone, in turns of a second or two (`in_turn`).
 The result is the median over rounds of the wall time of the whole recorded command, from the start of the interpreter
 to the written profile, over the mean of the two runs alone. The control is the one run alone over the other; where its
 median is off 1 by over 3 % the result is void. Targets: 1.10 times (1.15 with more threads than processors) and 1,000

@@ -20,6 +20,7 @@ from measure import Command, Run
 __all__ = ["Groups", "run_in_turn"]
 
 _WHILE_FREEZING = 0.0005
+"""Seconds between two looks at whether all is frozen; that time is the command's, recorded or not."""
 
 
 class Groups:

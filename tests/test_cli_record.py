@@ -115,7 +115,7 @@ def test_stopped_and_continued_it_records_on(stop: Callable[[int, int], None], t
         try:
             for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP, signal.SIGCONT):
                 stop(ours.pid, number)
-                time.sleep(0.7)  # longer than any wait of it
+                time.sleep(0.7)  # longer than any wait of it: only one that is over when it goes on shows the fault
             ours.send_signal(signal.SIGINT)
             out, err = ours.communicate(timeout=60)
         finally:

@@ -133,7 +133,7 @@ def _load() -> None:
 
     from .. import opening, store  # noqa: F401
     from ..formats.perfdata import reader  # noqa: F401
-    from ..images import elf  # noqa: F401
+    from ..images import elf  # noqa: F401  # `read_image` does, for the program's own file
 
 
 def _wait(pid: int) -> None:
