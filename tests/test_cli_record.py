@@ -219,6 +219,52 @@ def test_refusals(words: tuple[str, ...], code: int, sentence: str, tmp_path: Pa
     assert not output.exists()
 
 
+@pytest.mark.parametrize("dashes", [(), ("--",)], ids=["without --", "with --"])
+@pytest.mark.parametrize(
+    "given",
+    [("-la", "--all"), ("-o", "other"), ("--engine", "hardware"), ("-p", "1"), ("--", "-a"), ("--help",)],
+    ids=" ".join,
+)
+def test_everything_after_the_command_belongs_to_it(
+    given: tuple[str, ...], dashes: tuple[str, ...], tmp_path: Path
+) -> None:
+    show = tmp_path / "show"
+    show.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    show.chmod(0o755)
+    done = record(tmp_path / "it.data", *SOFTWARE, *dashes, show, *given)
+    assert done.code == 0, done.err
+    assert done.out.decode().split() == list(given)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["it.data", "show"]
+
+
+@pytest.mark.parametrize("engine", ["auto", "hardware", "software"])
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("mini",), 127, "error: mini: not found in PATH\nhint: did you mean ./mini?\n"),
+        (("folder",), 127, "error: folder: not found in PATH\nhint: give its path, or add its folder to PATH\n"),
+        (("./folder",), 126, "error: ./folder: is a directory\nhint: give the program in it\n"),
+        (("nothing",), 127, "error: nothing: not found in PATH\nhint: give its path, or add its folder to PATH\n"),
+        (("./plain",), 126, "error: ./plain: Permission denied\nhint: chmod +x ./plain\n"),
+        (("-p", "4194305"), 125, "error: there is no process 4194305\nhint: `pgrep -a NAME` shows process ids\n"),
+        (("-p", "99999999999999999999"), 125, "error: there is no process 99999999999999999999\nhint: "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_what_no_engine_can_record_is_all_that_is_said(
+    words: tuple[str, ...], code: int, message: str, engine: str, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "plain").touch()
+    (tmp_path / "mini").write_text("#!/bin/sh\n")
+    (tmp_path / "mini").chmod(0o755)
+    command = [sys.executable, "-m", "lastbranch", "record", "--engine", engine, "-o", "it.data", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stderr.startswith(message)
+    assert not (tmp_path / "it.data").exists()
+
+
 def test_a_32_bit_program_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "old"
     program.write_bytes(b"\x7fELF\1\1\1" + bytes(45))

@@ -210,7 +210,7 @@ def test_commands_are_known_and_have_a_scope() -> None:
 def test_the_hint_has_the_commands_with_their_scope() -> None:
     error = refusal(fake.SKYLAKE, Request(SYSTEM))
     assert error.hint == (
-        "record one command or process, or lower it; `lastbranch record -- COMMAND` (this recording) or `sudo sysctl "
+        "record one command or process, or lower it; `lastbranch record COMMAND` (this recording) or `sudo sysctl "
         "kernel.perf_event_paranoid=0` (all users, until the next boot) or `sudo lastbranch record` (this recording)"
     )
     assert error.exit_code == 5

@@ -19,7 +19,7 @@ CHANGES: dict[str, Change] = {
     "software": Change("lastbranch record --engine software", "this recording"),
     "root": Change("sudo lastbranch record", "this recording"),
     "user-only": Change("lastbranch record --filter any,user", "this recording"),
-    "per-process": Change("lastbranch record -- COMMAND", "this recording"),
+    "per-process": Change("lastbranch record COMMAND", "this recording"),
     "paranoid-process": Change("sudo sysctl kernel.perf_event_paranoid=2", _BOOT),
     "paranoid-kernel": Change("sudo sysctl kernel.perf_event_paranoid=1", _BOOT),
     "paranoid-system": Change("sudo sysctl kernel.perf_event_paranoid=0", _BOOT),

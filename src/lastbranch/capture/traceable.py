@@ -6,9 +6,11 @@ import errno
 import mmap
 import os
 import platform
+import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from ..errors import LastbranchError, UnavailableError
 
@@ -19,6 +21,7 @@ __all__ = [
     "check_machine",
     "check_output",
     "check_program",
+    "check_target",
     "describe_attach",
     "describe_exec",
     "describe_launch",
@@ -27,7 +30,7 @@ __all__ = [
 
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _SCOPES = {
-    "1": ("a program may be traced by what launched it only", "launch it with `lastbranch record -- COMMAND`"),
+    "1": ("a program may be traced by what launched it only", "launch it with `lastbranch record COMMAND`"),
     "2": ("only a process with CAP_SYS_PTRACE may trace", "record as root"),
     "3": ("nothing may be traced until the next boot", "reboot with a lower kernel.yama.ptrace_scope"),
 }
@@ -43,6 +46,7 @@ _SANITIZER = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan", b"LeakSanitiz
 """
 _LOOKED_AT = 64 << 20
 _CAP_SYS_PTRACE = 19
+_PROCESSES = "`pgrep -a NAME` shows process ids"
 _ELSEWHERE = "captures made elsewhere can be opened here all the same"
 
 
@@ -109,12 +113,38 @@ def check_program(path: str) -> None:
         )
 
 
+def check_target(target: Sequence[str] | int | None) -> None:
+    """Raises `RunError` where the command ``target`` is not there, `UnavailableError` where the process is not: with
+    any engine, so this is said before one is chosen. ``None`` is the whole system."""
+    check_linux()
+    if isinstance(target, int):
+        try:
+            os.kill(target, 0)
+        except (ProcessLookupError, OverflowError):
+            raise UnavailableError(f"there is no process {target}", hint=_PROCESSES) from None
+        except PermissionError:
+            pass  # it is there
+    elif target is not None and shutil.which(target[0]) is None:
+        try:
+            os.stat(target[0])
+            code = errno.EACCES if "/" in target[0] else errno.ENOENT  # a name alone is looked for in PATH only
+        except OSError as error:
+            code = error.errno or errno.ENOENT
+        raise describe_exec(target[0], OSError(code, os.strerror(code)))
+
+
 def describe_exec(name: str, error: OSError) -> RunError:
     """Why the command ``name`` was not executed."""
+    if "/" not in name and shutil.which(name) is None:
+        here = os.path.join(os.curdir, name)
+        return RunError(
+            f"{name}: not found in PATH", 127,
+            hint=f"did you mean {here}?" if os.path.isfile(here) else "give its path, or add its folder to PATH",
+        )  # fmt: skip
     if isinstance(error, FileNotFoundError):
-        if os.path.exists(name):
+        if shutil.which(name):
             return RunError(f"{name}: the interpreter that its first line or header names is not there", 127)
-        return RunError(f"{name}: {error.strerror}", 127, hint="give its path, or add its folder to PATH")
+        return RunError(f"{name}: {error.strerror}", 127)
     if os.path.isdir(name):
         return RunError(f"{name}: is a directory", 126, hint="give the program in it")
     hints = {errno.EACCES: f"chmod +x {name}", errno.ENOEXEC: "a script needs a first line like #!/bin/sh"}
@@ -139,7 +169,7 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
     """Why ``pid`` cannot be traced."""
     tracer = _status(pid, "TracerPid")
     if error.errno == errno.ESRCH:
-        return UnavailableError(f"there is no process {pid}")
+        return UnavailableError(f"there is no process {pid}", hint=_PROCESSES)
     if tracer and tracer != "0":
         by = _status(int(tracer), "Name")
         return UnavailableError(

@@ -16,7 +16,7 @@ _CLASSES = "any any_call any_ret ind_call cond call_stack ind_jmp call"
 _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "any_ret"}
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(context_settings={"allow_interspersed_args": False})  # COMMAND has options of its own
 @click.option("-o", "--output", default="lastbranch.tb5", show_default=True, metavar="OUT",
               help="Where to write; an old one is kept as OUT.old. A name in .data gives perf.data, one in .etl a "
               "trace log, by way of a session.")  # fmt: skip
@@ -41,13 +41,16 @@ _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option("-a", "--all", "everything", is_flag=True, help="The whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A process that runs already.")
-@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]")
 def command(
     output: str, engine: str, event: str | None, period: int | None, frequency: int | None, depth: int, filters: str,
     call_stack: bool, duty: float, duration: float | None, no_follow: tuple[str, ...], allow_risk: bool,
     no_progress: bool, everything: bool, pid: int | None, command_words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Record the taken branches of a program: launched here, or attached to with -p.
+
+    Options of lastbranch come before COMMAND: everything after it is passed to COMMAND, as in
+    `lastbranch record -o ls.tb5 ls -la`.
 
     Without a branch record in the processor (most virtual machines) a software model of it is fed by short bursts of
     block stepping. Its branches are real and their type is exact; mispredictions and cycles are not known. Samples
@@ -60,20 +63,22 @@ def command(
     executed, 127 if it is not found.
     """
     from ..capture import CollectorError
-    from ..capture.traceable import check_output
+    from ..capture.traceable import check_output, check_target
     from ..errors import UnavailableError
 
     if (bool(command_words) + everything + (pid is not None)) != 1:
-        raise click.UsageError("give one of: -- COMMAND, -p PID, -a")
+        raise click.UsageError("give one of: COMMAND, -p PID, -a")
     if period and frequency:
         raise click.UsageError("give --period or --frequency, not both")
+    target = None if everything else pid if pid is not None else command_words
     wish = _Wish(
-        None if everything else pid if pid is not None else command_words, output, event, period, frequency, depth,
+        target, output, event, period, frequency, depth,
         _select(filters, call_stack), call_stack, duty / 100, duration, no_follow, allow_risk,
         not no_progress and sys.stderr.isatty(),
     )  # fmt: skip
     check_output(output)
     try:
+        check_target(target)
         return _ENGINES[engine](wish)
     except UnavailableError as error:
         raise CollectorError(str(error), hint=error.hint) from error

@@ -105,7 +105,7 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
         raise UnavailableError(
             f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
             "collector were killed in the middle of a burst",
-            hint="--allow-risk takes that risk; or launch the program with `lastbranch record -- COMMAND`",
+            hint="--allow-risk takes that risk; or launch the program with `lastbranch record COMMAND`",
         )
     summary.engine = good[0].name
     return good[0]
