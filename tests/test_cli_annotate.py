@@ -139,7 +139,8 @@ def test_annotate_with_source(demo: list[str], data: Data, run: RunCli) -> None:
     ran = run("annotate", "--source", "--source-root", root, demo[0], "sumloop", *demo[1:])
     assert ran.code == 0
     assert re.search(r"; lbrdemo\.cc:\d+  s \+= p\[i\];", ran.out)
-    assert "instructions that never ran" in ran.out
+    assert re.search(r"\.\.\. (1 instruction|\d+ instructions) not seen$", ran.out, re.M)
+    assert "never" not in ran.out  # branch records are samples: what is not among them may have run
     bare = run("annotate", "--source", demo[0], "sumloop", *demo[1:])
     assert re.search(r"; lbrdemo\.cc:\d+$", bare.out, re.M)
     rows = json.loads(run("annotate", "--source", "--format", "json", demo[0], "sumloop", *demo[1:]).out)

@@ -85,7 +85,7 @@ def test_ranges_across_a_branch_that_leaves_count_for_none(run, tmp_path: Path) 
     ran(profgen, f"--binary={program}", f"--perfscript={capture}", "--format=text", f"--output={tmp_path / 'theirs'}")
     for form in ("profgen", "sampleprof"):
         done = run("export", "--to", form, "--no-symbol-cache", "--binary", program, "-o", tmp_path / form, capture)
-        assert (done.code, "would run through a branch that always leaves" in done.err) == (0, True), done.err
+        assert (done.code, "no code runs through a branch that always leaves" in done.err) == (0, True), done.err
     assert (tmp_path / "sampleprof").read_text() == (tmp_path / "theirs").read_text()
 
 
@@ -94,11 +94,13 @@ def without_names(text: str) -> str:
     return "\n".join(sorted(re.sub(r"(^| )[A-Za-z_][^:\n]*(?:::[^:\n]*)*:(?=\d)", r"\1", x) for x in text.splitlines()))
 
 
-def made_up_stacks(program: Path, straight: bool = True) -> str:
-    """Text of perf script in which every function of ``program`` is run through, at a made-up base; where that is not
-    ``straight``, also through branches that always leave."""
+def made_up_stacks(program: Path, straight: bool = True, without: tuple[str, ...] = ()) -> str:
+    """Text of perf script in which every function of ``program`` but those ``without`` is run through, at a made-up
+    base; where that is not ``straight``, also through branches that always leave."""
     listing = subprocess.run([tool("nm"), "-S", "--defined-only", program], capture_output=True, text=True, check=True)
-    functions = [w for w in map(str.split, listing.stdout.splitlines()) if len(w) == 4 and w[2] in "tTwW"]
+    functions = [
+        w for w in map(str.split, listing.stdout.splitlines()) if len(w) == 4 and w[2] in "tTwW" and w[3] not in without
+    ]
     headers = subprocess.run([tool("readelf"), "-lW", program], capture_output=True, text=True, check=True).stdout
     (load,) = [w for w in map(str.split, headers.splitlines()) if w[:1] == ["LOAD"] and "E" in w[6:8]]
     offset, address, size = (int(load[i], 16) for i in (1, 2, 4))
@@ -209,3 +211,40 @@ def test_text_of_a_tree() -> None:
     tree.leaf([("__cxx_global_var_init", (0, 0))], 99).raise_to((0, 0), 1)
     tree.finish()
     assert "".join(tree.text()) == "main:50:2\n 5: 13 a:9 b:4\n 1: in:40\n  2.3: 4\n"
+
+
+@pytest.mark.parametrize("form", ["sampleprof", "gcov"])
+@pytest.mark.parametrize(("unseen", "says"), [
+    (("main",), r"the output is empty: \d+ ranges begin in code without line numbers \(build with -g"),
+    ((), r"the output covers \d+\.\d % of the \d+ recorded ranges: \d+ ranges begin in code without line numbers \("),
+])  # fmt: skip
+def test_a_program_with_lines_for_its_start_only(run, tmp_path: Path, form: str, unseen: tuple[str], says: str) -> None:
+    """Nothing, or little, comes of it: that is said, with the reason, and `--fail-empty` makes it an exit code."""
+    hot = "\n".join(f"int f{i}(int x) {{ return x > {i} ? x : f{(i + 1) % 9}(x + 1); }}" for i in range(9))
+    (tmp_path / "hot.c").write_text(hot)
+    (tmp_path / "main.c").write_text("int f0(int); int main(int n, char **v) { return f0(n); }")
+    for name, debug in (("hot", "-g0"), ("main", "-g")):
+        ran(tool("gcc"), "-O1", debug, "-w", "-c", "-o", tmp_path / f"{name}.o", tmp_path / f"{name}.c")
+    program, capture = tmp_path / "program", tmp_path / "capture.txt"
+    ran(tool("gcc"), "-o", program, tmp_path / "hot.o", tmp_path / "main.o")
+    capture.write_text(made_up_stacks(program, without=unseen))
+    words = ("--to", form, "--no-symbol-cache", "--binary", program, "-o", tmp_path / "x", capture)
+    done, failed = run("export", *words), run("export", "--fail-empty", *words)
+    assert (done.code, failed.code) == (0, 4), done.err
+    assert re.search(rf"note: {says}", done.err), done.err
+
+
+def test_a_whole_profile_says_nothing(run, data: Data, tmp_path: Path) -> None:
+    name, binary = ONE_PROCESS[0], BINARIES[0]
+    done = run("export", "--to", "sampleprof", "--fail-empty", "--binary", binary_of(data, name, binary),
+               "-o", tmp_path / "x", data.path(name))  # fmt: skip
+    assert done.code == 0
+    assert "the output" not in done.err
+
+
+@pytest.mark.parametrize("form", ["folded", "pprof", "speedscope", "chrome", "counts", "brstack"])
+def test_an_export_that_nothing_passes_to(run, data: Data, tmp_path: Path, form: str) -> None:
+    words = ("--to", form, "--time", "1000..", "-o", tmp_path / "x", data.path(ONE_PROCESS[0]))
+    done, failed = run("export", *words), run("export", "--fail-empty", *words)
+    assert (done.code, failed.code) == (0, 4), done.err
+    assert re.search(r"note: the output is empty: nothing passes the filters", done.err)

@@ -10,7 +10,7 @@ from ..errors import SelectionError, UnavailableError
 from ..images import Code
 from ..isa import Decoder
 from ..lbr import KIND
-from ..model import Array, ModuleKind, Profile, SampleFilter
+from ..model import Array, ModuleKind, Profile, SampleFilter, counted
 from .branch_kinds import CodeOf
 from .counting import how_to_record, why_no_ranges, why_no_stacks
 from .finding import Place
@@ -82,7 +82,9 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
     flow = flow_of(branches, ranges, decoder, data, place.module, place.start, patched=patched)
     out = Annotation(place, flow, loops(flow), _by_row(flow, samples), missing)
     out.hint = how_to_record(profile) if missing else None
-    out.notes += [f"{number} ranges {reason}: left out" for reason, number in flow.left_out.items() if number]
+    out.notes += [
+        f"{counted(number, 'range')} {reason}: left out" for reason, number in flow.left_out.items() if number
+    ]
     if not place.end:
         out.notes.append(f"no function is known at {name}: this is the code that is reached from there")
     return out

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--source-root", multiple=True, metavar="DIR",
     help="Look for source files below DIR (again for more). [default: beside the binary]",
 )  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="Also instructions that never ran.")
+@click.option("--all", "every", is_flag=True, help="Also instructions that were not seen to run.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print. csv: one row an instruction.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
 from .naming import brief
 from .options import Capture, capture_options, filter_options
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
 @click.option("--to", "name", required=True, type=click.Choice(list(EXPORTS)), help="What to write.")
 @click.option("--binary", metavar="NAME|PATH", help="Only this module; PATH also says where its binary is.")
 @click.option("-o", "--output", metavar="OUT", help="File to write; standard output without it.")
+@click.option(
+    "--fail-empty", is_flag=True,
+    help="Exit code 4 where the output is empty or covers less than half of what was recorded.",
+)  # fmt: skip
 def command(
     capture: Capture,
     make_filter: Any,
     name: str,
     binary: str | None,
     output: str | None,
+    fail_empty: bool,
     symbols: SymbolOptions,
 ) -> int:
     """Write a capture in another form.
@@ -54,21 +60,20 @@ def command(
         from ..export.folder import export_folder
 
         with capture.reading(profile):
-            notes = export_folder(profile, output, module_format(name), options)
-        return capture.finish(profile, notes)
-    if name in FOLDERS:
+            done = export_folder(profile, output, module_format(name), options)
+    elif name in FOLDERS:
         if output is None:
             raise click.UsageError(f"--to {name} writes a file for each table: give -o FOLDER")
         from ..export.columnar import export_tables
 
         with capture.reading(profile):
-            return capture.finish(profile, export_tables(profile, output, name, options))
-    export = exporter(name)
-    if output is None:
+            done = export_tables(profile, output, name, options)
+    elif output is None:
         with capture.reading(profile, printing=True):
-            notes = export(profile, sys.stdout.buffer, options)
+            done = exporter(name)(profile, sys.stdout.buffer, options)
         sys.stdout.buffer.flush()
     else:
         with writing(output) as out, capture.reading(profile):
-            notes = export(profile, out, options)
-    return capture.finish(profile, brief(notes))
+            done = exporter(name)(profile, out, options)
+    code = capture.finish(profile, brief(done.all_notes))
+    return NotRecordedError.exit_code if fail_empty and done.partial else code

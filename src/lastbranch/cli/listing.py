@@ -18,7 +18,7 @@ _BLOCK = ("count", "cycles", "ipc", "loop")
 
 
 def print_annotated(shown: Annotated, form: str, limit: int, every: bool) -> None:
-    """Print all of it; ``limit`` is for edges and targets, ``every`` includes what never ran."""
+    """Print all of it; ``limit`` is for edges and targets, ``every`` includes what was not seen to run."""
     if form == "csv":
         print_rows(INSTRUCTIONS, shown.instructions(), "csv")
     elif form == "json":
@@ -68,7 +68,11 @@ def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:
 
 
 def _listing(shown: Annotated, every: bool) -> Iterator[str]:
-    """Instructions, each block's values at its beginning; what never ran is one line unless ``every``."""
+    """Instructions, each block's values at its beginning; what was not seen to run is one line unless ``every``.
+
+    Branch records are samples: code that is not in them may have run."""
+    from ..model import counted
+
     rows = [dict(zip(INSTRUCTIONS, row, strict=True)) for row in shown.instructions()]
     firsts = set(shown.flow.blocks.first.tolist())
     cold = [row["count"] == 0 and not row["samples"] and not every for row in rows]
@@ -84,7 +88,7 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
         if cold[i]:
             skipped += 1
         if skipped and (not cold[i] or i + 1 == len(rows)):
-            yield f"{'':{indent}}... {skipped} instructions that never ran"
+            yield f"{'':{indent}}... {counted(skipped, 'instruction')} not seen"
             skipped, before = 0, None
         if cold[i]:
             continue

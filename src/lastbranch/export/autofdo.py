@@ -11,7 +11,8 @@ from typing import IO
 
 import numpy as np
 
-from . import ExportOptions
+from ..model import counted
+from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]
@@ -21,8 +22,8 @@ _LONGEST = 1 << 20
 a record of each byte of them."""
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list[str]:
-    """Write the counts of a module; returns notes."""
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+    """Write the counts of a module."""
     both = counts.from_here & counts.to_here
     short = counts.end - counts.start <= np.uint64(_LONGEST)
     start, end = counts.file_offset(counts.start[short]), counts.file_offset(counts.end[short])
@@ -38,7 +39,8 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list
     name = counts.module.name.replace("\n", " ").encode("utf-8", "surrogateescape")
     out.write(b"// build_id: 0x%s\n// %s\n" % (counts.module.build_id.ljust(20, b"\0").hex().encode(), name))
     left = len(short) - int(short.sum())
-    return [f"{left} ranges of more than 1 MiB are left out: no straight line of code is that long"] if left else []
+    why = f"{counted(left, 'range')} of more than 1 MiB left out: no straight line of code is that long"
+    return counts.exported([why] if left else [], int(counts.times[short].sum()), why)
 
 
 FORMAT = ModuleFormat("afdo.txt", write, linked=False, sampled=True)

@@ -11,14 +11,14 @@ from typing import IO
 import numpy as np
 
 from ..analysis.pairs import group
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list[str]:
-    """Write the counts of a module; returns notes."""
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+    """Write the counts of a module."""
     source = np.where(counts.from_here, counts.source, np.uint64(0))
     target = np.where(counts.to_here, counts.target, np.uint64(0))
     (source, target), (taken, mispredicted) = group(
@@ -28,7 +28,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list
     out.writelines(b"B %x %x %d %d\n" % row for row in branches)
     ranges = zip(counts.start.tolist(), counts.end.tolist(), counts.times.tolist(), strict=True)
     out.writelines(b"F %x %x %d\n" % row for row in ranges)
-    return []
+    return counts.exported([])
 
 
 FORMAT = ModuleFormat("preagg.txt", write)

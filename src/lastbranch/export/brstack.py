@@ -17,8 +17,8 @@ from ..analysis import how_to_record
 from ..analysis.select import kept
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
-from ..model import BRANCH, Profile, SampleBatch, merge
-from . import ExportOptions
+from ..model import BRANCH, Profile, SampleBatch, counted, merge
+from . import Exported, ExportOptions
 from .choosing import limited
 
 __all__ = ["EntryText", "export"]
@@ -33,8 +33,8 @@ _PREDICTION = b"-MPP"  # by mispred | predicted << 1
 _REMEMBERED = 1 << 18
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write every sample of ``profile`` that has a branch stack; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write every sample of ``profile`` that has a branch stack.
 
     Raises `NotRecordedError` where no event has branch stacks.
     """
@@ -45,16 +45,18 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
     frames_from_stack = np.array(
         [e.branch_select is not None and call_stack_mode(e.branch_select_kind, e.branch_select) for e in profile.events]
     )
-    text = EntryText()
+    text, samples = EntryText(), 0
     batches = merge([s.batches(columns, ordered=True) for s in streams])
     for batch in kept(profile, batches, limited(profile, options)):
         lines = text.lines(batch)
+        samples += len(batch)
         if "frame" in batch:
             out.writelines(_with_frames(batch, lines, frames_from_stack))
         else:
             out.writelines(b" %16x%s\n" % row for row in zip(batch.ip.tolist(), lines, strict=True))
     left = profile.samples - sum(s.samples for s in streams)
-    return [f"{left} samples of events without branch stacks are left out"] if left else []
+    notes = [f"{counted(left, 'sample')} of events without branch stacks left out"] if left else []
+    return Exported(notes, samples, samples)
 
 
 class _Memory(dict[int, bytes]):

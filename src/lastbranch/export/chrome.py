@@ -14,7 +14,7 @@ import numpy as np
 
 from ..model import Array, Profile, visible
 from ..symbols import Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .json_stream import text
 from .spool import Spool
 from .stack_names import NamedStacks, StackTree, process_name, thread_name
@@ -25,8 +25,8 @@ __all__ = ["export"]
 _NS_PER_US = 1000
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the samples of ``profile``; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the samples of ``profile``.
 
     Raises `NotRecordedError` where there are no samples.
     """
@@ -42,7 +42,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
         out.write(b'},"samples":[')
         _write(out, writer.samples())
         out.write(b"]}")
-        return [*done.notes, *symbols.notes]
+        return done.exported(symbols.notes)
 
 
 def _write(out: IO[bytes], items: Iterator[bytes]) -> None:

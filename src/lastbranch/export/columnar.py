@@ -18,7 +18,7 @@ from ..analysis.select import kept
 from ..bind import Binder, binder_of
 from ..lbr import FLAG_FIELDS, branch_type, flag, type_name
 from ..model import BRANCH, COLUMNS, FRAME, TABLES, Array, Column, Profile, SampleBatch
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .arrow_tables import model_table, pyarrow
 from .choosing import limited
 from .folder import INDEX, writing_folder
@@ -54,8 +54,8 @@ _ROW_GROUP = 1 << 17
 """Rows that are written at once: they are in memory until then."""
 
 
-def export_tables(profile: Profile, folder: str, form: str, options: ExportOptions) -> list[str]:
-    """Write every table of ``profile`` as ``parquet`` or ``arrow`` (IPC files) into ``folder``; returns notes.
+def export_tables(profile: Profile, folder: str, form: str, options: ExportOptions) -> Exported:
+    """Write every table of ``profile`` as ``parquet`` or ``arrow`` (IPC files) into ``folder``.
 
     Raises `UnavailableError` where pyarrow is not installed or the folder cannot be written.
     """
@@ -83,7 +83,7 @@ def export_tables(profile: Profile, folder: str, form: str, options: ExportOptio
         with open(os.path.join(place, INDEX), "w", encoding="utf-8", newline="\n") as index:
             index.write("file\ttable\trows\n")
             index.writelines(f"{name}.{form}\t{name}\t{count}\n" for name, count in rows.items())
-    return [] if rows["samples"] else ["there are no samples that pass the filters"]
+    return Exported([], rows["samples"], rows["samples"])
 
 
 class _Writer:

@@ -16,14 +16,14 @@ import numpy as np
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..analysis.pairs import group
 from ..model import Array, ModuleKind, Profile, word
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .choosing import limited
 
 __all__ = ["export"]
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the counts of ``profile``; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the counts of ``profile``.
 
     Raises `NotRecordedError` where there are no branch stacks. Where ranges do not exist there are only B lines.
     """
@@ -51,7 +51,8 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
         b"B %s %x %s %x %d %d\n" % (names[a], f_, names[b], t_, n, m)
         for a, f_, b, t_, n, m in zip(*columns, strict=True)
     )
-    return notes
+    branches = int(count.sum())
+    return Exported(notes, branches, branches, "branches")
 
 
 def _module_words(profile: Profile) -> tuple[list[bytes], Array]:

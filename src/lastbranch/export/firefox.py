@@ -14,7 +14,7 @@ import numpy as np
 
 from ..model import Array, Profile, visible
 from ..symbols import Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .firefox_tables import CATEGORIES, SharedTables
 from .json_stream import text, write_array
 from .spool import Spool
@@ -28,9 +28,8 @@ _MARKER_COLUMNS = ("data", "name", "startTime", "endTime", "phase", "category")
 _NS_PER_MS = 1_000_000
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the samples of ``profile``, a thread for each of its threads and events; returns what a user should be
-    told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the samples of ``profile``, a thread for each of its threads and events.
 
     Raises `NotRecordedError` where there are no samples.
     """
@@ -53,7 +52,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
             count = sum(len(rows) for rows in spool.of(number))
             out.write(b',"weight":null,"weightType":"samples","length":%d}}' % count)
         out.write(b"]}")
-        return [*done.notes, *symbols.notes]
+        return done.exported(symbols.notes)
 
 
 class _Clock:

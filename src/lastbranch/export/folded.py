@@ -14,7 +14,7 @@ from ..analysis.naming import Namer, View
 from ..analysis.stacks import CallStacks, call_stacks
 from ..model import Profile, visible
 from ..symbols import Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .choosing import limited
 
 __all__ = ["Line", "export", "folded_line", "folded_stacks", "stack_notes"]
@@ -23,8 +23,8 @@ Line = tuple[list[str], int]
 """Names from the process to the leaf, and their weight."""
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the call stacks of ``profile``, heaviest first; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the call stacks of ``profile``, heaviest first.
 
     Raises `NotRecordedError` where there are no call stacks.
     """
@@ -32,7 +32,8 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
     with Symbolizer(profile, options.symbols) as symbols:
         for line in folded_stacks(profile, stacks, Namer(profile, symbols)):
             out.write(folded_line(line).encode())
-        return [*stack_notes(stacks), *symbols.notes]
+        samples = int(stacks.samples.sum())
+        return Exported([*stack_notes(stacks), *symbols.notes], samples, samples)
 
 
 def folded_stacks(

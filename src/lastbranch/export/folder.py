@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, Profile, word
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
 
 __all__ = ["INDEX", "export_folder"]
@@ -21,8 +21,8 @@ INDEX = "index.tsv"
 _LONGEST_NAME = 100
 
 
-def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> list[str]:
-    """Write each module that something was counted in as a file of ``folder``, in one pass; returns notes.
+def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> Exported:
+    """Write each module that something was counted in as a file of ``folder``, in one pass.
 
     Raises `NotRecordedError` where there is no such module or nothing that the format needs, `UnavailableError` where
     the folder cannot be written.
@@ -36,13 +36,16 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
             hint = "; ".join([*left[:3], "give the folder that holds the binaries with --symfs"]) if left else None
             raise NotRecordedError("nothing was recorded in a module that can be written", hint=hint)
         names = _names([c.module for c in kept], form.suffix)
+        written, recorded, unit = 0, 0, ""
         for name, counts in zip(names, kept, strict=True):
             with open(os.path.join(place, name), "wb") as out:
-                notes += [f"{name}: {note}" for note in form.write(counts, out, options)]
+                done = form.write(counts, out, options)
+            notes += [f"{name}: {note}" for note in done.all_notes]
+            written, recorded, unit = written + done.written, recorded + done.recorded, done.unit
         with open(os.path.join(place, INDEX), "w", encoding="utf-8", newline="\n") as index:
             index.write("file\tmodule\tbuild_id\tranges\tbranches\n")
             index.writelines(_index_line(name, c) for name, c in zip(names, kept, strict=True))
-    return notes + left
+    return Exported(notes + left, written, recorded, unit, "see the notes about the files")
 
 
 def _index_line(name: str, counts: ModuleCounts) -> str:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import IO
 
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 from .sample_tree import FunctionSamples, Location
 from .sampleprof import tree_of
@@ -24,9 +24,9 @@ _INDIRECT_CALL = 5
 """Kind of a target; gcc has no other and does not look at it."""
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the counts of a module; returns notes. Raises as `sampleprof.tree_of`."""
-    tree, notes = tree_of(counts, options, plain=True)
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the counts of a module. Raises as `sampleprof.tree_of`."""
+    tree, exported = tree_of(counts, options, plain=True)
     functions: dict[str, FunctionSamples] = {}
     for name, samples in tree.functions.items():
         functions.setdefault(_source_name(name), FunctionSamples()).add(samples)
@@ -37,7 +37,7 @@ def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[
     body = b"".join(struct.pack("<Q", s.head) + _function(n, s, names) for n, s in sorted(functions.items()))
     _section(out, _FUNCTIONS, len(functions), body)
     _section(out, _MODULES, 0, b"")
-    return notes
+    return exported
 
 
 def _source_name(name: str) -> str:

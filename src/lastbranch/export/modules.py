@@ -13,7 +13,7 @@ from ..analysis.pairs import group
 from ..bind import binder_of
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
-from . import Exporter, ExportOptions
+from . import Exported, Exporter, ExportOptions
 from .choosing import choose
 
 __all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of"]
@@ -49,6 +49,15 @@ class ModuleCounts:
         """Whether nothing was counted."""
         return not len(self.times) and not len(self.taken)
 
+    def exported(self, notes: list[str], ranges: int | None = None, why: str = "") -> Exported:
+        """What a format wrote of these counts: ``ranges`` of them (all without it), or branches where there are none.
+
+        ``why`` says why it left some out."""
+        times = self.times if len(self.times) else self.taken
+        recorded = int(times.sum())
+        return Exported(notes, recorded if ranges is None or not len(self.times) else ranges, recorded,
+                        "ranges" if len(self.times) else "branches", why)  # fmt: skip
+
     def file_offset(self, address: Array) -> Array:
         """Where in the file the code at each address stands."""
         out = address.copy()
@@ -71,12 +80,12 @@ class ModuleCounts:
 class ModuleFormat:
     """A format that speaks of one module.
 
-    ``write`` puts out the counts of a module and returns notes. ``linked``: it needs link addresses, and so the binary.
+    ``write`` puts out the counts of a module. ``linked``: it needs link addresses, and so the binary.
     ``sampled``: it needs the addresses of samples, too.
     """
 
     suffix: str
-    write: Callable[[ModuleCounts, IO[bytes], ExportOptions], list[str]]
+    write: Callable[[ModuleCounts, IO[bytes], ExportOptions], Exported]
     linked: bool = True
     sampled: bool = False
 
@@ -93,7 +102,7 @@ def why_not(module: Module, form: ModuleFormat) -> str | None:
 def exporter_of(form: ModuleFormat) -> Exporter:
     """An exporter of ``form`` for the one module that the options name."""
 
-    def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
+    def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
         assert options.binary is not None, "a folder is written by `folder.export_folder`"
         row = choose(profile, options.binary)
         module = profile.modules[row]
@@ -105,7 +114,8 @@ def exporter_of(form: ModuleFormat) -> Exporter:
             raise NotRecordedError(
                 f"nothing was recorded in {word(module.name)}", hint="see `lastbranch report FILE --by module`"
             )
-        return notes + form.write(counts, out, options)
+        written = form.write(counts, out, options)
+        return written._replace(notes=notes + written.notes)
 
     return export
 

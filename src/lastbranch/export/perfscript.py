@@ -16,7 +16,7 @@ from ..analysis.select import kept
 from ..bind import binder_of
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter, word
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .brstack import EntryText
 from .choosing import choose
 from .one_space import OneSpace
@@ -24,8 +24,8 @@ from .one_space import OneSpace
 __all__ = ["export"]
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the samples of ``profile`` that have branch stacks; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the samples of ``profile`` that have branch stacks.
 
     Raises `NotRecordedError` where there are no branch stacks, none that touches the chosen module, or no ranges
     between branches: the text does not say which branches were recorded, and who reads it takes them to be all.
@@ -37,11 +37,12 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
         what = "branches" if only is None else f"branches in {word(profile.modules[only].name)}"
         raise NotRecordedError(f"the capture has no {what}", hint=how_to_record(profile))
     out.writelines(space.lines)
-    text = EntryText()
+    text, samples = EntryText(), 0
     for batch in _wanted(profile, options.sample_filter, only):
         moved = _moved(profile, space, batch)
+        samples += len(batch)
         out.writelines(b" %16x %s\n" % row for row in zip(moved.ip.tolist(), text.lines(moved), strict=True))
-    return []
+    return Exported([], samples, samples)
 
 
 def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | None) -> Iterator[SampleBatch]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..isa import Decoder
 from ..lbr import KIND
-from ..model import Array
+from ..model import Array, counted
 from ..opening import code_of
 from .modules import ModuleCounts
 
@@ -40,7 +40,9 @@ def possible(counts: ModuleCounts) -> tuple[ModuleCounts, list[str]]:
         return counts, []
     left = int(counts.times[~straight].sum())
     kept = replace(counts, start=counts.start[straight], end=counts.end[straight], times=counts.times[straight])
-    return kept, [f"{left} ranges are left out: they would run through a branch that always leaves"]
+    return kept, [
+        f"{counted(left, 'range is', 'ranges are')} left out: no code runs through a branch that always leaves"
+    ]
 
 
 def _joined(start: Array, end: Array) -> list[tuple[int, int]]:

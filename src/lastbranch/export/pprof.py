@@ -17,7 +17,7 @@ import numpy as np
 from ..analysis.pairs import group
 from ..model import Array, Module, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .protobuf import Message
 from .stack_names import process_name, thread_name
 from .stack_pass import Frames, Lane, StackPass, names_of
@@ -47,8 +47,8 @@ _MERGE_ROWS = 1 << 20
 _ADDRESSES = (1 << 64) - 1
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the samples of ``profile``, equal stacks of a thread as one; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the samples of ``profile``, equal stacks of a thread as one.
 
     Raises `NotRecordedError` where there are no samples.
     """
@@ -59,7 +59,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
         writer = _Writer(profile, done, names)
         for message in writer.messages(counts):
             packed.write(message)
-        return [*done.notes, *symbols.notes]
+        return done.exported(symbols.notes)
 
 
 def _count(done: StackPass) -> list[Array]:

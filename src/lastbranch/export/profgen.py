@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 from .possible import possible
 
@@ -20,8 +20,9 @@ __all__ = ["FORMAT"]
 _OUTSIDE = 1
 
 
-def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list[str]:
-    """Write the counts of a module; returns notes."""
+def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
+    """Write the counts of a module."""
+    recorded = counts
     counts, notes = possible(counts)
     base = np.uint64(counts.base)
     start, end = counts.start - base, counts.end - base
@@ -41,7 +42,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> list
     out.write(b"%d\n" % len(at))
     columns = ((source[at] - base).tolist(), (target[at] - base).tolist(), summed.tolist())
     out.writelines(b"%x->%x:%d\n" % row for row in zip(*columns, strict=True))
-    return notes
+    return recorded.exported(notes, int(counts.times.sum()), "; ".join(notes))
 
 
 FORMAT = ModuleFormat("unsym.txt", write)

@@ -16,10 +16,10 @@ import numpy as np
 
 from ..errors import UnavailableError
 from ..isa import Decoder
-from ..model import Array, visible, word
+from ..model import Array, counted, visible, word
 from ..opening import code_of
 from ..symbols import FunctionTable, Names, Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 from .possible import possible
 from .sample_tree import Location, SampleTree, base_discriminator, canonical, duplication
@@ -36,19 +36,20 @@ _WHOLE = re.compile(r"[CD]1(?=E)")
 _Chain = Sequence[tuple[str, Location]]
 
 
-def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the counts of a module; returns notes. Raises as `tree_of`."""
-    tree, notes = tree_of(counts, options)
+def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the counts of a module. Raises as `tree_of`."""
+    tree, exported = tree_of(counts, options)
     out.writelines(line.encode("utf-8", "surrogateescape") for line in tree.text())
-    return notes
+    return exported
 
 
-def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, list[str]]:
-    """The counts of a module by function and line, and what the user should be told.
+def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -> tuple[SampleTree, Exported]:
+    """The counts of a module by function and line, and how many of its ranges begin at a line that is known.
 
     ``plain``: discriminators are numbers, as gcc writes them, and not made of several parts, as clang's are.
     Raises `UnavailableError` where its code cannot be read or its functions have no lines.
     """
+    recorded = counts
     counts, notes = possible(counts)
     with Symbolizer(counts.profile, options.symbols) as symbolizer:
         table = symbolizer.functions(counts.row)
@@ -57,9 +58,10 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
         source = counts.source[called & counts.from_here]
         names = symbolizer.names(counts.row, np.concatenate([code.address, source, table.start]))
         notes += symbolizer.notes
+    pe = counts.module.is_pe
     chains, duplicated = _chains(names, _compiled_names(names, table), plain)
     if not any(chains):
-        has_lines, pe = names.frame_line.any(), counts.module.is_pe
+        has_lines = names.frame_line.any()
         lacking = (
             "does not tell in which lines functions begin (as of -g1, PDB)" if has_lines else "has no line numbers"
         )
@@ -71,7 +73,14 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
             tree.leaf(chain, times * size).raise_to(chain[-1][1], times * duplicated[i])
     _calls(tree, counts, table, called, chains[len(code.address) :])
     tree.finish(calls_count=not plain)
-    return tree, notes
+    lined = np.array([bool(chain) for chain in chains[: len(code.address)]], bool)
+    in_functions = np.isin(counts.start, code.address)
+    written = int(counts.times[np.isin(counts.start, code.address[lined])].sum())
+    lineless, outside = int(counts.times[in_functions].sum()) - written, int(counts.times[~in_functions].sum())
+    places = {f"in code without line numbers ({_REMEDY_PE if pe else _REMEDY})": lineless,
+              "outside of all known functions": outside}  # fmt: skip
+    reasons = [f"{counted(n, 'range begins', 'ranges begin')} {place}" for place, n in places.items() if n]
+    return tree, recorded.exported(notes, written, "; ".join(reasons + notes))
 
 
 class _Instructions:

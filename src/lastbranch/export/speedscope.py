@@ -13,7 +13,7 @@ from typing import IO
 from ..analysis.naming import Label
 from ..model import Array, Profile, visible
 from ..symbols import Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .json_stream import text, write_array
 from .spool import Spool
 from .stack_names import NamedStacks, lane_name
@@ -24,8 +24,8 @@ __all__ = ["SCHEMA", "export"]
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str]:
-    """Write the samples of ``profile`` by thread; returns what a user should be told.
+def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    """Write the samples of ``profile`` by thread.
 
     Raises `NotRecordedError` where there are no samples.
     """
@@ -60,7 +60,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> list[str
             write_array(out, ([1] * len(rows) for rows in spool.of(number)))
             out.write(b"}")
         out.write(b"]}")
-        return [*done.notes, *symbols.notes]
+        return done.exported(symbols.notes)
 
 
 def _frame(named: NamedStacks, label: Label) -> dict[str, object]:

@@ -16,7 +16,7 @@ from ..bind.index import KERNEL_HALF
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile
 from ..symbols import Names, Symbolizer
-from . import ExportOptions
+from . import Exported, ExportOptions
 from .choosing import limited
 
 __all__ = ["ROW", "Frames", "Lane", "StackPass", "names_of"]
@@ -64,6 +64,7 @@ class StackPass:
         self._frames: dict[tuple[int, int, int, bool], int] = {}
         self.first: int | None = None
         self.last: int | None = None
+        self.samples = 0
         self._binder = binder_of(profile)
         self._filter = limited(profile, options)
         self._maker = StackMaker(profile, leaves=True)
@@ -83,6 +84,7 @@ class StackPass:
             first, last = int(rows["time"].min()), int(rows["time"].max())
             self.first = first if self.first is None else min(first, self.first)
             self.last = last if self.last is None else max(last, self.last)
+            self.samples += len(rows)
             yield rows[np.argsort(rows["time"], kind="stable")] if ordered else rows
 
     @property
@@ -103,7 +105,11 @@ class StackPass:
         notes = [f"stacks: {source}" for source in sorted(self._maker.sources)]
         if self._maker.untold:
             notes.append("no callers: branches have no types, and no binary of them is at hand to decode (--symfs)")
-        return notes if self._maker.sources else ["nothing passes the filters"]
+        return notes
+
+    def exported(self, notes: list[str]) -> Exported:
+        """What an export wrote that wrote every row; ``notes`` come after those of the stacks."""
+        return Exported([*self.notes, *notes], self.samples, self.samples)
 
     def _rows_of(self, stacked: Stacked) -> Array:
         batch, scope, frame, offsets = stacked

@@ -11,7 +11,7 @@ from .profile import TABLES, Profile
 from .source import BytesSource, Source, read_at
 from .stream import BatchReader, SampleStream
 from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Segment, Thread
-from .text import visible, word
+from .text import counted, visible, word
 from .timeline import Change, Timeline
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "check_replaceable",
     "column",
     "concatenate",
+    "counted",
     "cuts",
     "merge",
     "read_at",

@@ -1,8 +1,13 @@
-"""Names out of files, made safe to print: they can hold anything, terminal escapes included."""
+"""Text for people: names out of files made safe to print, as they can hold terminal escapes; counts of things."""
 
 from __future__ import annotations
 
-__all__ = ["visible", "word"]
+__all__ = ["counted", "visible", "word"]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 sample``, ``2 samples``; ``plural`` where it is not ``noun`` and an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def visible(name: str) -> str:
