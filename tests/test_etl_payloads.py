@@ -706,8 +706,10 @@ def test_values_out_of_range_are_refused():
     event = kernel_event(0x0F2E, bytes(16))
     fields = Decoder().decode(event).fields
     for change in ({"ThreadID": -1}, {"Count": 1 << 16}, {"Priority": 32}, {"InstructionPointer": "x"}):
-        with pytest.raises(FormatError, match=r"cannot be written: (\w+): "):
+        with pytest.raises(FormatError, match=r"cannot be written: (\w+): ") as refused:
             Decoder().encode(event, {**fields, **change})
+        assert "argument" not in str(refused.value)
+        assert "format" not in str(refused.value)
     del fields["Rank"], fields["Priority"]
     with pytest.raises(FormatError, match="Flags: 'Priority'"):  # one part of a number alone
         Decoder().encode(event, fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -239,6 +240,28 @@ def test_records_that_are_too_short(kind: int) -> None:
     assert delivered(profile) == SAMPLES + 1
     wanted = [] if kind in (5, 72) else [records_of(data)[1][SAMPLES + 1][0]]  # those two have nothing that is read
     assert [d.offset & ~15 for d in profile.damage] == [at & ~15 for at in wanted]
+    assert not any(PYTHONS_OWN.search(str(d)) for d in profile.damage)
+
+
+PYTHONS_OWN = re.compile(r"unpack|struct|requires|argument|index out of range|invalid literal|codec|NoneType|format '")
+"""Words of Python's own error messages, which tell a user nothing."""
+
+
+@pytest.mark.parametrize("number", [n for n in pw.FEATURES if n not in pw.NOT_IN_PIPES])
+@pytest.mark.parametrize("form", ["file", "pipe"])
+def test_features_of_every_length(number: int, form: str) -> None:
+    """An empty one says nothing and is no damage; a part of one is read or named as damage in words."""
+    if form == "pipe" and number in (2, 12):
+        pytest.skip("the writer makes records of what is whole")
+    b = ordinary()
+    for length in range(40):
+        b.capture.features[number] = bytes([1]) * length
+        profile = read(b.build(**FORMS[form]))
+        assert delivered(profile) == SAMPLES
+        assert length or profile.damage == []
+        assert not any(PYTHONS_OWN.search(str(d)) for d in profile.damage), length
+    b.capture.features[number] = struct.pack("<3I", 1, 1, 5) + b"x-3,\xff"
+    assert not any(PYTHONS_OWN.search(str(d)) for d in read(b.build(**FORMS[form])).damage)
 
 
 def test_addresses_that_wrap() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -275,3 +276,70 @@ def test_very_many_very_small_compressed_records() -> None:
     assert profile.damage == []
     assert profile.records["COMPRESSED"] == number
     assert profile.samples == sum(map(len, profile.batches())) == number
+
+
+# -- what a pipe says in records that a file has no need of
+
+
+def tracing_data(order: str, **systems: dict[str, int]) -> bytes:
+    """The container of trace.dat with the formats of ``systems``: {system: {event: id}} (trace.dat(5))."""
+
+    def block(data: bytes) -> bytes:
+        return struct.pack(order + "Q", len(data)) + data
+
+    def format_of(name: str, number: int) -> bytes:
+        return block(f"name: {name}\nID: {number}\nformat:\n\tfield:int id;\toffset:8;\tsize:4;\n".encode())
+
+    out = b"\x17\x08\x44tracing" + b"0.6\0" + bytes([order == ">", 8]) + struct.pack(order + "I", 4096)
+    out += b"header_page\0" + block(b"page") + b"header_event\0" + block(b"event")
+    out += struct.pack(order + "I", 1) + format_of("function", 1)
+    out += struct.pack(order + "I", len(systems))
+    for system, events in systems.items():
+        out += system.encode() + b"\0" + struct.pack(order + "I", len(events))
+        out += b"".join(format_of(name, number) for name, number in events.items())
+    out += struct.pack(order + "I", 0) + struct.pack(order + "I", 0) + struct.pack(order + "Q", 0)
+    return out + bytes(-len(out) % 8)
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("header", [12, 16])  # the struct has 12 bytes; Debian's perf pads it
+def test_tracepoints_of_a_pipe_have_names(order: str, header: int) -> None:
+    """From the formats in its tracing data; what follows them is read, whatever size their record has."""
+    b = Builder(type=2, config=1329)
+    b.mmap2(pid=7, addr=0x1000, length=0x1000, pgoff=0, name="/bin/x", time=1)
+    b.sample(ip=0x1234, pid=7, time=2, branches=[(0x1230, 0x1004, 1)])
+    piped = b.build(pipe=True, big=order == ">")
+    data = tracing_data(order, sched={"sched_switch": 316}, probe_app={"main": 1329, "other": 1330})
+    record = struct.pack(order + "IHHI", 66, 0, header, len(data)).ljust(header, b"\0") + data
+    first = 16 + struct.unpack_from(order + "IHH", piped, 16)[2]  # behind HEADER_ATTR
+    profile = read_perfdata(BytesSource(piped[:first] + record + piped[first:], "x"))
+    assert profile.damage == []
+    assert profile.samples == 1
+    assert [e.name for e in profile.events] == ["probe_app:main"]
+
+
+@pytest.mark.parametrize("form", ["file", "pipe"])
+def test_tracepoints_of_a_file_without_event_names(form: str) -> None:
+    b = Builder(type=2, config=316)
+    b.sample(ip=0x1234, pid=7, time=2, branches=[])
+    b.capture.features[1] = tracing_data("<", sched={"sched_switch": 316})
+    assert [e.name for e in read_perfdata(BytesSource(b.build(**FORMS[form]), "x")).events] == ["sched:sched_switch"]
+
+
+def test_names_in_records_of_old_pipes_and_of_events_without_ids() -> None:
+    b = Builder(type=2, config=17)
+    b.append(65, 0, struct.pack("<Q", 17) + b"irq:entry".ljust(64, b"\0"))
+    assert [e.name for e in read_perfdata(BytesSource(b.build(pipe=True), "x")).events] == ["irq:entry"]
+    b.append(78, 0, struct.pack("<2Q", 2, 0) + b"app:main".ljust(16, b"\0"))  # newer: EVENT_UPDATE
+    assert [e.name for e in read_perfdata(BytesSource(b.build(pipe=True), "x")).events] == ["app:main"]
+
+
+def test_tracing_data_that_are_damaged() -> None:
+    b = Builder(type=2, config=316)
+    b.sample(ip=0x1234, pid=7, time=2, branches=[])
+    whole = tracing_data("<", sched={"sched_switch": 316})
+    for data in (b"no tracing data", whole[:60], whole[:20] + b"\xff" * 40):
+        b.capture.features[1] = data
+        profile = read_perfdata(BytesSource(b.build(), "x"))
+        assert (profile.samples, profile.events[0].name) == (1, "tracepoint:316")
+        assert [d.reason.partition(" is damaged")[0] for d in profile.damage] == ["header feature TRACING_DATA"]

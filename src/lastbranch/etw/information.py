@@ -161,7 +161,7 @@ def encode(info: Info, value: Any) -> bytes:
     try:
         return (SETS.get(info) or QUERIES[info]).codec.encode(value)
     except struct.error as error:
-        raise EtwError(SET, Status.INVALID_PARAMETER, f"{info.name}: {error}") from error
+        raise EtwError(SET, Status.INVALID_PARAMETER, f"{info.name}: a number that its field cannot hold") from error
 
 
 def decode(info: Info, data: bytes) -> Any:

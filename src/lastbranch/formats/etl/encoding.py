@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from ...errors import FormatError
+from ..numbers import misfit
 from .event import Event
 from .header import LogHeader
 from .layout import (
@@ -26,6 +27,7 @@ from .layout import (
     MESSAGE,
     MESSAGE_FIELDS,
     MESSAGE_FLAG,
+    Fields,
     packed,
 )  # fmt: skip
 
@@ -48,12 +50,19 @@ def encode_header(kind: int, values: Mapping[str, Any]) -> bytes:
         declared = HEADERS[kind].fields
     except KeyError as missing:
         raise FormatError("unknown event header", field="HeaderType", value=kind) from missing
+    return _header_of(HEADERS[kind].name, declared, values, "HeaderType", kind)
+
+
+def _header_of(name: str, declared: Fields, values: Mapping[str, Any], field: str, value: int) -> bytes:
+    missing = [one for one, _ in declared if one not in values]
+    if missing:
+        raise FormatError(f"{name} header cannot be written: {', '.join(missing)} missing", field=field, value=value)
+    wanted = [values[one] for one, _ in declared]
     try:
-        return packed(declared).pack(*(values[name] for name, _ in declared))
-    except (KeyError, struct.error) as error:
-        raise FormatError(
-            f"{HEADERS[kind].name} header cannot be written: {error}", field="HeaderType", value=kind
-        ) from error
+        return packed(declared).pack(*wanted)
+    except struct.error as error:
+        reason = f"{name} header cannot be written: {misfit(declared, wanted)}"
+        raise FormatError(reason, field=field, value=value) from error
 
 
 def _encode_message(values: Mapping[str, Any]) -> bytes:
@@ -62,10 +71,7 @@ def _encode_message(values: Mapping[str, Any]) -> bytes:
     for flag, field in MESSAGE_FIELDS:
         if options & flag and not (field[0] == "MessageGuid" and options & MESSAGE_FLAG.COMPONENTID):
             wanted.append(field)
-    try:
-        return packed(tuple(wanted)).pack(*(values[name] for name, _ in wanted))
-    except (KeyError, struct.error) as error:
-        raise FormatError(f"MESSAGE header cannot be written: {error}", field="OptionFlags", value=options) from error
+    return _header_of("MESSAGE", tuple(wanted), values, "OptionFlags", options)
 
 
 def encode_items(items: Iterable[tuple[int, bytes]]) -> bytes:
@@ -159,7 +165,9 @@ def encode_log_header(header: LogHeader) -> bytes:
     try:
         payload = packed(LOGFILE_HEADER, header.pointer_size).pack(*values)
     except struct.error as error:
-        raise FormatError(f"log file header cannot be written: {error}", field="TRACE_LOGFILE_HEADER") from error
+        pointer = "I" if header.pointer_size == 4 else "Q"
+        reason = misfit(((name, code.replace("P", pointer)) for name, code in LOGFILE_HEADER), values)
+        raise FormatError(f"log file header cannot be written: {reason}", field="TRACE_LOGFILE_HEADER") from error
     payload += b"".join(
         n.encode("utf-16-le", "surrogatepass") + bytes(2) for n in (header.session_name, header.file_name)
     )

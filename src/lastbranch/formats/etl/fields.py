@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
+from ..numbers import pack_number
 from .field_values import Exact, FileTime, Hex, Named
 
 __all__ = [
@@ -69,7 +70,7 @@ class Scalar(FieldType):
         return (value if self.wrap is None else self.wrap(value)), after
 
     def encode(self, value: Any, pointer: int) -> bytes:
-        return _struct(self.order + self.code_for(pointer)).pack(value)
+        return pack_number(_struct(self.order + self.code_for(pointer)), value)
 
 
 class _Float(Scalar):

@@ -85,7 +85,9 @@ class Layout:
                 try:
                     value = tuple(values[name] for name in names) if field.type.parts else values[field.name]
                     made.append(field.type.encode(value, pointer))
-                except (ValueError, TypeError, KeyError, AttributeError, OverflowError, struct.error) as error:
+                except struct.error as error:
+                    raise ValueError(f"{field.name}: {values.get(field.name)!r} does not fit") from error
+                except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
                     raise ValueError(f"{field.name}: {error}") from error
         return b"".join(made) + bytes(values.get(REST, b""))
 

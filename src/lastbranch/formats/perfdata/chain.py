@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LONGEST", "COMPRESSED", "COMPRESSED2", "Block", "OddRecords", "chase", "halves"]
+__all__ = ["LONGEST", "COMPRESSED", "COMPRESSED2", "TRACING_DATA", "Block", "OddRecords", "chase", "halves"]
 
-_TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
+TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
 LONGEST = 1 << 16
 """Bytes of the longest record."""
 _TRY_RUN = 16
@@ -51,6 +51,8 @@ class Block:
     at: NDArray[np.int64]
     types: NDArray[np.int64]
     big_endian: bool
+    behind: tuple[int, int] = (0, 0)
+    """(offset in the file, bytes) of the data that follow the last record and are none."""
 
     # perf_event_header {u32 type; u16 misc; u16 size} as one word: the first field is lowest in a little-endian one.
     def misc(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -129,7 +131,7 @@ def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -
 def _cut(block: Block, length: int) -> int:
     """End ``block`` after a record that leaves the 8-byte grid or has data of its own behind it; next file offset."""
     sizes = block.sizes(block.at)
-    special = (sizes & 7 != 0) | (block.types == _TRACING_DATA) | (block.types == _AUXTRACE)
+    special = (sizes & 7 != 0) | (block.types == TRACING_DATA) | (block.types == _AUXTRACE)
     i = int(special.argmax()) if special.any() else len(sizes) - 1
     if i >= 0 and block.at[i] * 8 + sizes[i] > length:
         i -= 1  # cut off by the end of what was read
@@ -137,10 +139,11 @@ def _cut(block: Block, length: int) -> int:
     if i < 0:
         return block.base
     at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types[i])
-    behind = 0
-    if kind in (_TRACING_DATA, _AUXTRACE) and size >= 16:
+    behind, start = 0, block.base + at * 8 + size
+    if kind == _AUXTRACE and size >= 16:
         behind = int(block.words[at + 1])
-        if kind == _TRACING_DATA:  # u32 size, padded to words
-            behind = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
-            behind = (behind + 7) & ~7
-    return block.base + at * 8 + size + behind
+    elif kind == TRACING_DATA and size >= 12:  # u32 size, padded to words; the record itself is padded by some
+        behind = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
+        behind = (behind + 7) & ~7
+    block.behind = (start, behind)
+    return start + behind

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from ...errors import Damage
 from ...model import Cpu, Node
+from ..numbers import unpack
 from .state import State
+from .tracepoints import tracepoint_names
 
 __all__ = ["decode_feature", "feature_name"]
 
@@ -29,13 +31,13 @@ def feature_name(number: int) -> str:
 
 
 class _Reader:
-    """Values one after the other; `struct.error` past the end."""
+    """Values one after the other; `ValueError` past the end."""
 
     def __init__(self, data: bytes, order: str) -> None:
         self.data, self.order, self.at = data, order, 0
 
     def take(self, code: str) -> int:
-        value: int = struct.unpack_from(self.order + code, self.data, self.at)[0]
+        value: int = unpack(self.order + code, self.data, self.at)[0]
         self.at += struct.calcsize("=" + code)
         return value
 
@@ -43,7 +45,7 @@ class _Reader:
         """u32 length, then that many bytes with a NUL somewhere in them."""
         length = self.take("I")
         if length > len(self.data) - self.at:
-            raise struct.error(f"string of {length} bytes with {len(self.data) - self.at} left")
+            raise ValueError(f"string of {length} bytes with {len(self.data) - self.at} left")
         value = self.data[self.at : self.at + length]
         self.at += length
         return value.split(b"\0")[0].decode("utf-8", "replace")
@@ -52,7 +54,7 @@ class _Reader:
         """u32 count of items that take ``least`` bytes or more each."""
         n = self.take("I")
         if n * least > len(self.data) - self.at:
-            raise struct.error(f"count {n} does not fit in {len(self.data) - self.at} bytes")
+            raise ValueError(f"count {n} does not fit in {len(self.data) - self.at} bytes")
         return n
 
     @property
@@ -61,9 +63,14 @@ class _Reader:
 
 
 def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
-    """Put feature ``number`` where it belongs; damaged ones are kept raw and noted."""
+    """Put feature ``number`` where it belongs; damaged ones are kept raw and noted.
+
+    An empty one says nothing: a recorder that could not find out (the processor's name on some machines) left it so.
+    """
     name = feature_name(number)
     state.features.add(name)
+    if not data:
+        return
     decode = _DECODERS.get(name)
     if decode is None:
         if name not in _EMPTY:
@@ -71,7 +78,7 @@ def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
         return
     try:
         decode(state, _Reader(data, state.order))
-    except (struct.error, ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         state.profile.raw_features[name] = data
         state.profile.damage.append(Damage(f"header feature {name} is damaged: {error}", offset))
 
@@ -110,7 +117,7 @@ def _event_desc(state: State, r: _Reader) -> None:
         r.at += size
         ids, name = r.take("I"), r.text()
         if ids * 8 > len(r.data) - r.at:
-            raise struct.error(f"{ids} ids do not fit")
+            raise ValueError(f"{ids} ids do not fit")
         state.event_names.append((tuple(r.take("Q") for _ in range(ids)), name))
 
 
@@ -150,7 +157,7 @@ def _cpu_list(text: str) -> tuple[int, ...]:
     out: list[int] = []
     for part in filter(None, text.strip().split(",")):
         lo, _, hi = part.partition("-")
-        if int(hi or lo) >= _MOST_CPUS or len(out) >= _MOST_CPUS:
+        if not (lo.isdecimal() and (hi or lo).isdecimal()) or int(hi or lo) >= _MOST_CPUS or len(out) >= _MOST_CPUS:
             raise ValueError(f"processor list {text[:80]!r}")
         out.extend(range(int(lo), int(hi or lo) + 1))
     return tuple(out)
@@ -197,12 +204,17 @@ def _pmu_caps(state: State, r: _Reader) -> None:
         _caps(state, r, None)
 
 
+def _tracing_data(state: State, r: _Reader) -> None:
+    state.profile.raw_features["TRACING_DATA"] = r.data
+    state.tracepoints.update(tracepoint_names(r.data))
+
+
 def _build_ids(state: State, r: _Reader) -> None:
     """Records {header, s32 pid, 20 bytes, [size of the id], name}."""
     while r.at + 8 + 28 <= len(r.data):
-        _type, misc, size = struct.unpack_from(state.order + "IHH", r.data, r.at)
+        _type, misc, size = unpack(state.order + "IHH", r.data, r.at)
         if size < 36 or size > len(r.data) - r.at:
-            raise struct.error(f"build id record of {size} bytes with {len(r.data) - r.at} left")
+            raise ValueError(f"build id record of {size} bytes with {len(r.data) - r.at} left")
         state.add_build_id(r.data[r.at + 8 : r.at + size], misc)
         r.at += size
 
@@ -215,6 +227,7 @@ def _meta_info(state: State, r: _Reader) -> None:
 
 
 _DECODERS: dict[str, Callable[[State, _Reader], None]] = {
+    "TRACING_DATA": _tracing_data,
     "BUILD_ID": _build_ids,
     "HOSTNAME": _text_to("host"),
     "OSRELEASE": _text_to("os_release"),

@@ -47,7 +47,9 @@ class Inflater:
             if i + 1 == len(types) or types[i + 1] != types[i]:
                 yield from self._drain(offset)
         if done < len(block.at):
-            yield self._part(block, done, len(block.at))
+            rest = self._part(block, done, len(block.at))
+            rest.behind = block.behind
+            yield rest
 
     def finish(self, offset: int) -> None:
         if self.pending and not self._dead and self.damage is not None:

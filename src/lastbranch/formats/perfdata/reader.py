@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
-from ...model import MAX_ENTRIES, Clock, Profile, SampleBatch, SampleStream, Source, cuts
+from ...model import MAX_ENTRIES, Clock, Profile, SampleBatch, SampleStream, Source, cuts, read_at
 from .attr import event_of
 from .blocks import walk_blocks
-from .chain import Block, halves
+from .chain import TRACING_DATA, Block, halves
+from .features import decode_feature
 from .header import read_header, read_magic
-from .layout import PIPE_HEADER_SIZE, RECORDS, SAMPLE
+from .layout import FEATURES, PIPE_HEADER_SIZE, RECORDS, SAMPLE
 from .records import HANDLERS, handle
 from .sample import SampleLayout
 from .state import State
@@ -24,7 +25,7 @@ __all__ = ["Progress", "read_perfdata"]
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
-_SAMPLE = 9
+_SAMPLE, _TRACEPOINT = 9, 2  # type of a record, and of an event (PERF_TYPE_TRACEPOINT)
 _HANDLED = np.array(sorted(HANDLERS))
 _BATCH_WORDS = 3 * MAX_ENTRIES
 _CLOCK_NAMES = {
@@ -34,6 +35,8 @@ _CLOCK_NAMES = {
     7: "CLOCK_BOOTTIME",
     11: "CLOCK_TAI",
 }
+_MOST_TRACING_DATA = 64 << 20
+"""Bytes. All event formats of a kernel are about 5 MB."""
 _FOREVER = np.iinfo(np.int64).max
 
 
@@ -94,6 +97,8 @@ class Reader:
             columns = (kinds, block.misc(beside), beside, block.sizes(beside))
             for kind, misc, at, size in zip(*(c.tolist() for c in columns), strict=True):
                 handle(state, kind, misc, block.body(at, size), block.base + at * 8)
+            if block.types[-1:] == TRACING_DATA:
+                self._tracing_data(*block.behind)
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 self._index_samples(block, block.at[is_sample])
@@ -108,6 +113,15 @@ class Reader:
                 self._index_samples(block, block.at[block.types == _SAMPLE])
         self._group()
         self._finish()
+
+    def _tracing_data(self, offset: int, size: int) -> None:
+        """Pipe mode: what stands in a feature section of a file follows its record."""
+        if size > _MOST_TRACING_DATA:
+            reason = "tracing data of impossible size"
+            self.profile.damage.append(Damage(reason, offset, "size", size))
+        elif offset + size <= self.source.size:  # else the walk says that they are cut off
+            data = read_at(self.source, offset, size)
+            decode_feature(self.state, FEATURES.index("TRACING_DATA"), data, offset)
 
     def _index_samples(self, block: Block, at: NDArray[np.int64]) -> None:
         self._group()
@@ -188,12 +202,7 @@ class Reader:
 
     def _finish(self) -> None:
         profile, state = self.profile, self.state
-        for ids, name in state.event_names:
-            for i in {state.attr_of_id[j] for j in ids if j in state.attr_of_id}:
-                state.attrs[i].name = name
-        if len(state.event_names) == len(state.attrs):  # files without ids list names in the order of attributes
-            for attr, (ids, name) in zip(state.attrs, state.event_names, strict=True):
-                attr.name = attr.name or (name if not ids else "")
+        self._name_events()
         profile.events = [event_of(a) for a in state.attrs]
         state.finish_modules()
         simpleperf = any(name.startswith("SIMPLEPERF") for name in state.features)
@@ -216,6 +225,22 @@ class Reader:
         words = np.array(sorted(self.threads), np.uint64)
         pid, tid = halves(words, self.big_endian)
         profile.seen_threads = set(zip(pid.tolist(), tid.tolist(), strict=True))
+
+    def _name_events(self) -> None:
+        state, unplaced = self.state, []
+        for ids, name in state.event_names:
+            named = {state.attr_of_id[j] for j in ids if j in state.attr_of_id}
+            for i in named:
+                state.attrs[i].name = name
+            if not named:
+                unplaced.append(name)
+        without = [attr for attr in state.attrs if not attr.ids]
+        if len(unplaced) == len(without):  # files without ids list names in the order of attributes
+            for attr, name in zip(without, unplaced, strict=True):
+                attr.name = name
+        for attr in state.attrs:
+            if not attr.name and attr.fields["type"] == _TRACEPOINT:
+                attr.name = state.tracepoints.get(attr.fields["config"], "")
 
     def _clock(self) -> Clock:
         if not any(a.sample_type & SAMPLE.TIME for a in self.state.attrs):

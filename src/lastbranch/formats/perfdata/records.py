@@ -7,12 +7,12 @@ tools/lib/perf/include/perf/event.h.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import Damage, FormatError
 from ...model import Change
+from ..numbers import unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
 from .layout import MISC, SAMPLE, SAMPLE_ID_FIELDS
@@ -39,8 +39,8 @@ class Record:
     """Bytes of the sample_id trailer at the end of ``body``; 0 where it has none."""
 
     def unpack(self, codes: str, at: int = 0) -> tuple[int, ...]:
-        """The fields ``codes`` (of `struct`) from byte ``at``; `struct.error` if they go past the record."""
-        return struct.unpack_from(self.order + codes, self.body, at)
+        """The fields ``codes`` (of `struct`) from byte ``at``; `ValueError` if they go past the record."""
+        return unpack(self.order + codes, self.body, at)
 
     def text(self, at: int) -> str:
         """The NUL-terminated string at byte ``at``, before the trailer."""
@@ -65,10 +65,9 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> No
         state.profile.start = time if state.profile.start is None else min(time, state.profile.start)
     try:
         handler(state, Record(kind, misc, body, position, time, state.order, trailer))
-    except (struct.error, ValueError, IndexError, FormatError) as error:
-        if isinstance(error, FormatError):
-            error = ValueError(error.reason)
-        damage = Damage(f"record cannot be read: {error}", position, "type", kind, len(body) + 8)
+    except (ValueError, FormatError) as error:
+        reason = error.reason if isinstance(error, FormatError) else error
+        damage = Damage(f"record cannot be read: {reason}", position, "type", kind, len(body) + 8)
         if len(state.profile.damage) < _MOST_NAMED:
             state.profile.damage.append(damage)
         else:
@@ -92,7 +91,7 @@ def _sample_id(state: State, body: bytes, position: int) -> tuple[int, int]:
         if name == "time":
             break
         at += 8 if attr.sample_type & bit else 0
-    time: int = struct.unpack_from(state.order + "q", body, len(body) - size + at)[0]
+    time: int = unpack(state.order + "q", body, len(body) - size + at)[0]
     return time, size
 
 
@@ -112,7 +111,7 @@ def attr_of_trailer(state: State, body: bytes) -> Attr | None:
         return None
     first = state.attrs[0]
     if len(state.attrs) > 1 and first.sample_type & SAMPLE.IDENTIFIER and len(body) >= 8:
-        identifier = struct.unpack_from(state.order + "Q", body, len(body) - 8)[0]
+        identifier = unpack(state.order + "Q", body, len(body) - 8)[0]
         return state.attrs[state.attr_of_id.get(identifier, 0)]
     return first
 
@@ -228,6 +227,11 @@ def _event_update(state: State, r: Record) -> None:
         state.event_names.append(((identifier,), r.text(16)))
 
 
+def _event_type(state: State, r: Record) -> None:
+    """Old pipes: u64 config of a tracepoint; name."""
+    state.tracepoints[r.unpack("Q")[0]] = r.text(8)
+
+
 HANDLERS: dict[int, Callable[[State, Record], None]] = {
     1: _mmap,
     2: _count("records", 2),  # LOST: u64 id, lost
@@ -239,6 +243,7 @@ HANDLERS: dict[int, Callable[[State, Record], None]] = {
     13: _count("samples", 1),  # LOST_SAMPLES: u64 lost
     17: _ksymbol,
     64: _header_attr,
+    65: _event_type,
     67: _header_build_id,
     72: _count("aux errors", 0),
     78: _event_update,

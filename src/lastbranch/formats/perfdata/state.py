@@ -38,6 +38,8 @@ class State:
     attrs: list[Attr] = field(default_factory=list)
     attr_of_id: dict[int, int] = field(default_factory=dict)
     event_names: list[tuple[tuple[int, ...], str]] = field(default_factory=list)
+    tracepoints: dict[int, str] = field(default_factory=dict)
+    """``config`` of a tracepoint -> its name, ``system:event``."""
     features: set[str] = field(default_factory=set)
     wall: tuple[int, int] | None = None
     newest_time: int = 0

@@ -128,8 +128,10 @@ def restore(profile: Profile, value: dict[str, Any], file: Tb5File) -> None:
         findings = value.get("findings")
         profile.findings = None if findings is None else [_finding(*f) for f in findings]
         names = [str(n) for n in value["names"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _error(file, f"{type(error).__name__} {error}") from None
+    except KeyError as missing:
+        raise _error(file, f"there is no {missing}") from None
+    except (TypeError, ValueError):
+        raise _error(file, "a value is of the wrong kind") from None
     read_timeline(profile.timeline, file, names, len(profile.modules))
     key = MODEL_KEY._replace(part=3)
     if file.has(key) and file.record_size(key) == THREAD.itemsize:
