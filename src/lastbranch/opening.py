@@ -20,8 +20,8 @@ from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import Module, ModuleKind, Profile, Segment, Source, read_at
 
 __all__ = [
-    "FileSource", "attach_binaries", "code_of", "open_profile", "open_source", "read_profile", "same_binary",
-    "use_binary",
+    "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source", "read_profile",
+    "same_binary", "use_binary",
 ]  # fmt: skip
 
 Progress = Callable[[int, int], None]
@@ -85,7 +85,11 @@ def open_profile(
     that can be read is in ``profile.damage``.
     """
     source = open_source(os.fspath(path))
-    profile = read_profile(source, progress)
+    return completed(read_profile(source, progress), symfs, folders)
+
+
+def completed(profile: Profile, symfs: str | None = None, folders: Sequence[str] = ()) -> Profile:
+    """``profile`` as `read_profile` gives it, with binaries, processes and threads; the arguments of `open_profile`."""
     attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
     binder = binder_of(profile)
     profile.processes, profile.threads = binder.processes, binder.threads

@@ -5,8 +5,9 @@ A rule looks at one thing and yields findings; what a finding means and its reme
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 
 import numpy as np
 
@@ -14,15 +15,22 @@ from ..bind import binder_of
 from ..errors import Damage
 from ..formats.etl import TraceLog
 from ..lbr import no_ranges_because
-from ..model import Change, ModuleKind, Profile, Source
-from ..opening import open_source, read_profile
+from ..model import Array, Change, ModuleKind, Profile, Source, counted
+from ..opening import completed, open_source, read_profile
+from ..symbols import Symbolizer, SymbolOptions
 from .check_etl import check_log
-from .counting import of_windows
-from .findings import FINDINGS, Finding, Severity, finding
+from .counting import origin_of
+from .findings import FINDINGS, Finding, Origin, Severity, finding
+from .naming import Namer
+from .pairs import group
+from .significance import ENOUGH
 
 __all__ = ["check", "check_events", "check_profile", "kept_findings"]
 
 _SHOWN = 3
+_PARTS = 64
+_DELETED = " (deleted)"
+"""What the kernel appends to the path of a file that has no name any more."""
 _KERNEL = np.uint64(1 << 63)
 _MANY = 100
 """One in so many lost is an error."""
@@ -34,19 +42,21 @@ _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lo
 """Loss counters of a profile, and the findings they make."""
 
 
-def check(path: str) -> list[Finding]:
+def check(
+    path: str, *, symfs: str | None = None, folders: Sequence[str] = (), symbols: SymbolOptions | None = None
+) -> list[Finding]:
     """All findings about the capture at ``path`` (``-``: standard input), the worst first.
 
-    Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
+    ``symfs`` and ``folders`` say where binaries are, as for `open_profile`, ``symbols`` where names come from. Raises
+    `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
     """
     source = open_source(path)
-    profile = read_profile(source)
-    if profile.format == "etl":
-        found = [*check_events(source), *_outside(profile, _hits(profile))]
-    else:
-        kept = kept_findings(profile)
-        found = list(check_profile(profile)) if kept is None else [*kept, *_outside(profile, _hits(profile))]
-        found += _damage(profile.damage)
+    profile = completed(read_profile(source), symfs, folders)
+    hits = _hits(profile)
+    kept = check_events(source) if profile.format == "etl" else kept_findings(profile)
+    found = [*_of_profile(profile, hits)] if kept is None else [*kept, *_outside(profile, hits)]
+    found += [*_damage(profile.damage)] if profile.format != "etl" else []
+    found += [*_few(profile), *_deleted(profile, hits), *_nameless(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 
 
@@ -63,7 +73,7 @@ def kept_findings(profile: Profile) -> list[Finding] | None:
         return None
     severities = {severity.value: severity for severity in Severity}
     return [
-        finding(name, seen, severities[severity], windows=windows)
+        finding(name, seen, severities[severity], origin=Origin.WINDOWS if windows else Origin.PERF)
         for name, severity, seen, windows in profile.findings
         if name in FINDINGS and severity in severities
     ]
@@ -74,8 +84,12 @@ def _damage(damage: list[Damage]) -> list[Finding]:
 
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
-    """The findings about a capture that its profile alone tells, damage excepted."""
-    hits = _hits(profile)
+    """The findings about a capture that its profile alone tells, damage and names excepted."""
+    yield from _of_profile(profile, _hits(profile))
+    yield from _few(profile)
+
+
+def _of_profile(profile: Profile, hits: _Hits) -> Iterator[Finding]:
     yield from _losses(profile)
     yield from _stacks(profile)
     yield from _outside(profile, hits)
@@ -94,19 +108,19 @@ def _losses(profile: Profile) -> Iterator[Finding]:
 
 
 def _stacks(profile: Profile) -> Iterator[Finding]:
-    windows = of_windows(profile)
+    origin = origin_of(profile)
     asked = [event for event in profile.events if event.branch_select is not None]
     if not profile.samples:
-        yield finding("no samples", "0 samples", windows=windows)
+        yield finding("no samples", "0 samples", origin=origin)
     elif not asked:
-        yield finding("no branch stacks", f"none of {len(profile.events)} events asked for them", windows=windows)
+        yield finding("no branch stacks", f"none of {len(profile.events)} events asked for them", origin=origin)
     elif not profile.entries:
         seen = f"asked for, but {profile.samples} samples have none"
-        yield finding("no branch stacks", seen, Severity.ERROR, windows=windows)
+        yield finding("no branch stacks", seen, Severity.ERROR, origin=origin)
     for event in asked:
         reason = no_ranges_because(event.branch_select_kind, event.branch_select or 0)
         if reason:
-            yield finding("no ranges", f"event {event.name}: {reason}", windows=windows)
+            yield finding("no ranges", f"event {event.name}: {reason}", origin=origin)
 
 
 @dataclass(slots=True)
@@ -118,19 +132,40 @@ class _Hits:
     """Those whose address no image owned at their time."""
     kernel: int = 0
     """Those of them that are kernel addresses."""
-    modules: set[int] = field(default_factory=set)
+    places: list[list[Array]] = field(default_factory=list)
+    """Parts of (process, module row, module address) of those that an image owned, and how many there are of each."""
+
+    @property
+    def modules(self) -> set[int]:
+        """Rows of the modules that samples fell into."""
+        return {row for part in self.places for row in np.unique(part[1]).tolist()}
+
+    def add(self, process: Array, module: Array, address: Array) -> None:
+        self.places.append([process, module, address, np.ones(len(module), np.int64)])
+        if len(self.places) > _PARTS:
+            self.merge()
+
+    def merge(self) -> None:
+        """Make one part of them, each place once."""
+        if self.places:
+            keys, values = group([np.concatenate(c) for c in zip(*(p[:3] for p in self.places), strict=True)],
+                                 [np.concatenate([p[3] for p in self.places])], [np.add])  # fmt: skip
+            self.places = [keys + values]
 
 
 def _hits(profile: Profile) -> _Hits:
     binder, hits = binder_of(profile), _Hits()
     for batch in profile.batches(()):
-        module, _ = binder.locate(binder.scopes(batch), batch.ip)
+        scope = binder.scopes(batch)
+        module, address = binder.locate(scope, batch.ip)
         known = batch.ip != 0
         out = known & (module < 0)
         hits.samples += int(np.count_nonzero(known))
         hits.outside += int(np.count_nonzero(out))
         hits.kernel += int(np.count_nonzero(out & (batch.ip >= _KERNEL)))
-        hits.modules.update(np.unique(module[known & ~out]).tolist())
+        inside = np.flatnonzero(known & ~out)
+        hits.add(binder.process_of(scope[inside]), module[inside], address[inside])
+    hits.merge()
     return hits
 
 
@@ -146,7 +181,7 @@ def _outside(profile: Profile, hits: _Hits) -> Iterator[Finding]:
 def _share(name: str, number: int, hits: _Hits, more: str, profile: Profile) -> Finding:
     seen = f"{number} of {hits.samples} samples ({100 * number / hits.samples:.2f} %){more}"
     severity = Severity.ERROR if number * _OUTSIDE_MANY > hits.samples else None
-    return finding(name, seen, severity, windows=of_windows(profile))
+    return finding(name, seen, severity, origin=origin_of(profile))
 
 
 def _has_kernel(profile: Profile) -> bool:
@@ -162,6 +197,41 @@ def _identity(profile: Profile, hits: _Hits) -> Iterator[Finding]:
     if without:
         seen = f"{len(without)} of {len(binaries)} binaries with samples: {_some(without, ', ')}"
         yield finding("no build ids", seen)
+
+
+def _few(profile: Profile) -> Iterator[Finding]:
+    """Entries of one branch stack are neighbours in one run: a stack is one observation, whatever its depth."""
+    stacks = sum(s.samples for s in profile.streams if s.entries)
+    number = stacks or profile.samples
+    if 0 < number < ENOUGH:
+        what = counted(number, "branch stack" if stacks else "sample")
+        error = 100 * sqrt(0.1 * 0.9 / number)
+        seen = f"{what}; the standard error of a share of 10 % is {counted(round(error), 'point')}"
+        yield finding("few samples", seen, origin=origin_of(profile))
+
+
+def _deleted(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+    names = [profile.modules[row].name for row in sorted(hits.modules)]
+    gone = [name for name in names if name.endswith(_DELETED) and name.startswith("/") and "memfd:" not in name]
+    if gone:
+        yield finding("deleted binary", _some(gone, ", "), origin=origin_of(profile))
+
+
+def _nameless(profile: Profile, hits: _Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
+    """Samples in images of which no function is known; those outside of all images are another finding."""
+    if not hits.places:
+        return
+    ((process, module, address, number),) = hits.places
+    with Symbolizer(profile, symbols) as symbolizer:
+        namer = Namer(profile, symbolizer)
+        rows = namer.rows(process, module, address)
+        named = np.array([bool(label.function) for label in namer.labels], bool)[rows]
+    without, total = int(number[~named].sum()), int(number.sum())
+    if without * 2 > total:
+        of_module = np.bincount(module[~named], number[~named], len(profile.modules))
+        heaviest = [profile.modules[row].short for row in np.argsort(-of_module).tolist() if of_module[row]]
+        seen = f"{without} of {counted(total, 'sample')} ({100 * without / total:.2f} %): {_some(heaviest, ', ')}"
+        yield finding("no names", seen, origin=origin_of(profile))
 
 
 def _some(texts: list[str], between: str) -> str:

@@ -20,7 +20,7 @@ from ..formats.etl.records import Records, too_short
 from ..formats.etl.sample_cache import CACHE
 from ..formats.etl.supplement import Supplement
 from ..lbr import no_ranges_because
-from .findings import Finding, Severity, finding
+from .findings import Finding, Origin, Severity, finding
 
 __all__ = ["check_log"]
 
@@ -159,7 +159,7 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
     if facts.hooks[PMC] and not records:
         yield finding("pmc without lbr", f"{facts.hooks[PMC]} PMC interrupts, no branch record")
     elif not records:
-        yield finding("no branch stacks", "no event of the LBR provider", Severity.INFO, windows=True)
+        yield finding("no branch stacks", "no event of the LBR provider", Severity.INFO, origin=Origin.WINDOWS)
     if facts.orphans:
         severity = Severity.ERROR if facts.orphans == records else None
         yield finding("lbr without trigger", f"{facts.orphans} of {records} branch records", severity)
@@ -170,7 +170,7 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
     for options, number in sorted(facts.options.items()):
         reason = no_ranges_because("etw", options)
         if reason:
-            yield finding("no ranges", f"{number} of {records} branch records: {reason}", windows=True)
+            yield finding("no ranges", f"{number} of {records} branch records: {reason}", origin=Origin.WINDOWS)
 
 
 def _about_triggers(facts: _Facts) -> Iterator[Finding]:

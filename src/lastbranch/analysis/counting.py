@@ -14,6 +14,7 @@ from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter
 from .compact import Compactor
+from .findings import Origin
 from .grouping import group
 from .merging import merge
 from .pairs import PairCounter, RawPairs
@@ -135,16 +136,24 @@ def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -
     return "; ".join(f"event {event.name} has no branch stacks" for event in wanted)
 
 
-def of_windows(profile: Profile) -> bool:
-    """Whether the capture was made on Windows, whatever file it is in now."""
-    return profile.machine.os.startswith("Windows")
+def origin_of(profile: Profile) -> Origin:
+    """What made the capture, whatever file it is in now."""
+    if profile.recorder.startswith("lastbranch") or profile.header.get("command line", "").startswith("lastbranch "):
+        return Origin.LASTBRANCH
+    return Origin.WINDOWS if profile.machine.os.startswith("Windows") else Origin.PERF
+
+
+_HOW = {
+    Origin.PERF: "record with `perf record -b` (or -j any,u) on a machine that has LBR, elsewhere with "
+    "`lastbranch record`",
+    Origin.WINDOWS: "record with TraceConfigureLastBranchRecord, without its filters, on a machine that has LBR",
+    Origin.LASTBRANCH: "let `lastbranch record` run longer, without --filter and --call-stack",
+}  # fmt: skip
 
 
 def how_to_record(profile: Profile) -> str:
     """How branch stacks, with ranges between them, get into a capture like ``profile``."""
-    if of_windows(profile):
-        return "record with TraceConfigureLastBranchRecord, without its filters, on a machine that has LBR"
-    return "record with `perf record -b` (or -j any,u) on a machine that has LBR, elsewhere with `lastbranch record`"
+    return _HOW[origin_of(profile)]
 
 
 def why_no_ranges(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["FINDINGS", "Finding", "Kind", "Severity", "finding"]
+__all__ = ["FINDINGS", "Finding", "Kind", "Origin", "Severity", "finding"]
 
 
 class Severity(StrEnum):
@@ -19,6 +19,15 @@ class Severity(StrEnum):
     INFO = "info"
 
 
+class Origin(StrEnum):
+    """What made a capture: remedies are in its words."""
+
+    PERF = "perf"
+    WINDOWS = "windows"
+    LASTBRANCH = "lastbranch"
+    """`lastbranch record`."""
+
+
 class Kind(NamedTuple):
     """A row of `FINDINGS`."""
 
@@ -27,6 +36,8 @@ class Kind(NamedTuple):
     remedy: str
     windows: str = ""
     """The remedy for a capture made on Windows, where it is another."""
+    lastbranch: str = ""
+    """The remedy for a recording of `lastbranch record`, where it is another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,41 +112,65 @@ FINDINGS = {
         _W, "records or samples were lost",
         "give perf record a larger buffer (-m 16M), fewer samples (-c with a larger number), or less to write "
         "(--no-bpf-event, one event)",
+        lastbranch="record less often: a larger --period, or a smaller --frequency or --duty",
     ),
     "throttled": Kind(
         _W, "the kernel throttled sampling: parts of the time have no samples",
         "sample less often (perf record -c), or raise kernel.perf_event_max_sample_rate and "
         "kernel.perf_cpu_time_max_percent with sysctl",
+        lastbranch="record less often (a larger --period, a smaller --frequency), or raise "
+        "kernel.perf_event_max_sample_rate and kernel.perf_cpu_time_max_percent with sysctl",
     ),
     "no branch stacks": Kind(
         _W, "no last branch records: branches and ranges cannot be counted",
         "record with `perf record -b` on a machine whose processor exposes them (most virtual machines do not), "
-        "elsewhere with `lastbranch record`; what that recorded ended before its first burst: let it run longer, "
-        "or give a larger --duty or a short --period",
+        "elsewhere with `lastbranch record`",
         "call TraceConfigureLastBranchRecord for the session, on a machine whose processor exposes them (most virtual "
         "machines do not)",
+        "the program ended before the first burst: let it run longer, or give a larger --duty or a shorter --period",
     ),
     "no ranges": Kind(
         _W, "branch records without fall-through ranges, since not every taken branch was recorded",
         "record with `perf record -j any,u` (or any,k), without call-stack mode and other filters",
         "call TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
+        "record without --filter and --call-stack",
     ),
     "no build ids": Kind(
         _W, "binaries without a build id: nothing tells whether a binary at hand is the one that ran",
         "let `perf record` finish (it writes them at the end, unless -B), use `perf record --buildid-mmap`, or add "
         "them with `perf inject -b` on the machine where it was recorded; link with --build-id",
+        lastbranch="link with --build-id (clang and some distributions leave it out)",
     ),
     # -- both
     "no samples": Kind(
         _W, "the capture has no samples",
         "enable sampling: `perf record -b`",
         "enable sampling: EVENT_TRACE_FLAG_PROFILE, or the group PERF_PMC_PROFILE",
+        "let the program run longer: it ended before the first sample",
+    ),
+    "few samples": Kind(
+        _W, "too few samples to mean anything: shares and probabilities are mostly chance",
+        "record longer or sample more often (perf record -F, or -c with a smaller number)",
+        "record longer, or sample more often with TraceSetInformation(TraceSampledProfileIntervalInfo)",
+        "let the program run longer (--duration), or burst more often: a larger --duty, a shorter --period",
+    ),
+    "no names": Kind(
+        _W, "most samples have no function name",
+        "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip programs",
+        "give PDBs with --symbol-store DIR",
+        "give debug files with --debug-dir DIR, or --debuginfod; do not strip programs",
+    ),
+    "deleted binary": Kind(
+        _W, "a binary was deleted or replaced while it ran: its code and names cannot be read again",
+        "keep the files that are recorded until the capture was analysed, or give copies of them with --symfs DIR",
     ),
     "no kernel mapping": Kind(
         _W, "samples in the kernel, and the capture does not say where the kernel was: they have no name",
         "record as root, or let others see kernel addresses (sysctl kernel.kptr_restrict=0 and "
         "kernel.perf_event_paranoid=1); of the program alone: `perf record -j any,u -e cycles:u`",
         _RUNDOWN,
+        "record as root, or let others see kernel addresses (sysctl kernel.kptr_restrict=0 and "
+        "kernel.perf_event_paranoid=1); of the program alone: --event cycles:u --filter any,u",
     ),
     "outside": Kind(
         _W, "samples outside of any image: they have an address and no name",
@@ -143,12 +178,14 @@ FINDINGS = {
         "`perf inject -j` makes some",
         "record with EVENT_TRACE_FLAG_IMAGE_LOAD and EVENT_TRACE_FLAG_PROCESS from before the program starts; code of "
         "a JIT compiler has no image",
+        "record from before the program starts (`lastbranch record -- COMMAND`, not -p); code of a JIT compiler has no "
+        "image: let it write a perf map (`node --perf-basic-prof`, `python -X perf`)",
     ),
 }  # fmt: skip
 
 
-def finding(name: str, seen: str, severity: Severity | None = None, *, windows: bool = False) -> Finding:
+def finding(name: str, seen: str, severity: Severity | None = None, *, origin: Origin = Origin.PERF) -> Finding:
     """A finding of kind ``name``; ``severity`` where it depends on how much was seen."""
     kind = FINDINGS[name]
-    remedy = kind.windows if windows and kind.windows else kind.remedy
+    remedy = {Origin.WINDOWS: kind.windows, Origin.LASTBRANCH: kind.lastbranch}.get(origin) or kind.remedy
     return Finding(name, severity or kind.severity, kind.means, seen, remedy)

@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from ..model import Array
 
-__all__ = ["FEWEST", "Clusters", "adjusted", "probabilities"]
+__all__ = ["ENOUGH", "FEWEST", "Clusters", "adjusted", "probabilities"]
+
+ENOUGH = 100
+"""Samples below which shares mean little: of 100, a share of 10 % has a standard error of 3 points."""
 
 FEWEST = 6
 """Samples of both recordings together that must have a thing for it to be tested: fewer can never be significant."""

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import Capture, capture_options
 from .output import print_rows
+from .symbol_options import symbol_options
+
+if TYPE_CHECKING:
+    from ..symbols import SymbolOptions
 
 
 @click.command()
 @capture_options
+@symbol_options
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print.",
 )  # fmt: skip
-def command(capture: Capture, form: str) -> int:
+def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     """Judge a capture: what is missing or wrong in it, and what to do about it.
 
     A finding is an error (what the capture was made for cannot be had of it), a warning (something is missing, or may
@@ -24,14 +30,14 @@ def command(capture: Capture, form: str) -> int:
 
     .etl: PMC sampling and group masks, branch records and their triggers, lost events, lists of what ran, samples
     outside of images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All:
-    damage.
+    damage, too few samples, binaries that were deleted, samples without function names.
 
     Exit code 1 if any finding is an error, else 0.
     """
     from ..analysis.check import check
     from ..analysis.findings import Severity
 
-    found = check(capture.path)
+    found = check(capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols)
     if found or form != "table":
         rows = [(f.severity.value, f.name, f.means, f.seen, f.remedy) for f in found]
         if form == "table":
