@@ -3,10 +3,11 @@
 python tests/fuzz_sessions.py [--seconds 600] [--seed N]
 
 Controllers, providers and daemons are killed or stand still, the disk is full, the log is removed or cut, garbage is
-sent to the daemon, and a hostile writer scribbles over the shared memory. After each round: every session that is
-listed can be stopped, its name can be used again, nothing of it is left, what was flushed reads, no provider has ended
-that was not killed; and where the daemon lived and nobody lied, the events offered are those in the file and those
-counted as lost, but for the one that a killed provider may have been writing. Some rounds run 64 sessions.
+sent to the daemon, and a hostile writer scribbles over all memory that it shares. After each round: every session that
+is listed can be stopped, its name can be used again, nothing of it is left, what was flushed reads, no provider has
+ended that was not killed; and where the daemon lived, the events offered are those in the file and those counted as
+lost, but for the one that a killed provider may have been writing, and what a liar adds to that. Some rounds run 64
+sessions.
 """
 
 from __future__ import annotations
@@ -184,14 +185,20 @@ class Round:
         with self.sessions.connected("fuzz") as connection:
             _, fds = connection.call(Kind.ATTACH, struct.pack("<H", 0xFFFF))
             geometry = Geometry.read(fds[0])
-            with mmap.mmap(fds[0], geometry.size) as memory:
+            with mmap.mmap(fds[1], geometry.size) as memory:
                 reach = geometry.buffer(40)
+                if self.chance.random() < 0.5:
+                    pages = list(range(0, reach, PAGE))
+                    for at in self.chance.sample(pages, self.chance.choice([1, 3, len(pages)])):
+                        memory[at : at + PAGE] = self.chance.randbytes(PAGE)
+                        if self.chance.random() < 0.1:
+                            os.eventfd_write(fds[2], 1)
                 for _ in range(self.chance.randrange(3000)):
-                    place = self.chance.choice([PAGE * (1 + self.chance.randrange(4)), geometry.buffer(0)])
+                    place = self.chance.choice([0, PAGE * (1 + self.chance.randrange(4)), geometry.buffer(0)])
                     at = min(place + 8 * self.chance.randrange(1 << self.chance.randrange(3, 13)), reach - 8)
                     word = self.chance.getrandbits(self.chance.choice([4, 10, 33, 64]))
                     memory[at : at + 8] = word.to_bytes(8, "little")
-            os.set_blocking(fds[1], self.chance.random() < 0.5)
+            os.set_blocking(fds[2], self.chance.random() < 0.5)
             for fd in fds:
                 os.close(fd)
 
@@ -200,7 +207,7 @@ class Round:
     def finish(self) -> None:
         """Let the providers come to their end; see that the session can be stopped and leaves nothing behind."""
         sessions, touched = self.sessions, {name for name in self.what if "missed" not in name}
-        whole = not touched & {"daemon_killed", "stopped_and_gone", "log_cut", "log_removed", "scribbled"}
+        whole = not touched & {"daemon_killed", "stopped_and_gone", "log_cut", "log_removed"}
         orphan = self.what["controller_killed"] or self.controller.poll() is not None  # it may have enabled nobody
         for one in self.providers if whole else ():
             if one.offered or not orphan:
@@ -222,7 +229,8 @@ class Round:
                 raise
             if whole and None not in ended and self.mode in EXACT:
                 found = delivered(self.file)
-                assert offered - len(self.killed) <= found + final.events_lost <= offered, (
+                most = offered if "scribbled" not in touched else 1 << 64
+                assert offered - len(self.killed) <= found + final.events_lost <= most, (
                     found, final.events_lost, offered, self.what,
                 )  # fmt: skip
                 self.what["accounts"] += 1

@@ -6,6 +6,7 @@ What each of them may cost is its own; nothing hangs, what was flushed reads, an
 from __future__ import annotations
 
 import fcntl
+import json
 import mmap
 import os
 import random
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +33,7 @@ from lastbranch.analysis.check import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.kernel import EventDescriptor
+from lastbranch.etw.portable import attachments
 from lastbranch.etw.portable import clock as clock_module
 from lastbranch.etw.portable.clock import Clock
 from lastbranch.etw.portable.commands import Commands
@@ -405,19 +408,21 @@ def test_another_user_has_no_way_in() -> None:
             assert sessions.names() == ["session"]
 
 
-def test_a_hostile_writer_scribbles_over_everything_that_it_can_reach(sessions: Sessions) -> None:
-    """Over the slots and buffers of others too: it may cost their events, never the daemon or the file."""
+def test_a_hostile_writer_scribbles_over_everything_that_it_can_reach(sessions: Sessions, run: Any) -> None:
+    """It costs its own events, and never those of others, of providers that come later, the daemon or the file."""
     chance = random.Random(5)
     started(sessions)
     with provider(sessions) as one, sessions.connected() as connection:
         until(lambda: one.taken > 100)
         _, fds = connection.call(Kind.ATTACH, ANY)
+        with pytest.raises(PermissionError):
+            os.pwrite(fds[0], bytes(8), 0)
         geometry = Geometry.read(fds[0])
-        fcntl.fcntl(fds[1], fcntl.F_SETFL, 0)  # whoever reads the empty doorbell would wait now
+        fcntl.fcntl(fds[2], fcntl.F_SETFL, 0)  # whoever reads the empty doorbell would wait now
         for size in (0, PAGE, geometry.size + PAGE):
             with pytest.raises(PermissionError):
-                os.truncate(fds[0], size)
-        memory = mmap.mmap(fds[0], geometry.size)
+                os.truncate(fds[1], size)
+        memory = mmap.mmap(fds[1], geometry.size)
         reach = geometry.buffer(40)
         for _ in range(30):
             for _ in range(60):
@@ -427,18 +432,50 @@ def test_a_hostile_writer_scribbles_over_everything_that_it_can_reach(sessions: 
                     at = chance.randrange(reach // 8) * 8
                 word = chance.getrandbits(chance.choice([4, 10, 33, 64]))
                 memory[at : at + 8] = word.to_bytes(8, "little")
-            os.eventfd_write(fds[1], 1)
+            os.eventfd_write(fds[2], 1)
             assert sessions.query().handle == 1
         memory[0:reach] = chance.randbytes(reach)
-        os.eventfd_write(fds[1], 1)
+        os.eventfd_write(fds[2], 1)
         assert sessions.control(Control.FLUSH).handle == 1
         assert one.process.poll() is None
-    assert sessions.stop().handle == 1
+        with pytest.raises(EtwError) as caught:
+            connection.call(Kind.ATTACH, ANY)  # this process gets no second chance
+        assert caught.value.status == Status.NO_SYSTEM_RESOURCES
+        with provider(sessions, "write_while(lambda: counts[0] < 500)") as late:
+            until(lambda: late.process.poll() == 0)
+            assert late.taken == late.offered == 500
+        one.kill()
+        taken = one.taken + late.taken
+        state = sessions.stop()
     until(lambda: not processes_of(sessions.root))
-    delivered(sessions.file())
-    assert "damage" not in findings(sessions.file())
+    assert taken <= delivered(sessions.file()) <= one.offered + late.offered
+    assert state.log_buffers_lost >= 1
+    assert findings(sessions.file()) & {"damage", "lost buffers"} == {"lost buffers"}
+    ran = run("verify", "--format", "json", sessions.file())
+    assert ran.code == 1
+    (row,) = json.loads(ran.out)
+    assert (row["field"], row["value"]) == ("BuffersLost", str(state.log_buffers_lost))
     for fd in fds:
         os.close(fd)
+
+
+@pytest.mark.parametrize("status", [Status.INVALID_DATA, Status.NOT_ENOUGH_MEMORY, Status.NO_SYSTEM_RESOURCES])
+def test_a_session_that_cannot_be_written_to_is_an_error_of_each_write(
+    sessions: Sessions, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a writer is not given, whatever the reason, is lost: a status of 0 would say that it is not."""
+    started(sessions)
+
+    def refused(path: str) -> Writer:
+        raise EtwError("attach", status, "refused")
+
+    monkeypatch.setattr(attachments, "connect_writer", refused)
+    registered = sessions.kernel.register(PROVIDER, None)
+    try:
+        assert registered.enabled
+        assert registered.write(EVENT, b"x") == Status.NOT_ENOUGH_MEMORY
+    finally:
+        registered.close()
 
 
 def test_a_writer_whose_buffers_cannot_be_taken_ends_no_session() -> None:

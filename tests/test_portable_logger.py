@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import struct
@@ -20,7 +21,8 @@ from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import LogFileMode
 from lastbranch.etw.portable.encode import refusal
 from lastbranch.etw.portable.logger import SLOW_READER, Logger
-from lastbranch.etw.portable.pool import BELL_AT, COMMIT_AT, DONE, EVENT, LOST, REFUSED
+from lastbranch.etw.portable.pool import BELL_AT, COMMIT_AT, DONE, EVENT, LOST, PAGE, REFUSED, RING
+from lastbranch.etw.portable.pool import FULL as FULL_WORD
 from lastbranch.etw.portable.realtime import BACKLOG
 from lastbranch.etw.portable.sources.description import mask_event
 from lastbranch.etw.portable.writer import Writer
@@ -110,7 +112,7 @@ def test_every_writer_has_two_buffers_whatever_the_maximum(file: Path) -> None:
 
 def test_a_session_may_have_many_writers_and_says_when_there_are_too_many(file: Path) -> None:
     rig = Rig(file=str(file), buffer_size=16384)
-    slots = rig.logger._mapping.geometry.slots
+    slots = rig.logger._writers.geometry.slots
     for _ in range(slots):
         rig.logger.attach(os.getpid())
     with pytest.raises(EtwError) as caught:
@@ -190,7 +192,7 @@ def test_an_idle_session_wants_no_cpu(file: Path) -> None:
     rig.write(writer, 10)
     while rig.poll() is not None:
         pass
-    assert rig.logger._mapping.words[rig.logger._mapping.geometry.slot(0) + BELL_AT] == 1  # the next buffer will ring
+    assert writer.words[writer._slot + BELL_AT] == 1  # the next buffer will ring
     rig.stop()
 
 
@@ -272,26 +274,146 @@ def test_buffers_that_it_never_had(file: Path, done: int) -> None:
     assert {*range(3, rig.offered)} <= {*read(file).numbers}
 
 
-def test_absurd_losses_do_not_spoil_the_count(file: Path) -> None:
+@pytest.mark.parametrize("claims", [((1 << 64) - 1, 0), (0, 1 << 63), (5, 0)])
+def test_absurd_losses_do_not_spoil_the_count(file: Path, claims: tuple[int, int]) -> None:
+    """More than anybody can lose, or fewer than before: the writer is believed no more, what others lost is counted."""
+    rig = Rig(file=str(file), buffer_size=4)
+    liar, honest = rig.writer(), rig.writer()
+    rig.write(liar, 3)
+    liar.count_lost(7)
+    honest.count_lost(20)
+    assert rig.logger.state().events_lost == 27
+    liar.words[liar._slot + LOST], liar.words[liar._slot + REFUSED] = claims
+    for state in (rig.logger.state(), rig.stop()):
+        assert (state.events_lost, state.log_buffers_lost) == (30, 1)
+    assert read(file).header.events_lost == 30
+
+
+def test_more_events_lost_than_the_header_can_say(file: Path) -> None:
     rig = Rig(file=str(file))
-    liar = rig.writer()
-    liar.words[liar._slot + LOST] = (1 << 64) - 1
-    liar.words[liar._slot + REFUSED] = (1 << 64) - 1
+    rig.writer().count_lost(1 << 40)
     assert rig.logger.state().events_lost == (1 << 32) - 1
     rig.stop()
     assert read(file).header.events_lost == (1 << 32) - 1
 
 
+@pytest.mark.parametrize("mode", [LogFileMode(0), LogFileMode.BUFFERING_MODE])
+@pytest.mark.parametrize("word", ["ring", "bell", "between", "page 0", "full", "done", "lost", "commit"])
+def test_every_word_that_a_writer_spoils_is_noticed(file: Path, word: str, mode: LogFileMode) -> None:
+    """Nothing of it is believed then. What it had committed is counted, and the log says that a buffer is lost."""
+    rig = Rig(file=str(file), buffer_size=4, mode=mode)
+    liar = rig.writer()
+    rig.write(liar, 5)
+    slot = liar._slot
+    at = {"ring": slot + RING + 200, "bell": slot + BELL_AT, "between": slot + 100, "page 0": 0, "full": FULL_WORD,
+          "done": slot + DONE, "lost": slot + LOST, "commit": liar.word}  # fmt: skip
+    liar.words[at[word]] = 0xDEAD_BEEF_0000_BADD
+    rig.logger.flush()
+    rig.write(liar, FULL)
+    assert not liar.write(event(rig.offered, rig.time)), "it has no second buffer any more"
+    state = rig.stop()
+    assert state.log_buffers_lost == read(file).header.buffers_lost == 1
+    assert state.events_lost >= 5
+    assert read(file).numbers == []
+
+
+def test_a_process_that_spoiled_the_first_page_is_refused_until_its_writers_are_gone(file: Path) -> None:
+    rig = Rig(file=str(file), buffer_size=4)
+    liar, other = rig.writer(), rig.writer()
+    liar.words[17] = 1
+    rig.poll()
+    with pytest.raises(EtwError) as caught:
+        rig.writer()
+    assert caught.value.status == Status.NO_SYSTEM_RESOURCES
+    rig.gone(liar)
+    rig.gone(other)
+    rig.write(rig.writer(), 5)
+    state = rig.stop()
+    assert (state.events_lost, state.log_buffers_lost) == (0, 2)
+    assert len(read(file).numbers) == 5
+
+
+def test_processes_share_nothing_but_the_geometry(file: Path) -> None:
+    """A pool and a doorbell each; threads of a process have the same, and what nobody uses any more is closed."""
+    rig = Rig(file=str(file))
+    before = len(os.listdir("/proc/self/fd"))
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        mine, theirs = (rig.logger.attach(pid) for pid in (os.getpid(), child.pid))
+        again = rig.logger.attach(os.getpid())
+        inodes = [[os.fstat(fd).st_ino for fd in made[2]] for made in (mine, theirs, again)]
+        assert inodes[0] == inodes[2]
+        assert mine[2][0] == theirs[2][0]
+        assert inodes[0][1] != inodes[1][1]
+        assert mine[2][2] != theirs[2][2], "eventfds are all of one inode"
+    finally:
+        child.kill()
+        child.wait()
+    for slot in (mine[0], theirs[0], again[0]):
+        rig.logger.detach(slot)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    rig.stop()
+
+
+def test_whatever_page_a_process_scribbles_over_the_others_lose_nothing(file: Path) -> None:
+    """Random bytes over each page in turn: the other process's events are all taken and all in the file."""
+    chance = random.Random(20)
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        for page in range(1 + 64 + 12):
+            rig = Rig(ONE_CPU, file=str(file), buffer_size=4, maximum_buffers=16)
+            slots = rig.logger._writers.geometry.slots
+            number = page if page <= 2 else page - 64 + slots if page > 64 else chance.randrange(3, slots)
+            slot, answer, fds = rig.logger.attach(child.pid)
+            liar, honest = Writer.of_answer(answer, [os.dup(fd) for fd in fds]), rig.writer()
+            for turn in range(6):
+                assert rig.write(honest, 2 * FULL) == 2 * FULL
+                taken = honest.lost
+                liar.write(event(1 << 40, rig.time))
+                if turn % 2:
+                    liar.memory[number * PAGE : (number + 1) * PAGE] = chance.randbytes(PAGE)
+                rig.poll()
+            rig.logger.detach(slot)
+            assert rig.write(honest, FULL) == FULL
+            assert (honest.lost, taken) == (0, 0)
+            rig.stop()
+            numbers = read(file).numbers
+            assert [n for n in numbers if n < 1 << 40] == list(range(rig.offered)), number
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_buffers_that_go_from_one_process_to_another_take_their_memory_along(file: Path) -> None:
+    """Else a session's memory would grow with each process that wrote to it, whatever MaximumBuffers says."""
+    rig = Rig(ONE_CPU, file=str(file), buffer_size=64, maximum_buffers=16)
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        writers, pools = [], []
+        for pid in (os.getpid(), child.pid):
+            _, answer, fds = rig.logger.attach(pid)
+            pools.append(fds[1])
+            writers.append(Writer.of_answer(answer, [os.dup(fd) for fd in fds]))
+        for turn in range(6):
+            for _ in range(8):
+                rig.write(writers[turn % 2], 4 * 600)
+                rig.poll()
+            assert sum(os.fstat(pool).st_blocks * 512 for pool in pools) <= (16 + 2) * 65536 + 8 * 4096
+    finally:
+        child.kill()
+        child.wait()
+    state = rig.stop()
+    assert len(read(file).numbers) + state.events_lost == rig.offered
+
+
 def test_random_garbage_all_over_the_pool(file: Path) -> None:
     """Whatever stands in slots and buffers: nothing is raised, and the file reads."""
-    import random
-
     random.seed(11)
     for _ in range(30):
         rig = Rig(file=str(file), buffer_size=4)
         liar = rig.writer()
         rig.write(liar, 60)
-        words, geometry = liar.words, rig.logger._mapping.geometry
+        words, geometry = liar.words, rig.logger._writers.geometry
         for _ in range(40):
             slot, buffer = geometry.slot(0), geometry.buffer(random.randrange(3)) // 8
             at = random.choice([slot + random.randrange(512), buffer + random.randrange(512), buffer + COMMIT_AT // 8])
@@ -318,7 +440,7 @@ _WRITE_FOREVER = """
 import os, socket, struct, sys, time
 from lastbranch.etw.portable.writer import Writer
 stream = socket.socket(fileno=int(sys.argv[1]))
-answer, fds, _, _ = socket.recv_fds(stream, 64, 2)
+answer, fds, _, _ = socket.recv_fds(stream, 64, 3)
 writer = Writer.of_answer(answer, fds)
 number = 0
 while True:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import mmap
 import os
 import struct
 
@@ -9,7 +11,7 @@ import pytest
 
 from lastbranch.etw.portable import pool
 from lastbranch.etw.portable.leases import Leases
-from lastbranch.etw.portable.pool import Attached, Geometry, Mapping, make_pool
+from lastbranch.etw.portable.pool import PAGE, Attached, Geometry, Mapping, make_pool
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl.layout import BUFFER_HEADER, packed
 
@@ -25,8 +27,59 @@ def descriptor() -> int:
     os.close(made)
 
 
-def test_geometry_is_in_the_first_page(descriptor: int) -> None:
-    assert Geometry.read(descriptor) == geometry()
+def test_geometry_has_a_descriptor_of_its_own_that_nobody_can_change() -> None:
+    made = geometry().sealed()
+    try:
+        assert Geometry.read(made) == geometry()
+        with pytest.raises(PermissionError):
+            os.pwrite(made, b"\xff" * 8, 8)
+        with pytest.raises(PermissionError):
+            mmap.mmap(made, 32)  # shared and writable
+        with pytest.raises(PermissionError):
+            os.ftruncate(made, 0)
+    finally:
+        os.close(made)
+
+
+def test_a_geometry_that_could_be_changed_is_refused() -> None:
+    made = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    try:
+        os.write(made, geometry().pack())
+        for seals in (0, fcntl.F_SEAL_WRITE, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW):
+            fcntl.fcntl(made, fcntl.F_ADD_SEALS, seals)
+            with pytest.raises(EtwError) as caught:
+                Geometry.read(made)
+            assert caught.value.status == Status.INVALID_DATA
+        fcntl.fcntl(made, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+        assert Geometry.read(made) == geometry()
+    finally:
+        os.close(made)
+
+
+@pytest.mark.parametrize("cut", [0, PAGE, geometry().size - PAGE])
+def test_a_pool_of_another_size_is_refused(cut: int) -> None:
+    made = make_pool(geometry(buffers=(cut - 5 * PAGE) // 65536) if cut > 5 * PAGE else geometry(buffers=0, slots=0))
+    try:
+        with pytest.raises(EtwError) as caught:
+            Mapping(made, geometry())
+        assert caught.value.status == Status.INVALID_DATA
+    finally:
+        os.close(made)
+
+
+def test_a_pool_that_could_become_smaller_is_refused() -> None:
+    """Whoever reads beyond the end of a mapped file is killed."""
+    made = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    try:
+        os.truncate(made, geometry().size)
+        with pytest.raises(EtwError) as caught:
+            Mapping(made, geometry())
+        assert caught.value.status == Status.INVALID_DATA
+    finally:
+        os.close(made)
+
+
+def test_size(descriptor: int) -> None:
     assert os.fstat(descriptor).st_size == geometry().size == 4096 * 5 + 8 * 65536
 
 
@@ -54,8 +107,6 @@ def test_size_is_sealed(descriptor: int, size: int) -> None:
 
 
 def test_seals_cannot_be_added_to(descriptor: int) -> None:
-    import fcntl
-
     with pytest.raises(PermissionError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
@@ -63,7 +114,7 @@ def test_seals_cannot_be_added_to(descriptor: int) -> None:
 def test_memory_that_is_not_used_costs_nothing() -> None:
     made = make_pool(geometry(buffers=1 << 16))
     try:
-        mapping = Mapping(made)
+        mapping = Mapping(made, geometry(buffers=1 << 16))
         mapping.words[mapping.geometry.buffer(40_000) // 8] = 1
         assert os.fstat(made).st_blocks * 512 <= 4 * 4096
     finally:
@@ -72,17 +123,17 @@ def test_memory_that_is_not_used_costs_nothing() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"LBPOOL1\0", bytes(4096), geometry().pack(), geometry(buffers=1 << 31).pack() + bytes(4096),
-     geometry(slots=1 << 20).pack() + bytes(4096), geometry(buffer_size=40, buffers=0, slots=0).pack() + bytes(4096),
-     b"LBPOOL9\0" + geometry(buffers=0, slots=0).pack()[8:] + bytes(4096)],
-    ids=["empty", "cut", "zeros", "no buffers", "too many buffers", "too many slots", "no size", "another version"],
+    [b"", b"LBPOOL1\0", bytes(4096), geometry(slots=1 << 20).pack(), geometry(buffer_size=40).pack(),
+     b"LBPOOL9\0" + geometry().pack()[8:]],
+    ids=["empty", "cut", "zeros", "too many slots", "no size", "another version"],
 )  # fmt: skip
-def test_what_is_no_pool_is_refused(content: bytes) -> None:
-    made = os.memfd_create("test")
+def test_what_is_no_geometry_is_refused(content: bytes) -> None:
+    made = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     try:
         os.write(made, content)
+        fcntl.fcntl(made, fcntl.F_ADD_SEALS, pool._CONSTANT)
         with pytest.raises(EtwError) as caught:
-            Mapping(made)
+            Geometry.read(made)
         assert caught.value.status == Status.INVALID_DATA
     finally:
         os.close(made)
@@ -96,10 +147,11 @@ def test_attached() -> None:
 
 
 def test_more_memory_than_can_be_mapped() -> None:
-    made = make_pool(geometry(buffer_size=1 << 31, buffers=1 << 30))
+    huge = geometry(buffer_size=1 << 31, buffers=1 << 30)
+    made = make_pool(huge)
     try:
         with pytest.raises(EtwError) as caught:
-            Mapping(made)
+            Mapping(made, huge)
         assert caught.value.status == Status.NOT_ENOUGH_MEMORY
     finally:
         os.close(made)
@@ -129,13 +181,24 @@ def test_settle_on_processors_that_reorder_stores(monkeypatch: pytest.MonkeyPatc
     assert struct.calcsize("P") == 8
 
 
+class Home:
+    """What `Leases` sees of a pool."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[int] = []
+
+    def forget(self, index: int) -> None:
+        self.forgotten.append(index)
+
+
 class Asker:
     """What `Leases` sees of a slot."""
 
     broken = False
     hungry = True
 
-    def __init__(self) -> None:
+    def __init__(self, home: Home | None = None) -> None:
+        self.pool = home
         self.leased: list[int] = []
 
     def give(self, index: int) -> None:
@@ -154,7 +217,7 @@ def test_a_pool_that_became_too_small_gives_two_to_each_and_no_more() -> None:
     held = [index for slot in (*early, late) for index in slot.leased]
     assert len(set(held)) == leases.out == 55
     for index in early[0].leased:
-        leases.release(index)
+        leases.release(index, None)
     early[0].leased.clear()
     assert leases.share([*early, late]) is False
     assert leases.out == 25
@@ -169,3 +232,43 @@ def test_in_memory_a_hungry_writer_gets_more_of_the_oldest() -> None:
     slot.hungry = False
     assert leases.share([slot], lambda: None)
     assert len(slot.leased) == 2
+
+
+def test_a_buffer_that_goes_to_another_pool_leaves_its_memory() -> None:
+    """Own free buffers come first, then those of others, then fresh ones; a pool that is gone has nothing to give."""
+    leases, one, two = Leases(100, 4), Asker(Home()), Asker(Home())
+    one.hungry = two.hungry = False
+    assert leases.share([one])
+    assert one.leased == [0, 1]
+    for index in (0, 1):
+        leases.release(index, one.pool)
+    one.leased.clear()
+    assert leases.share([two])
+    assert (sorted(two.leased), sorted(one.pool.forgotten), leases.out) == ([0, 1], [0, 1], 2)
+    for index in (0, 1):
+        leases.release(index, two.pool)
+    two.leased.clear()
+    assert leases.share([two])
+    assert (sorted(two.leased), two.pool.forgotten) == ([0, 1], [])
+    for index in (0, 1):
+        leases.release(index, two.pool)
+    leases.forget(two.pool)
+    assert leases.share([one])
+    assert (sorted(one.leased), two.pool.forgotten, leases.out) == ([0, 1], [], 2)
+
+
+def test_memory_of_a_buffer_is_given_back() -> None:
+    """Whole pages of it, and none of its neighbours'."""
+    made = make_pool(geometry(buffer_size=10 * 1024))
+    try:
+        mapping = Mapping(made, geometry(buffer_size=10 * 1024))
+        first, past = mapping.geometry.buffer(3), mapping.geometry.buffer(6)
+        mapping.memory[first:past] = b"x" * (past - first)
+        held = os.fstat(made).st_blocks
+        mapping.forget(4)
+        begin, end = mapping.geometry.buffer(4), mapping.geometry.buffer(5)
+        assert mapping.memory[first:begin] == b"x" * (begin - first)
+        assert mapping.memory[end:past] == b"x" * (past - end)
+        assert os.fstat(made).st_blocks < held
+    finally:
+        os.close(made)

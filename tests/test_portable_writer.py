@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_ring_numbers_go_round(tmp_path: Path) -> None:
     for _ in range(RING_SIZE + 40):
         assert rig.write(writer, payload=3000) == 1
         rig.poll()
-    assert rig.logger._mapping.words[writer._slot + DONE] == RING_SIZE + 39
+    assert writer.words[writer._slot + DONE] == RING_SIZE + 39
     assert rig.stop().events_lost == 0
     assert read(tmp_path / "a.etl").numbers == list(range(RING_SIZE + 40))
 
@@ -173,11 +174,9 @@ def test_the_doorbell_rings_before_buffers_run_out(tmp_path: Path) -> None:
     rang = 0
     for _ in range(400):
         assert rig.write(writer) == 1
-        try:
-            rang += os.eventfd_read(rig.logger.doorbell) > 0
+        if select.select([rig.logger.doorbell], [], [], 0)[0]:
+            rang += 1
             rig.poll()
-        except BlockingIOError:
-            pass
     assert 0 < rang < 400 * 104 // 4024
     assert rig.stop().events_lost == 0
 
@@ -223,7 +222,7 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
     rig = Rig(file=str(tmp_path / "a.etl"))
     _, answer, descriptors = rig.logger.attach(os.getpid())
     before = len(os.listdir("/proc/self/fd"))
-    bad = [(answer, 1), (answer[:-1], 2), (b"\xff" * 8, 2), (answer, 0)]
+    bad = [(answer, 2), (answer[:-1], 3), (b"\xff" * 8, 3), (answer, 0)]
     for body, count in bad:
         with pytest.raises(EtwError) as caught:
             Writer.of_answer(body, [os.dup(fd) for fd in descriptors[:count]])

@@ -12,7 +12,7 @@ from .output import print_rows
 @capture_options
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
 def command(capture: Capture, form: str) -> int:
-    """Walk everything in a capture and say what is damaged. Exit code 1 if anything is."""
+    """Walk everything in a capture and say what is damaged, or which buffers a session lost. Exit code 1 if any is."""
     profile = capture.open()
     samples = entries = 0
     with capture.reading(profile):
@@ -26,7 +26,11 @@ def command(capture: Capture, form: str) -> int:
 
         with Tb5File(open_source(capture.path)) as file:
             profile.damage += [d for d in verify(file) if d not in profile.damage]
+    rows: list[tuple[int | None, str | None, str | None, int, str]]
     rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in profile.damage]
+    if buffers := profile.lost.get("buffers"):
+        reason = "the session lost buffers: the disk or the file was full, or a provider damaged its own"
+        rows.append((None, "BuffersLost", str(buffers), 0, reason))
     if rows or form != "table":
         print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form)
     records = sum(profile.records.values())

@@ -18,7 +18,7 @@ from .event_times import at_least
 from .log_file import open_log
 from .log_header import session_header
 from .one_stream import OneStream
-from .pool import Mapping
+from .pool import Geometry
 from .realtime import RealTimeSink
 from .session_file import SessionFile
 from .sinks import FileSink, Finished
@@ -44,19 +44,19 @@ class Delivery:
     """
 
     def __init__(
-        self, request: SessionRequest, handle: int, clock: Clock, mapping: Mapping, file: FileSink | None,
+        self, request: SessionRequest, handle: int, clock: Clock, geometry: Geometry, file: FileSink | None,
         processors: int, begun: tuple[int, int], header_events: HeaderEvents,
     ) -> None:  # fmt: skip
         self.written = 0
         """Buffers that a sink took, headers of files included."""
         self.log_buffers_lost = self._live_buffers_lost = self._events_lost = 0
         self._handle, self._clock, self._header_events = handle, clock, header_events
-        self._staging = Staging(mapping)
+        self._staging = Staging()
         one = bool(request.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
         self._streams: dict[int, OneStream] = {}
         """By process where each has a file of its own, else all are one."""
         self._private = bool(request.mode & LogFileMode.PRIVATE_LOGGER_MODE)
-        self._capacity = mapping.geometry.capacity
+        self._capacity = geometry.capacity
         self.merges = one
         """Whether events of all writers become one stream: then those of unfinished buffers are needed as well."""
         self._processors = 1 if one else processors
@@ -164,20 +164,24 @@ class Delivery:
                 before = self._promised = last
             self._live.flushed(before)
 
-    def snapshot(self, request: SessionRequest, path: str, pieces: list[Piece], events_lost: int) -> None:
-        """Write ``pieces``, which stay where they are, as a file of their own. `EtwError`, `OSError`."""
+    def snapshot(self, request: SessionRequest, path: str, pieces: list[Piece], lost: tuple[int, int]) -> None:
+        """Write ``pieces``, which stay where they are, as a file of their own; events and buffers were ``lost`` before.
+        `EtwError`, `OSError`."""
         begun, kept = self._header, request.mode & (LogFileMode.COMPRESSED_MODE | LogFileMode.BUFFERING_MODE)
         made = replace(request, mode=kept, file=path, maximum_file_size=0)
         header = session_header(made, self._handle, self._clock, self._processors)
         header = replace(header, timestamp=begun.timestamp, start_time=begun.start_time)
         file = SessionFile(path, header, open_log(path, append=False, call="ControlTrace"), self._events(header))
         now, top = self._clock.now(), self._processors
+        events_lost, buffers_lost = lost
         for stage in self._staging.stages(pieces):
             for i, piece in enumerate(stage.pieces):
-                if stage.good[i] and piece.events:
+                if not stage.good[i]:
+                    events_lost, buffers_lost = events_lost + piece.events, buffers_lost + 1
+                elif piece.events:
                     file.write(piece.cpu, stage.body(i), now)
                     top = max(top, piece.cpu + 1)
-        file.finish(end_time=self._clock.filetime(), processors=top, events_lost=events_lost, buffers_lost=0)
+        file.finish(end_time=self._clock.filetime(), processors=top, events_lost=events_lost, buffers_lost=buffers_lost)
 
     # -- readers and files
 
@@ -215,22 +219,21 @@ class Delivery:
         if self._file is not None:
             self._file.next_file()
 
-    def change_file(self, file: FileSink | None, request: SessionRequest, events_lost: int) -> None:
-        """Complete the file, and go on with another one or none."""
-        self.close_file(events_lost)
+    def change_file(self, file: FileSink | None, request: SessionRequest, lost: tuple[int, int]) -> None:
+        """Complete the file, which has ``lost`` events and buffers, and go on with another one or none."""
+        self.close_file(lost)
         if file is not None:
             header = session_header(request, self._handle, self._clock, self._processors)
             file.begin(header, self._events(header))
         self._file = file
 
-    def close_file(self, events_lost: int) -> None:
-        """Complete the file. A disk that refuses keeps the header that was written first."""
+    def close_file(self, lost: tuple[int, int]) -> None:
+        """Complete the file, which has ``lost`` events and buffers. A disk that refuses keeps the first header."""
         file, self._file = self._file, None
         if file is None:
             return
         with contextlib.suppress(OSError):
             file.finish(
-                end_time=self._clock.filetime(), processors=self._processors, events_lost=events_lost,
-                buffers_lost=self.log_buffers_lost,
+                end_time=self._clock.filetime(), processors=self._processors, events_lost=lost[0], buffers_lost=lost[1]
             )  # fmt: skip
         self._in_files += file.written

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from ..adjust import MEMORY_SHARE
 from ..flags import LogFileMode
 from ..properties import SessionRequest
-from .pool import MOST_SLOTS, RING_SIZE, Geometry
-from .slots import Slot
+from .pool import MOST_SLOTS, RING_SIZE, Geometry, Mapping
+from .slots import Piece, Slot
 
 __all__ = ["LEAST_AHEAD", "Leases", "geometry_for"]
 
@@ -25,27 +25,34 @@ _LEAST_SLOTS = 64
 
 
 class Leases:
-    """The buffers of a pool of ``most``, of which a session uses up to ``maximum`` (or two a writer, if that is more).
+    """The ``most`` buffers of a session, of which it uses up to ``maximum`` (or two a writer, if that is more).
 
-    Buffers that were never used have no memory behind them, so writers get some ahead of their need.
+    Buffers that were never used have no memory, so writers get some ahead of their need. A free buffer keeps its memory
+    in the pool where it was used last; to be used in another one it gives that back.
     """
 
     def __init__(self, most: int, maximum: int) -> None:
         self.maximum = maximum
         self._most = most
-        self._fresh = 0
-        self._free: list[int] = []
+        self._fresh = self._out = 0
+        self._free: dict[Mapping | None, list[int]] = {}
+        """By the pool that has their memory."""
 
     @property
     def out(self) -> int:
         """Buffers that are with writers, or held."""
-        return self._fresh - len(self._free)
+        return self._out
 
-    def release(self, index: int) -> None:
-        """A buffer is free again."""
-        self._free.append(index)
+    def release(self, index: int, pool: Mapping) -> None:
+        """A buffer that was used in ``pool`` is free again."""
+        self._out -= 1
+        self._free.setdefault(pool, []).append(index)
 
-    def share(self, slots: list[Slot], evict: Callable[[], int | None] | None = None) -> bool:
+    def forget(self, pool: Mapping) -> None:
+        """Nobody uses ``pool`` any more: its free buffers have no memory then."""
+        self._free.setdefault(None, []).extend(self._free.pop(pool, []))
+
+    def share(self, slots: list[Slot], evict: Callable[[], Piece | None] | None = None) -> bool:
         """Fill up the writers' rings; ``evict`` gives up a buffer that is held. False if there were too few buffers."""
         bound = max(self.maximum, LEAST_AHEAD * len(slots))
         calm = LEAST_AHEAD if evict else max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
@@ -57,27 +64,40 @@ class Leases:
             for slot, most in wanted.items():
                 if not len(slot.leased) <= ahead < most:
                     continue
-                index = self._next(bound, ahead < LEAST_AHEAD, evict)
+                index = self._next(slot.pool, bound, ahead < LEAST_AHEAD, evict)
                 if index is None:
                     return False
                 slot.give(index)
         return True
 
-    def _next(self, bound: int, needed: bool, evict: Callable[[], int | None] | None) -> int | None:
+    def _next(
+        self, pool: Mapping, bound: int, needed: bool, evict: Callable[[], Piece | None] | None
+    ) -> int | None:  # fmt: skip
+        """A buffer for a writer in ``pool``."""
         if self.out >= bound:
             oldest = evict() if evict else None
-            if oldest is not None or not needed:
-                return oldest
-        if self._free:
-            return self._free.pop()
-        if self._fresh >= self._most:
-            return None
-        self._fresh += 1
-        return self._fresh - 1
+            if oldest is not None:
+                self.release(oldest.index, oldest.pool)
+            elif not needed:
+                return None
+        own = self._free.get(pool)
+        for home, free in [(pool, own)] if own else self._free.items():
+            if free:
+                index = free.pop()
+                if home not in (pool, None):
+                    home.forget(index)
+                break
+        else:
+            if self._fresh >= self._most:
+                return None
+            index = self._fresh
+            self._fresh += 1
+        self._out += 1
+        return index
 
 
 def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
-    """The pool for ``request``, with room for the largest MaximumBuffers that an update may ask for."""
+    """The layout of the pools for ``request``, with room for the largest MaximumBuffers that an update may ask for."""
     size = request.buffer_size * 1024
     slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_FOR_WRITERS // (LEAST_AHEAD * size)))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -29,7 +29,7 @@ from .clock import Clock
 from .filters import admitted
 from .leases import geometry_for
 from .log_file import Disk
-from .pool import ANY_PROCESSOR, FULL, Mapping, make_pool
+from .pool import ANY_PROCESSOR
 from .sinks import FileSink
 from .writers import Writers
 
@@ -72,16 +72,14 @@ class Logger:
         file = FileSink(request, self._disk) if request.file and not self._in_memory else None
         try:
             geometry = geometry_for(request, handle, self._clock.kind)
-            self._pool = make_pool(geometry)
-            self._mapping = Mapping(self._pool)
+            self._writers = Writers(geometry, self._most, self._processors, self._in_memory)
         except BaseException:
             if file is not None:
                 file.abandon()
             raise
-        self.doorbell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.doorbell = self._writers.doorbell
         """Readable when `poll` is to be called."""
         self._file = file
-        self._writers = Writers(self._mapping, self._most, self._processors, self._in_memory)
         self._delivery: Delivery | None = None
         self._quiet = 0
         self._flushed = monotonic()
@@ -109,8 +107,8 @@ class Logger:
         process.
         """
         admitted(self.request, pid)
-        attached = self._writers.attach(pid, processor)
-        return attached.slot, attached.pack(), [self._pool, self.doorbell]
+        attached, descriptors = self._writers.attach(pid, processor)
+        return attached.slot, attached.pack(), descriptors
 
     def detach(self, number: int) -> None:
         """The writer of slot ``number`` has gone, or died: what it committed is taken, its buffers are free again."""
@@ -126,8 +124,7 @@ class Logger:
 
         Returns how many seconds later it is to be called again at the latest; ``None``: not until the doorbell rings.
         """
-        with contextlib.suppress(BlockingIOError):  # writers share the descriptor's O_NONBLOCK, and may take it off
-            os.preadv(self.doorbell, [bytearray(8)], -1, os.RWF_NOWAIT)
+        self._writers.answer_bells()
         delivery = self._deliverer()
         behind = delivery.send()
         if self._backlog_full():
@@ -154,15 +151,15 @@ class Logger:
             from .delivery import Delivery
 
             self._delivery = Delivery(
-                self.request, self.handle, self._clock, self._mapping, self._file, self._processors, self._begun,
-                self._header_events,
+                self.request, self.handle, self._clock, self._writers.geometry, self._file, self._processors,
+                self._begun, self._header_events,
             )  # fmt: skip
         return self._delivery
 
     def _backlog_full(self) -> bool:
         """Whether nothing is to be moved until a reader has taken some of it. The writers are told."""
         full = self._deliverer().full
-        self._mapping.words[FULL] = full
+        self._writers.set_full(full)
         return full
 
     def _move(self, only: Iterable[int] | None = None, *, unfinished: bool) -> int:
@@ -195,7 +192,7 @@ class Logger:
             return
         self._move(unfinished=False)
         pieces = self._writers.in_memory()
-        self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._events_lost)
+        self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._lost)
 
     def update(self, request: SessionRequest) -> None:
         """Go over to ``request``: flush timer, MaximumBuffers, log file, real time or not. `EtwError` for the file."""
@@ -203,7 +200,7 @@ class Logger:
         if request.file != before.file and not self._in_memory:
             file = FileSink(request, self._disk, "ControlTrace") if request.file else None
             self._flush()
-            delivery.change_file(file, request, self._events_lost)
+            delivery.change_file(file, request, self._lost)
         if request.mode & ~before.mode & LogFileMode.REAL_TIME_MODE:
             self._flush()
             delivery.go_live(request)
@@ -228,18 +225,21 @@ class Logger:
         self._deliverer().add_reader(stream)
 
     @property
-    def _events_lost(self) -> int:
-        undelivered = self._delivery.events_lost if self._delivery else 0
-        return min(self._writers.lost + undelivered, _MOST)
+    def _lost(self) -> tuple[int, int]:
+        """EventsLost, and LogBuffersLost: those that could not be written, and those of writers that broke."""
+        delivery, writers = self._delivery, self._writers
+        events = writers.lost + (delivery.events_lost if delivery else 0)  # first: a lie may come to light here
+        return min(events, _MOST), writers.buffers_lost + (delivery.log_buffers_lost if delivery else 0)
 
     def state(self) -> SessionState:
         """The session with its statistics, also after the stop."""
         busy, delivery = self._writers.busy, self._delivery
+        events_lost, buffers_lost = self._lost
         buffers = max(self.request.minimum_buffers, self._writers.peak, busy)
         return SessionState(
             self.request, self.handle, number_of_buffers=buffers, free_buffers=buffers - busy,
-            events_lost=self._events_lost, buffers_written=delivery.buffers_written if delivery else 0,
-            log_buffers_lost=delivery.log_buffers_lost if delivery else 0,
+            events_lost=events_lost, buffers_written=delivery.buffers_written if delivery else 0,
+            log_buffers_lost=buffers_lost,
             real_time_buffers_lost=delivery.live_buffers_lost if delivery else 0,
             logger_thread=threading.get_native_id(),
         )  # fmt: skip
@@ -257,7 +257,7 @@ class Logger:
             self.detach(number)
         delivery.flush(self._clock.now())
         delivery.end_live()
-        delivery.close_file(self._events_lost)
+        delivery.close_file(self._lost)
         self._close()
 
     def discard(self) -> None:
@@ -267,5 +267,4 @@ class Logger:
         self._close()
 
     def _close(self) -> None:
-        os.close(self._pool)
-        os.close(self.doorbell)
+        self._writers.close()

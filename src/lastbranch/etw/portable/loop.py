@@ -16,6 +16,8 @@ from .protocol import Connection, Kind, Message, check_peer
 __all__ = ["Loop"]
 
 MOST_CONNECTIONS = 4096
+_EACH = 3
+"""Descriptors of a connection at most: its own, and the pool and the doorbell of a process that writes."""
 _SPARE = 64
 """Descriptors that connections leave for files and sources."""
 _SHORT = 0.01
@@ -30,7 +32,8 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._connections: set[Connection] = set()
-        self._most = min(MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE)
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE
+        self._most = min(MOST_CONNECTIONS, room // _EACH)
 
     def turn(self, timeout: float | None) -> None:
         """Wait until something is ready, or for so many seconds, and look after it."""

@@ -1,10 +1,14 @@
-"""The shared memory of a session: one sealed memfd with slots, through which buffers change hands, and the buffers.
+"""The shared memory of a session: for each process that writes, a pool with slots and buffers.
 
 ::
 
-    page 0           geometry, for whoever maps the descriptor, and a word of the daemon's
+    page 0           a word of the daemon's, else zeros
     slot pages       one a writer, of 64-bit words: its counters, and the ring of buffers that it is given
     buffers          WMI_BUFFER_HEADER and events, as they will stand in the file
+
+Every process has a memfd of its own, so that no process can reach the events, the counters or the rings of another.
+All pools of a session have the same layout, and a buffer number is in use in one of them at a time. How large
+everything is, the geometry, is in a second memfd that nobody can write to: it is sealed (F_SEAL_WRITE).
 
 Between the processes there are no locks and no read-modify-write operations. Every word has one writer: the daemon
 gives buffers in a ring, the writer finishes them in that order and counts how many. What a buffer holds is one word of
@@ -13,12 +17,14 @@ instruction on every processor that Python runs on (`memoryview` copies a fixed 
 x86-64 makes stores visible in their order, so that who sees a commit sees the event. Elsewhere (ARM) it does not; there
 the daemon calls `settle` between reading commits and reading events.
 
-Memory that nobody has written to costs nothing, so the memfd has room for the largest pool that the session may get.
-Nothing in it is believed: a writer may be another program, and put anything anywhere.
+Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get.
+Nothing in it is believed: a writer may be another program, and put anything anywhere. The daemon compares its own words
+with what it stored whenever it takes buffers (`slots`, `writers`), and checks each number of a writer's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -29,8 +35,8 @@ from ...formats.etl.layout import BUFFER_HEADER_SIZE
 from ..status import EtwError, Status
 
 __all__ = [
-    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LOST", "MOST_SLOTS", "REFUSED",
-    "RING", "RING_SIZE", "Geometry", "Mapping", "make_pool", "settle",
+    "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LOST", "MOST_SLOTS", "PAGE",
+    "REFUSED", "RING", "RING_SIZE", "Geometry", "Mapping", "make_pool", "settle",
 ]  # fmt: skip
 
 PAGE = 4096
@@ -66,13 +72,14 @@ _MAGIC = b"LBPOOL1\0"
 _GEOMETRY = struct.Struct("<8sIIIIII")
 _ATTACHED = struct.Struct("<II")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_CONSTANT = _SEALS | fcntl.F_SEAL_WRITE
 _BARRIER = {"aarch64": 283, "riscv64": 283, "ppc64le": 365}.get(os.uname().machine)
 """The system call membarrier where other processors may see stores out of order, which x86-64 and s390x never do."""
 _GLOBAL = 1
 
 
 class Geometry(NamedTuple):
-    """Sizes of a pool: bytes of a buffer, how many buffers and slots; the session, its clock (ClientContext)."""
+    """Sizes of the pools: bytes of a buffer, how many buffers and slots; the session, its clock (ClientContext)."""
 
     buffer_size: int
     buffers: int
@@ -84,7 +91,7 @@ class Geometry(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole pool."""
+        """Bytes of a whole pool."""
         return PAGE * (1 + self.slots) + self.buffer_size * self.buffers
 
     def slot(self, number: int) -> int:
@@ -103,22 +110,25 @@ class Geometry(NamedTuple):
     def pack(self) -> bytes:
         return _GEOMETRY.pack(_MAGIC, *self)
 
+    def sealed(self) -> int:
+        """A new descriptor to read the geometry from, which nobody can change. `EtwError` 8 if there is no memory."""
+        return _memfd("lastbranch-geometry", self.pack(), _GEOMETRY.size, _CONSTANT)
+
     @classmethod
     def read(cls, fd: int) -> Geometry:
-        """The geometry of the pool behind ``fd``, checked against its size. `EtwError` 13 for anything else."""
-        head = os.pread(fd, _GEOMETRY.size, 0)
-        if len(head) == _GEOMETRY.size:
-            magic, *fields = _GEOMETRY.unpack(head)
-            found = cls(*fields)
-            size = os.fstat(fd).st_size
-            whole = found.buffer_size % 1024 == 0 < found.capacity and found.size <= size
-            if magic == _MAGIC and found.slots <= MOST_SLOTS and whole:
-                return found
-        raise EtwError("attach", Status.INVALID_DATA, "this is no pool of a session")
+        """The geometry in ``fd``. `EtwError` 13 for anything else, and where somebody could change it."""
+        with contextlib.suppress(OSError):
+            head = os.pread(fd, _GEOMETRY.size, 0)
+            if len(head) == _GEOMETRY.size and _has_seals(fd, _CONSTANT):
+                magic, *fields = _GEOMETRY.unpack(head)
+                found = cls(*fields)
+                if magic == _MAGIC and found.slots <= MOST_SLOTS and found.buffer_size % 1024 == 0 < found.capacity:
+                    return found
+        raise EtwError("attach", Status.INVALID_DATA, "this is no geometry of a session's pools")
 
 
 class Attached(NamedTuple):
-    """What a writer is told when it attaches, beside the descriptors of the pool and of the doorbell."""
+    """The answer to a writer that attaches, beside the descriptors of geometry, pool and doorbell."""
 
     slot: int
     cpu: int
@@ -136,10 +146,15 @@ class Attached(NamedTuple):
 
 
 class Mapping:
-    """A pool in this process's memory: ``memory`` its bytes, ``words`` the same as unsigned 64-bit words."""
+    """The pool in ``fd`` in this process's memory: ``memory`` its bytes, ``words`` the same as unsigned 64-bit words.
 
-    def __init__(self, fd: int) -> None:
-        self.geometry = Geometry.read(fd)
+    `EtwError` 13 for a descriptor of another size, or one that could become smaller, 8 if there is no memory for it.
+    """
+
+    def __init__(self, fd: int, geometry: Geometry) -> None:
+        self.geometry = geometry
+        if os.fstat(fd).st_size < geometry.size or not _has_seals(fd, _SEALS):
+            raise EtwError("attach", Status.INVALID_DATA, "this is no pool of a session")
         try:
             self.memory = mmap.mmap(fd, self.geometry.size)
         except (OSError, ValueError, OverflowError) as error:
@@ -150,27 +165,42 @@ class Mapping:
         self.bytes = memoryview(self.memory)
         self.words = self.bytes.cast("Q")
 
-    def close(self) -> None:
-        """Unmap; the views must not be used any more."""
-        self.words.release()
-        self.bytes.release()
-        self.memory.close()
+    def forget(self, index: int) -> None:
+        """Give the memory of a buffer back to the system. What is in it is gone."""
+        begin = self.geometry.buffer(index)
+        first, end = begin + -begin % mmap.PAGESIZE, (begin + self.geometry.buffer_size) & -mmap.PAGESIZE
+        if first < end:
+            with contextlib.suppress(OSError):  # a system without it keeps the memory until the writer has gone
+                self.memory.madvise(mmap.MADV_REMOVE, first, end - first)
 
 
 def make_pool(geometry: Geometry) -> int:
     """A new pool: its descriptor, sealed against every change of size. `EtwError` 8 if there is no memory for it."""
+    return _memfd("lastbranch-pool", b"", geometry.size, _SEALS)
+
+
+def _memfd(name: str, content: bytes, size: int, seals: int) -> int:
     try:
-        fd = os.memfd_create("lastbranch-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.truncate(fd, geometry.size)
-            os.pwrite(fd, geometry.pack(), 0)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            os.truncate(fd, size)
+            os.pwrite(fd, content, 0)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         except BaseException:
             os.close(fd)
             raise
     except OSError as error:
-        raise EtwError("StartTrace", Status.NOT_ENOUGH_MEMORY, f"no pool of {geometry.size} bytes: {error}") from error
+        raise EtwError(
+            "StartTrace", Status.NOT_ENOUGH_MEMORY, f"no memory of {size} bytes to share: {error}"
+        ) from error
     return fd
+
+
+def _has_seals(fd: int, seals: int) -> bool:
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & seals == seals
+    except OSError:  # it is no memfd
+        return False
 
 
 def settle() -> None:

@@ -134,7 +134,7 @@ class Connection:
         self.stream = stream
         self._decoder = Decoder()
         self._fds: list[int] = []
-        self._waiting: deque[tuple[bytes, tuple[int, ...]]] = deque()
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
 
     @classmethod
     def open(
@@ -165,6 +165,8 @@ class Connection:
         self.stream.close()
         while self._fds:
             os.close(self._fds.pop())
+        while self._waiting:
+            _close_all(self._waiting.popleft()[1])
 
     # -- waiting
 
@@ -244,8 +246,18 @@ class Connection:
         return list(iter(self._decoder.next, None))
 
     def post(self, kind: Kind, body: bytes = b"", status: int = 0, fds: Sequence[int] = ()) -> bool:
-        """Queue one message and send what goes at once; `flush` tells what the result means."""
-        self._waiting.append((encode(kind, body, status), tuple(fds)))
+        """Queue one message and send what goes at once; `flush` tells what the result means.
+
+        ``fds`` may be closed before they are sent: the queue has duplicates.
+        """
+        kept: list[int] = []
+        try:
+            for fd in fds:
+                kept.append(os.dup(fd))
+        except OSError:
+            _close_all(kept)
+            return False
+        self._waiting.append((encode(kind, body, status), kept))
         return self.flush()
 
     @property
@@ -259,13 +271,19 @@ class Connection:
             data, fds = self._waiting[0]
             try:
                 self.stream.setblocking(False)
-                sent = socket.send_fds(self.stream, [data], list(fds)) if fds else self.stream.send(data)
+                sent = socket.send_fds(self.stream, [data], fds) if fds else self.stream.send(data)
             except BlockingIOError:
                 return sum(len(data) for data, _ in self._waiting) <= MOST_QUEUED
             except OSError:
                 return False
+            _close_all(fds)
             if sent < len(data):
-                self._waiting[0] = data[sent:], ()
+                self._waiting[0] = data[sent:], []
             else:
                 self._waiting.popleft()
         return True
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -16,6 +16,8 @@ __all__ = ["route"]
 
 Item = tuple[int, bytes]
 """Type and data of an extended item."""
+_NONE_TAKEN = (Status.WMI_INSTANCE_NOT_FOUND, Status.ACCESS_DENIED)
+"""The session has ended, or takes nothing of this process: no event is lost. Whatever else goes wrong loses events."""
 
 
 def route(
@@ -33,9 +35,9 @@ def route(
         try:
             writer = current().writer(registry, session)
         except EtwError as error:
-            if error.status in (Status.NO_SYSTEM_RESOURCES, Status.TIMEOUT):
+            if error.status not in _NONE_TAKEN:
                 puts.append(_refused_by(session))
-            continue  # it has ended, or takes nothing of this process
+            continue
         puts.append(put_for(writer, provider, descriptor, _encoded([*target.items(), *more])))
     if len(puts) < 2:
         return puts[0] if puts else _nothing
@@ -47,7 +49,7 @@ def _nothing(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
 
 
 def _refused_by(session: SessionKey) -> Put:
-    """For a session that has no room for another writer, or whose daemon does not answer."""
+    """For a session that has no room for another writer, or whose daemon does not answer as it should."""
 
     def refused(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
         current().refuse(session)

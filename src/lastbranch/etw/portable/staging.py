@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ...formats.etl.chains import chains
 from ...formats.etl.layout import MESSAGE
 from ...formats.etl.markers import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT
-from .pool import Mapping
 from .slots import Piece
 
 __all__ = ["Staged", "Staging"]
@@ -53,10 +52,9 @@ class Staged:
 
 
 class Staging:
-    """Copies pieces of the pool ``mapping`` into memory that it uses again and again."""
+    """Copies pieces of the pools into memory that it uses again and again."""
 
-    def __init__(self, mapping: Mapping) -> None:
-        self._pool = np.frombuffer(mapping.bytes, np.uint64)
+    def __init__(self) -> None:
         self._memory = np.zeros(0, np.uint64)
 
     def stages(self, pieces: list[Piece]) -> Iterator[Staged]:
@@ -70,15 +68,15 @@ class Staging:
             room = (total + _PAD) // 8
             if len(self._memory) < room:
                 self._memory = np.zeros(room, np.uint64)
-            yield _checked(self._pool, self._memory[:room], pieces[begin:past])
+            yield _checked(self._memory[:room], pieces[begin:past])
             begin = past
 
 
-def _checked(pool: NDArray[np.uint64], memory: NDArray[np.uint64], pieces: list[Piece]) -> Staged:
+def _checked(memory: NDArray[np.uint64], pieces: list[Piece]) -> Staged:
     end = np.cumsum([piece.size // 8 for piece in pieces], dtype=np.int64)
     first = np.concatenate([np.zeros(1, np.int64), end[:-1]])
     for piece, at, past in zip(pieces, first.tolist(), end.tolist(), strict=True):
-        memory[at:past] = pool[piece.start // 8 : (piece.start + piece.size) // 8]
+        memory[at:past] = np.frombuffer(piece.pool.bytes, np.uint64, past - at, piece.start)
     memory[int(end[-1]) :] = 0
     found = chains(memory, first, end)
     mark = found.head.view(np.uint16)[1::4].astype(np.int64)

@@ -32,6 +32,7 @@ from .pool import (
     RING,
     RING_SIZE,
     Attached,
+    Geometry,
     Mapping,
 )  # fmt: skip
 from .protocol import Connection, Kind
@@ -107,7 +108,7 @@ class Writer:
     def of_answer(cls, body: bytes, fds: list[int], connection: Connection | None = None) -> Writer:
         """The writer that an answer to ATTACH describes; takes over ``fds``. `EtwError` 13 for a wrong answer."""
         try:
-            pool, bell = fds
+            described, pool, bell = fds
         except ValueError:
             for fd in fds:
                 os.close(fd)
@@ -117,12 +118,13 @@ class Writer:
             key = (found.st_dev, found.st_ino)
             mapping = _mappings.get(key)
             if mapping is None:
-                mapping = _mappings[key] = Mapping(pool)
+                mapping = _mappings[key] = Mapping(pool, Geometry.read(described))
             return cls(mapping, Attached.unpack(body), bell, connection)
         except BaseException:
             os.close(bell)
             raise
         finally:
+            os.close(described)
             os.close(pool)
 
     # -- events

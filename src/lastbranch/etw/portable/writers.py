@@ -1,34 +1,77 @@
-"""All writers of a session, from the daemon's side: who is attached, which buffers they have, what they lost."""
+"""All writers of a session, from the daemon's side: who is attached, which buffers they have, what they lost.
+
+Each process has a pool and a doorbell of its own, and threads of a process share them: what one process does to its
+memory costs the others nothing. A process that wrote to the daemon's page is refused until all its writers hang up.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
 from ..status import EtwError, Status
 from .leases import Leases
-from .pool import ANY_PROCESSOR, Attached, Mapping
+from .pool import ANY_PROCESSOR, FULL, PAGE, Attached, Geometry, Mapping, make_pool
+from .processes import ProcessKey, process_key
 from .slots import Piece, Slot, collect
 
 __all__ = ["Writers"]
 
 
+class _Process:
+    """What the session shares with one process: a pool and a doorbell, and the slots of its threads."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.slots: set[Slot] = set()
+        self._page = bytearray(PAGE)
+        """The first page as the daemon has stored it."""
+        self.fd = make_pool(geometry)
+        try:
+            self.pool = Mapping(self.fd, geometry)
+            self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    @property
+    def sound(self) -> bool:
+        """Whether nobody else has written to the daemon's page."""
+        return self.pool.memory[:PAGE] == self._page
+
+    def set_full(self, full: bool) -> None:
+        """Store the word `FULL`."""
+        memoryview(self._page).cast("Q")[FULL] = self.pool.words[FULL] = full
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.bell)
+
+
 class Writers:
-    """The slots of a pool, and its buffers: ``maximum`` of them, or two a writer if that is more.
+    """The slots of a session, and its buffers: ``maximum`` of them, or two a writer if that is more.
 
     In buffering mode (``in_memory``) finished buffers are held in the pool, and the oldest is used again when all are.
     Who asks for no processor index gets one from ``processors`` on.
     """
 
-    def __init__(self, mapping: Mapping, maximum: int, processors: int, in_memory: bool) -> None:
+    def __init__(self, geometry: Geometry, maximum: int, processors: int, in_memory: bool) -> None:
         self.slots: dict[int, Slot] = {}
+        self.processes: dict[ProcessKey, _Process] = {}
         self.peak = 0
         """Most buffers that had events in them at a time."""
-        self._mapping, self._processors, self._in_memory = mapping, processors, in_memory
-        self._leases = Leases(mapping.geometry.buffers, maximum)
+        self.geometry, self._processors, self._in_memory = geometry, processors, in_memory
+        self._leases = Leases(geometry.buffers, maximum)
         self._held: deque[Piece] = deque()
-        self._lost = 0
+        self._lost = self._buffers_lost = 0
+        self._full = False
+        self._described = geometry.sealed()
+        self._bells = select.epoll()
+        self._spare: _Process | None = _Process(geometry)
+        """For the process that comes next. A session that cannot share anything does not start."""
 
     @property
     def maximum(self) -> int:
@@ -45,24 +88,71 @@ class Writers:
         return self._lost + sum(slot.lost for slot in self.slots.values())
 
     @property
+    def buffers_lost(self) -> int:
+        """Buffers of writers that broke."""
+        return self._buffers_lost + sum(slot.buffers_lost for slot in self.slots.values())
+
+    @property
+    def doorbell(self) -> int:
+        """A descriptor that is readable while the doorbell of any process rings."""
+        return self._bells.fileno()
+
+    @property
     def busy(self) -> int:
         """Buffers with events in them."""
         return len(self._held) + sum(slot.filling for slot in self.slots.values())
 
     # -- coming and going
 
-    def attach(self, pid: int, processor: int) -> Attached:
-        """A slot for a writer of process ``pid``. `EtwError` 1450 if all are taken."""
-        number = next((n for n in range(self._mapping.geometry.slots) if n not in self.slots), None)
+    def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
+        """A slot for a writer of process ``pid``, and the descriptors of geometry, pool and doorbell, which stay here.
+
+        `EtwError` 1450 if all slots are taken, if there is nothing to share with one more process, and if that process
+        wrote where it must not.
+        """
+        number = next((n for n in range(self.geometry.slots) if n not in self.slots), None)
         if number is None:
             raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, f"the session has {len(self.slots)} writers")
+        process = self._process(pid)
         used = {slot.cpu for slot in self.slots.values()}
         if processor in used or processor >= ANY_PROCESSOR:
             processor = next(n for n in range(self._processors, ANY_PROCESSOR) if n not in used)
-        slot = self.slots[number] = Slot(self._mapping, number, processor, pid)
+        slot = self.slots[number] = Slot(process.pool, number, processor, pid)
+        process.slots.add(slot)
         slot.ask_bell(1)
         self._give()
-        return Attached(number, processor)
+        return Attached(number, processor), [self._described, process.fd, process.bell]
+
+    def _process(self, pid: int) -> _Process:
+        key = process_key(pid)
+        process = self.processes.get(key)
+        if process is None:
+            try:
+                process = self._spare or _Process(self.geometry)
+            except (EtwError, OSError) as error:
+                reason = f"nothing can be shared with process {pid}: {error}"
+                raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, reason) from error
+            self.processes[key] = process
+            self._bells.register(process.bell, select.EPOLLIN)
+            process.set_full(self._full)
+            with contextlib.suppress(EtwError, OSError):
+                self._spare = None
+                self._spare = _Process(self.geometry)
+        self._check(process)
+        if not process.sound:
+            reason = f"process {pid} wrote to memory of the session where it must not"
+            raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, reason)
+        return process
+
+    def _check(self, process: _Process) -> None:
+        """Take back the buffers of writers that broke: all of them where the process wrote to the daemon's page."""
+        sound = process.sound
+        for slot in process.slots:
+            if not sound:
+                slot.fail()
+            if slot.broken:
+                for index in slot.end():
+                    self._leases.release(index, slot.pool)
 
     def detach(self, number: int) -> None:
         """Take back the buffers of a writer that writes no more; `take` has been called for what is in them."""
@@ -70,13 +160,45 @@ class Writers:
         if self._in_memory and (last := slot.peek()):
             self._held.append(replace(last, index=slot.leased.popleft().index))
         self._lost += slot.lost
+        self._buffers_lost += slot.buffers_lost
         for index in slot.end():
-            self._leases.release(index)
+            self._leases.release(index, slot.pool)
+        key, process = next((key, process) for key, process in self.processes.items() if slot in process.slots)
+        process.slots.discard(slot)
+        if not process.slots:
+            del self.processes[key]
+            self._leases.forget(process.pool)
+            self._bells.unregister(process.bell)
+            process.close()
+
+    def close(self) -> None:
+        """Let go of all that is shared; all writers are detached, or the session does not start."""
+        for process in (*self.processes.values(), *filter(None, [self._spare])):
+            process.close()
+        self._bells.close()
+        os.close(self._described)
+
+    # -- doorbells, and what writers are told
+
+    def answer_bells(self) -> None:
+        """Have the doorbells be silent until they are rung again."""
+        for bell, _ in self._bells.poll(0):
+            with contextlib.suppress(BlockingIOError):  # writers share the descriptor's O_NONBLOCK, and may take it off
+                os.preadv(bell, [bytearray(8)], -1, os.RWF_NOWAIT)
+
+    def set_full(self, full: bool) -> None:
+        """Let the writers know whether there is no free buffer as nobody reads a session in real time."""
+        if full != self._full:
+            self._full = full
+            for process in self.processes.values():
+                process.set_full(full)
 
     # -- buffers
 
     def take(self, only: Iterable[int] | None, unfinished: bool) -> list[Piece]:
         """What was committed since the last time, of the slots ``only`` or of all; in order for each."""
+        for process in self.processes.values():
+            self._check(process)
         slots = list(self.slots.values()) if only is None else [self.slots[number] for number in only]
         pieces = collect(slots, unfinished and not self._in_memory)
         self.peak = max(self.peak, self.busy + sum(piece.index >= 0 for piece in pieces))
@@ -89,7 +211,7 @@ class Writers:
             self._held.extend(finished)
         else:
             for piece in finished:
-                self._leases.release(piece.index)
+                self._leases.release(piece.index, piece.pool)
         return len(finished)
 
     def in_memory(self) -> list[Piece]:
@@ -109,5 +231,5 @@ class Writers:
     def _give(self) -> bool:
         return self._leases.share(list(self.slots.values()), self._evict if self._in_memory else None)
 
-    def _evict(self) -> int | None:
-        return self._held.popleft().index if self._held else None
+    def _evict(self) -> Piece | None:
+        return self._held.popleft() if self._held else None
