@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 from _pytest.outcomes import Skipped
 
-from lastbranch.symbols.backends import dwarf_reader
-from symbol_programs import PROGRAMS, Programs, agreed, code_addresses, elf, symbolized, told
+from symbol_programs import PROGRAMS, Programs, code_addresses, compared, symbolized
 
 PART = 20_000
 """Addresses at a time."""
@@ -35,9 +34,7 @@ def compare(path: Path, most: int, seed: int) -> tuple[int, int]:
     address = code_addresses(path, most, seed)
     differ = 0
     for part in np.array_split(address, max(1, len(address) // PART)):
-        names = dwarf_reader.resolve(elf(path, dwo=path.parent), part)
-        left, right = agreed(told(names), symbolized(path, part))
-        for where, ours, theirs in zip(part.tolist(), left, right, strict=True):
+        for where, ours, theirs in zip(*compared(path, part), strict=True):
             if ours != theirs:
                 differ += 1
                 if differ <= SHOWN:

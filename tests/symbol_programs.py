@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lastbranch.images import SegmentFlags, read_image
 from lastbranch.model import BytesSource
+from lastbranch.symbols.backends import dwarf_reader
 from lastbranch.symbols.files import DebugFiles
 from lastbranch.symbols.model import Names
 
@@ -61,9 +62,16 @@ static ALWAYS int both(int *p, int n) { return Deep<3>::go(p, n) + plain(n); }
 int second(int *p, int n) { Box<short> b{(short)n}; return both(p, n) + both(p + 1, n - 1) + folded(n) + b.twice(3); }
 """,
 }
+LOCAL = {
+    file: (Path(__file__).parent / "programs" / file).read_text()
+    for file in ("local.cpp", "nested.c", "contained.f90", "closures.rs")
+}
+"""Functions that belong to functions: lambdas, members of local classes, nested and contained procedures, closures."""
+
 MAIN = 'extern "C" int start(int, char **); int main(int n, char **v) { return start(n, v) & 1; }\n'
 
 HOSTED = ["first.cpp", "second.cpp", "main.cpp"]
+LOCAL_CPP = ["-std=c++17", "local.cpp", "main.cpp"]
 FREESTANDING = ["-nostdlib", "-fuse-ld=lld", "-Wl,-e,start", "-ffreestanding", "first.cpp", "second.cpp"]
 
 PROGRAMS: dict[str, list[str]] = {
@@ -87,6 +95,22 @@ PROGRAMS: dict[str, list[str]] = {
     "i386": ["clang++-19", "--target=i386-linux-gnu", "-O2", "-g", *FREESTANDING],
     "arm": ["clang++-19", "--target=armv7-linux-gnueabihf", "-mcpu=cortex-a15", "-mthumb", "-O2", "-g", *FREESTANDING],
     "riscv": ["clang++-19", "--target=riscv64-linux-gnu", "-O2", "-g", *FREESTANDING],
+    "local": ["g++", "-O2", "-g", *LOCAL_CPP],
+    "local-unoptimized": ["g++", "-O0", "-g", *LOCAL_CPP],
+    "local-lto": ["g++", "-O2", "-g", "-flto", "-flto-partition=max", *LOCAL_CPP],
+    "local-lto4": ["g++", "-O1", "-gdwarf-4", "-flto", *LOCAL_CPP],
+    "local-split": ["g++", "-O2", "-g", "-gsplit-dwarf", *LOCAL_CPP],
+    "local-split4": ["g++", "-O1", "-gdwarf-4", "-gsplit-dwarf", *LOCAL_CPP],
+    "local2": ["g++", "-O1", "-gdwarf-2", "-gstrict-dwarf", *LOCAL_CPP],
+    "local-clang": ["clang++-19", "-O1", "-g", *LOCAL_CPP],
+    "mingw": ["x86_64-w64-mingw32-g++", "-O2", "-g", *HOSTED],
+    "local-mingw": ["x86_64-w64-mingw32-g++", "-O1", "-gdwarf-4", *LOCAL_CPP],
+    "nested": ["gcc", "-O2", "-g", "nested.c"],
+    "nested-lto4": ["gcc", "-O2", "-gdwarf-4", "-flto", "nested.c"],
+    "fortran": ["gfortran", "-O2", "-g", "contained.f90"],
+    "fortran-lto": ["gfortran", "-O1", "-g", "-flto", "contained.f90"],
+    "rust": ["rustc", "-O", "-g", "closures.rs"],
+    "rust5": ["rustc", "-C", "opt-level=1", "-g", "-C", "dwarf-version=5", "closures.rs"],
 }  # fmt: skip
 """Name -> command, in a folder that has the sources; ``-o`` is added."""
 
@@ -105,10 +129,11 @@ class Programs:
         if name not in self.built:
             folder = self.folder / name
             folder.mkdir(exist_ok=True)  # it is there where building failed before
-            for file, text in {**SOURCES, "main.cpp": MAIN}.items():
+            for file, text in {**SOURCES, **LOCAL, "main.cpp": MAIN}.items():
                 (folder / file).write_text(text)
-            command(PROGRAMS[name] + ["-w", "-o", "program"], folder)
-            self.built[name] = folder / "program"
+            file = "program.exe" if "mingw" in name else "program"
+            command(PROGRAMS[name] + ["-o", file], folder)
+            self.built[name] = folder / file
         return self.built[name]
 
 
@@ -171,6 +196,22 @@ def symbolized(path: Path, address: NDArray[np.uint64], *options: str) -> list[l
 NOTHING: Frame = ("", "", 0, 0, 0, "", 0)
 
 
+def compared(path: Path, address: NDArray[np.uint64]) -> tuple[list[int], list[list[Frame]], list[list[Frame]]]:
+    """(the addresses, what is known here of the program at ``path``, what llvm-symbolizer says), `agreed`.
+
+    Of a PE program only addresses that have a line: which symbol others belong to is not the same question there.
+    """
+    pe = path.suffix == ".exe"
+    if pe:
+        base = np.uint64(dwarf_reader.open_binary(str(path)).image.image_base)
+        names = dwarf_reader.resolve(DebugFiles("pe", str(path)), address - base)
+    else:
+        names = dwarf_reader.resolve(elf(path, dwo=path.parent), address)
+    left, right = agreed(told(names.check(len(address))), symbolized(path, address))
+    rows = [i for i, frames in enumerate(right) if not pe or (frames and frames[0][2])]
+    return address[rows].tolist(), [left[i] for i in rows], [right[i] for i in rows]
+
+
 def agreed(ours: list[list[Frame]], theirs: list[list[Frame]]) -> tuple[list[list[Frame]], list[list[Frame]]]:
     """Both without the differences that are meant:
 
@@ -183,8 +224,8 @@ def agreed(ours: list[list[Frame]], theirs: list[list[Frame]]) -> tuple[list[lis
     left, right = [], []
     for mine, other in zip(ours, theirs, strict=True):
         other = [] if other == [NOTHING] else other
-        if len(other) == 1 and other[0][2:5] == (0, 0, 0) and "/" not in other[0][1]:
-            other = [(other[0][0], "", *other[0][2:])]
+        if other and other[-1][2:5] == (0, 0, 0) and "/" not in other[-1][1]:
+            other = [*other[:-1], (other[-1][0], "", *other[-1][2:])]
         if len(mine) == len(other):
             mine = [(*m[:5], o[5] and m[5], m[6]) for m, o in zip(mine, other, strict=True)]
         left.append(mine)

@@ -21,7 +21,8 @@ CODES_LIMIT = 1 << 14
 
 TYPES = frozenset({TAG.ARRAY, TAG.CLASS, TAG.ENUMERATION, TAG.STRUCTURE, TAG.SUBROUTINE_TYPE, TAG.UNION, TAG.INTERFACE,
                    TAG.CALL_SITE, TAG.GNU_CALL_SITE})  # fmt: skip
-"""Entries below which there is no code, where they say where their next sibling is."""
+"""Entries below which there is hardly ever code. With functions that have none of their own, these are jumped over at
+first, where they say where their next sibling is (see `entries.walk`)."""
 
 
 class Format(NamedTuple):
@@ -53,7 +54,7 @@ class Shape(NamedTuple):
     tail: int
     """How to get past it then: the steps, and bytes behind the last one."""
     sibling: int
-    """Bytes from the end of the code to a DW_AT_sibling that may be followed; -1: none."""
+    """Bytes from the end of the code to a DW_AT_sibling that a first walk follows; -1: none."""
     recorded: bool
     """Whether the walk keeps it: it has code or children."""
 

@@ -50,10 +50,12 @@ class Origins:
     line: NDArray[np.int64]
 
 
-def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64]) -> NDArray[np.int64]:
+def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64], *, nested: bool) -> NDArray[np.int64]:
     """The deepest row of ``tree`` whose ranges hold each address (ascending), or -1.
 
-    Functions that the linker folded into one, of the same unit: the last one counts, as it does in LLVM.
+    Functions that the linker folded into one, of the same unit: the last one counts, as it does in LLVM. ``nested``:
+    the ranges of what is inlined lie within those of what it is inlined in. DWARF 2 has no range lists: a call whose
+    code is in pieces names one of them, or none.
     """
     found = np.full(len(address), -1, np.int64)
     level = tree.level[ranges.row]
@@ -66,10 +68,11 @@ def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64]) -> NDArra
         low, high, row = ranges.low[mine], ranges.high[mine], ranges.row[mine]
         place = np.searchsorted(low, address[left], side="right") - 1
         inside = (place >= 0) & (address[left] < high[place])
-        left, place = left[inside], place[inside]
-        found[left] = row[place]
-        if not len(left):
-            break
+        found[left[inside]] = row[place[inside]]
+        if nested:
+            left = left[inside]
+            if not len(left):
+                break
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from .attributes import Kind, read_attributes, texts
 from .beside import as_bytes, as_texts, beside
 from .chains import Origins, chains_of, innermost
 from .constants import AT, FORM
-from .entries import walk
+from .entries import Tree, walk
 from .frames import Frames, Places, described, named
 from .line_headers import LineHeader, read_header
 from .lines import read_lines
@@ -36,6 +37,17 @@ OpenSplit = Callable[[str, str, int], Info | None]
 
 BASES = AT.STR_OFFSETS_BASE, AT.ADDR_BASE, AT.GNU_ADDR_BASE, AT.RNGLISTS_BASE, AT.GNU_RANGES_BASE
 FIRST = AT.LOW_PC, AT.STMT_LIST, AT.COMP_DIR, AT.DWO_NAME, AT.GNU_DWO_NAME, AT.GNU_DWO_ID
+
+
+@dataclass(slots=True)
+class Wanted:
+    """Addresses that are asked for, ascending."""
+
+    address: NDArray[np.uint64]
+    unit: NDArray[np.int64]
+    """Row of the unit that each belongs to, or -1."""
+    expected: NDArray[np.bool_]
+    """Whether it belongs to a function, as far as symbols tell; others are padding between functions."""
 
 
 class Dwarf:
@@ -68,16 +80,19 @@ class Dwarf:
     def resolve(self, address: NDArray[np.uint64], symbols: Symbols) -> Names:
         """The names of ``address`` (ascending); the outermost function is called as in ``symbols`` (by address)."""
         owners = Owners.of(self._clipped(self._unit_ranges()))
-        unit = owners.at(address)
+        unit, symbol = owners.at(address), symbols.at(address)
+        # A table with exported symbols only does not tell padding from a local function.
+        expected = (symbol >= 0) | bool(symbols.public.all())
+        wanted = Wanted(address, unit, expected)
         places = self._places(address, unit)
         splits = {n: info for n in np.unique(unit[unit >= 0]).tolist() if (info := self._split(n)) is not None}
         here = np.flatnonzero((unit >= 0) & ~np.isin(unit, list(splits)))
         shared = np.isin(unit[here], self._shared(unit[here]))
-        copys = self._chains_beside(here[shared], address, unit, owners)
-        parts = [self._chains(self.info, here[~shared], address, unit, None, owners)]
+        copys = self._chains_beside(here[shared], wanted, owners)
+        parts = [self._chains(self.info, here[~shared], wanted, None, owners)]
         for number, info in splits.items():
-            parts.append(self._chains(info, np.flatnonzero(unit == number), address, unit, number, owners))
-        return named(unit, symbols.at(address), places(), [*parts, *copys()], symbols, self._path)
+            parts.append(self._chains(info, np.flatnonzero(unit == number), wanted, number, owners))
+        return named(unit, symbol, places(), [*parts, *copys()], symbols, self._path)
 
     def _shared(self, unit: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of the units in ``unit`` are left to a copy of this process; none where that is not worth it."""
@@ -87,7 +102,7 @@ class Dwarf:
         return used[behind > (1 - SHARE) * total] if total > LARGE else used[:0]
 
     def _chains_beside(
-        self, rows: NDArray[np.int64], address: NDArray[np.uint64], unit: NDArray[np.int64], owners: Owners
+        self, rows: NDArray[np.int64], wanted: Wanted, owners: Owners
     ) -> Callable[[], list[tuple[Frames, Origins]]]:
         """What waits for `_chains` of ``rows`` from this file, which a copy of this process works out meanwhile."""
         if not len(rows):
@@ -95,7 +110,7 @@ class Dwarf:
 
         def work() -> list[NDArray[Any]]:
             known = len(self.notes)
-            frames, origins = self._chains(self.info, rows, address, unit, None, owners)
+            frames, origins = self._chains(self.info, rows, wanted, None, owners)
             texts = (as_bytes(origins.name), as_bytes(self.notes[known:]))
             return [*frames.columns(), origins.unit, origins.file, origins.line, *texts]
 
@@ -127,7 +142,7 @@ class Dwarf:
         silent = np.union1d(np.setdiff1d(every, said.row), np.flatnonzero(self.info.version == 2))
         if not len(silent):
             return said
-        tree = walk(self.info, silent)
+        tree = walk(self.info, silent, whole=True)
         found = ranges_of(self.info, tree.offset, tree.unit)
         return Ranges.join([said, Ranges(found.low, found.high, tree.unit[found.row])])
 
@@ -137,22 +152,28 @@ class Dwarf:
         return Ranges(ranges.low[kept], ranges.high[kept], ranges.row[kept])
 
     def _chains(
-        self,
-        info: Info,
-        rows: NDArray[np.int64],
-        address: NDArray[np.uint64],
-        unit: NDArray[np.int64],
-        skeleton: int | None,
-        owners: Owners,
+        self, info: Info, rows: NDArray[np.int64], wanted: Wanted, skeleton: int | None, owners: Owners
     ) -> tuple[Frames, Origins]:
         """Frames of the addresses in ``rows`` from ``info``; that of a split unit has one unit, ``skeleton``'s."""
-        mine = unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
-        tree = walk(info, np.unique(mine))
-        ranges = ranges_of(info, tree.offset, tree.unit)
-        # Of a function that several units have, the linker kept one: the entries of the others describe code that is
-        # not there, although they name the same addresses.
-        own = owners.at(ranges.low) == (tree.unit[ranges.row] if skeleton is None else skeleton)
-        entry = innermost(tree, Ranges(ranges.low[own], ranges.high[own], ranges.row[own]), address[rows])
+        mine = wanted.unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
+        address = wanted.address[rows]
+        nested = bool((info.version[mine] > 2).all())
+
+        def find(left: NDArray[np.int64], whole: bool) -> tuple[Tree, NDArray[np.int64]]:
+            tree = walk(info, np.unique(mine[left]), whole=whole)
+            ranges = ranges_of(info, tree.offset, tree.unit)
+            # Of a function that several units have, the linker kept one: the entries of the others describe code that
+            # is not there, although they name the same addresses.
+            own = owners.at(ranges.low) == (tree.unit[ranges.row] if skeleton is None else skeleton)
+            ranges = Ranges(ranges.low[own], ranges.high[own], ranges.row[own])
+            return tree, innermost(tree, ranges, address[left], nested=nested)
+
+        tree, entry = find(np.arange(len(rows)), False)
+        left = np.flatnonzero((entry < 0) & wanted.expected[rows])
+        if len(left):
+            more, found = find(left, True)
+            entry[left] = np.where(found >= 0, found + len(tree), -1)
+            tree = tree.join(more)
         frames, origins = described(info, tree, chains_of(tree, entry))
         frames.owner = rows[frames.owner]
         if skeleton is not None:
