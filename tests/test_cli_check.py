@@ -136,6 +136,51 @@ def test_pmc_group_off_in_the_only_state(tmp_path):
     assert found == {"pmc lost": ("error", "2 PMC interrupts; later Masks[0] = 0x7, Masks[1] = 0x0")}
 
 
+EXT, END = 0x0005, 0x0020
+OFF_MASKS, ON_MASKS = (0, 0), (BIND, PMC)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        # The lists are written with the groups off, and then these are on again.
+        [(EXT, 0, ON_MASKS), (END, 50, ON_MASKS), (EXT, 51, OFF_MASKS), (END, 60, OFF_MASKS), (EXT, 61, ON_MASKS),
+         (END, 900, ON_MASKS), (EXT, 901, OFF_MASKS)],
+        # Another session's zeros between the begin and the end of this one's masks; the end says that they have held.
+        [(EXT, 0, ON_MASKS), (EXT, 51, OFF_MASKS), (END, 900, ON_MASKS)],
+        # Masks without an end, and the state before of a session that begins later.
+        [(EXT, 0, ON_MASKS), (END, 51, OFF_MASKS), (EXT, 52, ON_MASKS), (END, 900, ON_MASKS)],
+        # Two sessions, merged: one has the processes, the other samples.
+        [(EXT, 0, (BIND, 0)), (EXT, 2, (0, PMC)), (END, 800, (0, PMC)), (EXT, 801, OFF_MASKS), (END, 900, (BIND, 0))],
+        [(EXT, 0, (BIND, 0)), (END, 2, OFF_MASKS), (EXT, 3, (0, PMC)), (END, 900, (0, PMC)), (EXT, 901, OFF_MASKS),
+         (END, 902, (BIND, 0)), (EXT, 903, OFF_MASKS)],
+        # The first one has ended, and another one begins.
+        [(EXT, 0, ON_MASKS), (END, 900, ON_MASKS), (END, 901, OFF_MASKS)],
+    ],
+)  # fmt: skip
+def test_masks_that_are_back_or_of_other_sessions_are_not_overwritten(changes, tmp_path):
+    states = [(0, masks(hook, time, *words)) for hook, time, words in changes]
+    lists = [(0, build.system(0x0008, BEGIN + 55, b""))]
+    made = trace(*states[:1], *rundown(), *sampled(10), *lists, *sampled(70, cpu=1), *states[1:])
+    assert checked(write(tmp_path, made)) == {}
+
+
+def test_masks_that_were_off_for_a_time_without_lists(tmp_path):
+    changes = [(END, 50, ON_MASKS), (EXT, 51, OFF_MASKS), (END, 60, OFF_MASKS), (EXT, 61, ON_MASKS)]
+    change = [(0, masks(hook, time, *words)) for hook, time, words in changes]
+    found = checked(write(tmp_path, session(*sampled(10), *change, *sampled(70))))
+    seen = f"from tick {BEGIN + 50} to {BEGIN + 61}, and no lists were written then"
+    assert found == {"groups paused": ("warning", seen)}
+
+
+def test_masks_of_one_of_two_sessions_overwritten(tmp_path):
+    """What others have on does not hide that the process groups went off."""
+    changes = [(EXT, 0, (BIND, 0)), (EXT, 2, (0, PMC)), (END, 40, (BIND, 0)), (EXT, 41, (2, 0)), (END, 900, (0, PMC))]
+    states = [(0, masks(hook, time, *words)) for hook, time, words in changes]
+    found = checked(write(tmp_path, trace(*states[:1], *rundown(), *sampled(50), *states[1:])))
+    assert set(found) == {"masks overwritten"}
+
+
 def test_pmc_without_lbr_is_a_possibility(tmp_path):
     found = checked(write(tmp_path, session((0, pmc(BEGIN + 10, 0x400010, 71)))))
     assert found == {"pmc without lbr": ("warning", "1 PMC interrupts, no branch record")}

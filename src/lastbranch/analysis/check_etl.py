@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..formats.etl import EventBlock, TraceLog
 from ..formats.etl.carry import Carry, newest_events
@@ -28,6 +29,8 @@ EXTENSION, END_EXTENSION = 0x0005, 0x0020
 SAMPLE, PMC, PMC_CONFIG, LBR = 0x0F2E, 0x0F2F, 0x0F30, 0x0C20
 STARTS, LISTS = {"process": 0x0301, "image": 0x030A}, {"process": (0x0303, 0x0304), "image": (0x1403, 0x1404)}
 _MASKS = (EXTENSION, END_EXTENSION)
+_WORDS = 8  # of the group masks
+_RUNDOWN = (0x0008, 0x0030, 0x0031, *LISTS["process"], *LISTS["image"])
 _BIND = 0x1 | 0x4  # Masks[0]: PROCESS, IMAGE_LOAD
 _PMC_PROFILE = 0x400  # Masks[1]
 _GROUP_OF = {PMC: ("PMC_PROFILE", 1, _PMC_PROFILE), SAMPLE: ("PROFILE", 1, 0x2), 0x0524: ("CONTEXT_SWITCH", 1, 0x4),
@@ -49,11 +52,25 @@ class _Masks(NamedTuple):
         return f"Masks[0] = {self.words[0]:#x}, Masks[1] = {self.words[1]:#x}"
 
 
+class _State(NamedTuple):
+    """The groups that were on from ``begin`` to ``end``, of all sessions that the log was merged from."""
+
+    begin: int
+    end: int
+    words: tuple[int, ...]
+    others: bool = False
+    """Whether a session ended, and this is what the other ones have on."""
+
+    __str__ = _Masks.__str__
+
+
 @dataclass(slots=True)
 class _Facts:
     hooks: Counter[int] = field(default_factory=Counter)
     events: int = 0
     masks: list[_Masks] = field(default_factory=list)
+    lists: list[NDArray[np.int64]] = field(default_factory=list)
+    """Times at which lists of what was there were written."""
     sources: set[int] = field(default_factory=set)
     """Profile sources that have an interval."""
     options: Counter[int] = field(default_factory=Counter)
@@ -87,6 +104,7 @@ def _count(block: EventBlock, facts: _Facts) -> None:
     facts.events += len(block)
     facts.counted += int(np.count_nonzero(block.packet_version & PMC_COUNTERS))
     facts.supplement.gather(block)
+    facts.lists.append(block.time[np.isin(block.kernel_hook, _RUNDOWN)])
     hooks = np.bincount(block.kernel_hook[block.kernel_hook >= 0])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
     told = np.flatnonzero(np.isin(block.kernel_hook, INTERVALS) & (block.payload_size >= 4))
@@ -111,7 +129,12 @@ def _count(block: EventBlock, facts: _Facts) -> None:
 
 
 def _about_masks(facts: _Facts) -> Iterator[Finding]:
-    states = _while_running(sorted(facts.masks, key=lambda m: m.time))
+    states, pauses = _states(facts.masks)
+    lists = np.sort(np.concatenate([np.empty(0, np.int64), *facts.lists]))
+    for begin, end in pauses:
+        # Lists that are asked for while a session runs are written with its groups off.
+        if np.searchsorted(lists, begin) == np.searchsorted(lists, end, "right"):
+            yield finding("groups paused", f"from tick {begin} to {end}, and no lists were written then")
     sampled = facts.hooks[PMC]
     on = [bool(m.words[1] & _PMC_PROFILE) for m in states]
     if states and not any(on) and not sampled:
@@ -121,11 +144,13 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
         yield finding("pmc off", "; ".join([str(states[-1]), *hints]), None if hints else Severity.INFO)
     if states and not any(on) and sampled:
         yield finding("pmc lost", f"{sampled} PMC interrupts; later {states[-1]}")
-    if any(on) and not all(on[on.index(True) :]):
-        yield finding("pmc lost", f"first {states[on.index(True)]}; later {states[_after(on)]}")
+    lost = _after(states, on)
+    if lost is not None:
+        yield finding("pmc lost", f"first {states[on.index(True)]}; later {lost}")
     bound = [m.words[0] & _BIND == _BIND for m in states]
-    if any(bound) and not all(bound[bound.index(True) :]):
-        yield finding("masks overwritten", f"first {states[bound.index(True)]}; later {states[_after(bound)]}")
+    lost = _after(states, bound)
+    if lost is not None:
+        yield finding("masks overwritten", f"first {states[bound.index(True)]}; later {lost}")
     elif any(on) and not any(bound):
         if not any(facts.hooks[h] for h in _life_hooks()):
             yield finding("masks overwritten", f"{states[-1]}, and no image or process event")
@@ -134,20 +159,70 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
             yield finding("masks overwritten", f"{states[-1]}, and lists of what was there before")
 
 
-def _after(flags: list[bool]) -> int:
-    """The first place where it is off again."""
-    return flags.index(False, flags.index(True))
+def _after(states: list[_State], flags: list[bool]) -> _State | None:
+    """The first state in which it is off again, though no session ended."""
+    went = (i for i in range(1, len(states)) if flags[i - 1] and not flags[i] and not states[i].others)
+    return next((states[i] for i in went), None)
 
 
-def _while_running(masks: list[_Masks]) -> list[_Masks]:
-    """Without the zeros before kernel groups were on, and those that the end of the session sets (Extension)."""
-    active = [i for i, m in enumerate(masks) if any(m.words)]
-    if not active:
-        return []
-    end = active[-1] + 1
-    if end < len(masks) and masks[end].hook == END_EXTENSION:
-        end += 1  # all groups were off when the session ended
-    return masks[active[0] : end]
+def _states(masks: list[_Masks]) -> tuple[list[_State], list[tuple[int, int]]]:
+    """What was on when, in time order, and (from, to) of the times between in which nothing was.
+
+    Zeros before the first groups were on are left out, and so are those that the end of a session sets.
+    """
+    known = sorted(masks, key=lambda m: (m.time, m.hook == EXTENSION))
+    on, ends, cut = _held(known)
+    states: list[_State] = []
+    pauses: list[tuple[int, int]] = []
+    off: list[tuple[_State, bool]] = []
+    for i, now in enumerate(known):
+        following = known[min(i + 1, len(known) - 1)]
+        if i in ends and following.hook == EXTENSION:
+            continue  # the moment between two masks of a session
+        state = _State(now.time, following.time, on[i], i in ends or not any(now.words))
+        if any(state.words):
+            if states and not all(at_end for _, at_end in off):
+                pauses.append((states[-1].end, state.begin))
+            states.append(state)
+            off = []
+        elif now.hook == EXTENSION or i in cut:  # else they are another session's
+            off.append((state, now.hook == END_EXTENSION))
+    if states and any(at_end for _, at_end in off):
+        states.append(off[0][0]._replace(others=False))  # all groups were off already when the session ended
+    return states, pauses
+
+
+def _held(known: list[_Masks]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
+    """Of each event of ``known`` the groups that are on from it to the next one; which events are the ends of masks
+    that were begun; and which cut off masks that have no such end.
+
+    A session that changes its masks logs those that have held until then, and those that hold from then on. A log may
+    be merged of several sessions that each log their own: masks with a begin and an end are on all the time between,
+    whatever the others say meanwhile. Masks without an end hold until the next ones that are not such an end.
+    """
+    until = list(range(1, len(known) + 1))
+    begun: dict[tuple[int, ...], list[int]] = {}
+    ends = set()
+    for i, now in enumerate(known):
+        if now.hook == EXTENSION:
+            begun.setdefault(now.words, []).append(i)
+        elif begun.get(now.words):
+            until[begun[now.words].pop()] = until[i] = i
+            ends.add(i)
+    endless = {i for left in begun.values() for i in left}
+    following = len(known)
+    for i in reversed(range(len(known))):
+        if i in endless:
+            until[i] = following
+        following = following if i in ends else i
+    words = np.array([m.words for m in known], np.int64).reshape(-1, _WORDS)
+    bits, on = np.arange(32), np.zeros_like(words)
+    for word in range(_WORDS):
+        mine = words[:, word, None] >> bits & 1
+        change = np.append(mine, np.zeros((1, 32), np.int64), axis=0)
+        np.subtract.at(change, until, mine)
+        on[:, word] = ((np.cumsum(change, axis=0)[: len(known)] > 0) << bits).sum(axis=1)
+    return list(map(tuple, on.tolist())), ends, {until[i] for i in endless}
 
 
 def _life_hooks() -> list[int]:

@@ -78,6 +78,12 @@ FINDINGS = {
     "masks overwritten": Kind(
         _E, "the group masks were overwritten: process and image events ended, so that samples bind to nothing", _MASKS
     ),
+    "groups paused": Kind(
+        _W, "all kernel groups were off for a part of the session: nothing was recorded then, and what began then is "
+        "not known",
+        "leave the groups on while the session runs; what changes them is whoever calls TraceSetInformation("
+        "TraceSystemTraceEnableFlagsInfo) or ControlTrace(EVENT_TRACE_CONTROL_UPDATE)",
+    ),
     "pmc without lbr": Kind(
         _W, "PMC interrupts without last branch records: possibly they were not asked for, possibly the processor, or "
         "the machine that it is virtual in, has none",
