@@ -2,10 +2,12 @@
 
 import errno
 import os
+import random
 import stat
 import struct
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import etl_builder as build
 from conftest import Ran
 from etl_oracle import COUNTS, GUID, largest_thorough, real, slow
 from lastbranch import cli
-from lastbranch.formats.etl import TraceLog, read_header
+from lastbranch.formats.etl import Event, TraceLog, TraceWriter, log_header, read_header
 from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.timeline import Timeline
 from lastbranch.formats.etl.transfer import convert
@@ -55,7 +57,7 @@ def well_formed(path):
         before[event.cpu] = event.time
     assert not log.damage
     assert log.header.buffers_written == len(log.index().buffers)
-    assert [int(s) for s in log.index().buffers.sequence] == list(range(log.header.buffers_written))
+    assert sorted(map(int, log.index().buffers.sequence)) == list(range(log.header.buffers_written))
     return log
 
 
@@ -199,6 +201,66 @@ def test_cuts_of_a_real_file(tmp_path):
     lives = [decoder.decode(e).fields for e in log.events() if e.hook in (0x0501, 0x0502, 0x0503, 0x0504)]
     assert tids <= {int(f["ThreadID"]) for f in lives if int(f["ProcessID"]) == pid}
     assert tids
+
+
+def tied(step, cpus=5, count=900, size=1024):
+    """Events of which ``step`` have one time, on processors in an order that changes."""
+    trace, order = build.Trace(size=size), random.Random(step)
+    for i in range(count):
+        trace.add(order.randrange(cpus), build.system(0x0F33, BEGIN + i // step, struct.pack("<Q", i)))
+    return trace
+
+
+def in_time_order(log):
+    return [(e.time, e.cpu, e.payload) for e in log.events(ordered=True) if e.hook]
+
+
+@pytest.mark.parametrize("step", [2, 3, 40])
+@pytest.mark.parametrize("size", [1024, 4096])
+def test_events_of_equal_time_keep_their_order(tmp_path, step, size):
+    data = bytes(tied(step, size=size))
+    before = in_time_order(log_of(data))
+    assert len({(time, cpu) for time, cpu, _ in before}) > len({time for time, _, _ in before})
+    for number, compress in enumerate((False, True)):
+        convert([BytesSource(data)], tmp_path / f"{number}.etl", compress=compress)
+        assert in_time_order(well_formed(tmp_path / f"{number}.etl")) == before
+    half = convert([BytesSource(data)], tmp_path / "half.etl", seconds=(0, Fraction(450 // step, 10_000_000)))
+    assert in_time_order(well_formed(tmp_path / "half.etl")) == before[: half.kept]
+
+
+def test_the_buffer_that_is_full_first_is_not_the_first_one(tmp_path):
+    """Processor 1 has the first event, processor 0 others, the first of them at the same time, and fills its buffer."""
+    trace = build.Trace(size=4096)
+    trace.add(1, build.system(0x0F33, BEGIN, b"first"))
+    trace.flush(1)
+    for i in range(300):
+        trace.add(0, build.system(0x0F33, BEGIN + i, struct.pack("<Q", i)))
+    before = in_time_order(log_of(bytes(trace)))
+    assert before[0][2] == b"first"
+    convert([BytesSource(bytes(trace))], tmp_path / "out.etl")
+    assert in_time_order(well_formed(tmp_path / "out.etl")) == before
+
+
+def test_two_logs_with_equal_times_keep_the_order_of_the_inputs(tmp_path):
+    logs = [bytes(tied(step, cpus=3)) for step in (4, 7)]
+    convert([BytesSource(data) for data in logs], tmp_path / "both.etl")
+    merged = in_time_order(well_formed(tmp_path / "both.etl"))
+    convert([BytesSource((tmp_path / "both.etl").read_bytes())], tmp_path / "again.etl", compress=True)
+    assert in_time_order(well_formed(tmp_path / "again.etl")) == merged
+    assert len(merged) == 1800
+
+
+def test_events_of_equal_time_are_written_in_the_order_of_add(tmp_path):
+    order, added = random.Random(1), []
+    with TraceWriter(tmp_path / "a.etl", log_header(buffer_size=1024, processors=4, timestamp=BEGIN)) as writer:
+        for i in range(900):
+            event = Event(
+                header=2, pointer_size=8, time=BEGIN + i // 3, pid=4, tid=8, cpu=order.randrange(4), hook=0x0F33,
+                provider=bytes(16), id=0, version=2, opcode=0x33, payload=struct.pack("<Q", i),
+            )  # fmt: skip
+            writer.add(event)
+            added.append((event.time, event.cpu, event.payload))
+    assert in_time_order(well_formed(tmp_path / "a.etl")) == added
 
 
 # -- merges

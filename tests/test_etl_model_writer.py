@@ -267,6 +267,18 @@ def test_two_samples_of_a_thread_at_one_time(tmp_path):
     assert done.notes == ("samples moved to a later tick, since their thread has another one with a stack then (2)",)
 
 
+def test_samples_of_equal_time_keep_their_order(tmp_path):
+    """Of different processors, across the profile's batches: a reader orders them by their buffers."""
+    cpus = [3, 1, 2, 1, 0, 2, 3, 0]
+    rows = [(5 + i // 8, 0x100 + i, 7, 70 + i, cpus[i * 5 % 8], 0, [], []) for i in range(160)]
+    profile = profile_of(rows, stacks=False, frames=False)
+    write_profile(profile, tmp_path / "a.etl", buffer_size=1024)
+    log = TraceLog(BytesSource((tmp_path / "a.etl").read_bytes()))
+    decoder = Decoder()
+    samples = [decoder.decode(e).fields for e in log.events(ordered=True) if e.hook == 0x0F2F]
+    assert [int(s["InstructionPointer"]) for s in samples] == [row[1] for row in rows]
+
+
 def test_other_triggers_and_none(tmp_path):
     events = [
         Event("Thread/CSwitch", branch_select=0, branch_select_kind="etw", programming={"hook": 0x0524}),

@@ -48,9 +48,6 @@ class _Masks(NamedTuple):
     hook: int
     words: tuple[int, ...]
 
-    def __str__(self) -> str:
-        return f"Masks[0] = {self.words[0]:#x}, Masks[1] = {self.words[1]:#x}"
-
 
 class _State(NamedTuple):
     """The groups that were on from ``begin`` to ``end``, of all sessions that the log was merged from."""
@@ -58,10 +55,11 @@ class _State(NamedTuple):
     begin: int
     end: int
     words: tuple[int, ...]
-    others: bool = False
+    others: bool
     """Whether a session ended, and this is what the other ones have on."""
 
-    __str__ = _Masks.__str__
+    def __str__(self) -> str:
+        return f"Masks[0] = {self.words[0]:#x}, Masks[1] = {self.words[1]:#x}"
 
 
 @dataclass(slots=True)

@@ -77,12 +77,12 @@ class SessionFile(TraceFile):
             self._file.close()
             self._file = None
 
-    def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0) -> bool:
+    def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0, number: int | None = None) -> bool:
         """As `TraceFile.write`. Where the next file of a series could not be had, it is tried again."""
         if self._file is None and not self._ended:
             self.number -= 1
             self._start()
-        return super().write(cpu, body, time, flags)
+        return super().write(cpu, body, time, flags, number)
 
     def finish(self, *, end_time: int, processors: int, events_lost: int, buffers_lost: int) -> None:
         """Complete the file: the header gets these numbers (``end_time`` FILETIME)."""

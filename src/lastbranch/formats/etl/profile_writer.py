@@ -134,17 +134,20 @@ class _Writer:
         self.notes["samples whose own period is left out"] += told.lost
         data, ends, when, owner = sample_events(batch, time, triggers, told, narrow=self.pointer == 4)
         raw, starts, cpu_of = np.frombuffer(data, np.uint8), np.concatenate([[0], ends[:-1]]), cpus[owner]
+        for turn in packer.turns(cpu_of, when):
+            for cpu in np.unique(cpu_of[turn]).tolist():
+                rows = turn.start + np.flatnonzero(cpu_of[turn] == cpu)
+                sizes = ends[rows] - starts[rows]
+                own = np.cumsum(sizes)
+                index = np.repeat(starts[rows] - (own - sizes), sizes) + np.arange(int(own[-1]))
+                events = raw[index].tobytes()
+                if cpu == 0:
+                    until = sum(life.time <= when[rows[-1]] for life in lives)
+                    self._between(packer, lives[:until], events, own, when[rows])
+                    lives = lives[until:]
+                else:
+                    packer.extend(cpu, events, own, when[rows])
         for cpu in np.unique(cpus).tolist():
-            rows = np.flatnonzero(cpu_of == cpu)
-            sizes = ends[rows] - starts[rows]
-            own = np.cumsum(sizes)
-            index = np.repeat(starts[rows] - (own - sizes), sizes) + np.arange(int(own[-1]) if len(own) else 0)
-            events = raw[index].tobytes()
-            if cpu == 0:
-                self._between(packer, lives, events, own, when[rows])
-                lives = []
-            else:
-                packer.extend(cpu, events, own, when[rows])
             self._cpu_time[cpu] = max(int(time[cpus == cpu][-1]), self._cpu_time.get(cpu, self.begin))
             self.processors = max(self.processors, cpu + 1)
         self._life(packer, lives)

@@ -176,10 +176,16 @@ class TraceFile:
 
     # -- buffers
 
-    def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0) -> bool:
+    def next_number(self) -> int:
+        """A SequenceNumber for a buffer that will be written later than others of higher numbers."""
+        self._sequence += 1
+        return self._sequence
+
+    def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0, number: int | None = None) -> bool:
         """One data buffer of processor ``cpu``: events, each filled up to 8 bytes, the last one of ticks ``time``.
 
-        False if the file has no room for it, which is counted.
+        ``number`` is one that `next_number` gave, by default the next one. False if the file has no room for
+        it, which is counted.
         """
         if len(body) > self.capacity or not 0 <= cpu < _MOST_PROCESSORS:
             raise FormatError("not a buffer of this file", file=self.path, field="Offset", value=len(body))
@@ -196,10 +202,10 @@ class TraceFile:
         if at is None:
             self.buffers_lost += 1
             return False
-        own, number = self.header.logger_id, self._sequence + 1
-        head = buffer_head(whole, time, number, cpu, own, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
+        own, sequence = self.header.logger_id, self._sequence + 1 if number is None else number
+        head = buffer_head(whole, time, sequence, cpu, own, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
         self._put(at, head, stored, b"\xff" * (whole - len(head) - len(stored)))
-        self._sequence = number
+        self._sequence = max(self._sequence, sequence)
         self._written += 1
         self._last_at, self._last_flags = at, flags
         self._last_time = max(self._last_time, time)

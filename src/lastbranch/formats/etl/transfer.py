@@ -156,10 +156,11 @@ def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
     order = np.argsort(np.concatenate(places))
     words, start, length = np.concatenate(parts), np.concatenate(starts)[order], np.concatenate(lengths)[order]
     cpu, time = np.concatenate(cpus)[order], np.concatenate(times)[order]
-    for processor in np.unique(cpu).tolist():
-        rows = np.flatnonzero(cpu == processor)
-        data = words.take(_ranges(start[rows], length[rows])).tobytes()
-        packer.extend(processor, data, np.cumsum(length[rows]) * 8, time[rows])
+    for turn in packer.turns(cpu, time):
+        for processor in np.unique(cpu[turn]).tolist():
+            rows = turn.start + np.flatnonzero(cpu[turn] == processor)
+            data = words.take(_ranges(start[rows], length[rows])).tobytes()
+            packer.extend(processor, data, np.cumsum(length[rows]) * 8, time[rows])
     return len(order)
 
 

@@ -11,7 +11,7 @@ The events of a processor come in the order of their time. The file appears when
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
@@ -64,25 +64,62 @@ class _Open:
     used: int = 0
     time: int = 0
     flags: int = 0
+    number: int | None = None
+    """Its SequenceNumber, where others need to know it before it is complete."""
 
 
 class Packer:
-    """Cuts the events of each processor into buffers of ``file``."""
+    """Cuts the events of each processor into buffers of ``file``.
+
+    Events of equal time come in the order of the SequenceNumbers of their buffers, which is how readers order those of
+    different processors: numbers are given and buffers ended so that this is the order in which the events were added.
+    """
 
     def __init__(self, file: TraceFile) -> None:
         self.file = file
         self._open: dict[int, _Open] = {}
+        self._last: tuple[int, int] | None = None
+        """Processor and time of the newest event."""
 
     def add(self, cpu: int, event: bytes, time: int) -> None:
         """One event, filled up to 8 bytes."""
         if len(event) > self.file.capacity:
             raise FormatError("event larger than a buffer", file=self.file.path, field="Size", value=len(event))
+        if self._last is not None and self._last[1] == time and self._last[0] != cpu:
+            self._follow(self._last[0], cpu)
+        self._last = cpu, time
         current = self._open.setdefault(cpu, _Open())
         if current.used + len(event) > self.file.capacity:
-            self._flush(cpu)
+            current = self._flush(cpu)
         current.parts.append(event)
         current.used += len(event)
         current.time = time
+
+    def turns(self, cpu: NDArray[Any], time: NDArray[np.int64]) -> Iterator[slice]:
+        """Parts of a run of events that are added one part after the other, each processor's events of it together.
+
+        Where an event has the time of the one before it, which is another processor's, the next part begins.
+        """
+        if not len(cpu):
+            return
+        tied = np.flatnonzero((time[1:] == time[:-1]) & (cpu[1:] != cpu[:-1])) + 1
+        if self._last is not None and self._last[1] == time[0] and self._last[0] != cpu[0]:
+            self._follow(self._last[0], int(cpu[0]))
+        begin = 0
+        for end in (*tied.tolist(), len(cpu)):
+            if begin:
+                self._follow(int(cpu[begin - 1]), int(cpu[begin]))
+            yield slice(begin, end)
+            begin = end
+        self._last = int(cpu[-1]), int(time[-1])
+
+    def _follow(self, first: int, then: int) -> None:
+        """Have the next event of ``then`` in a buffer of a higher number than the newest event of ``first``."""
+        before, behind = self._open[first], self._open.get(then)
+        if before.number is None:
+            before.number = self.file.next_number()
+        if behind is not None and behind.number is not None and behind.number < before.number:
+            self._flush(then)
 
     def extend(self, cpu: int, data: bytes, ends: NDArray[np.int64], times: NDArray[np.int64]) -> None:
         """Events side by side in ``data``, each filled up to 8 bytes and ending at ``ends``."""
@@ -106,10 +143,11 @@ class Packer:
         """Have the open buffer of ``cpu`` say that something was lost before it (BUFFER_FLAG)."""
         self._open.setdefault(cpu, _Open()).flags |= flags
 
-    def _flush(self, cpu: int) -> None:
-        current = self._open[cpu]
-        self.file.write(cpu, b"".join(current.parts), current.time, current.flags)
-        current.parts, current.used, current.flags = [], 0, 0
+    def _flush(self, cpu: int) -> _Open:
+        """Write the buffer of ``cpu`` and begin the next one."""
+        ended, self._open[cpu] = self._open[cpu], _Open()
+        self.file.write(cpu, b"".join(ended.parts), ended.time, ended.flags, ended.number)
+        return self._open[cpu]
 
     def flush(self) -> None:
         """Write the open buffers, the one whose last event is oldest first."""
