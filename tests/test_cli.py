@@ -37,6 +37,18 @@ TABLES = (["info"], ["report"], ["report", "--by", "thread"], ["report", "--by",
 READING = (*TABLES, ["verify"], ["export", "--to", "counts"], ["export", "--to", "brstack"])
 
 
+ONE_CAPTURE = [
+    words.split()
+    for words in (
+        "info FILE", "report FILE", "branches FILE", "annotate FILE main", "callers FILE main", "callees FILE main",
+        "stacks FILE", "query FILE select", "diff FILE FILE", "export --to counts FILE", "convert FILE out.tb5",
+        "convert FILE out.etl", "convert FILE FILE out.etl", "dump FILE", "consume FILE", "check FILE", "verify FILE",
+        "bind FILE", "unbind FILE", "compact FILE",
+    )
+]  # fmt: skip
+"""Each verb that reads captures, at its shortest."""
+
+
 SAMPLE_BYTES = 8 + 5 * 8 + 2 * 24
 
 
@@ -301,6 +313,38 @@ def test_verify_lists_places(capture: Path, run: Run) -> None:
     assert run("verify", "--format", "json", capture).code == 1
 
 
+@pytest.mark.parametrize("words", [["dump"], ["consume"], ["branches"], ["report"], ["convert"]], ids=" ".join)
+def test_a_range_of_time_means_the_same_to_all_verbs(words: list[str], capture: Path, run: Run) -> None:
+    """What takes --time refuses the same texts, before it reads anything, and accepts the same."""
+    files = [capture, capture.with_name("out.etl")] if words == ["convert"] else [capture]
+    wrong = {
+        "2..1": "ends before it begins", "1..1": "ends before it begins", "0.5..1/2": "two numbers",
+        "1e999999999..": "two numbers", "1e-999999999..2": "two numbers", "nan..1": "two numbers",
+        "..inf": "two numbers", "3": "FROM..TO", "1/2..": "two numbers",
+    }  # fmt: skip
+    for text, reason in wrong.items():
+        ran = run(*words, *files, "--time", text)
+        assert (ran.code, ran.raw) == (2, b""), text
+        assert f"{text!r}" in ran.err
+        assert reason in ran.err
+    if words != ["convert"]:
+        ran = run(*words, "--format", "json", *files, "--time", "0.000001..2e-6")
+        assert ran.code == 0
+        assert ran.raw == run(*words, "--format", "json", *files, "--time", ".000001..00.000002").raw != b"[]\n"
+
+
+@pytest.mark.parametrize("verb", ["dump", "report"])
+def test_a_range_of_time_needs_time_stamps(verb: str, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "untimed.data"
+    b = Builder(sample_type=pw.IP | pw.TID)
+    b.sample(ip=0x400000, pid=7, tid=7)
+    path.write_bytes(b.build())
+    assert run(verb, path).code == 0
+    ran = run(verb, path, "--time", "0..5")
+    assert (ran.code, ran.raw) == (4, b"")
+    assert "no time stamps" in ran.err
+
+
 def test_no_branch_stacks(tmp_path: Path, run: Run) -> None:
     path = build(tmp_path / "plain.data", stacks=False)
     for verb in (["branches"], ["export", "--to", "counts"], ["export", "--to", "brstack"]):
@@ -318,10 +362,16 @@ def test_no_branch_stacks(tmp_path: Path, run: Run) -> None:
 )
 def test_packed_captures_are_named(name: str, pack: Callable[[bytes], bytes], capture: Path, run: Run) -> None:
     capture.write_bytes(pack(capture.read_bytes()))
-    ran = run("info", capture)
-    assert ran.code == 3
-    assert f"{capture}: packed with {name} (" in ran.err
-    assert f"`{name} -d`" in ran.err
+    for words in ONE_CAPTURE:
+        ran = run(*(str(capture) if word == "FILE" else word for word in words))
+        assert ran.code == 3, words
+        assert f"{capture}: packed with {name} (" in ran.err, words
+        assert f"`{name} -d`" in ran.err, words
+
+
+def test_the_list_of_verbs_that_read_a_capture_is_whole() -> None:
+    others = {"record", "session", "sources", "lbr", "doctor"}
+    assert {words[0] for words in ONE_CAPTURE} | others == set(VERBS)
 
 
 def test_weights_by_what_is_no_key(capture: Path) -> None:

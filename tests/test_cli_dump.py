@@ -413,6 +413,45 @@ def test_fields_of_real_records(name, data: Data):
     assert expected
 
 
+# -- text of perf script
+
+
+@pytest.mark.parametrize("name", ["hsw_5820k_16deep_attr136", "skl_m7_32deep_branch-4.14"])
+def test_text_of_perf_script(name, data: Data, tmp_path):
+    """A row for each line, with the entries that the line has."""
+    text = data.golden(name, "perf612-script-brstack.txt.gz")
+    (tmp_path / "text").write_text(text)
+    rows = [row for row in objects(tmp_path / "text") if row["event"] == "SAMPLE"]
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    assert len(rows) == len(lines) > 0
+    for row, words in zip(rows, lines, strict=True):
+        entries = [word.split("/") for word in words if word.count("/") > 3]
+        assert [int(a, 16) for a in row["fields"]["branch_from"]] == [int(e[0], 16) for e in entries]
+        assert [int(a, 16) for a in row["fields"]["branch_to"]] == [int(e[1], 16) for e in entries]
+
+
+def test_text_of_perf_script_with_mappings_and_times(tmp_path):
+    (tmp_path / "text").write_text(
+        "prog  7/9  [000]  1.000002: PERF_RECORD_MMAP2 7/7: [0x400000(0x1000) @ 0 08:01 5 0]: r-xp /bin/prog\n"
+        "prog  7/9  1.000005:   10 cycles:  400010 0x400010/0x400020/P/-/-/3\n"
+        "prog  7/9  1.000009:   10 cycles:  400010 0x400030/0x400040/M/-/-/3\n"
+    )
+    rows = objects(tmp_path / "text")
+    assert [(row["event"], row["time_ms"], row["pid"], row["tid"]) for row in rows if row["event"] != "NAME"] == [
+        ("MAP", 0, 7, 7), ("SAMPLE", Decimal("0.003"), 7, 9), ("SAMPLE", Decimal("0.007"), 7, 9)
+    ]  # fmt: skip
+    assert [row["event"] for row in objects(tmp_path / "text", "--time", "0.000004..")] == ["SAMPLE"]
+
+
+def test_a_provider_is_asked_for_only_where_events_have_one(tmp_path):
+    import click
+
+    files = {"perf.data": capture().build(), "perf script": b" 400010 0x400010/0x400020/P/-/-/3\n"}
+    for name, data in files.items():
+        with pytest.raises(click.BadParameter, match=f"events of {name} have no provider"):
+            ran(write(tmp_path, data), "--provider", str(GUID))
+
+
 # -- nothing selected
 
 

@@ -10,64 +10,22 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from typing import IO, Any
+from collections.abc import Iterable, Sequence
+from typing import IO
 
 from .binaries import Candidates
 from .bind import binder_of, rebind
 from .errors import FormatError, LastbranchError
+from .formats.registry import SNIFFED, Progress, format_of
 from .images import Code, Image, SegmentFlags, read_image, same_build_id
-from .model import Module, ModuleKind, Profile, Segment, Source, read_at
+from .model import BytesSource, Module, ModuleKind, Profile, Segment, Source
 
 __all__ = [
     "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source", "read_profile",
     "same_binary", "use_binary",
 ]  # fmt: skip
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
-
-Reader = Callable[[Source, Progress | None], Profile]
-
 _SPOOL_CHUNK = 1 << 20
-
-_READ_FIRST = 128
-
-
-def _perfdata(start: bytes) -> Reader | None:
-    from .formats.perfdata import is_perfdata, read_perfdata
-
-    return read_perfdata if is_perfdata(start) else None
-
-
-def _etl(start: bytes) -> Reader | None:
-    from .formats.etl import is_etl
-
-    if not is_etl(start):
-        return None
-    from .formats.etl.profile import read_etl
-
-    return read_etl
-
-
-def _tb5(start: bytes) -> Reader | None:
-    from .formats.tb5 import is_tb5
-
-    if not is_tb5(start):
-        return None
-    from .formats.tb5 import read_tb5
-
-    return read_tb5
-
-
-def _perfscript(start: bytes) -> Reader | None:
-    from .formats.perfscript import is_perfscript, read_perfscript
-
-    return read_perfscript if is_perfscript(start) else None
-
-
-_READERS: tuple[Callable[[bytes], Reader | None], ...] = (_tb5, _perfdata, _etl, _perfscript)
-"""For each format, its reader if a file that starts so is one. What is not needed is not imported."""
 
 
 def open_profile(
@@ -98,33 +56,7 @@ def completed(profile: Profile, symfs: str | None = None, folders: Sequence[str]
 
 def read_profile(source: Source, progress: Progress | None = None) -> Profile:
     """The profile in ``source``, its modules without binaries yet. Raises `FormatError` for an unknown format."""
-    return _reader(source.name, read_at(source, 0, _READ_FIRST))(source, progress)
-
-
-def _reader(name: str, start: bytes) -> Reader:
-    """Who reads file ``name``, which begins with ``start``. Raises `FormatError` where nobody does."""
-    for reader_of in _READERS:
-        read = reader_of(start)
-        if read is not None:
-            return read
-    raise no_capture(name, start)
-
-
-def no_capture(name: str, start: bytes) -> FormatError:
-    """The error for file ``name``, which begins with ``start`` as no capture does."""
-    where: dict[str, Any] = {"file": name, "offset": 0, "field": "magic", "value": start[:8] or None}
-    for magic, (packer, unpack) in _PACKED.items():
-        if start.startswith(magic):
-            return FormatError(f"packed with {packer}", **where, hint=f"unpack it first, with `{unpack}`")
-    hint = "it reads perf.data, as `perf record -b` writes it, the text of `perf script`, Windows .etl and its own .tb5"
-    return FormatError("not a capture that lastbranch reads" if start else "file is empty", **where, hint=hint)
-
-
-_PACKED = {
-    b"\x1f\x8b": ("gzip", "gzip -d"), b"\xfd7zXZ\0": ("xz", "xz -d"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
-    b"BZh": ("bzip2", "bzip2 -d"), b"PK\3\4": ("zip", "unzip"), b"MSCF": ("cabinet", "cabextract"),
-}  # fmt: skip
-"""First bytes of what captures are sent around in -> its name, and what unpacks it."""
+    return format_of(source).read(source, progress)
 
 
 def open_source(path: str) -> FileSource:
@@ -186,7 +118,7 @@ def _spool(stream: IO[bytes], name: str) -> FileSource:
     """A stream that cannot be read twice, copied to a temporary file without a name if it begins as a capture: others
     may have no end. Raises `FormatError`."""
     chunk = stream.read(_SPOOL_CHUNK)
-    _reader(name, chunk[:_READ_FIRST])
+    format_of(BytesSource(chunk[:SNIFFED], name))
     with tempfile.NamedTemporaryFile(prefix="lastbranch-") as copy:
         while chunk:
             copy.write(chunk)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import dump
+from .options import TimeRange, time_option
 
 if TYPE_CHECKING:
     from ..etw.streams import Stream
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--provider", metavar="GUID|NAME", help="Only events of this provider.")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
-@click.option(
-    "--time", metavar="FROM..TO", help="Only these seconds since the trace began; either may be missing: 0.5..2"
-)
+@time_option("the trace began")
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print; json is a list with one object a line.",
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
 def command(
     source: str, real_time: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
-    time: str | None, form: str, limit: int,
+    time: TimeRange | None, form: str, limit: int,
 ) -> int:  # fmt: skip
     """The events of a trace session as they come, or those of a log file.
 

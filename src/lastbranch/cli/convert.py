@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options import TimeRange, time_option
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from fractions import Fraction
 
     from ..model import Source
 
-_ENOUGH = 128  # bytes to know an .etl by
 _DAMAGE_SHOWN = 5
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -25,10 +25,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 @click.command()
 @click.argument("paths", metavar="IN... OUT", nargs=-1, required=True)
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
-@click.option("--time", metavar="FROM..TO", help="Only these seconds since the log's start; either may be missing.")
+@time_option("the log's start")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
-def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid: tuple[int, ...], force: bool) -> int:
+def command(
+    paths: tuple[str, ...], compress: bool | None, time: TimeRange | None, pid: tuple[int, ...], force: bool
+) -> int:
     """Write a capture in another form: as OUT.tb5, or as OUT.etl.
 
     OUT.tb5 is lastbranch's own store and holds all of one capture; every verb answers from it as from the capture.
@@ -49,8 +51,9 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
 
     OUT appears when it is complete. Nobody may read it who may not read every input.
     """
-    from ..formats.etl import convert, is_etl
-    from ..model import read_at, visible
+    from ..formats.etl import convert
+    from ..formats.registry import format_of
+    from ..model import visible
     from ..opening import open_source
 
     if len(paths) < 2:
@@ -69,12 +72,12 @@ def command(paths: tuple[str, ...], compress: bool | None, time: str | None, pid
         with _writing(inputs, output):
             return other(inputs[0], output)
     sources = [open_source(path) for path in inputs]
-    if len(sources) == 1 and not is_etl(read_at(sources[0], 0, _ENOUGH)):
+    formats = [format_of(source).name for source in sources]
+    if len(formats) == 1 and formats[0] != "etl":
         with _writing(inputs, output):
             return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
-    seconds = _seconds(time)
     with _writing(inputs, output):
-        done = convert(sources, output, compress=compress, seconds=seconds, pids=frozenset(pid))
+        done = convert(sources, output, compress=compress, seconds=time or (None, None), pids=frozenset(pid))
     if len(inputs) > 1 and done.boots > 1:
         click.echo(
             "note: the inputs are of different uptimes: equal process ids may mean different processes", err=True
@@ -114,14 +117,14 @@ def _writing(inputs: Sequence[str], output: str) -> Iterator[None]:
 
 def _write_tb5(path: str, output: str) -> int:
     from ..errors import FormatError
-    from ..formats.tb5.magic import MAGIC, is_tb5
-    from ..model import read_at, visible
+    from ..formats.registry import format_of
+    from ..model import visible
     from ..opening import open_source
     from ..store import copy, write_profile
     from .options import Capture
     from .progress import bar
 
-    if path != "-" and os.path.isfile(path) and is_tb5(read_at(open_source(path), 0, len(MAGIC))):
+    if path != "-" and os.path.isfile(path) and format_of(open_source(path)).name == "tb5":
         try:
             click.echo(f"{copy(open_source(path), output)} tables copied to {visible(output)}", err=True)
         except FormatError as error:
@@ -164,18 +167,3 @@ def _write(source: Source, output: str, *, compress: bool, cut: bool) -> int:
         click.echo(f"warning: {visible(f'{source.name}: {damage}')}", err=True)
     click.echo(f"{done.samples} of {profile.samples} samples written to {visible(output)}", err=True)
     return 1 if profile.damage else 0
-
-
-def _seconds(text: str | None) -> tuple[Fraction | None, Fraction | None]:
-    from fractions import Fraction
-
-    if text is None:
-        return None, None
-    start, dots, end = text.partition("..")
-    if not dots:
-        raise click.BadParameter(f"{text!r} is not FROM..TO, for example 0.5..2", param_hint="--time")
-    try:
-        first, last = (Fraction(part) if part else None for part in (start, end))
-    except (ValueError, ZeroDivisionError):
-        raise click.BadParameter(f"{text!r} is not two numbers of seconds", param_hint="--time") from None
-    return first, last

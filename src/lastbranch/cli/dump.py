@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture
+from .options import Capture, TimeRange, time_option
 from .output import key
 
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from ..formats.rows import Cells, Dump, Wanted
 
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
@@ -37,9 +35,7 @@ _LINES = 1000
 )  # fmt: skip
 @click.option("--provider", metavar="GUID", help="Only events of this provider (.etl).")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
-@click.option(
-    "--time", metavar="FROM..TO", help="Only these seconds since the first event; either may be missing: 0.5..2"
-)
+@time_option("the first event")
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print; json is a list with one object a line.",
@@ -47,7 +43,7 @@ _LINES = 1000
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
 def command(
     path: str, no_progress: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
-    time: str | None, form: str, limit: int,
+    time: TimeRange | None, form: str, limit: int,
 ) -> int:  # fmt: skip
     """Every event of a capture in time order, with its fields by name.
 
@@ -59,7 +55,8 @@ def command(
 
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
-    .tb5: samples, named so too, and changes of address spaces: MAP, UNMAP, FORK, EXEC, EXIT, NAME.
+    .tb5 and the text of perf script: samples, named so too, and changes of address spaces: MAP, UNMAP, FORK, EXEC,
+    EXIT, NAME.
     """
     from ..model import Profile
 
@@ -117,39 +114,20 @@ def _names(full: str) -> tuple[str, str, str]:
 
 
 def _open(path: str, wanted: Wanted, progress: bool) -> Dump:
-    from ..errors import FormatError
-    from ..formats.etl import is_etl
-    from ..formats.perfdata import is_perfdata
-    from ..formats.tb5 import is_tb5
-    from ..model import read_at
+    from ..formats.registry import format_of
     from ..opening import open_source
     from .progress import bar
 
     source = open_source(path)
-    start = read_at(source, 0, 128)
+    found = format_of(source)
+    if wanted.provider is not None and not found.has_providers:
+        raise click.BadParameter(f"events of {found.name} have no provider", param_hint="--provider")
     # Between rows on the same terminal a bar would only be in the way.
     shown = click.get_current_context().with_resource(bar("reading", progress and not sys.stdout.isatty()))
-    if is_perfdata(start):
-        if wanted.provider is not None:
-            raise click.BadParameter("events of a perf.data have no provider", param_hint="--provider")
-        from ..formats.perfdata.dump import dump_perfdata
-
-        return dump_perfdata(source, wanted, shown)
-    if is_etl(start):
-        from ..formats.etl.dump import dump_etl
-
-        return dump_etl(source, wanted, shown)
-    if is_tb5(start):
-        from ..formats.tb5.dump import dump_tb5
-
-        return dump_tb5(source, wanted, shown)
-    raise FormatError(
-        "not a capture that lastbranch reads" if start else "file is empty",
-        file=source.name, offset=0, hint="it reads perf.data, .etl and .tb5 files",
-    )  # fmt: skip
+    return found.dump(source, wanted, shown)
 
 
-def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: str | None) -> Wanted:
+def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: TimeRange | None) -> Wanted:
     from uuid import UUID
 
     from ..formats.rows import Wanted
@@ -161,21 +139,7 @@ def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...
         guid = None if provider is None else UUID(provider).bytes_le
     except ValueError:
         raise click.BadParameter(f"{provider!r} is not a GUID", param_hint="--provider") from None
-    start, end = _seconds(time) if time is not None else (None, None)
-    return Wanted(names, guid, frozenset(pid), start, end)
-
-
-def _seconds(text: str) -> tuple[Decimal | None, Decimal | None]:
-    from decimal import Decimal, InvalidOperation
-
-    start, dots, end = text.partition("..")
-    try:
-        first, last = (Decimal(part) if part else None for part in (start, end))
-    except InvalidOperation:
-        raise click.BadParameter(f"{text!r} is not two numbers of seconds", param_hint="--time") from None
-    if not dots or not all(part is None or part.is_finite() for part in (first, last)):
-        raise click.BadParameter(f"{text!r} is not FROM..TO, for example 0.5..2", param_hint="--time")
-    return first, last
+    return Wanted(names, guid, frozenset(pid), *(time or ()))
 
 
 # -- the forms: rows go out as they come, many in one write

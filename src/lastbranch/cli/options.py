@@ -7,14 +7,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from ..model import Profile, SampleFilter
 
-__all__ = ["Capture", "capture_options", "filter_options", "table_options"]
+__all__ = ["Capture", "TimeRange", "capture_options", "filter_options", "table_options", "time_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -99,6 +101,46 @@ def table_options(function: _Command) -> _Command:
     return wrapped  # type: ignore[return-value]
 
 
+class TimeRange(NamedTuple):
+    """``start <= time < end`` in seconds; ``None`` does not restrict."""
+
+    start: Fraction | None
+    end: Fraction | None
+
+
+def _time_range(ctx: click.Context, param: click.Parameter, value: str | None) -> TimeRange | None:
+    """``FROM..TO``: two decimal numbers of seconds, of which either may be missing."""
+    if value is None:
+        return None
+    start, dots, end = value.partition("..")
+    first, last = (_seconds(part) if part else None for part in (start, end))
+    if not dots or (start and first is None) or (end and last is None):
+        raise click.BadParameter(f"{value!r} is not FROM..TO, two numbers of seconds: for example 0.5..2", ctx, param)
+    if first is not None and last is not None and first >= last:
+        raise click.BadParameter(f"{value!r} ends before it begins", ctx, param)
+    return TimeRange(first, last)
+
+
+def _seconds(text: str) -> Fraction | None:
+    """``text`` exactly, or ``None`` where it is no finite decimal number. The limits keep the integers small."""
+    from decimal import Decimal, InvalidOperation
+    from fractions import Fraction
+
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() > 30 or number.as_tuple().exponent < -100:  # type: ignore[operator]
+        return None
+    return Fraction(number)
+
+
+def time_option(since: str) -> Callable[[_Command], _Command]:
+    """--time as a `TimeRange`, in seconds since ``since``; ``None`` where it is not given."""
+    words = f"Only these seconds since {since}; either may be missing: 0.5..2"
+    return click.option("--time", callback=_time_range, metavar="FROM..TO", help=words)
+
+
 def filter_options(function: _Command) -> _Command:
     """--pid, --tid, --module, --event and --time, as one ``make_filter`` argument: profile -> filter."""
 
@@ -108,18 +150,17 @@ def filter_options(function: _Command) -> _Command:
         "--module", multiple=True, metavar="NAME", help="Only this module: path, last part of it, or pattern with *."
     )
     @click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number.")
-    @click.option(
-        "--time", metavar="FROM..TO", help="Only these seconds since the first event; either may be missing: 0.5..2"
-    )
+    @time_option("the first event")
     @functools.wraps(function)
     def wrapped(
-        pid: tuple[int, ...], tid: tuple[int, ...], module: tuple[str, ...], event: tuple[str, ...], time: str | None,
-        **rest: Any,
+        pid: tuple[int, ...], tid: tuple[int, ...], module: tuple[str, ...], event: tuple[str, ...],
+        time: TimeRange | None, **rest: Any,
     ) -> Any:  # fmt: skip
         def make(profile: Profile) -> SampleFilter | None:
             from ..model import SampleFilter
 
-            first, last = _time_range(profile, time) if time else (None, None)
+            zero, clock = profile.start or 0, profile.clock
+            first, last = (None if s is None else zero + clock.ticks(s) for s in time or (None, None))
             made = SampleFilter(
                 pids=frozenset(pid),
                 tids=frozenset(tid),
@@ -158,23 +199,3 @@ def _module_rows(profile: Profile, wanted: str) -> list[int]:
         like = f"; there are: {', '.join(near)}" if near else ""
         raise click.BadParameter(f"no module is called {wanted!r}{like}", param_hint="--module")
     return rows
-
-
-def _time_range(profile: Profile, text: str) -> tuple[int | None, int | None]:
-    """Clock ticks for ``FROM..TO`` in seconds since the first event, without going through floats."""
-    from decimal import Decimal, InvalidOperation
-    from math import ceil
-
-    if not profile.clock.has_time:
-        raise click.BadParameter("the capture has no time stamps", param_hint="--time")
-    start, dots, end = text.partition("..")
-    if not dots:
-        raise click.BadParameter(f"{text!r} is not FROM..TO, for example 0.5..2", param_hint="--time")
-    zero = profile.start or 0
-    try:
-        ticks = [zero + ceil(Decimal(part) * profile.clock.frequency) if part else None for part in (start, end)]
-    except (InvalidOperation, ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is not two numbers of seconds", param_hint="--time") from None
-    if None not in ticks and ticks[0] >= ticks[1]:  # type: ignore[operator]
-        raise click.BadParameter(f"{text!r} ends before it begins", param_hint="--time")
-    return ticks[0], ticks[1]

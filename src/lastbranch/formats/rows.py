@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from decimal import Decimal
+from fractions import Fraction
 from json.encoder import encode_basestring_ascii
-from math import ceil
 from typing import Any
 
 from ..errors import Damage
@@ -53,16 +52,16 @@ class Wanted:
     events: frozenset[str] = frozenset()
     provider: bytes | None = None
     pids: frozenset[int] = frozenset()
-    start: Decimal | None = None
-    end: Decimal | None = None
+    start: Fraction | None = None
+    end: Fraction | None = None
 
     def named(self, *names: str) -> bool:
         """Whether one of the names that an event goes by is asked for."""
         return not self.events or any(name.lower() in self.events for name in names)
 
     def ticks(self, clock: Clock) -> tuple[int | None, int | None]:
-        """``start`` and ``end`` in ticks, rounded up: exact, without floats."""
-        first, last = (None if s is None else ceil(s * clock.frequency) for s in (self.start, self.end))
+        """``start`` and ``end`` in ticks. Raises `NotRecordedError` where a clock without time is to be cut."""
+        first, last = (None if s is None else clock.ticks(s) for s in (self.start, self.end))
         return first, last
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..errors import NotRecordedError
 
 __all__ = ["Clock"]
 
@@ -50,6 +54,15 @@ class Clock:
     def from_ns(self, ns: int) -> int:
         """Ticks in ``ns`` nanoseconds, rounded down."""
         return ns * self.frequency // _NS
+
+    def ticks(self, seconds: Fraction) -> int:
+        """Ticks in ``seconds``, rounded up: the first tick that is not earlier. Exact integer arithmetic.
+
+        Raises `NotRecordedError` where the source has no time.
+        """
+        if not self.frequency:
+            raise NotRecordedError("the capture has no time stamps to select by")
+        return ceil(seconds * self.frequency)
 
     def wall_ns(self, ticks: int) -> int | None:
         """Nanoseconds since 1970-01-01 UTC at ``ticks``; ``None`` where the source does not tie its clock to it."""

@@ -85,6 +85,11 @@ class Timeline:
         for name, values in self._columns.items():
             values.frombytes(np.ascontiguousarray(columns[name], values.typecode).tobytes())
 
+    def earliest(self) -> int | None:
+        """Time of the first change on the clock; those of what was there before the recording have time 0."""
+        times = np.array(self._columns["time"], np.int64)
+        return int(times[times > 0].min()) if (times > 0).any() else None
+
     def columns(self) -> dict[str, Array]:
         """``kind`` int8, ``start``/``end``/``offset`` uint64, the others int64; in file order."""
         return {n: np.array(a, dtype={"b": "i1", "q": "i8", "Q": "u8"}[a.typecode]) for n, a in self._columns.items()}

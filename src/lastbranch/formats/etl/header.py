@@ -8,6 +8,7 @@ from typing import Any
 
 from ...errors import Damage, FormatError
 from ...model import Clock, Source, read_at
+from ..registry import not_of_format
 from .layout import (
     BUFFER_HEADER,
     BUFFER_HEADER_SIZE,
@@ -144,11 +145,10 @@ def read_header(source: Source, offset: int = 0) -> LogHeader:
     head = read_at(source, offset, _EVENT_AT + 8)
     if not is_etl(head):
         hint = "an .etl file begins with a buffer whose first event is the log file header"
-        reason = "file is empty" if not source.size else "not an .etl file"
+        where: dict[str, object] = {"offset": offset + _EVENT_AT, "field": "Marker", "value": head[_EVENT_AT:].hex()}
         if len(head) < _EVENT_AT + 8:
-            raise FormatError(reason, file=source.name, offset=offset, hint=hint)
-        found = head[_EVENT_AT:].hex()
-        raise FormatError(reason, file=source.name, offset=offset + _EVENT_AT, field="Marker", value=found, hint=hint)
+            where = {"offset": offset, "field": None, "value": None}
+        raise not_of_format(source.name, head, "not an .etl file", hint, **where)
     _, kind, _, size, _ = struct.unpack_from("<HBBHH", head, _EVENT_AT)
     event = read_at(source, offset + _EVENT_AT, size)
     layout = packed(LOGFILE_HEADER, HEADERS[kind].pointer_size)

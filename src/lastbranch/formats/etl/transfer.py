@@ -11,7 +11,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +61,7 @@ def convert(
     path: str | os.PathLike[str],
     *,
     compress: bool | None = None,
-    seconds: tuple[Fraction | int | None, Fraction | int | None] = (None, None),
+    seconds: tuple[Fraction | None, Fraction | None] = (None, None),
     pids: frozenset[int] = frozenset(),
 ) -> Converted:
     """Write the events of ``sources`` to the trace file ``path``, in one time line.
@@ -102,10 +101,10 @@ def convert(
     return done
 
 
-def _cut(line: Timeline, seconds: tuple[Fraction | int | None, Fraction | int | None], pids: frozenset[int]) -> Cut:
+def _cut(line: Timeline, seconds: tuple[Fraction | None, Fraction | None], pids: frozenset[int]) -> Cut:
     if seconds != (None, None) and not line.log.frequency:
         raise FormatError("the log's clock has no frequency to cut by", field="PerfFreq", value=line.log.perf_freq)
-    ticks = [None if part is None else line.log.timestamp + ceil(part * line.log.frequency) for part in seconds]
+    ticks = [None if part is None else line.log.timestamp + line.log.clock.ticks(part) for part in seconds]
     cut = Cut(ticks[0], ticks[1], pids)
     if pids:
         cut.owners = Owners()

@@ -6,6 +6,7 @@ import struct
 
 from ...errors import Damage, FormatError
 from ...model import Source, read_at
+from ..registry import not_of_format
 from .attr import parse_attr
 from .features import decode_feature, feature_name
 from .layout import HEADER, MAGIC, OLD_MAGIC, PIPE_HEADER_SIZE
@@ -27,8 +28,7 @@ def read_magic(source: Source) -> tuple[str, bool]:
     magic = read_at(source, 0, PIPE_HEADER_SIZE)
     if not is_perfdata(magic):
         hint = "a capture made by `perf record` begins with PERFILE2"
-        reason = "not a perf.data file" if magic else "file is empty"
-        raise FormatError(reason, file=source.name, offset=0, field="magic", value=magic[:8] or None, hint=hint)
+        raise not_of_format(source.name, magic, "not a perf.data file", hint)
     if len(magic) < PIPE_HEADER_SIZE:
         raise FormatError("file header is cut short", file=source.name, offset=8, field="size", value=len(magic))
     order = "<" if magic[:8] in _LITTLE else ">"

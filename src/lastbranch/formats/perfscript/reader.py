@@ -96,7 +96,9 @@ class _Reader:
         self.pid = tables.finish(self.timed)
         columns = ("position", "branch_from", "branch_to", "branch_flags", *(("frame",) if self.chained else ()))
         profile.records["SAMPLE"] = samples
-        profile.start = profile.first_time
+        profile.start = min(
+            (t for t in (profile.timeline.earliest(), profile.first_time) if t is not None), default=None
+        )
         profile.clock = Clock("perf_clock") if self.timed else Clock("file order", 0)
         profile.streams.append(
             SampleStream(0, columns, tuple(range(len(profile.events))), samples, entries, deepest, self._batches)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import Damage, FormatError
 from ...model import Source, read_at
+from ..registry import not_of_format
 from . import layout
 from .layout import Entry, Scope, Table, check_record_size, describe
 from .magic import is_tb5
@@ -101,9 +102,8 @@ def read_commit(source: Source, damage: list[Damage]) -> Commit:
 def _read_header(source: Source) -> int:
     data = read_at(source, 0, layout.HEADER.itemsize)
     if not is_tb5(data):
-        raise FormatError(
-            "no TB5 file of lastbranch", file=source.name, offset=0, field="magic", value=data[:16] or None
-        )
+        hint = "`lastbranch convert CAPTURE OUT.tb5` makes one of a capture"
+        raise not_of_format(source.name, data, "no TB5 file of lastbranch", hint)
     if len(data) < layout.HEADER.itemsize:
         raise FormatError("header is cut short", file=source.name, offset=0, field="header", value=len(data))
     header = np.frombuffer(data, layout.HEADER)[0]

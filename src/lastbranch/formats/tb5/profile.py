@@ -52,6 +52,10 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
             _compare_times(file, profile, number)
         if progress:
             progress(number + 1, file.streams)
+    if profile.start is None:  # the guide has no place for it
+        profile.start = min(
+            (t for t in (profile.timeline.earliest(), profile.first_time) if t is not None), default=None
+        )
     return profile
 
 

@@ -1,4 +1,4 @@
-"""A TB5 file as rows for `dump`: samples and changes of address spaces in time order."""
+"""A profile as rows for `dump`: samples and changes of address spaces in time order, whatever format they are from."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import heapq
 from collections.abc import Iterator
 from typing import Any
 
-from ...model import Change, Mode, Profile, SampleBatch, Source, column
-from ..rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
-from .profile import read_tb5
+from ..model import Change, Mode, Profile, SampleBatch, column
+from .rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
 
-__all__ = ["dump_tb5"]
+__all__ = ["dump_profile"]
 
 _NOT_FIELDS = frozenset(("time", "pid", "tid", "cpu", "event", "mode", "position"))
 _NUMBERS = frozenset(
@@ -24,9 +23,8 @@ class _Hex(int):
         return f"{int(self):#x}"
 
 
-def dump_tb5(source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
-    """The wanted rows of ``source``. Raises `FormatError` where nothing can be read of it."""
-    profile = read_tb5(source)
+def dump_profile(profile: Profile, wanted: Wanted, progress: Progress | None = None) -> Dump:
+    """The ``wanted`` rows of ``profile``."""
     if progress is not None:
         for stream in profile.streams:
             stream.progress = progress
@@ -35,13 +33,12 @@ def dump_tb5(source: Source, wanted: Wanted, progress: Progress | None = None) -
         time = milliseconds(profile.clock)
         return (form.row(row, time) for row in _rows(profile, wanted))
 
-    return Dump(source.name, profile.clock, cells, lambda: profile.damage)
+    return Dump(profile.name, profile.clock, cells, lambda: profile.damage)
 
 
 def _rows(profile: Profile, wanted: Wanted) -> Iterator[Row]:
     changes = sorted(_changes(profile), key=lambda one: one[0])
-    # Changes from before the first sample are often at time 0, which is not on the clock.
-    zero = min([t for t, _ in changes if t > 0] + [t for t in (profile.first_time,) if t is not None], default=0)
+    zero, timed = profile.start or 0, profile.clock.has_time
     samples = (one for batch in profile.batches(ordered=True) for one in _samples(batch, profile))
     first, last = wanted.ticks(profile.clock)
     for time, row in heapq.merge(changes, samples, key=lambda one: one[0]):
@@ -52,7 +49,7 @@ def _rows(profile: Profile, wanted: Wanted) -> Iterator[Row]:
             continue
         if first is not None and time - zero < first:
             continue
-        row.time = time - zero if time else None
+        row.time = time - zero if time or not timed else None  # time 0: before the recording, not on its clock
         yield row
 
 

@@ -1,0 +1,100 @@
+"""The formats of captures, and which one a file is in. Nothing of a format is imported before it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError
+from ..model import Profile, Source, read_at
+
+if TYPE_CHECKING:
+    from .rows import Dump, Wanted
+
+__all__ = ["FORMATS", "SNIFFED", "Format", "Progress", "format_of", "not_of_format"]
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+SNIFFED = 128
+"""Bytes at the start of a file that tell its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format of captures. Its functions are given as ``module:function`` within this package."""
+
+    name: str
+    """As in `Profile.format`."""
+    sniffer: str
+    reader: str
+    dumper: str | None = None
+    """``None``: the events are those of the profile."""
+    has_providers: bool = False
+    """Whether events come from providers with a GUID."""
+
+    def sniff(self, start: bytes) -> bool:
+        """Whether a file that begins with ``start`` (`SNIFFED` bytes, fewer where it is shorter) is of this format."""
+        found: bool = _function(self.sniffer)(start)
+        return found
+
+    def read(self, source: Source, progress: Progress | None = None) -> Profile:
+        """The profile in ``source``, its modules without binaries. Raises `FormatError` where nothing can be read."""
+        profile: Profile = _function(self.reader)(source, progress)
+        return profile
+
+    def dump(self, source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
+        """The ``wanted`` events of ``source`` in time order. Raises `FormatError` where nothing can be read of it."""
+        if self.dumper is None:
+            from .profile_dump import dump_profile
+
+            return dump_profile(self.read(source), wanted, progress)
+        rows: Dump = _function(self.dumper)(source, wanted, progress)
+        return rows
+
+
+FORMATS = (
+    Format("tb5", "tb5.magic:is_tb5", "tb5.profile:read_tb5"),
+    Format("perf.data", "perfdata.header:is_perfdata", "perfdata.reader:read_perfdata", "perfdata.dump:dump_perfdata"),
+    Format("etl", "etl.header:is_etl", "etl.profile:read_etl", "etl.dump:dump_etl", has_providers=True),
+    Format("perf script", "perfscript.reader:is_perfscript", "perfscript.reader:read_perfscript"),
+)
+"""In the order in which files are tried: those with a magic number first."""
+
+
+def _function(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(import_module(f".{module}", __package__), name)
+
+
+def format_of(source: Source) -> Format:
+    """The format of ``source`` by its first bytes. Raises `FormatError` for one that is not among `FORMATS`."""
+    start = read_at(source, 0, SNIFFED)
+    for found in FORMATS:
+        if found.sniff(start):
+            return found
+    raise not_of_format(
+        source.name, start, "not a capture that lastbranch reads",
+        "it reads perf.data, as `perf record -b` writes it, the text of `perf script`, Windows .etl and its own .tb5",
+    )  # fmt: skip
+
+
+def not_of_format(name: str, start: bytes, reason: str, hint: str | None = None, **where: object) -> FormatError:
+    """The error for file ``name`` that begins with ``start``: it is empty, packed, or else ``reason`` with ``hint``.
+
+    ``where``: offset, field and value that ``reason`` is about; without them the magic number.
+    """
+    for magic, (packer, unpack) in _PACKED.items():
+        if start.startswith(magic):
+            reason, hint, where = f"packed with {packer}", f"unpack it first, with `{unpack}`", {}
+    place: dict[str, Any] = {"offset": 0, "field": "magic", "value": start[:8] or None, **where}
+    return FormatError(reason if start else "file is empty", file=name, hint=hint, **place)
+
+
+_PACKED = {
+    b"\x1f\x8b": ("gzip", "gzip -d"), b"\xfd7zXZ\0": ("xz", "xz -d"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
+    b"BZh": ("bzip2", "bzip2 -d"), b"PK\3\4": ("zip", "unzip"), b"MSCF": ("cabinet", "cabextract"),
+}  # fmt: skip
+"""First bytes of what captures are sent around in -> its name, and what unpacks it."""
