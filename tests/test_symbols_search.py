@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from lastbranch.errors import FormatError
 from lastbranch.images import read_image
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment
 from lastbranch.symbols import SymbolOptions
@@ -361,9 +362,8 @@ def test_only_http_is_asked(built: Built, cache: Cache, monkeypatch: pytest.Monk
 # -- PE and PDB
 
 
-def pdb(guid: UUID = GUID, age: int = 3, dbi_age: int | None = None) -> bytes:
-    """A PDB of 512-byte blocks with a PDB stream and a DBI stream (LLVM, docs/PDB/MsfFile)."""
-    block = 512
+def pdb(guid: UUID = GUID, age: int = 3, dbi_age: int | None = None, block: int = 512) -> bytes:
+    """A PDB with a PDB stream and a DBI stream (LLVM, docs/PDB/MsfFile)."""
     info = (20000404).to_bytes(4, "little") + bytes(4) + age.to_bytes(4, "little") + guid.bytes_le
     dbi = b"\xff" * 4 + bytes(4) + (age if dbi_age is None else dbi_age).to_bytes(4, "little")
     words = [4, 0, len(info), 0xFFFFFFFF, len(dbi), 5, 6]  # streams, their sizes, their blocks
@@ -425,6 +425,29 @@ def test_names_of_pdbs_do_not_lead_out_of_a_store(tmp_path: Path) -> None:
     (tmp_path / "App.pdb").write_bytes(pdb())
     for name in (r"..\App.pdb", "../App.pdb", rf"\\server\{tmp_path}\App.pdb", str(tmp_path / "App.pdb"), ".."):
         assert find_windows(windows(pdb_name=name), store).files is None, name
+
+
+@pytest.mark.parametrize("block", [1 << bits for bits in range(9, 17)])
+def test_blocks_of_every_size(block: int, tmp_path: Path) -> None:
+    """Linkers write larger blocks than the documentation has where a PDB is large; what names functions reads them."""
+    store = tmp_path / "App.pdb" / KEY
+    store.mkdir(parents=True)
+    (store / "App.pdb").write_bytes(pdb(age=9, dbi_age=3, block=block))
+    found = find_windows(windows(), tmp_path)
+    assert found.files is not None, found.why
+    assert found.files.debug == str(store / "App.pdb")
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [(32, 256, "BlockSize"), (32, 1 << 17, "BlockSize"), (32, 0, "BlockSize"), (0, 0, "FileMagic"),
+     (44, 0x7FFFFFF0, "NumDirectoryBytes"), (52, 0x7FFFFFF, "BlockMap")],
+)  # fmt: skip
+def test_a_superblock_that_makes_no_sense(at: int, value: int, said: str) -> None:
+    data = bytearray(pdb())
+    data[at : at + 4] = value.to_bytes(4, "little")
+    with pytest.raises(FormatError, match=said):
+        pdb_identity(BytesSource(bytes(data)))
 
 
 def test_pdbs_of_a_linker(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ...images.layout import Layout
 from ...model import Source
 from .files import PAD, Space
 
-__all__ = ["Streams"]
+__all__ = ["DBI_STREAM", "PDB_STREAM", "Streams"]
 
 MAGIC = b"Microsoft C/C++ MSF 7.00\r\n\x1aDS\0\0\0"
 SUPERBLOCK = Layout(
@@ -20,6 +20,7 @@ SUPERBLOCK = Layout(
 )  # fmt: skip
 BLOCK_SIZES = frozenset(1 << bits for bits in range(9, 17))
 """512 to 4096 in the documentation; linkers write up to 64 KiB for large programs."""
+PDB_STREAM, DBI_STREAM = 1, 3
 NO_STREAM = 0xFFFFFFFF
 
 
@@ -47,13 +48,17 @@ class Streams:
         self._numbers = words[count + 1 :]
         self._ends = np.cumsum(-(-self.sizes // self.block_size))
 
-    def stream(self, number: int, name: str) -> Space:
-        """Stream ``number``; empty where there is none. Raises `FormatError` where its blocks are not in the file."""
+    def stream(self, number: int, name: str, first: int | None = None) -> Space:
+        """Stream ``number``, or as many as its ``first`` bytes; empty where there is none.
+
+        Raises `FormatError` where its blocks are not in the file.
+        """
         if not 0 <= number < len(self.sizes) or self.sizes[number] == 0:
             return Space.of(b"", name=name, file=self.source.name)
-        end = int(self._ends[number])
-        numbers = self._numbers[end - self._blocks(int(self.sizes[number])) : end]
-        return self._read(numbers, int(self.sizes[number]), name)
+        whole, end = int(self.sizes[number]), int(self._ends[number])
+        size = whole if first is None else min(first, whole)
+        begin = end - self._blocks(whole)
+        return self._read(self._numbers[begin : begin + self._blocks(size)], size, name)
 
     def _blocks(self, size: int) -> int:
         return -(-size // self.block_size)

@@ -13,12 +13,11 @@ import numpy as np
 
 from ...model import Source
 from .files import Space
-from .msf import Streams
+from .msf import DBI_STREAM, Streams
 from .symbols import Symbols, until_next
 
 __all__ = ["pdb_symbols"]
 
-DBI_STREAM = 3
 DBI = np.dtype([
     ("VersionSignature", "<i4"), ("VersionHeader", "<u4"), ("Age", "<u4"), ("GlobalStreamIndex", "<u2"),
     ("BuildNumber", "<u2"), ("PublicStreamIndex", "<u2"), ("PdbDllVersion", "<u2"), ("SymRecordStream", "<u2"),
