@@ -554,7 +554,7 @@ def test_a_damaged_directory_falls_back_to_the_commit_before(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("start", "says"),
     [
-        (b"", "no TB5 file"),
+        (b"", "file is empty"),
         (b"PERFILE2" + b"\0" * 5000, "no TB5 file"),
         (b"lastbranch TB5\n\0" + b"\0" * 5000, "no TB5 file"),
         (b"lastbranch TB5\r\n\2\0\0\0" + b"\0" * 5000, "later version"),

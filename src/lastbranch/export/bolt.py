@@ -2,6 +2,9 @@
 
 ``B from to count mispredicted`` for each branch, ``F start end count`` for each range (a fall-through); hexadecimal
 link addresses, 0 for an end outside of the module (bolt/docs, and DataAggregator.cpp).
+
+Ranges within the procedure linkage table are left out. BOLT has no control flow of these stubs, so nothing in them is a
+fall-through to it, and perf2bolt 19 counts each as one that contradicts the binary. Branches to and from stubs stay.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from typing import IO
 import numpy as np
 
 from ..analysis.pairs import group
+from ..model import Array
+from ..opening import code_of
 from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
@@ -26,9 +31,19 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     )
     branches = zip(source.tolist(), target.tolist(), taken.tolist(), mispredicted.tolist(), strict=True)
     out.writelines(b"B %x %x %d %d\n" % row for row in branches)
-    ranges = zip(counts.start.tolist(), counts.end.tolist(), counts.times.tolist(), strict=True)
+    straight = (column[~_in_stubs(counts)].tolist() for column in (counts.start, counts.end, counts.times))
+    ranges = zip(*straight, strict=True)
     out.writelines(b"F %x %x %d\n" % row for row in ranges)
     return counts.exported([])
+
+
+def _in_stubs(counts: ModuleCounts) -> Array:
+    """Which ranges begin in the procedure linkage table."""
+    code = code_of(counts.module)
+    found = np.zeros(len(counts.start), bool)
+    for section in code.image.linkage_stubs if code else ():
+        found |= (counts.start >= np.uint64(section.vaddr)) & (counts.start - np.uint64(section.vaddr) < section.size)
+    return found
 
 
 FORMAT = ModuleFormat("preagg.txt", write)

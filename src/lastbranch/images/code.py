@@ -25,7 +25,7 @@ class Code:
         self._chunk = lru_cache(_CHUNKS)(lambda number: read_at(source, number * _CHUNK, _CHUNK))
         # A code address is asked for in code first: nothing keeps a file's segments from overlapping.
         self._segments = (*image.executable_segments, *image.segments)
-        self.arch = image.machine
+        self.arch, self.image = image.machine, image
 
     def read(self, address: int, size: int) -> bytes:
         """``size`` bytes at link ``address``; fewer where the segment or the file ends, none outside of both."""

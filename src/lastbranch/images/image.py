@@ -87,6 +87,9 @@ class Section:
     flags: SegmentFlags
 
 
+_LINKAGE_STUBS = frozenset({".plt", ".plt.sec", ".plt.got", ".iplt"})
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An executable, library, object or core file. All addresses are link addresses.
@@ -121,6 +124,11 @@ class Image:
     pdb_guid: UUID | None = None
     pdb_age: int | None = None
     pdb_name: str | None = None
+
+    @property
+    def linkage_stubs(self) -> tuple[Section, ...]:
+        """The sections of ELF's procedure linkage table: stubs that the linker makes, without symbols of their own."""
+        return tuple(s for s in self.sections if self.format == "elf" and s.name in _LINKAGE_STUBS)
 
     @property
     def executable_segments(self) -> tuple[Segment, ...]:
