@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes: where modules must not be kept compiled, each would compile them all.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench peers fuzz docs etw-layouts walk clean
+.PHONY: demo test lint bench peers fuzz docs man etw-layouts walk clean
 
 demo: $(VENV)/installed ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -46,6 +46,9 @@ fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader, and wha
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python docs/generate.py
+
+man: $(VENV)/installed ## write manual pages, made from the help texts: man -M build/man lastbranch
+	$(BIN)/python docs/manual.py build/man
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/make_etw_layouts.py --prove

@@ -33,7 +33,13 @@ from lastbranch.opening import open_source
 from perfdata_writer import Builder
 
 Run = Callable[..., Ran]
-TABLES = (["info"], ["report"], ["report", "--by", "thread"], ["report", "--by", "module"], ["branches"])
+TABLES = (
+    ["info"],
+    ["report", "--by", "process"],
+    ["report", "--by", "thread"],
+    ["report", "--by", "module"],
+    ["branches"],
+)
 READING = (*TABLES, ["verify"], ["export", "--to", "counts"], ["export", "--to", "brstack"])
 
 
@@ -536,7 +542,7 @@ def test_no_colour_where_it_is_not_wanted(env: dict[str, str], capture: Path) ->
     """On a terminal: text, and no escape sequence that sets a colour."""
     pty = pytest.importorskip("pty")
     main, side = pty.openpty()
-    command = [sys.executable, "-m", "lastbranch", "report", "--no-progress", str(capture)]
+    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--no-progress", str(capture)]
     done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, timeout=60, env={**os.environ, **env})
     os.close(side)
     said = shown_on(main)
@@ -597,8 +603,8 @@ def test_progress_stays_out_of_the_output(verb: str, to: str, capture: Path, tmp
 def test_help_of_every_verb(verb: str, run: Run) -> None:
     ran = run(verb, "--help")
     assert ran.code == 0
-    about_the_machine = verb in ("doctor", "sources")
-    assert re.search(r"FILE|IN\.\.\.|COMMAND| A B$", ran.out, re.M) or about_the_machine
+    of_no_capture = verb in ("doctor", "sources", "help", "completion")
+    assert re.search(r"FILE|IN\.\.\.|COMMAND| A B$", ran.out, re.M) or of_no_capture
     assert len(ran.out.split("Options:")[0].split()) > 10, "says what it does"
     assert run(verb, "-h").out == ran.out
 

@@ -6,12 +6,13 @@ import errno
 import io
 import os
 import sys
-from importlib import import_module
 
 import click
 
 from .. import __version__
 from ..errors import LastbranchError, UnavailableError
+from .completion import VARIABLE
+from .group import Group
 
 __all__ = ["VERBS", "main", "run"]
 
@@ -39,6 +40,8 @@ VERBS = (
     "verify",
     "lbr",
     "doctor",
+    "help",
+    "completion",
 )
 
 _UNREADABLE = 3
@@ -46,18 +49,11 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _INTERRUPTED = 130
 
 
-class _Verbs(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        found: click.Command = import_module(f".{cmd_name}", __name__).command
-        return found
-
-
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Group,
+    lazy={verb: verb for verb in VERBS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="lastbranch")
 def cli() -> None:
     """Hardware-sampled profiles with last branch records: read, bind, report, export.
@@ -73,6 +69,11 @@ def cli() -> None:
 
 def main() -> None:
     """Run ``lastbranch``."""
+    asked = os.environ.get(VARIABLE)
+    if asked:  # by a shell, for completions
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(cli, {}, "lastbranch", VARIABLE, asked))
     run(cli, "lastbranch")
 
 

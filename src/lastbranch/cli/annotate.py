@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .naming import chosen_function, symbol_notes
-from .options import Capture, capture_options, filter_options
+from .options import Capture, capture_and, complete_folder, filter_options
 from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_options
-@click.argument("function", metavar="FUNC")
+@capture_and("function", "FUNC")
 @filter_options
 @symbol_options
 @click.option("--source", is_flag=True, help="Source lines between the instructions.")
 @click.option(
-    "--source-root", multiple=True, metavar="DIR",
+    "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
     help="Look for source files below DIR (again for more). [default: beside the binary]",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Also instructions that were not seen to run.")
@@ -37,7 +36,9 @@ def command(
     capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
     source_root: tuple[str, ...], every: bool, form: str, limit: int,
 ) -> int:  # fmt: skip
-    """The code of a function with what ran of it: blocks, branches, loops, edges, indirect targets.
+    """The code of a function, with how often each instruction ran.
+
+    After it come its loops, its hottest edges and the targets of its indirect branches.
 
     FUNC is a name, a pattern with *, or MODULE+0xADDRESS. Before the first instruction of a block stand how often it
     ran, its cycles and instructions a cycle; behind its last one how often the branch was taken, and how often of

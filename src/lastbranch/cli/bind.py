@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import click
 
+from .options import complete_file
 from .output import share
 
 
 @click.command()
-@click.argument("path", metavar="FILE.tb5")
+@click.argument("path", metavar="FILE.tb5", shell_complete=complete_file)
 @click.option("--stream", type=click.IntRange(min=0), help="Only this data stream. [default: every one of samples]")
 def command(path: str, stream: int | None) -> int:
-    """Bind the samples of a .tb5: find the module, process and thread of each, and add them to the file.
+    """Find the module, process and thread of each sample of a .tb5.
 
-    What the file has of modules, processes and threads stays as it is; processes and threads that it does not list are
-    inferred. Streams that are bound are left alone, unless --stream names one: that is an error.
+    They are added to the file. What the file has of modules, processes and threads stays as it is; processes and
+    threads that it does not list are inferred. Streams that are bound are left alone, unless --stream names one: that
+    is an error.
     """
     from ..store import bind_stream, sample_streams
 

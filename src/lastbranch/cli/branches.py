@@ -25,7 +25,10 @@ _PARTS = ("from_module", "from_address", "to_module", "to_address")
 @click.option("--no-symbols", is_flag=True, help="Without function names.")
 @table_options
 def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbols: bool, form: str, limit: int) -> int:
-    """The hottest branches: from, to, how often, how often mispredicted, cycles since the branch before.
+    """The hottest branches: counts, mispredictions, cycles.
+
+    A row has both ends of a branch, how often it was taken, how often of those it was mispredicted, and the cycles
+    since the branch before.
 
     Places are module+address, the address as linked (docs: addresses). An empty cell, or no column in a table, means
     that the processor did not tell. Functions come last, as name+offset, where symbols are found. csv and json have

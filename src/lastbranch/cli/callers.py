@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .callgraph import print_calls
-from .options import Capture, capture_options, filter_options, table_options
+from .options import Capture, capture_and, filter_options, table_options
 from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_options
-@click.argument("function", metavar="FUNC")
+@capture_and("function", "FUNC")
 @filter_options
 @symbol_options
 @table_options

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     help="How to print.",
 )  # fmt: skip
 def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
-    """Judge a capture: what is missing or wrong in it, and what to do about it.
+    """Judge a capture: what is missing or wrong, and the remedy.
 
     A finding is an error (what the capture was made for cannot be had of it), a warning (something is missing, or may
     be) or info. Each has what in the capture says so and a remedy.

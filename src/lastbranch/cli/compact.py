@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import click
 
+from .options import complete_file
+
 
 @click.command()
-@click.argument("path", metavar="FILE.tb5")
+@click.argument("path", metavar="FILE.tb5", shell_complete=complete_file)
 def command(path: str) -> int:
-    """Write a .tb5 anew without what is no longer part of it: bind information, and what writers that died left.
+    """Write a .tb5 anew without what is no longer part of it.
 
-    The old file stays until the new one is complete.
+    That is bind information that was taken away, and what writers that died left. The old file
+    stays until the new one is complete.
     """
     from ..store import compact
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from . import dump
-from .options import TimeRange, time_option
+from .options import TimeRange, complete_file, time_option
 
 if TYPE_CHECKING:
     from ..etw.streams import Stream
 
 
 @click.command()
-@click.argument("source", metavar="NAME|FILE")
+@click.argument("source", metavar="NAME|FILE", shell_complete=complete_file)
 @click.option("--real-time", is_flag=True, help="NAME is that of a session, even if there is a file called so.")
 @click.option(
     "--event", "events", multiple=True, metavar="NAME,...",
@@ -35,7 +35,7 @@ def command(
     source: str, real_time: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
     time: TimeRange | None, form: str, limit: int,
 ) -> int:  # fmt: skip
-    """The events of a trace session as they come, or those of a log file.
+    """Print the events of a trace session as they come, or of a file.
 
     NAME is that of a session that runs with real time (session start --real-time). Its events are printed as soon as
     the session flushes its buffers, until it stops or Ctrl-C; nothing of it waits for the terminal. A FILE is printed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import TimeRange, time_option
+from .options import TimeRange, complete_file, time_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 @click.command()
-@click.argument("paths", metavar="IN... OUT", nargs=-1, required=True)
+@click.argument("paths", metavar="IN... OUT", nargs=-1, required=True, shell_complete=complete_file)
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
 @time_option("the log's start")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
@@ -31,7 +31,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 def command(
     paths: tuple[str, ...], compress: bool | None, time: TimeRange | None, pid: tuple[int, ...], force: bool
 ) -> int:
-    """Write a capture in another form: as OUT.tb5, or as OUT.etl.
+    """Write a capture as OUT.tb5 or OUT.etl; merge and cut logs.
 
     OUT.tb5 is lastbranch's own store and holds all of one capture; every verb answers from it as from the capture.
 

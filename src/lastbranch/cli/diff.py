@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, filter_options, table_options
+from .options import Capture, complete_file, complete_folder, filter_options, table_options
 from .output import Cell, print_rows
 from .symbol_options import symbol_options
 
@@ -21,10 +21,17 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 
 
 @click.command()
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
-@click.option("--symfs", metavar="DIR", help="Look for the captures' binaries at DIR + their full path.")
-@click.option("--symfs-b", metavar="DIR", help="The same for B, where it is another folder.")
+@click.argument("before", metavar="A", shell_complete=complete_file)
+@click.argument("after", metavar="B", shell_complete=complete_file)
+@click.option(
+    "--symfs",
+    metavar="DIR",
+    shell_complete=complete_folder,
+    help="Look for the captures' binaries at DIR + their full path.",
+)
+@click.option(
+    "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, where it is another folder."
+)
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @filter_options
 @symbol_options
@@ -42,7 +49,9 @@ def command(
     before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, make_filter: Any,
     symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
 ) -> int:  # fmt: skip
-    """What takes a larger or smaller share in B than in A, and whether that is more than chance.
+    """What takes a larger or smaller share in B than in A.
+
+    For each row it says whether the difference is more than chance.
 
     The share of a function is that of its samples (by period), of an edge that of the branch entries, of a block that
     of the ranges. p is the probability of such a difference between two recordings that do not differ, with the sample

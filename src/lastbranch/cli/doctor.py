@@ -10,7 +10,7 @@ from .output import print_rows
 @click.command()
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
 def command(form: str) -> int:
-    """What this machine can record, why not the rest, and the command that would change it.
+    """What this machine can record, and what would change the rest.
 
     Commands are shown with their scope (this recording, this shell, until the next boot) and never run; words in
     capitals in them are to be filled in. Works without privileges.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, TimeRange, time_option
+from .options import Capture, TimeRange, file_argument, time_option
 from .output import key
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LINES = 1000
 
 
 @click.command()
-@click.argument("path", metavar="FILE")
+@file_argument
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option(
     "--event", "events", multiple=True, metavar="NAME,...",

@@ -10,7 +10,7 @@ import click
 from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
 from .naming import brief
-from .options import Capture, capture_options, filter_options
+from .options import Capture, capture_options, complete_file, filter_options
 from .output import writing
 from .symbol_options import symbol_options
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @symbol_options
 @click.option("--to", "name", required=True, type=click.Choice(list(EXPORTS)), help="What to write.")
 @click.option("--binary", metavar="NAME|PATH", help="Only this module; PATH also says where its binary is.")
-@click.option("-o", "--output", metavar="OUT", help="File to write; standard output without it.")
+@click.option(
+    "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write; standard output without it."
+)
 @click.option(
     "--fail-empty", is_flag=True,
     help="Exit code 4 where the output is empty or covers less than half of what was recorded.",
@@ -38,7 +40,7 @@ def command(
     fail_empty: bool,
     symbols: SymbolOptions,
 ) -> int:
-    """Write a capture in another form.
+    """Write a capture for compilers, viewers and other tools.
 
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
 

@@ -15,7 +15,9 @@ from .output import Cell, print_json, print_rows
 @capture_options
 @table_options
 def command(capture: Capture, form: str, limit: int) -> int:
-    """What a capture is: recorder, machine, clock, events, records, losses, fields, binaries at hand.
+    """What a capture is: recorder, machine, events, losses, binaries.
+
+    Also its clock, records and fields, and which binaries are at hand.
 
     json is one object (docs: info), csv the same as a key and a value a line. --limit is of modules and, in a table, of
     kinds of records, the most frequent first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .group import Group
 from .output import print_rows
 
 _ALIASES = {
@@ -13,9 +14,9 @@ _ALIASES = {
 """Words of `perf record -j` that are not the flag's name in lower case."""
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Last branch records themselves: what a selection of branches means in each notation (`lbr explain`)."""
+    """Explain selections of branches: MSRs, ETW flags, perf filters."""
 
 
 @command.command()
@@ -29,7 +30,7 @@ def command() -> None:
     help="How to print.",
 )  # fmt: skip
 def explain(value: str | None, notation: str | None, words: str | None, form: str) -> int:
-    """Decode and check a selection of branches, and say it in the other notations.
+    """Decode and check a selection of branches, in every notation.
 
     VALUE, decimal or 0x hexadecimal, is one of: msr, the register MSR_LBR_SELECT; arch, IA32_LBR_CTL of the
     architectural LBR; etw, the flags of TraceConfigureLastBranchRecord; perf, branch_sample_type of perf_event_open.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,26 @@ import click
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from click.shell_completion import CompletionItem
+
     from ..model import Profile, SampleFilter
 
-__all__ = ["Capture", "TimeRange", "capture_options", "filter_options", "table_options", "time_option"]
+__all__ = [
+    "DEFAULT_FILE",
+    "Capture",
+    "TimeRange",
+    "capture_and",
+    "capture_options",
+    "complete_file",
+    "complete_folder",
+    "file_argument",
+    "filter_options",
+    "table_options",
+    "time_option",
+]
+
+DEFAULT_FILE = "lastbranch.tb5"
+"""What `record` writes and other verbs read where no name is given."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -71,15 +89,85 @@ class Capture:
 _DAMAGE_SHOWN = 5
 
 
+def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have a shell complete the name of a file."""
+    return _complete("file", incomplete)
+
+
+def complete_folder(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have a shell complete the name of a folder."""
+    return _complete("dir", incomplete)
+
+
+def _complete(what: str, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type=what)]
+
+
+def file_argument(function: _Command) -> _Command:
+    """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
+
+    @click.argument("path", metavar="[FILE]", required=False, shell_complete=complete_file)
+    @functools.wraps(function)
+    def wrapped(path: str | None, **rest: Any) -> Any:
+        if path is None and not os.path.exists(DEFAULT_FILE):
+            raise _no_file()
+        return function(path=DEFAULT_FILE if path is None else path, **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _no_file() -> click.UsageError:
+    makes = "`lastbranch record COMMAND` makes one"
+    return click.UsageError(f"Missing argument 'FILE': there is no {DEFAULT_FILE} in this folder; {makes}.")
+
+
 def capture_options(function: _Command) -> _Command:
     """FILE, --symfs and --no-progress, as one `Capture` argument."""
 
-    @click.argument("path", metavar="FILE")
-    @click.option("--symfs", metavar="DIR", help="Look for the capture's binaries at DIR + their full path.")
-    @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+    @file_argument
+    @_capture_settings
     @functools.wraps(function)
     def wrapped(path: str, symfs: str | None, no_progress: bool, **rest: Any) -> Any:
         return function(capture=Capture(path, symfs, not no_progress), **rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
+    """The same with one more argument, ``name``, after FILE. A word alone is that argument: FILE may be left out."""
+
+    def decorate(function: _Command) -> _Command:
+        @click.argument("words", metavar=f"[FILE] {metavar}", nargs=-1, shell_complete=complete_file)
+        @_capture_settings
+        @functools.wraps(function)
+        def wrapped(words: tuple[str, ...], symfs: str | None, no_progress: bool, **rest: Any) -> Any:
+            if len(words) > 2:
+                raise click.UsageError(f"Got unexpected extra argument ({words[2]}); give FILE and {metavar}.")
+            if not words or (len(words) == 1 and os.path.isfile(words[0]) and not os.path.exists(DEFAULT_FILE)):
+                raise click.UsageError(f"Missing argument '{metavar}'.")
+            if len(words) == 1 and not os.path.exists(DEFAULT_FILE):
+                raise _no_file()
+            path, value = words if len(words) == 2 else (DEFAULT_FILE, *words)
+            return function(capture=Capture(path, symfs, not no_progress), **{name: value}, **rest)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def _capture_settings(function: _Command) -> _Command:
+    @click.option(
+        "--symfs",
+        metavar="DIR",
+        shell_complete=complete_folder,
+        help="Look for the capture's binaries at DIR + their full path.",
+    )
+    @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> Any:
+        return function(**given)
 
     return wrapped  # type: ignore[return-value]
 

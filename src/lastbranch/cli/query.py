@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, capture_options, table_options
+from .options import Capture, capture_and, table_options
 from .output import Cell, key, print_rows
 from .symbol_options import symbol_options
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_options
-@click.argument("sql", metavar="SQL")
+@capture_and("sql", "SQL")
 @symbol_options
 @click.option(
     "--memory", type=click.IntRange(min=32), default=128, show_default=True, metavar="MIB",
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @table_options
 def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, form: str, limit: int) -> int:
-    """The answer to a SELECT statement over the capture, by DuckDB.
+    """Answer a SELECT statement over a capture, with DuckDB.
 
     Tables (docs: SQL): modules, processes, threads, events, samples, branches, frames, counters, user_registers,
     interrupt_registers, edges, ranges, stacks, stack_frames. "describe branches" lists the columns of one. Only what

@@ -9,15 +9,27 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .options import DEFAULT_FILE, complete_file
+
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from ..capture import Options, Summary
 
 _CLASSES = "any any_call any_ret ind_call cond call_stack ind_jmp call"
 _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "any_ret"}
 
 
-@click.command(context_settings={"allow_interspersed_args": False})  # COMMAND has options of its own
-@click.option("-o", "--output", default="lastbranch.tb5", show_default=True, metavar="OUT",
+class _Record(click.Command):
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        after_command = bool(ctx.params.get("command_words"))  # whose options are not ours
+        return (
+            complete_file(ctx, self.params[0], incomplete) if after_command else super().shell_complete(ctx, incomplete)
+        )
+
+
+@click.command(cls=_Record, context_settings={"allow_interspersed_args": False})
+@click.option("-o", "--output", default=DEFAULT_FILE, show_default=True, metavar="OUT", shell_complete=complete_file,
               help="Where to write; an old one is kept as OUT.old. A name in .data gives perf.data, one in .etl a "
               "trace log, by way of a session.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
@@ -41,13 +53,14 @@ _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option("-a", "--all", "everything", is_flag=True, help="The whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A process that runs already.")
-@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]")
+@click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
+                shell_complete=complete_file)  # fmt: skip
 def command(
     output: str, engine: str, event: str | None, period: int | None, frequency: int | None, depth: int, filters: str,
     call_stack: bool, duty: float, duration: float | None, no_follow: tuple[str, ...], allow_risk: bool,
     no_progress: bool, everything: bool, pid: int | None, command_words: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Record the taken branches of a program: launched here, or attached to with -p.
+    """Record the taken branches of a program, new or running (-p).
 
     Options of lastbranch come before COMMAND: everything after it is passed to COMMAND, as in
     `lastbranch record -o ls.tb5 ls -la`.

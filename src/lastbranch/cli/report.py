@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, capture_options, filter_options, table_options
+from .options import Capture, capture_options, complete_folder, filter_options, table_options
 from .output import Cell, print_rows, share
 from .report_names import VIEWS, report_names
 from .symbol_options import symbol_options
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 @click.option(
     "--by",
     type=click.Choice(["process", "thread", "module", *VIEWS]),
-    default="process",
-    show_default=True,
-    help="What a row is.",
+    help="What a row is. [default: function, or module where no names can be had]",
 )
 @click.option(
-    "--source-root", multiple=True, metavar="DIR",
+    "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
     help="By line: look for source files below DIR (again for more). [default: beside the binary]",
 )  # fmt: skip
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str,
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
     source_root: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Where the samples fell: one row for each event and process, thread, module, function or source line.
+    """Where the samples fell, by function, module, process or line.
+
+    A row is of one event. Without --by, rows are functions, or modules where no function has a name.
 
     By function, inline (inlined functions on their own) or line: samples are those whose address is there, total those
     that have it anywhere in their call stack, and instructions those executed there by the ranges of branch stacks.
@@ -46,8 +46,12 @@ def command(
 
     profile = capture.open()
     chosen = make_filter(profile)
-    if by in VIEWS:
-        return report_names(capture, profile, chosen, form, limit, by, symbols, source_root)
+    notes = []
+    if by is None or by in VIEWS:
+        named = report_names(capture, profile, chosen, form, limit, by, symbols, source_root)
+        if isinstance(named, int):
+            return named
+        by, notes = "module", named
     with capture.reading(profile):
         table = weights(profile, cast("Key", by), sample_filter=chosen)
     totals = [[0, 0, 0] for _ in profile.events]
@@ -67,7 +71,7 @@ def command(
         )
     names = ["event", *_COLUMNS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
     print_rows(names, rows, form)
-    return capture.finish(profile, capture.why_empty(profile, rows))
+    return capture.finish(profile, capture.why_empty(profile, rows) + notes)
 
 
 _COLUMNS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}

@@ -17,21 +17,27 @@ __all__ = ["VIEWS", "report_names"]
 
 VIEWS = ("function", "inline", "line")
 
+_OTHERS = "--by shows the same by process, thread, module, inline or line"
 _MACHINE_ONLY = ("linkage name", "file", "line number")
 
 
 def report_names(
-    capture: Capture, profile: Profile, chosen: SampleFilter | None, form: str, limit: int, by: str,
+    capture: Capture, profile: Profile, chosen: SampleFilter | None, form: str, limit: int, by: str | None,
     symbols: SymbolOptions, source_root: tuple[str, ...],
-) -> int:  # fmt: skip
-    """Print the table and end the verb."""
+) -> int | list[str]:  # fmt: skip
+    """Print the table and end the verb. Where ``by`` is not given, it is ``function``: if nothing has a name then,
+    nothing is printed, and the notes that say why are returned."""
     from ..analysis.functions import names
     from ..analysis.sources import Sources
     from ..symbols import Symbolizer
 
     symbolizer = Symbolizer(profile, symbols)
     with capture.reading(profile):
-        table = names(profile, cast("View", by), symbolizer, sample_filter=chosen)
+        table = names(profile, cast("View", by or "function"), symbolizer, sample_filter=chosen)
+    guessed = [] if by else [f"by function; {_OTHERS}"]
+    if not by and not any(label.function for label in table.labels):
+        return [f"by module, as no function has a name; {_OTHERS}", *symbol_notes(symbolizer)]
+    by = by or "function"
     sources = Sources(profile, source_root)
     sums = [c.tolist() if c is not None else [None] * len(table) for c in (
         table.samples, table.period, table.total, table.total_period, table.instructions,
@@ -66,7 +72,7 @@ def report_names(
     columns = ["event", *names_of, "module", "samples", "samples %", "period", "period %", "total", "total %",
                "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
     print_rows(columns, rows, form, machine_only=_MACHINE_ONLY)
-    made = [f"totals: {source}" for source in table.stacks]
+    made = [*guessed, *(f"totals: {source}" for source in table.stacks)]
     return capture.finish(
         profile, [*capture.why_empty(profile, rows), *made, *table.notes, *sources.notes, *symbol_notes(symbolizer)]
     )

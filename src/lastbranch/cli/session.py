@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .group import Group
+from .options import complete_file
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -33,18 +34,7 @@ _PMC_WORD, _PMC_BIT, _PMC_INTERRUPT = 1, 0x400, 0x2F
 _SOFTWARE = "softwarebranches"
 
 
-class _Group(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, "merge"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "merge":
-            return super().get_command(ctx, cmd_name)
-        found: click.Command = import_module(".session_merge", __package__).command
-        return found
-
-
-@click.group(cls=_Group)
+@click.group(cls=Group, lazy={"merge": "session_merge"})
 def command() -> None:
     """Trace sessions: start one, ask it, stop it.
 
@@ -55,7 +45,14 @@ def command() -> None:
 
 @command.command(short_help="Start a session.")
 @click.argument("name")
-@click.option("-o", "--output", default="", metavar="FILE", help="The log file; none in modes that need none.")
+@click.option(
+    "-o",
+    "--output",
+    default="",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="The log file; none in modes that need none.",
+)
 @click.option("--mode", "modes", default="", metavar="MODE,...",
               help="sequential (default), circular, append, newfile, real-time, buffering...")  # fmt: skip
 @click.option("--real-time", is_flag=True, help="For `lastbranch consume`; the same as --mode real-time.")
@@ -174,7 +171,9 @@ def query(name: str, form: str) -> int:
 @click.argument("name")
 @_MAXIMUM
 @_FLUSH_TIMER
-@click.option("-o", "--output", default="", metavar="FILE", help="Go on with this log file.")
+@click.option(
+    "-o", "--output", default="", metavar="FILE", shell_complete=complete_file, help="Go on with this log file."
+)
 @click.option("--flags", metavar="FLAG,...", help="Events of the system, instead of those that are on.")
 @_ENABLE
 @click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Take no more events of a provider.")
@@ -203,7 +202,14 @@ def update(
 
 @command.command(short_help="Write what is in the buffers.")
 @click.argument("name")
-@click.option("-o", "--output", default="", metavar="FILE", help="Where a session in buffering mode writes to.")
+@click.option(
+    "-o",
+    "--output",
+    default="",
+    metavar="FILE",
+    shell_complete=complete_file,
+    help="Where a session in buffering mode writes to.",
+)
 @_FORMAT
 def flush(name: str, output: str, form: str) -> int:
     """Write what is in the buffers of the session NAME now."""

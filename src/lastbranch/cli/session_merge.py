@@ -6,15 +6,26 @@ import os
 
 import click
 
+from .options import complete_file, complete_folder
+
 _SHOWN = 5
 
 
 @click.command("merge")
-@click.argument("paths", metavar="IN... OUT", nargs=-1, required=True)
+@click.argument("paths", metavar="IN... OUT", nargs=-1, required=True, shell_complete=complete_file)
 @click.option("--compress", is_flag=True, help="Compress buffers (XPRESS). [default: as the first IN]")
 @click.option("--no-images", is_flag=True, help="Do not look for the binaries of images.")
-@click.option("--symfs", metavar="DIR", help="Look for binaries at DIR + their full path.")
-@click.option("--symbols", "folders", metavar="DIR", multiple=True, help="Look for binaries by identity in DIR, too.")
+@click.option(
+    "--symfs", metavar="DIR", shell_complete=complete_folder, help="Look for binaries at DIR + their full path."
+)
+@click.option(
+    "--symbols",
+    "folders",
+    metavar="DIR",
+    shell_complete=complete_folder,
+    multiple=True,
+    help="Look for binaries by identity in DIR, too.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 def command(
     paths: tuple[str, ...], compress: bool, no_images: bool, symfs: str | None, folders: tuple[str, ...], force: bool

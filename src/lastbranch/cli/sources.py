@@ -10,7 +10,7 @@ from .output import print_rows
 _COLUMNS = ("source", "name", "interval", "minimum", "maximum", "default")
 
 
-@click.command(short_help="What sessions can sample by.")
+@click.command()
 @table_options
 @click.option("--set", "changes", multiple=True, metavar="NAME=INTERVAL",
               help="Set the interval of a source, for all sessions (again for more).")  # fmt: skip

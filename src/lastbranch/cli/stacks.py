@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
 ) -> int:
-    """Call stacks with their weights, the heaviest first: folded lines, as flame graphs are made from.
+    """Call stacks, the heaviest first: folded lines for flame graphs.
 
     A line is the process and its functions, root first, with ; between them, and the weight. Stacks are the best that
     the capture has: call chains, LBR call-stack mode, or rebuilt from the calls and returns of branch stacks (as deep

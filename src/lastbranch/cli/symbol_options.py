@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from .options import complete_folder
+
 __all__ = ["symbol_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -19,11 +21,11 @@ def symbol_options(function: _Command) -> _Command:
     """--debug-dir, --symbol-store, --debuginfod, --symbol-backend, --no-symbol-cache: one ``symbols`` argument."""
 
     @click.option(
-        "--debug-dir", multiple=True, metavar="DIR",
+        "--debug-dir", multiple=True, metavar="DIR", shell_complete=complete_folder,
         help="Look for debug files here, too (again for more): by build id in .build-id/, or at DIR + full path.",
     )  # fmt: skip
     @click.option(
-        "--symbol-store", multiple=True, metavar="DIR",
+        "--symbol-store", multiple=True, metavar="DIR", shell_complete=complete_folder,
         help="Look for PDBs, PE files and Breakpad files here (again for more): NAME/KEY/NAME, or NAME.",
     )  # fmt: skip
     @click.option("--debuginfod", is_flag=True, help="Ask the servers of DEBUGINFOD_URLS for debug files.")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import click
 
+from .options import complete_file
+
 
 @click.command()
-@click.argument("path", metavar="FILE.tb5")
+@click.argument("path", metavar="FILE.tb5", shell_complete=complete_file)
 @click.option("--stream", type=click.IntRange(min=0), help="Only this data stream. [default: every bound one]")
 def command(path: str, stream: int | None) -> int:
-    """Take the bind information of a .tb5 away again. `lastbranch compact` gives its space back."""
+    """Take the bind information of a .tb5 away again.
+
+    `lastbranch compact` gives its space back.
+    """
     from ..store import sample_streams, unbind_stream
 
     for number in sample_streams(path, bound=True) if stream is None else [stream]:

@@ -12,7 +12,10 @@ from .output import print_rows
 @capture_options
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
 def command(capture: Capture, form: str) -> int:
-    """Walk everything in a capture and say what is damaged, or which buffers a session lost. Exit code 1 if any is."""
+    """Walk everything in a capture and say what is damaged.
+
+    Of a session's log it also says which buffers the session lost. Exit code 1 if anything is damaged or lost.
+    """
     profile = capture.open()
     samples = entries = 0
     with capture.reading(profile):

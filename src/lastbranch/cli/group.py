@@ -1,0 +1,75 @@
+"""A group of verbs: found when they are asked for, each with a summary that is not cut off, alike ones by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+__all__ = ["Group", "summary"]
+
+
+class Group(click.Group):
+    """``lazy`` has the names of the verbs that are modules of this package, each with the name of its module."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.commands, *self.lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = import_module(f".{self.lazy[cmd_name]}", __package__).command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.list_commands(ctx))
+        raise click.UsageError(f"No such command {name!r}." + _did_you_mean(near), ctx)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _with_one_dash(error) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary(command)) for name, command in named if command])
+
+
+def summary(command: click.Command) -> str:
+    """The first sentence of what ``command`` says of itself."""
+    text = command.short_help or (command.help or "").partition("\n\n")[0]
+    sentence, dot, _ = " ".join(text.split()).partition(". ")
+    return sentence + dot.rstrip()
+
+
+def _with_one_dash(error: click.NoSuchOption) -> click.NoSuchOption:
+    """``-limit`` is ``-l`` to the parser: the option as it was written, with the one that was meant."""
+    given = [w.partition("=")[0] for w in sys.argv[1:] if w.startswith(error.option_name) and not w.startswith("--")]
+    if not given or len(given[0]) < 3 or error.ctx is None:
+        return error
+    from difflib import get_close_matches
+
+    known = [name for param in error.ctx.command.params for name in param.opts if name.startswith("--")]
+    near = get_close_matches(f"-{given[0]}", known, cutoff=0.7)
+    return click.NoSuchOption(given[0], possibilities=near, ctx=error.ctx) if near else error
+
+
+def _did_you_mean(near: list[str]) -> str:
+    *some, last = map(repr, near) if near else ("",)
+    return f" Did you mean {', '.join(some)}{' or ' * bool(some)}{last}?" if near else ""

@@ -1,0 +1,36 @@
+"""``lastbranch help``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .group import Group
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def _verbs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    root = ctx.find_root()
+    return [item for item in root.command.shell_complete(root, incomplete) if not item.value.startswith("-")]
+
+
+@click.command()
+@click.argument("words", metavar="[VERB]...", nargs=-1, shell_complete=_verbs)
+@click.pass_context
+def command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a verb, as VERB --help does.
+
+    `lastbranch help session start` is that of a verb within a verb. Without VERB, the verbs are listed.
+    """
+    at = ctx.find_root()
+    for word in words:
+        if not isinstance(at.command, Group):
+            raise click.UsageError(f"{at.command_path} has no verbs of its own: no {word!r}", ctx)
+        _, found, _ = at.command.resolve_command(at, [word])
+        if found is None:
+            raise click.UsageError(f"No such command {word!r}.", at)
+        at = click.Context(found, info_name=word, parent=at)
+    click.echo(at.get_help())
