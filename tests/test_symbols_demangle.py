@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lastbranch.symbols import demangle as module
 from lastbranch.symbols.demangle import demangle, mangled
+from lastbranch.symbols.tools import newest
 
 CPP = {
     "_ZN3foo3barIiEEvT_": "void foo::bar<int>(int)",
@@ -61,6 +64,31 @@ def test_msvc() -> None:
     assert dict(zip(MSVC, demangle(MSVC), strict=True)) == MSVC
 
 
+OLD_EXPRESSION = "_Z4makeI3KeyILi10EEENSt9enable_ifIXntsrSt8is_arrayIT_E5valueEiE4typeEv"
+"""``sr`` without ``E`` behind the type, as GCC wrote it before version 13 (-fabi-version=17); LLVM does not read it."""
+
+
+def tools_but(*missing: str) -> Callable[..., str | None]:
+    return lambda *names: newest(*(n for n in names if n not in missing))
+
+
+@pytest.mark.parametrize("missing", [(), ("llvm-cxxfilt",), ("c++filt",), ("llvm-cxxfilt", "c++filt")])
+def test_names_that_one_tool_cannot_read_are_read_by_another(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    """A name of an old compiler, one with a letter that tools take for the end of a word, and what linkers append."""
+    monkeypatch.setattr(module, "newest", tools_but(*missing))
+    names = [OLD_EXPRESSION, "_Z7größei", "_Z1fv.isra.0.cold", "_Z1fv@plt", "_Z1fv@@V_1.2", "_Z1fv"]
+    try:
+        ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        pytest.skip("no C++ runtime library of GCC")
+    told = demangle(names)
+    shown = "std::enable_if<!std::is_array<Key<10>>::value, int>::type make<Key<10>>()"
+    assert told[0].replace("> >", ">>") == shown
+    assert told[1:] == ["größe(int)", "f() (.isra.0.cold)", "f()@plt", "f()@@V_1.2", "f()"]
+
+
 def test_what_is_not_mangled_stays() -> None:
     assert demangle(PLAIN) == PLAIN
 
@@ -85,7 +113,7 @@ def test_the_runtime_library_says_what_tools_say(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tool_that_fails_leaves_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "_runtime", lambda: lambda name: name)
+    monkeypatch.setattr(module, "_runtime", lambda names: [])
     tool = tmp_path / "tool"
     monkeypatch.setattr(module, "newest", lambda *names: str(tool))
     for text in ("exit 3", "echo one line", "yes x | head -c 100"):

@@ -37,28 +37,53 @@ _UNDNAME = ["--no-access-specifier", "--no-calling-convention", "--no-member-typ
 _HASH = re.compile(r"::h[0-9a-f]{16}(?=$|[ .])")
 """What Rust's first mangling appends to tell instances apart."""
 
+_CLONE = re.compile(r" \[clone ([^\]]+)\]")
+_CLONES = re.compile(r"( \[clone [^\]]+\])+$")
+"""How GNU's tools show what a compiler appended to the name of a part or a variant of a function."""
+
 _ESCAPES = {"$SP$": "@", "$BP$": "*", "$RF$": "&", "$LT$": "<", "$GT$": ">", "$LP$": "(", "$RP$": ")", "$C$": ",",
             "..": "::"}  # fmt: skip
 _ESCAPE = re.compile(r"\$u([0-9a-f]{1,6})\$|\$(?:SP|BP|RF|LT|GT|LP|RP|C)\$|\.\.")
 
 
 def demangle(names: Iterable[str]) -> list[str]:
-    """``names`` as people write them, in the same order. Raises nothing."""
+    """``names`` as people write them, in the same order. Raises nothing.
+
+    What stands behind ``@`` (``@plt``, a version) is no part of a mangled name, and is kept.
+    """
     names = list(names)
-    wanted = sorted({n for n in names if mangled(n)})
+    parts = [(n, "", "") if n[:1] == "?" else n.partition("@") for n in names]
+    wanted = sorted({base for base, _, _ in parts if mangled(base)})
     readable: dict[str, str] = {}
     for scheme in (_itanium, _msvc, _swift):
         readable.update(scheme([n for n in wanted if n not in readable]))
-    return [readable.get(n, n) for n in names]
+    return [
+        f"{readable[base]}{at}{rest}" if base in readable else n
+        for n, (base, at, rest) in zip(names, parts, strict=True)
+    ]
 
 
 def _itanium(names: list[str]) -> dict[str, str]:
-    """C++ but of MSVC, and Rust."""
-    mine = [n for n in names if (n[0] == "_" and "Z" in n[:5]) or n.startswith("_R")]
-    told = _with_tool(("llvm-cxxfilt", "c++filt"), [_one_underscore(n) for n in mine], _lines) if mine else None
-    if told is None:
-        told = list(map(_runtime(), map(_one_underscore, mine)))
-    return {n: _rust(n, t) for n, t in zip(mine, told, strict=True) if t and t != _one_underscore(n)}
+    """C++ but of MSVC, and Rust. None of those who can read them reads all that compilers write: GCC before 13 mangled
+    some expressions in a way that LLVM does not know. So each is asked for what the one before it left."""
+    mine = {n: _one_underscore(n) for n in names if (n[0] == "_" and "Z" in n[:5]) or n.startswith("_R")}
+    readable: dict[str, str] = {}
+    for ask in (_llvm, _gnu, _runtime):
+        left = [n for n in mine if n not in readable]
+        told = dict(zip(left, ask([mine[n] for n in left]), strict=False)) if left else {}
+        readable.update((n, _rust(n, t)) for n, t in told.items() if t and t != mine[n])
+    return readable
+
+
+def _llvm(names: list[str]) -> list[str]:
+    """One for each of ``names``, which may be the name itself, or none at all; as the other two."""
+    return _with_tool(("llvm-cxxfilt",), names, _lines) or []
+
+
+def _gnu(names: list[str]) -> list[str]:
+    """As LLVM writes them: ``f() (.isra.0.cold)`` for ``f() [clone .isra.0] [clone .cold]``."""
+    told = _with_tool(("c++filt",), names, _lines) or []
+    return [_CLONES.sub(lambda found: f" ({''.join(_CLONE.findall(found[0]))})", t) for t in told]
 
 
 def _msvc(names: list[str]) -> dict[str, str]:
@@ -152,8 +177,8 @@ class _Tool:
 # -- the libraries of the machine
 
 
-def _runtime() -> Callable[[str], str]:
-    """``__cxa_demangle`` of the C++ runtime (Itanium C++ ABI, 3.4), or what leaves names as they are."""
+def _runtime(names: list[str]) -> list[str]:
+    """What ``__cxa_demangle`` of the C++ runtime (Itanium C++ ABI, 3.4) says; nothing where there is none."""
     import ctypes
 
     for library in ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib"):
@@ -173,14 +198,14 @@ def _runtime() -> Callable[[str], str]:
             finally:
                 free(found)
 
-        return lambda name: _with_suffix(name, allocated)
-    return lambda name: name
+        return [_with_suffix(name, allocated) for name in names]
+    return []
 
 
 def _with_suffix(name: str, demangle_one: Callable[[str], str]) -> str:
     """Clones (.cold, .isra.0) are the compiler's own and not the ABI's; they are shown as LLVM shows them."""
     base, dot, suffix = name.partition(".")
-    shown = demangle_one(base) if _SAFE(name) else ""
+    shown = demangle_one(base) if name.isprintable() else ""  # what is no text, or has a zero in it, is not
     return f"{shown} ({dot}{suffix})" if shown and dot else shown or name
 
 

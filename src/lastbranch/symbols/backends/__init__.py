@@ -26,7 +26,7 @@ _Answer = TypeVar("_Answer")
 MODULES = {"dwarf": "dwarf_reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "tables"}
 """Backend -> its module here; what is not used is not imported."""
 
-VERSIONS = {"dwarf": 2, "symbolic": 3, "llvm": 2, "tables": 1}
+VERSIONS = {"dwarf": 3, "symbolic": 3, "llvm": 2, "tables": 1}
 """Raised when the answers of a backend change, so that those kept on disk are not used any more."""
 
 
@@ -75,7 +75,7 @@ def version_of(name: str, kind: str) -> str:
     what it uses. Imports none of it."""
     readers = [n for n in MODULES if name in (n, "auto")]
     asked = {"symbolic", "llvm"} & set(readers) if kind == "pe" or name != "auto" else set()
-    tools = [newest("llvm-cxxfilt", "c++filt"), newest("llvm-undname")]
+    tools = [newest(name) for name in ("llvm-cxxfilt", "c++filt", "llvm-undname")]
     if "symbolic" in asked:
         tools.append(f"symbolic {_symbolic()}")
     if "llvm" in asked:
