@@ -15,7 +15,7 @@ from conftest import REAL, SYNTHETIC, Data
 from lastbranch.bind import binder_of
 from lastbranch.export import columnar
 from lastbranch.export.arrow_tables import arrow_type
-from lastbranch.lbr import FLAG_FIELDS, branch_type, flag, type_name
+from lastbranch.lbr import FLAG_FIELDS, branch_type, type_name
 from lastbranch.model import COLUMNS, TABLES, Event, Module, Process, Profile, Segment, Thread
 from lastbranch.opening import open_profile
 
@@ -77,13 +77,23 @@ def expected(profile: Profile) -> dict[str, dict[str, list[Any]]]:
                 add(table, **{name: batch[name], f"{short}module": module, f"{short}address": address})
             if table == "branches":
                 flags = batch["branch_flags"]
-                add(table, branch_flags=flags, type=[type_name(c) for c in branch_type(flags).tolist()],
-                    cycles=flag(flags, "cycles"), mispred=flag(flags, "mispred") != 0)  # fmt: skip
+                words = flags.tolist()
+                told = [w & 3 != 0 for w in words]
+                add(table, branch_flags=flags,
+                    type=[type_name(c) if c else None for c in branch_type(flags).tolist()],
+                    cycles=[w >> 4 & 0xFFFF or None for w in words],
+                    mispred=[bool(w & 1) if t else None for w, t in zip(words, told, strict=True)],
+                    predicted=[bool(w & 2) if t else None for w, t in zip(words, told, strict=True)],
+                    in_tx=[bool(w & 4) for w in words], abort=[bool(w & 8) for w in words],
+                    spec=[w >> 24 & 3 or None for w in words],
+                    priv=[w >> 30 & 7 or None for w in words])  # fmt: skip
     return out
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["demo_features", "snb_callchain_and_branch-3.4", "arm_etm_inject_hwindex"])
+@pytest.mark.parametrize(
+    "name", ["demo_features", "snb_callchain_and_branch-3.4", "arm_etm_inject_hwindex", "cfl_9700_callgraph_lbr"]
+)
 def test_values_are_those_of_the_model(run, data: Data, tmp_path: Path, name: str, form: str) -> None:
     folder = exported(run, data.path(name), tmp_path / "x", form)
     profile = open_profile(data.path(name))

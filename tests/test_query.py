@@ -46,16 +46,33 @@ def rows(profile: Profile, statement: str) -> list[tuple[object, ...]]:
 # -- answers
 
 
-def test_branches_are_those_that_perf_prints(pie: Profile, data: Data) -> None:
+@pytest.mark.parametrize("name", ["demo_pie", "wsm_x5660_16deep", "cfl_9700_callgraph_lbr"])
+def test_branches_are_those_that_perf_prints(name: str, data: Data) -> None:
+    """Predictions and cycles that perf prints as not known (``-``, 0) are NULL; some captures have none."""
+    profile = lastbranch.open(data.path(name))
     entry = re.compile(r"0x([0-9a-f]+)/0x([0-9a-f]+)/([MP-])/[^/]*/[^/]*/(\d+)/")
     printed = [
-        (sample, position, int(f, 16), int(t, 16), how == "M", how == "P", int(cycles) or None)
-        for sample, line in enumerate(data.golden("demo_pie", "perf612-script-brstack.txt.gz").splitlines())
+        (
+            position,
+            int(f, 16),
+            int(t, 16),
+            None if how == "-" else how == "M",
+            None if how == "-" else how == "P",
+            int(cycles) or None,
+        )
+        for line in data.golden(name, "perf612-script-brstack.txt.gz").splitlines()
         for position, (f, t, how, cycles) in enumerate(entry.findall(line))
     ]
-    found = rows(pie, "select sample, position, branch_from, branch_to, mispredicted, predicted, cycles from branches")
-    assert len(printed) == pie.entries
-    assert found == printed
+    columns = "position, branch_from, branch_to, mispredicted, predicted, cycles"
+    assert rows(profile, f"select {columns} from branches") == printed
+    assert len(printed) == profile.entries
+    told = sum(how is not None for *_, how, _, _ in printed)
+    counted = "select coalesce(sum(mispredicted), 0)::bigint + coalesce(sum(predicted), 0)::bigint from edges"
+    assert rows(profile, counted) == [(told,)]
+    unknown = "select count(*) from edges where (mispredicted is null) != (predicted is null) or cycles = 0"
+    assert rows(profile, unknown) == [(0,)]
+    if name.startswith("cfl"):
+        assert rows(profile, "select count(mispredicted), count(cycles), sum(timed)::bigint from edges") == [(0, 0, 0)]
 
 
 def test_edges_and_ranges_are_the_ground_truth(pie: Profile, data: Data) -> None:
@@ -73,7 +90,7 @@ def test_edges_and_ranges_are_the_ground_truth(pie: Profile, data: Data) -> None
 def test_entries_counted_in_sql_are_the_edges(pie: Profile) -> None:
     """Two ways to the same numbers: one row an entry, and counted before binding."""
     by = "from_module, from_address, to_module, to_address"
-    entries = f"""select {by}, count(*), sum(mispredicted::int), sum(coalesce(cycles, 0)), count(cycles)
+    entries = f"""select {by}, count(*), sum(mispredicted::int), sum(cycles), count(cycles)
         from branches group by {by} order by all"""
     edges = f"""select {by}, sum(count)::bigint, sum(mispredicted)::hugeint, sum(cycles)::hugeint, sum(timed)::bigint
         from edges group by {by} order by all"""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..analysis.select import kept
 from ..bind import Binder, binder_of
-from ..lbr import FLAG_FIELDS, branch_type, flag, type_name
+from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known, type_name
 from ..model import BRANCH, COLUMNS, FRAME, TABLES, Array, Column, Profile, SampleBatch
 from . import Exported, ExportOptions
 from .arrow_tables import model_table, pyarrow
@@ -145,7 +145,7 @@ class _Long:
             kind = kind if c.group in ("sample", group) else pa.list_(kind)
             fields.append(pa.field(c.name, kind, metadata={"unit": c.unit, "meaning": c.meaning}))
         if group == BRANCH:
-            fields.append(pa.field("type", pa.string(), metadata={"meaning": "kind of branch"}))
+            fields.append(pa.field("type", pa.string(), metadata={"meaning": "kind of branch; null: not known"}))
             fields += [
                 pa.field(
                     flag, pa.bool_() if FLAG_FIELDS[flag][1] == 1 else pa.uint32(), metadata={"unit": "branch_flags"}
@@ -214,10 +214,12 @@ class _Long:
             out |= {f"{end}_module": self._rows(module), f"{end}_address": address}
         flags = batch["branch_flags"]
         codes, back = np.unique(branch_type(flags), return_inverse=True)
-        out["type"] = self._pa.array(np.array([type_name(c) for c in codes.tolist()], object)[back.reshape(-1)])
+        names = np.array([type_name(c) for c in codes.tolist()], object)[back.reshape(-1)]
+        out["type"] = self._pa.array(names, mask=~flag_known(flags, "type"))
         for name in _FLAGS:
             values = flag(flags, name)
-            out[name] = values != 0 if FLAG_FIELDS[name][1] == 1 else values.astype(np.uint32)
+            plain = values != 0 if FLAG_FIELDS[name][1] == 1 else values.astype(np.uint32)
+            out[name] = self._pa.array(plain, mask=~flag_known(flags, name))
         return out
 
     def _frames(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:

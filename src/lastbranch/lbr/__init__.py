@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .callstacks import call_frames, no_call_stacks_because, open_calls
     from .filters import NOTATIONS, Conversion, bit_names, convert, records, validate
-    from .flags import branch_type, flag, flags_of_kinds, repack_big_endian
+    from .flags import branch_type, flag, flag_known, flags_of_kinds, repack_big_endian
     from .info import flags_from_info
     from .processors import PROCESSORS, Processor
     from .registers import FORMATS, Decoded, RegisterFormat, decode
@@ -44,6 +44,7 @@ _WHERE = {
     "decode": "registers",
     "describe_perf": "selection",
     "flag": "flags",
+    "flag_known": "flags",
     "flags_from_info": "info",
     "flags_of_kinds": "flags",
     "held": "ring",
@@ -84,6 +85,7 @@ __all__ = [
     "decode",
     "describe_perf",
     "flag",
+    "flag_known",
     "flags_from_info",
     "flags_of_kinds",
     "held",

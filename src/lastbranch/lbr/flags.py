@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from .words import FLAG_FIELDS
 
-__all__ = ["branch_type", "flag", "flags_of_kinds", "repack_big_endian"]
+__all__ = ["branch_type", "flag", "flag_known", "flags_of_kinds", "repack_big_endian"]
 
 _EXTENDED = 15
 
@@ -25,6 +25,25 @@ def branch_type(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """uint8 branch type of each flag word: index into `words.BRANCH_TYPES`, or 16 + index into `words.NEW_TYPES`."""
     kind = flag(words, "type")
     return np.where(kind == _EXTENDED, 16 + flag(words, "new_type"), kind).astype(np.uint8)
+
+
+_TELLING = {
+    "mispred": ("mispred", "predicted"), "predicted": ("mispred", "predicted"), "cycles": ("cycles",),
+    "type": ("type",), "spec": ("spec",), "priv": ("priv",),
+}  # fmt: skip
+"""Field -> fields that are all 0 where the processor did not tell it (include/uapi/linux/perf_event.h)."""
+
+
+def flag_known(words: NDArray[np.uint64], name: str) -> NDArray[np.bool_]:
+    """Whether each flag word tells the field ``name``, bool: of the others its 0 has no meaning.
+
+    Always of transactions and branches not taken: where a processor does not record them the bits are 0.
+    """
+    if name not in _TELLING:
+        return np.ones(len(words), bool)
+    mask = sum((1 << width) - 1 << low for low, width in map(FLAG_FIELDS.__getitem__, _TELLING[name]))
+    told: NDArray[np.bool_] = words & np.uint64(mask) != 0
+    return told
 
 
 def flags_of_kinds(kind: NDArray[np.uint8]) -> NDArray[np.uint64]:

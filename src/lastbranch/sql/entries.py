@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ..analysis import how_to_record, why_no_stacks
 from ..errors import NotRecordedError
-from ..lbr import branch_type, flag, type_name
+from ..lbr import branch_type, flag, flag_known, type_name
 from ..model import BRANCH, FRAME, Array, SampleBatch, column
 from .database import Chunk
+from .schema import UNKNOWN
 
 if TYPE_CHECKING:
     from .loading import Loading
@@ -182,10 +183,9 @@ _OF_ENTRY: dict[str, Callable[[_Entries], Array]] = {
 
 def _flag_column(name: str, flags: Array) -> Array:
     match name:
-        case "mispredicted":
-            return (flags & np.uint64(1)).astype(bool)
-        case "predicted":
-            return (flags & np.uint64(2)).astype(bool)
+        case "mispredicted" | "predicted":
+            field = "mispred" if name == "mispredicted" else name
+            return np.where(flag_known(flags, field), flag(flags, field), UNKNOWN).astype(np.uint8)
         case "cycles":
             return flag(flags, "cycles").view(np.int64)
         case "type":

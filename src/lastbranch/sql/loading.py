@@ -113,10 +113,11 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 def _edges(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     found = count_stacks(loading.profile, ranges=False, details=bool(wanted & _DETAILS)).branches
     recorded = found.only((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
+    told = recorded.mispredicted + recorded.predicted > 0
     chunk = {
         "process": recorded.process, "from_module": recorded.a_module, "from_address": recorded.a,
         "to_module": recorded.b_module, "to_address": recorded.b, "count": recorded.count,
-        "mispredicted": recorded.mispredicted, "predicted": recorded.predicted,
+        "mispredicted": np.where(told, recorded.mispredicted, -1), "predicted": np.where(told, recorded.predicted, -1),
     }  # fmt: skip
     if recorded.values:
         low, high = recorded.values["type_low"], recorded.values["type_high"]

@@ -10,12 +10,16 @@ from dataclasses import dataclass
 
 from ..model import BRANCH, COLUMNS, FRAME
 
-__all__ = ["TABLES", "SqlColumn", "SqlTable"]
+__all__ = ["TABLES", "UNKNOWN", "SqlColumn", "SqlTable"]
 
 _TYPES = {
     "int64": "BIGINT", "uint64": "UBIGINT", "int32": "INTEGER", "uint8": "UTINYINT", "bool": "BOOLEAN",
     "text": "VARCHAR", "label": "VARCHAR",
 }  # fmt: skip
+
+
+UNKNOWN = 2
+"""Stands for NULL among the truth values that are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +162,8 @@ _ALL = (
     )),
     SqlTable("branches", "one entry of the branch stack of a sample, newest first", (
         *_OWNER, *_recorded(BRANCH), *_ENDS,
-        SqlColumn("mispredicted", "bool", "", "the prediction was wrong"),
-        SqlColumn("predicted", "bool", "", "the prediction was right; neither: the record does not tell"),
+        SqlColumn("mispredicted", "bool", "", "the prediction was wrong; NULL where not told", none=UNKNOWN),
+        SqlColumn("predicted", "bool", "", "the prediction was right; NULL where not told", none=UNKNOWN),
         SqlColumn("in_tx", "bool", "", "in a transaction"),
         SqlColumn("abort", "bool", "", "aborted a transaction"),
         SqlColumn("cycles", "int64", "cycles", "since the branch before; NULL where not told", none=0),
@@ -176,9 +180,9 @@ _ALL = (
     SqlTable("edges", "one distinct branch of a process, counted", (
         _PROCESS, *_ENDS,
         _count("count", "how often it is in the branch stacks"),
-        _count("mispredicted", "of these, mispredicted"),
-        _count("predicted", "of these, predicted right"),
-        _count("cycles", "sum over the entries that are timed", "cycles"),
+        SqlColumn("mispredicted", "int64", "entries", "of these, mispredicted; NULL where none tells", none=-1),
+        SqlColumn("predicted", "int64", "entries", "of these, predicted right; NULL where none tells", none=-1),
+        SqlColumn("cycles", "int64", "cycles", "sum over the entries that are timed; NULL where none is", none=0),
         _count("timed", "entries that tell their cycles"),
         _count("in_tx", "entries in transactions"),
         _count("aborts", "entries that aborted one"),
