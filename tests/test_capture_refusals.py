@@ -186,7 +186,8 @@ def test_nothing_is_executed_for_an_output_that_cannot_be_made(place: str, engin
     assert done.code == 125
     assert done.out == b""
     assert not (tmp_path / "ran").exists()
-    assert done.err.startswith(f"error: {tmp_path / place} cannot be written: "), done.err
+    why = "is a folder and cannot be replaced" if place == "folder" else "cannot be written: "
+    assert done.err.startswith(f"error: {tmp_path / place} {why}"), done.err
     assert "hint: " in done.err
 
 

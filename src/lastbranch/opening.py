@@ -19,6 +19,7 @@ from .errors import FormatError, LastbranchError
 from .formats.registry import SNIFFED, Progress, format_of
 from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import BytesSource, Module, ModuleKind, Profile, Segment, Source
+from .model.output import naming
 
 __all__ = [
     "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source", "read_profile",
@@ -119,11 +120,11 @@ def _spool(stream: IO[bytes], name: str) -> FileSource:
     may have no end. Raises `FormatError`."""
     chunk = stream.read(_SPOOL_CHUNK)
     format_of(BytesSource(chunk[:SNIFFED], name))
-    with tempfile.NamedTemporaryFile(prefix="lastbranch-") as copy:
+    with tempfile.NamedTemporaryFile(prefix="lastbranch-", buffering=0) as copy:
         while chunk:
-            copy.write(chunk)
-            chunk = stream.read(_SPOOL_CHUNK)
-        copy.flush()
+            with naming(copy.name):
+                chunk = chunk[copy.write(chunk) :]
+            chunk = chunk or stream.read(_SPOOL_CHUNK)
         return FileSource(copy.name, name)
 
 

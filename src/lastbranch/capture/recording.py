@@ -20,6 +20,7 @@ from dataclasses import asdict
 from typing import IO, TYPE_CHECKING
 
 from ..errors import LastbranchError
+from ..model.output import PartFile, PartFolder, keep_old, unused_name
 from .launch import end_with_parent
 from .options import Options, Summary
 from .signals import SIGNALS, received
@@ -51,14 +52,11 @@ def record(
     Raises `UnavailableError` where nothing can be recorded, `RunError` where the command cannot be run,
     `CollectorError` where the collector died; what was recorded before is written then, too.
     """
-    folder = os.path.dirname(os.path.abspath(output))
-    with tempfile.TemporaryFile(dir=folder) as file:
-        summary, failure = collect(target, options, file, command, say, progress)
-        if failure is None or os.fstat(file.fileno()).st_size > _EMPTY:
-            try:
-                save(f"/proc/self/fd/{file.fileno()}", output, lambda profile: describe(profile, options, summary))
-            except OSError as error:
-                raise CollectorError(f"{output} cannot be written: {error.strerror}") from error
+    with PartFile(output) as spill:
+        with open(os.dup(spill.file.fileno()), "r+b") as file:
+            summary, failure = collect(target, options, file, command, say, progress)
+        if failure is None or os.fstat(spill.file.fileno()).st_size > _EMPTY:
+            save(spill, output, lambda profile: describe(profile, options, summary))
         if failure is not None:
             raise failure
         return summary
@@ -144,34 +142,62 @@ def _wait(pid: int) -> None:
             found.forward(pid)
 
 
-def _keep_old(output: str) -> None:
-    if os.path.isfile(output):
-        os.replace(output, output + ".old")
+def save(spill: PartFile, output: str, describe: Callable[[Profile], None]) -> None:
+    """Make ``output`` of the perf.data ``spill``: by its name the same bytes, a trace log, or TB5.
 
-
-def save(spill: str, output: str, describe: Callable[[Profile], None]) -> None:
-    """Make ``output`` of the perf.data ``spill`` in the same folder: by its name the same bytes, a trace log, or TB5.
-
-    A file that is there already becomes ``output.old``; ``describe`` adds to the profile of the latter two.
+    A file that is there already becomes ``output.old``; ``describe`` adds to the profile of the latter two. Where
+    ``output`` cannot be made, for whatever reason, what was recorded is kept, and the `CollectorError` says where.
     """
-    _keep_old(output)
-    if output.endswith(".data"):
-        with open(spill, "rb") as source, open(output, "wb") as copy:
-            shutil.copyfileobj(source, copy, _COPIED)
-        return
+    try:
+        if output.endswith(".data"):
+            keep_old(output)
+            spill.move(output)
+        else:
+            _convert(f"/proc/self/fd/{spill.file.fileno()}", output, describe)
+    except BaseException as error:
+        hint = _kept(spill, output)
+        if isinstance(error, LastbranchError | OSError | KeyboardInterrupt):
+            why = (error.strerror if isinstance(error, OSError) else str(error)) or "interrupted"
+            raise CollectorError(f"{output} cannot be written: {why}", hint=hint) from error
+        error.add_note(hint)
+        raise
+
+
+def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> None:
     from ..opening import open_profile
 
     profile = open_profile(spill)
     profile.name = output
     describe(profile)
-    if output.endswith(".etl"):
-        from ..formats.etl import write_profile as write_etl
+    name = os.path.basename(output)
+    with PartFolder(output, mode=0o700) as part:
+        if output.endswith(".etl"):
+            from ..formats.etl import write_profile as write_etl
 
-        write_etl(profile, output)
-    else:
-        from ..store import write_profile
+            write_etl(profile, part.file(name))
+        else:
+            from ..store import write_profile
 
-        write_profile(profile, output)
+            write_profile(profile, part.file(name))
+        keep_old(output)
+        part.give(name)
+
+
+def _kept(spill: PartFile, output: str) -> str:
+    """Keep what was recorded, beside ``output`` or in the folder for temporary files; a sentence that says where."""
+    name = unused_name(output, "unsaved") + ".data"
+    try:
+        spill.move(name)
+    except OSError:  # the folder is gone, or may not be written to any more
+        fd, name = tempfile.mkstemp(".data", "lastbranch-unsaved-")
+        try:
+            with open(fd, "wb") as copy:
+                spill.file.seek(0)
+                shutil.copyfileobj(spill.file, copy, _COPIED)
+        except OSError as error:
+            os.unlink(name)
+            return f"what was recorded is lost: {name}: {error.strerror}"
+    return f"what was recorded is kept in {name}; `lastbranch convert {name} NAME.tb5` makes a TB5 of it"
 
 
 def describe(profile: Profile, options: Options, summary: Summary) -> None:

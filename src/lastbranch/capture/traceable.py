@@ -9,10 +9,10 @@ import platform
 import shutil
 import stat
 import sys
-import tempfile
 from collections.abc import Sequence
 
 from ..errors import LastbranchError, UnavailableError
+from ..model.output import PartFile
 
 __all__ = [
     "CollectorError",
@@ -81,13 +81,13 @@ def check_machine() -> None:
 
 def check_output(output: str) -> None:
     """Raises `CollectorError` where the file ``output`` cannot be made, before anything is executed for it."""
-    folder = os.path.dirname(os.path.abspath(output))
     try:
-        if os.path.isdir(output):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        tempfile.TemporaryFile(dir=folder).close()
+        PartFile(output).discard()
+    except UnavailableError as error:
+        raise CollectorError(str(error), hint=error.hint) from error
     except OSError as error:
-        hint = "give the name of a file" if os.path.isdir(output) else f"give a file in a folder other than {folder}"
+        folder = os.path.dirname(os.path.abspath(output))
+        hint = f"give a file in a folder other than {folder}"
         raise CollectorError(f"{output} cannot be written: {error.strerror}", hint=hint) from error
 
 

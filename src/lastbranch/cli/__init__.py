@@ -103,11 +103,20 @@ def run(command: click.Command, name: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        full = error.errno in _NO_ROOM
-        what = (error.filename or repr(error.filename)) if error.filename is not None else "standard output" * full
-        _complain(f"{what}: {error.strerror}" if what and error.strerror else str(error), None)
-        code = UnavailableError.exit_code if full else _UNREADABLE
+        code = _system_error(error)
     sys.exit(code)
+
+
+def _system_error(error: OSError) -> int:
+    from ..model.output import OutputError
+
+    if isinstance(error, OutputError):
+        _complain(str(error), None)
+        return UnavailableError.exit_code
+    full = error.errno in _NO_ROOM
+    what = (error.filename or repr(error.filename)) if error.filename is not None else "standard output" * full
+    _complain(f"{what}: {error.strerror}" if what and error.strerror else str(error), None)
+    return UnavailableError.exit_code if full else _UNREADABLE
 
 
 def _complain(message: str, hint: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import contextmanager
 from functools import reduce
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ..model import Source
 
 _DAMAGE_SHOWN = 5
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 @click.command()
@@ -69,14 +67,14 @@ def command(
     if other is not None:
         if compress is not None or time is not None or pid or len(inputs) > 1:
             raise click.UsageError(f"{output}: of one input as a whole, without --compress, --time and --pid")
-        with _writing(inputs, output):
+        with _as_private_as(inputs):
             return other(inputs[0], output)
     sources = [open_source(path) for path in inputs]
     formats = [format_of(source).name for source in sources]
     if len(formats) == 1 and formats[0] != "etl":
-        with _writing(inputs, output):
+        with _as_private_as(inputs):
             return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
-    with _writing(inputs, output):
+    with _as_private_as(inputs):
         done = convert(sources, output, compress=compress, seconds=time or (None, None), pids=frozenset(pid))
     if len(inputs) > 1 and done.boots > 1:
         click.echo(
@@ -94,23 +92,13 @@ def command(
 
 
 @contextmanager
-def _writing(inputs: Sequence[str], output: str) -> Iterator[None]:
-    """What is made now is as private as ``inputs``: a session's log, or perf's, has mode 0600.
-
-    Failures of the output are told of its own name, not of the one that it has until it is complete.
-    """
+def _as_private_as(inputs: Sequence[str]) -> Iterator[None]:
+    """What is made now is as private as ``inputs``: a session's log, or perf's, has mode 0600."""
     closed = [~os.stat(path).st_mode & 0o066 for path in inputs if os.path.isfile(path)]
     before = os.umask(0o077)  # which tells what it is
     os.umask(reduce(or_, closed, before))
     try:
         yield
-    except OSError as error:
-        from ..errors import UnavailableError
-
-        # Reading goes on meanwhile; its failures have the input's name, or none, and are never for want of room.
-        if str(error.filename or "").startswith(f"{output}.part") or error.errno in _NO_ROOM:
-            raise UnavailableError(f"{output}: cannot be written: {error.strerror or error}") from None
-        raise
     finally:
         os.umask(before)
 

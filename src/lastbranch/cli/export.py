@@ -11,7 +11,6 @@ from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
 from .naming import brief
 from .options import Capture, capture_options, complete_file, filter_options
-from .output import writing
 from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
@@ -75,7 +74,9 @@ def command(
             done = exporter(name)(profile, sys.stdout.buffer, options)
         sys.stdout.buffer.flush()
     else:
-        with writing(output) as out, capture.reading(profile):
+        from ..model.output import writing_file
+
+        with writing_file(output) as out, capture.reading(profile):
             done = exporter(name)(profile, out, options)
     code = capture.finish(profile, brief(done.all_notes))
     return NotRecordedError.exit_code if fail_empty and done.partial else code

@@ -1,20 +1,12 @@
-"""Tables on standard output, in the form that was asked for, and files that are complete or not there."""
+"""Tables on standard output, in the form that was asked for."""
 
 from __future__ import annotations
 
-import io
-import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
-from ..errors import UnavailableError
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-__all__ = ["Cell", "key", "print_json", "print_rows", "share", "writing"]
+__all__ = ["Cell", "key", "print_json", "print_rows", "share"]
 
 Cell = str | int | float | bool | None
 
@@ -92,47 +84,3 @@ def _shown(cell: Cell) -> str:
 def share(part: int, whole: int) -> float | None:
     """Percent with two decimals, ``None`` of nothing."""
     return round(100 * part / whole, 2) if whole else None
-
-
-# -- files
-
-
-@contextmanager
-def writing(path: str) -> Iterator[IO[bytes]]:
-    """A new file that appears as ``path`` when all is written; what had that name stays as it is until then.
-
-    A device or a pipe is written to as it is. Raises `UnavailableError` where nothing can be written.
-    """
-    if os.path.exists(path) and not os.path.isfile(path):
-        with io.BufferedWriter(_Out(path, path, "wb")) as out:  # a rename would put a file in a device's place
-            yield out
-        return
-    part = f"{path}.part{os.getpid()}"
-    try:
-        with io.BufferedWriter(_Out(path, part, "xb")) as out:
-            yield out
-        os.replace(part, path)
-    except BaseException:
-        if os.path.exists(part):
-            os.unlink(part)
-        raise
-
-
-class _Out(io.FileIO):
-    """A file whose failures are told of the name that the user gave, and as ours: reading can fail at the same time."""
-
-    def __init__(self, shown: str, path: str, mode: str) -> None:
-        self._shown = shown
-        try:
-            super().__init__(path, mode)
-        except OSError as error:
-            raise self._failed(error) from None
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            raise self._failed(error) from None
-
-    def _failed(self, error: OSError) -> UnavailableError:
-        return UnavailableError(f"{self._shown}: cannot be written: {error.strerror}")

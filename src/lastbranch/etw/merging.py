@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from ..formats.etl import LogHeader, TraceLog, TraceWriter
 from ..formats.etl.layout import LOG_FILE_MODE
 from ..formats.etl.transfer import convert
 from ..model import Source, check_replaceable
+from ..model.output import PartFolder
 from ..opening import FileSource
 from .border import returns_status
 from .identities import Identities, identities
@@ -113,8 +113,8 @@ def _merged(
 ) -> Merged:
     """The merged log, which nobody may read who may not read all of ``inputs``."""
     check_replaceable(output)
-    where = os.path.dirname(output) or "."
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".lastbranch-", dir=where)))
+    part = stack.enter_context(PartFolder(output, mode=0o700))
+    folder = Path(part.path)
     done = Merged()
     sources: list[Source] = []
     rights = 0o666
@@ -137,7 +137,7 @@ def _merged(
     compress = True if flags & MergeFlag.COMPRESS_TRACE else None
     converted = convert(sources, folder / "merged", compress=compress)
     os.chmod(folder / "merged", rights & os.stat(folder / "merged").st_mode)  # which is what the umask leaves
-    os.replace(folder / "merged", output)
+    part.give("merged")
     done.events, done.damage, done.boots = converted.kept, converted.damage, converted.boots
     return done
 

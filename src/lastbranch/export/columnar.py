@@ -7,9 +7,8 @@ where things are by the binder: rows of the other tables and module addresses. N
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ from ..analysis.select import kept
 from ..bind import Binder, binder_of
 from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known, type_name
 from ..model import BRANCH, COLUMNS, FRAME, TABLES, Array, Column, Profile, SampleBatch
+from ..model.output import PartFolder, naming
 from . import Exported, ExportOptions
 from .arrow_tables import model_table, pyarrow
 from .choosing import limited
-from .folder import INDEX, writing_folder
+from .folder import write_index, writing_folder
 
 __all__ = ["LONG", "SAMPLES", "export_tables"]
 
@@ -57,7 +57,7 @@ _ROW_GROUP = 1 << 17
 def export_tables(profile: Profile, folder: str, form: str, options: ExportOptions) -> Exported:
     """Write every table of ``profile`` as ``parquet`` or ``arrow`` (IPC files) into ``folder``.
 
-    Raises `UnavailableError` where pyarrow is not installed or the folder cannot be written.
+    Raises `UnavailableError` where pyarrow is not installed, `OutputError` where the folder cannot be written.
     """
     pa = pyarrow()
     chosen = limited(profile, options)
@@ -65,45 +65,44 @@ def export_tables(profile: Profile, folder: str, form: str, options: ExportOptio
     with writing_folder(folder) as place:
         for name in TABLES:
             table = model_table(profile, name)
-            with _Writer(pa, os.path.join(place, f"{name}.{form}"), form, table.schema) as out:
+            with _Writer(pa, place, f"{name}.{form}", form, table.schema) as out:
                 out.write(table)
             rows[name] = len(table)
         long = _Long(pa, profile)
         with ExitStack() as open_files:
             writers = {
-                name: open_files.enter_context(
-                    _Writer(pa, os.path.join(place, f"{name}.{form}"), form, long.schemas[name])
-                )
+                name: open_files.enter_context(_Writer(pa, place, f"{name}.{form}", form, long.schemas[name]))
                 for name in long.schemas
             }
             for batch in kept(profile, profile.batches(), chosen):
                 for name, columns in long.of(batch):
                     writers[name].write(pa.table(columns, schema=long.schemas[name]))
         rows.update({name: writer.rows for name, writer in writers.items()})
-        with open(os.path.join(place, INDEX), "w", encoding="utf-8", newline="\n") as index:
-            index.write("file\ttable\trows\n")
-            index.writelines(f"{name}.{form}\t{name}\t{count}\n" for name, count in rows.items())
+        write_index(place, "file\ttable\trows\n", (f"{name}.{form}\t{name}\t{n}\n" for name, n in rows.items()))
     return Exported([], rows["samples"], rows["samples"])
 
 
 class _Writer:
     """A file of one table, written in row groups (Parquet) or record batches (Arrow IPC)."""
 
-    def __init__(self, pa: Any, path: str, form: str, schema: Any) -> None:
+    def __init__(self, pa: Any, place: PartFolder, name: str, form: str, schema: Any) -> None:
         self._pa, self._count, self.rows = pa, 0, 0
+        self._shown = place.shown(name)
         self._waiting: list[Any] = []
-        if form == "parquet":
-            self._out = pyarrow("pyarrow.parquet").ParquetWriter(path, schema, compression="zstd")
-        else:
-            self._out = pa.ipc.new_file(path, schema)
+        with naming(self._shown):
+            if form == "parquet":
+                self._out = pyarrow("pyarrow.parquet").ParquetWriter(place.file(name), schema, compression="zstd")
+            else:
+                self._out = pa.ipc.new_file(place.file(name), schema)
 
     def __enter__(self) -> _Writer:
         return self
 
-    def __exit__(self, *_error: object) -> None:
-        if self._waiting:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._waiting and kind is None:
             self._put_out()
-        self._out.close()
+        with naming(self._shown) if kind is None else suppress(OSError):
+            self._out.close()
 
     def write(self, table: Any) -> None:
         self._waiting.append(table)
@@ -113,7 +112,8 @@ class _Writer:
             self._put_out()
 
     def _put_out(self) -> None:
-        self._out.write_table(self._pa.concat_tables(self._waiting).combine_chunks())
+        with naming(self._shown):
+            self._out.write_table(self._pa.concat_tables(self._waiting).combine_chunks())
         self._waiting, self._count = [], 0
 
 

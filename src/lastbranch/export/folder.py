@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, Profile, word
+from ..model.output import PartFolder
 from . import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
 
-__all__ = ["INDEX", "export_folder"]
+__all__ = ["INDEX", "export_folder", "write_index", "writing_folder"]
 
 INDEX = "index.tsv"
 """File in the folder that tells which file is of which module, a line each."""
@@ -24,8 +24,8 @@ _LONGEST_NAME = 100
 def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: ExportOptions) -> Exported:
     """Write each module that something was counted in as a file of ``folder``, in one pass.
 
-    Raises `NotRecordedError` where there is no such module or nothing that the format needs, `UnavailableError` where
-    the folder cannot be written.
+    Raises `NotRecordedError` where there is no such module or nothing that the format needs, `OutputError` where the
+    folder cannot be written.
     """
     reasons = {i: why_not(module, form) for i, module in enumerate(profile.modules)}
     with writing_folder(folder) as place:  # first of all: whether it can be written is known before the long pass
@@ -38,19 +38,24 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
         names = _names([c.module for c in kept], form.suffix)
         written, recorded, unit = 0, 0, ""
         for name, counts in zip(names, kept, strict=True):
-            with open(os.path.join(place, name), "wb") as out:
+            with place.open(name) as out:
                 done = form.write(counts, out, options)
             notes += [f"{name}: {note}" for note in done.all_notes]
             written, recorded, unit = written + done.written, recorded + done.recorded, done.unit
-        with open(os.path.join(place, INDEX), "w", encoding="utf-8", newline="\n") as index:
-            index.write("file\tmodule\tbuild_id\tranges\tbranches\n")
-            index.writelines(_index_line(name, c) for name, c in zip(names, kept, strict=True))
+        lines = [_index_line(name, c) for name, c in zip(names, kept, strict=True)]
+        write_index(place, "file\tmodule\tbuild_id\tranges\tbranches\n", lines)
     return Exported(notes + left, written, recorded, unit, "see the notes about the files")
 
 
 def _index_line(name: str, counts: ModuleCounts) -> str:
     ranges, branches = int(counts.times.sum()), int(counts.taken.sum())
     return f"{name}\t{word(counts.module.name)}\t{counts.module.build_id.hex() or '-'}\t{ranges}\t{branches}\n"
+
+
+def write_index(place: PartFolder, head: str, lines: Iterable[str]) -> None:
+    """Say in the folder what is in it."""
+    with place.open(INDEX) as index:
+        index.writelines(line.encode() for line in (head, *lines))
 
 
 def _names(modules: list[Module], suffix: str) -> list[str]:
@@ -68,27 +73,17 @@ def _names(modules: list[Module], suffix: str) -> list[str]:
 
 
 @contextmanager
-def writing_folder(path: str) -> Iterator[str]:
+def writing_folder(path: str) -> Iterator[PartFolder]:
     """A new folder that appears as ``path`` when all is written. One that was written so before is replaced.
 
-    Raises `UnavailableError` where something else has that name, or where nothing can be written.
+    Raises `UnavailableError` where something else has that name, `OutputError` where nothing can be written.
     """
     path = path.rstrip("/" + os.sep) or path
     _check_replaceable(path)
-    part, old = f"{path}.part{os.getpid()}", f"{path}.old{os.getpid()}"
-    try:
-        os.mkdir(part)
+    with PartFolder(path) as part:
         yield part
-        if os.path.isdir(path):
-            os.rename(path, old)
-        os.rename(part, path)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
-        raise UnavailableError(f"{path}: cannot be written: {error.strerror or error}") from None
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+        _check_replaceable(path)  # what others put there meanwhile stays
+        part.appear()
 
 
 def _check_replaceable(path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from itertools import pairwise
 from types import TracebackType
@@ -10,6 +9,7 @@ from types import TracebackType
 import numpy as np
 
 from ..model import Array
+from ..model.output import temporary_file
 
 __all__ = ["Spool"]
 
@@ -21,7 +21,7 @@ class Spool:
     """Rows of a structured dtype with a column ``lane``. First all are added, then each lane is read, in any order."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the spool
+        self._file = temporary_file()
         self._waiting: list[Array] = []
         self._count = 0
         self._where: dict[int, list[tuple[int, int]]] = {}

@@ -7,7 +7,6 @@ and the sorted runs are merged at the end. Equal times stay in file order.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from typing import IO
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .batch import MAX_SAMPLES, Array, SampleBatch, concatenate
+from .output import temporary_file
 
 __all__ = ["SPILL_BYTES", "by_time", "merge"]
 
@@ -96,7 +96,7 @@ def _sort(batches: list[SampleBatch]) -> SampleBatch:
 
 def _spill(batch: SampleBatch) -> IO[bytes]:
     """A temporary file of pieces: number of arrays, then each array with its name before it, in NumPy's own format."""
-    run = tempfile.TemporaryFile()  # noqa: SIM115 - lives until the merge has read it
+    run = temporary_file()  # lives until the merge has read it
     for piece in batch.split(MAX_SAMPLES):
         arrays = piece.columns | {_OFFSETS + g: o for g, o in piece.offsets.items()}
         for name in arrays:

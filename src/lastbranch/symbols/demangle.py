@@ -11,11 +11,11 @@ import contextlib
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
+from ..model.output import temporary_file
 from .tools import newest
 
 __all__ = ["demangle", "mangled"]
@@ -154,8 +154,8 @@ class _Tool:
     """One process, asked and answering through files: a tool that writes line by line makes a pipe slow."""
 
     def __init__(self, command: list[str], names: list[str]) -> None:
-        self._answers = tempfile.TemporaryFile()  # noqa: SIM115
-        with tempfile.TemporaryFile() as asked:
+        self._answers = temporary_file()
+        with temporary_file() as asked:
             asked.write("".join(f"{n}\n" for n in names).encode())
             asked.seek(0)
             self._process = subprocess.Popen(command, stdin=asked, stdout=self._answers, stderr=subprocess.DEVNULL)

@@ -11,6 +11,7 @@ from ..formats.tb5 import Tb5Writer
 from ..formats.tb5.durable import sync_folder
 from ..formats.tb5.locking import lock
 from ..model import check_replaceable
+from ..model.output import PartFolder
 
 __all__ = ["NewFile"]
 
@@ -25,10 +26,14 @@ class NewFile:
 
     def __init__(self, path: str) -> None:
         check_replaceable(path)
-        self.path, self.name = path, f"{path}.new{os.getpid()}"
+        self.path = path
         self._held, self.replaces = _held(path)
         self._identity = _identity(os.fstat(self._held.fileno()))
+        self._part: PartFolder | None = None
+        self._appeared = False
         try:
+            self._part = PartFolder(path, mode=0o700)
+            self.name = self._part.file(os.path.basename(path))
             Tb5Writer.create(self.name).close()
             if os.name == "nt":  # files that are open cannot be renamed there
                 self._held.close()
@@ -39,18 +44,17 @@ class NewFile:
 
     def appear(self) -> None:
         """Take the place of what is there, once."""
-        if self.name != self.path:
+        if self._part is not None:
             self._identity = _identity(os.stat(self.name))
-            os.replace(self.name, self.path)
-            self.name = self.path
+            self._part.give(os.path.basename(self.path))
+            self._part, self.name, self._appeared = None, self.path, True
             sync_folder(self.path)
 
     def give_up(self) -> None:
         """Go away. An older file that was not replaced stays, and so does what another has put in the place since."""
-        if self.name != self.path:
-            with suppress(FileNotFoundError):
-                os.unlink(self.name)
-        if self.name == self.path or not self.replaces:
+        if self._part is not None:
+            self._part.discard()
+        if self._appeared or not self.replaces:
             with suppress(FileNotFoundError):
                 if _identity(os.stat(self.path)) == self._identity:
                     os.unlink(self.path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
-from tempfile import TemporaryFile
-from typing import IO
 
+from ..model.output import temporary_file
 from .status import Status, TbrwError
 
 __all__ = ["DataDraft"]
@@ -21,7 +21,7 @@ class DataDraft:
 
     def __init__(self, stream: int, folder: str) -> None:
         self.stream, self.size, self._folder = stream, 0, folder
-        self._file: IO[bytes] | None = None
+        self._file: io.BufferedRandom | None = None
         self._stored = 0
         self._end = bytearray()
 
@@ -54,11 +54,11 @@ class DataDraft:
 
     def _store(self) -> None:
         if self._file is None:
-            self._file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed by close
+            self._file = temporary_file(self._folder)
         self._file.seek(self._stored)
-        rest = memoryview(bytes(self._end))
+        rest, raw = memoryview(bytes(self._end)), self._file.raw  # a buffer would keep what a full disk refused
         while rest:
-            rest = rest[self._file.write(rest) :]
+            rest = rest[raw.write(rest) :]
         self._stored, self._end = self._stored + len(self._end), bytearray()
 
     def _cut(self, size: int) -> None:

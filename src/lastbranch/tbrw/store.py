@@ -16,6 +16,7 @@ from ..formats.tb5 import Tb5File, Tb5Writer
 from ..formats.tb5.constants import Section, StreamSection
 from ..formats.tb5.layout import Scope, Table
 from ..model import Array
+from ..model.output import OutputError
 from ..opening import FileSource
 from ..store.binding import StreamBinding
 from .creating import NewFile
@@ -37,6 +38,10 @@ def translated(otherwise: Status = Status.SAM_ERROR) -> Iterator[None]:
         raise TbrwError(Status.FILE_OPEN_FAILED, str(error), hint=error.hint) from error
     except MemoryError as error:
         raise TbrwError(Status.NO_MEMORY, "out of memory") from error
+    except OutputError as error:
+        failed = TbrwError(otherwise, str(error))
+        failed.exit_code = UnavailableError.exit_code
+        raise failed from error
     except OSError as error:
         raise TbrwError(otherwise, f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
 

@@ -9,8 +9,7 @@ No file is replaced before all that was to be read is read: outputs have other n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from typing import IO
 from zlib import crc32
 
@@ -22,6 +21,7 @@ from ..formats.tb5.constants import StreamSection
 from ..formats.tb5.layout import HEADS, STRINGS, Scope, Table
 from ..formats.tb5.strings import encode
 from ..model import check_replaceable
+from ..model.output import PartFolder, writing_file
 from . import exchange
 from .face import Owner, Tb5, open_file
 from .memory import ID_MARK
@@ -47,7 +47,9 @@ def save(source: str, target: str) -> tuple[list[str], list[Damage]]:
         names = [target, *beside.values()]
         _check_different([source, *names])
         with translated(), ExitStack() as outputs:
-            out = _Checked(outputs.enter_context(_appearing(target)))
+            for name in names:
+                check_replaceable(name)
+            out = _Checked(outputs.enter_context(writing_file(target)))
             out.write(MAGIC)
             texts = [encode(text) for text in view.all_strings()]
             _save_portion(out, STRING_TABLE, 1, b"".join(len(t).to_bytes(4, "little") + t for t in texts))
@@ -57,7 +59,7 @@ def save(source: str, target: str) -> tuple[list[str], list[Damage]]:
                 if _is_heads(key):
                     data = b""  # they are made again from the records
                 elif key in beside:
-                    records = outputs.enter_context(_appearing(beside[key]))
+                    records = outputs.enter_context(writing_file(beside[key]))
                     data = _save_records(records, view, key) + os.fsencode(os.path.basename(beside[key]))
                 else:
                     data = view.read(key).tobytes()
@@ -75,17 +77,21 @@ def load(source: str, target: str) -> None:
     _check_different([source, target])
     saved = Saved(source)
     _check_different([target, *saved.records_files.values()])
-    with _part(target) as part, open_file(part, "w") as file:
-        for expected, text in enumerate(saved.texts, 1):
-            if file.handle.store.writer.string(text) != expected:
-                raise saved.error("a string is there twice", 0, "string", expected)
-        for section in saved.sections(Scope.GLOBAL, 0):
-            _write_section(saved, file, Scope.GLOBAL, None, section)
-        for number in range(saved.streams):
-            with file.writing_stream() as stream:
-                for section in saved.sections(Scope.STREAM, number):
-                    _write_section(saved, stream, Scope.STREAM, number, section)
-        _carry(saved, file)
+    check_replaceable(target)
+    name = os.path.basename(target)
+    with PartFolder(target, mode=0o700) as part:
+        with open_file(part.file(name), "w") as file:
+            for expected, text in enumerate(saved.texts, 1):
+                if file.handle.store.writer.string(text) != expected:
+                    raise saved.error("a string is there twice", 0, "string", expected)
+            for section in saved.sections(Scope.GLOBAL, 0):
+                _write_section(saved, file, Scope.GLOBAL, None, section)
+            for number in range(saved.streams):
+                with file.writing_stream() as stream:
+                    for section in saved.sections(Scope.STREAM, number):
+                        _write_section(saved, stream, Scope.STREAM, number, section)
+            _carry(saved, file)
+        part.give(name)
 
 
 # -- outputs
@@ -98,26 +104,6 @@ def _check_different(names: list[str]) -> None:
                 os.path.exists(name) and os.path.exists(other) and os.path.samefile(name, other)
             ):
                 raise FileExistsError(17, f"is the same file as {other}; give another", name)
-
-
-@contextmanager
-def _part(name: str) -> Iterator[str]:
-    """Another name, for what becomes the file ``name`` when it is complete."""
-    check_replaceable(name)
-    part = f"{name}.new{os.getpid()}"
-    try:
-        yield part
-        os.replace(part, name)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(part)
-        raise
-
-
-@contextmanager
-def _appearing(name: str) -> Iterator[IO[bytes]]:
-    with _part(name) as part, open(part, "xb") as file:
-        yield file
 
 
 class _Checked:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ...model import Profile
+from ...model.output import PartFile
 from ..kernel import Kernel
 from ..launch import Launched, launch
 from ..recording import save
@@ -51,20 +51,19 @@ def record_hardware(
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
     or a selection that makes no sense, `RunError` where the command cannot be executed.
     """
-    folder = os.path.dirname(os.path.abspath(output))
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
-        with tempfile.NamedTemporaryFile(prefix=".lastbranch-", suffix=".data", dir=folder) as file:
+        with PartFile(output) as spill:
             if target is None or isinstance(target, int):
                 run = _Run(wanted, Target(-1 if target is None else target), None, duration, progress)
             else:
                 child = launch(target, unblocked, traced=False)
                 run = _Run(wanted, Target(child.pid, before_exec=True), child, duration, progress)
-            summary = run.record(file.name, kernel)
+            summary = run.record(spill.path, kernel)
             if run.failure is not None:
                 assert isinstance(target, Sequence)
                 raise describe_exec(target[0], run.failure)
-            save(file.name, output, lambda profile: _describe(profile, summary))
+            save(spill, output, lambda profile: _describe(profile, summary))
             return summary
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from ...capture.options import Options, Summary
 from ...capture.recording import collect, describe
 from ...model import Profile
+from ...model.output import token, unused_name
 from ..flags import Control, LogFileMode
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError
@@ -29,10 +30,10 @@ def record_session(
 ) -> tuple[Summary, SessionState]:  # fmt: skip
     """As `capture.recording.record`, into the trace log ``output``: the summary, and the session as it ended.
 
-    The session is a system logger called ``lastbranch-PID``. It enables no kernel groups, since processes and images of
-    the target are told by the recording itself, and so it needs no rights.
+    The session is a system logger called ``lastbranch-`` and random digits. It enables no kernel groups, since the
+    recording itself tells of the target's processes and images, and so it needs no rights.
     """
-    name = f"lastbranch-{os.getpid()}"
+    name = f"lastbranch-{token()}"
     mode = LogFileMode.SYSTEM_LOGGER_MODE | LogFileMode.FILE_MODE_SEQUENTIAL
     request = SessionRequest(name, mode=mode, maximum_buffers=_BUFFERS, file=os.path.abspath(output))
     with _older(output) as keep, _Session(request) as session:
@@ -82,7 +83,7 @@ class _Session:
 @contextmanager
 def _older(output: str) -> Iterator[Callable[[], None]]:
     """A file that is there makes room; it becomes ``output.old`` if the result was called, else it comes back."""
-    aside, kept = f"{output}.{os.getpid()}.old", False
+    aside, kept = unused_name(output, "old"), False
     there = os.path.isfile(output)
     if there:
         os.replace(output, aside)

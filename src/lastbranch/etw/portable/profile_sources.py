@@ -7,7 +7,6 @@ they stand in a file of the registry, whose lock the caller of each function wit
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import LastbranchError
+from ...model.output import PartFile
 from ..kernel import ProfileSource
 from ..status import EtwError, Status
 from .lbr import software_source
@@ -183,10 +183,6 @@ def _read(root: Path) -> dict[str, Any]:
 
 def _write(root: Path, stored: dict[str, Any]) -> None:
     """All or nothing: a reader never sees half of it."""
-    made = root / f"{_FILE}.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):
-        made.unlink()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(made, flags, 0o600), "w", encoding="utf-8") as file:
-        json.dump(stored, file)
-    made.replace(root / _FILE)
+    with PartFile(root / _FILE, mode=0o600) as part:
+        part.file.write(json.dumps(stored).encode())
+        part.appear()

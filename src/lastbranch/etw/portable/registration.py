@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
+import errno
 import os
 import socket
 import threading
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from ...errors import FormatError
+from ...model.output import token
 from ..flags import EnableProvider
 from ..kernel import ClassicHeader, EnableCallback, EventDescriptor
 from ..properties import NO_GUID
@@ -24,7 +25,6 @@ from ..status import EtwError, Status
 from .attachments import SessionKey, current, on_fork, session_of, writing
 from .encode import Put, put_classic
 from .notify import Notice
-from .processes import process_key
 from .protocol import at_folder
 from .registry import Registry
 from .routes import route
@@ -36,7 +36,6 @@ __all__ = ["Registration", "trace_event"]
 _RELATED = 1  # EVENT_HEADER_EXT_TYPE_RELATED_ACTIVITYID
 _MOST_KEPT = 1024
 _GUID = 16
-_numbers = itertools.count()
 _registered: weakref.WeakSet[Registration] = weakref.WeakSet()
 
 
@@ -126,11 +125,11 @@ class Registration:
     def _listen(self) -> None:
         """Open the socket for notices, and see who has enabled the provider."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._name = f"{os.getpid()}.{next(_numbers)}.sock"
+        self._name = f"{token()}.sock"
         try:
             with self._registry.folder("providers", str(self.provider)) as folder:
                 stream.bind(at_folder(folder, self._name))
-                remove(folder, *(name for name in os.listdir(folder) if _is_stale(name)))
+                remove(folder, *(name for name in os.listdir(folder) if _is_stale(folder, name)))
         except OSError as error:
             stream.close()
             raise EtwError("EventRegister", Status.ACCESS_DENIED, f"no socket for notices: {error}") from error
@@ -227,10 +226,10 @@ class Registration:
             self._begin()
 
 
-def _is_stale(name: str) -> bool:
-    """Whether a socket for notices is of a process that was killed."""
-    pid = name.partition(".")[0]
-    return pid.isdecimal() and not process_key(int(pid)).start
+def _is_stale(folder: int, name: str) -> bool:
+    """Whether a socket for notices is of a process that was killed: nobody has it open."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as stream:
+        return stream.connect_ex(at_folder(folder, name)) == errno.ECONNREFUSED
 
 
 @writing

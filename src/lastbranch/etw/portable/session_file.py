@@ -69,6 +69,7 @@ class SessionFile(TraceFile):
 
     def _appear(self) -> None:
         assert self._file is not None
+        os.fsync(self._file.fileno())
         self._file.close()
 
     def discard(self) -> None:

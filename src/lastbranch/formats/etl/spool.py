@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...model import Array
+from ...model.output import temporary_file
 from .ragged import Ints, in_groups, offsets_of, take_ranges
 
 __all__ = ["Spool"]
@@ -86,7 +86,7 @@ class Spool:
         if not self._held:
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
+            self._file = temporary_file()
         self._file.seek(0, 2)
         for items in self._held:
             self._file.write(items.tobytes())

@@ -1,20 +1,23 @@
 """The buffers of a trace file on their way to the disk: header buffer, data buffers, rings and series of files.
 
-What a file appears under is its name plus ``.part`` and the number of the process, until it is complete. Of a series
-of files (mode NEWFILE) each one appears when the next begins. Rules: WMI_BUFFER_HEADER and TRACE_LOGFILE_HEADER as
+A file has its name when it is complete (`model.output`). Of a series of files (mode NEWFILE) each one appears when the
+next begins. Rules: WMI_BUFFER_HEADER and TRACE_LOGFILE_HEADER as
 `layout` has them, file modes as the documentation of EVENT_TRACE_PROPERTIES.LogFileMode describes them.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import IO
 
 from ...errors import FormatError
-from ...model import BytesSource, check_replaceable
+from ...model import BytesSource
+from ...model.output import PartFile, naming
 from .compression import XPRESS, compress
 from .encoding import buffer_head, encode_log_header
 from .file_rules import USE_KBYTES, checked
@@ -55,6 +58,7 @@ class TraceFile:
         self._events = [aligned(event) for event in events]
         self._sequence = 0
         self._file: IO[bytes] | None = None
+        self._part: PartFile | None = None
         self._start()
 
     # -- files
@@ -64,7 +68,6 @@ class TraceFile:
         self._name = self.path
         if self.header.mode & LOG_FILE_MODE.NEWFILE:
             self._name = self.path.replace("%d", str(self.number))
-        self._part = f"{self._name}.part{os.getpid()}"
         self._written, self._end, self._last_time, self._last_at = 0, 0, self.header.timestamp, 0
         self._first = len(header_buffer(self.header, self._events, self.path))
         limit = self.header.maximum_file_size << (10 if self.header.mode & USE_KBYTES else 20)
@@ -86,8 +89,8 @@ class TraceFile:
         self._ring = Ring(self._end, limit - self._first) if ring else None
 
     def _open(self) -> IO[bytes]:
-        check_replaceable(self._name)
-        return open(self._part, "x+b")
+        self._part = PartFile(self._name)
+        return io.BufferedRandom(self._part.file)
 
     def _put(self, at: int, *parts: bytes | memoryview) -> None:
         assert self._file is not None
@@ -97,8 +100,10 @@ class TraceFile:
     def _appear(self) -> None:
         """Let the file, which is complete, have its name."""
         assert self._file is not None
-        self._file.close()
-        os.replace(self._part, self._name)
+        assert self._part is not None
+        self._file.flush()
+        self._part.file.sync()
+        self._part.appear()
 
     def _copied(self) -> int:
         """Bytes that stand before this session: what the file has already, copied, and filled up to whole buffers."""
@@ -122,7 +127,8 @@ class TraceFile:
     def _reserve(self, size: int) -> None:
         assert self._file is not None
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._file.fileno(), 0, size)
+            with naming(self._name):
+                os.posix_fallocate(self._file.fileno(), 0, size)
         else:
             self._file.truncate(size)
 
@@ -146,8 +152,6 @@ class TraceFile:
         self._put(self._base, header_buffer(self.header, self._events, self.path))
         self._file.truncate(self._end)
         self.header = given
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._appear()
         self._file = None
 
@@ -170,9 +174,11 @@ class TraceFile:
         """Let nothing of a file stay that is not complete."""
         if self._file is None:
             return
-        self._file.close()
+        with suppress(OSError):  # a full disk does not take what is in the buffer either
+            self._file.close()
         self._file = None
-        os.unlink(self._part)
+        if self._part is not None:
+            self._part.discard()
 
     # -- buffers
 

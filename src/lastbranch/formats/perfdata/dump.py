@@ -10,11 +10,11 @@ from __future__ import annotations
 import heapq
 import pickle
 import struct
-import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from ...model import Mode, SampleBatch, Source, column
+from ...model.output import temporary_file
 from ..rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
 from .blocks import walk_blocks
 from .layout import MISC, RECORDS, SAMPLE, SAMPLE_ID_FIELDS
@@ -200,7 +200,7 @@ class _Sorter:
         self._waiting.append(record)
         self._bytes += _RECORD_COST + len(record.body)
         if self._bytes > _SPILL_BYTES:
-            run = tempfile.TemporaryFile()  # noqa: SIM115 - lives until the merge has read it
+            run = temporary_file()  # lives until the merge has read it
             for one in sorted(self._waiting):
                 pickle.dump(tuple(one), run, protocol=5)
             self._runs.append(run)

@@ -9,6 +9,8 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from ...model.output import NamedFile
+
 __all__ = ["put_in_force", "sync_folder", "write_at"]
 
 
@@ -20,11 +22,11 @@ def write_at(file: IO[bytes], offset: int, data: bytes | NDArray[np.uint8]) -> N
         view = view[file.write(view) :]
 
 
-def put_in_force(file: IO[bytes], offset: int, slot: bytes) -> None:
+def put_in_force(file: NamedFile, offset: int, slot: bytes) -> None:
     """Write a commit slot, durably; where that fails the slot counts for nothing."""
     try:
         write_at(file, offset, slot)
-        os.fsync(file.fileno())
+        file.sync()
     except BaseException:
         with suppress(OSError):  # it may have been written and not be durable
             write_at(file, offset, bytes(len(slot)))

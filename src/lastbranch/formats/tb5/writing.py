@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ...model import Array, check_replaceable
+from ...model import Array
+from ...model.output import NamedFile, PartFile
 from . import layout
 from .directory import encode_directory, encode_header, encode_slot
 from .durable import put_in_force, sync_folder, write_at
@@ -29,9 +29,10 @@ class Tb5Writer:
     error (a full disk) `rollback` goes back to the last commit, and the writer can be used on.
     """
 
-    def __init__(self, path: str, file: IO[bytes], final: str | None) -> None:
+    def __init__(self, path: str, file: NamedFile, part: PartFile | None) -> None:
         self.path = path
-        self._file, self._final = file, final
+        """Where the file is now."""
+        self._file, self._part = file, part
         self._tables: dict[Table, Entry] = {}
         self._open: dict[Table, TableWriter] = {}
         self._sequence, self._slot, self._end = 0, 1, layout.DATA_START
@@ -40,13 +41,14 @@ class Tb5Writer:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Tb5Writer:
-        """A new file, which appears as ``path`` at `close`; until then it is ``path.part`` and the process number."""
-        final = os.fspath(path)
-        check_replaceable(final)
-        part = f"{final}.part{os.getpid()}"
-        writer = cls(part, open(part, "xb", buffering=0), final)  # noqa: SIM115 - close or abort
-        write_at(writer._file, 0, encode_header().ljust(layout.DATA_START, b"\0"))
-        return writer
+        """A new file, which appears as ``path`` at `close` (`model.output.PartFile`)."""
+        part = PartFile(path)
+        try:
+            write_at(part.file, 0, encode_header().ljust(layout.DATA_START, b"\0"))
+            return cls(part.path, part.file, part)
+        except BaseException:
+            part.discard()
+            raise
 
     @classmethod
     def append(cls, path: str | os.PathLike[str]) -> Tb5Writer:
@@ -57,7 +59,7 @@ class Tb5Writer:
         from .locking import lock
 
         name = os.fspath(path)
-        file = open(name, "r+b", buffering=0)  # noqa: SIM115 - close or abort
+        file = NamedFile(name, "r+b", name)
         try:
             lock(file, name)
             reader = Tb5File(PathSource(file, name))
@@ -163,37 +165,36 @@ class Tb5Writer:
         except BaseException:
             self.abort()
             raise
-        self._file.close()
-        if self._final is not None:
-            try:
-                os.replace(self.path, self._final)
-            except OSError:
-                os.unlink(self.path)
-                raise
-            sync_folder(self._final)
+        if self._part is None:
+            self._file.close()
+        else:
+            self._part.appear()
+            sync_folder(self._part.final)
 
     def abort(self) -> None:
         """Leave what was there before: a new file goes away, one that was added to keeps its last commit."""
         if self._file.closed:
             return
-        if self._final is None:
+        if self._part is not None:
+            self._part.discard()
+            return
+        with suppress(OSError):  # what is behind the last commit belongs to nobody
             self._file.truncate(self._committed)
         self._file.close()
-        if self._final is not None:
-            os.unlink(self.path)
 
     def view(self) -> Tb5File:
         """The file as last committed, for reading while it is written. Raises `FormatError` before the first commit."""
         from .file_source import PathSource
 
-        return Tb5File(PathSource(open(self.path, "rb", buffering=0), self._final or self.path))
+        name = self.path if self._part is None else self._part.final
+        return Tb5File(PathSource(open(self.path, "rb", buffering=0), name))
 
     def _commit(self, closed: bool) -> None:
         try:
             self._store_strings()
             data = encode_directory(self._tables)
             directory = self._append(data)
-            os.fsync(self._file.fileno())
+            self._file.sync()
             end = directory + len(data)
             slot = encode_slot(self._sequence + 1, directory, data, end, closed)
             put_in_force(self._file, layout.SLOT_OFFSETS[1 - self._slot], slot)
