@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import textwrap
 import time
@@ -12,15 +13,16 @@ import numpy as np
 import pytest
 
 from lastbranch.symbols import SymbolOptions
+from lastbranch.symbols import client as client_module
 from lastbranch.symbols.client import WorkerClient, WorkerFailed
 from lastbranch.symbols.files import DebugFiles
 
 ADDRESS = np.array([0x1000, 0x1001, 0x1008], np.uint64)
 
 BAD = """
-    import os, sys, time
+    import ctypes, os, resource, signal, socket, sys, time
     import numpy as np
-    from lastbranch.symbols import readers, worker
+    from lastbranch.symbols import readers, sandbox, worker
     from lastbranch.symbols.model import Function, FunctionTable, Names
 
     class Bad:
@@ -31,13 +33,12 @@ BAD = """
             what = open(files.binary).read()
             if what == "die":
                 os._exit(3)
-            if what == "die once":
-                open(files.binary, "w").write("live")
+            if what == "die once" and STARTS == 1:
                 os.kill(os.getpid(), 11)
             if what == "hang":
-                child = os.fork()
-                open(files.binary + f".{child or os.getpid()}", "w").close()
                 time.sleep(1000)
+            if what in FORBIDDEN:
+                FORBIDDEN[what]()
             if what == "memory":
                 bytearray(8 << 30)
             if what == "deep":
@@ -53,6 +54,24 @@ BAD = """
                 return Names.unknown(1)
             return Names.of_functions(np.zeros(len(address), np.int64), [Function("f", "f", 0x1000, 16)])
 
+    outsider = os.getppid()
+    FORBIDDEN = {
+        "start a program": lambda: os.execv("/bin/true", ["true"]),
+        "start a process": os.fork,
+        "open a socket": socket.socket,
+        "write to a file": lambda: open(sys.argv[1], "w"),
+        "append to a file": lambda: open(sys.argv[1], "a"),
+        "make a file": lambda: os.open(sys.argv[1] + ".new", os.O_RDONLY | os.O_CREAT),
+        "end a process": lambda: os.kill(outsider, 0),
+        "change limits": lambda: resource.prlimit(outsider, resource.RLIMIT_CORE, (0, 0)),
+        "read a process": lambda: ctypes.CDLL(None).ptrace(16, outsider, 0, 0),
+    }
+    FREE = sys.argv[2:] == ["no filters"]
+    if FREE:
+        sandbox._apply = lambda program: False
+    with open(sys.argv[1], "a") as starts:
+        starts.write(f"{os.getpid()}\\n")
+    STARTS = len(open(sys.argv[1]).readlines())
     readers.READERS["perfmap"] = Bad
     worker.main()
 """
@@ -60,15 +79,19 @@ BAD = """
 
 @pytest.fixture
 def bad(tmp_path: Path):  # type: ignore[no-untyped-def]
-    """``bad(what, **options)``: (client, files) of a worker with a reader that does ``what`` goes wrong."""
+    """``bad(what, **options)``: (client, files) of a worker with a reader that does ``what`` goes wrong.
+
+    Its starts, by process id, are the lines of the file ``starts``.
+    """
     program = tmp_path / "bad.py"
     program.write_text(textwrap.dedent(BAD))
     made: list[WorkerClient] = []
 
-    def make(what: str, **options: object) -> tuple[WorkerClient, DebugFiles]:
+    def make(what: str, *words: str, **options: object) -> tuple[WorkerClient, DebugFiles]:
         file = tmp_path / "file"
         file.write_text(what)
-        client = WorkerClient(SymbolOptions(cache=None, **options), [sys.executable, "-B", str(program)])  # type: ignore[arg-type]
+        command = [sys.executable, "-B", str(program), str(tmp_path / "starts"), *words]
+        client = WorkerClient(SymbolOptions(cache=None, **options), command)  # type: ignore[arg-type]
         made.append(client)
         return client, DebugFiles("perfmap", str(file))
 
@@ -97,21 +120,31 @@ def test_one_that_dies_once_gives_its_names(bad) -> None:  # type: ignore[no-unt
     assert client.started == 2
 
 
-def test_one_that_hangs_is_killed_with_its_children(bad, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_one_that_hangs_is_killed_with_its_children(bad, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     pids: list[int] = []
+    kill = client_module._kill
+
+    def seen(process: subprocess.Popen[bytes]) -> None:
+        pids.extend([process.pid, *children(process.pid)])
+        kill(process)
+
+    monkeypatch.setattr(client_module, "_kill", seen)
     for seconds in (3, 12, 48):  # a loaded machine may not even have started it
         client, files = bad("hang", seconds=seconds)
         with pytest.raises(WorkerFailed, match=f"ran longer than {seconds} s"):
             client.names(files, "auto", ADDRESS)
-        pids = [int(p.suffix[1:]) for p in tmp_path.glob("file.*")]
-        if pids:
+        if len(pids) > 1:
             break
-    assert pids
+    assert len(pids) > 1
     for _ in range(500):
         if not any(_runs(p) for p in pids):
             break
         time.sleep(0.02)
     assert not any(_runs(p) for p in pids)
+
+
+def children(pid: int) -> list[int]:
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _runs(pid: int) -> bool:

@@ -167,6 +167,8 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 def _end(code: int | None) -> str:
     import signal
 
+    if code is not None and code == -getattr(signal, "SIGSYS", 0):
+        return "SIGSYS: a file led it to a system call that it must not make"
     if code is not None and code < 0:
         return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"exit code {code}"

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from .model import Function, FunctionTable, Names
 
 __all__ = [
-    "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "texts_of", "unpack", "unpack_functions",
-    "unpack_names",
+    "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "texts_column", "texts_of", "unpack",
+    "unpack_functions", "unpack_names",
 ]  # fmt: skip
 
 DTYPES = frozenset({"<i4", "<i8", "<u4", "<u8", "|u1"})
@@ -94,8 +94,8 @@ def pack_names(names: Names) -> Columns:
         "frame_line": names.frame_line,
         "frame_column": names.frame_column,
         "frame_discriminator": names.frame_discriminator,
-        "files": _texts(names.files),
-        "notes": _texts(names.notes),
+        "files": texts_column(names.files),
+        "notes": texts_column(names.notes),
         **_function_columns(names.functions),
     }
 
@@ -123,7 +123,7 @@ def pack_functions(table: FunctionTable) -> Columns:
         "start": table.start,
         "end": table.end,
         "alias_row": np.array(rows, np.int64),
-        "alias": _texts([name for names in table.aliases.values() for name in names]),
+        "alias": texts_column([name for names in table.aliases.values() for name in names]),
         **_function_columns(table.functions),
     }
 
@@ -159,14 +159,14 @@ def _function_columns(functions: Sequence[Function]) -> Columns:
     files: dict[str, int] = {}
     rows = [files.setdefault(f, len(files)) for f in file]
     return {
-        "name": _texts(name),
+        "name": texts_column(name),
         # What is shown as it is called is not written twice.
-        "shown": _texts(["" if s == n else s for s, n in zip(shown, name, strict=True)]),
+        "shown": texts_column(["" if s == n else s for s, n in zip(shown, name, strict=True)]),
         "function_start": np.array(start, np.uint64),
         "function_size": np.array(size, np.uint64),
         "function_file": np.array(rows, np.int32),
         "function_line": np.array(line, np.uint32),
-        "function_files": _texts(list(files)),
+        "function_files": texts_column(list(files)),
     }
 
 
@@ -257,7 +257,7 @@ def _decoded(data: bytes) -> str:
         return data.decode("utf-8", "backslashreplace")
 
 
-def _texts(texts: Sequence[str]) -> NDArray[np.uint8]:
+def texts_column(texts: Sequence[str]) -> NDArray[np.uint8]:
     """Texts as bytes, each with a zero behind it. What is no UTF-8 in the file stays what it was."""
     joined = (
         "".join(f"{t}\0" for t in texts)

@@ -2,7 +2,7 @@
 
 LLVM's tools come first, so that names read as llvm-symbolizer writes them, then those of binutils, then the C++
 runtime library of this machine (``__cxa_demangle``) or dbghelp on Windows. A name that nothing here knows stays as it
-is. Runs in the worker: names come from files that somebody else made.
+is. Runs in the worker's process for programs: names come from files that somebody else made.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from itertools import pairwise
 from typing import Any
 
 from ..model.output import temporary_file
+from . import outside
+from .columns import texts_column, texts_of
 from .tools import newest
 
 __all__ = ["demangle", "mangled"]
@@ -55,8 +57,12 @@ def demangle(names: Iterable[str]) -> list[str]:
     parts = [(n, "", "") if n[:1] == "?" else n.partition("@") for n in names]
     wanted = sorted({base for base, _, _ in parts if mangled(base)})
     readable: dict[str, str] = {}
-    for scheme in (_itanium, _msvc, _swift):
-        readable.update(scheme([n for n in wanted if n not in readable]))
+    if outside.asked is not None and wanted:
+        _, answer = outside.asked({"ask": "demangle"}, {"name": texts_column(wanted)})
+        readable = dict(zip(wanted, texts_of(answer, "shown"), strict=True))
+    else:
+        for scheme in (_itanium, _msvc, _swift):
+            readable.update(scheme([n for n in wanted if n not in readable]))
     return [
         f"{readable[base]}{at}{rest}" if base in readable else n
         for n, (base, at, rest) in zip(names, parts, strict=True)
