@@ -207,7 +207,7 @@ def test_lbr_without_trigger(kind, tmp_path):
 def test_a_trigger_at_the_end_of_the_buffer_before(tmp_path):
     events = [one for i in range(200) for one in sampled(2 * i, cpu=i % 2)]
     for first in range(4):  # so that in one of them each event begins a buffer
-        filler = [(cpu, build.perfinfo(0x0F34, BEGIN, bytes(8 * first))) for cpu in (0, 1)]
+        filler = [(cpu, build.perfinfo(0x0F7F, BEGIN, bytes(8 * first))) for cpu in (0, 1)]
         assert checked(write(tmp_path, session(*filler, *events))) == {}
 
 
@@ -488,3 +488,65 @@ def test_real_captures(name, expected, data: Data):
 ])  # fmt: skip
 def test_what_made_a_capture(about, origin):
     assert origin_of(Profile("x", "any", **about)) is origin
+
+
+def process(bits, pid):
+    """A process event of version 3 or 4 with pointers of so many bits."""
+    word = "I" if bits == 32 else "Q"
+    body = struct.pack(
+        f"<{word}IIIi{word}I", 0x8123_4560 if bits == 32 else 0xFFFF_FA80_0123_4560, pid, 4, 1, 259, 0, 0
+    )
+    return body + bytes(4) + b"a.exe\0" + "a.exe -x\0".encode("utf-16-le") + b"\0\0" * 2
+
+
+def image(bits, base=0x0001_4000_0000):
+    word = "I" if bits == 32 else "Q"
+    head = struct.pack(
+        f"<{word}{word}IIII{word}IIII", base & (1 << bits) - 1, 0x19_A000, 100, 0, 0x5E00_0000, 0, 0, 0, 0, 0, 0
+    )
+    return head + "\\Windows\\a.exe\0".encode("utf-16-le")
+
+
+KINDS = {
+    "process": (0x0301, process, (100,)),
+    "image": (0x030A, image, ()),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("said", "real"), [(32, 64), (64, 32), (32, 32), (64, 64)])
+def test_pointers_of_another_size_than_the_headers_say(tmp_path, name, said, real):
+    hook, payload, args = KINDS[name]
+    version = {"process": 4, "image": 3}[name]
+    log = build.Trace(bits=said)
+    for i in range(3):
+        log.add(0, build.system(hook, BEGIN + i, payload(real, *args), bits=said, version=version))
+    path = write(tmp_path, log)
+    found = checked(path)
+    assert ("pointer size" in found) == (said != real)
+    assert "odd payloads" not in found
+    if said != real:
+        severity, seen = found["pointer size"]
+        assert (severity, seen.partition(":")[0]) == (
+            "error", f"3 of 3 events looked at fit {real}-bit pointers, not {said}-bit"
+        )  # fmt: skip
+        _, out, _ = ran(path, "--pointer-size", real, "--format", "json")
+        assert "pointer size" not in {row["finding"] for row in json.loads(out)}
+        _, out, _ = ran(path, "--pointer-size", said, "--format", "json")
+        assert "pointer size" in {row["finding"] for row in json.loads(out)}
+
+
+def test_ids_that_no_process_has_and_bytes_left_over(tmp_path):
+    """Neither size fits: the ids are impossible, or the payload is longer than any known version."""
+    body = process(64, 100)
+    odd = body[:8] + struct.pack("<I", 0xFFFF_FA80) + body[12:]
+    for payload, expected in ((odd, "warning"), (process(64, 100) + b"more", "info")):
+        found = checked(write(tmp_path, trace(*rundown(), (0, build.system(0x0301, BEGIN + 2, payload, version=4)))))
+        assert found["odd payloads"][0] == expected
+        assert "Process/Start version 4" in found["odd payloads"][1]
+
+
+def test_a_real_log_of_the_wrong_pointer_size():
+    found = checked(etl("syzygy.process_data_64_v3.etl"))
+    assert found["pointer size"][0] == "error"
+    assert "fit 64-bit pointers, not 32-bit: Process/" in found["pointer size"][1]

@@ -11,7 +11,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from .binaries import Candidates
 from .bind import binder_of, rebind
@@ -21,9 +21,12 @@ from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import BytesSource, Module, ModuleKind, Profile, Segment, Source
 from .model.output import naming
 
+if TYPE_CHECKING:
+    from .formats.etl.reading import Reading
+
 __all__ = [
-    "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source", "read_profile",
-    "same_binary", "use_binary",
+    "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source",
+    "read_profile", "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -31,7 +34,7 @@ _SPOOL_CHUNK = 1 << 20
 
 def open_profile(
     path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: Progress | None = None, pointer_size: int | None = None,
 ) -> Profile:  # fmt: skip
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
 
@@ -40,11 +43,14 @@ def open_profile(
     ``folders`` (full paths, build-id folders, symbol stores). ``progress`` is called with (bytes done, bytes in all)
     during the index pass.
 
-    Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened. What is damaged in a file
-    that can be read is in ``profile.damage``.
+    ``pointer_size`` is for an .etl whose events say it wrong: the bits of a pointer in their payloads, 32 or 64.
+
+    Raises `ValueError` for another size, `FormatError` where it is given for a file that is no .etl and where nothing
+    can be read of the file, `OSError` where it cannot be opened. What is damaged in a file that can be read is in
+    ``profile.damage``.
     """
     source = open_source(os.fspath(path))
-    return completed(read_profile(source, progress), symfs, folders)
+    return completed(read_profile(source, progress, reading_of(pointer_size)), symfs, folders)
 
 
 def completed(profile: Profile, symfs: str | None = None, folders: Sequence[str] = ()) -> Profile:
@@ -55,9 +61,21 @@ def completed(profile: Profile, symfs: str | None = None, folders: Sequence[str]
     return profile
 
 
-def read_profile(source: Source, progress: Progress | None = None) -> Profile:
-    """The profile in ``source``, its modules without binaries yet. Raises `FormatError` for an unknown format."""
-    return format_of(source).read(source, progress)
+def read_profile(source: Source, progress: Progress | None = None, reading: Reading | None = None) -> Profile:
+    """The profile in ``source``, its modules without binaries yet. ``reading`` is for trace logs.
+
+    Raises `FormatError` for an unknown format, and where there is a ``reading`` for a format that takes none.
+    """
+    return format_of(source).read(source, progress, reading)
+
+
+def reading_of(pointer_size: int | None = None) -> Reading:
+    """How to read trace logs, from what users say: the bits of a pointer. Raises `ValueError`."""
+    from .formats.etl.reading import Reading
+
+    if pointer_size not in (None, 32, 64):
+        raise ValueError(f"a pointer has 32 or 64 bits, not {pointer_size}")
+    return Reading(pointer_size and pointer_size // 8)
 
 
 def open_source(path: str) -> FileSource:

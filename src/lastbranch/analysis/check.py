@@ -13,7 +13,7 @@ import numpy as np
 
 from ..bind import binder_of
 from ..errors import Damage
-from ..formats.etl import TraceLog
+from ..formats.etl.reading import AS_IT_SAYS, Reading
 from ..lbr import no_ranges_because
 from ..model import Array, Change, ModuleKind, Profile, Source, counted
 from ..opening import completed, open_source, read_profile
@@ -43,27 +43,29 @@ _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lo
 
 
 def check(
-    path: str, *, symfs: str | None = None, folders: Sequence[str] = (), symbols: SymbolOptions | None = None
-) -> list[Finding]:
+    path: str, *, symfs: str | None = None, folders: Sequence[str] = (), symbols: SymbolOptions | None = None,
+    reading: Reading = AS_IT_SAYS,
+) -> list[Finding]:  # fmt: skip
     """All findings about the capture at ``path`` (``-``: standard input), the worst first.
 
-    ``symfs`` and ``folders`` say where binaries are, as for `open_profile`, ``symbols`` where names come from. Raises
-    `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
+    ``symfs`` and ``folders`` say where binaries are, as for `open_profile`, ``symbols`` where names come from,
+    ``reading`` how a trace log is read. Raises `FormatError` where nothing can be read of it, `OSError` where it cannot
+    be opened.
     """
     source = open_source(path)
-    profile = completed(read_profile(source), symfs, folders)
+    profile = completed(read_profile(source, reading=reading), symfs, folders)
     hits = _hits(profile)
-    kept = check_events(source) if profile.format == "etl" else kept_findings(profile)
+    kept = check_events(source, reading) if profile.format == "etl" else kept_findings(profile)
     found = [*_of_profile(profile, hits)] if kept is None else [*kept, *_outside(profile, hits)]
     found += [*_damage(profile.damage)] if profile.format != "etl" else []
     found += [*_few(profile), *_deleted(profile, hits), *_nameless(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 
 
-def check_events(source: Source) -> list[Finding]:
+def check_events(source: Source, reading: Reading = AS_IT_SAYS) -> list[Finding]:
     """What the events of the .etl ``source`` tell, and its profile does not; damage too."""
-    log = TraceLog(source)
-    found = list(check_log(log))
+    log = reading.log(source)
+    found = list(check_log(log, reading.decoder()))
     return found + _damage(log.damage)
 
 

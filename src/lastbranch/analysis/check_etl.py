@@ -21,6 +21,7 @@ from ..formats.etl.records import Records, too_short
 from ..formats.etl.sample_cache import CACHE
 from ..formats.etl.supplement import Supplement
 from ..lbr import no_ranges_because
+from .check_payloads import Payloads
 from .findings import Finding, Origin, Severity, finding
 
 __all__ = ["check_log"]
@@ -81,11 +82,12 @@ class _Facts:
     supplement: Supplement = field(default_factory=Supplement)
 
 
-def check_log(log: TraceLog) -> Iterator[Finding]:
-    """The findings of ``log`` that its events alone tell."""
-    facts, decoder = _Facts(), Decoder()
+def check_log(log: TraceLog, decoder: Decoder | None = None) -> Iterator[Finding]:
+    """The findings of ``log`` that its events alone tell, read by ``decoder``."""
+    facts, payloads, decoder = _Facts(), Payloads(), decoder or Decoder()
     for block in log.blocks():
         _count(block, facts)
+        payloads.gather(block)
         for event in events_of(block.take(np.isin(block.hook, _MASKS))):
             fields = decoder.decode(event).fields
             if "GroupMask8" in fields:
@@ -96,6 +98,7 @@ def check_log(log: TraceLog) -> Iterator[Finding]:
     yield from _about_triggers(facts)
     yield from _about_losses(log, facts)
     yield from _about_rundown(facts)
+    yield from payloads.findings(decoder)
 
 
 def _count(block: EventBlock, facts: _Facts) -> None:

@@ -104,6 +104,16 @@ FINDINGS = {
         "enable them, too: TraceConfigureLastBranchRecord takes triggers that are off, and then there are no records. "
         "For PMC interrupts " + _MASKS,
     ),
+    "pointer size": Kind(
+        _E, "payloads of events have another pointer size than the events' headers say: their fields come out wrong",
+        "read the log with the option --pointer-size 32 or 64, that which fits; open() has it, too. Whatever wrote or "
+        "converted the log puts the wrong header type before its events",
+    ),
+    "odd payloads": Kind(
+        _W, "payloads of events are not what their layouts say: bytes left over, or values that no system gives",
+        "look at these events with `lastbranch dump`; a newer system may have added fields at the end, whose bytes are "
+        "kept as `rest`, and with --manifest the layouts of your own providers can be given",
+    ),
     "no end": Kind(
         _W, "the session was not stopped: its process or machine ended before, and what was in memory then is missing",
         "stop sessions with ControlTrace(EVENT_TRACE_CONTROL_STOP); a flush timer keeps short what can be missing",

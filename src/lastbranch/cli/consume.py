@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import dump
-from .options import TimeRange, complete_file, time_option
+from .options import LogOptions, TimeRange, complete_file, log_options, time_option
 
 if TYPE_CHECKING:
     from ..etw.streams import Stream
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     help="How to print; json is a list with one object a line.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
+@log_options
 def command(
     source: str, real_time: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
-    time: TimeRange | None, form: str, limit: int,
+    time: TimeRange | None, form: str, limit: int, log: LogOptions,
 ) -> int:  # fmt: skip
     """Print the events of a trace session as they come, or of a file.
 
@@ -48,17 +49,20 @@ def command(
 
         provider = str(provider_guid(provider))
     if not (real_time or is_session(source)):
-        chosen = {"events": events, "provider": provider, "pid": pid, "time": time, "form": form, "limit": limit}
-        code: int = click.get_current_context().invoke(dump.command, path=source, no_progress=False, **chosen)
+        code: int = click.get_current_context().invoke(
+            dump.command, path=source, no_progress=False, events=events, provider=provider, pid=pid, time=time,
+            form=form, limit=limit, pointer_size=log.pointer_size and str(log.pointer_size),
+        )  # fmt: skip
         return code
     from ..etw.streams import open_stream
     from ..formats.etl.dump import dump_live
 
     wanted = dump.wanted_of(events, provider, pid, time)
+    reading = log.reading()
     stream = open_stream(source, session=True)
     blocks = (part.block for part in stream.parts())
     with closing(stream), _ended_by_interrupt(stream):
-        if not dump.print_dump(dump_live(source, stream.header, blocks, wanted), form, limit, at_once=1):
+        if not dump.print_dump(dump_live(source, stream.header, blocks, wanted, reading), form, limit, at_once=1):
             click.echo("note: no event was what was asked for", err=True)
     return 0
 

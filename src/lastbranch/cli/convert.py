@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import TimeRange, complete_file, time_option
+from .options import Capture, LogOptions, TimeRange, complete_file, log_options, time_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +26,11 @@ _DAMAGE_SHOWN = 5
 @time_option("the log's start")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@log_options
 def command(
-    paths: tuple[str, ...], compress: bool | None, time: TimeRange | None, pid: tuple[int, ...], force: bool
-) -> int:
+    paths: tuple[str, ...], compress: bool | None, time: TimeRange | None, pid: tuple[int, ...], force: bool,
+    log: LogOptions,
+) -> int:  # fmt: skip
     """Write a capture as OUT.tb5 or OUT.etl; merge and cut logs.
 
     OUT.tb5 is lastbranch's own store and holds all of one capture; every verb answers from it as from the capture.
@@ -68,14 +70,16 @@ def command(
         if compress is not None or time is not None or pid or len(inputs) > 1:
             raise click.UsageError(f"{output}: of one input as a whole, without --compress, --time and --pid")
         with _as_private_as(inputs):
-            return other(inputs[0], output)
+            return other(inputs[0], output, log)
     sources = [open_source(path) for path in inputs]
     formats = [format_of(source).name for source in sources]
     if len(formats) == 1 and formats[0] != "etl":
         with _as_private_as(inputs):
-            return _write(sources[0], output, compress=bool(compress), cut=bool(time or pid))
+            return _write(sources[0], output, log, compress=bool(compress), cut=bool(time or pid))
+    reading = log.reading()
     with _as_private_as(inputs):
-        done = convert(sources, output, compress=compress, seconds=time or (None, None), pids=frozenset(pid))
+        done = convert(sources, output, compress=compress, seconds=time or (None, None), pids=frozenset(pid),
+                       pointer_size=reading.pointer_size)  # fmt: skip
     if len(inputs) > 1 and done.boots > 1:
         click.echo(
             "note: the inputs are of different uptimes: equal process ids may mean different processes", err=True
@@ -103,16 +107,15 @@ def _as_private_as(inputs: Sequence[str]) -> Iterator[None]:
         os.umask(before)
 
 
-def _write_tb5(path: str, output: str) -> int:
+def _write_tb5(path: str, output: str, log: LogOptions) -> int:
     from ..errors import FormatError
     from ..formats.registry import format_of
     from ..model import visible
     from ..opening import open_source
     from ..store import copy, write_profile
-    from .options import Capture
     from .progress import bar
 
-    if path != "-" and os.path.isfile(path) and format_of(open_source(path)).name == "tb5":
+    if not log.reading() and path != "-" and os.path.isfile(path) and format_of(open_source(path)).name == "tb5":
         try:
             click.echo(f"{copy(open_source(path), output)} tables copied to {visible(output)}", err=True)
         except FormatError as error:
@@ -120,13 +123,13 @@ def _write_tb5(path: str, output: str) -> int:
             click.echo("note: not copied: damaged samples, user-defined data, custom streams, binding", err=True)
         else:
             return 0
-    capture = Capture(path, None, True)
+    capture = Capture(path, None, True, log=log)
     profile = capture.open()
     if profile.format == "etl" and os.path.isfile(path):
         from ..analysis.check import check_events
         from ..analysis.findings import FINDINGS
 
-        found = check_events(open_source(path))
+        found = check_events(open_source(path), log.reading())
         profile.findings = [(f.name, f.severity.value, f.seen, f.remedy == FINDINGS[f.name].windows) for f in found]
     with bar("writing", True) as shown:
         write_profile(profile, output, progress=shown)
@@ -134,17 +137,17 @@ def _write_tb5(path: str, output: str) -> int:
     return capture.finish(profile)
 
 
-_OTHERS: dict[str, Callable[[str, str], int]] = {".tb5": _write_tb5}
-"""Ending of the output -> what writes it, from (input, output); any other is a trace log."""
+_OTHERS: dict[str, Callable[[str, str, LogOptions], int]] = {".tb5": _write_tb5}
+"""Ending of the output -> what writes it, from (input, output, how to read it); any other is a trace log."""
 
 
-def _write(source: Source, output: str, *, compress: bool, cut: bool) -> int:
+def _write(source: Source, output: str, log: LogOptions, *, compress: bool, cut: bool) -> int:
     """A capture of another format as a trace log."""
     from ..formats.etl import write_profile
     from ..model import visible
     from ..opening import attach_binaries, read_profile
 
-    profile = read_profile(source)
+    profile = read_profile(source, reading=log.reading())
     attach_binaries(profile.modules, profile.machine.os_release)  # the log says how they are laid out
     if cut:
         raise click.UsageError("--time and --pid cut .etl files: convert the whole capture first, then that file")

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, complete_file, complete_folder, filter_options, table_options
+from .options import (
+    Capture,
+    LogOptions,
+    complete_file,
+    complete_folder,
+    filter_options,
+    log_options,
+    table_options,
+)  # fmt: skip
 from .output import Cell, print_rows
 from .symbol_options import symbol_options
 
@@ -33,6 +41,7 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
     "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, where it is another folder."
 )
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+@log_options
 @filter_options
 @symbol_options
 @table_options
@@ -46,8 +55,8 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
     help="Exit code 6 where a share grew significantly by more than PCT percentage points.",
 )  # fmt: skip
 def command(
-    before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, make_filter: Any,
-    symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
+    before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, log: LogOptions,
+    make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
 ) -> int:  # fmt: skip
     """What takes a larger or smaller share in B than in A.
 
@@ -61,7 +70,9 @@ def command(
     from ..analysis.naming import Namer
     from ..symbols import Symbolizer
 
-    captures = [Capture(before, symfs, not no_progress), Capture(after, symfs_b or symfs, not no_progress)]
+    captures = [
+        Capture(path, where, not no_progress, log=log) for path, where in ((before, symfs), (after, symfs_b or symfs))
+    ]
     profiles = [capture.open() for capture in captures]
     filters = [make_filter(profile) for profile in profiles]
     symbolizers = [Symbolizer(profile, symbols) for profile in profiles]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, TimeRange, file_argument, time_option
+from .options import Capture, LogOptions, TimeRange, file_argument, log_options, time_option
 from .output import key
 
 if TYPE_CHECKING:
+    from ..formats.etl.reading import Reading
     from ..formats.rows import Cells, Dump, Wanted
 
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
@@ -41,9 +42,10 @@ _LINES = 1000
     help="How to print; json is a list with one object a line.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
+@log_options
 def command(
     path: str, no_progress: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
-    time: TimeRange | None, form: str, limit: int,
+    time: TimeRange | None, form: str, limit: int, log: LogOptions,
 ) -> int:  # fmt: skip
     """Every event of a capture in time order, with its fields by name.
 
@@ -60,9 +62,10 @@ def command(
     """
     from ..model import Profile
 
-    dump = _open(path, wanted_of(events, provider, pid, time), not no_progress)
+    reading = log.reading()
+    dump = _open(path, wanted_of(events, provider, pid, time), not no_progress, reading)
     if not print_dump(dump, form, limit):
-        _nothing(path, events)
+        _nothing(path, events, reading)
     return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()))
 
 
@@ -89,7 +92,7 @@ def print_dump(dump: Dump, form: str, limit: int, *, at_once: int = _LINES) -> b
     return seen
 
 
-def _nothing(path: str, events: tuple[str, ...]) -> None:
+def _nothing(path: str, events: tuple[str, ...], reading: Reading) -> None:
     """Say that no event was chosen, and which names of the first events are like those that were asked for."""
     click.echo("note: no event is what was asked for", err=True)
     if not events or path == "-":
@@ -100,7 +103,8 @@ def _nothing(path: str, events: tuple[str, ...]) -> None:
     from ..model import visible
 
     asked = wanted_of(events, None, (), None).events
-    seen = {cells[_EVENT] for cells in islice(_open(path, wanted_of((), None, (), None), False).cells(TEXT), _FIRST)}
+    all_events = _open(path, wanted_of((), None, (), None), False, reading)
+    seen = {cells[_EVENT] for cells in islice(all_events.cells(TEXT), _FIRST)}
     names = {name.lower(): name for full in seen for name in _names(full) if name}
     like = {names[found]: None for name in sorted(asked) for found in get_close_matches(name, names)}
     if like:
@@ -113,7 +117,7 @@ def _names(full: str) -> tuple[str, str, str]:
     return full, short, short.partition("/")[0]
 
 
-def _open(path: str, wanted: Wanted, progress: bool) -> Dump:
+def _open(path: str, wanted: Wanted, progress: bool, reading: Reading) -> Dump:
     from ..formats.registry import format_of
     from ..opening import open_source
     from .progress import bar
@@ -124,7 +128,7 @@ def _open(path: str, wanted: Wanted, progress: bool) -> Dump:
         raise click.BadParameter(f"events of {found.name} have no provider", param_hint="--provider")
     # Between rows on the same terminal a bar would only be in the way.
     shown = click.get_current_context().with_resource(bar("reading", progress and not sys.stdout.isatty()))
-    return found.dump(source, wanted, shown)
+    return found.dump(source, wanted, shown, reading)
 
 
 def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: TimeRange | None) -> Wanted:

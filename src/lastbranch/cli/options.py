@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
+    from ..formats.etl.reading import Reading
     from ..model import Profile, SampleFilter
 
 __all__ = [
     "DEFAULT_FILE",
     "Capture",
+    "LogOptions",
     "TimeRange",
     "capture_and",
     "capture_options",
@@ -29,6 +31,7 @@ __all__ = [
     "complete_folder",
     "file_argument",
     "filter_options",
+    "log_options",
     "table_options",
     "time_option",
 ]
@@ -37,6 +40,33 @@ DEFAULT_FILE = "lastbranch.tb5"
 """What `record` writes and other verbs read where no name is given."""
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How a trace log is read where it does not say it, or says it wrong."""
+
+    pointer_size: int | None = None
+    """Bits."""
+
+    def reading(self) -> Reading:
+        from ..opening import reading_of
+
+        return reading_of(self.pointer_size)
+
+
+def log_options(function: _Command) -> _Command:
+    """--pointer-size, as one `LogOptions` argument ``log``."""
+
+    @click.option(
+        "--pointer-size", type=click.Choice(["32", "64"]),
+        help="Of an .etl: the bits of pointers in its events, where their headers say it wrong.",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(pointer_size: str | None, **rest: Any) -> Any:
+        return function(log=LogOptions(int(pointer_size) if pointer_size else None), **rest)
+
+    return wrapped  # type: ignore[return-value]
 
 
 @dataclass(slots=True)
@@ -48,13 +78,15 @@ class Capture:
     progress: bool
     folders: tuple[str, ...] = ()
     """Where files are looked for by their identity."""
+    log: LogOptions = LogOptions()
 
     def open(self) -> Profile:
-        from ..opening import open_profile
+        from ..opening import completed, open_source, read_profile
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            return open_profile(self.path, symfs=self.symfs, folders=self.folders, progress=progress)
+            profile = read_profile(open_source(self.path), progress, self.log.reading())
+            return completed(profile, self.symfs, self.folders)
 
     @contextmanager
     def reading(self, profile: Profile, *, printing: bool = False) -> Iterator[None]:
@@ -124,13 +156,13 @@ def _no_file() -> click.UsageError:
 
 
 def capture_options(function: _Command) -> _Command:
-    """FILE, --symfs and --no-progress, as one `Capture` argument."""
+    """FILE, --symfs, --no-progress and what `log_options` has, as one `Capture` argument."""
 
     @file_argument
     @_capture_settings
     @functools.wraps(function)
-    def wrapped(path: str, symfs: str | None, no_progress: bool, **rest: Any) -> Any:
-        return function(capture=Capture(path, symfs, not no_progress), **rest)
+    def wrapped(path: str, symfs: str | None, no_progress: bool, log: LogOptions, **rest: Any) -> Any:
+        return function(capture=Capture(path, symfs, not no_progress, log=log), **rest)
 
     return wrapped  # type: ignore[return-value]
 
@@ -142,7 +174,7 @@ def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
         @click.argument("words", metavar=f"[FILE] {metavar}", nargs=-1, shell_complete=complete_file)
         @_capture_settings
         @functools.wraps(function)
-        def wrapped(words: tuple[str, ...], symfs: str | None, no_progress: bool, **rest: Any) -> Any:
+        def wrapped(words: tuple[str, ...], symfs: str | None, no_progress: bool, log: LogOptions, **rest: Any) -> Any:
             if len(words) > 2:
                 raise click.UsageError(f"Got unexpected extra argument ({words[2]}); give FILE and {metavar}.")
             if not words or (len(words) == 1 and os.path.isfile(words[0]) and not os.path.exists(DEFAULT_FILE)):
@@ -150,7 +182,7 @@ def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
             if len(words) == 1 and not os.path.exists(DEFAULT_FILE):
                 raise _no_file()
             path, value = words if len(words) == 2 else (DEFAULT_FILE, *words)
-            return function(capture=Capture(path, symfs, not no_progress), **{name: value}, **rest)
+            return function(capture=Capture(path, symfs, not no_progress, log=log), **{name: value}, **rest)
 
         return wrapped  # type: ignore[return-value]
 
@@ -165,6 +197,7 @@ def _capture_settings(function: _Command) -> _Command:
         help="Look for the capture's binaries at DIR + their full path.",
     )
     @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+    @log_options
     @functools.wraps(function)
     def wrapped(**given: Any) -> Any:
         return function(**given)

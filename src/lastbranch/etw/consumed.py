@@ -17,6 +17,7 @@ from ..formats.etl import Event
 from ..formats.etl.decode import Decoded, Decoder
 from ..formats.etl.dump import teaches
 from ..formats.etl.materialise import CHUNK, events_of
+from ..opening import reading_of
 from .streams import FileStream, Stream, filetimes, open_stream
 
 __all__ = ["ConsumedEvent", "consume", "is_session"]
@@ -75,17 +76,20 @@ class ConsumedEvent:
         return f"<{self.provider_name}/{self.name} pid={self.pid} tid={self.tid} cpu={self.cpu} {self.fields}>"
 
 
-def consume(source: str | os.PathLike[str], *, real_time: bool | None = None) -> Iterator[ConsumedEvent]:
+def consume(
+    source: str | os.PathLike[str], *, real_time: bool | None = None, pointer_size: int | None = None
+) -> Iterator[ConsumedEvent]:
     """The events of ``source`` in time order: the path of a log file, or the name of a session that is read in real
     time until it stops.
 
     ``real_time`` says which; ``None``: a file if there is one of that name. Memory is bounded. Of a file everything
-    that describes other events is read first; of a session events are decoded by what came before them. Raises
-    `EtwError` where it cannot be opened. What is damaged in a file is left out.
+    that describes other events is read first; of a session events are decoded by what came before them.
+    ``pointer_size`` (32 or 64 bits) is that of all payloads, where the headers of events say it wrong. Raises
+    `ValueError` for another size, `EtwError` where it cannot be opened. What is damaged in a file is left out.
     """
-    name, decoder = os.fspath(source), Decoder()
+    name, reading = os.fspath(source), reading_of(pointer_size)
     session = is_session(name) if real_time is None else real_time
-    return _events(open_stream(name, session=session), decoder)
+    return _events(open_stream(name, session=session, reading=reading), reading.decoder())
 
 
 def is_session(name: str) -> bool:

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError
-from ..formats.etl import LogHeader, TraceLog
+from ..formats.etl import LogHeader
 from ..formats.etl.columns import EventBlock
+from ..formats.etl.reading import AS_IT_SAYS, Reading
 from ..opening import FileSource
 from .status import EtwError, Status
 
@@ -99,7 +100,7 @@ class FileStream:
     `EtwError` where it cannot be opened or is no trace log.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, reading: Reading = AS_IT_SAYS) -> None:
         try:
             self._source = FileSource(path)
         except OSError as error:
@@ -107,7 +108,7 @@ class FileStream:
         except FormatError as error:
             raise EtwError("OpenTrace", Status.BAD_PATHNAME, str(error)) from None
         try:
-            self.log = TraceLog(self._source)
+            self.log = reading.log(self._source)
         except FormatError as error:
             self._source.close()
             raise EtwError("OpenTrace", Status.INVALID_DATA, str(error), hint=error.hint) from None
@@ -128,10 +129,10 @@ class FileStream:
         self._source.close()
 
 
-def open_stream(source: str, *, session: bool) -> Stream:
+def open_stream(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) -> Stream:
     """The events of log file ``source``, or of the session of that name in real time. Raises `EtwError`."""
     if not session:
-        return FileStream(os.fspath(source))
+        return FileStream(os.fspath(source), reading)
     from .portable.live import LiveStream
 
     if sys.platform == "win32":

@@ -11,6 +11,7 @@ from ..errors import FormatError
 from ..model import Profile, Source, read_at
 
 if TYPE_CHECKING:
+    from .etl.reading import Reading
     from .rows import Dump, Wanted
 
 __all__ = ["FORMATS", "SNIFFED", "Format", "Progress", "format_of", "not_of_format"]
@@ -33,25 +34,37 @@ class Format:
     dumper: str | None = None
     """``None``: the events are those of the profile."""
     has_providers: bool = False
-    """Whether events come from providers with a GUID."""
+    """Whether events come from providers with a GUID, and `Reading` says how."""
 
     def sniff(self, start: bytes) -> bool:
         """Whether a file that begins with ``start`` (`SNIFFED` bytes, fewer where it is shorter) is of this format."""
         found: bool = _function(self.sniffer)(start)
         return found
 
-    def read(self, source: Source, progress: Progress | None = None) -> Profile:
-        """The profile in ``source``, its modules without binaries. Raises `FormatError` where nothing can be read."""
-        profile: Profile = _function(self.reader)(source, progress)
+    def read(self, source: Source, progress: Progress | None = None, reading: Reading | None = None) -> Profile:
+        """The profile in ``source``, its modules without binaries. Raises `FormatError` where nothing can be read, or a
+        ``reading`` is given for a format without providers."""
+        profile: Profile = _function(self.reader)(source, progress, **self._as_given(source, reading))
         return profile
 
-    def dump(self, source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
-        """The ``wanted`` events of ``source`` in time order. Raises `FormatError` where nothing can be read of it."""
+    def _as_given(self, source: Source, reading: Reading | None) -> dict[str, Reading]:
+        if not reading:
+            return {}
+        if not self.has_providers:
+            reason = f"is {self.name}: only events of a Windows trace log can be read differently from what they say"
+            raise FormatError(reason, file=source.name)
+        return {"reading": reading}
+
+    def dump(
+        self, source: Source, wanted: Wanted, progress: Progress | None = None, reading: Reading | None = None
+    ) -> Dump:
+        """The ``wanted`` events of ``source`` in time order. Raises `FormatError` as `read` does."""
+        more = self._as_given(source, reading)
         if self.dumper is None:
             from .profile_dump import dump_profile
 
             return dump_profile(self.read(source), wanted, progress)
-        rows: Dump = _function(self.dumper)(source, wanted, progress)
+        rows: Dump = _function(self.dumper)(source, wanted, progress, **more)
         return rows
 
 

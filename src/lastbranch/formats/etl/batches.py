@@ -30,7 +30,7 @@ from .markers import HEADER_BYTES
 from .materialise import events_of
 from .tracelogging import CHANNEL
 
-__all__ = ["COUNTERS", "Batch", "batches_of"]
+__all__ = ["COUNTERS", "Batch", "batches_of", "types_of"]
 
 COUNTERS = "Counters"
 """The column of the PMC counter values that ride in event headers, behind the fields."""
@@ -78,7 +78,7 @@ def batches_of(block: EventBlock, decoder: Decoder) -> Iterator[Batch]:
     """Every event of ``block`` in one batch, in no particular order. What they hold does not depend on the block."""
     if not len(block):
         return
-    groups = list(_types(block))
+    groups = list(types_of(block))
     firsts = block.take(np.array([rows[0] for rows in groups], np.int64))
     apart = _is_single(firsts)
     plain = [rows for rows, single in zip(groups, apart.tolist(), strict=True) if not single]
@@ -89,7 +89,7 @@ def batches_of(block: EventBlock, decoder: Decoder) -> Iterator[Batch]:
         yield from _self_describing(block, decoder, np.sort(np.concatenate(single)))
 
 
-def _types(block: EventBlock) -> _Groups:
+def types_of(block: EventBlock) -> _Groups:
     """Rows of each type of event, ascending; types of user events may be several for one of the decoder's."""
     kernel = block.is_kernel
     rows = np.flatnonzero(kernel)

@@ -123,14 +123,16 @@ class Decoder:
     def decode(self, event: Event) -> Decoded:
         """The event with its fields by name, as far as its payload holds them."""
         known = self.find(event)
-        pointer = self.pointer(event)
-        if known.described is not None:
-            fields = decode_described(known.described, event.payload, pointer, self._maps)
-        elif known.layout is not None:
-            fields = known.layout.decode(event.payload[known.skip :], pointer)
-        else:
-            fields = {PAYLOAD: event.payload}
+        fields = self.fields(known, event, self.pointer(event))
         return Decoded(known.provider_name, known.event_name, fields, known.kind, known.reason)
+
+    def fields(self, known: Known, event: Event, pointer: int) -> dict[str, Any]:
+        """The fields of an event of which that much is ``known``, read with that pointer size."""
+        if known.described is not None:
+            return decode_described(known.described, event.payload, pointer, self._maps)
+        if known.layout is not None:
+            return known.layout.decode(event.payload[known.skip :], pointer)
+        return {PAYLOAD: event.payload}
 
     def find(self, event: Event) -> Known:
         """What is known of the type of ``event``, without decoding it."""

@@ -28,6 +28,7 @@ from .kernel_session import META_DATA
 from .manifest_xml import MANIFEST_ID
 from .materialise import events_of
 from .providers import Key, kernel_key, kernel_names
+from .reading import AS_IT_SAYS, Reading
 from .shown import shown
 
 __all__ = ["dump_etl", "dump_live", "teaches"]
@@ -48,22 +49,26 @@ _SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the t
 _META_DATA = np.frombuffer(UUID(META_DATA).bytes_le, np.uint64)
 
 
-def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
+def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None, reading: Reading = AS_IT_SAYS) -> Dump:
     """The wanted events of ``source`` in time order.
 
     Raises `FormatError` where nothing can be read of it. Two passes: descriptions of manifest events may stand behind
     the events. Memory is bounded by one buffer for each processor and a block of events.
     """
-    log = TraceLog(source)
-    return Dump(source.name, log.clock, lambda form: _file_cells(log, wanted, form, progress), lambda: log.damage)
+    log = reading.log(source)
+    return Dump(
+        source.name, log.clock, lambda form: _file_cells(log, wanted, form, progress, reading), lambda: log.damage
+    )
 
 
-def dump_live(name: str, header: LogHeader, blocks: Iterable[EventBlock], wanted: Wanted) -> Dump:
+def dump_live(
+    name: str, header: LogHeader, blocks: Iterable[EventBlock], wanted: Wanted, reading: Reading = AS_IT_SAYS
+) -> Dump:
     """The wanted events of ``blocks`` as they come, a session's whose log file header would be ``header``.
 
     Events and threads are described by what came before them.
     """
-    select, decoder, processes = _selector(wanted), Decoder(), _Processes()
+    select, decoder, processes = _selector(wanted), reading.decoder(), _Processes()
 
     def taught() -> Iterator[EventBlock]:
         for block in blocks:
@@ -74,8 +79,10 @@ def dump_live(name: str, header: LogHeader, blocks: Iterable[EventBlock], wanted
     return Dump(name, clock, lambda form: _cells(taught(), clock, header.timestamp, decoder, processes, wanted, form))
 
 
-def _file_cells(log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None) -> Iterator[Cells]:
-    decoder, processes = Decoder(), _Processes()
+def _file_cells(
+    log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None, reading: Reading
+) -> Iterator[Cells]:
+    decoder, processes = reading.decoder(), _Processes()
     _learn(log.events(select=teaches), decoder, processes)
     blocks = log.ordered_blocks(select=_selector(wanted), progress=progress)
     return _cells(blocks, log.clock, log.header.timestamp, decoder, processes, wanted, form)

@@ -19,6 +19,8 @@ from .windows import Window
 
 __all__ = ["FirstWords", "Rules", "ones"]
 
+_LOG_HEADER = 0x0000
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -88,7 +90,8 @@ class FirstWords:
     @cached_property
     def pointer_size(self) -> NDArray[np.uint8]:
         if self.rules.override:
-            return np.full(len(self), self.rules.override, np.uint8)
+            own = self.is_kernel & (self._quarter(3) == _LOG_HEADER)  # which the rest of the log is read by
+            return np.where(own, POINTER.take(self.header), self.rules.override).astype(np.uint8)
         size = POINTER.take(self.header)
         message = np.flatnonzero(self.form == MESSAGE)
         options = self.options[message]

@@ -16,6 +16,7 @@ from .events import EventType, TraceLog, count_events
 from .intervals import Intervals, IntervalTable
 from .materialise import events_of
 from .providers import GROUPS, kernel_key, kernel_names
+from .reading import AS_IT_SAYS, Reading
 from .samples import Sampler, Triggers
 from .stacks import STACK_BYTES, Stacks
 from .supplement import Supplement
@@ -36,18 +37,20 @@ for _group, _type in HANDLERS:
         _HOOKS[_group << 8 | _type] = True
 
 
-def read_etl(source: Source, progress: Progress | None = None, *, stack_bytes: int = STACK_BYTES) -> Profile:
+def read_etl(
+    source: Source, progress: Progress | None = None, *, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES
+) -> Profile:
     """Index ``source``, a Windows event trace log.
 
     Of call stacks about ``stack_bytes`` are held in memory, the rest in temporary files. Raises `FormatError` where
     nothing can be had of ``source``; damaged buffers are stepped over and in ``profile.damage``.
     """
-    return _Reader(TraceLog(source), stack_bytes).profile(progress)
+    return _Reader(reading.log(source), reading, stack_bytes).profile(progress)
 
 
 class _Reader:
-    def __init__(self, log: TraceLog, stack_bytes: int = STACK_BYTES) -> None:
-        self.log = log
+    def __init__(self, log: TraceLog, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES) -> None:
+        self.log, self._reading = log, reading
         self.stacks, self.supplement = Stacks(log.source, stack_bytes), Supplement()
         self.triggers = Triggers()
 
@@ -58,7 +61,7 @@ class _Reader:
         self.programmed = IntervalTable(self.system.sources)
         self.thread_events = ThreadEvents()
         self._head(profile)
-        decoder = Decoder()
+        decoder = self._reading.decoder()
         self.names = TypeNames(decoder)
         self.samples = self.entries = self.deepest = 0
         self.earliest: list[int] = []
@@ -104,7 +107,7 @@ class _Reader:
         h = self.log.header
         profile.machine.os = "Windows"
         profile.machine.os_release = f"{h.major}.{h.minor} build {h.provider_version}"
-        profile.machine.bits = 8 * h.pointer_size
+        profile.machine.bits = 8 * (self._reading.pointer_size or h.pointer_size)
         profile.machine.cpus_online = h.processors
         profile.recorder = "ETW"
         profile.start = self.log.header.timestamp

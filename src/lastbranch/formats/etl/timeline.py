@@ -27,10 +27,13 @@ _APART = 1 << 16  # processors of one source are numbered below this
 
 
 class Timeline:
-    """The sessions of ``sources``. Raises `FormatError` where one is no trace log, or has no wall time to go by."""
+    """The sessions of ``sources``, whose payloads have pointers of ``pointer_size`` bytes, or what their headers say.
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    Raises `FormatError` where one is no trace log, or has no wall time to go by."""
+
+    def __init__(self, sources: Sequence[Source], *, pointer_size: int | None = None) -> None:
         self._sources = sources
+        self._override = pointer_size or 0
         self._damage = [DamageLog() for _ in sources]
         self._readers = [BufferReader(source, log) for source, log in zip(sources, self._damage, strict=True)]
         self._segments: list[tuple[int, Segment]] = []
@@ -111,4 +114,4 @@ class Timeline:
     def _block(self, number: int, window: Window) -> EventBlock:
         own = window.segment.header
         pointer = own.pointer_size if own.pointer_size in (4, 8) else 8
-        return EventBlock.of(window, Rules(self._damage[number], pointer, to_log=to_log(self.log, own)))
+        return EventBlock.of(window, Rules(self._damage[number], pointer, self._override, to_log(self.log, own)))

@@ -63,14 +63,16 @@ def convert(
     compress: bool | None = None,
     seconds: tuple[Fraction | None, Fraction | None] = (None, None),
     pids: frozenset[int] = frozenset(),
+    pointer_size: int | None = None,
 ) -> Converted:
     """Write the events of ``sources`` to the trace file ``path``, in one time line.
 
-    ``compress`` None: as the first source. ``seconds`` (from, to) since the start of the log, `Timeline.log`. What
+    ``compress`` None: as the first source. ``seconds`` (from, to) since the start of the log, `Timeline.log`.
+    ``pointer_size`` as `TraceLog` has it, for the process ids in payloads; events stay as they are. What
     cannot be read of the sources is left out and in the result's ``damage``. FormatError where one is no trace log,
     OSError where the output cannot be written; there is no output then.
     """
-    line = Timeline(sources)
+    line = Timeline(sources, pointer_size=pointer_size)
     cut = _cut(line, seconds, pids)
     done = Converted(line.log)
     done.boots = len({header.boot_time for header in line.headers})
