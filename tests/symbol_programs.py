@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lastbranch.images import SegmentFlags, read_image
 from lastbranch.model import BytesSource
-from lastbranch.symbols.backends import dwarf_reader
+from lastbranch.symbols.backends import dwarf_reader, plt
 from lastbranch.symbols.files import DebugFiles
 from lastbranch.symbols.model import Names
 
@@ -218,6 +218,8 @@ def agreed(ours: list[list[Frame]], theirs: list[list[Frame]]) -> tuple[list[lis
     - nothing known is one empty frame there, and none here;
     - llvm-symbolizer takes the name of a local symbol's STT_FILE for its source file where no line is known: a name
       without a folder, that no debugging information stands behind. Here it is unknown;
+    - llvm-symbolizer does not know the stubs of calls through the linkage table, and takes them for the symbol before
+      (`_init`);
     - LLVM 19 reads no file of a declaration whose number is a constant of the abbreviation (DW_FORM_implicit_const, as
       GCC writes it). Here it is read.
     """
@@ -226,6 +228,8 @@ def agreed(ours: list[list[Frame]], theirs: list[list[Frame]]) -> tuple[list[lis
         other = [] if other == [NOTHING] else other
         if other and other[-1][2:5] == (0, 0, 0) and "/" not in other[-1][1]:
             other = [*other[:-1], (other[-1][0], "", *other[-1][2:])]
+        if len(mine) == 1 and (mine[0][0].endswith("@plt") or mine[0][0] in plt.SECTIONS):
+            mine = other
         if len(mine) == len(other):
             mine = [(*m[:5], o[5] and m[5], m[6]) for m, o in zip(mine, other, strict=True)]
         left.append(mine)

@@ -23,6 +23,7 @@ from lastbranch.bind import binder_of
 from lastbranch.model import Module, Profile, SampleFilter
 from lastbranch.opening import code_of
 from lastbranch.symbols import Symbolizer, SymbolOptions
+from lastbranch.symbols.backends.elf_file import open_binary
 from view_truth import NmSymbols, instructions, name_at, symbols
 
 SYMBOLIZER = next((n for n in ("llvm-symbolizer-19", "llvm-symbolizer") if shutil.which(n)), None)
@@ -107,20 +108,26 @@ def symbolized(binary: str, addresses: list[int]) -> dict[int, list[tuple[str, s
 def test_inlined_functions_and_lines_are_those_of_llvm_symbolizer(demo: Profile, view: View) -> None:
     table = names(demo, view, Symbolizer(demo, NO_CACHE))
     row = next(i for i, m in enumerate(demo.modules) if m.short == "lbrdemo")
-    addresses = sorted(a for m, a in sample_places(demo) if m == row)
+    every = sorted(a for m, a in sample_places(demo) if m == row)
+    linkage = [s for s in open_binary(demo.modules[row].binary).image.sections if s.name.startswith(".plt")]
+    addresses = [a for a in every if not any(s.vaddr <= a < s.vaddr + s.size for s in linkage)]
     frames = symbolized(demo.modules[row].binary, sorted(set(addresses)))
     expected: Counter[tuple[str, str, int]] = Counter()
     for address in addresses:
         function, file, line = frames[address][0]
         expected[(function, file, line) if view == "line" and line else (function, "", 0)] += 1
     found: Counter[tuple[str, str, int]] = Counter()
+    stubs = 0  # which llvm-symbolizer takes for _init
     for i, count in zip(table.name.tolist(), table.samples.tolist(), strict=True):
         label = table.labels[i]
-        if label.module == row:
+        if label.module == row and label.function.endswith("@plt"):
+            stubs += count
+        elif label.module == row:
             key = (label.function, label.file, label.line)
             found[key if view == "line" and label.line else (label.function, "", 0)] += count
     assert len(expected) > 8
     assert +found == expected
+    assert stubs == len(every) - len(addresses) > 0
 
 
 def test_what_a_capture_lacks_is_told_and_the_rest_is_there(data: Data) -> None:

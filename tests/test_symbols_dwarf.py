@@ -133,7 +133,12 @@ def test_stripped_with_debug_file(programs: Programs, tmp_path: Path) -> None:
     address = code_addresses(path)
     whole = told(dwarf_reader.resolve(elf(path), address))
     assert told(dwarf_reader.resolve(elf(bare, debug), address)) == whole
-    assert told(dwarf_reader.resolve(DebugFiles("elf", "", str(debug)), address)) == whole
+    # a debug file alone has no code, and so no stubs of calls
+    stubs = [bool(frames) and frames[0][0].endswith(("@plt", ".plt", ".plt.got")) for frames in whole]
+    alone = told(dwarf_reader.resolve(DebugFiles("elf", "", str(debug)), address))
+    assert [f for f, stub in zip(alone, stubs, strict=True) if not stub] == [
+        f for f, stub in zip(whole, stubs, strict=True) if not stub
+    ]
     stripped = told(backend_of("auto").resolve(elf(bare), address))
     assert all(len(frames) <= 1 for frames in stripped)
 

@@ -26,7 +26,7 @@ _Answer = TypeVar("_Answer")
 MODULES = {"dwarf": "dwarf_reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "tables"}
 """Backend -> its module here; what is not used is not imported."""
 
-VERSIONS = {"dwarf": 3, "symbolic": 3, "llvm": 2, "tables": 1}
+VERSIONS = {"dwarf": 4, "symbolic": 4, "llvm": 3, "tables": 2}
 """Raised when the answers of a backend change, so that those kept on disk are not used any more."""
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .elf_file import Binary, unpack_xz
+from .plt import stub_symbols
 from .symbols import Symbols
 
 __all__ = ["elf_symbols"]
@@ -29,7 +30,13 @@ MAPPING = {"arm": ("$a", "$d", "$t"), "aarch64": ("$d", "$x"), "riscv": ("$d", "
 
 
 def elf_symbols(binary: Binary, debug: Binary | None = None) -> Symbols:
-    """The symbols of a module: ``.symtab`` of the binary or of its debug file, else ``.dynsym`` and MiniDebugInfo."""
+    """The symbols of a module: ``.symtab`` of the binary or of its debug file, else ``.dynsym`` and MiniDebugInfo;
+    and the stubs of its calls of other modules' functions, which are in no table."""
+    found = _tables(binary, debug)
+    return Symbols.join([found, stub_symbols(binary, found)])
+
+
+def _tables(binary: Binary, debug: Binary | None) -> Symbols:
     for file in (binary, debug):
         if file and file.has(".symtab"):
             found = _read(file, ".symtab", ".strtab")

@@ -24,6 +24,8 @@ from ..tools import newest
 from . import tables
 from .dwarf_reader import names_split_files
 from .elf_file import open_binary
+from .elf_symbols import elf_symbols
+from .plt import stub_symbols
 
 __all__ = ["available", "functions", "resolve"]
 
@@ -67,7 +69,19 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
             said.seek(0)
             why = said.read(500).decode(errors="replace").strip() or f"exit code {running.returncode}"
             raise FormatError(f"{program} gave {answers.count} of {len(address)} answers: {why}", file=files.binary)
-    return answers.names()
+    return _with_stubs(files, address, answers.names())
+
+
+def _with_stubs(files: DebugFiles, address: NDArray[np.uint64], names: Names) -> Names:
+    """``names`` where the stubs of calls have their own: to llvm-symbolizer they belong to the symbol before them."""
+    if files.kind != "elf" or not files.binary:
+        return names
+    binary = open_binary(files.binary)
+    stubs = stub_symbols(binary, elf_symbols(binary)).by_address()
+    rows = np.flatnonzero(stubs.at(address) >= 0)
+    order = np.arange(len(address))
+    order[rows] = len(address) + np.arange(len(rows))
+    return Names.join([names, stubs.resolve(address[rows])]).take(order)
 
 
 def functions(files: DebugFiles) -> FunctionTable:
