@@ -103,6 +103,8 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
     assert len(lines) == 1 + len(shown)
     # Columns for programs alone, and in the table those without a value, are left out.
     names = [n for n in rows[0] if n not in FOR_PROGRAMS and any(row[n] for row in shown)]
+    last = [n for n in NAMES if n in names]  # of people's tables alone
+    names = [n for n in names if n not in last] + last
     shown_as = " ".join(names).replace("_percent", " %").replace("branch_", "branch ").replace("_function", " function")
     assert lines[0].split() == shown_as.split()
     for line, row in zip(lines[1:], shown, strict=True):
@@ -113,6 +115,7 @@ def test_every_form_of_a_table_says_the_same(verb: list[str], name: str, data: D
     assert "\x1b" not in ran["table"].out
 
 
+NAMES = ("event", "pid", "tid", "process", "thread", "from", "to", "from_function", "to_function", "module")
 FOR_PROGRAMS = ("from_module", "from_address", "to_module", "to_address")
 
 
@@ -376,7 +379,7 @@ def test_packed_captures_are_named(name: str, pack: Callable[[bytes], bytes], ca
 
 
 def test_the_list_of_verbs_that_read_a_capture_is_whole() -> None:
-    others = {"record", "session", "sources", "lbr", "doctor"}
+    others = {"record", "session", "sources", "lbr", "doctor", "help", "completion"}
     assert {words[0] for words in ONE_CAPTURE} | others == set(VERBS)
 
 
@@ -542,7 +545,7 @@ def test_no_colour_where_it_is_not_wanted(env: dict[str, str], capture: Path) ->
     """On a terminal: text, and no escape sequence that sets a colour."""
     pty = pytest.importorskip("pty")
     main, side = pty.openpty()
-    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--no-progress", str(capture)]
+    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--wide", "--no-progress", str(capture)]
     done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, timeout=60, env={**os.environ, **env})
     os.close(side)
     said = shown_on(main)
@@ -561,19 +564,21 @@ def test_rows_are_whole_on_any_terminal(term: str, tmp_path: Path) -> None:
     path = build(tmp_path / "x.data", name="/" + "directory/" * 20 + "prog")
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 5, 20, 0, 0))
-    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--no-progress", str(path)]
+    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--wide", "--no-progress", str(path)]
     env = {**os.environ, "TERM": term, "COLUMNS": "20", "LINES": "5"}
     done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, timeout=60, env=env)
     os.close(side)
     shown = shown_on(main).decode()
     assert done.returncode == 0
     rows = [line.split() for line in shown.splitlines()[1:]]
-    assert sorted(row[1] for row in rows) == ["/" + "directory/" * 20 + "prog", "[unknown]"]
+    assert sorted(row[-1] for row in rows) == ["/" + "directory/" * 20 + "prog", "[unknown]"]
     assert {len(row) for row in rows} == {8}
 
 
 @pytest.mark.parametrize("to", ["file", "terminal"])
-@pytest.mark.parametrize("verb", ["branches", "report --by module", "info --format csv", "export --to counts", "dump"])
+@pytest.mark.parametrize(
+    "verb", ["branches --wide", "report --wide --by module", "info --format csv", "export --to counts", "dump"]
+)
 def test_progress_stays_out_of_the_output(verb: str, to: str, capture: Path, tmp_path: Path) -> None:
     """Standard error is a terminal, so there are bars; what is printed is as without them, and no line is cut."""
     pty = pytest.importorskip("pty")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .layout import wide_option
 from .naming import chosen_function, symbol_notes
 from .options import Capture, capture_and, complete_folder, filter_options
 from .symbol_options import symbol_options
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print. csv: one row an instruction.",
 )  # fmt: skip
+@wide_option
 @click.option(
     "--limit", type=click.IntRange(min=0), default=20, show_default=True,
     help="Edges and indirect targets to print; 0 is all.",

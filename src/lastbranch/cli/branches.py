@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _PARTS = ("from_module", "from_address", "to_module", "to_address")
 
 
+_NAMES = ("from", "to", "from function", "to function")
+_SPARE = ("in_tx", "aborts", {"from": "from function", "to": "to function"}, "type", "cycles")
+
+
 @click.command()
 @capture_options
 @filter_options
@@ -73,7 +77,7 @@ def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbo
         )
     columns = ["from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "mispredicted %", "cycles", "type", "in_tx",
                "aborts", "from function", "to function"]  # fmt: skip
-    print_rows(columns, rows, form, machine_only=_PARTS)
+    print_rows(columns, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE)
     notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
     if empty:
         notes.append(f"{empty} entries are empty: nothing was recorded in them")

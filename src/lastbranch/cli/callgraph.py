@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_calls"]
 
+_SPARE = ("jumps", "indirect", "calls", "samples")
+
 
 def print_calls(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, wanted: str, direction: str
@@ -49,7 +51,7 @@ def print_calls(
         )  # fmt: skip
     columns = [direction, "module", "calls", "calls %", "indirect", "jumps", "mispredicted %", "samples", "samples %",
                "linkage name"]  # fmt: skip
-    print_rows(columns, rows, form, machine_only=("linkage name",))
+    print_rows(columns, rows, form, machine_only=("linkage name",), names=(direction, "module"), spare=_SPARE)
     notes = [] if rows else [f"no {direction} of {function_of(profile, place.label)} was seen"]
     notes += [f"samples: {source}" for source in table.stacks] + table.notes
     return capture.finish(profile, notes + symbol_notes(symbolizer))

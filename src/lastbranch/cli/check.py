@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, capture_options
+from .layout import wrapped
+from .options import Capture, capture_options, format_options
 from .output import print_rows
 from .symbol_options import symbol_options
 
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
 @click.command()
 @capture_options
 @symbol_options
-@click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    help="How to print.",
-)  # fmt: skip
+@format_options
 def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     """Judge a capture: what is missing or wrong, and the remedy.
 
@@ -55,6 +53,5 @@ def _print_paragraphs(rows: Sequence[Sequence[str]]) -> None:
     from ..model import visible
 
     for severity, name, means, seen, remedy in rows:
-        click.echo(f"{severity}: {name}: {visible(means)}")
-        click.echo(f"  seen:   {visible(seen)}")
-        click.echo(f"  remedy: {visible(remedy)}")
+        for head, text in ((f"{severity}: {name}: ", means), ("  seen:   ", seen), ("  remedy: ", remedy)):
+            click.echo(wrapped(head + visible(text), indent=10))

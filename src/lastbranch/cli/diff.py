@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 EXCEEDED = 6
 """Exit code where a share grew by more than --fail-over allows."""
 
+_SPARE = ("A samples", "B samples", "p")
 _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 
 
@@ -89,7 +90,8 @@ def command(
 
 
 def _print(found: Difference, by: str, rate: float, form: str, limit: int) -> None:
-    columns = ["event", *(part for end in _ENDS[by] for part in (end, f"{end} module")), "A %", "B %", "change",
+    names = ["event", *(part for end in _ENDS[by] for part in (end, f"{end} module"))]
+    columns = [*names, "A %", "B %", "change",
                "A samples", "B samples", "p", "significant"]  # fmt: skip
     rows: list[list[Cell]] = []
     significant = found.significant(rate).tolist()
@@ -99,7 +101,7 @@ def _print(found: Difference, by: str, rate: float, form: str, limit: int) -> No
         chance = float(found.probability[i])
         told = None if chance != chance else f"{chance:.2g}" if form == "table" else chance
         rows.append([found.event[i], *ends, *shares, *map(int, found.samples[:, i]), told, significant[i]])
-    print_rows(columns, rows, form)
+    print_rows(columns, rows, form, names=names, spare=_SPARE)
 
 
 def _called(function: str, where: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from .options import format_options
 from .output import print_rows
 
 
 @click.command()
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
+@format_options
 def command(form: str) -> int:
     """What this machine can record, and what would change the rest.
 
@@ -20,5 +21,5 @@ def command(form: str) -> int:
     rows = [row for finding in examine() for row in finding.rows]
     if form == "table":  # of several commands for one capability, the first stands beside it
         rows = [("", "", "", *row[3:]) if i and row[:3] == rows[i - 1][:3] else row for i, row in enumerate(rows)]
-    print_rows(COLUMNS, rows, form)
+    print_rows(COLUMNS, rows, form, wrap=True)
     return 0

@@ -33,7 +33,8 @@ def command(capture: Capture, form: str, limit: int) -> int:
     elif form == "csv":
         print_rows(("key", "value"), _leaves(told), form)
     else:
-        print_rows(("what", "value"), [(what, str(value)) for what, value in _rows(told, limit) if value != ""], form)
+        facts = [(what, str(value)) for what, value in _rows(told, limit) if value != ""]
+        print_rows(("what", "value"), facts, form, wrap=True)
         if modules:
             click.echo()
             print_rows(("module", "kind", "identity", "binary"), [_module_row(m) for m in told["modules"]], form)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .group import Group
+from .options import format_options
 from .output import print_rows
 
 _ALIASES = {
@@ -25,10 +26,7 @@ def command() -> None:
 @click.option(
     "--filter", "words", metavar="NAME,...", help="A selection in the words of `perf record -j`: user,any_call."
 )
-@click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    help="How to print.",
-)  # fmt: skip
+@format_options
 def explain(value: str | None, notation: str | None, words: str | None, form: str) -> int:
     """Decode and check a selection of branches, in every notation.
 
@@ -51,7 +49,7 @@ def explain(value: str | None, notation: str | None, words: str | None, form: st
         rows.append(
             (name, NOTATIONS[name].title, f"{converted:#x}", _list(bits), _list(recorded), "; ".join(notes) or None)
         )
-    print_rows(("notation", "register", "value", "bits set", "records", "not the same"), rows, form)
+    print_rows(("notation", "register", "value", "bits set", "records", "not the same"), rows, form, wrap=True)
     return 0
 
 

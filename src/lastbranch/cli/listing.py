@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from .annotated import EDGES, INSTRUCTIONS, LOOPS, TARGETS, Annotated
+from .layout import shorten, terminal_width
 from .output import Cell, key, print_json, print_rows
 
 __all__ = ["print_annotated"]
@@ -13,6 +14,8 @@ __all__ = ["print_annotated"]
 _COLUMNS = ("samples", "count", "taken %", "mispredicted %", "cycles", "ipc", "loop", "address")
 """Of the listing, before the instruction."""
 _ITERATIONS = LOOPS.index("iterations")
+_LEAST = 24
+"""Letters of the name of the function that are always printed."""
 _BLOCK = ("count", "cycles", "ipc", "loop")
 """What is printed only at the first instruction of a block."""
 
@@ -50,21 +53,23 @@ def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:
     from ..model import visible
 
     facts = shown.summary()
-    head = f"{facts['function']}  {facts['module']} {facts['start']}..{facts['end']}, {facts['samples']} samples"
+    where = f"  {facts['module']} {facts['start']}..{facts['end']}, {facts['samples']} samples"
     if facts["instructions_executed"] is not None:
-        head += f", {facts['instructions_executed']} instructions executed"
-    yield visible(head + (f", {facts['ipc']:.2f} IPC" if facts["ipc"] is not None else ""))
+        where += f", {facts['instructions_executed']} instructions executed"
+    where = visible(where + (f", {facts['ipc']:.2f} IPC" if facts["ipc"] is not None else ""))
+    room = terminal_width()
+    yield shorten(visible(str(facts["function"])), None if room is None else max(_LEAST, room - len(where))) + where
     yield ""
     yield from map(visible, _listing(shown, every))
-    for title, columns, rows in (
-        ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every]),
-        ("Hottest edges", EDGES, shown.edges(limit)),
-        ("Indirect targets", TARGETS, shown.targets(limit)),
+    for title, columns, rows, names in (
+        ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every], ()),
+        ("Hottest edges", EDGES, shown.edges(limit), ("kind", "from", "to")),
+        ("Indirect targets", TARGETS, shown.targets(limit), ("branch", "to")),
     ):
         if rows:
             yield ""
             yield title
-            print_rows(columns, rows, "table")
+            print_rows(columns, rows, "table", names=names)
 
 
 def _listing(shown: Annotated, every: bool) -> Iterator[str]:
@@ -82,6 +87,8 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
     texts = [[_cell(row[c]) if i in firsts or c not in _BLOCK else "" for c in used] for i, row in enumerate(rows)]
     width = [max([len(c), *(len(t[n]) for t in texts)]) for n, c in enumerate(used)]
     indent = sum(width) + 2 * len(width)
+    room = terminal_width()
+    room = None if room is None else max(0, room - indent)
     yield "  ".join([*(c.rjust(w) for c, w in zip(used, width, strict=True)), "instruction"])
     skipped, before = 0, None
     for i, row in enumerate(rows):
@@ -95,10 +102,19 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
         line = shown.lines[i]
         if line is not None and line.label.line and line != before:
             place = f"{line.label.file.replace(chr(92), '/').rpartition('/')[2]}:{line.label.line}"
-            yield f"{'':{indent}}; {place}  {(line.text or '').strip()}".rstrip()
+            source = f"; {place}  {(line.text or '').strip()}".rstrip()
+            yield f"{'':{indent}}{shorten(source, room)}"
         before = line
         cells = [t.rjust(w) for t, w in zip(texts[i], width, strict=True)]
-        yield "  ".join([*cells, str(row["instruction"])]).rstrip()
+        yield "  ".join([*cells, _instruction(str(row["instruction"]), room)]).rstrip()
+
+
+def _instruction(text: str, room: int | None) -> str:
+    """``text``, with the name of its target shortened if need be."""
+    head, sign, target = text.partition(" <")
+    if room is None or not sign:
+        return shorten(text, room)
+    return f"{head}{sign}{shorten(target.removesuffix('>'), max(0, room - len(head) - 3))}>"
 
 
 def _cell(value: Cell) -> str:

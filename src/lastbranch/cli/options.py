@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from .layout import wide_option
+
 if TYPE_CHECKING:
     from fractions import Fraction
 
@@ -31,6 +33,7 @@ __all__ = [
     "complete_folder",
     "file_argument",
     "filter_options",
+    "format_options",
     "log_options",
     "table_options",
     "time_option",
@@ -205,13 +208,19 @@ def _capture_settings(function: _Command) -> _Command:
     return wrapped  # type: ignore[return-value]
 
 
-def table_options(function: _Command) -> _Command:
-    """--format and --limit."""
-
-    @click.option(
+def format_options(function: _Command) -> _Command:
+    """--format, as ``form``, and --wide."""
+    form = click.option(
         "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
         help="How to print.",
     )  # fmt: skip
+    return form(wide_option(function))
+
+
+def table_options(function: _Command) -> _Command:
+    """--format, --wide and --limit."""
+
+    @format_options
     @click.option(
         "--limit", type=click.IntRange(min=0), help="Rows to print; 0 is all. [default: 20 in a table, else all]"
     )

@@ -70,10 +70,11 @@ def command(
             + [entries, share(entries, all_entries)]
         )
     names = ["event", *_COLUMNS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
-    print_rows(names, rows, form)
+    print_rows(names, rows, form, names=("event", *_COLUMNS[by]), spare=_SPARE)
     return capture.finish(profile, capture.why_empty(profile, rows) + notes)
 
 
+_SPARE = ("branch entries", "period", "period %")
 _COLUMNS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}
 
 

@@ -18,6 +18,8 @@ __all__ = ["VIEWS", "report_names"]
 VIEWS = ("function", "inline", "line")
 
 _OTHERS = "--by shows the same by process, thread, module, inline or line"
+_SPARE = ("total period", "period", "instructions", "total", "period %", "samples", "source", "total %")
+_SPARE_BY_LINE = (*_SPARE, "module")
 _MACHINE_ONLY = ("linkage name", "file", "line number")
 
 
@@ -71,7 +73,14 @@ def report_names(
     names_of = ["line", "function"] if by == "line" else ["function"]
     columns = ["event", *names_of, "module", "samples", "samples %", "period", "period %", "total", "total %",
                "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
-    print_rows(columns, rows, form, machine_only=_MACHINE_ONLY)
+    print_rows(
+        columns,
+        rows,
+        form,
+        machine_only=_MACHINE_ONLY,
+        spare=_SPARE_BY_LINE if by == "line" else _SPARE,
+        names=("event", *names_of, "module", "source"),
+    )
     made = [*guessed, *(f"totals: {source}" for source in table.stacks)]
     return capture.finish(
         profile, [*capture.why_empty(profile, rows), *made, *table.notes, *sources.notes, *symbol_notes(symbolizer)]

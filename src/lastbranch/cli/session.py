@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .group import Group
-from .options import complete_file
+from .options import complete_file, format_options
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
     from ..etw import Session, SessionState
 
-_FORMAT = click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    help="How to print.",
-)  # fmt: skip
 _ENABLE = click.option(
     "--enable", "enables", multiple=True, metavar="PROVIDER[:LEVEL[:KEYWORDS]]",
     help="Take events of a provider, by GUID or name (again for more).",
@@ -74,7 +70,7 @@ def command() -> None:
               help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.")  # fmt: skip
 @click.option("--target", "targets", type=click.IntRange(min=1), multiple=True, metavar="PID",
               help="A process whose branches the software LBR records (again for more).")  # fmt: skip
-@_FORMAT
+@format_options
 def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
     """Start the session NAME and print what it was adjusted to."""
     from ..etw import ClientContext, LogFileMode, Session
@@ -149,7 +145,8 @@ def _print(state: SessionState, form: str) -> int:
 
     rows = rows_of(state)
     if form == "table":
-        print_rows(("property", "value"), [(name, str(value)) for name, value in rows if value is not None], form)
+        shown = [(name, str(value)) for name, value in rows if value is not None]
+        print_rows(("property", "value"), shown, form, wrap=True)
     else:
         print_rows([name for name, _ in rows], [[value for _, value in rows]], form)
     if state.events_lost:
@@ -159,7 +156,7 @@ def _print(state: SessionState, form: str) -> int:
 
 @command.command(short_help="What a session is and has counted.")
 @click.argument("name")
-@_FORMAT
+@format_options
 def query(name: str, form: str) -> int:
     """Print the properties and statistics of the session NAME."""
     from ..etw import Session
@@ -177,7 +174,7 @@ def query(name: str, form: str) -> int:
 @click.option("--flags", metavar="FLAG,...", help="Events of the system, instead of those that are on.")
 @_ENABLE
 @click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Take no more events of a provider.")
-@_FORMAT
+@format_options
 def update(
     name: str, maximum_buffers: int, flush_timer: int, output: str, flags: str | None, enables: tuple[str, ...],
     disables: tuple[str, ...], form: str,
@@ -210,7 +207,7 @@ def update(
     shell_complete=complete_file,
     help="Where a session in buffering mode writes to.",
 )
-@_FORMAT
+@format_options
 def flush(name: str, output: str, form: str) -> int:
     """Write what is in the buffers of the session NAME now."""
     from ..etw import LogFileMode, Session
@@ -224,7 +221,7 @@ def flush(name: str, output: str, form: str) -> int:
 @command.command(short_help="Stop sessions.")
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--all", "everything", is_flag=True, help="All sessions.")
-@_FORMAT
+@format_options
 def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
     """Stop sessions; prints what each has counted in the end."""
     from ..etw import Session, sessions
@@ -240,7 +237,7 @@ def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
 
 
 @command.command("list", short_help="The sessions that run.")
-@_FORMAT
+@format_options
 def list_(form: str) -> int:
     """List the sessions that run; outside Windows, those of this user."""
     from ..etw import sessions

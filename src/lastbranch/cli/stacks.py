@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .layout import wide_option
 from .naming import symbol_notes
 from .options import Capture, capture_options, filter_options
 from .output import Cell, print_rows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["folded", "table", "csv", "json"]), default="folded", show_default=True,
     help="How to print.",
 )  # fmt: skip
+@wide_option
 @click.option("--limit", type=click.IntRange(min=0), default=0, show_default=True, help="Stacks to print; 0 is all.")
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
@@ -57,6 +59,6 @@ def command(
         sys.stdout.writelines(map(folded_line, lines))
     else:
         rows: list[list[Cell]] = [[count, len(names) - 1, names[0], ";".join(names[1:])] for names, count in lines]
-        print_rows([weight, "depth", "process", "stack"], rows, form)
+        print_rows([weight, "depth", "process", "stack"], rows, form, names=("process", "stack"))
     notes = [*capture.why_empty(profile, lines), *stack_notes(stacks), *symbol_notes(symbolizer)]
     return capture.finish(profile, notes)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from .options import Capture, capture_options
+from .options import Capture, capture_options, format_options
 from .output import print_rows
 
 
 @click.command()
 @capture_options
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", help="How to print.")
+@format_options
 def command(capture: Capture, form: str) -> int:
     """Walk everything in a capture and say what is damaged.
 
@@ -35,7 +35,7 @@ def command(capture: Capture, form: str) -> int:
         reason = "the session lost buffers: the disk or the file was full, or a provider damaged its own"
         rows.append((None, "BuffersLost", str(buffers), 0, reason))
     if rows or form != "table":
-        print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form)
+        print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form, wrap=True)
     records = sum(profile.records.values())
     click.echo(f"{records} records, {samples} samples, {entries} branch entries, {len(rows)} damaged places", err=True)
     return 1 if rows else 0
