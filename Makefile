@@ -36,6 +36,7 @@ peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of
 
 fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader, and what is too long for every run
 	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
+	$(BIN)/python tests/resource_bombs.py
 	$(BIN)/python tests/fuzz_perfdata.py --seconds 600
 	$(BIN)/python tests/fuzz_etl.py --seconds 600
 	$(BIN)/python tests/fuzz_tb5.py --seconds 600

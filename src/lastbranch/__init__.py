@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .analysis import branches, ranges, weights
     from .errors import Damage, FormatError, LastbranchError, NotRecordedError, UnavailableError
-    from .model import Profile, SampleBatch, SampleFilter
+    from .model import Limits, Profile, SampleBatch, SampleFilter
     from .opening import open_profile as open
     from .sql import query
 
@@ -27,6 +27,7 @@ _WHERE = {
     "Damage": "errors",
     "FormatError": "errors",
     "LastbranchError": "errors",
+    "Limits": "model",
     "NotRecordedError": "errors",
     "Profile": "model",
     "SampleBatch": "model",
@@ -44,6 +45,7 @@ __all__ = [
     "Damage",
     "FormatError",
     "LastbranchError",
+    "Limits",
     "NotRecordedError",
     "Profile",
     "SampleBatch",

@@ -18,7 +18,7 @@ from .bind import binder_of, rebind
 from .errors import FormatError, LastbranchError
 from .formats.registry import SNIFFED, Progress, format_of
 from .images import Code, Image, SegmentFlags, read_image, same_build_id
-from .model import BytesSource, Module, ModuleKind, Profile, Segment, Source
+from .model import BytesSource, Limits, Module, ModuleKind, Profile, Segment, Source, limited
 from .model.output import naming
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ _SPOOL_CHUNK = 1 << 20
 
 def open_profile(
     path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
-    progress: Progress | None = None, pointer_size: int | None = None,
+    progress: Progress | None = None, pointer_size: int | None = None, limits: Limits | None = None,
 ) -> Profile:  # fmt: skip
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
 
     ``symfs`` is a folder under which the binaries of the capture lie at their full paths; without it a file of this
     host is used if its identity is the recorded one: build id, PDB, or time stamp and size. So are, last, those in
     ``folders`` (full paths, build-id folders, symbol stores). ``progress`` is called with (bytes done, bytes in all)
-    during the index pass.
+    during the index pass. ``limits`` are the budgets of memory and of what compressed data may become.
 
     ``pointer_size`` is for an .etl whose events say it wrong: the bits of a pointer in their payloads, 32 or 64.
 
@@ -49,7 +49,8 @@ def open_profile(
     can be read of the file, `OSError` where it cannot be opened. What is damaged in a file that can be read is in
     ``profile.damage``.
     """
-    source = open_source(os.fspath(path))
+    with limited(limits or Limits.current()):
+        source = open_source(os.fspath(path))
     return completed(read_profile(source, progress, reading_of(pointer_size)), symfs, folders)
 
 
@@ -103,6 +104,7 @@ class FileSource:
 
     def __init__(self, path: str, name: str | None = None) -> None:
         self.name = name if name is not None else path
+        self.limits = Limits.current()
         flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
         fd = os.open(path, os.O_RDONLY | sum(getattr(os, f, 0) for f in flags))
         self._file = os.fdopen(fd, "rb", buffering=0)

@@ -6,9 +6,12 @@ by scope and address, and only the distinct pairs are bound: the answer is the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import Damage
 from ..model import Array, Mode, Module, ModuleKind, Process, Profile, SampleBatch, Thread
 from .ids import Ids
 from .index import KERNEL_HALF, SpaceIndex
@@ -17,6 +20,8 @@ from .replay import Replay, replay
 __all__ = ["Binder", "bias_of", "binder_of", "place", "rebind"]
 
 _ADDRESSES = (1 << 64) - 1
+_ROW_COST = 64
+"""Bytes of the index for each slab of a piece."""
 
 
 class Binder:
@@ -32,38 +37,47 @@ class Binder:
         def cut(module: int, start: int, end: int, offset: int) -> list[tuple[int, int, int]]:
             return place(profile.modules[module], start, end, offset)
 
-        done = replay(profile.timeline, cut)
+        done = replay(profile.timeline, cut, profile.memory)
+        self._last = done.last
         for pid, tid in sorted(profile.seen_threads):
             done.thread(pid, tid)
-        self.processes: list[Process] = done.processes
-        self.threads: list[Thread] = done.threads
-        self.mapping_module = np.array(done.mapping_module, np.int64)
-        self.mapping_bias = np.array(done.mapping_bias, np.uint64)
+        self.processes: Sequence[Process] = done.processes
+        self.threads: Sequence[Thread] = done.threads
+        self.mapping_module = done.mappings.array("module")
+        self.mapping_bias = done.mappings.array("bias")
         self._times = done.times
         self._index_epochs(done)
         self._index_threads(done)
-        pieces = list(zip(*done.pieces, strict=True)) or [()] * 6
-        kinds = (np.int64, np.uint64, np.uint64, np.int64, np.int64, np.int64)
-        self._index = SpaceIndex(*(np.array(p, k) for p, k in zip(pieces, kinds, strict=True)))
+        pieces = [done.pieces.array(name) for name in done.pieces.columns]
+        self._index = SpaceIndex(*pieces, most=max(1 << 20, profile.memory // _ROW_COST))
+        self._last = min((m for m in (self._last, self._index.last) if m is not None), default=None)
+        if self._last is not None:
+            row = int(profile.timeline.order()[self._last])
+            reason = "address spaces after this place are not bound: they take more than the budget of memory"
+            note = Damage(reason, profile.timeline.offset_of(row), "changes", len(self._times) - self._last)
+            profile.damage += [note] if note not in profile.damage else []
 
     def _index_epochs(self, done: Replay) -> None:
         bits = self._moment_bits = np.int64(len(self._times).bit_length())
-        epochs = sorted(done.epochs, key=lambda e: (e.pid, e.first))
-        pids, rank = np.unique(np.array([e.pid for e in epochs], np.int64), return_inverse=True)
+        e = {name: done.epochs.array(name) for name in done.epochs.columns}
+        order = np.lexsort((e["first"], e["pid"]))
+        e = {name: values[order] for name, values in e.items()}
+        pids, rank = np.unique(e["pid"], return_inverse=True)
         self._rank = Ids(pids.astype(np.uint32), np.arange(len(pids)), -1)
-        self._epoch_key = (rank << bits) | np.array([e.first for e in epochs], np.int64)
+        self._epoch_key = (rank << bits) | e["first"]
         # Row 0 is nobody's epoch: a pid that nothing is known of.
         self._epoch_rank = np.append(np.int64(-2), rank)
-        self._epoch_process = np.array([-1, *(e.process for e in epochs)], np.int64)
-        self._epoch_space = np.array([-1, *(e.space for e in epochs)], np.int64)
-        self._epoch_moment = np.array([0, *(e.moment for e in epochs)], np.int64)
+        self._epoch_process = np.append(np.int64(-1), e["process"])
+        self._epoch_space = np.append(np.int64(-1), e["space"])
+        self._epoch_moment = np.append(np.int64(0), e["moment"])
         self._kernel_moment = np.array([0, *done.kernel_changes], np.int64)
 
     def _index_threads(self, done: Replay) -> None:
-        lives: dict[int, list[tuple[int, int]]] = {}
-        for row, (thread, first) in enumerate(zip(done.threads, done.thread_first, strict=True)):
-            lives.setdefault(thread.process << 32 | thread.tid & 0xFFFFFFFF, []).append((first, row))
-        self._lives = {pair: tuple(np.array(sorted(rows), np.int64).T) for pair, rows in lives.items()}
+        table = done.thread_table
+        pair, first = table.array("process") << 32 | table.array("tid") & 0xFFFFFFFF, table.array("first")
+        self._thread_row = np.lexsort((first, pair))
+        self._thread_pair, first = pair[self._thread_row], first[self._thread_row]
+        self._thread_key = (np.searchsorted(self._thread_pair, self._thread_pair) << self._moment_bits) | first
 
     # -- samples
 
@@ -82,6 +96,8 @@ class Binder:
         epoch = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")
         # Row 0 where the last epoch that began is another process's, or none did.
         epoch *= self._epoch_rank[epoch] == rank
+        if self._last is not None:
+            epoch *= moment <= self._last
         epoch *= len(self._kernel_moment)
         if len(self._kernel_moment) > 1:
             epoch += np.searchsorted(self._kernel_moment[1:], moment, side="right")
@@ -96,15 +112,13 @@ class Binder:
         """int64 row of the threads table for each sample, -1 unknown."""
         process, moment = self.process_of(scope), self.moments(batch.time)
         pairs = process << 32 | batch.tid.view(np.uint32)
-        distinct, back = np.unique(pairs, return_inverse=True)
-        out = np.full(len(batch), -1, np.int64)
-        for i, pair in enumerate(distinct.tolist()):
-            lives = self._lives.get(pair)
-            if lives is not None:
-                first, row = lives
-                mine = back == i
-                out[mine] = row[np.maximum(np.searchsorted(first, moment[mine], side="right") - 1, 0)]
-        return out
+        if len(self._thread_row) == 0:
+            return np.full(len(batch), -1, np.int64)
+        start = np.searchsorted(self._thread_pair, pairs)
+        latest = np.searchsorted(self._thread_key, (start << self._moment_bits) | moment, side="right") - 1
+        # Of an id that was used again, the life that had begun then; of the first one also what came before it.
+        at = np.minimum(np.maximum(latest, start), len(self._thread_row) - 1)
+        return np.where(self._thread_pair[at] == pairs, self._thread_row[at], -1)
 
     # -- addresses
 

@@ -31,7 +31,11 @@ class SpaceIndex:
     ``space`` (0 is the kernel), ``first``, ``last``, ``value`` int64, moments from 0; ``lo``, ``hi`` uint64.
     """
 
-    def __init__(self, space: Array, lo: Array, hi: Array, first: Array, last: Array, value: Array) -> None:
+    def __init__(
+        self, space: Array, lo: Array, hi: Array, first: Array, last: Array, value: Array, *, most: int = 1 << 62
+    ) -> None:
+        """``most``: rows that there may be. A piece has one in each slab that others cut out of it, so that few pieces
+        can have very many; the latest ones are left out then, and `last` says from when on."""
         # 48 address bits and 16 of space fit one word; more of either goes through ranks of the bounds.
         edges = np.concatenate([lo, hi - np.uint64(1)]) if len(lo) else np.empty(0, np.uint64)
         narrow = len(space) == 0 or int(space.max()) < 1 << 16
@@ -47,6 +51,13 @@ class SpaceIndex:
         one = np.searchsorted(self._slabs, start_key)
         past = np.searchsorted(self._slabs, end_key)
         count = past - one
+        self.last: int | None = None
+        """The last moment at which nothing is left out; ``None`` where nothing is at all."""
+        if int(count.sum()) > most:
+            early = np.argsort(first, kind="stable")
+            self.last = int(first[early[np.searchsorted(np.cumsum(count[early]), most, side="right")]]) - 1
+            kept = first <= self.last
+            one, count, first, last, value = one[kept], count[kept], first[kept], last[kept], value[kept]
         slab = np.repeat(one - (np.cumsum(count) - count), count) + np.arange(count.sum())
         self._moment_bits = np.uint64(max(1, int(first.max()).bit_length() + 1) if len(first) else 1)
         key = (slab.astype(np.uint64) << self._moment_bits) | np.repeat(first, count).astype(np.uint64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..model import Load, Profile
-from .replay import FOREVER, Epoch, Replay, replay
+from .replay import FOREVER, Replay, replay
 
 __all__ = ["loaded"]
 
@@ -13,16 +13,16 @@ __all__ = ["loaded"]
 def loaded(profile: Profile) -> Iterator[Load]:
     """Every mapping of ``profile`` in every process that saw it; what a child has of its parent is its own."""
     done = replay(profile.timeline, lambda module, start, end, offset: [(start, end, 0)])
-    times = done.times.tolist()
+    times, modules = done.times, done.mappings["module"]
 
     def row(pid: int, module: int, lo: int, hi: int, since: int, until: int) -> Iterator[Load]:
-        first = times[since - 1] if since else None
-        last = None if until >= FOREVER else times[until - 1]
+        first = int(times[since - 1]) if since else None
+        last = None if until >= FOREVER else int(times[until - 1])
         if lo < hi and since < until and (first is None or last is None or first < last):
-            yield Load(pid, done.mapping_module[module], lo, hi, first, last)
+            yield Load(pid, modules[module], lo, hi, first, last)
 
     of_space: dict[int, list[tuple[int, int, int, int, int]]] = {}
-    for space, lo, hi, since, until, mapping in done.pieces:
+    for space, lo, hi, since, until, mapping in zip(*done.pieces.columns.values(), strict=True):
         of_space.setdefault(space, []).append((lo, hi, since, until, mapping))
     for lo, hi, since, until, mapping in of_space.get(0, []):
         yield from row(-1, mapping, lo, hi, since, until)
@@ -40,22 +40,23 @@ def _runs(done: Replay) -> Iterator[tuple[int, int, int, int, int | None]]:
     A space changes with its owner, the process that it was made for; a child sees it as it was.
     """
     owner: dict[int, int] = {}
-    by_pid: dict[int, list[Epoch]] = {}
-    for epoch in done.epochs:
-        owner.setdefault(epoch.space, epoch.process)
-        by_pid.setdefault(epoch.pid, []).append(epoch)
+    e = done.epochs
+    by_pid: dict[int, list[int]] = {}
+    for row, (pid, process, space) in enumerate(zip(e["pid"], e["process"], e["space"], strict=True)):
+        owner.setdefault(space, process)
+        by_pid.setdefault(pid, []).append(row)
     for pid, epochs in by_pid.items():
-        epochs.sort(key=lambda e: e.first)
+        epochs.sort(key=e["first"].__getitem__)
         at = 0
         while at < len(epochs):
             one, following = epochs[at], at + 1
-            own = owner[one.space] == one.process
-            while own and following < len(epochs) and _same(one, epochs[following]):
+            process, space = e["process"][one], e["space"][one]
+            own = owner[space] == process
+            while own and following < len(epochs):
+                other = epochs[following]
+                if (e["process"][other], e["space"][other]) != (process, space):
+                    break
                 following += 1
-            past = epochs[following].first if following < len(epochs) else FOREVER
-            yield pid, one.space, one.first, past, None if own else one.moment
+            past = e["first"][epochs[following]] if following < len(epochs) else FOREVER
+            yield pid, space, e["first"][one], past, None if own else e["moment"][one]
             at = following
-
-
-def _same(one: Epoch, other: Epoch) -> bool:
-    return (one.process, one.space) == (other.process, other.space)

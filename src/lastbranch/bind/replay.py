@@ -4,105 +4,169 @@ A *moment* is a number of changes that have happened: 0 before the first, ``i`` 
 replaces time in every lookup, so changes with equal time stamps keep the order of the file. An *epoch* is an interval
 of moments in which the mappings of one process do not change; a forked child shares its parent's pieces until
 it maps something itself, so a fork costs nothing.
+
+All tables are columns: a capture can have millions of changes, and a file of some kilobytes can claim to. What the
+tables may take is bounded; changes beyond that are not replayed, and `Replay.last` says so.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
-from ..model import Change, Process, Thread, Timeline
+from ..model import Array, Change, Process, Rows, Thread, Timeline
 from .index import KERNEL_HALF
 from .space import Space
 
-__all__ = ["Epoch", "Replay", "replay"]
+__all__ = ["NEVER", "Replay", "Table", "replay"]
 
 FOREVER = (1 << 62) - 1
+NEVER = -(1 << 63)
+"""In a column of times: not known."""
 Placement = Callable[[int, int, int, int], Iterable[tuple[int, int, int]]]
 """(module, start, end, file offset) -> (start, end, bias) pieces: cut where the bias to module addresses changes."""
 
-
-@dataclass(slots=True)
-class Epoch:
-    """From moment ``first`` on (until the pid's next epoch) ``process`` sees ``space`` as it was at ``moment``."""
-
-    pid: int
-    first: int
-    process: int
-    space: int
-    moment: int
+# Bytes that a row costs at most while it is made and looked up: the columns, the index over them and what is sorted.
+_PROCESS_COST, _THREAD_COST, _EPOCH_COST, _SPACE_COST, _PIECE_COST, _COPY_COST = 160, 180, 80, 600, 240, 270
 
 
-@dataclass(slots=True)
+class Table:
+    """Columns of 64-bit integers by name, which grow by a row at a time."""
+
+    def __init__(self, names: str, codes: str = "") -> None:
+        self.columns = {n: array(c) for n, c in zip(names.split(), codes or "q" * len(names.split()), strict=True)}
+        self._append = [column.append for column in self.columns.values()]
+        self._first = next(iter(self.columns.values()))
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def __getitem__(self, name: str) -> array[int]:
+        return self.columns[name]
+
+    def add(self, *values: int) -> int:
+        """Append a row; its number."""
+        for append, value in zip(self._append, values, strict=True):
+            append(value)
+        return len(self._first) - 1
+
+    def array(self, name: str) -> Array:
+        """A column for NumPy, int64 or uint64, without a copy: the table must not grow any more."""
+        column = self.columns[name]
+        return np.frombuffer(column, column.typecode) if column else np.empty(0, column.typecode)
+
+
+class _Full(Exception):
+    """The tables have taken what they may."""
+
+
 class _Life:
-    row: int
-    pid: int
-    space: Space
-    owner: bool
-    epoch: Epoch
+    """The current life of a process id: its row, and what it maps into."""
+
+    __slots__ = ("epoch", "main", "owner", "row", "space")
+
+    def __init__(self, row: int, epoch: int, space: Space, owner: bool) -> None:
+        self.row, self.epoch, self.space, self.owner = row, epoch, space, owner
+        self.main = -1
+        """Row of the thread whose id is that of the process."""
 
 
 class Replay:
     """Result of `replay`: tables of processes and threads, epochs, mappings and the pieces of all spaces."""
 
-    def __init__(self) -> None:
-        self.processes: list[Process] = []
-        self.threads: list[Thread] = []
-        self.thread_first: list[int] = []
-        self.epochs: list[Epoch] = []
-        self.kernel_changes: list[int] = []
-        self.mapping_module: list[int] = []
-        self.mapping_bias: list[int] = []
-        self.pieces: list[tuple[int, int, int, int, int, int]] = []
+    def __init__(self, names: list[str], room: int) -> None:
+        self.process_table = Table("pid name parent start end")
+        self.thread_table = Table("tid process name start end first")
+        self.epochs = Table("pid first process space moment")
+        """From moment ``first`` on (until the pid's next epoch) ``process`` sees ``space`` as it was at ``moment``."""
+        self.pieces = Table("space lo hi first last mapping", "qQQqqq")
+        self.mappings = Table("module bias", "qQ")
+        self.kernel_changes = array("q")
         self.times = np.empty(0, np.int64)
+        self.last: int | None = None
+        """The last moment that was replayed, where there was no room for all."""
+        self._names = names
+        self.room = room
         self._kernel = Space(0)
-        self._spaces: list[Space] = [self._kernel]
+        self._spaces: dict[int, Space] = {}
+        """Those that their owners can still change, once something is in them."""
         self._made = 1
         self._lives: dict[int, _Life] = {}
-        self._thread_rows: dict[tuple[int, int], int] = {}
-        self._mappings: dict[tuple[int, int], int] = {}
+        self._thread_rows: dict[int, int] = {}
+        """Threads beside the first one of a process: (process row, tid) in one word -> newest row."""
+        self._mapping_rows: dict[tuple[int, int], int] = {}
+
+    def _spend(self, cost: int) -> None:
+        self.room -= cost
+        if self.room < 0:
+            raise _Full
+
+    @property
+    def processes(self) -> Rows[Process]:
+        c = self.process_table
+
+        def make(row: int) -> Process:
+            name, start, end = c["name"][row], c["start"][row], c["end"][row]
+            return Process(c["pid"][row], self._text(name), c["parent"][row], _known(start), _known(end))
+
+        return Rows(len(c), make)
+
+    @property
+    def threads(self) -> Rows[Thread]:
+        c = self.thread_table
+
+        def make(row: int) -> Thread:
+            name, start, end = c["name"][row], c["start"][row], c["end"][row]
+            return Thread(c["tid"][row], c["process"][row], self._text(name), _known(start), _known(end))
+
+        return Rows(len(c), make)
+
+    def _text(self, name: int) -> str:
+        return self._names[name] if name >= 0 else ""
 
     # -- lives
 
     def life(self, pid: int, moment: int = 0) -> _Life:
         """The life of ``pid`` that goes on; one that was always there where nothing told of its start."""
         found = self._lives.get(pid)
-        return found if found is not None else self._begin(pid, moment, None, None)
+        return found if found is not None else self._begin(pid, moment, None, -1)
 
-    def thread(self, pid: int, tid: int) -> Thread:
+    def thread(self, pid: int, tid: int) -> int:
         """The row of thread ``tid`` of the current life of ``pid``, made if need be."""
         life = self.life(pid)
-        row = self._thread_rows.get((life.row, tid))
-        if row is None:
-            row = self._add_thread(life, tid, 0, None, self.processes[life.row].name)
-        return self.threads[row]
+        row = self._row_of(life, pid, tid)
+        return self._add_thread(life, pid, tid, 0, NEVER) if row < 0 else row
 
-    def _begin(self, pid: int, moment: int, time: int | None, parent: _Life | None, *, copies: bool = True) -> _Life:
-        row = len(self.processes)
-        process = Process(pid, start=time or None)
-        if parent is not None:
-            process.parent, process.name = parent.pid, self.processes[parent.row].name
-        self.processes.append(process)
-        if parent is not None and copies:
-            space, owner = parent.space, False
+    def _row_of(self, life: _Life, pid: int, tid: int) -> int:
+        return life.main if tid == pid else self._thread_rows.get(life.row << 32 | tid & 0xFFFFFFFF, -1)
+
+    def _begin(self, pid: int, moment: int, time: int | None, parent: int, *, copies: bool = True) -> _Life:
+        self._spend(_PROCESS_COST + _EPOCH_COST)
+        name, source = -1, None
+        if parent >= 0:
+            source = self.life(parent)
+            name = self.process_table["name"][source.row]
+        row = self.process_table.add(pid, name, parent if source else -1, time or NEVER, NEVER)
+        if source is not None and copies:
+            space, owner = source.space, False
             space.shared = True
-            seen = parent.epoch.space, (moment if parent.owner else parent.epoch.moment)
+            seen = self.epochs["space"][source.epoch], moment if source.owner else self.epochs["moment"][source.epoch]
         else:
             space, owner = self._new_space(), True
             seen = space.number, moment
-        epoch = Epoch(pid, 0 if time is None else moment, row, *seen)
-        life = _Life(row, pid, space, owner, epoch)
-        self.epochs.append(epoch)
-        self._lives[pid] = life
+        epoch = self.epochs.add(pid, 0 if time is None else moment, row, *seen)
+        life = self._lives[pid] = _Life(row, epoch, space, owner)
         return life
 
-    def _add_thread(self, life: _Life, tid: int, moment: int, time: int | None, name: str) -> int:
-        row = self._thread_rows[life.row, tid] = len(self.threads)
-        self.threads.append(Thread(tid, life.row, name, time))
-        self.thread_first.append(moment)
+    def _add_thread(self, life: _Life, pid: int, tid: int, moment: int, time: int) -> int:
+        self._spend(_THREAD_COST)
+        row = self.thread_table.add(tid, life.row, self.process_table["name"][life.row], time, NEVER, moment)
+        if tid == pid:
+            life.main = row
+        else:
+            self._thread_rows[life.row << 32 | tid & 0xFFFFFFFF] = row
         return row
 
     # -- changes, one method each
@@ -111,25 +175,25 @@ class Replay:
         if pid == parent:
             life = self.life(pid)
         else:
-            life = self._begin(pid, moment, time, self.life(parent) if parent >= 0 else None, copies=copies)
-        row, began = self._thread_rows.get((life.row, tid)), time or None
-        if row is None or self.threads[row].start != began:  # its process's start, or its name, may have said it
-            self._add_thread(life, tid, moment, began, self.processes[life.row].name)
+            life = self._begin(pid, moment, time, parent, copies=copies)
+        row, began = self._row_of(life, pid, tid), time or NEVER
+        if row < 0 or self.thread_table["start"][row] != began:  # its process's start, or its name, may have said it
+            self._add_thread(life, pid, tid, moment, began)
 
-    def exec(self, moment: int, time: int, pid: int) -> None:
+    def exec(self, moment: int, pid: int) -> None:
         life = self.life(pid)
         life.space, life.owner = self._new_space(), True
-        self._open(life, moment)
+        self._open(life, pid, moment)
 
     def exit(self, time: int, pid: int, tid: int) -> None:
-        process = self.processes[self.life(pid).row]
-        process.end = time if process.end is None else max(process.end, time)
-        self.thread(pid, tid).end = time
+        row, ends = self.life(pid).row, self.process_table["end"]
+        ends[row] = max(ends[row], time)
+        self.thread_table["end"][self.thread(pid, tid)] = time
 
-    def name(self, pid: int, tid: int, name: str) -> None:
-        self.thread(pid, tid).name = name
+    def name(self, pid: int, tid: int, name: int) -> None:
+        self.thread_table["name"][self.thread(pid, tid)] = name
         if pid == tid:
-            self.processes[self.life(pid).row].name = name
+            self.process_table["name"][self.life(pid).row] = name
 
     def map(self, moment: int, pid: int, start: int, end: int, module: int, offset: int, place: Placement) -> None:
         if start >= KERNEL_HALF or pid == -1:
@@ -145,7 +209,7 @@ class Replay:
             mapping = self._mapping(module, bias)
             if not life.space.holds(lo, hi, mapping):
                 self._put(self._writable(life, moment), moment, lo, hi, mapping)
-                self._open(life, moment)
+                self._open(life, pid, moment)
 
     def unmap(self, moment: int, pid: int, start: int, end: int) -> None:
         if start >= KERNEL_HALF or pid == -1:
@@ -155,95 +219,99 @@ class Replay:
         life = self.life(pid)
         if start < end:
             self._put(self._writable(life, moment), moment, start, end, -1)
-            self._open(life, moment)
+            self._open(life, pid, moment)
 
     # -- spaces
 
     def _new_space(self) -> Space:
         space = Space(self._made)
         self._made += 1
-        self._spaces.append(space)
         return space
 
     def _writable(self, life: _Life, moment: int) -> Space:
         """The life's space, made its own first: what a forked child shares must stay as it was at the fork."""
-        if not life.space.shared and life.owner:
-            return life.space
-        copy = life.space.copy()
-        if not life.owner:
-            copy.number, copy.since = self._made, [moment] * len(copy.starts)
-            self._made += 1
-        self._spaces = [s for s in self._spaces if s is not life.space] if life.owner else self._spaces
-        self._spaces.append(copy)
-        life.space, life.owner = copy, True
-        return copy
+        space = life.space
+        if space.shared or not life.owner:
+            self._spend(_COPY_COST * len(space) if not life.owner else len(space))
+            space = space.copy()
+            if not life.owner:
+                space.renew(self._made, moment)
+                self._made += 1
+            life.space, life.owner = space, True
+        if space.number not in self._spaces:
+            self._spend(_SPACE_COST)
+        self._spaces[space.number] = space
+        return space
 
-    def _open(self, life: _Life, moment: int) -> None:
-        last = life.epoch
-        if last.first != moment and self.times[last.first - 1] != self.times[moment - 1]:
-            last = life.epoch = Epoch(life.pid, moment, life.row, life.space.number, moment)
-            self.epochs.append(last)
-        last.first, last.space, last.moment = moment, life.space.number, moment
+    def _open(self, life: _Life, pid: int, moment: int) -> None:
+        """From ``moment`` on, the life sees its own space; changes of one time make one epoch."""
+        epochs, last = self.epochs, life.epoch
+        began = epochs["first"][last]
+        if began == 0 or (began != moment and self.times[began - 1] != self.times[moment - 1]):
+            self._spend(_EPOCH_COST)
+            life.epoch = epochs.add(pid, moment, life.row, life.space.number, moment)
+            return
+        epochs["first"][last], epochs["space"][last], epochs["moment"][last] = moment, life.space.number, moment
 
     def _mapping(self, module: int, bias: int) -> int:
         key = (module, bias)
-        row = self._mappings.get(key)
+        row = self._mapping_rows.get(key)
         if row is None:
-            row = self._mappings[key] = len(self.mapping_module)
-            self.mapping_module.append(module)
-            self.mapping_bias.append(bias)
+            self._spend(_PIECE_COST)
+            row = self._mapping_rows[key] = self.mappings.add(module, bias)
         return row
 
     def _put(self, space: Space, moment: int, start: int, end: int, mapping: int) -> bool:
         """Give ``start:end`` to ``mapping`` (-1: to nobody); what was there before ends at this moment."""
         if start >= end or (mapping >= 0 and space.holds(start, end, mapping)):
             return False
-        i = bisect_right(space.ends, start)
-        j = bisect_left(space.starts, end)
-        keep: list[tuple[int, int, int, int]] = []
-        for k in range(i, j):
-            lo, hi, owner, since = space.starts[k], space.ends[k], space.owners[k], space.since[k]
+        self._spend(_PIECE_COST)
+        for lo, hi, owner, since in space.put(moment, start, end, mapping):
             if since < moment:
-                self.pieces.append((space.number, max(lo, start), min(hi, end), since, moment, owner))
-            if lo < start:
-                keep.append((lo, start, owner, since))
-            if hi > end:
-                keep.append((end, hi, owner, since))
-        if mapping >= 0:
-            keep.append((start, end, mapping, moment))
-        keep.sort()
-        space.starts[i:j] = [k[0] for k in keep]
-        space.ends[i:j] = [k[1] for k in keep]
-        space.owners[i:j] = [k[2] for k in keep]
-        space.since[i:j] = [k[3] for k in keep]
+                self.pieces.add(space.number, lo, hi, since, moment, owner)
         return True
 
     def finish(self) -> None:
-        for space in self._spaces:
-            rows = zip(space.starts, space.ends, space.since, space.owners, strict=True)
-            self.pieces.extend((space.number, lo, hi, since, FOREVER, owner) for lo, hi, since, owner in rows)
+        """What is still mapped stays so."""
+        pieces = self.pieces
+        for space in (self._kernel, *self._spaces.values()):
+            for chunk in space.chunks:
+                n = len(chunk.starts)
+                pieces["space"].extend(array("q", [space.number]) * n)
+                pieces["lo"].extend(chunk.starts)
+                pieces["hi"].extend(chunk.ends)
+                pieces["first"].extend(chunk.since)
+                pieces["last"].extend(array("q", [FOREVER]) * n)
+                pieces["mapping"].extend(chunk.owners)
+        self._spaces.clear()
 
 
-def replay(timeline: Timeline, place: Placement) -> Replay:
-    """Work off ``timeline`` in time order (equal times: file order)."""
-    columns = timeline.columns()
-    order = np.argsort(columns["time"], kind="stable")
-    out = Replay()
-    out.times = columns["time"][order]
-    rows = zip(*(columns[n][order].tolist() for n in columns), strict=True)
-    for moment, (kind, time, pid, tid, parent, module, start, end, offset) in enumerate(rows, 1):
-        match kind:
-            case Change.MAP:
-                out.map(moment, pid, start, end, module, offset, place)
-            case Change.UNMAP:
-                out.unmap(moment, pid, start, end)
-            case Change.FORK:
-                out.fork(moment, time, pid, tid, parent, copies=not offset)
-            case Change.EXEC:
-                out.exec(moment, time, pid)
-            case Change.EXIT:
-                out.exit(time, pid, tid)
-            case Change.NAME:
-                out.name(pid, tid, timeline.names[module])
+def _known(time: int) -> int | None:
+    return None if time == NEVER else time
+
+
+def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
+    """Work off ``timeline`` in time order (equal times: file order), with tables of at most ``room`` bytes."""
+    out = Replay(timeline.names, room)
+    out.times, rows = timeline.in_time_order()
+    moment = 0
+    try:
+        for moment, (kind, time, pid, tid, parent, module, start, end, offset) in enumerate(rows, 1):
+            match kind:
+                case Change.MAP:
+                    out.map(moment, pid, start, end, module, offset, place)
+                case Change.UNMAP:
+                    out.unmap(moment, pid, start, end)
+                case Change.FORK:
+                    out.fork(moment, time, pid, tid, parent, copies=not offset)
+                case Change.EXEC:
+                    out.exec(moment, pid)
+                case Change.EXIT:
+                    out.exit(time, pid, tid)
+                case Change.NAME:
+                    out.name(pid, tid, module)
+    except _Full:
+        out.last = moment - 1
     out.finish()
+    out.room = 1 << 62  # threads of samples are the reader's to count
     return out

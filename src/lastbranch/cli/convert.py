@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, LogOptions, TimeRange, complete_file, log_options, time_option
+from .options import Capture, LogOptions, TimeRange, complete_file, limit_options, log_options, time_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +21,7 @@ _DAMAGE_SHOWN = 5
 
 
 @click.command()
+@limit_options
 @click.argument("paths", metavar="IN... OUT", nargs=-1, required=True, shell_complete=complete_file)
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
 @time_option("the log's start")

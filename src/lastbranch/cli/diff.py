@@ -12,6 +12,7 @@ from .options import (
     complete_file,
     complete_folder,
     filter_options,
+    limit_options,
     log_options,
     table_options,
 )  # fmt: skip
@@ -30,6 +31,7 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 
 
 @click.command()
+@limit_options
 @click.argument("before", metavar="A", shell_complete=complete_file)
 @click.argument("after", metavar="B", shell_complete=complete_file)
 @click.option(

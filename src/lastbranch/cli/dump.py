@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, LogOptions, TimeRange, file_argument, log_options, time_option
+from .options import Capture, LogOptions, TimeRange, file_argument, limit_options, log_options, time_option
 from .output import key
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ _LINES = 1000
 
 
 @click.command()
+@limit_options
 @file_argument
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option(

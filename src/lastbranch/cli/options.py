@@ -34,6 +34,7 @@ __all__ = [
     "file_argument",
     "filter_options",
     "format_options",
+    "limit_options",
     "log_options",
     "table_options",
     "time_option",
@@ -124,6 +125,70 @@ class Capture:
 _DAMAGE_SHOWN = 5
 
 
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, with a suffix for binary multiples: 512M, 4G."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        unit = value[-1:].upper() if value[-1:].isalpha() else ""
+        number = value.removesuffix(value[-1:]) if unit else value
+        if unit not in _UNITS or not (number.isascii() and number.isdecimal()) or not int(number):
+            self.fail(f"{value!r} is not a size, for example 512M or 4G", param, ctx)
+        return int(number) << _UNITS[unit]
+
+
+class _Expansion(_Size):
+    """(bytes or ``None``, ratio or ``None``) of SIZE, RATIOx or SIZE,RATIOx."""
+
+    name = "expansion"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        size, ratio = None, None
+        for part in value.split(","):
+            if part[-1:] in ("x", "X") and part[:-1].isascii() and part[:-1].isdecimal():
+                ratio = int(part[:-1])
+            else:
+                size = super().convert(part, param, ctx)
+        return size, ratio
+
+
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def limit_options(function: _Command) -> _Command:
+    """--max-memory and --max-expansion: in force while the verb runs."""
+
+    @click.option(
+        "--max-memory",
+        type=_Size(),
+        metavar="SIZE",
+        help="Memory that the tables of a capture may take; what goes beyond it is not read. "
+        "[default: 384M, or the size of the file if that is more]",
+    )
+    @click.option(
+        "--max-expansion", type=_Expansion(), metavar="SIZE|RATIOx",
+        help="What compressed data may become: so many bytes, or so many times their own size, or the larger of both "
+        "(256M,100x); what goes beyond it is not read. [default: 256M,100x]",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(max_memory: int | None, max_expansion: tuple[int | None, int | None] | None, **rest: Any) -> Any:
+        if max_memory is None and max_expansion is None:
+            return function(**rest)
+        from ..model import Limits, limited
+
+        limits = Limits(memory=max_memory)
+        if max_expansion is not None:
+            size, ratio = max_expansion
+            limits = Limits(max_memory, size or 0, ratio or 0)
+        with limited(limits):
+            return function(**rest)
+
+    return wrapped  # type: ignore[return-value]
+
+
 def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Have a shell complete the name of a file."""
     return _complete("file", incomplete)
@@ -201,6 +266,7 @@ def _capture_settings(function: _Command) -> _Command:
     )
     @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
     @log_options
+    @limit_options
     @functools.wraps(function)
     def wrapped(**given: Any) -> Any:
         return function(**given)

@@ -4,13 +4,14 @@ from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate, cu
 from .clock import Clock
 from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
 from .filter import SampleFilter
+from .limits import MEMORY, Limits, limited
 from .load import Load
 from .order import by_time, merge
 from .output import check_replaceable
 from .profile import TABLES, Profile
 from .source import BytesSource, Source, read_at
 from .stream import BatchReader, SampleStream
-from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Segment, Thread
+from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
 from .text import counted, visible, word
 from .timeline import Change, Timeline
 
@@ -21,6 +22,7 @@ __all__ = [
     "GROUPS",
     "MAX_ENTRIES",
     "MAX_SAMPLES",
+    "MEMORY",
     "REQUIRED",
     "TABLES",
     "Array",
@@ -31,6 +33,7 @@ __all__ = [
     "Column",
     "Cpu",
     "Event",
+    "Limits",
     "Load",
     "Machine",
     "Mode",
@@ -39,6 +42,7 @@ __all__ = [
     "Node",
     "Process",
     "Profile",
+    "Rows",
     "SampleBatch",
     "SampleFilter",
     "SampleStream",
@@ -52,6 +56,7 @@ __all__ = [
     "concatenate",
     "counted",
     "cuts",
+    "limited",
     "merge",
     "read_at",
     "visible",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
@@ -12,12 +12,16 @@ import numpy as np
 from ..errors import Damage
 from .batch import Array, SampleBatch
 from .clock import Clock
+from .limits import MEMORY
 from .order import merge
 from .stream import SampleStream
 from .tables import Event, Machine, Module, Process, Thread
 from .timeline import Timeline
 
 __all__ = ["TABLES", "Profile"]
+
+# Bytes that a row costs at most, with what is made of it when samples are bound.
+_CHANGE, _MODULE, _NAME, _EVENT, _THREAD, _DAMAGE, _NODE = 256, 700, 200, 4000, 600, 400, 300
 
 TABLES = ("modules", "processes", "threads", "events")
 
@@ -39,8 +43,8 @@ class Profile:
     machine: Machine = field(default_factory=Machine)
     clock: Clock = field(default_factory=Clock)
     modules: list[Module] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
-    threads: list[Thread] = field(default_factory=list)
+    processes: Sequence[Process] = field(default_factory=list)
+    threads: Sequence[Thread] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     streams: list[SampleStream] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
@@ -57,9 +61,35 @@ class Profile:
     header: dict[str, str] = field(default_factory=dict)
     raw_features: dict[str, bytes] = field(default_factory=dict)
     """Header sections that are not decoded, by name."""
+    memory: int = MEMORY
+    """Bytes that the tables may take."""
     findings: list[tuple[str, str, str, bool]] | None = None
     """Of a .tb5 made of an .etl: what `check` found in its events, which are no longer there: name, severity, what was
     seen, whether the remedy is that on Windows."""
+
+    def __post_init__(self) -> None:
+        self._weighed = {"modules": 0, "names": 0}
+        self._text = 0
+
+    def full(self, offset: int, beside: int = 0) -> bool:
+        """Whether the tables have taken their `memory`, with ``beside`` bytes that only the reader knows of: the reader
+        stops then, and ``offset`` is noted as the place behind which nothing was read. For each block, not each record.
+        """
+        lists: dict[str, list[Any]] = {"modules": self.modules, "names": self.timeline.names}
+        for name, rows in lists.items():
+            new = rows[self._weighed[name] :]
+            self._text += sum(len(one if isinstance(one, str) else one.name) for one in new)
+            self._weighed[name] += len(new)
+        rows_of = (
+            (_CHANGE, self.timeline), (_MODULE, self.modules), (_NAME, self.timeline.names), (_EVENT, self.events),
+            (_THREAD, self.seen_threads), (_DAMAGE, self.damage), (_NODE, self.machine.nodes),
+            (_NODE, self.machine.cpus),
+        )  # fmt: skip
+        taken = sum(cost * len(rows) for cost, rows in rows_of) + self._text + beside
+        if taken > self.memory:
+            reason = f"the tables take more than the budget of {self.memory >> 20} MiB; what follows was not read"
+            self.damage.append(Damage(reason, offset))
+        return taken > self.memory
 
     @property
     def samples(self) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from .limits import Limits
+
 __all__ = ["BytesSource", "Source", "read_at"]
 
 
@@ -12,6 +14,8 @@ class Source(Protocol):
 
     name: str
     """What errors call the file."""
+    limits: Limits
+    """What reading it may take."""
 
     @property
     def size(self) -> int:
@@ -25,7 +29,7 @@ class BytesSource:
     """A `Source` over bytes that are in memory."""
 
     def __init__(self, data: bytes | bytearray | memoryview, name: str = "<memory>") -> None:
-        self.name = name
+        self.name, self.limits = name, Limits.current()
         self._data = memoryview(data).cast("B")
 
     @property

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:  # uuid takes 14 ms to import, and only Windows modules have one
     from uuid import UUID
 
-__all__ = ["Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "Segment", "Thread"]
+__all__ = ["Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "Rows", "Segment", "Thread"]
+
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,35 @@ class Thread:
     name: str = ""
     start: int | None = None
     end: int | None = None
+
+
+class Rows(Sequence[_Row]):
+    """A table of ``size`` rows that are made of columns when they are asked for."""
+
+    __slots__ = ("_make", "_size")
+
+    def __init__(self, size: int, make: Callable[[int], _Row]) -> None:
+        self._size, self._make = size, make
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, row: int) -> _Row: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[_Row]: ...
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self._make(i) for i in range(self._size)[row]]
+        return self._make(range(self._size)[row])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Iterable) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{self._size} rows>"
 
 
 @dataclass(slots=True)

@@ -7,9 +7,12 @@ hundreds of thousands of these.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
 from enum import IntEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .batch import Array
 
@@ -35,6 +38,7 @@ class Change(IntEnum):
 
 _FIELDS = {"kind": "b", "time": "q", "pid": "q", "tid": "q", "parent": "q", "module": "q"}
 _WIDE = {"start": "Q", "end": "Q", "offset": "Q"}
+_AT_ONCE = 1 << 15
 
 
 class Timeline:
@@ -43,6 +47,7 @@ class Timeline:
     def __init__(self) -> None:
         self._columns = {name: array(code) for name, code in (_FIELDS | _WIDE).items()}
         self.names: list[str] = []
+        self._places: tuple[list[int], list[int]] = [], []
         self._name_index: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -80,6 +85,21 @@ class Timeline:
             self.names.append(name)
         self.add(Change.NAME, time, pid, tid=tid, module=index)
 
+    def place(self, offset: int) -> None:
+        """What follows was read from ``offset`` of the file on."""
+        rows, offsets = self._places
+        if rows and rows[-1] == len(self):
+            offsets[-1] = offset
+        else:
+            rows.append(len(self))
+            offsets.append(offset)
+
+    def offset_of(self, row: int) -> int:
+        """Where in the file ``row`` was read, as exactly as `place` told; 0 where it did not."""
+        rows, offsets = self._places
+        at = bisect_right(rows, row) - 1
+        return offsets[at] if at >= 0 else 0
+
     def extend(self, columns: dict[str, Array]) -> None:
         """Append changes given as columns of equal length, named as those of `columns`."""
         for name, values in self._columns.items():
@@ -89,6 +109,23 @@ class Timeline:
         """Time of the first change on the clock; those of what was there before the recording have time 0."""
         times = np.array(self._columns["time"], np.int64)
         return int(times[times > 0].min()) if (times > 0).any() else None
+
+    def order(self) -> NDArray[np.int64]:
+        """Rows in time order, those of equal time in file order."""
+        return np.argsort(np.array(self._columns["time"], np.int64), kind="stable")
+
+    def in_time_order(self) -> tuple[NDArray[np.int64], Iterator[tuple[int, ...]]]:
+        """(times, rows in the order of the columns), both in time order, some rows at a time in memory."""
+        order = self.order()
+
+        def rows() -> Iterator[tuple[int, ...]]:
+            for lo in range(0, len(order), _AT_ONCE):
+                part = order[lo : lo + _AT_ONCE]
+                yield from zip(
+                    *(np.frombuffer(c, c.typecode)[part].tolist() for c in self._columns.values()), strict=True
+                )
+
+        return np.array(self._columns["time"], np.int64)[order], rows()
 
     def columns(self) -> dict[str, Array]:
         """``kind`` int8, ``start``/``end``/``offset`` uint64, the others int64; in file order."""

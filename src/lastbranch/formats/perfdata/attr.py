@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...errors import FormatError
 from ...model import Event
-from .layout import ATTR_FIELDS, ATTR_FLAGS, SAMPLE
+from .layout import ATTR_FIELDS, ATTR_FLAGS, SAMPLE, SAMPLE_ID_FIELDS
 
 __all__ = ["Attr", "event_of", "parse_attr"]
 
@@ -30,6 +30,15 @@ class Attr:
     extra: bytes = b""
     """Bytes of a later kernel's structure, beyond what is known."""
     flags: frozenset[str] = field(default_factory=frozenset)
+    trailer: int = 0
+    """Bytes of the sample_id trailer that its records end with."""
+    time_at: int | None = None
+    """Where in the trailer the time stands; ``None`` where it has none."""
+
+    def __post_init__(self) -> None:
+        if "sample_id_all" in self.flags:
+            here = [name for bit, name in SAMPLE_ID_FIELDS if self.sample_type & bit]
+            self.trailer, self.time_at = 8 * len(here), 8 * here.index("time") if "time" in here else None
 
     @property
     def sample_type(self) -> int:

@@ -28,7 +28,7 @@ def walk_blocks(
     walk ends: nothing tells where the next record begins. Raises `UnavailableError` where records are compressed and
     zstandard is not installed.
     """
-    inflater = Inflater(big_endian, damage)
+    inflater = Inflater(big_endian, damage, source.limits)
     ahead = _Words(source, end)
     try:
         offset, length, odd = start, None, OddRecords()

@@ -53,6 +53,13 @@ class Block:
     big_endian: bool
     behind: tuple[int, int] = (0, 0)
     """(offset in the file, bytes) of the data that follow the last record and are none."""
+    packed_at: int | None = None
+    """Where in the file the compressed record stands that the end of this is from; ``None`` where none is."""
+
+    @property
+    def place(self) -> int:
+        """Where it stands in the file."""
+        return self.base if self.packed_at is None else self.packed_at
 
     # perf_event_header {u32 type; u16 misc; u16 size} as one word: the first field is lowest in a little-endian one.
     def misc(self, at: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -16,7 +16,6 @@ from typing import IO, Any, NamedTuple
 from ...model import Mode, SampleBatch, Source, column
 from ...model.output import temporary_file
 from ..rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
-from .blocks import walk_blocks
 from .layout import MISC, RECORDS, SAMPLE, SAMPLE_ID_FIELDS
 from .reader import Reader
 from .record_layouts import CODES, MMAP2_BUILD_ID, RECORD_FIELDS, Fields
@@ -108,7 +107,7 @@ def _beside(reader: Reader) -> Iterator[_Beside]:
     """All of them in file order, each with the time that places it."""
     state, newest = reader.state, 0
     has_time = any(attr.sample_type & SAMPLE.TIME for attr in state.attrs)
-    for block in walk_blocks(reader.source, *reader.data, reader.big_endian):
+    for block in reader.blocks():
         is_sample = block.types == _SAMPLE
         times: list[tuple[int, int]] = []
         for which, part, _ in reader.by_layout(block, block.at[is_sample]):

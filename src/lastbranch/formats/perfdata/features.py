@@ -18,6 +18,8 @@ from .layout import FEATURES
 _FIRST_SIMPLEPERF = 128
 _MOST_CPUS = 1 << 16
 _MOST_NODES = 1 << 10
+_MOST_BYTES = 16 << 20
+"""Of features that are decoded: in a pipe they are records, which can come again and again."""
 _SIMPLEPERF = ("SIMPLEPERF_FILE", "SIMPLEPERF_META_INFO", "SIMPLEPERF_DEBUG_UNWIND", "SIMPLEPERF_DEBUG_UNWIND_FILE",
                "SIMPLEPERF_FILE2", "SIMPLEPERF_ETM_BRANCH_LIST", "SIMPLEPERF_INIT_MAP")  # fmt: skip
 
@@ -75,6 +77,13 @@ def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
     if decode is None:
         if name not in _EMPTY:
             state.profile.raw_features[name] = data
+            state.beside += len(data)
+        return
+    state.feature_bytes += len(data)
+    if state.feature_bytes > _MOST_BYTES:
+        if state.feature_bytes - len(data) <= _MOST_BYTES:
+            reason = f"header features of more than {_MOST_BYTES} bytes; what follows was not read"
+            state.profile.damage.append(Damage(reason, offset))
         return
     try:
         decode(state, _Reader(data, state.order))
@@ -144,21 +153,27 @@ def _cpu_topology(state: State, r: _Reader) -> None:
 
 
 def _numa(state: State, r: _Reader) -> None:
-    machine = state.profile.machine
+    machine, room = state.profile.machine, _MOST_CPUS
+    nodes = []
     for _ in range(min(r.count(24), _MOST_NODES)):
-        index, total, free, cpus = r.take("I"), r.take("Q"), r.take("Q"), _cpu_list(r.text())
-        machine.nodes.append(Node(index, cpus, total * 1024, free * 1024))
+        index, total, free, cpus = r.take("I"), r.take("Q"), r.take("Q"), _cpu_list(r.text(), room)
+        room -= len(cpus)  # a processor belongs to one node
+        state.feature_bytes += 8 * len(cpus)  # some bytes of text can be many of these
+        nodes.append(Node(index, cpus, total * 1024, free * 1024))
+    machine.nodes = nodes
     where = {c: node.index for node in machine.nodes for c in node.cpus}
     machine.cpus = [Cpu(c.index, c.core, c.die, c.package, where.get(c.index, -1), c.online) for c in machine.cpus]
 
 
-def _cpu_list(text: str) -> tuple[int, ...]:
-    """``0-3,8`` -> (0, 1, 2, 3, 8)."""
+def _cpu_list(text: str, room: int) -> tuple[int, ...]:
+    """``0-3,8`` -> (0, 1, 2, 3, 8), of ``room`` at most."""
     out: list[int] = []
     for part in filter(None, text.strip().split(",")):
         lo, _, hi = part.partition("-")
-        if not (lo.isdecimal() and (hi or lo).isdecimal()) or int(hi or lo) >= _MOST_CPUS or len(out) >= _MOST_CPUS:
+        if not (lo.isdecimal() and (hi or lo).isdecimal() and int(lo) <= int(hi or lo) < _MOST_CPUS):
             raise ValueError(f"processor list {text[:80]!r}")
+        if len(out) + int(hi or lo) - int(lo) >= room:
+            raise ValueError(f"more than {_MOST_CPUS} processors in the lists of all nodes")
         out.extend(range(int(lo), int(hi or lo) + 1))
     return tuple(out)
 

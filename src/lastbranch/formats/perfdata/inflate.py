@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, UnavailableError
+from ...model import Limits
 from .chain import COMPRESSED2, LONGEST, Block, OddRecords, chase
 
 __all__ = ["Inflater"]
@@ -20,8 +21,9 @@ _SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can stand f
 class Inflater:
     """The state of the stream. ``grown`` counts decompressed bytes that have been delivered."""
 
-    def __init__(self, big_endian: bool, damage: list[Damage] | None) -> None:
-        self.big_endian, self.damage = big_endian, damage
+    def __init__(self, big_endian: bool, damage: list[Damage] | None, limits: Limits) -> None:
+        self.big_endian, self.damage, self.limits = big_endian, damage, limits
+        self._packed = self._expanded = 0
         self.pending = bytearray()
         self.grown = 0
         self._stream: Any = None
@@ -42,8 +44,12 @@ class Inflater:
             offset = block.base + at * 8
             for piece in range(0, len(body), _SLICE):
                 self._inflate(body[piece : piece + _SLICE], offset)
-                if len(self.pending) >= _ENOUGH:
+                over = self._expanded > self.limits.expanded(self._packed)
+                if over or len(self.pending) >= _ENOUGH:
                     yield from self._drain(offset)
+                if over and not self._dead:
+                    self._fail(f"{self._packed} compressed bytes become more than the budget of "
+                               f"{self.limits.expanded(self._packed)}; what follows was not read", offset)  # fmt: skip
             if i + 1 == len(types) or types[i + 1] != types[i]:
                 yield from self._drain(offset)
         if done < len(block.at):
@@ -69,11 +75,14 @@ class Inflater:
                 "the records are compressed and the zstandard package is not installed",
                 hint="pip install zstandard",
             ) from error
+        self._packed += len(data)
         try:
             while data:
                 if self._stream is None or self._stream.eof:
                     self._stream = zstandard.ZstdDecompressor().decompressobj()
-                self.pending += self._stream.decompress(data)
+                found = self._stream.decompress(data)
+                self._expanded += len(found)
+                self.pending += found
                 data = self._stream.unused_data if self._stream.eof else b""
         except zstandard.ZstdError as error:
             self._fail(f"compressed data are damaged: {error}", offset)
@@ -86,6 +95,7 @@ class Inflater:
             words = np.frombuffer(piece + bytes(-len(piece) % 8), np.uint64)
             block, following = chase(words, len(piece), offset + self.grown, self.big_endian)
             following -= block.base
+            block.packed_at = offset
             if len(block.at) == 0:
                 if block.first_size < 8:
                     self._fail("compressed record of impossible size", offset, "size", block.first_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,8 @@ from .chain import TRACING_DATA, Block, halves
 from .features import decode_feature
 from .header import read_header, read_magic
 from .layout import FEATURES, PIPE_HEADER_SIZE, RECORDS, SAMPLE
-from .records import HANDLERS, handle
+from .records import ATTR, COUNTED, HANDLERS, handle, stamped
+from .repeats import first_of_each
 from .sample import SampleLayout
 from .state import State
 
@@ -37,6 +39,12 @@ _CLOCK_NAMES = {
 }
 _MOST_TRACING_DATA = 64 << 20
 """Bytes. All event formats of a kernel are about 5 MB."""
+_MANY = 64
+"""Records in a block from which on it is worth to look for repeated ones."""
+_MOST_LAYOUTS = 16
+"""Each is a stream of its own, for which the file is read again. Recorders have one, or a few."""
+_THREAD_COST = 600
+"""Bytes for each process and thread that has samples, with its row of the tables."""
 _FOREVER = np.iinfo(np.int64).max
 
 
@@ -77,6 +85,9 @@ class Reader:
         self.layout_of_attr = np.empty(0, np.int64)
         self.id_bit = 0
         self.damaged = 0
+        self.walked: int | None = None
+        """Blocks that were read, where that is not all."""
+        self.profile.memory = source.limits.memory_of(source.size)
         self.threads: set[int] = set()
         self.data = (PIPE_HEADER_SIZE, source.size) if self.pipe else read_header(source, self.state)
 
@@ -86,22 +97,23 @@ class Reader:
         """Read every record once: tables, counts, and where streams find their samples."""
         profile, state = self.profile, self.state
         counts: dict[int, int] = {}
-        for block in walk_blocks(self.source, *self.data, self.big_endian, profile.damage):
+        for walked, block in enumerate(self.blocks(profile.damage), 1):
+            profile.timeline.place(block.place)
             is_sample = block.types == _SAMPLE
             beside = block.at[~is_sample]
             kinds = block.types[~is_sample]
             for kind, number in zip(*(c.tolist() for c in np.unique(kinds, return_counts=True)), strict=True):
                 counts[kind] = counts.get(kind, 0) + number
             handled = np.isin(kinds, _HANDLED)
-            beside, kinds = beside[handled], kinds[handled]
-            columns = (kinds, block.misc(beside), beside, block.sizes(beside))
-            for kind, misc, at, size in zip(*(c.tolist() for c in columns), strict=True):
-                handle(state, kind, misc, block.body(at, size), block.base + at * 8)
+            self._handle(block, beside[handled], kinds[handled])
             if block.types[-1:] == TRACING_DATA:
                 self._tracing_data(*block.behind)
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 self._index_samples(block, block.at[is_sample])
+            if profile.full(block.place, state.weight + _THREAD_COST * len(self.threads)):
+                self.walked = walked
+                break
             if progress:
                 progress(min(block.base, self.data[1]) - self.data[0], self.data[1] - self.data[0])
         profile.records = {RECORDS.get(k, f"TYPE_{k}"): n for k, n in sorted(counts.items())}
@@ -109,7 +121,7 @@ class Reader:
             raise FormatError("no event attribute in the file", file=self.source.name, hint="is it a cut-off pipe?")
         if state.late_attr:
             self.layouts, self.layout_of_attr, self.damaged = [], np.empty(0, np.int64), 0
-            for block in walk_blocks(self.source, *self.data, self.big_endian):
+            for block in self.blocks():
                 self._index_samples(block, block.at[block.types == _SAMPLE])
         self._group()
         self._finish()
@@ -122,6 +134,27 @@ class Reader:
         elif offset + size <= self.source.size:  # else the walk says that they are cut off
             data = read_at(self.source, offset, size)
             decode_feature(self.state, FEATURES.index("TRACING_DATA"), data, offset)
+
+    def blocks(self, damage: list[Damage] | None = None) -> Iterator[Block]:
+        """The blocks of the data section, as far as the index pass came."""
+        return islice(walk_blocks(self.source, *self.data, self.big_endian, damage), self.walked)
+
+    def _handle(self, block: Block, at: NDArray[np.int64], kinds: NDArray[np.int64]) -> None:
+        """Work off records that are not samples. One that says again what was said is counted."""
+        sizes = block.sizes(at)
+        times = np.ones(len(at), np.int64)
+        if len(at) >= _MANY:
+            first = first_of_each(block, at, sizes)
+            if not stamped(self.state):  # then their place is their time: only what follows itself says nothing
+                again = (first == np.append(-1, first[:-1])) | np.isin(kinds, COUNTED)
+                first = np.where(again, first, np.arange(len(at)))
+            first[kinds == ATTR] = np.flatnonzero(kinds == ATTR)
+            times = np.bincount(first, minlength=len(at))
+            kept = times > 0
+            at, kinds, sizes, times = at[kept], kinds[kept], sizes[kept], times[kept]
+        columns = (kinds, block.misc(at), at, sizes, times)
+        for kind, misc, where, size, often in zip(*(c.tolist() for c in columns), strict=True):
+            handle(self.state, kind, misc, block.body(where, size), block.base + where * 8, often)
 
     def _index_samples(self, block: Block, at: NDArray[np.int64]) -> None:
         self._group()
@@ -165,10 +198,14 @@ class Reader:
         keys: dict[tuple[int, ...], int] = {}
         numbers = [keys.setdefault(a.layout_key, len(keys)) for a in attrs]
         for i in range(len(self.layout_of_attr), len(attrs)):
-            if numbers[i] == len(self.layouts):
+            if numbers[i] == len(self.layouts) < _MOST_LAYOUTS:
                 self.layouts.append(_Layout(SampleLayout(attrs[i]), []))
-            self.layouts[numbers[i]].events.append(i)
-        self.layout_of_attr = np.array(numbers, np.int64)
+            if numbers[i] < len(self.layouts):
+                self.layouts[numbers[i]].events.append(i)
+        if len(keys) > _MOST_LAYOUTS >= len(set(numbers[: len(self.layout_of_attr)])):
+            reason = f"events of more than {_MOST_LAYOUTS} sample layouts; samples of the others are not read"
+            self.profile.damage.append(Damage(reason, 0, "attributes", len(attrs)))
+        self.layout_of_attr = np.array([n if n < len(self.layouts) else -1 for n in numbers], np.int64)
         shared = SAMPLE.IDENTIFIER if all(a.sample_type & SAMPLE.IDENTIFIER for a in attrs) else SAMPLE.ID
         same = shared == SAMPLE.IDENTIFIER or len({entry.layout.fixed.get(SAMPLE.ID) for entry in self.layouts}) == 1
         self.id_bit = shared if len(attrs) > 1 and same and attrs[0].sample_type & shared else 0
@@ -269,7 +306,7 @@ class Reader:
         self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
     ) -> Iterator[tuple[SampleBatch, int]]:
         layout, blocks = self.layouts[index].layout, 0
-        for block in walk_blocks(self.source, *self.data, self.big_endian):
+        for block in self.blocks():
             at = block.at[block.types == _SAMPLE]
             for number, part, event in self.by_layout(block, at):
                 if number != index:

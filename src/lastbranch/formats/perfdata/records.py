@@ -15,10 +15,10 @@ from ...model import Change
 from ..numbers import unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
-from .layout import MISC, SAMPLE, SAMPLE_ID_FIELDS
+from .layout import MISC, SAMPLE
 from .state import State, trim
 
-__all__ = ["HANDLERS", "Record", "handle"]
+__all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "handle", "stamped"]
 
 _LAST = (1 << 64) - 1
 _KERNEL_HALF = 1 << 63
@@ -37,6 +37,8 @@ class Record:
     order: str
     trailer: int
     """Bytes of the sample_id trailer at the end of ``body``; 0 where it has none."""
+    times: int = 1
+    """How often it stands there, in the same bytes."""
 
     def unpack(self, codes: str, at: int = 0) -> tuple[int, ...]:
         """The fields ``codes`` (of `struct`) from byte ``at``; `ValueError` if they go past the record."""
@@ -55,8 +57,9 @@ class Record:
         return self.misc & MISC.CPUMODE_MASK in (4, 5)
 
 
-def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> None:
-    """Work off one record that is not a sample. A record too short for its type is noted as damage."""
+def handle(state: State, kind: int, misc: int, body: bytes, position: int, times: int = 1) -> None:
+    """Work off one record that is not a sample, which stands there so many ``times`` in the same bytes. A record too
+    short for its type is noted as damage."""
     handler = HANDLERS.get(kind)
     if handler is None:
         return
@@ -64,7 +67,7 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> No
     if trailer and time:  # what recorders make up before the first event has time 0
         state.profile.start = time if state.profile.start is None else min(time, state.profile.start)
     try:
-        handler(state, Record(kind, misc, body, position, time, state.order, trailer))
+        handler(state, Record(kind, misc, body, position, time, state.order, trailer, times))
     except (ValueError, FormatError) as error:
         reason = error.reason if isinstance(error, FormatError) else error
         damage = Damage(f"record cannot be read: {reason}", position, "type", kind, len(body) + 8)
@@ -72,7 +75,7 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int) -> No
             state.profile.damage.append(damage)
         else:
             lost = state.profile.lost
-            lost["damaged records not listed"] = lost.get("damaged records not listed", 0) + 1
+            lost["damaged records not listed"] = lost.get("damaged records not listed", 0) + times
 
 
 def _sample_id(state: State, body: bytes, position: int) -> tuple[int, int]:
@@ -84,14 +87,10 @@ def _sample_id(state: State, body: bytes, position: int) -> tuple[int, int]:
     attr = attr_of_trailer(state, body)
     if attr is None or not attr.sample_type & SAMPLE.TIME:
         return (state.newest_time if _timed(state) else position), trailer_size(attr)
-    size, at = trailer_size(attr), 0
-    if not size or size > len(body):
+    size = attr.trailer
+    if attr.time_at is None or size > len(body):
         return state.newest_time, 0
-    for bit, name in SAMPLE_ID_FIELDS:
-        if name == "time":
-            break
-        at += 8 if attr.sample_type & bit else 0
-    time: int = unpack(state.order + "q", body, len(body) - size + at)[0]
+    time: int = unpack(state.order + "q", body, len(body) - size + attr.time_at)[0]
     return time, size
 
 
@@ -99,10 +98,13 @@ def _timed(state: State) -> bool:
     return any(a.sample_type & SAMPLE.TIME for a in state.attrs)
 
 
+def stamped(state: State) -> bool:
+    """Whether every record of the kernel says its own time."""
+    return bool(state.attrs) and all(attr.time_at is not None for attr in state.attrs)
+
+
 def trailer_size(attr: Attr | None) -> int:
-    if attr is None or "sample_id_all" not in attr.flags:
-        return 0
-    return 8 * sum(bool(attr.sample_type & bit) for bit, _ in SAMPLE_ID_FIELDS)
+    return 0 if attr is None else attr.trailer
 
 
 def attr_of_trailer(state: State, body: bytes) -> Attr | None:
@@ -182,7 +184,7 @@ def _count(name: str, number: int = 1) -> Callable[[State, Record], None]:
 
     def handler(state: State, r: Record) -> None:
         lost = state.profile.lost
-        lost[name] = lost.get(name, 0) + (r.unpack("Q", 8 * (number - 1))[0] if number else 1)
+        lost[name] = lost.get(name, 0) + r.times * (r.unpack("Q", 8 * (number - 1))[0] if number else 1)
 
     return handler
 
@@ -231,6 +233,10 @@ def _event_type(state: State, r: Record) -> None:
     """Old pipes: u64 config of a tracepoint; name."""
     state.tracepoints[r.unpack("Q")[0]] = r.text(8)
 
+
+COUNTED = (2, 5, 13, 72)
+"""Types that only add to a counter: the order in which they stand does not matter."""
+ATTR = 64
 
 HANDLERS: dict[int, Callable[[State, Record], None]] = {
     1: _mmap,

@@ -45,6 +45,10 @@ class State:
     newest_time: int = 0
     """Newest sample time so far: stands in for records of old files that have none."""
     samples_seen: bool = False
+    feature_bytes: int = 0
+    """Of the header features that were decoded."""
+    beside: int = 0
+    """Bytes kept beside the tables of the profile."""
     late_attr: bool = False
     """Whether an attribute came behind samples, which had been taken for those of unknown events."""
     _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)
@@ -70,7 +74,14 @@ class State:
         build_id = body[4 : 4 + size]
         name = body[28:].split(b"\0")[0].decode("utf-8", "surrogateescape")
         kernel = misc & MISC.CPUMODE_MASK in _KERNEL_MODES
+        self.beside += len(name)
         self._build_ids[classify(name, kernel)[0]] = trim(build_id)
+
+    @property
+    def weight(self) -> int:
+        """Bytes that this takes, about, beside the tables of the profile."""
+        ids = len(self.attr_of_id) + len(self._build_ids) + len(self.event_names)
+        return self.beside + 4000 * len(self.attrs) + 300 * ids
 
     def finish_modules(self) -> None:
         """Give modules whose mapping carried no build id the one of the file's table."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import IO
 
+from ...model import Limits
+
 __all__ = ["PathSource"]
 
 
@@ -12,7 +14,7 @@ class PathSource:
     """An open file as a `Source`; closing it is left to whoever opened it unless `close` is called."""
 
     def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file, self.name = file, name
+        self._file, self.name, self.limits = file, name, Limits.current()
 
     @property
     def size(self) -> int:

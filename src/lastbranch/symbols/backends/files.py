@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ...model import Source
+from ...model import Limits, Source
 from ..files import open_regular
 
 __all__ = ["PAD", "Bytes", "File", "Space", "strings_at"]
@@ -29,7 +29,7 @@ class File:
     """A `Source` over a regular file (``lastbranch.model.Source``)."""
 
     def __init__(self, path: str) -> None:
-        self.name = path
+        self.name, self.limits = path, Limits.current()
         self._file = open(open_regular(path), "rb", buffering=0)  # noqa: SIM115
         self.size = os.fstat(self._file.fileno()).st_size
 
