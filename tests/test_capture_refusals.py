@@ -256,6 +256,27 @@ def test_rights_that_a_traced_program_does_not_get_are_warned_of(kind: str, tmp_
     assert kind in both[1]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make such programs")
+@pytest.mark.parametrize("mode", [0o4755, 0o4711])
+def test_a_program_whose_memory_is_hidden_is_warned_of(mode: int, tmp_path: Path) -> None:
+    """It runs as another user, whose memory a recorder without CAP_SYS_PTRACE may not read: nothing is recorded."""
+    program = tmp_path / "app"
+    shutil.copy("/usr/bin/id", program)
+    os.chown(program, 65534, -1)
+    program.chmod(mode)
+    command = [sys.executable, "-m", "lastbranch", "record", *SOFTWARE, "--no-progress", "-o", tmp_path / "it.data"]
+    both = []
+    for before in (None, _without_tracing_rights):
+        done = subprocess.run(
+            [*command, "--", program, "-un"], capture_output=True, text=True, timeout=60, preexec_fn=before
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "nobody\n", "it has the rights that it has without us"
+        both.append(done.stderr)
+    assert "cannot be recorded" not in both[0]
+    assert "app cannot be recorded: the kernel hides its memory" in both[1]
+
+
 @pytest.mark.parametrize("sanitizer", ["address", "leak"])
 def test_programs_with_leak_sanitizer_run_and_are_warned_of(sanitizer: str, tmp_path: Path) -> None:
     source, program = tmp_path / "leak.c", tmp_path / "leak"

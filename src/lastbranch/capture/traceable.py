@@ -195,6 +195,11 @@ def warnings_of(pid: int, path: str) -> list[str]:
     name = os.path.basename(path)
     try:
         mode = os.stat(f"/proc/{pid}/exe")
+    except PermissionError:  # not dumpable (PR_SET_DUMPABLE in prctl(2))
+        return [
+            f"{path} cannot be recorded: the kernel hides its memory, as this user may not read the program's file, "
+            "or it runs with the rights of another user; record it as root with CAP_SYS_PTRACE"
+        ]
     except OSError:
         return []
     if not _may_trace_all():
