@@ -22,9 +22,13 @@ from lastbranch.analysis.folding import fold
 from lastbranch.analysis.naming import Namer
 from lastbranch.analysis.stacks import call_stacks, why_no_call_stacks
 from lastbranch.errors import NotRecordedError
+from lastbranch.images import read_image
 from lastbranch.lbr import KIND, PERF_SELECT
 from lastbranch.model import Profile, SampleFilter
 from lastbranch.opening import open_profile
+from lastbranch.symbols import Symbolizer, SymbolOptions
+from lastbranch.symbols.backends.files import File
+from symbol_programs import command
 from view_truth import NmSymbols, Run, instructions, name_at, run_program, symbols
 
 
@@ -93,6 +97,69 @@ def test_indirect_calls_are_told(run: Run, tmp_path: Path) -> None:
         for r, c, i in zip(table.function, table.calls, table.indirect, strict=True)
     }
     assert found == {"add": (27, 27), "flip": (27, 27), "fixed": (54, 0)}
+
+
+# -- stubs of calls into shared libraries
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``program``, which calls ``far`` of ``lib.so`` by its stub."""
+    folder = tmp_path_factory.mktemp("linked")
+    (folder / "lib.c").write_text("int far(int n) { return n + 1; } int other(int n) { return n; }")
+    (folder / "program.c").write_text(
+        "int far(int), other(int); __attribute__((noinline)) int near(int n) { return far(n) + other(n); }"
+        "int ending(int n) { return far(n); } int start(int n) { return near(n) + ending(n); }"
+    )
+    command(["gcc", "-O2", "-nostdlib", "-shared", "-fPIC", "-o", "lib.so", "lib.c"], folder)
+    link = ["-nostdlib", "-no-pie", "-Wl,-e,start", "./lib.so"]
+    command(["gcc", "-O2", *link, "-o", "program", "program.c"], folder)
+    return folder
+
+
+def branches_of(folder: Path, *, jumps: bool) -> Profile:
+    """Three calls of ``far`` by ``near``, two by the tail call of ``ending``, with or without the stub's own jumps, and
+    the first call, which goes through the linker's code."""
+    places: dict[str, int] = {}
+    for name, module in (("program", 0), ("lib.so", 0x700000)):
+        listed = command(["objdump", "-d", name], folder)
+        for m in re.finditer(r"^0*([0-9a-f]+) <(.*)>:$", listed, re.MULTILINE):
+            places[m[2]] = module + int(m[1], 16)
+        for m in re.finditer(r"^ *([0-9a-f]+):.*(?:call|jmp) .*<(\w+@plt)>", listed, re.MULTILINE):
+            places.setdefault(f"to {m[2]}", module + int(m[1], 16))
+    inside = places["near"] <= places["to far@plt"] < places["near"] + 40
+    assert inside, "the first one that calls the stub"
+    stub, far = places["far@plt"], places["far"]
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.mmap2(pid=7, addr=0x400000, length=0x5000, pgoff=0, name=str(folder / "program"), time=0)
+    b.mmap2(pid=7, addr=0x700000, length=0x5000, pgoff=0, name=str(folder / "lib.so"), time=0)
+    call, jump = KIND["call"] << 20, KIND["ind"] << 20
+    linkage = next(s.vaddr for s in read_image(File(str(folder / "program"))).sections if s.name == ".plt")
+    entries = [(places["to far@plt"], stub, call)] * 3 + [(places["ending"], stub, KIND["uncond"] << 20)] * 2
+    entries += [(stub, far, jump)] * 4 * jumps + [(stub + 11, linkage, jump)] * 9
+    b.sample(ip=far, pid=7, time=1, branches=entries)
+    (folder / "x.data").write_bytes(b.build())
+    return open_profile(folder / "x.data", symfs="/")
+
+
+@pytest.mark.parametrize("jumps", [True, False])
+def test_stubs_are_looked_through(linked: Path, jumps: bool) -> None:
+    profile = branches_of(linked, jumps=jumps)
+    with Symbolizer(profile, SymbolOptions(cache=None)) as symbolizer:
+        namer = Namer(profile, symbolizer)
+        seen = {}
+        for name, direction in (("far", "callers"), ("near", "callees"), ("ending", "callees"), ("far@plt", "callers")):
+            table = table_of(profile, namer, name, direction)
+            assert table.calls is not None
+            assert table.jumps is not None
+            seen[name, direction] = {
+                table.labels[row].function: (calls, jumped)
+                for row, calls, jumped in zip(table.function.tolist(), table.calls.tolist(), table.jumps, strict=True)
+            }
+    assert seen["far", "callers"] == {"near": (3, 0), "ending": (0, 2)}
+    assert seen["near", "callees"] == {"far": (3, 0)}
+    assert seen["ending", "callees"] == {"far": (0, 2)}
+    assert seen["far@plt", "callers"] == {"near": (3, 0), "ending": (0, 2)}
 
 
 # -- stacks rebuilt from branch stacks

@@ -1,4 +1,8 @@
-"""Who calls a function and what it calls: by call branches (counted) and by call stacks (sampled)."""
+"""Who calls a function and what it calls: by call branches (counted) and by call stacks (sampled).
+
+A call of another module's function goes through a stub (``f@plt``), which is looked through: who calls the stub calls
+the function.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class CallTable:
 
     ``function`` int64 row of ``labels``. ``calls`` int64: entries of call branches, ``indirect`` of them through a
     pointer, ``mispredicted`` and ``predicted`` of those that tell; ``jumps`` int64: jumps to the first instruction of
-    another function (tail calls, stubs of shared libraries). ``None`` where there are no branch stacks. ``samples``
+    another function (tail calls). ``None`` where there are no branch stacks. ``samples``
     int64: samples that have the call in their stack, of ``in_stacks`` that have the function; ``None`` where there are
     no call stacks. ``stacks`` says what these were made from; ``notes`` what is missing.
     """
@@ -72,9 +76,10 @@ def _calls(
 ) -> CallTable:
     no_branches, no_stacks = why_no_stacks(profile, sample_filter), why_no_call_stacks(profile, sample_filter)
     counted: dict[int, Array] = {}
+    jumped: dict[int, int] = {}
     if not no_branches:
         details = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
-        counted, unknown = _counted(profile, namer, details, function, direction)
+        counted, unknown, jumped = _counted(profile, namer, details, function, direction)
         if unknown:
             no_branches = f"{unknown} branches have no type, and their code is not at hand (see --symfs)"
     sampled: dict[int, int] = {}
@@ -82,7 +87,9 @@ def _calls(
     if not no_stacks:
         try:
             stacks = call_stacks(profile, sample_filter=sample_filter)
-            sampled, whole = _sampled(*named_stacks(stacks, "function", namer), stacks.samples, function, direction)
+            stack, name = named_stacks(stacks, "function", namer)
+            name = _through(namer, function, jumped, name[:-1][name[1:] == function])[name]
+            sampled, whole = _sampled(stack, name, stacks.samples, function, direction)
             sources = stacks.sources
         except NotRecordedError as error:
             no_stacks = str(error)
@@ -104,13 +111,17 @@ def _calls(
 
 def _counted(
     profile: Profile, namer: Namer, branches: Bound, function: int, direction: Direction
-) -> tuple[dict[int, Array], int]:
-    """(calls, indirect, jumps, mispredicted and predicted by row of the other function; entries without a type).
+) -> tuple[dict[int, Array], int, dict[int, int]]:
+    """(calls, indirect, jumps, mispredicted and predicted by row of the other function; entries without a type;
+    what stubs were seen to jump to).
 
     Of a branch whose type is not known, one that begins a function is taken for a call.
     """
     source = namer.rows(branches.process, branches.a_module, branches.a)
     target = namer.rows(branches.process, branches.b_module, branches.b)
+    jumped = _jumped(namer, source, target, branches.count)
+    through = _through(namer, function, jumped, target[source == function])
+    source, target = through[source], through[target]
     here, other = (target, source) if direction == "callers" else (source, target)
     rows = np.flatnonzero(here == function)
     mine = branches.only(here == function)
@@ -123,7 +134,63 @@ def _counted(
     found: dict[int, Array] = {}
     for row in np.unique(other[rows][call | jump]).tolist():
         found[row] = sums[:, (other[rows] == row)].sum(axis=1)
-    return found, int(mine.count[unknown & ~first].sum())
+    return found, int(mine.count[unknown & ~first].sum()), jumped
+
+
+_LINKAGE = frozenset({".plt", ".plt.sec", ".plt.got", ".iplt"})
+"""What the linker's own code between stubs is called."""
+
+
+def _stub_of(label: Label) -> str:
+    """The function whose stub it is; empty for what is none."""
+    return label.name.removesuffix("@plt") if label.name.endswith("@plt") else ""
+
+
+def _jumped(namer: Namer, source: Array, target: Array, count: Array) -> dict[int, int]:
+    """Stub -> the function that it was most often seen to jump to (rows of labels). At the first call it goes to the
+    dynamic linker instead, by the linker's own code."""
+    stub, own = (np.zeros(len(namer.labels), bool) for _ in range(2))
+    for row, label in enumerate(namer.labels):
+        stub[row], own[row] = bool(_stub_of(label)), label.name in _LINKAGE
+    jumps = np.flatnonzero(stub[source] & ~stub[target] & ~own[target])
+    pairs, back = np.unique(np.stack([source[jumps], target[jumps]]), axis=1, return_inverse=True)
+    taken = np.bincount(back.reshape(-1), count[jumps], pairs.shape[1])
+    return {int(pairs[0, i]): int(pairs[1, i]) for i in np.argsort(taken, kind="stable").tolist()}
+
+
+def _through(namer: Namer, function: int, jumped: dict[int, int], called: Array) -> NDArray[np.int64]:
+    """int64[labels]: the row that calls of each are calls of: that of the function for a stub, but not for ``function``
+    itself. Where no jump of a stub was recorded its name tells, if only one function is called so; ``called`` are the
+    rows for which to search."""
+    through = np.arange(len(namer.labels))
+    names = _names_of(namer, namer.labels[function])
+    for row, label in enumerate(namer.labels):
+        if row != function and (name := _stub_of(label)):
+            through[row] = jumped.get(row, function if name in names else row)
+    lost: dict[str, list[int]] = {}
+    for row in np.unique(called).tolist():
+        if through[row] == row and (name := _stub_of(namer.labels[row])):
+            lost.setdefault(name, []).append(row)
+    found: dict[str, set[int]] = {}
+    for module in range(len(namer.profile.modules)) if lost else ():
+        table = namer.table(module)
+        places = [(name, i) for i, f in enumerate(table.functions) for name in (f.name, *table.aliases.get(i, ()))]
+        places = [(name, i) for name, i in places if name in lost]
+        where = table.start[[i for _, i in places]] if places else np.empty(0, np.uint64)
+        rows = namer.rows(np.full(len(where), -1), np.full(len(where), module), where)
+        for (name, _), row in zip(places, rows.tolist(), strict=True):
+            found.setdefault(name, set()).add(row)
+    for name, rows_of in found.items():
+        if len(rows_of) == 1:
+            through[lost[name]] = min(rows_of)
+    return through
+
+
+def _names_of(namer: Namer, label: Label) -> set[str]:
+    """All that the linker knows a function by."""
+    table = namer.table(label.module)
+    row = int(table.at(np.array([label.start], np.uint64))[0]) if label.function else -1
+    return {label.name, *(table.aliases.get(row, ()) if row >= 0 else ())}
 
 
 def _kinds(code_of: CodeOf, branches: Bound) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:

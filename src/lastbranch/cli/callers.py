@@ -23,7 +23,8 @@ def command(capture: Capture, function: str, make_filter: Any, symbols: SymbolOp
     """Who calls a function, by call branches and by call stacks.
 
     FUNC is a name, a pattern with *, or MODULE+0xADDRESS. calls counts entries of call branches, indirect those of them
-    through a pointer, and jumps the jumps to a function's first instruction (tail calls, stubs of shared libraries);
-    samples those with the call in their stack, and samples % their share of the samples with FUNC in it.
+    through a pointer, and jumps the jumps to a function's first instruction (tail calls); samples those with the call
+    in their stack, and samples % their share of the samples with FUNC in it. A call through a stub of the linkage table
+    (f@plt) is one of the function itself.
     """
     return print_calls(capture, make_filter, symbols, form, limit, function, "caller")
