@@ -17,9 +17,8 @@ from capture_tools import needs_ptrace
 from conftest import Data
 from lastbranch.analysis.branch_kinds import BranchKinds
 from lastbranch.analysis.callgraph import CallTable, callees, callers
-from lastbranch.analysis.finding import find_functions
-from lastbranch.analysis.folding import fold
-from lastbranch.analysis.naming import Namer
+from lastbranch.analysis.functions import fold
+from lastbranch.analysis.naming import Namer, find_functions
 from lastbranch.analysis.stacks import call_stacks, why_no_call_stacks
 from lastbranch.errors import NotRecordedError
 from lastbranch.images import read_image

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import lastbranch
 from lastbranch.analysis import count_stacks, pairs
-from lastbranch.analysis.compact import FewRegions
-from lastbranch.analysis.many_regions import ManyRegions
+from lastbranch.analysis.compact import FewRegions, ManyRegions
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT, branch_type, type_name
 from lastbranch.model import (

@@ -17,8 +17,7 @@ import pytest
 
 import lastbranch
 from conftest import Data, Ran
-from lastbranch.analysis.comparison import Difference, Thing, compare
-from lastbranch.analysis.matching import Spot
+from lastbranch.analysis.comparison import Difference, Spot, Thing, compare
 from lastbranch.analysis.naming import Namer
 from lastbranch.analysis.significance import FEWEST, Clusters, _fisher, _student, adjusted, probabilities
 from lastbranch.errors import NotRecordedError

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import etl_builder as eb
 import lastbranch
 from lastbranch.analysis.check_etl import check_log
+from lastbranch.arrays import insertion_points
 from lastbranch.bind import binder_of
 from lastbranch.errors import NotRecordedError
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.profile import _Reader, read_etl
-from lastbranch.formats.etl.ragged import insertion_points
 from lastbranch.model import BytesSource, Profile
 
 SAMPLE, PMC, LBR, CSWITCH = 0x0F2E, 0x0F2F, 0x0C20, 0x0524

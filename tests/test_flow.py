@@ -20,9 +20,8 @@ from conftest import Data
 from isa_oracle import OBJDUMP
 from lastbranch.analysis.annotation import annotate
 from lastbranch.analysis.counting import Bound
-from lastbranch.analysis.finding import Place
 from lastbranch.analysis.flow import Flow, flow_of
-from lastbranch.analysis.naming import Label
+from lastbranch.analysis.naming import Label, Place
 from lastbranch.isa import Decoder
 from lastbranch.model import Profile
 from view_truth import Run, instructions, run_program, symbols

@@ -15,9 +15,8 @@ import pytest
 
 import lastbranch
 from conftest import Data
-from lastbranch.analysis.finding import find_functions, place_of
 from lastbranch.analysis.functions import NameTable, names
-from lastbranch.analysis.naming import Label, Namer, View
+from lastbranch.analysis.naming import Label, Namer, View, find_functions, place_of
 from lastbranch.analysis.sources import Sources
 from lastbranch.bind import binder_of
 from lastbranch.model import Module, Profile, SampleFilter

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastbranch.analysis import merging
-from lastbranch.analysis.grouping import group
-from lastbranch.analysis.merging import merge
+from lastbranch.arrays import group, group_unordered
+from lastbranch.arrays import grouping as merging
 
 PEAK_MB = 190
 COUNT = """
@@ -70,7 +69,7 @@ def test_merged_rows_are_the_distinct_ones(rows: list[tuple[int, int]], odd: np.
     values = [np.ones(len(rows), np.int64), np.arange(len(rows))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merging, "_ODD", odd)
-        merged, (count, least) = merge(keys, iter(values), [np.add, np.minimum])
+        merged, (count, least) = group_unordered(keys, iter(values), [np.add, np.minimum])
     found = dict(zip(zip(*(key.tolist() for key in merged), strict=True), count.tolist(), strict=True))
     assert found == Counter(rows)
     assert len(found) == len(count)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastbranch.analysis import same
-from lastbranch.analysis.same import distinct_stacks, taken
+from lastbranch.arrays import distinct_stacks, take_rows
+from lastbranch.arrays import grouping as same
 
 STACKS = st.lists(
     st.tuples(st.integers(-1, 1), st.lists(st.sampled_from([0, 1, 2, 1 << 63, (1 << 64) - 1]), max_size=4)), max_size=30
@@ -33,7 +33,7 @@ def check(stacks: list[tuple[int, list[int]]]) -> None:
     assert [plain[row] for row in rows.tolist()] == firsts
     assert rows.tolist() == sorted(rows.tolist())
     assert [firsts[i] for i in which.tolist()] == plain
-    values, bounds = taken(frame, offsets, rows)
+    values, bounds = take_rows(frame, offsets, rows)
     assert [tuple(values[a:b].tolist()) for a, b in pairwise(bounds.tolist())] == [f for _, f in firsts]
     assert Counter(which.tolist()).total() == len(stacks)
 

@@ -3,14 +3,7 @@
 from .annotation import Annotation, annotate
 from .callgraph import CallTable, callees, callers
 from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
-from .finding import Place, find_functions
-from .flow import Blocks, Edges, Flow
-from .folding import fold
-from .functions import NameTable, names
-from .loops import Loop
-from .naming import Label, Namer
-from .stacks import CallStacks, call_stacks, why_no_call_stacks
-from .tables import (
+from .counts import (
     BranchTable,
     Key,
     RangeTable,
@@ -21,6 +14,10 @@ from .tables import (
     weights,
     without_binary,
 )
+from .flow import Blocks, Edges, Flow, Loop
+from .functions import NameTable, fold, names
+from .naming import Label, Namer, Place, find_functions
+from .stacks import CallStacks, call_stacks, why_no_call_stacks
 
 __all__ = [
     "Annotation",

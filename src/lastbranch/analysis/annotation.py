@@ -5,22 +5,144 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..bind import binder_of
 from ..errors import SelectionError, UnavailableError
 from ..images import Code
 from ..isa import Decoder
 from ..lbr import KIND
-from ..model import Array, ModuleKind, Profile, SampleFilter, counted
+from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
-from .counting import how_to_record, why_no_ranges, why_no_stacks
-from .finding import Place
-from .flow import Flow, flow_of
-from .loops import Loop, loops
-from .nearby import Nearby
+from .counting import Bound, PairTable, cycles_of, how_to_record, why_no_ranges, why_no_stacks
+from .executed import leaves
+from .flow import Flow, Loop, flow_of, loops
+from .naming import Place
+from .pairs import RawPairs
 from .select import kept
-from .straight import leaves
 
 __all__ = ["Annotation", "annotate"]
+
+
+# -- What branch stacks say about one function: only entries near it are bound and counted, so that a pass is quick
+
+
+_FEW = 4
+"""So many intervals are compared with one by one, which is quicker than a search for each address."""
+_ROWS = 1 << 18
+
+
+class Nearby:
+    """Counts branches with an end, and ranges with a part, from ``start`` up to ``end`` (module addresses of a row of
+    the modules table), and the samples whose instruction is there.
+
+    Ranges have the values ``cycles`` and ``timed``: those of an entry were spent between its branch and the older one.
+    """
+
+    def __init__(self, profile: Profile, module: int, start: int, end: int) -> None:
+        self._binder, self._module = binder_of(profile), module
+        self._start, self._end = np.uint64(start), np.uint64(end)
+        bias = self._binder.mapping_bias[self._binder.mapping_module == module]
+        self._at: NDArray[np.uint64] = np.unique(bias + self._start)  # where it was mapped at any time, by anybody
+        self._branches = _Gathered(PairTable(self._binder))
+        self._ranges = _Gathered(PairTable(self._binder, ("cycles", "timed")))
+        self._samples = [np.empty(0, np.uint64)]
+
+    def add(self, batch: SampleBatch) -> None:
+        """Count a batch; without branch stacks its samples."""
+        scope = self._binder.scopes(batch)
+        rows = np.flatnonzero(self._inside(batch.ip))
+        self._samples.append(self._own(*self._binder.locate(scope[rows], batch.ip[rows])))
+        if BRANCH not in batch.offsets or not batch.entries:
+            return
+        offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
+        each = _Owner(scope, offsets)
+        arrived = self._inside(target)
+        rows = np.flatnonzero(self._inside(source) | arrived)
+        flags = batch["branch_flags"]
+        tag = (flags[rows] & np.uint64(3)).astype(np.int64)
+        self._branches.add((each.of(rows), source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
+        # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
+        found = arrived[1:] | self._between(target[1:], source[:-1])
+        firsts = offsets[1:-1]
+        found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
+        rows = np.flatnonzero(found)
+        older, newer = target[rows + 1], source[rows]
+        rows = rows[(older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)]
+        values = [np.ones(len(rows), np.int64), *cycles_of(flags[rows])]
+        zeros = np.zeros(len(rows), np.int64)
+        self._ranges.add((each.of(rows), target[rows + 1], source[rows], zeros, values))
+
+    def result(self) -> tuple[Bound, Bound, Array]:
+        """(branches, ranges, uint64 module address of each sample)."""
+        branches, ranges = self._branches.result(), self._ranges.result()
+        branches = branches.only(
+            self._is_own(branches.a_module, branches.a) | self._is_own(branches.b_module, branches.b)
+        )
+        within = (ranges.a_module == self._module) & (ranges.b_module == self._module) & (ranges.a <= ranges.b)
+        return branches, ranges.only(within), np.concatenate(self._samples)
+
+    def _is_own(self, module: Array, address: Array) -> Array:
+        return np.asarray((module == self._module) & (address >= self._start) & (address < self._end))
+
+    def _own(self, module: Array, address: Array) -> Array:
+        return address[self._is_own(module, address)]
+
+    def _inside(self, address: Array) -> Array:
+        size = self._end - self._start
+        if len(self._at) > _FEW:
+            nearest = np.maximum(np.searchsorted(self._at, address, side="right"), 1) - 1
+            return np.asarray(address - self._at[nearest] < size)
+        out = np.zeros(len(address), bool)
+        for at in self._at:
+            out |= address - at < size  # modulo 2**64: what lies before is far behind
+        return out
+
+    def _between(self, low: Array, high: Array) -> Array:
+        """Whether it begins behind ``low``, and at ``high`` or before."""
+        if len(self._at) > _FEW:
+            before = (np.searchsorted(self._at, address, side="right") for address in (low, high))
+            return np.less(*before)
+        out = np.zeros(len(low), bool)
+        for at in self._at:
+            out |= (low < at) & (high >= at)
+        return out
+
+
+class _Gathered:
+    """Gives a table its rows many at a time: each call of it sorts and binds them."""
+
+    def __init__(self, table: PairTable) -> None:
+        self._table, self._rows = table, 0
+        self._parts: list[RawPairs] = []
+
+    def add(self, raw: RawPairs) -> None:
+        self._parts.append(raw)
+        self._rows += len(raw[0])
+        if self._rows > _ROWS:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._parts:
+            *columns, values = zip(*self._parts, strict=True)
+            scope, a, b, tag = map(np.concatenate, columns)
+            self._table.add((scope, a, b, tag, [np.concatenate(v) for v in zip(*values, strict=True)]))
+        self._parts, self._rows = [], 0
+
+    def result(self) -> Bound:
+        self._hand_over()
+        return self._table.result()
+
+
+class _Owner:
+    """The scope of entries by their rows."""
+
+    def __init__(self, scope: Array, offsets: Array) -> None:
+        self._scope, self._offsets = scope, offsets
+
+    def of(self, rows: Array) -> Array:
+        return np.asarray(self._scope[np.searchsorted(self._offsets, rows, side="right") - 1])
+
 
 _WINDOW = 1 << 16
 """Bytes that a function without a known end is looked for in."""

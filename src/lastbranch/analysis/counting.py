@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import group, group_unordered
 from ..bind import Binder, binder_of
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter
 from .compact import Compactor
 from .findings import Origin
-from .grouping import group
-from .merging import merge
 from .pairs import PairCounter, RawPairs
 from .select import any_end_in, kept
 
@@ -87,7 +86,7 @@ class PairTable:
         b_module, b = self._binder.locate(scope, b)
         keys = [self._binder.process_of(scope), a_module, a, b_module, b]
         sums = [count, count * (tag & 1), count * (tag >> 1), *values]
-        keys, sums = merge(keys, sums, self._ops)
+        keys, sums = group_unordered(keys, sums, self._ops)
         self._keys.append(keys)
         self._values.append(sums)
         self._rows += len(keys[0])
@@ -100,7 +99,7 @@ class PairTable:
         keys = [np.concatenate(part) for part in zip(*self._keys, strict=True)]
         self._keys.clear()
         values = (np.concatenate(part) for part in zip(*self._values, strict=True))
-        keys, sums = merge(keys, values, self._ops)
+        keys, sums = group_unordered(keys, values, self._ops)
         self._keys, self._values = [keys], [sums]
 
     def result(self) -> Bound:

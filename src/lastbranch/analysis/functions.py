@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct_stacks, take_rows
 from ..bind import binder_of
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, Profile, SampleFilter
@@ -19,13 +21,12 @@ from .executed import executed
 from .naming import Label, Namer, View
 from .pairs import group
 from .select import kept, period_of
-from .stacks import CallStacks, StackCounter, StackMaker, source_of, why_no_call_stacks
-from .tally import Tallied, Tally
+from .stacks import CallStacks, StackCounter, StackMaker, Tallied, Tally, source_of, why_no_call_stacks
 
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
 
-__all__ = ["NameTable", "named_stacks", "names"]
+__all__ = ["NameTable", "fold", "named_stacks", "names"]
 
 
 @dataclass(slots=True)
@@ -215,9 +216,8 @@ def _spread(
     stack = np.repeat(np.arange(len(stacks)), np.diff(stacks.offsets))
     width = len(stacks.module) + 1
     place = np.searchsorted(process * width + frame, stacks.process[stack] * width + stacks.frame)
-    sizes = np.diff(offsets)[place]
-    first = np.cumsum(sizes) - sizes
-    return np.repeat(stack, sizes), rows[np.repeat(offsets[place] - first, sizes) + np.arange(int(sizes.sum()))]
+    names, bounds = take_rows(rows, offsets, place)
+    return np.repeat(stack, np.diff(bounds)), names
 
 
 def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes: list[str]) -> bool:
@@ -234,3 +234,32 @@ def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes
     if hidden:
         notes.append(f"instructions: {hidden} of {seen} ranges lie in binaries that are not at hand (see --symfs)")
     return hidden < seen
+
+
+# -- Call stacks by name: equal ones are one, with their weight
+
+
+Folded = dict[tuple[int, tuple[int, ...]], int]
+"""(row of the process, rows of labels from the root to the leaf) -> weight."""
+
+
+def fold(stacks: CallStacks, namer: Namer, view: View = "function", weight: str = "samples") -> Folded:
+    """Sum ``stacks`` over events by process and names, heaviest first.
+
+    ``view`` ``function`` gives one name a frame, ``inline`` each inlined function its own. ``weight`` is ``samples`` or
+    ``period``. Raises `ValueError` for another.
+    """
+    if weight not in ("samples", "period"):
+        raise ValueError(f"weight = {weight!r}: there are 'samples', 'period'")
+    stack, name = named_stacks(stacks, view, namer)
+    offsets = np.searchsorted(stack, np.arange(len(stacks) + 1))
+    rows, which = distinct_stacks([stacks.process], name, offsets)
+    sums = np.zeros(len(rows), np.uint64)
+    np.add.at(sums, which, stacks.samples.astype(np.uint64) if weight == "samples" else stacks.period)
+    labels, bounds = take_rows(name, offsets, rows)
+    names, (process, weights) = labels.tolist(), (stacks.process[rows].tolist(), sums.tolist())
+    folded = {
+        (owner, tuple(reversed(names[lo:hi]))): total
+        for owner, total, (lo, hi) in zip(process, weights, pairwise(bounds.tolist()), strict=True)
+    }
+    return dict(sorted(folded.items(), key=lambda item: -item[1]))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import offsets_of, ranges, take_rows
 from ..model import Array, ModuleKind, Profile
 
 if TYPE_CHECKING:
     from ..symbols import Function, FunctionTable, Names, Symbolizer
 
-__all__ = ["Label", "Namer", "View"]
+__all__ = ["Label", "Namer", "Place", "View", "find_functions", "place_of"]
+
 
 View = Literal["function", "inline", "line"]
 """What a name is: the function whose code it is, each function of the inline chain, or each source line of it."""
@@ -90,10 +95,10 @@ class Namer:
         sizes = np.ones(len(address), np.int64)
         for mine, _, counts in pieces:
             sizes[mine] = counts
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        offsets = offsets_of(sizes)
         out = np.empty(int(offsets[-1]), np.int64)
         for mine, rows, counts in pieces:
-            out[np.repeat(offsets[mine] - _firsts(counts), counts) + np.arange(len(rows))] = rows
+            out[ranges(offsets[mine], counts)] = rows
         return out, offsets
 
     def places(self, module: Array, address: Array, process: Array | None = None) -> list[str]:
@@ -157,12 +162,58 @@ def _declared(module: int, function: Function, view: View) -> Label:
     return Label(module, function.shown, function.name, function.file, function.line, start)
 
 
-def _firsts(sizes: Array) -> NDArray[np.int64]:
-    return np.cumsum(sizes) - sizes
-
-
 def _spread(rows: Array, sizes: Array, back: Array) -> tuple[Array, Array]:
     """Ragged ``rows`` of distinct addresses for every address: ``back`` says which of the distinct ones it is."""
-    counts = sizes[back]
-    first = _firsts(sizes)[back]
-    return rows[np.repeat(first - _firsts(counts), counts) + np.arange(int(counts.sum()))], counts
+    values, offsets = take_rows(rows, offsets_of(sizes), back)
+    return values, np.diff(offsets)
+
+
+# -- Find the function that somebody means
+
+
+_AT = re.compile(r"(?P<module>.+)\+(?P<address>0x[0-9a-fA-F]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A function in a module, at link addresses; ``end`` is exclusive, and 0 where it is not known."""
+
+    module: int
+    start: int
+    end: int
+    label: Label
+
+
+def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collection[int] = ()) -> list[Place]:
+    """The functions that ``wanted`` means, in the order of modules and addresses; empty where there are none.
+
+    ``wanted`` is a name (linkage name, demangled name, or that without its arguments), a pattern with ``*``, or a place
+    ``module+0xaddress``, whose function is meant. ``modules`` are the rows to look in, all where there are none.
+    """
+    rows = sorted(modules) if modules else range(len(profile.modules))
+    if (at := _AT.fullmatch(wanted)) is not None:
+        address = int(at["address"], 16)
+        called = [row for row in rows if at["module"] in (profile.modules[row].name, profile.modules[row].short)]
+        return [place_of(namer, row, address) for row in called if address < 1 << 64]
+    found = []
+    for row in rows:
+        if profile.modules[row].kind is ModuleKind.ANONYMOUS:
+            continue
+        table = namer.table(row)
+        places = np.array(table.find(wanted), np.int64)
+        start, end = table.start[places], table.end[places]
+        labels = namer.rows(np.full(len(places), -1), np.full(len(places), row), start)
+        columns = (start.tolist(), end.tolist(), labels.tolist())
+        found += [Place(row, lo, hi, namer.labels[label]) for lo, hi, label in zip(*columns, strict=True)]
+    return found
+
+
+def place_of(namer: Namer, module: int, address: int) -> Place:
+    """The function at a module address; without a name, code from that address on."""
+    table = namer.table(module)
+    where = np.array([address], np.uint64)
+    label = namer.labels[int(namer.rows(np.array([-1]), np.array([module]), where)[0])]
+    row = int(table.at(where)[0])
+    if row < 0:
+        return Place(module, address, 0, label)
+    return Place(module, int(table.start[row]), int(table.end[row]), label)

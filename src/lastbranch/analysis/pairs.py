@@ -16,10 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import group, group_unordered
 from ..model import Array
 from .compact import INVALID, Compactor
-from .grouping import group
-from .merging import merge
 
 __all__ = ["PairCounter", "RawPairs", "group"]
 
@@ -95,7 +94,7 @@ class PairCounter:
         scope, a, b, tag, *values = (column[: self._as_is_rows] for column in self._as_is)
         self._as_is_rows = 0
         ones = np.ones(len(a), np.int64)
-        keys, columns = merge([scope, a, b, tag], [ones, *values], self._ops)
+        keys, columns = group_unordered([scope, a, b, tag], [ones, *values], self._ops)
         self._sink((keys[0], keys[1], keys[2], keys[3], columns))
 
     def _flush(self) -> None:

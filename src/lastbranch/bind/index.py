@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct, ranges
 from ..model import Array
-from .ids import distinct
 
 __all__ = ["KERNEL_HALF", "SpaceIndex"]
 
@@ -58,7 +58,7 @@ class SpaceIndex:
             self.last = int(first[early[np.searchsorted(np.cumsum(count[early]), most, side="right")]]) - 1
             kept = first <= self.last
             one, count, first, last, value = one[kept], count[kept], first[kept], last[kept], value[kept]
-        slab = np.repeat(one - (np.cumsum(count) - count), count) + np.arange(count.sum())
+        slab = ranges(one, count)
         self._moment_bits = np.uint64(max(1, int(first.max()).bit_length() + 1) if len(first) else 1)
         key = (slab.astype(np.uint64) << self._moment_bits) | np.repeat(first, count).astype(np.uint64)
         order = np.argsort(key)
@@ -96,7 +96,7 @@ class SpaceIndex:
         out[order] = np.repeat(np.append(-1, value), count)
         if len(moving):
             length = count[1:][moving]
-            place = np.repeat(starts[moving] - (np.cumsum(length) - length), length) + np.arange(int(length.sum()))
+            place = ranges(starts[moving], length)
             again = order[place]
             out[again] = self._value_at(np.repeat(moving, length), moment[again])
         return out

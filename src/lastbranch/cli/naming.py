@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ..analysis.finding import Place
-    from ..analysis.naming import Label, Namer
+    from ..analysis.naming import Label, Namer, Place
     from ..model import Profile, SampleFilter
     from ..symbols import Symbolizer
 
@@ -57,7 +56,7 @@ def brief(notes: list[str]) -> list[str]:
 
 def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> Place:
     """The one function that ``wanted`` means. Raises `click.BadParameter` that lists what it could be."""
-    from ..analysis.finding import find_functions
+    from ..analysis.naming import find_functions
     from ..model import ModuleKind, visible
 
     modules = sample_filter.modules if sample_filter else frozenset()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.select import kept
+from ..arrays import positions
 from ..bind import Binder, binder_of
 from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known, type_name
 from ..model import BRANCH, COLUMNS, FRAME, TABLES, Array, Column, Profile, SampleBatch
@@ -172,7 +173,7 @@ class _Long:
             elif group in batch.offsets:
                 offsets = batch.offsets[group]
                 sizes, count = np.diff(offsets), int(offsets[-1])
-                index = np.arange(count) - np.repeat(offsets[:-1], sizes)
+                index = positions(offsets)
                 columns = {"sample": np.repeat(sample, sizes), "index": index.astype(np.int32)}
                 columns |= makers[group](batch, np.repeat(scope, sizes))
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO
 
-from ..analysis.folding import fold
+from ..analysis.functions import fold
 from ..analysis.naming import Namer, View
 from ..analysis.stacks import CallStacks, call_stacks
 from ..model import Profile, visible

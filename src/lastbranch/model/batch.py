@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Array, offsets_of, ranges
 from .columns import BRANCH, FRAME, REQUIRED, column
 
 __all__ = ["MAX_ENTRIES", "MAX_SAMPLES", "Array", "SampleBatch", "concatenate", "cuts"]
 
-Array = NDArray[Any]
 
 MAX_SAMPLES = 4096
 MAX_ENTRIES = 128 * 1024
@@ -106,10 +105,8 @@ class SampleBatch:
         index: dict[str, Array] = {}
         for group, old in self.offsets.items():
             length = old[1:][rows] - old[:-1][rows]
-            new = np.zeros(len(rows) + 1, np.int64)
-            np.cumsum(length, out=new[1:])
-            offsets[group] = new
-            index[group] = np.repeat(old[:-1][rows] - new[:-1], length) + np.arange(new[-1])
+            offsets[group] = offsets_of(length)
+            index[group] = ranges(old[:-1][rows], length)
         columns = {
             name: values[rows] if (group := column(name).group) == "sample" else values[index[group]]
             for name, values in self.columns.items()

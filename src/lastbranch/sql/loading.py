@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis import CallStacks, Namer, call_stacks, count_stacks
+from ..arrays import positions
 from ..bind import Binder, binder_of
 from ..model import Array, Profile
 from .database import Chunk
@@ -159,7 +160,7 @@ def _stack_frames(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     stack = np.repeat(np.arange(len(found)), sizes)
     module, address = found.module[found.frame], found.address[found.frame]
     chunk = {
-        "stack": stack, "position": np.arange(len(stack)) - np.repeat(found.offsets[:-1], sizes),
+        "stack": stack, "position": positions(found.offsets),
         "module": module, "address": address,
     }  # fmt: skip
     if "function" in wanted:

@@ -7,6 +7,7 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import ranges
 from ..model import Array
 
 __all__ = ["paint"]
@@ -31,7 +32,7 @@ def paint(
     one, past = np.searchsorted(slabs, start), np.searchsorted(slabs, end)
     count = past - one
     row = np.repeat(np.arange(len(real)), count)
-    slab = np.repeat(one - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+    slab = ranges(one, count)
     order = np.lexsort((row, first[row], slab))
     row, slab = row[order], slab[order]
     since, until = first[row], last[row]

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..arrays import offsets_of, ranges
 
 __all__ = ["Frame", "Function", "FunctionTable", "Names", "plain"]
 
@@ -100,9 +102,9 @@ class Names:
         """The names of the addresses in ``rows``, in that order, repeated if wanted; -1 is an unknown address."""
         function = np.append(self.function, np.int32(-1))[rows]
         first, count = self.offsets[rows], np.append(np.diff(self.offsets), 0)[rows]
-        offsets = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-        frames = np.repeat(first - offsets[:-1], count) + np.arange(offsets[-1])
-        named, file, line, column, discriminator = (c[frames] for c in self._frame_columns())
+        offsets, frames = offsets_of(count), ranges(first, count)
+        columns: list[Any] = [c[frames] for c in self._frame_columns()]
+        named, file, line, column, discriminator = columns
         return Names(
             function, offsets, named, file, line, column, discriminator, self.functions, self.files, self.notes
         )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats.etl.ragged import take_ranges
+from ...arrays import take_ranges
 from .event_times import at_least, times
 from .sinks import Finished
 from .staging import Staged

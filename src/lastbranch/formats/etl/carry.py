@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints
 from ...model import BRANCH, SampleBatch, column, concatenate
 from .columns import EventBlock
-from .ragged import Ints
 from .records import CAN_TRIGGER, Records, buffer_spans
 
 __all__ = ["REACH", "Carry", "Newest", "newest_events", "rows_of"]

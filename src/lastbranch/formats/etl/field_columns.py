@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import ranges
 from .field_text import Text
 from .field_values import Exact
 from .fields import FieldType
@@ -29,7 +30,7 @@ def ragged(begin: Ints, count: Ints) -> tuple[Ints, Ints]:
     """(indices, offsets) of ``count[i]`` places from ``begin[i]`` on, one row after the other."""
     ends = np.cumsum(count)
     offsets = np.concatenate([[0], ends])
-    return np.repeat(begin - offsets[:-1], count) + np.arange(offsets[-1]), offsets
+    return ranges(begin, count), offsets
 
 
 def gather(values: NDArray[Any], begin: Ints, count: Ints) -> tuple[NDArray[Any], Ints]:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints, in_groups, offsets_of, ranges, take_ranges
 from ...model import Array, Source
 from .columns import EventBlock
 from .layout import BUFFER_FLAG
-from .ragged import Ints, in_groups, offsets_of, ranges, take_ranges
 from .spool import Spool
 
 __all__ = ["Frames", "pointers"]

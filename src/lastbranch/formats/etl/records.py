@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints, insertion_points, offsets_of, ranges
 from .columns import EventBlock
-from .ragged import Ints, insertion_points, offsets_of, ranges
 from .sample_cache import CACHE, cache_end
 
 __all__ = ["CAN_TRIGGER", "IS_SAMPLE", "LBR", "PMC", "SAMPLED", "Records", "buffer_spans", "too_short"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints, ranges
 from .columns import EventBlock
-from .ragged import Ints, ranges
 
 __all__ = ["CACHE", "CachedSamples", "cache_end"]
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints, offsets_of
 from ...model import BRANCH, FRAME, MAX_ENTRIES, MAX_SAMPLES, Array, Mode, SampleBatch, concatenate, cuts
 from .carry import Carry, Newest, newest_events, rows_of
 from .columns import EventBlock
 from .information import flags_of
 from .intervals import Intervals
-from .ragged import Ints, offsets_of
 from .records import IS_SAMPLE, LBR, PMC, SAMPLED, Records, too_short
 from .sample_cache import CachedSamples
 from .stacks import Stacks

@@ -7,9 +7,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints, in_groups, offsets_of, take_ranges
 from ...model import Array
 from ...model.output import temporary_file
-from .ragged import Ints, in_groups, offsets_of, take_ranges
 
 __all__ = ["Spool"]
 

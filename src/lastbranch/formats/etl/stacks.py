@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import Ints, insertion_points, offsets_of, ranges
 from ...model import Array, Source
 from .columns import EventBlock
 from .frames import Frames, pointers
-from .ragged import Ints, insertion_points, offsets_of, ranges
 from .spool import Spool
 
 __all__ = ["DEFINITIONS", "REFERENCES", "STACK", "STACK_BYTES", "Stacks"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .ragged import insertion_points
+from ...arrays import insertion_points
 
 __all__ = ["ThreadTable"]
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from ...arrays import ranges
 from ...model import Array
 from .chain import Block
 
@@ -92,5 +93,5 @@ class Cursor:
         offsets = np.zeros(len(length) + 1, np.int64)
         np.cumsum(length, out=offsets[1:])
         self.offsets[group] = offsets
-        index = np.repeat(start - offsets[:-1], length) + np.arange(offsets[-1])
+        index = ranges(start, length)
         self.columns[group] = self.block.raw.take(index)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formats.etl.ragged import offsets_of, take_ranges
+from ....arrays import offsets_of, take_ranges
 from ....formats.etl.sample_words import frames_of
 from ....model import Array, SampleBatch
 

@@ -15,6 +15,7 @@ from .select import kept, period_of
 
 __all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge_processes", "ranges", "weights"]
 
+
 Key = Literal["process", "thread", "module"]
 
 

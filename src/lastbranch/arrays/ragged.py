@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import Array
+__all__ = [
+    "Array",
+    "Ints",
+    "in_groups",
+    "insertion_points",
+    "offsets_of",
+    "positions",
+    "ranges",
+    "take_ranges",
+    "take_rows",
+]
 
-__all__ = ["in_groups", "insertion_points", "offsets_of", "ranges", "take_ranges"]
 
+Array = NDArray[Any]
 Ints = NDArray[np.int64]
 
 _PIECE = 1 << 15
@@ -46,6 +56,17 @@ def take_ranges(values: Array, first: Ints, count: Ints) -> Array:
         )  # with "raise" it would be copied once more
         lo = hi
     return taken
+
+
+def take_rows(values: Array, offsets: Ints, rows: Ints) -> tuple[Array, Ints]:
+    """(values, offsets) of these rows of a ragged column: row ``i`` is ``values[offsets[i]:offsets[i + 1]]``."""
+    count = offsets[1:][rows] - offsets[:-1][rows]
+    return values[ranges(offsets[:-1][rows], count)], offsets_of(count)
+
+
+def positions(offsets: Ints) -> Ints:
+    """The place of each value within its row, from 0."""
+    return np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], np.diff(offsets))
 
 
 def in_groups(read: Callable[[Ints, Ints], NDArray[Any]], first: Ints, count: Ints, near: int) -> NDArray[Any]:

@@ -1,0 +1,9 @@
+"""Operations on NumPy columns that NumPy lacks: ragged columns, and rows with equal keys made one."""
+
+from .grouping import distinct, distinct_stacks, group, group_unordered
+from .ragged import Array, Ints, in_groups, insertion_points, offsets_of, positions, ranges, take_ranges, take_rows
+
+__all__ = [
+    "Array", "Ints", "distinct", "distinct_stacks", "group", "group_unordered", "in_groups", "insertion_points",
+    "offsets_of", "positions", "ranges", "take_ranges", "take_rows",
+]  # fmt: skip
