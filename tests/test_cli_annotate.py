@@ -180,7 +180,7 @@ def test_where_names_would_come_from_is_told_once(demo: list[str], tmp_path: Pat
     """A name that is not found may be that of a module without names, and a note says where its files belong."""
     (tmp_path / "none").mkdir()
     alone = [demo[0], "--symfs", str(tmp_path / "none"), "--debug-dir", str(Path(demo[2]))]
-    places = "below --symfs, debug files in --debug-dir, PDBs and Breakpad files in --symbol-store"
+    places = "for more names, give --symfs DIR (binaries) or --debug-dir DIR (debug files)"
     for capture, nameless in ((demo, False), (alone, False), ([demo[0], "--symfs", str(tmp_path / "none")], True)):
         ran = run("report", "--by", "function", *capture)
         assert ran.err.count(places) == nameless

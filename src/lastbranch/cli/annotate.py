@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .layout import wide_option
-from .naming import chosen_function, symbol_notes
+from .naming import chosen_function, module_of, symbol_notes
 from .options import Capture, capture_and, complete_folder, filter_options
 from .symbol_options import symbol_options
 
@@ -62,7 +62,10 @@ def command(
         found = annotate(profile, place, sample_filter=chosen)
     shown = Annotated(profile, namer, found, source, source_root)
     print_annotated(shown, form, limit, every)
-    code = capture.finish(profile, found.notes + shown.notes + symbol_notes(symbolizer))
+    code = capture.finish(
+        profile,
+        found.notes + shown.notes + symbol_notes(profile, symbolizer, [module_of(profile, place.label)], lines=source),
+    )
     if found.missing:
         raise NotRecordedError(f"only samples are shown, no executions: {found.missing}", hint=found.hint)
     return code

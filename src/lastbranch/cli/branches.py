@@ -81,7 +81,13 @@ def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbo
     notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
     if empty:
         notes.append(f"{empty} entries are empty: nothing was recorded in them")
-    return capture.finish(profile, notes + (symbol_notes(symbolizer) if symbolizer else []))
+    if symbolizer is not None:
+        ends = {*table.from_module[shown].tolist(), *table.to_module[shown].tolist()}
+        modules = [profile.modules[row] for row in ends if row >= 0]
+        said = {f"{module.short}: no names: {module.missing}" for module in modules}  # with the addresses already
+        named = symbol_notes(profile, symbolizer, [module.short for module in modules])
+        notes += [note for note in named if note not in said]
+    return capture.finish(profile, notes)
 
 
 def _place(profile: Profile, module: int, address: int) -> list[Cell]:

@@ -54,4 +54,6 @@ def print_calls(
     print_rows(columns, rows, form, machine_only=("linkage name",), names=(direction, "module"), spare=_SPARE)
     notes = [] if rows else [f"no {direction} of {function_of(profile, place.label)} was seen"]
     notes += [f"samples: {source}" for source in table.stacks] + table.notes
-    return capture.finish(profile, notes + symbol_notes(symbolizer))
+    shown = {module_of(profile, table.labels[row]) for row in table.function[: limit or None].tolist()}
+    shown.add(module_of(profile, place.label))
+    return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from .naming import symbol_notes
 from .options import (
     Capture,
     LogOptions,
@@ -83,7 +84,10 @@ def command(
     with captures[0].reading(profiles[0]), captures[1].reading(profiles[1]):
         found = compare(namers, cast("Thing", by), sample_filters=filters)
     _print(found, by, rate, form, limit)
-    notes = list(dict.fromkeys(found.notes + [note for s in symbolizers for note in s.notes]))
+    shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
+    notes = list(found.notes)
+    for profile, symbolizer in zip(profiles, symbolizers, strict=True):
+        notes += symbol_notes(profile, symbolizer, shown)
     codes = [captures[0].finish(profiles[0], _verdict(found, rate) + notes), captures[1].finish(profiles[1])]
     if fail_over is not None and (over := _exceeding(found, rate, fail_over)):
         click.echo(f"error: {over} shares grew significantly by more than {fail_over:g} points", err=True)

@@ -78,5 +78,5 @@ def command(
 
         with writing_file(output) as out, capture.reading(profile):
             done = exporter(name)(profile, out, options)
-    code = capture.finish(profile, brief(done.all_notes))
+    code = capture.finish(profile, brief(profile, done.all_notes))
     return NotRecordedError.exit_code if fail_empty and done.partial else code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -18,7 +18,7 @@ __all__ = ["brief", "chosen_function", "function_of", "line_of", "module_of", "s
 _LISTED, _NEAR, _NOTES = 20, 5, 5
 _UNNAMED = ": no names: "
 _LACKING = re.compile(rf"{_UNNAMED}|: (no debug information|stripped): |: split DWARF is missing")
-_PLACES = "binaries are looked for below --symfs, debug files in --debug-dir, PDBs and Breakpad files in --symbol-store"
+_NO_LINES = ": no debug information: functions, but "
 _COMPARED = 2000
 """Names that are compared letter by letter, which takes a millisecond for ten of them."""
 
@@ -39,19 +39,39 @@ def line_of(label: Label) -> str | None:
     return f"{file}:{label.line or '?'}" if file else None
 
 
-def symbol_notes(symbolizer: Symbolizer) -> list[str]:
-    """What the user must be told about names."""
-    return brief(symbolizer.notes)
+def symbol_notes(
+    profile: Profile, symbolizer: Symbolizer, shown: Iterable[str | None], *, lines: bool = False
+) -> list[str]:
+    """What ``symbolizer`` noted of the modules whose code is ``shown`` (their short names), and of none in particular.
+
+    Every module may have been asked for a function, and notes of those without it help nobody. ``lines``: source lines
+    or inlined functions are shown, so that it matters where they are missing.
+    """
+    absent = {module.short for module in profile.modules} - set(shown)
+    notes = [note for note in symbolizer.notes if note.partition(": ")[0] not in absent]
+    return brief(profile, notes if lines else [note for note in notes if _NO_LINES not in note])
 
 
-def brief(notes: list[str]) -> list[str]:
+def brief(profile: Profile, notes: list[str]) -> list[str]:
     """``notes`` with those about modules without names cut short: a whole system has hundreds, a few are enough. One
-    note says where the files that are missing would be found."""
+    more says which options would find the files that are missing, if any would."""
     nameless = [note for note in notes if _UNNAMED in note]
     hidden = set(nameless[_NOTES:])
     more = [f"{len(hidden)} more modules have no names"] if hidden else []
-    more += [_PLACES] if any(map(_LACKING.search, notes)) else []
-    return [note for note in notes if note not in hidden] + more
+    return [note for note in notes if note not in hidden] + more + _remedy(profile, notes)
+
+
+def _remedy(profile: Profile, notes: list[str]) -> list[str]:
+    """A note with the options by which the files of modules that lack names would be found."""
+    files = {m.short: m for m in profile.modules if m.kind not in ("vdso", "anonymous")}
+    lacking = [(files[short], note) for note in notes for short in [note.partition(": ")[0]] if short in files]
+    foreign = any(module.is_pe for module, note in lacking if _UNNAMED in note)
+    binaries = any(not module.is_pe for module, note in lacking if _UNNAMED in note)
+    debug = binaries or any(_LACKING.search(note) for module, note in lacking if not module.is_pe)
+    given = {"--symfs DIR (binaries)": binaries, "--debug-dir DIR (debug files)": debug,
+             "--symbol-store DIR (PDBs, binaries, Breakpad files)": foreign}  # fmt: skip
+    useful = [option for option, helps in given.items() if helps]
+    return [f"for more names, give {' or '.join(useful)}"] if useful else []
 
 
 def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> Place:
@@ -80,12 +100,14 @@ def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int])
 
     known = [row for row in sorted(modules) or range(len(profile.modules)) if len(namer.table(row))]
     notes = namer.symbols.notes if namer.symbols else []
-    nameless = [note.replace(_UNNAMED, " (", 1) + ")" for note in notes if _UNNAMED in note]
-    unnamed = f"; no names are known in {', '.join(nameless[:_NEAR])}: {_PLACES}" if nameless else ""
+    remedy = "".join(f"; {text}" for text in _remedy(profile, notes))
     if not known:
-        return f": no module has names. {_PLACES[0].upper()}{_PLACES[1:]}; MODULE+0xADDRESS needs no name"
+        return f": no module has names; MODULE+0xADDRESS needs none{remedy}"
+    nameless = [f"{short} ({why})" for short, sign, why in (note.partition(_UNNAMED) for note in notes) if sign]
+    unnamed = f"; no names are known in {', '.join(nameless[:_NEAR])}" if nameless else ""
     plain = sorted({f.shown.partition("(")[0] for row in known for f in namer.table(row).functions})
     near = [name for name in plain if wanted.casefold() in name.casefold()][:_NEAR]
     alike = [name for name in plain if name[:1] == wanted[:1]][:_COMPARED]
     near = near or get_close_matches(wanted, alike, n=_NEAR, cutoff=0.6)
-    return (f"; there are: {', '.join(near)}" if near else f" in the {len(known)} modules that have names") + unnamed
+    there = f"; there are: {', '.join(near)}" if near else f" in the {len(known)} modules that have names"
+    return f"{there}{unnamed}{remedy}"

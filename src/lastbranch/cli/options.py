@@ -113,7 +113,7 @@ class Capture:
         """Tell ``notes`` and damage on standard error. 1 if there is damage, else 0."""
         from ..model import visible
 
-        for note in notes or []:
+        for note in dict.fromkeys(notes or []):
             click.echo(f"note: {visible(note)}", err=True)
         for damage in profile.damage[:_DAMAGE_SHOWN]:
             click.echo(f"warning: {visible(f'{profile.name}: {damage}')}", err=True)

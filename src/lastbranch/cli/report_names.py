@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .naming import function_of, line_of, module_of, symbol_notes
+from .naming import brief, function_of, line_of, module_of, symbol_notes
 from .options import Capture
 from .output import Cell, print_rows, share
 
@@ -38,7 +38,7 @@ def report_names(
         table = names(profile, cast("View", by or "function"), symbolizer, sample_filter=chosen)
     guessed = [] if by else [f"by function; {_OTHERS}"]
     if not by and not any(label.function for label in table.labels):
-        return [f"by module, as no function has a name; {_OTHERS}", *symbol_notes(symbolizer)]
+        return [f"by module, as no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)]
     by = by or "function"
     sources = Sources(profile, source_root)
     sums = [c.tolist() if c is not None else [None] * len(table) for c in (
@@ -81,10 +81,10 @@ def report_names(
         spare=_SPARE_BY_LINE if by == "line" else _SPARE,
         names=("event", *names_of, "module", "source"),
     )
+    shown = {module_of(profile, table.labels[row]) for row in table.name[: limit or None].tolist()}
+    named = symbol_notes(profile, symbolizer, shown, lines=by != "function")
     made = [*guessed, *(f"totals: {source}" for source in table.stacks)]
-    return capture.finish(
-        profile, [*capture.why_empty(profile, rows), *made, *table.notes, *sources.notes, *symbol_notes(symbolizer)]
-    )
+    return capture.finish(profile, [*capture.why_empty(profile, rows), *made, *table.notes, *sources.notes, *named])
 
 
 def _share(part: int | None, whole: int) -> float | None:

@@ -60,5 +60,10 @@ def command(
     else:
         rows: list[list[Cell]] = [[count, len(names) - 1, names[0], ";".join(names[1:])] for names, count in lines]
         print_rows([weight, "depth", "process", "stack"], rows, form, names=("process", "stack"))
-    notes = [*capture.why_empty(profile, lines), *stack_notes(stacks), *symbol_notes(symbolizer)]
+    seen = {profile.modules[row].short for row in set(stacks.module.tolist()) if row >= 0}
+    notes = [
+        *capture.why_empty(profile, lines),
+        *stack_notes(stacks),
+        *symbol_notes(profile, symbolizer, seen, lines=inline),
+    ]
     return capture.finish(profile, notes)
