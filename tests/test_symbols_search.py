@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import threading
@@ -15,10 +16,12 @@ from uuid import UUID
 import numpy as np
 import pytest
 
+from conftest import time_limit
+from hostile_server import ANSWERS, hostile_server
 from lastbranch.errors import FormatError
 from lastbranch.images import read_image
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment
-from lastbranch.symbols import SymbolOptions
+from lastbranch.symbols import SymbolOptions, debuginfod
 from lastbranch.symbols.cache import Cache, open_cache
 from lastbranch.symbols.files import below, is_remote, open_regular
 from lastbranch.symbols.found import Found, Search
@@ -349,6 +352,27 @@ def test_what_servers_send_is_checked(built: Built, cache: Cache, server: HTTPSe
     found = find(profile, cache=cache, debuginfod=True)
     assert found.files is None
     assert says in found.why
+    assert os.listdir(os.path.join(cache.folder, "debuginfod")) == []
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_hostile_answers_cost_their_file_only(
+    name: str, built: Built, cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a server sends and however slowly, there is an end, a reason, and nothing that stays."""
+    monkeypatch.setattr(debuginfod, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(debuginfod, "ANSWER_SECONDS", 1.5)
+    monkeypatch.setattr(debuginfod, "FILE_SECONDS", 1.5)
+    monkeypatch.setattr(debuginfod, "SIZE_LIMIT", 4 << 20)
+    monkeypatch.setenv("no_proxy", "*")
+    profile = built.profile(Module("/app/prog", build_id=bytes.fromhex("07" * 20), missing="not found"))
+    body = built.debug.read_bytes()[:1000]
+    with time_limit(60), hostile_server(ANSWERS[name], body, random.Random(name)) as home:
+        monkeypatch.setenv("DEBUGINFOD_URLS", home)
+        found = find(profile, cache=cache, debuginfod=True)
+    assert found.files is None
+    assert "not done after 60" not in found.why
+    assert home in found.why or "another build id" in found.why or "is no ELF" in found.why, found.why
     assert os.listdir(os.path.join(cache.folder, "debuginfod")) == []
 
 

@@ -2,18 +2,25 @@
 
 ``GET SERVER/buildid/HEX/debuginfo`` and ``/executable``. Servers are those of DEBUGINFOD_URLS; what they send is
 limited in size and time, and is used only if its build id is the one that was asked for. It is kept in the cache.
+
+A time limit of a socket is one of silence: a server that sends a byte now and then, or one interim response after the
+other, never exceeds it. So connections are also shut down from outside when the time for an answer, or for a file, is
+up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import tempfile
+import threading
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from http.client import HTTPException
-from typing import IO
+from http.client import HTTPConnection, HTTPException
+from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
@@ -26,8 +33,13 @@ __all__ = ["SIZE_LIMIT", "fetch"]
 SIZE_LIMIT = 4 << 30
 """Bytes of one file."""
 CONNECT_SECONDS = 10
+"""Of silence."""
+ANSWER_SECONDS = 90
+"""Until the file begins to come: a server may have to unpack it first."""
 FILE_SECONDS = 600
 _CHUNK = 1 << 18
+_TURN = 0.2
+"""Seconds between looks at connections that are to end."""
 _SCHEMES = ("http", "https")
 
 
@@ -38,6 +50,70 @@ class _HttpOnly(urllib.request.HTTPRedirectHandler):
         if urlsplit(newurl).scheme not in _SCHEMES:
             raise URLError(f"redirected to {newurl!r}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class _Limit:
+    """The time that a server has, over all its redirections: then its connections are shut down."""
+
+    def __init__(self, seconds: float) -> None:
+        self._sockets: list[socket.socket] = []
+        """Duplicates: what is used is handed on by several owners."""
+        self._over = threading.Event()
+        self.begin(seconds)
+
+    def begin(self, seconds: float) -> None:
+        """From now on it has so many seconds."""
+        self.seconds, self._end = seconds, time.monotonic() + seconds
+
+    @property
+    def exceeded(self) -> bool:
+        return time.monotonic() > self._end
+
+    def handlers(self) -> list[urllib.request.BaseHandler]:
+        """Handlers of HTTP and HTTPS whose connections have this limit."""
+        limit = self
+
+        def limited(make: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
+            def connection(*words: Any, **more: Any) -> HTTPConnection:
+                made = make(*words, **more)
+                made._create_connection = limit._connected  # type: ignore[attr-defined] # also before TLS has begun
+                return made
+
+            return connection
+
+        class Http(urllib.request.HTTPHandler):
+            def do_open(self, http_class: Any, req: Any, **more: Any) -> Any:
+                return super().do_open(limited(http_class), req, **more)
+
+        class Https(urllib.request.HTTPSHandler):
+            def do_open(self, http_class: Any, req: Any, **more: Any) -> Any:
+                return super().do_open(limited(http_class), req, **more)
+
+        return [Http(), Https()]
+
+    def _connected(self, *words: Any, **more: Any) -> socket.socket:
+        made = socket.create_connection(*words, **more)
+        self._sockets.append(made.dup())
+        return made
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within: what takes too long ends, as if the server had hung up."""
+        watch = threading.Thread(target=self._watch, daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            watch.join()
+            for each in self._sockets:
+                each.close()
+
+    def _watch(self) -> None:
+        while not self._over.wait(max(_TURN, self._end - time.monotonic())):
+            for each in list(self._sockets) if self.exceeded else ():
+                with contextlib.suppress(OSError):  # it has ended already
+                    each.shutdown(socket.SHUT_RDWR)
 
 
 def fetch(search: Search, build_id: bytes, kind: str) -> str | None:
@@ -68,44 +144,47 @@ def _download(search: Search, store: Cache, url: str, path: str) -> bool:
     if urlsplit(url).scheme not in _SCHEMES:
         search.rejected.append(f"{url} is no address of HTTP")
         return False
-    opener = urllib.request.OpenerDirector()
-    for handler in (urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler,
-                    urllib.request.HTTPDefaultErrorHandler, urllib.request.HTTPErrorProcessor, _HttpOnly):  # fmt: skip
-        opener.add_handler(handler())
+    limit, opener = _Limit(ANSWER_SECONDS), urllib.request.OpenerDirector()
+    for handler in (urllib.request.ProxyHandler(), *limit.handlers(), urllib.request.HTTPDefaultErrorHandler(),
+                    urllib.request.HTTPErrorProcessor(), _HttpOnly()):  # fmt: skip
+        opener.add_handler(handler)
     part = ""
     try:
-        with opener.open(url, timeout=CONNECT_SECONDS) as answer:
+        with limit.kept(), opener.open(url, timeout=CONNECT_SECONDS) as answer:
+            limit.begin(FILE_SECONDS)
             size = int(answer.headers.get("Content-Length") or 0)
             if size > SIZE_LIMIT:
                 raise OSError(f"{size} bytes are more than {SIZE_LIMIT}")
             store.make_room(size)
             fd, part = tempfile.mkstemp(".new", "", store.folder)
             with os.fdopen(fd, "wb") as out:
-                _copy(search, url, answer, out, size)
+                _copy(search, url, limit, answer, out, size)
         os.replace(part, path)
         return True
     except HTTPError as error:
         if error.code != HTTPStatus.NOT_FOUND:  # not to know a build id is an answer
             search.rejected.append(f"{url}: {error}")
     except (OSError, ValueError, HTTPException) as error:
-        search.rejected.append(f"{url}: {error}")
+        search.rejected.append(f"{url}: {f'not done after {limit.seconds:g} s' if limit.exceeded else error}")
     if part:
         with contextlib.suppress(OSError):
             os.unlink(part)
     return False
 
 
-def _copy(search: Search, url: str, answer: IO[bytes], out: IO[bytes], size: int) -> None:
+def _copy(search: Search, url: str, limit: _Limit, answer: IO[bytes], out: IO[bytes], size: int) -> None:
     """Raises `OSError` for more bytes than promised or allowed, fewer than promised, and when time is up."""
-    end, done = time.monotonic() + FILE_SECONDS, 0
+    done = 0
     while chunk := answer.read1(_CHUNK):  # type: ignore[attr-defined]
         done += len(chunk)
         if done > (size or SIZE_LIMIT):
             raise OSError(f"more than {size or SIZE_LIMIT} bytes")
-        if time.monotonic() > end:
-            raise OSError(f"not done after {FILE_SECONDS} s")
+        if limit.exceeded:
+            break
         out.write(chunk)
         if search.progress:
             search.progress(url, done, size)
+    if limit.exceeded:
+        raise OSError("too slow")
     if done < size:
         raise OSError(f"{done} of {size} bytes came")
