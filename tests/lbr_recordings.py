@@ -6,6 +6,7 @@ import io
 import struct
 
 from lastbranch.capture.options import DEFAULT_SELECT
+from lastbranch.capture.procfs import Mapping
 from lastbranch.capture.software.spill import Spill
 from lastbranch.etw.portable.lbr_events import FINISHED_ROUND
 
@@ -34,12 +35,17 @@ class Recording:
         self._file.write(struct.pack("=IHHq", FINISHED_ROUND, 0, 16, when))
 
 
+def mapping(start: int, end: int, offset: int, name: str) -> Mapping:
+    """Private, to be read and executed."""
+    return Mapping(start, end, 5, 2, offset, 8, 1, 77, name)
+
+
 def program(recording: Recording, *, rounds: bool = True) -> None:
     """A process with two threads that forks; its child executes another program. A round each 1,000 ns."""
     spill, base = recording.spill, 1_000_000
     spill.comm(base, 40, 40, "prog", exec=True)
-    spill.mmap(base + 10, 40, 40, 0x400000, 0x410000, 0x1000, "/bin/prog", bytes(range(20)))
-    spill.mmap(base + 20, 40, 40, 0x7F0000000000, 0x7F0000100000, 0, "/lib/libc.so", b"")
+    spill.mmap(base + 10, 40, mapping(0x400000, 0x410000, 0x1000, "/bin/prog"), bytes(range(20)))
+    spill.mmap(base + 20, 40, mapping(0x7F0000000000, 0x7F0000100000, 0, "/lib/libc.so"), b"")
     spill.fork(base + 500, 40, 40, 41, 40)
     for i in range(400):
         when, tid, cpu = base + 1000 + 100 * i, 40 + i % 2, i % 3
@@ -47,7 +53,7 @@ def program(recording: Recording, *, rounds: bool = True) -> None:
             spill.fork(when + 1, 50, 40, 50, 40)
         if i == 160:
             spill.comm(when + 1, 50, 50, "other", exec=True)
-            spill.mmap(when + 2, 50, 50, 0x400000, 0x408000, 0, "/bin/other", bytes(range(1, 21)))
+            spill.mmap(when + 2, 50, mapping(0x400000, 0x408000, 0, "/bin/other"), bytes(range(1, 21)))
         if i == 390:
             spill.exit(when + 1, 50, 50)
         pid, tid = (50, 50) if 160 < i < 390 and i % 4 == 0 else (40, tid)

@@ -22,16 +22,17 @@ import pytest
 import fake_kernel as fake
 import perfdata_writer
 from fake_kernel import FakeKernel, Machine
-from lastbranch.capture.hardware import event_set, perf_file
-from lastbranch.capture.hardware.before import kernel_build_id
+from lastbranch.capture.hardware import event_set
 from lastbranch.capture.hardware.collector import Recording, Request, Target
 from lastbranch.capture.hardware.event_refusals import EventUnavailable
-from lastbranch.capture.hardware.perf_file import Described, PerfFile
 from lastbranch.capture.hardware.run import HardwareSummary, record_hardware
 from lastbranch.capture.traceable import RunError
 from lastbranch.errors import UnavailableError
+from lastbranch.formats.perfdata import writer
+from lastbranch.formats.perfdata.writer import Described, PerfFile
 from lastbranch.model import ModuleKind, Profile
 from lastbranch.opening import open_profile
+from lastbranch.symbols.kallsyms import running_build_id
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="perf events are of Linux")
 LAUNCH = Target(77, before_exec=True)
@@ -266,7 +267,7 @@ def test_the_attribute_in_the_file_is_as_short_as_its_contents_allow(tmp_path: P
         struct.pack_into("=II", attr, 0, 1, 136)
         struct.pack_into("=Q", attr, 128, config3)
         file = PerfFile(str(tmp_path / "x"), [Described("e", bytes(attr), [7])])
-        file.write(perf_file.record("FINISHED_ROUND", b""))
+        file.write(writer.record("FINISHED_ROUND", b""))
         file.finish({})
         (parsed,) = perfdata_writer.parse((tmp_path / "x").read_bytes()).attrs
         assert parsed.fields["size"] == size
@@ -278,9 +279,9 @@ def test_the_build_id_of_the_running_kernel_is_among_its_notes() -> None:
     other = struct.pack("=III", 6, 5, 0x101) + b"Linux\0\0\0" + b"abcde\0\0\0"
     notes = other + struct.pack("=III", 4, 20, 3) + b"GNU\0" + bytes(range(20))
     kernel.data = {"/sys/kernel/notes": notes}.get  # type: ignore[method-assign]
-    assert kernel_build_id(kernel) == bytes(range(20))
+    assert running_build_id(read=kernel.data) == bytes(range(20))
     kernel.data = {"/sys/kernel/notes": notes[:20]}.get  # type: ignore[method-assign]
-    assert kernel_build_id(kernel) == b""
+    assert running_build_id(read=kernel.data) == b""
 
 
 # -- real programs, by the CPU clock

@@ -12,7 +12,7 @@ from lastbranch.errors import FormatError
 from lastbranch.model import Module, ModuleKind, Profile
 from lastbranch.symbols import Symbolizer, SymbolOptions, kallsyms
 from lastbranch.symbols.files import DebugFiles
-from lastbranch.symbols.kallsyms import read_kallsyms, running_build_id
+from lastbranch.symbols.kallsyms import read_bytes, read_kallsyms, running_build_id
 
 BUILD_ID = bytes(range(20))
 BASE, LOADED = 0xFFFFFFFF81000000, 0xFFFFFFFFC0400000
@@ -58,7 +58,11 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / path).write_bytes(data)
     monkeypatch.setattr(kallsyms, "KALLSYMS", str(tmp_path / "proc/kallsyms"))
     monkeypatch.setattr("lastbranch.symbols.search_kernel._MODULES", str(tmp_path / "proc/modules"))
-    monkeypatch.setattr(kallsyms, "running_build_id", lambda module="": running_build_id(module, str(tmp_path)))
+
+    def build_id(module: str = "") -> bytes:
+        return running_build_id(module, lambda path: read_bytes(f"{tmp_path}{path}"))
+
+    monkeypatch.setattr(kallsyms, "running_build_id", build_id)
     return tmp_path
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from .hardware.pmus import Pmu, cpu_list, read_pmus
+from .hardware.pmus import Pmu, read_pmus
 from .kernel import Kernel
+from .procfs import cpu_list, cpu_model, cpuid, fields
 
 __all__ = ["CPU_FEATURES", "Host", "read_host"]
 
@@ -83,16 +84,16 @@ class Host:
 
 def read_host(kernel: Kernel) -> Host:
     """Ask the machine. Nothing is changed and no event is opened."""
-    cpu = _pairs(kernel.text("/proc/cpuinfo") or "", before_blank=True)
-    status = _pairs(kernel.text("/proc/self/status") or "")
+    cpu = fields(kernel.text("/proc/cpuinfo") or "")
+    status = fields(kernel.text("/proc/self/status") or "")
     flags = frozenset(cpu.get("flags", "").split())
     uid_map = " ".join((kernel.text("/proc/self/uid_map") or "").split())
     return Host(
         release=kernel.release,
         machine=kernel.machine,
         vendor=cpu.get("vendor_id", "ARM" if "CPU implementer" in cpu else ""),
-        model=cpu.get("model name", cpu.get("CPU part", "")),
-        cpuid=",".join(cpu[name] for name in ("vendor_id", "cpu family", "model", "stepping") if name in cpu),
+        model=cpu_model(cpu),
+        cpuid=cpuid(cpu),
         flags=flags,
         pmus=read_pmus(kernel),
         cpus=cpu_list(kernel.text("/sys/devices/system/cpu/online") or "0"),
@@ -110,12 +111,6 @@ def read_host(kernel: Kernel) -> Host:
         hypervisor=_hypervisor(kernel, flags),
         lockdown=_chosen(kernel.text("/sys/kernel/security/lockdown") or ""),
     )
-
-
-def _pairs(text: str, before_blank: bool = False) -> dict[str, str]:
-    """``name : value`` lines; of several processors the first."""
-    lines = (text.split("\n\n")[0] if before_blank else text).splitlines()
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _setting(kernel: Kernel, name: str) -> int | None:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from ..errors import FormatError
 from ..model import Source, read_at
 from .code import Code
+from .elf_notes import build_id_in
 from .image import DebugLink, Image, Section, Segment, SegmentFlags, same_build_id
 
-__all__ = ["Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags", "read_image", "same_build_id"]
+__all__ = [
+    "Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags", "build_id_in", "read_image", "same_build_id",
+]  # fmt: skip
 
 
 def _elf(source: Source) -> Image:

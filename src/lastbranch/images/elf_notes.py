@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 from ..errors import FormatError
+from ..model import BytesSource, Source
 from .elf_layout import NOTE, PT, SHT
 from .layout import ByteOrder, Record, read_exactly
 
-__all__ = ["build_id"]
+__all__ = ["build_id", "build_id_in"]
 
 NT_GNU_BUILD_ID = 3
 OWNER = b"GNU\0"
@@ -31,7 +33,9 @@ def build_id(programs: Sequence[Record], sections: Sequence[Record], order: Byte
     damage: FormatError | None = None
     for owner, begin, length, alignment in _areas(programs, sections):
         try:
-            found = _walk(owner, begin, length, alignment, order, budget)
+            owner.require(owner[begin], owner[length], length)
+            end = owner[begin] + owner[length]
+            found = _walk(owner.source, owner[begin], end, alignment, order, budget)
         except FormatError as error:
             damage = damage or error
             continue
@@ -40,6 +44,14 @@ def build_id(programs: Sequence[Record], sections: Sequence[Record], order: Byte
     if damage is not None:
         raise damage
     return None
+
+
+def build_id_in(notes: bytes) -> bytes:
+    """The build id among ``notes`` of this machine, as a running kernel shows its own; empty where there is none."""
+    try:
+        return _walk(BytesSource(notes), 0, len(notes), 4, sys.byteorder, iter(range(NOTES_LIMIT))) or b""
+    except FormatError:
+        return b""
 
 
 def _areas(programs: Sequence[Record], sections: Sequence[Record]) -> Iterator[tuple[Record, str, str, int]]:
@@ -53,12 +65,9 @@ def _areas(programs: Sequence[Record], sections: Sequence[Record]) -> Iterator[t
 
 
 def _walk(
-    owner: Record, begin: str, length: str, alignment: int, order: ByteOrder, budget: Iterator[int]
+    source: Source, offset: int, end: int, alignment: int, order: ByteOrder, budget: Iterator[int]
 ) -> bytes | None:
-    """The build id among the notes of one area; every note takes one item of ``budget``."""
-    source, offset = owner.source, owner[begin]
-    end = offset + owner[length]
-    owner.require(offset, owner[length], length)
+    """The build id among the notes from ``offset`` to ``end``; every note takes one item of ``budget``."""
     # gABI says 8 in 64-bit files; what linkers write is 4, and 8 only where the header says so (.note.gnu.property).
     step = 8 if alignment == 8 else 4
     for _ in budget:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 from ..errors import FormatError, LastbranchError
+from ..images import build_id_in
 from .files import DebugFiles, open_regular
 from .model import FunctionTable
 from .tables import lines_of, only_at, table_of
@@ -20,35 +22,24 @@ __all__ = ["is_module_name", "read_kallsyms", "running_build_id"]
 KALLSYMS = "/proc/kallsyms"
 _CODE = frozenset("tTwWvV")
 """Types of code, as nm(1) calls them; weak ones can be code."""
-
-_NOTE_HEAD = 12
 _LIMIT = 1 << 20
 
 is_module_name = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 
 
-def running_build_id(module: str = "", root: str = "/") -> bytes:
-    """The build id of the running kernel or one of its modules; empty where the kernel does not tell."""
-    name = f"sys/module/{module.replace('-', '_')}/notes/.note.gnu.build-id" if module else "sys/kernel/notes"
+def read_bytes(path: str) -> bytes | None:
+    """The beginning of a regular file; ``None`` where it cannot be read."""
     try:
-        with os.fdopen(open_regular(os.path.join(root, name)), "rb") as file:
-            return _build_id(file.read(_LIMIT))
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read(_LIMIT)
     except OSError:
-        return b""
+        return None
 
 
-def _build_id(notes: bytes) -> bytes:
-    """The description of the first note 3 of owner GNU (ELF gABI, Note Section; of this machine's byte order)."""
-    import sys
-
-    at = 0
-    while at + _NOTE_HEAD <= len(notes):
-        name, size, kind = (int.from_bytes(notes[at + i : at + i + 4], sys.byteorder) for i in (0, 4, 8))
-        description = at + _NOTE_HEAD + (name + 3) // 4 * 4
-        if kind == 3 and notes[at + _NOTE_HEAD : at + _NOTE_HEAD + name] == b"GNU\0":
-            return notes[description : description + size]
-        at = description + (size + 3) // 4 * 4
-    return b""
+def running_build_id(module: str = "", read: Callable[[str], bytes | None] = read_bytes) -> bytes:
+    """The build id of the running kernel or one of its modules; empty where the kernel does not tell."""
+    notes = f"/sys/module/{module.replace('-', '_')}/notes/.note.gnu.build-id" if module else "/sys/kernel/notes"
+    return build_id_in(read(notes) or b"")
 
 
 def read_kallsyms(files: DebugFiles) -> FunctionTable:

@@ -7,12 +7,12 @@ like any other.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple
 
 from ...errors import UnavailableError
+from ...formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
 from ...lbr import PERF_SELECT
 from ...opening import FileSource, read_profile
 from ..host import Host, read_host
@@ -21,7 +21,6 @@ from .before import kernel_records, process_records, tasks_of
 from .described import features_of, late_build_ids
 from .event_refusals import Attempt, refused
 from .event_set import PAGES, EventRefused, EventSet
-from .perf_file import Described, PerfFile, record, sample_id
 from .programme import BUILD_ID, Programme, Request, Target, choices_of, negotiate, programme_of, tracking_of
 
 __all__ = ["Recording", "Request", "Summary", "Target", "settled"]
@@ -109,9 +108,10 @@ class Recording:
     def _described(self) -> list[Described]:
         return [Described(p.choice.name, p.final, p.ids) for p in self._programmes]
 
-    def _trailer(self, pid: int, tid: int) -> bytes:
+    def _beside(self, identifier: int | None = None) -> SideRecords:
+        """Records of the tracking event, or with another event's ``identifier``."""
         tracking = self._programmes[-1]
-        return sample_id(tracking.fields["sample_type"], tracking.ids[0], pid, tid)
+        return SideRecords(tracking.fields["sample_type"], tracking.ids[0] if identifier is None else identifier)
 
     @property
     def _sees_kernel(self) -> bool:
@@ -120,9 +120,9 @@ class Recording:
 
     def _before(self) -> Iterator[bytes]:
         """Records of what was there before the events were."""
-        target, known = self._request.target, dict[str, bytes]()
+        target, known, records = self._request.target, dict[str, bytes](), self._beside()
         if self._sees_kernel:
-            where = list(kernel_records(self._kernel, self._trailer))
+            where = list(kernel_records(self._kernel, records))
             yield from where
             self._notes += [] if where else [_HIDDEN]
         if target.pid >= 0:
@@ -130,7 +130,7 @@ class Recording:
         else:
             pids = [int(name) for name in self._kernel.names("/proc") if name.isdecimal()]
         for pid in pids:
-            yield from process_records(self._kernel, pid, self._trailer, known, maps=not target.before_exec)
+            yield from process_records(self._kernel, pid, records, known, maps=not target.before_exec)
 
     # -- recording
 
@@ -153,8 +153,7 @@ class Recording:
         lost = 0
         for identifier, count in self._set.losses():
             lost += count
-            trailer = sample_id(self._programmes[-1].fields["sample_type"], identifier)
-            self._file.write(record("LOST_SAMPLES", struct.pack("=Q", count) + trailer))
+            self._file.write(record("LOST_SAMPLES", number(count) + self._beside(identifier).trailer()))
         counted = all(p.counts_losses for p in self._programmes)
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))

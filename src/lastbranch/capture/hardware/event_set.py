@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...errors import UnavailableError
+from ...formats.perfdata.layout import RECORD
 from ..kernel import Kernel, RecordRing
 from .before import tasks_of
-from .perf_file import RECORD
 from .programme import Programme
 
 __all__ = ["PAGES", "EventRefused", "EventSet", "open_event"]

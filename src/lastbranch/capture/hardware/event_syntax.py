@@ -11,21 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ...errors import SelectionError
+from ...formats.perfdata.layout import HARDWARE_EVENTS, SOFTWARE_EVENTS, TYPE
 from .pmus import FIELDS, Pmu
 
 __all__ = ["EventChoice", "parse_event"]
 
-HARDWARE, SOFTWARE, RAW = 0, 1, 4
-_HARDWARE = {
-    "cycles": 0, "cpu-cycles": 0, "instructions": 1, "cache-references": 2, "cache-misses": 3, "branches": 4,
-    "branch-instructions": 4, "branch-misses": 5, "bus-cycles": 6, "stalled-cycles-frontend": 7,
-    "stalled-cycles-backend": 8, "ref-cycles": 9,
+_HARDWARE = {name: config for config, name in enumerate(HARDWARE_EVENTS)}
+_SOFTWARE = {name: config for config, name in enumerate(SOFTWARE_EVENTS)}
+_ALIASES = {
+    "cpu-cycles": "cycles", "branch-instructions": "branches", "faults": "page-faults", "cs": "context-switches",
+    "migrations": "cpu-migrations",
 }  # fmt: skip
-_SOFTWARE = {
-    "cpu-clock": 0, "task-clock": 1, "page-faults": 2, "faults": 2, "context-switches": 3, "cs": 3,
-    "cpu-migrations": 4, "migrations": 4, "minor-faults": 5, "major-faults": 6, "alignment-faults": 7,
-    "emulation-faults": 8, "dummy": 9, "bpf-output": 10, "cgroup-switches": 11,
-}  # fmt: skip
+"""Other names that perf-list(1) gives them."""
 _LEVELS = {"u": "exclude_user", "k": "exclude_kernel", "h": "exclude_hv"}
 _MOST_PRECISE = 3
 
@@ -51,7 +48,7 @@ class EventChoice:
 
     @property
     def software(self) -> bool:
-        return self.type == SOFTWARE
+        return self.type == TYPE.SOFTWARE
 
 
 def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
@@ -87,13 +84,15 @@ def _core(pmus: Mapping[str, Pmu]) -> list[Pmu]:
 
 
 def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
-    core = _core(pmus)
-    if name in _SOFTWARE:
-        return [EventChoice(name, SOFTWARE, _SOFTWARE[name])]
-    if name in _HARDWARE:
+    core, generic = _core(pmus), _ALIASES.get(name, name)
+    if generic in _SOFTWARE:
+        return [EventChoice(name, TYPE.SOFTWARE, _SOFTWARE[generic])]
+    if generic in _HARDWARE:
         if len(core) > 1:  # each source has a type of its own, which goes into the upper half
-            return [EventChoice(f"{p.name}/{name}/", HARDWARE, _HARDWARE[name] | p.type << 32, pmu=p) for p in core]
-        return [EventChoice(name, HARDWARE, _HARDWARE[name], pmu=core[0] if core else None)]
+            return [
+                EventChoice(f"{p.name}/{name}/", TYPE.HARDWARE, _HARDWARE[generic] | p.type << 32, pmu=p) for p in core
+            ]
+        return [EventChoice(name, TYPE.HARDWARE, _HARDWARE[generic], pmu=core[0] if core else None)]
     if found := [(pmu, pmu.events[name]) for pmu in (core or pmus.values()) if name in pmu.events]:
         named = [replace(_of_terms(pmu, terms), name=name) for pmu, terms in found]
         return [replace(c, name=f"{c.pmu.name}/{name}/") for c in named if c.pmu] if len(named) > 1 else named
@@ -101,7 +100,7 @@ def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
         config = int(name[1:], 16)
         if len(core) > 1:
             return [EventChoice(f"{p.name}/{name}/", p.type, config, pmu=p) for p in core]
-        return [EventChoice(name, RAW, config, pmu=core[0] if core else None)]
+        return [EventChoice(name, TYPE.RAW, config, pmu=core[0] if core else None)]
     raise SelectionError(
         f"there is no event {name!r} here",
         hint="`perf list` shows names; processor-specific ones are given as rUUEE, unit mask and event in hexadecimal",

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from ...errors import SelectionError
 from ..kernel import Kernel
+from ..procfs import cpu_list
 
-__all__ = ["FIELDS", "Pmu", "cpu_list", "read_pmus"]
+__all__ = ["FIELDS", "Pmu", "read_pmus"]
 
 _ROOT = "/sys/bus/event_source/devices"
 FIELDS = ("config", "config1", "config2", "config3")
@@ -72,15 +73,6 @@ def _bits(text: str) -> Iterator[tuple[str, int, int]]:
     for place in places.split(","):
         low, _, high = place.partition("-")
         yield word, int(low), int(high or low) - int(low) + 1
-
-
-def cpu_list(text: str) -> tuple[int, ...]:
-    """``0-3,8`` -> (0, 1, 2, 3, 8)."""
-    found: list[int] = []
-    for part in filter(None, text.split(",")):
-        low, _, high = part.partition("-")
-        found.extend(range(int(low), int(high or low) + 1))
-    return tuple(found)
 
 
 def read_pmus(kernel: Kernel) -> dict[str, Pmu]:

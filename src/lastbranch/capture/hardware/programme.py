@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ... import lbr
-from ...formats.perfdata.layout import READ, SAMPLE
+from ...formats.perfdata.layout import HARDWARE_EVENTS, READ, SAMPLE, SOFTWARE_EVENTS, TYPE
 from .. import perf_events
 from ..host import Host
-from .event_syntax import HARDWARE, RAW, SOFTWARE, EventChoice, parse_event
+from ..machine import CLOCK
+from .event_syntax import EventChoice, parse_event
 from .pmus import Pmu
 
 __all__ = [
@@ -27,7 +28,6 @@ PERIOD, FREQUENCY = 400_009, 1000
 """Default sampling: so many taken branches (prime, so that it does not beat with loops), other events by time."""
 
 _SAMPLE_ID = SAMPLE.IDENTIFIER | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU
-_MONOTONIC = 1
 _NEGOTIABLE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG})
 CALL_STACK = _PERF["CALL_STACK"] | _PERF["USER"] | _PERF["NO_FLAGS"] | _PERF["NO_CYCLES"]
 
@@ -133,13 +133,14 @@ All others have BR_INST_RETIRED.NEAR_TAKEN: unit mask 20H, and C0H on efficiency
 """
 _NEAR_TAKEN, _NEAR_TAKEN_ATOM = 0x20C4, 0xC0C4
 _ATOM = ("gracemont", "crestmont", "skymont", "darkmont", "grandridge", "sierra")
+_BRANCHES = HARDWARE_EVENTS.index("branches")
 _AMD_TAKEN = 0xC4  # PMCx0C4 Retired Taken Branch Instructions
 
 
 def _taken_branches(host: Host) -> list[EventChoice]:
     core = host.core
     if not core:
-        return [EventChoice("branches", HARDWARE, 4, precise=None)]
+        return [EventChoice("branches", TYPE.HARDWARE, _BRANCHES, precise=None)]
     return [_taken(pmu, host) for pmu in core]
 
 
@@ -148,7 +149,7 @@ def _taken(pmu: Pmu, host: Host) -> EventChoice:
         if name in pmu.events:
             return parse_event(f"{pmu.name}/{name}/", {pmu.name: pmu})[0]
     if host.vendor not in ("GenuineIntel", "AuthenticAMD"):
-        return EventChoice("branches", HARDWARE, 4, pmu=pmu, precise=None)
+        return EventChoice("branches", TYPE.HARDWARE, _BRANCHES, pmu=pmu, precise=None)
     config = _AMD_TAKEN
     if host.vendor == "GenuineIntel":
         name = pmu.caps.get("pmu_name", "").lower()
@@ -156,13 +157,13 @@ def _taken(pmu: Pmu, host: Host) -> EventChoice:
         config = _INTEL_TAKEN.get(name, _NEAR_TAKEN_ATOM if atom else _NEAR_TAKEN)
     hybrid = len(host.core) > 1
     name = f"{pmu.name}/r{config:x}/" if hybrid else f"r{config:x}"
-    return EventChoice(name, pmu.type if hybrid else RAW, config, pmu=pmu, precise=None)
+    return EventChoice(name, pmu.type if hybrid else TYPE.RAW, config, pmu=pmu, precise=None)
 
 
 def programme_of(choice: EventChoice, request: Request, host: Host, wakeup: int) -> Programme:
     """``choice`` as an attribute; ``wakeup`` is how many bytes in the ring end a wait."""
     sample_type = _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD
-    fields = {"wakeup": wakeup, "clockid": _MONOTONIC}
+    fields = {"wakeup": wakeup, "clockid": CLOCK}
     wishes = [_LOST]
     if request.select:
         sample_type |= SAMPLE.BRANCH_STACK | (SAMPLE.CALLCHAIN if request.call_stack else 0)
@@ -184,7 +185,7 @@ def programme_of(choice: EventChoice, request: Request, host: Host, wakeup: int)
     return Programme(choice, tuple(c for c in cpus if c in host.cpus), frozenset(flags), fields, tuple(wishes))
 
 
-TRACKING = EventChoice("dummy:u", SOFTWARE, 9)
+TRACKING = EventChoice("dummy:u", TYPE.SOFTWARE, SOFTWARE_EVENTS.index("dummy"))
 """Counts nothing. Its records tell what was mapped, named, forked, also where no other event may be opened."""
 
 
@@ -192,7 +193,7 @@ def tracking_of(target: Target, host: Host, wakeup: int) -> Programme:
     """The event that owns the rings; it wants no permission beyond that for the target."""
     flags = _common(target) | {"mmap", "mmap2", "comm", "comm_exec", "task", "exclude_kernel", "exclude_hv"}
     fields = {
-        "wakeup": wakeup, "clockid": _MONOTONIC, "period": 1,
+        "wakeup": wakeup, "clockid": CLOCK, "period": 1,
         "sample_type": _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD,
     }  # fmt: skip
     return Programme(TRACKING, host.cpus, frozenset(flags), fields, (_LOST, BUILD_ID))

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from ...errors import UnavailableError
 from .. import perf_events
 from ..perf_events import CPU_CLOCK, DISABLE, ENABLE, FLAG, Ring
-from .maps import Mapping, build_id_of, executable_maps
+from ..procfs import Mapping
+from .maps import build_id_of, executable_maps
 from .spill import CLOCK, TIME_SAMPLES, Spill, sideband_flags
 from .tree import Thread, stat_of
 
@@ -139,7 +140,7 @@ class OwnSideband:
     def _read(self, spill: Spill, pid: int, when: int) -> None:
         found = executable_maps(pid)
         for m in set(found) - set(self._known.get(pid, ())):
-            spill.mmap(when, pid, pid, m.start, m.end, m.offset, m.name, build_id_of(m.name))
+            spill.mmap(when, pid, m, build_id_of(m.name))
         self._known[pid] = found
 
     def close(self) -> None: ...
@@ -158,7 +159,7 @@ def describe_running(spill: Spill, when: int, pid: int, threads: Iterable[int]) 
             spill.fork(when, pid, pid, tid, pid)
             spill.comm(when, pid, tid, stat.name)
     for m in executable_maps(pid):
-        spill.mmap(when, pid, pid, m.start, m.end, m.offset, m.name, build_id_of(m.name))
+        spill.mmap(when, pid, m, build_id_of(m.name))
 
 
 def sideband(tids: Sequence[int], period: int, *, at_exec: bool) -> Sideband:

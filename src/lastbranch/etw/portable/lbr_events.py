@@ -24,7 +24,7 @@ from ...formats.etl.profile_session import Session
 from ...formats.etl.sample_words import Trigger, sample_events
 from ...formats.etl.supplement_events import event_fields, recording_events, supplement_event
 from ...formats.perfdata.chain import Block, chase
-from ...formats.perfdata.layout import PIPE_HEADER_SIZE
+from ...formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ...formats.perfdata.reader import Reader
 from ...formats.perfdata.records import handle
 from ...model import BRANCH, BytesSource, Profile, SampleBatch, Timeline
@@ -35,9 +35,9 @@ from .sources.events import Events, Ints, encoded
 
 __all__ = ["FINISHED_ROUND", "Conversion", "Scope"]
 
-FINISHED_ROUND = 68
+FINISHED_ROUND = RECORD["FINISHED_ROUND"]
 _HEADER = struct.Struct("<IHH")
-_FIRST_OF_PERF, _SAMPLE, _LOST = 64, 9, 2
+_SAMPLE, _LOST = RECORD["SAMPLE"], RECORD["LOST"]
 _SAMPLE_TIME, _TRAILER_TIME = 4, -3
 """Words from the start of a sample (behind identifier, address, ids), and from the end of another record."""
 _FOREVER = (1 << 63) - 1
@@ -97,7 +97,7 @@ class Conversion:
         at = PIPE_HEADER_SIZE
         while len(self._kept) >= at + _HEADER.size:
             kind, _, size = _HEADER.unpack_from(self._kept, at)
-            if kind < _FIRST_OF_PERF or kind == FINISHED_ROUND:
+            if kind < USER_RECORDS or kind == FINISHED_ROUND:
                 self._reader = Reader(BytesSource(self._kept[:at], "recording"))
                 self._reader.index(None)
                 self._kept = self._kept[at:]
@@ -124,7 +124,7 @@ class Conversion:
     def _round(self, block: Block, until: int) -> Events:
         """The events of all records before ``until`` (ns)."""
         assert self._reader is not None
-        is_sample, of_perf = block.types == _SAMPLE, block.types >= _FIRST_OF_PERF
+        is_sample, of_perf = block.types == _SAMPLE, block.types >= USER_RECORDS
         end = block.at + (block.sizes(block.at) >> 3)
         place = np.where(is_sample, block.at + _SAMPLE_TIME, end + _TRAILER_TIME)
         time = block.words.take(place, mode="clip").view(np.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ...errors import FormatError
 from ...model import Event
-from .layout import ATTR_FIELDS, ATTR_FLAGS, SAMPLE, SAMPLE_ID_FIELDS
+from .layout import ATTR_FIELDS, ATTR_FLAGS, HARDWARE_EVENTS, SAMPLE, SAMPLE_ID_FIELDS, SOFTWARE_EVENTS, TYPE
 
 __all__ = ["Attr", "event_of", "parse_attr"]
 
@@ -74,14 +74,6 @@ def parse_attr(data: bytes, offset: int, order: str, file: str) -> Attr:
     return Attr(fields, extra=data[_KNOWN_SIZE:size], flags=flags)
 
 
-_HARDWARE = (
-    "cycles", "instructions", "cache-references", "cache-misses", "branches", "branch-misses", "bus-cycles",
-    "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles",
-)  # fmt: skip
-_SOFTWARE = (
-    "cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations", "minor-faults", "major-faults",
-    "alignment-faults", "emulation-faults", "dummy", "bpf-output", "cgroup-switches",
-)  # fmt: skip
 _CACHE = ("L1-dcache", "L1-icache", "LLC", "dTLB", "iTLB", "branch", "node")
 _CACHE_OP = ("load", "store", "prefetch")
 
@@ -89,16 +81,15 @@ _CACHE_OP = ("load", "store", "prefetch")
 def _default_name(fields: dict[str, int]) -> str:
     """perf's name of an event that the file gives no name for."""
     kind, config = fields["type"], fields["config"]
-    if kind == 0 and config < len(_HARDWARE):
-        return _HARDWARE[config]
-    if kind == 1 and config < len(_SOFTWARE):
-        return _SOFTWARE[config]
-    if kind == 2:
+    for of, names in ((TYPE.HARDWARE, HARDWARE_EVENTS), (TYPE.SOFTWARE, SOFTWARE_EVENTS)):
+        if kind == of and config < len(names):
+            return names[config]
+    if kind == TYPE.TRACEPOINT:
         return f"tracepoint:{config}"
-    if kind == 3 and config & 0xFF < len(_CACHE) and config >> 8 & 0xFF < len(_CACHE_OP):
+    if kind == TYPE.HW_CACHE and config & 0xFF < len(_CACHE) and config >> 8 & 0xFF < len(_CACHE_OP):
         suffix = "-misses" if config >> 16 & 0xFF else "s"
         return f"{_CACHE[config & 0xFF]}-{_CACHE_OP[config >> 8 & 0xFF]}{suffix}"
-    return f"r{config:x}" if kind == 4 else f"type{kind}:{config:#x}"
+    return f"r{config:x}" if kind == TYPE.RAW else f"type{kind}:{config:#x}"
 
 
 def event_of(attr: Attr) -> Event:

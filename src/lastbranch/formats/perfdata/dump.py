@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 from ...model import Mode, SampleBatch, Source, column
 from ...model.output import temporary_file
 from ..rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
-from .layout import MISC, RECORDS, SAMPLE, SAMPLE_ID_FIELDS
+from .layout import MISC, RECORD, RECORDS, SAMPLE, SAMPLE_ID_FIELDS, USER_RECORDS
 from .reader import Reader
 from .record_layouts import CODES, MMAP2_BUILD_ID, RECORD_FIELDS, Fields
 from .records import attr_of_trailer, trailer_size
@@ -24,7 +24,7 @@ from .state import State
 
 __all__ = ["dump_perfdata"]
 
-_SAMPLE, _MMAP2, _OWN = 9, 10, 64
+_SAMPLE, _MMAP2 = RECORD["SAMPLE"], RECORD["MMAP2"]
 _HEADER = 8
 _SPILL_BYTES = 32 << 20
 _RECORD_COST = 300
@@ -124,7 +124,9 @@ def _beside(reader: Reader) -> Iterator[_Beside]:
             stamped = bool(time)
             if stamped:
                 newest = max(newest, time)
-            yield _Beside(time or (newest if kind >= _OWN else 0), block.base + at * 8, stamped, kind, misc, body)
+            yield _Beside(
+                time or (newest if kind >= USER_RECORDS else 0), block.base + at * 8, stamped, kind, misc, body
+            )
         newest = max([newest, *(time for _, time in times)])
 
 
@@ -135,7 +137,7 @@ def _stamp(state: State, kind: int, body: bytes) -> int:
 
 def _trailer(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
     """(fields, bytes) of the sample_id that sample_id_all puts behind a record."""
-    attr = None if kind >= _OWN else attr_of_trailer(state, body)
+    attr = None if kind >= USER_RECORDS else attr_of_trailer(state, body)
     size = trailer_size(attr)
     if attr is None or not size or size > len(body):
         return {}, 0

@@ -7,8 +7,9 @@ Names and order are those of the kernel ABI (include/uapi/linux/perf_event.h) an
 from __future__ import annotations
 
 __all__ = [
-    "ATTR_FIELDS", "ATTR_FLAGS", "FEATURES", "HEADER", "MAGIC", "MISC", "RECORDS", "SAMPLE_ID_FIELDS", "READ",
-    "SAMPLE", "PIPE_HEADER_SIZE", "RECORD_HEADER_SIZE", "CONTEXT_MAX", "CONTEXT_USER", "OLD_MAGIC",
+    "ATTR_FIELDS", "ATTR_FLAGS", "FEATURES", "HARDWARE_EVENTS", "HEADER", "MAGIC", "MISC", "RECORD", "RECORDS",
+    "SAMPLE_ID_FIELDS", "READ", "SAMPLE", "SOFTWARE_EVENTS", "TYPE", "PIPE_HEADER_SIZE", "RECORD_HEADER_SIZE",
+    "CONTEXT_MAX", "CONTEXT_USER", "OLD_MAGIC", "USER_RECORDS",
 ]  # fmt: skip
 
 MAGIC = b"PERFILE2"
@@ -60,11 +61,33 @@ RECORDS = {  # perf_event_type, then perf's own from 64
     84: "BPF_METADATA", 85: "SCHEDSTAT_CPU", 86: "SCHEDSTAT_DOMAIN",
 }  # fmt: skip
 
+RECORD = {name: number for number, name in RECORDS.items()}
+"""Type of a record by its name."""
+USER_RECORDS = 64
+"""PERF_RECORD_USER_TYPE_START: records from here on are perf's own, not the kernel's."""
+
+
+class TYPE:
+    """What kind an event is of: perf_event_attr.type (perf_type_id). Sources of sysfs have further numbers."""
+
+    HARDWARE, SOFTWARE, TRACEPOINT, HW_CACHE, RAW, BREAKPOINT = range(6)
+
+
+HARDWARE_EVENTS = (  # perf_hw_id: config of TYPE.HARDWARE, as perf-list(1) names them
+    "cycles", "instructions", "cache-references", "cache-misses", "branches", "branch-misses", "bus-cycles",
+    "stalled-cycles-frontend", "stalled-cycles-backend", "ref-cycles",
+)  # fmt: skip
+SOFTWARE_EVENTS = (  # perf_sw_ids: config of TYPE.SOFTWARE
+    "cpu-clock", "task-clock", "page-faults", "context-switches", "cpu-migrations", "minor-faults", "major-faults",
+    "alignment-faults", "emulation-faults", "dummy", "bpf-output", "cgroup-switches",
+)  # fmt: skip
+
 
 class MISC:
     """Bits of perf_event_header.misc."""
 
     CPUMODE_MASK = 7
+    KERNEL, USER = 1, 2
     MMAP_DATA = COMM_EXEC = FORK_EXEC = SWITCH_OUT = 1 << 13
     MMAP_BUILD_ID = SWITCH_OUT_PREEMPT = 1 << 14
     BUILD_ID_SIZE = 1 << 15

@@ -16,7 +16,7 @@ from .blocks import walk_blocks
 from .chain import TRACING_DATA, Block, halves
 from .features import decode_feature
 from .header import read_header, read_magic
-from .layout import FEATURES, PIPE_HEADER_SIZE, RECORDS, SAMPLE
+from .layout import FEATURES, PIPE_HEADER_SIZE, RECORD, RECORDS, SAMPLE, TYPE
 from .records import ATTR, COUNTED, HANDLERS, handle, stamped
 from .repeats import first_of_each
 from .sample import SampleLayout
@@ -27,7 +27,7 @@ __all__ = ["Progress", "read_perfdata"]
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 
-_SAMPLE, _TRACEPOINT = 9, 2  # type of a record, and of an event (PERF_TYPE_TRACEPOINT)
+_SAMPLE = RECORD["SAMPLE"]
 _HANDLED = np.array(sorted(HANDLERS))
 _BATCH_WORDS = 3 * MAX_ENTRIES
 _CLOCK_NAMES = {
@@ -276,7 +276,7 @@ class Reader:
             for attr, name in zip(without, unplaced, strict=True):
                 attr.name = name
         for attr in state.attrs:
-            if not attr.name and attr.fields["type"] == _TRACEPOINT:
+            if not attr.name and attr.fields["type"] == TYPE.TRACEPOINT:
                 attr.name = state.tracepoints.get(attr.fields["config"], "")
 
     def _clock(self) -> Clock:

@@ -15,7 +15,7 @@ from ...model import Change
 from ..numbers import unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
-from .layout import MISC, SAMPLE
+from .layout import MISC, RECORD, SAMPLE, USER_RECORDS
 from .state import State, trim
 
 __all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "handle", "stamped"]
@@ -50,7 +50,7 @@ class Record:
 
     @property
     def kernel(self) -> bool:
-        return self.misc & MISC.CPUMODE_MASK == 1
+        return self.misc & MISC.CPUMODE_MASK == MISC.KERNEL
 
     @property
     def guest(self) -> bool:
@@ -63,7 +63,7 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int, times
     handler = HANDLERS.get(kind)
     if handler is None:
         return
-    time, trailer = (0, 0) if kind >= 64 else _sample_id(state, body, position)
+    time, trailer = (0, 0) if kind >= USER_RECORDS else _sample_id(state, body, position)
     if trailer and time:  # what recorders make up before the first event has time 0
         state.profile.start = time if state.profile.start is None else min(time, state.profile.start)
     try:
@@ -234,24 +234,27 @@ def _event_type(state: State, r: Record) -> None:
     state.tracepoints[r.unpack("Q")[0]] = r.text(8)
 
 
-COUNTED = (2, 5, 13, 72)
+COUNTED = tuple(RECORD[name] for name in ("LOST", "THROTTLE", "LOST_SAMPLES", "AUXTRACE_ERROR"))
 """Types that only add to a counter: the order in which they stand does not matter."""
-ATTR = 64
+ATTR = RECORD["HEADER_ATTR"]
 
 HANDLERS: dict[int, Callable[[State, Record], None]] = {
-    1: _mmap,
-    2: _count("records", 2),  # LOST: u64 id, lost
-    3: _comm,
-    4: _exit,
-    5: _count("throttles", 0),
-    7: _fork,
-    10: _mmap2,
-    13: _count("samples", 1),  # LOST_SAMPLES: u64 lost
-    17: _ksymbol,
-    64: _header_attr,
-    65: _event_type,
-    67: _header_build_id,
-    72: _count("aux errors", 0),
-    78: _event_update,
-    80: _header_feature,
+    RECORD[name]: handler
+    for name, handler in {
+        "MMAP": _mmap,
+        "LOST": _count("records", 2),  # u64 id, lost
+        "COMM": _comm,
+        "EXIT": _exit,
+        "THROTTLE": _count("throttles", 0),
+        "FORK": _fork,
+        "MMAP2": _mmap2,
+        "LOST_SAMPLES": _count("samples", 1),  # u64 lost
+        "KSYMBOL": _ksymbol,
+        "HEADER_ATTR": _header_attr,
+        "HEADER_EVENT_TYPE": _event_type,
+        "HEADER_BUILD_ID": _header_build_id,
+        "AUXTRACE_ERROR": _count("aux errors", 0),
+        "EVENT_UPDATE": _event_update,
+        "HEADER_FEATURE": _header_feature,
+    }.items()
 }

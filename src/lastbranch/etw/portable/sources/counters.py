@@ -19,8 +19,10 @@ from ....capture.hardware.event_syntax import EventChoice
 from ....capture.hardware.programme import Programme
 from ....capture.host import Host
 from ....capture.kernel import Kernel, RecordRing
+from ....capture.machine import CLOCK
 from ....errors import UnavailableError
 from ....formats.perfdata.chain import chase
+from ....formats.perfdata.layout import RECORD
 from ....model import SampleBatch
 from ...status import EtwError, Status
 from ..profile_sources import choices_of
@@ -32,9 +34,8 @@ __all__ = ["MOST", "Counters", "values_of"]
 MOST = 7
 """Values that a header has room to tell of."""
 _CALL = "TraceSetInformation"
-_MONOTONIC = 1
 """All of a group have one clock."""
-_THROTTLE = 5
+_THROTTLE = RECORD["THROTTLE"]
 _PAGES = 2
 """Of a ring that has no other records."""
 
@@ -66,7 +67,7 @@ class Counters:
     def _open(self, choice: EventChoice, cpu: int, host: Host) -> None:
         flags = {"use_clockid", *choice.exclude, *([] if cpu in self.leaders else ["pinned", "disabled"])}
         joins = {cpu: self.leaders[cpu]} if cpu in self.leaders else {}
-        fields = {"clockid": _MONOTONIC, "period": 0}
+        fields = {"clockid": CLOCK, "period": 0}
         programme = Programme(choice, host.cpus, frozenset(flags), fields, joins=joins)
         try:
             fd = open_event(self._kernel, programme, ALL.pid, cpu)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ....capture.host import Host
 from ....capture.kernel import Kernel
+from ....capture.procfs import memory_kb
 from ....formats.etl.encoding import encode_event
 from ....formats.etl.event import Event
 from ....formats.etl.kernel_perf import PERF_INFO
@@ -50,12 +51,11 @@ def machine_events(kernel: Kernel, host: Host, clock: int, time: int) -> list[Ev
 
 
 def _machine(kernel: Kernel, host: Host) -> Machine:
-    memory = next((line.split()[1] for line in (kernel.text("/proc/meminfo") or "").splitlines()
-                   if line.startswith("MemTotal")), "0")  # fmt: skip
     return Machine(
         arch=host.machine, host=(kernel.text("/proc/sys/kernel/hostname") or ""), os="Linux", os_release=host.release,
         cpu_description=host.model, cpuid=host.cpuid, cpus_online=len(host.cpus), cpus_available=host.possible,
-        memory=int(memory) * 1024, page_size=os.sysconf("SC_PAGESIZE"), hypervisor=host.hypervisor,
+        memory=memory_kb(kernel.text("/proc/meminfo") or "") * 1024, page_size=os.sysconf("SC_PAGESIZE"),
+        hypervisor=host.hypervisor,
     )  # fmt: skip
 
 

@@ -6,13 +6,11 @@ of profiles make of it (`formats.perfdata.records`, `formats.etl.lives`).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ....capture.hardware.before import kernel_build_id, kernel_records, process_records
-from ....capture.hardware.perf_file import RECORD, record, sample_id
+from ....capture.hardware.before import kernel_records, process_records
 from ....capture.host import Host
 from ....capture.kernel import Kernel
 from ....formats.etl.encoding import encode_event
@@ -20,16 +18,19 @@ from ....formats.etl.event import Event
 from ....formats.etl.kernel_process import IMAGE, PROCESS, THREAD
 from ....formats.etl.lives import Lives
 from ....formats.perfdata.chain import Block, chase
+from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.records import handle
 from ....formats.perfdata.state import State
+from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile, Timeline
 from ....opening import attach_binaries
+from ....symbols.kallsyms import running_build_id
 from .events import Events, Ints, encoded
 from .stream import Round, Stream, tracking
 
 __all__ = ["Life"]
 
-_SAMPLE, _LOAD, _FOREVER = 9, 0x030A, (1 << 63) - 1
+_SAMPLE, _LOAD, _FOREVER = RECORD["SAMPLE"], 0x030A, (1 << 63) - 1
 _IDLE = "Idle"
 """What process 0 is called: the kernel's threads that run where nothing else does."""
 
@@ -64,19 +65,16 @@ class Life:
         return self._made(self._lives.end(now))
 
     def _listed(self) -> Iterator[bytes]:
-        identifier = self.stream.programme.ids[0]
-
-        def trailer(pid: int, tid: int) -> bytes:
-            return sample_id(self.stream.programme.fields["sample_type"], identifier, pid, tid)
-
+        programme = self.stream.programme
+        records = SideRecords(programme.fields["sample_type"], programme.ids[0])
         images = "image" in self.wanted
         if images:
-            yield from kernel_records(self._kernel, trailer)
-        yield record("FORK", bytes(24) + trailer(0, 0))
-        yield record("COMM", struct.pack("=ii8s", 0, 0, _IDLE.encode()) + trailer(0, 0))
+            yield from kernel_records(self._kernel, records)
+        yield records.fork(0, 0, 0, 0)
+        yield records.comm(0, 0, _IDLE)
         known: dict[str, bytes] = {}
         for pid in sorted(int(name) for name in self._kernel.names("/proc") if name.isdecimal()):
-            yield from process_records(self._kernel, pid, trailer, known, images)
+            yield from process_records(self._kernel, pid, records, known, images)
 
     def _in_rings(self) -> tuple[set[int], set[tuple[int, int]]]:
         """(threads that began, (process, address) of mappings made) since the events were opened."""
@@ -134,7 +132,7 @@ class Life:
         attach_binaries((module for module in new if module.kind is ModuleKind.FILE), self._kernel.release)
         for module in new:
             if module.kind is ModuleKind.KERNEL:
-                module.build_id = kernel_build_id(self._kernel)
+                module.build_id = running_build_id(read=self._kernel.data)
 
     def _handle(self, block: Block, at: int, kind: int) -> None:
         here = np.array([at])

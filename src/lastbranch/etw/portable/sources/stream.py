@@ -24,7 +24,7 @@ from ....capture.kernel import Kernel
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
 from ....formats.perfdata.chain import Block, chase
-from ....formats.perfdata.layout import READ, SAMPLE
+from ....formats.perfdata.layout import READ, RECORD, SAMPLE
 from ....formats.perfdata.sample import SampleLayout
 from ....model import SampleBatch
 from ...status import EtwError, Status
@@ -35,7 +35,7 @@ __all__ = ["ALL", "PAGES", "Round", "Stream", "refusal", "sampling", "tracking"]
 PAGES = 1024
 """Of data in each ring where the kernel locks so many: some 30,000 events."""
 ALL = Target()
-_LOST, _SAMPLE, _LOST_SAMPLES = 2, 9, 13
+_LOST, _SAMPLE, _LOST_SAMPLES = (RECORD[name] for name in ("LOST", "SAMPLE", "LOST_SAMPLES"))
 _TIME_IN_TRAILER = -3
 """Words from the end of a record: its sample_id trailer has ids, time, processor, identifier."""
 

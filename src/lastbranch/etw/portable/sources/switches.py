@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....formats.perfdata.chain import Block
-from ....formats.perfdata.layout import MISC
+from ....formats.perfdata.layout import MISC, RECORD
 from ....model import Array, SampleBatch
 from .events import Events, Ints
 from .kinds import CSWITCH, Kind, switched
@@ -16,7 +16,7 @@ from .tracefs import Raw
 
 __all__ = ["RECORDS", "Switches"]
 
-_SWITCH_CPU_WIDE = 15
+_SWITCH_CPU_WIDE = RECORD["SWITCH_CPU_WIDE"]
 _UNKNOWN_PRIORITY = 8
 _PREEMPTED, _WAITS = 0x100, 0x01
 """As prev_state of sched_switch has them."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from ....capture.hardware.event_syntax import HARDWARE, EventChoice
+from ....capture.hardware.event_syntax import EventChoice
 from ....capture.host import read_host
 from ....capture.kernel import Kernel, Linux
+from ....formats.perfdata.layout import TYPE
 from ..enable_map import kinds_of
 from ..profile_sources import profile_sources
 from .configuration import SourceConfiguration
@@ -33,5 +34,5 @@ def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> 
         except OSError as error:
             raise refusal(error, programme, host, call) from error
     if "pmc" in kinds_of(masks) and len(profile_sources(given)) == 1:
-        cycles = sampling(EventChoice("PMC_PROFILE", HARDWARE), host)
+        cycles = sampling(EventChoice("PMC_PROFILE", TYPE.HARDWARE), host)
         raise refusal(OSError(errno.ENOENT, ""), cycles, host, call)

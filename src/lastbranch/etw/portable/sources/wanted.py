@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from .... import lbr
-from ....capture.hardware.event_syntax import SOFTWARE, EventChoice
+from ....capture.hardware.event_syntax import EventChoice
 from ....capture.hardware.programme import Programme
 from ....capture.host import Host
 from ....capture.kernel import Kernel
 from ....formats.etl.periods import Told
 from ....formats.etl.sample_words import Trigger, sample_events
+from ....formats.perfdata.layout import TYPE
 from ....model import SampleBatch
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
@@ -28,7 +29,6 @@ from .tracefs import NO_RAW, Place, Raw, has_tracefs, read_tracepoint
 __all__ = ["LIVES", "Wanted", "names_of", "wanted_streams"]
 
 LIVES = frozenset({"process", "thread", "image"})
-_TRACEPOINT = 2
 _TIMER_NS = 100
 """The unit of the timer's interval."""
 
@@ -95,9 +95,9 @@ def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> W
         kind = RECORDS  # which carry no counts
     if kind.tracepoint:
         point = read_tracepoint(kernel, kind.tracepoint)
-        choice, fields = EventChoice(kind.tracepoint.replace("/", ":"), _TRACEPOINT, point.number), point.fields
+        choice, fields = EventChoice(kind.tracepoint.replace("/", ":"), TYPE.TRACEPOINT, point.number), point.fields
     else:
-        choice = EventChoice(kind.event, SOFTWARE, kind.config)
+        choice = EventChoice(kind.event, TYPE.SOFTWARE, kind.config)
     if name == "timer":
         source, interval = TIMER, configuration.intervals.get(TIMER, default_interval(TIMER))
         period = interval * _TIMER_NS

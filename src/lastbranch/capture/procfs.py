@@ -1,0 +1,77 @@
+"""What /proc says of a process and of the machine (proc(5)), from the text of its files.
+
+Collectors read the files each in its own way (one through a `Kernel`, one without loading more than it needs).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+__all__ = ["Mapping", "cpu_list", "cpu_model", "cpuid", "fields", "mappings", "memory_kb"]
+
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
+_PROT = {"r": 1, "w": 2, "x": 4}
+_MAP_SHARED, _MAP_PRIVATE = 1, 2
+
+
+class Mapping(NamedTuple):
+    """One line of /proc/PID/maps. ``prot`` and ``flags`` are PROT_* and MAP_* of mmap(2), ``offset`` is into ``name``.
+
+    ``name`` is as the kernel writes it into perf records: ``//anon`` where nothing is mapped.
+    """
+
+    start: int
+    end: int
+    prot: int
+    flags: int
+    offset: int
+    major: int
+    minor: int
+    inode: int
+    name: str
+
+
+def mappings(maps: str) -> list[Mapping]:
+    """The executable mappings in the text of /proc/PID/maps; what is no such line is passed over."""
+    found = []
+    for line in maps.split("\n"):  # a name may hold other characters that end lines
+        fields = _MAPPING.fullmatch(line)
+        if fields is None or "x" not in fields[3]:
+            continue
+        start, end, offset, major, minor = (int(fields[i], 16) for i in (1, 2, 4, 5, 6))
+        prot = sum(bit for letter, bit in _PROT.items() if letter in fields[3])
+        flags = _MAP_SHARED if fields[3][3] == "s" else _MAP_PRIVATE
+        found.append(Mapping(start, end, prot, flags, offset, major, minor, int(fields[7]), fields[8] or "//anon"))
+    return found
+
+
+def memory_kb(meminfo: str) -> int:
+    """Memory of the machine in KiB, from the text of /proc/meminfo; 0 where that does not say."""
+    found = re.search(r"^MemTotal:\s+(\d+)", meminfo, re.M)
+    return int(found[1]) if found else 0
+
+
+def fields(text: str) -> dict[str, str]:
+    """Lines ``name : value`` up to an empty one: /proc/PID/status, and the first processor of /proc/cpuinfo."""
+    lines = text.split("\n\n")[0].splitlines()
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+
+
+def cpu_model(cpu: dict[str, str]) -> str:
+    """The name of a processor from its `fields`."""
+    return cpu.get("model name", cpu.get("CPU part", ""))
+
+
+def cpuid(cpu: dict[str, str]) -> str:
+    """Vendor, family, model and stepping from the `fields` of a processor, as perf writes them."""
+    return ",".join(cpu[name] for name in ("vendor_id", "cpu family", "model", "stepping") if name in cpu)
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Processors as /sys/devices/system/cpu lists them: ``0-3,8`` -> (0, 1, 2, 3, 8)."""
+    found: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        low, _, high = part.partition("-")
+        found.extend(range(int(low), int(high or low) + 1))
+    return tuple(found)
