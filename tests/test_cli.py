@@ -272,6 +272,13 @@ def test_usage(args: list[str], run: Run) -> None:
 # -- files that cannot be read, or lack what is asked for
 
 
+def test_what_cannot_be_read_is_answered_with_all_that_can(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "text").write_bytes(b"\x01\x02 no capture at all")
+    for verb in ("info", "dump", "check", "verify"):
+        hint = run(verb, tmp_path / "text").err.partition("hint: ")[2]
+        assert all(name in hint for name in ("perf.data", "perf script", ".etl", ".tb5")), hint
+
+
 @pytest.mark.parametrize("verb", READING, ids=" ".join)
 def test_unreadable_files(verb: list[str], tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").touch()

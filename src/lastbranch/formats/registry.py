@@ -28,7 +28,8 @@ class Format:
     """One format of captures. Its functions are given as ``module:function`` within this package."""
 
     name: str
-    """As in `Profile.format`."""
+    called: str
+    """To users, in the list of what can be read."""
     sniffer: str
     reader: str
     dumper: str | None = None
@@ -69,10 +70,21 @@ class Format:
 
 
 FORMATS = (
-    Format("tb5", "tb5.magic:is_tb5", "tb5.profile:read_tb5"),
-    Format("perf.data", "perfdata.header:is_perfdata", "perfdata.reader:read_perfdata", "perfdata.dump:dump_perfdata"),
-    Format("etl", "etl.header:is_etl", "etl.profile:read_etl", "etl.dump:dump_etl", has_providers=True),
-    Format("perf script", "perfscript.reader:is_perfscript", "perfscript.reader:read_perfscript"),
+    Format("tb5", "its own .tb5", "tb5.magic:is_tb5", "tb5.profile:read_tb5"),
+    Format(
+        "perf.data",
+        "perf.data, as `perf record -b` writes it",
+        "perfdata.header:is_perfdata",
+        "perfdata.reader:read_perfdata",
+        "perfdata.dump:dump_perfdata",
+    ),
+    Format("etl", "Windows .etl", "etl.header:is_etl", "etl.profile:read_etl", "etl.dump:dump_etl", has_providers=True),
+    Format(
+        "perf script",
+        "the text of `perf script`",
+        "perfscript.reader:is_perfscript",
+        "perfscript.reader:read_perfscript",
+    ),
 )
 """In the order in which files are tried: those with a magic number first."""
 
@@ -88,10 +100,9 @@ def format_of(source: Source) -> Format:
     for found in FORMATS:
         if found.sniff(start):
             return found
-    raise not_of_format(
-        source.name, start, "not a capture that lastbranch reads",
-        "it reads perf.data, as `perf record -b` writes it, the text of `perf script`, Windows .etl and its own .tb5",
-    )  # fmt: skip
+    *most, last = (one.called for one in FORMATS)
+    hint = f"it reads {', '.join(most)} and {last}"
+    raise not_of_format(source.name, start, "not a capture that lastbranch reads", hint)
 
 
 def not_of_format(name: str, start: bytes, reason: str, hint: str | None = None, **where: object) -> FormatError:
