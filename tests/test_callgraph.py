@@ -111,8 +111,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "int ending(int n) { return far(n); } int start(int n) { return near(n) + ending(n); }"
     )
     command(["gcc", "-O2", "-nostdlib", "-shared", "-fPIC", "-o", "lib.so", "lib.c"], folder)
-    link = ["-nostdlib", "-no-pie", "-Wl,-e,start", "./lib.so"]
-    command(["gcc", "-O2", *link, "-o", "program", "program.c"], folder)
+    command(["gcc", "-O2", "-nostdlib", "-no-pie", "-Wl,-e,start", "-o", "program", "program.c", "./lib.so"], folder)
     return folder
 
 
@@ -154,6 +153,7 @@ def test_stubs_are_looked_through(linked: Path, jumps: bool) -> None:
             seen[name, direction] = {
                 table.labels[row].function: (calls, jumped)
                 for row, calls, jumped in zip(table.function.tolist(), table.calls.tolist(), table.jumps, strict=True)
+                if calls or jumped  # not what stacks say of calls that never return
             }
     assert seen["far", "callers"] == {"near": (3, 0), "ending": (0, 2)}
     assert seen["near", "callees"] == {"far": (3, 0)}
