@@ -170,10 +170,35 @@ def test_an_address_is_in_the_function_that_holds_it() -> None:
     [
         ("_ZN1n1gEi", [1]), ("n::g()", [2]), ("n::g", [1, 2]), ("n::*", [1, 2]), ("void n::f<int>", [0]),
         ("*f<int>*", [0]), ("entry", [3]), ("ent*", [3]), ("ma?n", [3]), ("nothing", []), ("gEi", []), ("[", []),
+        ("f", [0]), ("g", [1, 2]), ("::g", []), ("n::f", [0]), ("m::g", []),
     ],
 )  # fmt: skip
 def test_functions_are_found_by_what_people_call_them(pattern: str, rows: list[int]) -> None:
     assert table().find(pattern) == rows
+
+
+SAID = [
+    "ast::Bin::eval(int) const", "ast::Bin::eval(int) const (.cold)", "int ast::Box<Bin::eval>::run<char>(char)",
+    "work", "work.cold", "work.isra.0", "only.constprop.0", "only.constprop.0.cold", "over(int)", "over(long)",
+    "over(int) (.cold)", "over(long) (.part.0)", "main.work", "<code::Lit as code::Eval>::eval", "puts@plt",
+    "Bin::evaluate()", "ns::operator new(int)", "apart(int) (.cold)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("Bin::eval", [0]), ("eval", [0, 13]), ("ast::Bin::eval", [0]), ("Lit::eval", [13]), ("Box::run", [2]),
+        ("work", [3]), ("work.cold", [4]), ("only", [6]), ("over", [8, 9]), ("over(int) (.cold)", [10]),
+        ("puts", []), ("puts@plt", [14]), ("Bin", []), ("valuate", []), ("operator new", [16]), ("apart", [17]),
+        ("over*", [8, 9, 10, 11]), ("main.work", [12]),
+    ],
+)  # fmt: skip
+def test_functions_are_found_as_people_say_them(pattern: str, found: list[int]) -> None:
+    """By the end of a name, whatever its templates; parts that a compiler set apart are not what is meant."""
+    start = np.arange(1, len(SAID) + 1, dtype=np.uint64) * np.uint64(16)
+    functions = [Function(f"_Z{i}", name, 16 * (i + 1), 16) for i, name in enumerate(SAID)]
+    assert FunctionTable(start, start + np.uint64(16), functions).find(pattern) == found
 
 
 @pytest.mark.parametrize(

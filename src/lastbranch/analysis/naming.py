@@ -187,7 +187,8 @@ class Place:
 def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collection[int] = ()) -> list[Place]:
     """The functions that ``wanted`` means, in the order of modules and addresses; empty where there are none.
 
-    ``wanted`` is a name (linkage name, demangled name, or that without its arguments), a pattern with ``*``, or a place
+    ``wanted`` is a name (linkage name, demangled name, that without its arguments, or where no module has such a one
+    the end of it, as ``Bin::eval`` of ``ast::Bin<int>::eval(int)``), a pattern with ``*``, or a place
     ``module+0xaddress``, whose function is meant. ``modules`` are the rows to look in, all where there are none.
     """
     rows = sorted(modules) if modules else range(len(profile.modules))
@@ -195,12 +196,14 @@ def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collect
         address = int(at["address"], 16)
         called = [row for row in rows if at["module"] in (profile.modules[row].name, profile.modules[row].short)]
         return [place_of(namer, row, address) for row in called if address < 1 << 64]
+    files = [row for row in rows if profile.modules[row].kind is not ModuleKind.ANONYMOUS]
+    named = {row: namer.table(row).found(wanted) for row in files}
+    most = min((literal for literal, places in named.values() if places), default=0)
     found = []
-    for row in rows:
-        if profile.modules[row].kind is ModuleKind.ANONYMOUS:
+    for row, (literal, which) in named.items():
+        if literal != most:  # what is the end of a name here is a whole one in another module
             continue
-        table = namer.table(row)
-        places = np.array(table.find(wanted), np.int64)
+        table, places = namer.table(row), np.array(which, np.int64)
         start, end = table.start[places], table.end[places]
         labels = namer.rows(np.full(len(places), -1), np.full(len(places), row), start)
         columns = (start.tolist(), end.tolist(), labels.tolist())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..arrays import offsets_of, ranges
 
-__all__ = ["Frame", "Function", "FunctionTable", "Names", "plain"]
+__all__ = ["Frame", "Function", "FunctionTable", "Names", "plain", "spoken"]
 
 
 class Function(NamedTuple):
@@ -190,23 +190,85 @@ class FunctionTable:
         return np.where((row >= 0) & (address < self.end[np.maximum(row, 0)]), row, -1)
 
     def find(self, pattern: str) -> list[int]:
-        """Rows of the functions that ``pattern`` means, by address.
+        """Rows of the functions that ``pattern`` means, by address: those of `found`."""
+        return self.found(pattern)[1]
 
-        The first of these that finds any: linkage name or shown name exactly, shown name without its arguments, and
-        either as a pattern with ``*``, ``?`` and ``[...]``.
+    def found(self, pattern: str) -> tuple[int, list[int]]:
+        """(how literally it is meant, 0 first; rows of the functions that ``pattern`` means, by address).
+
+        The first of these that finds any: linkage name or shown name exactly, or shown name without its arguments (0);
+        the end of a name as it is spoken of, see `spoken` (1); any of the names as a pattern with ``*``, ``?`` and
+        ``[...]`` (2). Where a function is found, parts and variants of it that a compiler made (``f (.cold)``) are not.
         """
-        return next((found for rows in self._ways(pattern) if (found := list(rows))), [])
+        for literal, rows in self._ways(pattern):
+            if found := list(rows):
+                return literal, found if literal == 2 else self._whole(found)
+        return 2, []
 
-    def _ways(self, pattern: str) -> Iterator[Iterator[int]]:
+    def _ways(self, pattern: str) -> Iterator[tuple[int, Iterator[int]]]:
         table, aliases = self.functions, self.aliases
-        yield (i for i, f in enumerate(table) if pattern in (f.name, f.shown) or pattern in aliases.get(i, ()))
-        yield (i for i, f in enumerate(table) if plain(f.shown) == pattern)
+        yield 0, (i for i, f in enumerate(table) if pattern in (f.name, f.shown) or pattern in aliases.get(i, ()))
+        yield 0, (i for i, f in enumerate(table) if f.shown.startswith(pattern) and plain(f.shown) == pattern)
+        last = pattern.rpartition("::")[2]
+        if last:
+            yield (
+                1,
+                (i for i, f in enumerate(table) if last in f.shown and f"::{spoken(f.shown)}".endswith(f"::{pattern}")),
+            )
         if any(c in pattern for c in "*?["):
             like = re.compile(translate(pattern)).match
-            yield (
+            yield 2, (
                 i for i, f in enumerate(table)
                 if like(f.shown) or like(f.name) or like(plain(f.shown)) or any(map(like, aliases.get(i, ())))
             )  # fmt: skip
+
+    def _whole(self, rows: list[int]) -> list[int]:
+        """``rows`` without parts that were set apart (``.cold``), and without variants of functions in ``rows``."""
+        base, suffix = zip(*(_unmade(self.functions[row].shown) for row in rows), strict=True)
+        whole = {b for b, s in zip(base, suffix, strict=True) if not s}
+        hot = [i for i, s in enumerate(suffix) if ".cold" not in s] or range(len(rows))
+        return [rows[i] for i in hot if not suffix[i] or base[i] not in whole]
+
+
+_MADE = re.compile(
+    r" \((\.[^()]*)\)$|((?:\.(?:cold|isra|constprop|part|lto_priv|llvm|clone|localalias|__uniq)(?:\.\d+)?)+)$"
+)
+"""What compilers append to the name of a part or a variant of a function, as demanglers show it and as it is."""
+
+
+def _unmade(shown: str) -> tuple[str, str]:
+    """(name, what a compiler appended to it)."""
+    found = _MADE.search(shown)
+    return (shown[: found.start()], found[1] or found[2]) if found else (shown, "")
+
+
+def spoken(shown: str) -> str:
+    """A demangled name as people say it: without arguments, template arguments, return type and what compilers append,
+    and of Rust's ``<Type as Trait>::f`` the type: ``void ns::Box<int>::f<char>(char)`` -> ``ns::Box::f``."""
+    text = plain(_unmade(shown)[0])
+    safe = _OPERATOR.sub(lambda found: "x" * len(found[0]), text)
+    if safe.startswith("<"):
+        depth, end, cut = 0, 0, 0
+        for end, c in enumerate(safe):
+            depth += (c == "<") - (c == ">" and safe[end - 1] != "-")
+            if depth == 1 and safe.startswith(" as ", end):
+                cut = cut or end
+            if depth == 0:
+                break
+        text = text[1 : cut or end] + text[end + 1 :]
+        safe = safe[1 : cut or end] + safe[end + 1 :]
+    out, depth, begin = "", 0, 0
+    for c, real in zip(safe, text, strict=True):
+        depth -= c == ">" and depth > 0
+        if depth == 0 and c != ">":
+            out += real if c != "<" else ""
+        depth += c == "<"
+    depth = 0
+    for i, c in enumerate(out):
+        depth += (c in "({[") - (c in ")}]")
+        if c == " " and depth == 0 and "operator" not in out[:i]:
+            begin = i + 1
+    return out[begin:].lstrip("&*")
 
 
 def plain(shown: str) -> str:
