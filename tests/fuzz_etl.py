@@ -167,6 +167,37 @@ def buffers_of(data: bytes) -> list[int]:
     return found
 
 
+def claiming(data: bytes, chance: random.Random) -> bytes:
+    """``data`` whose buffers, or the log, claim to be larger than they are: in the file, and after decompression.
+
+    Every other one is a compressed log of a few hundred bytes whose buffers do have what they claim, 16 MiB at most.
+    """
+    if chance.random() < 0.5:
+        codec = chance.choice((XPRESS, LZNT1))
+        size = chance.choice((1 << 16, 1 << 20, 1 << 24, (1 << 24) + 8, 1 << 30, 0xFFFFFFF8))
+        trace = build.Trace(size=size, compress=COMPRESSORS[codec], state=codec)
+        body = repeated(codec, min(size, 1 << 24) - 0x48)
+        head = bytearray(build.buffer([], size=4096, sequence=1)[:0x48])
+        struct.pack_into("<I", head, 0, len(head) + len(body))
+        struct.pack_into("<I", head, 0x30, size)
+        head[0x34] |= 0x40
+        return trace.header_buffer() + (bytes(head) + body) * chance.randrange(1, 3)
+    out = bytearray(data)
+    places = [at + field for at in buffers_of(data) for field in (0, 0x30)] + [0x48 + 0x20]  # BufferSize of the log
+    for place in chance.sample(places, min(len(places), chance.choice((1, 2, 30)))):
+        struct.pack_into("<I", out, place, chance.choice((0xFFFFFFFF, 0xFFFFFFF8, 1 << 31, 1 << 30, 1 << 24, 1 << 20)))
+    return bytes(out)
+
+
+def repeated(codec: int, size: int) -> bytes:
+    """``size`` zeros, 65 or more, as the shortest stream that stands for them (MS-XCA, 2.3 and 2.5)."""
+    if codec == XPRESS:  # a literal, and a match of all the rest at distance 1
+        length = struct.pack("<HBBHI", 7, 15, 255, 0, size - 4)
+        return struct.pack("<IB", 1 << 30, 0) + length
+    chunks = [min(4096, size - at) for at in range(0, size, 4096)]
+    return b"".join(struct.pack("<HBBH", 0xB003, 2, 0, max(0, n - 4)) for n in chunks)
+
+
 def spoiled(data: bytes, chance: random.Random) -> bytes:
     """``data`` with one to eight places spoiled: noise, flipped bits, telling numbers, cuts, moves, header fields."""
     out = bytearray(data)
@@ -225,7 +256,8 @@ def run(seed: int, path: str, store: str = "") -> None:
     if seed % 2:
         examine_stream(chance)
         return
-    data = spoiled(whole(chance), chance)
+    data = whole(chance)
+    data = claiming(data, chance) if chance.random() < 0.05 else spoiled(data, chance)
     if store:
         Path(store).write_bytes(data)
     examine(data, path)

@@ -2,12 +2,15 @@
 
     python tests/fuzz_symbols.py [--seconds 20] [--seed 1]
 
-Damage is put where it matters: into debugging sections and symbol tables as often as anywhere in the file.
+Damage is put where it matters: into debugging sections and symbol tables as often as anywhere in the file. One in fifty
+files goes to the worker as well, with each of the other backends: it may fail, but not for a system call that it must
+not make. One in a hundred rounds has a debuginfod server that answers as a hostile one might.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
@@ -19,13 +22,19 @@ import numpy as np
 from _pytest.outcomes import Skipped
 
 from conftest import time_limit
+from hostile_server import ANSWERS, Talk, hostile_server
 from lastbranch.errors import LastbranchError
 from lastbranch.images import SegmentFlags, read_image
-from lastbranch.model import BytesSource
+from lastbranch.model import BytesSource, Profile
+from lastbranch.symbols import SymbolOptions, debuginfod
 from lastbranch.symbols.backends import dwarf_reader, tables
 from lastbranch.symbols.breakpad import Breakpad, module_id
+from lastbranch.symbols.cache import open_cache
+from lastbranch.symbols.client import WorkerClient, WorkerFailed
 from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.found import Search
 from lastbranch.symbols.jitdump import names_in
+from lastbranch.symbols.pdb_identity import pdb_identity
 from lastbranch.symbols.readers import READERS
 from symbol_programs import Programs, command
 from test_symbols_breakpad import TEXT as TEXT_OF_BREAKPAD
@@ -39,6 +48,10 @@ PROGRAMS = "gcc", "gcc2", "gcc4", "gcc64-zlib", "clang", "clang-lld", "clang-spl
 Work = Callable[[DebugFiles, np.ndarray], object]
 
 TABLES: tuple[Work, ...] = (lambda f, a: tables.resolve(f, a).check(len(a)), lambda f, _: len(tables.functions(f)))
+IDENTITY: tuple[Work, ...] = (
+    lambda f, _: [pdb_identity(BytesSource(Path(f.debug).read_bytes())) if f.debug else None],
+    lambda f, _: [read_image(BytesSource(Path(f.binary).read_bytes())) if f.binary else None],
+)
 EVERY: tuple[Work, ...] = (lambda f, a: dwarf_reader.resolve(f, a).check(len(a)), *TABLES)
 TEXT: dict[str, tuple[bytes, tuple[Work, ...]]] = {
     "breakpad": (TEXT_OF_BREAKPAD.encode(), (
@@ -83,7 +96,7 @@ def originals(folder: Path) -> list[Original]:
     """Programs of the compilers that are here, and files written by the tests."""
     found = [
         Original("symbols", written(SYMBOLS), lambda p: DebugFiles("elf", p)),
-        Original("pdb", PDB, lambda p: DebugFiles("pe", "", p), TABLES),
+        Original("pdb", PDB, lambda p: DebugFiles("pe", "", p), (*TABLES, *IDENTITY)),
     ]
     for kind, (data, works) in TEXT.items():
         found.append(Original(kind, data, lambda p, k=kind: DebugFiles(k, p), works))  # type: ignore[misc]
@@ -91,8 +104,11 @@ def originals(folder: Path) -> list[Original]:
         try:
             (folder / "program.cpp").write_text(SOURCE + "int main() { return start(); }\n")
             command(["x86_64-w64-mingw32-g++", "-O1", *options, "program.cpp", "-o", f"{name}.exe"], folder)
-            works = EVERY if name == "coff" else TABLES
-            found.append(Original(name, (folder / f"{name}.exe").read_bytes(), lambda p: DebugFiles("pe", p), works))
+            works = (*(EVERY if name == "coff" else TABLES), *IDENTITY)
+            program = folder / f"{name}.exe"
+            found.append(Original(name, program.read_bytes(), lambda p: DebugFiles("pe", p), works))
+            beside = Original(f"pdb of {name}", PDB, lambda p, e=str(program): DebugFiles("pe", e, p), works)  # type: ignore[misc]
+            found.append(beside)
         except Skipped as why:
             print(why)
     programs = Programs(folder)
@@ -136,6 +152,44 @@ def damaged(original: Original, dice: random.Random) -> bytes:
     return bytes(data)
 
 
+def through_the_worker(worker: WorkerClient, known: DebugFiles, address: np.ndarray) -> None:
+    """With every backend: libraries and programs may fail as they like."""
+    for backend in ("auto", "symbolic", "llvm"):
+        try:
+            worker.names(known, backend, address)
+            worker.functions(known, backend)
+        except WorkerFailed as failure:
+            if "system call" in str(failure):
+                raise AssertionError(f"{backend}: {failure}") from failure
+
+
+def from_a_server(folder: Path, dice: random.Random) -> str:
+    """An answer of `ANSWERS`, or one of them with bytes changed on its way: never a file, nothing that stays."""
+    name = dice.choice(list(ANSWERS))
+
+    class Spoiled(Talk):
+        def send(self, data: bytes) -> None:
+            spoiled = bytearray(data)
+            for _ in range(dice.choice((0, 0, 1, 3))):
+                if spoiled:
+                    spoiled[dice.randrange(len(spoiled))] = dice.randrange(256)
+            super().send(bytes(spoiled))
+
+    def answer(talk: Talk) -> None:
+        if dice.random() < 0.5:
+            talk.__class__ = Spoiled
+        ANSWERS[name](talk)
+
+    cache = open_cache(str(folder / "cache"))
+    search = Search(Profile("p", "perf.data"), SymbolOptions(debuginfod=True), cache)
+    with hostile_server(answer, dice.randbytes(1000), dice) as home:
+        os.environ.update(DEBUGINFOD_URLS=home, no_proxy="*")
+        assert debuginfod.fetch(search, dice.randbytes(20), "debuginfo") is None
+    assert "not done after 20 s" not in str(search.rejected), "it had no end"
+    assert os.listdir(folder / "cache" / "debuginfod") == []
+    return name
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20, help="how long")
@@ -145,8 +199,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = originals(folder)
+        worker = WorkerClient(SymbolOptions(cache=None, seconds=20))
+        debuginfod.CONNECT_SECONDS = debuginfod.ANSWER_SECONDS = debuginfod.FILE_SECONDS = 1
+        debuginfod.SIZE_LIMIT = 4 << 20
         until = time.monotonic() + options.seconds
         while time.monotonic() < until:
+            if number % 100 == 99:
+                with time_limit(20):
+                    from_a_server(folder, dice)
             original = dice.choice(files)
             data = damaged(original, dice)
             path = folder / original.name.rpartition(" ")[2]
@@ -154,9 +214,10 @@ def main() -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(data)
             known = original.files(str(path))
-            for work in original.works:
+            outside: Work = lambda f, a: through_the_worker(worker, f, a)  # noqa: E731
+            for work in (*original.works, *([outside] if number % 50 == 0 else [])):
                 try:
-                    with time_limit(20):
+                    with time_limit(20 if work is not outside else 200):
                         work(known, original.address)
                 except (LastbranchError, MemoryError):
                     refused += 1
@@ -165,6 +226,7 @@ def main() -> int:
                     print(f"file {number} (seed {options.seed}), {original.name}: kept as fuzz-symbols-failure")
                     raise
             number += 1
+        worker.close()
     print(f"{number} files, {refused} refusals, no failure")
     return 0
 
