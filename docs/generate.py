@@ -156,7 +156,7 @@ def etl_events() -> str:
         "Made from the tables in `lastbranch.formats.etl.kernel_tables`. Names are those of Microsoft's own reader",
         "where it prints the field. A version that is not listed is read as the newest lower one; bytes behind the",
         "known fields are kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the",
-        "log are decoded by what the log says of them; all others stay raw and are counted.", "",
+        "log, or is given (--manifest), are decoded by that; all others stay raw and are counted.", "",
         "| event | versions | fields of the newest |", "|---|---|---|",
     ]  # fmt: skip
     for key, versions in sorted(LAYOUTS.items(), key=lambda item: kernel_names(item[0])):

@@ -18,15 +18,16 @@ from .bind import binder_of, rebind
 from .errors import FormatError, LastbranchError
 from .formats.registry import SNIFFED, Progress, format_of
 from .images import Code, Image, SegmentFlags, read_image, same_build_id
-from .model import BytesSource, Limits, Module, ModuleKind, Profile, Segment, Source, limited
+from .model import BytesSource, Limits, Module, ModuleKind, Profile, Segment, Source, limited, read_at
 from .model.output import naming
 
 if TYPE_CHECKING:
+    from .formats.etl.manifest_xml import Manifests
     from .formats.etl.reading import Reading
 
 __all__ = [
     "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source",
-    "read_profile", "reading_of", "same_binary", "use_binary",
+    "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -34,7 +35,8 @@ _SPOOL_CHUNK = 1 << 20
 
 def open_profile(
     path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
-    progress: Progress | None = None, pointer_size: int | None = None, limits: Limits | None = None,
+    progress: Progress | None = None, pointer_size: int | None = None,
+    manifests: Sequence[str | os.PathLike[str]] = (), limits: Limits | None = None,
 ) -> Profile:  # fmt: skip
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
 
@@ -44,6 +46,7 @@ def open_profile(
     during the index pass. ``limits`` are the budgets of memory and of what compressed data may become.
 
     ``pointer_size`` is for an .etl whose events say it wrong: the bits of a pointer in their payloads, 32 or 64.
+    ``manifests`` are instrumentation manifests, or folders of them, that name its providers' events.
 
     Raises `ValueError` for another size, `FormatError` where it is given for a file that is no .etl and where nothing
     can be read of the file, `OSError` where it cannot be opened. What is damaged in a file that can be read is in
@@ -51,7 +54,7 @@ def open_profile(
     """
     with limited(limits or Limits.current()):
         source = open_source(os.fspath(path))
-    return completed(read_profile(source, progress, reading_of(pointer_size)), symfs, folders)
+    return completed(read_profile(source, progress, reading_of(pointer_size, manifests)), symfs, folders)
 
 
 def completed(profile: Profile, symfs: str | None = None, folders: Sequence[str] = ()) -> Profile:
@@ -70,13 +73,55 @@ def read_profile(source: Source, progress: Progress | None = None, reading: Read
     return format_of(source).read(source, progress, reading)
 
 
-def reading_of(pointer_size: int | None = None) -> Reading:
-    """How to read trace logs, from what users say: the bits of a pointer. Raises `ValueError`."""
+def reading_of(pointer_size: int | None = None, manifests: Sequence[str | os.PathLike[str]] = ()) -> Reading:
+    """How to read trace logs, from what users say: the bits of a pointer, and `read_manifests`. Raises `ValueError`."""
     from .formats.etl.reading import Reading
 
     if pointer_size not in (None, 32, 64):
         raise ValueError(f"a pointer has 32 or 64 bits, not {pointer_size}")
-    return Reading(pointer_size and pointer_size // 8)
+    return Reading(pointer_size and pointer_size // 8, read_manifests(manifests) if manifests else None)
+
+
+def read_manifests(paths: Sequence[str | os.PathLike[str]]) -> Manifests:
+    """The instrumentation manifests at ``paths``; of a folder those of its files that end in .man, .manifest or .xml.
+
+    Where two describe an event, the first one holds, and ``notes`` say so if they differ. Raises `FormatError` for a
+    file that is no manifest and a folder without any, `OSError` where one cannot be read. What is in a folder and no
+    manifest becomes a note.
+    """
+    from .formats.etl.manifest_xml import LARGEST, Manifests
+
+    found = Manifests()
+    for path in [os.fspath(path) for path in paths]:
+        if not os.path.isdir(path):
+            found.add(_whole(path, LARGEST), path)
+            continue
+        inside = sorted(os.path.join(path, n) for n in os.listdir(path) if n.lower().endswith(_MANIFESTS))
+        read = 0
+        for name in inside:
+            try:
+                found.add(_whole(name, LARGEST), name)
+                read += 1
+            except FormatError as error:
+                found.note(f"left out: {error}")
+        if not read:
+            raise FormatError(
+                "a folder without an instrumentation manifest", file=path, hint=f"files end in {_ENDINGS}"
+            )
+    return found
+
+
+_MANIFESTS = (".man", ".manifest", ".xml")
+_ENDINGS = ", ".join(_MANIFESTS)
+
+
+def _whole(path: str, most: int) -> bytes:
+    """The content of a regular file, up to one byte more than ``most``."""
+    source = FileSource(path)
+    try:
+        return read_at(source, 0, min(source.size, most + 1))
+    finally:
+        source.close()
 
 
 def open_source(path: str) -> FileSource:

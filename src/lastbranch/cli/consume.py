@@ -40,30 +40,31 @@ def command(
 
     NAME is that of a session that runs with real time (session start --real-time). Its events are printed as soon as
     the session flushes its buffers, until it stops or Ctrl-C; nothing of it waits for the terminal. A FILE is printed
-    as by dump, which says what the columns are. Providers of EventSource and TraceLogging can be named.
+    as by dump, which says what the columns are. Providers of EventSource and TraceLogging, and those of
+    manifests, can be named.
     """
     from ..etw.consumed import is_session
 
+    reading = log.reading()
     if provider is not None:
         from ..etw.providers import provider_guid
 
-        provider = str(provider_guid(provider))
+        provider = str(reading.provider_of(provider) or provider_guid(provider))
+    wanted = dump.wanted_of(events, provider, pid, time)
     if not (real_time or is_session(source)):
-        code: int = click.get_current_context().invoke(
-            dump.command, path=source, no_progress=False, events=events, provider=provider, pid=pid, time=time,
-            form=form, limit=limit, pointer_size=log.pointer_size and str(log.pointer_size),
-        )  # fmt: skip
-        return code
+        return dump.dump_file(source, True, wanted, events, form, limit, reading)
     from ..etw.streams import open_stream
     from ..formats.etl.dump import dump_live
+    from ..model import visible
 
-    wanted = dump.wanted_of(events, provider, pid, time)
-    reading = log.reading()
     stream = open_stream(source, session=True)
     blocks = (part.block for part in stream.parts())
     with closing(stream), _ended_by_interrupt(stream):
-        if not dump.print_dump(dump_live(source, stream.header, blocks, wanted, reading), form, limit, at_once=1):
+        live = dump_live(source, stream.header, blocks, wanted, reading)
+        if not dump.print_dump(live, form, limit, at_once=1):
             click.echo("note: no event was what was asked for", err=True)
+        for note in live.notes():
+            click.echo(f"note: {visible(note)}", err=True)
     return 0
 
 

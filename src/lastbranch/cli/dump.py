@@ -35,7 +35,9 @@ _LINES = 1000
     help="Only these events: a task (Process, Image, SAMPLE, MMAP2), a whole name, or one without its provider, in "
     "upper or lower case.",
 )  # fmt: skip
-@click.option("--provider", metavar="GUID", help="Only events of this provider (.etl).")
+@click.option(
+    "--provider", metavar="GUID|NAME", help="Only events of this provider (.etl); names are those of --manifest."
+)
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
 @time_option("the first event")
 @click.option(
@@ -61,13 +63,22 @@ def command(
     .tb5 and the text of perf script: samples, named so too, and changes of address spaces: MAP, UNMAP, FORK, EXEC,
     EXIT, NAME.
     """
+    reading = log.reading()
+    if provider is not None:
+        provider = str(reading.provider_of(provider) or provider)
+    return dump_file(path, not no_progress, wanted_of(events, provider, pid, time), events, form, limit, reading)
+
+
+def dump_file(
+    path: str, progress: bool, wanted: Wanted, events: tuple[str, ...], form: str, limit: int, reading: Reading
+) -> int:
+    """What the verb prints, and its exit code. ``events`` are the names that were asked for."""
     from ..model import Profile
 
-    reading = log.reading()
-    dump = _open(path, wanted_of(events, provider, pid, time), not no_progress, reading)
+    dump = _open(path, wanted, progress, reading)
     if not print_dump(dump, form, limit):
         _nothing(path, events, reading)
-    return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()))
+    return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()), dump.notes())
 
 
 def print_dump(dump: Dump, form: str, limit: int, *, at_once: int = _LINES) -> bool:

@@ -52,23 +52,34 @@ class LogOptions:
 
     pointer_size: int | None = None
     """Bits."""
+    manifests: tuple[str, ...] = ()
 
     def reading(self) -> Reading:
+        """What the options say, once it is read; what the manifests contradict themselves in is told."""
+        from ..model import visible
         from ..opening import reading_of
 
-        return reading_of(self.pointer_size)
+        read = reading_of(self.pointer_size, self.manifests)
+        for note in read.manifests.notes if read.manifests is not None else ():
+            click.echo(f"note: {visible(note)}", err=True)
+        return read
 
 
 def log_options(function: _Command) -> _Command:
-    """--pointer-size, as one `LogOptions` argument ``log``."""
+    """--pointer-size and --manifest, as one `LogOptions` argument ``log``."""
 
     @click.option(
         "--pointer-size", type=click.Choice(["32", "64"]),
         help="Of an .etl: the bits of pointers in its events, where their headers say it wrong.",
     )  # fmt: skip
+    @click.option(
+        "--manifest", "manifests", multiple=True, metavar="FILE|FOLDER", shell_complete=complete_file,
+        help="Of an .etl: names and fields of events from this instrumentation manifest, or all in a folder (again for "
+        "more).",
+    )  # fmt: skip
     @functools.wraps(function)
-    def wrapped(pointer_size: str | None, **rest: Any) -> Any:
-        return function(log=LogOptions(int(pointer_size) if pointer_size else None), **rest)
+    def wrapped(pointer_size: str | None, manifests: tuple[str, ...], **rest: Any) -> Any:
+        return function(log=LogOptions(int(pointer_size) if pointer_size else None, manifests), **rest)
 
     return wrapped  # type: ignore[return-value]
 

@@ -7,7 +7,7 @@ for event in consume("x.etl"):
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from uuid import UUID
 from ..formats.etl import Event
 from ..formats.etl.decode import Decoded, Decoder
 from ..formats.etl.dump import teaches
+from ..formats.etl.manifest import Described, message_of
 from ..formats.etl.materialise import CHUNK, events_of
 from ..opening import reading_of
 from .streams import FileStream, Stream, filetimes, open_stream
@@ -72,22 +73,45 @@ class ConsumedEvent:
         """Fields by name. An event of unknown layout has one, ``payload``."""
         return self._decoded.fields
 
+    @cached_property
+    def _described(self) -> Described | None:
+        return self._decoder.find(self.event).described
+
+    @property
+    def message(self) -> str:
+        """The message that the manifest has for it, with the values of its fields in it; "" for none."""
+        known = self._described
+        return message_of(known.message, list(self.fields.values())) if known is not None else ""
+
+    @property
+    def level_name(self) -> str:
+        """What the manifest calls the level, without "win:"; "" where nobody tells."""
+        return self._described.level if self._described is not None else ""
+
+    @property
+    def keyword_names(self) -> tuple[str, ...]:
+        """The keywords that the manifest has for it."""
+        return self._described.keywords if self._described is not None else ()
+
     def __repr__(self) -> str:
         return f"<{self.provider_name}/{self.name} pid={self.pid} tid={self.tid} cpu={self.cpu} {self.fields}>"
 
 
 def consume(
-    source: str | os.PathLike[str], *, real_time: bool | None = None, pointer_size: int | None = None
-) -> Iterator[ConsumedEvent]:
+    source: str | os.PathLike[str], *, real_time: bool | None = None, pointer_size: int | None = None,
+    manifests: Sequence[str | os.PathLike[str]] = (),
+) -> Iterator[ConsumedEvent]:  # fmt: skip
     """The events of ``source`` in time order: the path of a log file, or the name of a session that is read in real
     time until it stops.
 
     ``real_time`` says which; ``None``: a file if there is one of that name. Memory is bounded. Of a file everything
     that describes other events is read first; of a session events are decoded by what came before them.
-    ``pointer_size`` (32 or 64 bits) is that of all payloads, where the headers of events say it wrong. Raises
-    `ValueError` for another size, `EtwError` where it cannot be opened. What is damaged in a file is left out.
+    ``pointer_size`` (32 or 64 bits) is that of all payloads, where the headers of events say it wrong.
+    ``manifests`` are instrumentation manifests, or folders of them, that describe what the source does not. Raises
+    `ValueError` for another size, `FormatError` for what is no manifest, `EtwError` where it cannot be opened. What is
+    damaged in a file is left out.
     """
-    name, reading = os.fspath(source), reading_of(pointer_size)
+    name, reading = os.fspath(source), reading_of(pointer_size, manifests)
     session = is_session(name) if real_time is None else real_time
     return _events(open_stream(name, session=session, reading=reading), reading.decoder())
 

@@ -73,6 +73,8 @@ class Dump:
     clock: Clock
     cells: Callable[[Form], Iterator[Cells]]
     damage: Callable[[], list[Damage]] = field(default=list)
+    notes: Callable[[], list[str]] = field(default=list)
+    """What contradicts itself, complete when ``cells`` has ended."""
 
 
 def milliseconds(clock: Clock) -> Callable[[int], str]:

@@ -28,6 +28,7 @@ from .layout import EVENT_FLAG, PMC_COUNTERS
 from .manifest_xml import MANIFEST_ID
 from .markers import HEADER_BYTES
 from .materialise import events_of
+from .payloads import REST
 from .tracelogging import CHANNEL
 
 __all__ = ["COUNTERS", "Batch", "batches_of", "types_of"]
@@ -148,6 +149,8 @@ def _batches(
             yield from _one_by_one(block, decoder, known, rows[which])
             continue
         mine = rows[which]
+        if REST in columns:
+            decoder.misfit(known, len(mine))
         columns |= _counters(block, first, mine)
         yield Batch(known.provider_name, known.event_name, known.kind, known.reason, first, mine, columns)
 
@@ -188,6 +191,8 @@ def _one_by_one(block: EventBlock, decoder: Decoder, known: Known, rows: Ints) -
     sets: dict[tuple[str, ...], tuple[Event, list[int], list[tuple[Any, ...]]]] = {}
     for row, event in zip(rows.tolist(), events_of(block.take(rows)), strict=True):
         fields = decoder.decode(event).fields
+        if REST in fields:
+            decoder.misfit(known, 1)
         if event.counters and event.header not in _EVENT_TYPES:
             fields = fields | {COUNTERS: list(event.counters)}
         found = sets.setdefault(tuple(fields), (event, [], []))

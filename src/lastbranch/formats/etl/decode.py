@@ -11,6 +11,7 @@ What has no known layout stays whole: one field, the payload, and the reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,9 +22,9 @@ from .event import Event
 from .fields import Rest
 from .kernel_session import META_DATA
 from .kernel_tables import kernel_layout
-from .manifest import Described, EventMap, MapKey, parse_event_info, parse_map_info
+from .manifest import Described, EventMap, MapKey, Property, parse_event_info, parse_map_info
 from .manifest_payload import decode_described, fixed_layout
-from .manifest_xml import CHUNK, MANIFEST_ID, Chunks, parse_manifest
+from .manifest_xml import CHUNK, MANIFEST_ID, Chunks, Manifests, parse_manifest
 from .payloads import Layout, layout
 from .providers import guid_text, kernel_key, kernel_names, opcode_name
 from .tracelogging import describe
@@ -38,6 +39,7 @@ _EVENT_INFO, _MAP_INFO = 32, 33
 _CLASSIC = frozenset((10, 11, 20, 21))
 _EVENT_HEADERS = frozenset((18, 19))
 _LOG_HEADER = 0
+_MOST_MISSING = 1000
 
 
 Kind = Literal["kernel", "tracelogging", "manifest", "raw"]
@@ -83,14 +85,20 @@ class Decoder:
     """Decodes events of one trace. It never raises for what an event holds.
 
     ``pointer_size`` overrides the pointer size that the headers of events claim (the log header's own excepted), for
-    traces whose writer got it wrong.
+    traces whose writer got it wrong. ``manifests`` describe events that the trace itself does not.
     """
 
-    def __init__(self, *, pointer_size: int | None = None) -> None:
+    def __init__(self, *, pointer_size: int | None = None, manifests: Manifests | None = None) -> None:
         self._pointer_size = pointer_size
+        self._given = manifests or Manifests()
         self._described: dict[tuple[bytes, bool, int, int], Described] = {}
-        self._names: dict[bytes, str] = {}
-        self._maps: dict[MapKey, EventMap] = {}
+        self._names: dict[bytes, str] = dict(self._given.names)
+        self._maps: dict[MapKey, EventMap] = dict(self._given.maps)
+        self._versions: dict[tuple[bytes, int], set[int]] = {}
+        for guid, id_, version in self._given.events:
+            self._versions.setdefault((guid, id_), set()).add(version)
+        self._missing: set[tuple[bytes, int, int]] = set()
+        self._misfits: Counter[Described] = Counter()
         self._chunks = Chunks()
         self._fixed: dict[Described, Layout | None] = {}
 
@@ -118,7 +126,8 @@ class Decoder:
         number = described.opcode if described.classic else described.id
         self._described[described.provider, described.classic, number, described.version] = described
         self._fixed.clear()
-        self._names.setdefault(described.provider, described.provider_name)
+        if described.provider not in self._given.names:
+            self._names.setdefault(described.provider, described.provider_name)
 
     def decode(self, event: Event) -> Decoded:
         """The event with its fields by name, as far as its payload holds them."""
@@ -148,6 +157,8 @@ class Decoder:
                 return found
         classic = event.header in _CLASSIC
         described = self._described.get((event.provider, classic, event.opcode if classic else event.id, event.version))
+        if described is None and not classic and event.header in _EVENT_HEADERS:
+            described = self._given.events.get((event.provider, event.id, event.version))
         if described is not None:
             return Known(described.provider_name, described.event_name, "manifest", described=described)
         provider = self._names.get(event.provider) or guid_text(event.provider)
@@ -156,7 +167,38 @@ class Decoder:
             if chunk.get("Format") == 1 and "Manifest" in chunk:
                 return Known(provider, "ManifestData", "manifest", CHUNK)
         name = f"Opcode({event.opcode})" if classic else f"EventID({event.id})"
-        return Known(provider, name, "raw", reason="no manifest in the trace")
+        return Known(provider, name, "raw", reason=self._why_raw(event))
+
+    def _why_raw(self, event: Event) -> str:
+        if not self._given.events:
+            return "no manifest in the trace"
+        known = self._versions.get((event.provider, event.id))
+        if not known or event.header not in _EVENT_HEADERS:
+            return "no manifest in the trace or among those given"
+        if len(self._missing) < _MOST_MISSING:
+            self._missing.add((event.provider, event.id, event.version))
+        return f"the manifest has version {', '.join(map(str, sorted(known)))} of it, not {event.version}"
+
+    def misfit(self, known: Known, number: int) -> None:
+        """Take notice that ``number`` payloads were not what a description says."""
+        if known.described is not None:
+            self._misfits[known.described] += number
+
+    def notes(self) -> list[str]:
+        """What the given manifests and the events contradict each other in, as far as events were decoded."""
+        notes = []
+        for guid, id_, version in sorted(self._missing):
+            has = ", ".join(map(str, sorted(self._versions[guid, id_])))
+            notes.append(f"{self._given.names[guid]}: event {id_} has version {version}, its manifest {has}")
+        for described, number in self._misfits.items():
+            name = f"{described.provider_name}/{described.event_name} version {described.version}"
+            notes.append(f"{name}: {number} payloads are not what the manifest says; the rest of them stays bytes")
+        for (guid, classic, id_, version), own in self._described.items():
+            given = None if classic else self._given.events.get((guid, id_, version))
+            if given is not None and _shape(given.properties) != _shape(own.properties):
+                name = f"{own.provider_name}: event {id_} version {version}"
+                notes.append(f"{name} is described in the trace, not as in the manifest given; the trace's is used")
+        return notes
 
     def _find_self_describing(self, event: Event) -> Known | None:
         said = describe(event)
@@ -202,3 +244,8 @@ class Decoder:
         if self._pointer_size is None or event.hook == _LOG_HEADER:
             return event.pointer_size
         return self._pointer_size
+
+
+def _shape(properties: tuple[Property, ...]) -> tuple[object, ...]:
+    """What is stored, without how it is shown."""
+    return tuple((p.name, p.in_type, p.count, p.length, _shape(p.members)) for p in properties)

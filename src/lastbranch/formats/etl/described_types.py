@@ -35,7 +35,7 @@ from .fields import (
     Scalar,
 )
 
-__all__ = ["IN_TYPES", "OUT_IPV6", "OUT_STRING", "shown"]
+__all__ = ["IN_TYPES", "OUT_IPV6", "OUT_SOCKET", "OUT_STRING", "shown"]
 
 IN_TYPES: dict[int, FieldType] = {
     1: WIDE, 2: ANSI, 3: I8, 4: U8, 5: I16, 6: U16, 7: I32, 8: U32, 9: I64, 10: U64, 11: F32, 12: F64, 13: BOOL32,
@@ -44,9 +44,9 @@ IN_TYPES: dict[int, FieldType] = {
 }  # fmt: skip
 
 (
-    OUT_STRING, OUT_BOOLEAN, OUT_HEX, OUT_PORT, OUT_IPV4, OUT_IPV6, OUT_NTSTATUS, OUT_HRESULT, OUT_FILETIME, OUT_SIGNED,
-    OUT_UNSIGNED, OUT_CODE_POINTER,
-) = 2, 3, 4, 7, 8, 9, 14, 15, 16, 17, 18, 37  # fmt: skip
+    OUT_STRING, OUT_BOOLEAN, OUT_HEX, OUT_PORT, OUT_IPV4, OUT_IPV6, OUT_SOCKET, OUT_NTSTATUS, OUT_HRESULT, OUT_FILETIME,
+    OUT_SIGNED, OUT_UNSIGNED, OUT_CODE_POINTER,
+) = 2, 3, 4, 7, 8, 9, 10, 14, 15, 16, 17, 18, 37  # fmt: skip
 
 
 def shown(type_: FieldType, out: int) -> FieldType:

@@ -55,10 +55,11 @@ def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None, r
     Raises `FormatError` where nothing can be read of it. Two passes: descriptions of manifest events may stand behind
     the events. Memory is bounded by one buffer for each processor and a block of events.
     """
-    log = reading.log(source)
+    log, decoder = reading.log(source), reading.decoder()
     return Dump(
-        source.name, log.clock, lambda form: _file_cells(log, wanted, form, progress, reading), lambda: log.damage
-    )
+        source.name, log.clock, lambda form: _file_cells(log, wanted, form, progress, decoder), lambda: log.damage,
+        decoder.notes,
+    )  # fmt: skip
 
 
 def dump_live(
@@ -76,13 +77,16 @@ def dump_live(
             yield block.take(np.flatnonzero(select(block)))
 
     clock = header.clock
-    return Dump(name, clock, lambda form: _cells(taught(), clock, header.timestamp, decoder, processes, wanted, form))
+    return Dump(
+        name, clock, lambda form: _cells(taught(), clock, header.timestamp, decoder, processes, wanted, form),
+        notes=decoder.notes,
+    )  # fmt: skip
 
 
 def _file_cells(
-    log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None, reading: Reading
+    log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None, decoder: Decoder
 ) -> Iterator[Cells]:
-    decoder, processes = reading.decoder(), _Processes()
+    processes = _Processes()
     _learn(log.events(select=teaches), decoder, processes)
     blocks = log.ordered_blocks(select=_selector(wanted), progress=progress)
     return _cells(blocks, log.clock, log.header.timestamp, decoder, processes, wanted, form)

@@ -7,15 +7,16 @@ was merged (EventMetadata, tdh.h: TRACE_EVENT_INFO, EVENT_MAP_INFO); an EventSou
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from .field_text import WIDE
 from .payloads import Names
 
-__all__ = ["Described", "EventMap", "MapKey", "Property", "parse_event_info", "parse_map_info"]
+__all__ = ["Described", "EventMap", "MapKey", "Property", "message_of", "parse_event_info", "parse_map_info"]
 
 _MOST_NESTED = 16
 _STRUCT, _PARAM_LENGTH, _PARAM_COUNT, _FIXED_LENGTH, _FIXED_COUNT = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -62,6 +63,10 @@ class Described:
     event_name: str
     properties: tuple[Property, ...]
     classic: bool = False
+    message: str = ""
+    """What consumers may show of it, with %1 for the first property."""
+    level: str = ""
+    keywords: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,22 @@ def join_names(task: str, opcode: str, fallback: str) -> str:
     if not task:
         return opcode or fallback
     return task if not opcode or opcode == "Info" else f"{task}/{opcode}"
+
+
+_INSERT = re.compile(r"%(?:(\d{1,2})(?:![^!]*!)?|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": " "}
+
+
+def message_of(message: str, values: Sequence[object]) -> str:
+    """``message`` with the values in the places of %1, %2 and so on, by the rules of FormatMessage."""
+
+    def insert(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return _ESCAPES.get(found[2], found[2])
+        number = int(found[1])
+        return str(values[number - 1]) if 0 < number <= len(values) else "" if not number else found[0]
+
+    return _INSERT.sub(insert, message)
 
 
 def parse_event_info(data: bytes) -> Described | None:

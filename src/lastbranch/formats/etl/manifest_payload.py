@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from .described_types import IN_TYPES, OUT_IPV6, shown
+from .described_types import IN_TYPES, OUT_IPV6, OUT_SOCKET, shown
 from .field_groups import SLACK, CountedBytes
 from .field_text import ANSI, SID, WIDE, Counted, Fixed, Text, Text8, Text16
-from .field_values import Named
+from .field_values import Exact, Named
 from .fields import IPV6, SIZE, U16, U32, Blob, FieldType, Rest, Scalar, Short, named
 from .manifest import Described, EventMap, MapKey, Property
 from .payloads import REST, Layout, layout
@@ -26,6 +27,20 @@ _EXTRA_TYPES: dict[int, FieldType] = {  # TDH_INTYPE_* from 300 up, of classic (
     303: Counted(_BIG16, Text8()), 306: Fixed(1, Text16()), 307: Fixed(1, Text8()), 308: SIZE,
     309: CountedBytes(U32), 310: SID,
 }  # fmt: skip
+
+
+class _SocketAddress(Blob):
+    """A SOCKADDR of IPv4 (u16 family 2, u16 port, 4 bytes) or IPv6 (23, port, u32 flow, 16 bytes), port and address in
+    network order: as "10.0.0.1:80" or "[::1]:80". Others stay bytes."""
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        raw, after = super().decode(data, at, end, pointer)
+        family, port = raw[:2], int.from_bytes(raw[2:4], "big")
+        if family == b"\2\0" and len(raw) >= 8:
+            return Exact(f"{IPv4Address(raw[4:8])}:{port}", raw), after
+        if family == b"\x17\0" and len(raw) >= 24:
+            return Exact(f"[{IPv6Address(raw[8:24])}]:{port}", raw), after
+        return raw, after
 
 
 def decode_described(event: Described, data: bytes, pointer: int, maps: Mapping[MapKey, EventMap]) -> dict[str, Any]:
@@ -127,7 +142,7 @@ def _type_of(item: Property, length: int | None) -> FieldType:
             return IPV6
         if length is None:
             raise Short
-        return Blob(length)
+        return _SocketAddress(length) if item.out_type == OUT_SOCKET else Blob(length)
     type_ = _EXTRA_TYPES.get(item.in_type) or IN_TYPES.get(item.in_type)
     if type_ is None:
         raise Short
