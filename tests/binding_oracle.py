@@ -12,8 +12,16 @@ The rules:
   a child pid that was known before (a reused pid) loses what it had. A fork of a pid by itself is the start
   of a thread and changes nothing. Later changes in one of the two do not show in the other.
 * An exec drops all maps of the pid, its life goes on. An exit changes nothing: samples straggle in after it.
-* Kernel maps belong to no process. What of one lies below the kernel half is cut off. Addresses in the kernel
-  half (bit 63 set) look at kernel maps only, all others at the maps of the process only.
+* Kernel maps belong to no process. One that reaches the upper half (bit 63 set) is cut off below it. Kernel addresses
+  begin at the upper half if any kernel map of the whole history reaches it (or there is none), else at the lowest
+  start of them: a 32-bit kernel, or one with a space of its own.
+* Where the kernel has the upper half, the address alone tells whose maps are asked, the kernel's or the process's.
+* Elsewhere the mode of the processor tells, which is part of the question. In kernel mode the kernel's maps are asked,
+  in user mode those of the process, in unknown mode those that the address belongs to. Where they do not own the
+  address, and it belongs to the other side, that side is asked.
+* In hypervisor mode nobody owns anything.
+* A guest has maps of its own kernel, by the process that runs it (0: not told), and of its processes. A question in
+  guest mode asks those of the guest of its pid; a pid without one has guest 0, or the only one there is.
 * Lives of a pid are numbered from 0. A fork of a pid that an earlier event has named, in any role, begins the next
   life; the first event that names a pid begins life 0, and so does a question about a pid no event has named yet.
   Questions themselves never make a pid known.
@@ -75,9 +83,23 @@ class KernelMap:
     start: int
     end: int
     tag: int
+    guest: int | None = None
+    """Which guest's kernel it is in; None: the host's."""
 
 
-Event = Map | Unmap | Fork | Exec | Exit | KernelMap
+@dataclass(frozen=True)
+class GuestMap:
+    """A process inside of a guest, whose samples have the id `pid`, maps [start, end)."""
+
+    time: int
+    pid: int
+    start: int
+    end: int
+    tag: int
+
+
+Event = Map | Unmap | Fork | Exec | Exit | KernelMap | GuestMap
+UNKNOWN, KERNEL, USER, HYPERVISOR, GUEST_KERNEL, GUEST_USER = range(6)
 
 
 @dataclass(frozen=True)
@@ -85,6 +107,7 @@ class Query:
     pid: int
     addr: int
     time: int
+    mode: int = USER
 
 
 class Answer(NamedTuple):
@@ -104,14 +127,18 @@ class Spaces:
     """All address spaces at one moment."""
 
     def __init__(self) -> None:
-        self.kernel: list[Interval] = []
+        self.kernels: dict[int | None, list[Interval]] = {None: []}
+        self.guests: dict[int, list[Interval]] = {}
         self.maps: dict[int, list[Interval]] = {}
         self.lives: dict[int, int] = {}
 
     def apply(self, event: Event) -> None:
         match event:
-            case KernelMap(_, start, end, tag):
-                self.kernel = put(self.kernel, max(start, KERNEL_HALF), end, tag)
+            case KernelMap(_, start, end, tag, guest):
+                start = max(start, KERNEL_HALF) if end >= KERNEL_HALF else start
+                self.kernels[guest] = put(self.kernels.get(guest, []), start, end, tag)
+            case GuestMap(_, pid, start, end, tag):
+                self.guests[pid] = put(self.guests.get(pid, []), start, end, tag)
             case Map(_, pid, start, end, tag):
                 self.know(pid)
                 self.maps[pid] = put(self.maps[pid], start, end, tag)
@@ -135,11 +162,32 @@ class Spaces:
         self.lives.setdefault(pid, 0)
         self.maps.setdefault(pid, [])
 
-    def ask(self, pid: int, addr: int) -> Answer:
-        intervals = self.kernel if addr >= KERNEL_HALF else self.maps.get(pid, [])
-        owners = [interval.tag for interval in intervals if interval.start <= addr < interval.end]
-        assert len(owners) <= 1, "intervals never overlap"
-        return Answer(owners[0] if owners else None, self.lives.get(pid, 0))
+    def ask(self, query: Query, events: Sequence[Event]) -> Answer:
+        machine, user = None, self.maps.get(query.pid, [])
+        if query.mode in (GUEST_KERNEL, GUEST_USER):
+            machine, user = guest_of(query.pid, events), self.guests.get(query.pid, [])
+        sides = {True: self.kernels.get(machine, []), False: user}
+        start = kernel_start(events, machine)
+        above = query.addr >= start
+        first = above if query.mode == UNKNOWN or start == KERNEL_HALF else query.mode in (KERNEL, GUEST_KERNEL)
+        for side in () if query.mode == HYPERVISOR else (first, above):
+            owners = [one.tag for one in sides[side] if one.start <= query.addr < one.end]
+            assert len(owners) <= 1, "intervals never overlap"
+            if owners:
+                return Answer(owners[0], self.lives.get(query.pid, 0))
+        return Answer(None, self.lives.get(query.pid, 0))
+
+
+def guest_of(pid: int, events: Sequence[Event]) -> int:
+    guests = {e.guest for e in events if isinstance(e, KernelMap) and e.guest is not None}
+    only = next(iter(guests)) if len(guests) == 1 else 0
+    return pid if pid in guests else 0 if 0 in guests else only
+
+
+def kernel_start(events: Sequence[Event], guest: int | None) -> int:
+    """The lowest kernel address of the host (None) or of a guest."""
+    maps = [e for e in events if isinstance(e, KernelMap) and e.guest == guest]
+    return KERNEL_HALF if any(e.end >= KERNEL_HALF for e in maps) else min((e.start for e in maps), default=KERNEL_HALF)
 
 
 def cut(intervals: list[Interval], start: int, end: int) -> list[Interval]:
@@ -167,7 +215,7 @@ def spaces_at(events: Sequence[Event], time: int) -> Spaces:
 
 def bind(events: Sequence[Event], query: Query) -> Answer:
     """Who owns the address of the query at its time, and in which life of the pid."""
-    return spaces_at(events, query.time).ask(query.pid, query.addr)
+    return spaces_at(events, query.time).ask(query, events)
 
 
 class History(NamedTuple):
@@ -180,7 +228,9 @@ class History(NamedTuple):
 TIMES = st.integers(0, 9)
 PIDS = st.integers(1, 3)
 PAGES = st.integers(0, 8)
-BASES = st.sampled_from([0, 0, 0, KERNEL_HALF])
+MODES = st.sampled_from([UNKNOWN, KERNEL, USER, HYPERVISOR, GUEST_KERNEL, GUEST_USER])
+HALVES = (KERNEL_HALF, 12, 4)
+"""Where the kernel's maps are: in the upper half, above the user's as on 32 bits, or among the user's addresses."""
 
 
 @st.composite
@@ -188,13 +238,14 @@ def _range(draw: st.DrawFn, base: int) -> tuple[int, int]:
     """A small range above base; now and then an empty one, and now and then one that reaches up to the end."""
     first, last = sorted((draw(PAGES), draw(PAGES)))
     if draw(st.integers(0, 30)) == 0:
-        return base + first, base + KERNEL_HALF
+        return base + first, base + (KERNEL_HALF if base in (0, KERNEL_HALF) else 1 << 20)
     return base + first, base + last + draw(st.sampled_from([0, 1, 1, 1]))
 
 
 @st.composite
-def _event(draw: st.DrawFn, tag: int, time: int) -> Event:
-    kind = draw(st.sampled_from(["map"] * 6 + ["unmap", "fork", "fork", "fork", "exec", "exit", "kernel", "kernel"]))
+def _event(draw: st.DrawFn, tag: int, time: int, half: int, guests: bool) -> Event:
+    kinds = ["map"] * 6 + ["unmap", "fork", "fork", "fork", "exec", "exit", "kernel", "kernel"]
+    kind = draw(st.sampled_from(kinds + ["guest"] * 4 * guests))
     pid = draw(PIDS)
     match kind:
         case "map":
@@ -207,22 +258,28 @@ def _event(draw: st.DrawFn, tag: int, time: int) -> Event:
             return Exec(time, pid)
         case "exit":
             return Exit(time, pid)
-    start, end = draw(_range(KERNEL_HALF))
-    if draw(st.integers(0, 3)) == 0:
+    guest = draw(st.sampled_from([0, 1, 2])) if kind == "guest" else None
+    if guest is not None and draw(st.booleans()):
+        return GuestMap(time, pid, *draw(_range(0)), tag)
+    start, end = draw(_range(half))
+    if half == KERNEL_HALF and draw(st.integers(0, 3)) == 0:
         start = draw(PAGES)  # old perf: a kernel map that begins in user space
-    return KernelMap(time, start, end, tag)
+    return KernelMap(time, start, end, tag, guest)
 
 
 @st.composite
-def address_space_histories(draw: st.DrawFn, max_events: int = 30, max_queries: int = 30) -> History:
+def address_space_histories(
+    draw: st.DrawFn, max_events: int = 30, max_queries: int = 30, half: int = KERNEL_HALF, guests: bool = False
+) -> History:
     """Random histories over so few pids, pages and moments that everything collides; times tie often.
 
     Every map has its own tag. The events come in order of time, as a reader that sorts would hand them on.
     """
     count = draw(st.integers(0, max_events))  # lists alone would mostly be short, and little would collide
     times = sorted(draw(st.lists(TIMES, min_size=count, max_size=count)))
-    events = [draw(_event(tag, time)) for tag, time in enumerate(times)]
-    query = st.builds(
-        Query, st.integers(1, 4), st.builds(lambda base, page: base + page, BASES, st.integers(0, 9)), TIMES
-    )
+    events = [draw(_event(tag, time, half, guests)) for tag, time in enumerate(times)]
+    bases = st.sampled_from([0, 0, 0, half])
+    modes = MODES if guests else st.sampled_from([UNKNOWN, KERNEL, USER])
+    address = st.builds(lambda base, page: base + page, bases, st.integers(0, 9))
+    query = st.builds(Query, st.integers(1, 4), address, TIMES, modes)
     return History(events, draw(st.lists(query, min_size=min(8, max_queries), max_size=max_queries)))

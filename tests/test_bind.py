@@ -7,13 +7,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from binding_oracle import (
     END,
+    HALVES,
     KERNEL_HALF,
     Exec,
     Exit,
     Fork,
+    GuestMap,
     History,
     KernelMap,
     Map,
@@ -23,18 +26,28 @@ from binding_oracle import (
 )
 from lastbranch.bind import Binder, SpaceIndex
 from lastbranch.bind.binder import place
-from lastbranch.model import Change, Module, ModuleKind, Profile, SampleBatch, Segment, Timeline
+from lastbranch.model import (
+    Change,
+    Module,
+    ModuleKind,
+    Profile,
+    SampleBatch,
+    Segment,
+    Timeline,
+    guest_kernel,
+    guest_user,
+)
 
 
-def batch(rows: list[tuple[int, int, int]], mode: int = 2) -> SampleBatch:
-    """A batch of (pid, address, time)."""
+def batch(rows: list[tuple[int, int, int]], mode: int | list[int] = 2) -> SampleBatch:
+    """A batch of (pid, address, time), in one mode of the processor or one each."""
     pid, ip, time = zip(*rows, strict=True)
     n = len(rows)
     return SampleBatch(
         {
             "time": np.array(time, np.int64), "ip": np.array(ip, np.uint64), "pid": np.array(pid, np.int32),
             "tid": np.array(pid, np.int32), "cpu": np.zeros(n, np.int32), "event": np.zeros(n, np.int32),
-            "period": np.ones(n, np.uint64), "mode": np.full(n, mode, np.uint8),
+            "period": np.ones(n, np.uint64), "mode": np.full(n, 0, np.uint8) + np.array(mode, np.uint8),
         }
     )  # fmt: skip
 
@@ -56,8 +69,11 @@ def timeline_of(history: History, highest: int) -> tuple[Timeline, int]:
         match e:
             case Map(time, pid, start, end, tag):
                 timeline.add(Change.MAP, time, pid, module=tag, start=start, end=min(end, highest))
-            case KernelMap(time, start, end, tag):
-                timeline.add(Change.MAP, time, -1, module=tag, start=start, end=min(end, END - 1))
+            case KernelMap(time, start, end, tag, guest):
+                owner = -1 if guest is None else guest_kernel(guest)
+                timeline.add(Change.MAP, time, owner, module=tag, start=start, end=min(end, END - 1))
+            case GuestMap(time, pid, start, end, tag):
+                timeline.add(Change.MAP, time, guest_user(pid), module=tag, start=start, end=min(end, highest))
             case Unmap(time, pid, start, end):
                 timeline.add(Change.UNMAP, time, pid, start=start, end=min(end, highest))
             case Fork(time, parent, child):
@@ -74,11 +90,23 @@ def timeline_of(history: History, highest: int) -> tuple[Timeline, int]:
 @settings(max_examples=80, deadline=None)
 @given(history=address_space_histories())
 def test_equals_brute_force(highest: int, history: History) -> None:
+    equals_brute_force(highest, history)
+
+
+@pytest.mark.parametrize("half", HALVES, ids=["64 bits", "32 bits", "a space of its own"])
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_every_mode_equals_brute_force(half: int, data: st.DataObject) -> None:
+    """Low kernels, hypervisors and guests, by the mode of the sample."""
+    equals_brute_force(1 << 40, data.draw(address_space_histories(half=half, guests=True)))
+
+
+def equals_brute_force(highest: int, history: History) -> None:
     timeline, tags = timeline_of(history, highest)
     binder = make(timeline, tags)
     if not history.queries:
         return
-    samples = batch([(q.pid, q.addr, q.time) for q in history.queries])
+    samples = batch([(q.pid, q.addr, q.time) for q in history.queries], [q.mode for q in history.queries])
     scope = binder.scopes(samples)
     module = binder.locate(scope, samples.ip)[0].tolist()
     process = binder.process_of(scope).tolist()

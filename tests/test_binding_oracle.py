@@ -7,12 +7,19 @@ import itertools
 from hypothesis import given, settings
 
 from binding_oracle import (
+    GUEST_KERNEL,
+    GUEST_USER,
+    HYPERVISOR,
+    KERNEL,
     KERNEL_HALF,
+    UNKNOWN,
+    USER,
     Answer,
     Event,
     Exec,
     Exit,
     Fork,
+    GuestMap,
     History,
     KernelMap,
     Map,
@@ -24,8 +31,8 @@ from binding_oracle import (
 )
 
 
-def ask(events: list[Event], pid: int, addr: int, time: int = 99) -> Answer:
-    return bind(events, Query(pid, addr, time))
+def ask(events: list[Event], pid: int, addr: int, time: int = 99, mode: int = USER) -> Answer:
+    return bind(events, Query(pid, addr, time, mode))
 
 
 def tags(events: list[Event], pid: int, upto: int = 10, time: int = 99, base: int = 0) -> list[int | None]:
@@ -92,7 +99,30 @@ def test_kernel_maps_are_global_clipped_and_apart() -> None:
     assert tags(events, 9, 2) == [None, None]
     assert ask(events, 1, top - 1).tag == 5
     assert tags([*events, Exec(3, 1)], 1, 3, base=top) == [6, 7, 6]
-    assert tags([KernelMap(1, 3, 9, 6)], 1) == [None] * 10
+    assert tags([KernelMap(1, 3, top, 6)], 1) == [None] * 10
+
+
+def test_low_kernels_are_known_by_their_maps() -> None:
+    """A 32-bit kernel from 6 on, whose user maps one page above that, and one with a space of its own."""
+    events: list[Event] = [KernelMap(1, 6, 9, 6), Map(1, 1, 0, 4, 5), Map(1, 1, 8, 9, 7)]
+    found = {m: [ask(events, 1, addr, mode=m).tag for addr in range(10)] for m in (UNKNOWN, KERNEL, USER)}
+    assert found[UNKNOWN] == [5, 5, 5, 5, None, None, 6, 6, 6, None]
+    assert found[KERNEL] == [5, 5, 5, 5, None, None, 6, 6, 6, None]
+    assert found[USER] == [5, 5, 5, 5, None, None, 6, 6, 7, None]
+    own: list[Event] = [KernelMap(1, 1, 9, 6), Map(1, 1, 2, 4, 5)]
+    assert [ask(own, 1, 3, mode=m).tag for m in (KERNEL, USER, HYPERVISOR)] == [6, 5, None]
+
+
+def test_guests_have_spaces_of_their_own() -> None:
+    events: list[Event] = [KernelMap(1, 6, 9, 6), KernelMap(1, 6, 9, 10, 0), KernelMap(1, 6, 9, 12, 2),
+                           GuestMap(1, 1, 0, 4, 11), Map(1, 1, 0, 4, 5)]  # fmt: skip
+    found = [
+        ask(events, pid, addr, mode=m).tag for pid in (1, 2) for addr in (2, 7) for m in (GUEST_KERNEL, GUEST_USER)
+    ]
+    assert found == [11, 11, 10, 10, None, None, 12, 12]
+    only: list[Event] = [KernelMap(1, 6, 9, 12, 2)]
+    assert ask(only, 1, 7, mode=GUEST_KERNEL).tag == 12
+    assert ask(only, 1, 7, mode=KERNEL).tag is None
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,8 +147,8 @@ def test_histories_are_in_time_order_and_spaces_never_overlap(history: History) 
     assert times == sorted(times)
     for time in set(times):
         spaces = spaces_at(history.events, time)
-        for intervals in (spaces.kernel, *spaces.maps.values()):
+        for intervals in (*spaces.kernels.values(), *spaces.maps.values()):
             ordered = sorted(intervals)
             assert all(one.start < one.end for one in ordered)
             assert all(one.end <= two.start for one, two in itertools.pairwise(ordered))
-        assert all(interval.start >= KERNEL_HALF for interval in spaces.kernel)
+        assert all(interval.start >= KERNEL_HALF for interval in spaces.kernels[None])

@@ -15,7 +15,7 @@ from ..bind import binder_of
 from ..errors import Damage
 from ..formats.etl.reading import AS_IT_SAYS, Reading
 from ..lbr import no_ranges_because
-from ..model import Array, Change, ModuleKind, Profile, Source, counted
+from ..model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, Source, counted
 from ..opening import completed, open_source, read_profile
 from ..symbols import Symbolizer, SymbolOptions
 from .check_etl import check_log
@@ -31,7 +31,6 @@ _SHOWN = 3
 _PARTS = 64
 _DELETED = " (deleted)"
 """What the kernel appends to the path of a file that has no name any more."""
-_KERNEL = np.uint64(1 << 63)
 _MANY = 100
 """One in so many lost is an error."""
 _OUTSIDE_MANY = 10
@@ -133,7 +132,9 @@ class _Hits:
     outside: int = 0
     """Those whose address no image owned at their time."""
     kernel: int = 0
-    """Those of them that are kernel addresses."""
+    """Those of them that are in the kernel of the host."""
+    guest: int = 0
+    """Those of them that are inside of a guest."""
     places: list[list[Array]] = field(default_factory=list)
     """Parts of (process, module row, module address) of those that an image owned, and how many there are of each."""
 
@@ -164,7 +165,11 @@ def _hits(profile: Profile) -> _Hits:
         out = known & (module < 0)
         hits.samples += int(np.count_nonzero(known))
         hits.outside += int(np.count_nonzero(out))
-        hits.kernel += int(np.count_nonzero(out & (batch.ip >= _KERNEL)))
+        guest = out & (batch.mode >= Mode.GUEST_KERNEL)
+        user = batch.mode <= Mode.USER  # or not known
+        kernel = (batch.mode == Mode.KERNEL) | (user & binder.in_kernel(scope, batch.ip))
+        hits.guest += int(np.count_nonzero(guest))
+        hits.kernel += int(np.count_nonzero(out & kernel))
         inside = np.flatnonzero(known & ~out)
         hits.add(binder.process_of(scope[inside]), module[inside], address[inside])
     hits.merge()
@@ -173,9 +178,11 @@ def _hits(profile: Profile) -> _Hits:
 
 def _outside(profile: Profile, hits: _Hits) -> Iterator[Finding]:
     hidden = hits.kernel if hits.kernel and not _has_kernel(profile) else 0
-    others = hits.outside - hidden
+    others = hits.outside - hidden - hits.guest
     if hidden:
         yield _share("no kernel mapping", hidden, hits, "", profile)
+    if hits.guest:
+        yield _share("no guest mapping", hits.guest, hits, "", profile)
     if others:
         yield _share("outside", others, hits, f", {hits.kernel - hidden} of them in the kernel", profile)
 
@@ -187,9 +194,10 @@ def _share(name: str, number: int, hits: _Hits, more: str, profile: Profile) -> 
 
 
 def _has_kernel(profile: Profile) -> bool:
-    """Whether anything was ever mapped at a kernel address."""
+    """Whether anything was ever mapped in the kernel."""
     changes = profile.timeline.columns()
-    return bool(((changes["kind"] == Change.MAP) & (changes["start"] >= _KERNEL)).any())
+    kernel = (changes["pid"] == KERNEL) | (changes["start"] >= np.uint64(KERNEL_HALF))
+    return bool(((changes["kind"] == Change.MAP) & (changes["pid"] >= KERNEL) & kernel).any())
 
 
 def _identity(profile: Profile, hits: _Hits) -> Iterator[Finding]:

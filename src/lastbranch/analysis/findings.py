@@ -188,6 +188,12 @@ FINDINGS = {
         "record as root, or let others see kernel addresses (sysctl kernel.kptr_restrict=0 and "
         "kernel.perf_event_paranoid=1); of the program alone: --event cycles:u --filter any,u",
     ),
+    "no guest mapping": Kind(
+        _W, "samples inside of a guest, and the capture does not say what was mapped there: they have no name",
+        "record with `perf kvm --host --guest --guestkallsyms=FILE --guestmodules=FILE record`, where the files are "
+        "/proc/kallsyms and /proc/modules of the guest; of the host alone: `perf record -e cycles:H`",
+        lastbranch="record the host alone: --event cycles:H",
+    ),
     "outside": Kind(
         _W, "samples outside of any image: they have an address and no name",
         "record from before the program starts, and without --no-mmap; code of a JIT compiler has no image: "

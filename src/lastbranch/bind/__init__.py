@@ -2,6 +2,6 @@
 
 from .binder import Binder, binder_of, rebind
 from .ids import Ids
-from .index import KERNEL_HALF, SpaceIndex
+from .index import SpaceIndex
 
-__all__ = ["KERNEL_HALF", "Binder", "Ids", "SpaceIndex", "binder_of", "rebind"]
+__all__ = ["Binder", "Ids", "SpaceIndex", "binder_of", "rebind"]

@@ -1,7 +1,13 @@
 """The binder: which module, process and thread owned an address at the time of a sample.
 
-A sample's *scope* is one number for "this process life, while its mappings stay as they are". Counting is done
-by scope and address, and only the distinct pairs are bound: the answer is the same for every sample of a scope.
+A sample's *scope* is one number for "this process life, while its mappings stay as they are, in this mode of the
+processor". Counting is done by scope and address, and only the distinct pairs are bound: the answer is the same for
+every sample of a scope.
+
+The mode decides which space an address is looked up in: the kernel's, the process's, those of a guest, or none (a
+hypervisor's). A branch stack and a call chain cross from one to the other, so what is not found there and belongs to
+the other side by its address is looked up on that side. Where the kernel has the upper half of 64 bits, the address
+alone says all that.
 """
 
 from __future__ import annotations
@@ -12,9 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import Damage
-from ..model import Array, Mode, Module, ModuleKind, Process, Profile, SampleBatch, Thread
+from ..model import (
+    KERNEL,
+    KERNEL_HALF,
+    Array,
+    Mode,
+    Module,
+    ModuleKind,
+    Process,
+    Profile,
+    SampleBatch,
+    Thread,
+    guest_host,
+    guest_kernel,
+    guest_user,
+    kernel_start,
+    kernel_starts,
+)
 from .ids import Ids
-from .index import KERNEL_HALF, SpaceIndex
+from .index import SpaceIndex
 from .replay import Replay, replay
 
 __all__ = ["Binder", "bias_of", "binder_of", "place", "rebind"]
@@ -22,6 +44,13 @@ __all__ = ["Binder", "bias_of", "binder_of", "place", "rebind"]
 _ADDRESSES = (1 << 64) - 1
 _ROW_COST = 64
 """Bytes of the index for each slab of a piece."""
+_MODE_BITS = 3
+_HOST, _GUEST, _HYPERVISOR = range(3)
+_SIDE = np.array([_HOST, _HOST, _HOST, _HYPERVISOR, _GUEST, _GUEST])
+"""Which machine's mappings count, by mode."""
+_KERNEL_MODE = np.array([False, True, False, False, True, False])
+_NOWHERE = -1
+"""A space in which nothing is mapped."""
 
 
 class Binder:
@@ -37,16 +66,20 @@ class Binder:
         def cut(module: int, start: int, end: int, offset: int) -> list[tuple[int, int, int]]:
             return place(profile.modules[module], start, end, offset)
 
+        changes = profile.timeline.columns()
         done = replay(profile.timeline, cut, profile.memory)
         self._last = done.last
         for pid, tid in sorted(profile.seen_threads):
             done.thread(pid, tid)
+        for host in filter(None, map(guest_host, done.guests)):
+            done.life(host)
         self.processes: Sequence[Process] = done.processes
         self.threads: Sequence[Thread] = done.threads
         self.mapping_module = done.mappings.array("module")
         self.mapping_bias = done.mappings.array("bias")
         self._times = done.times
         self._index_epochs(done)
+        self._index_spaces(done, changes)
         self._index_threads(done)
         pieces = [done.pieces.array(name) for name in done.pieces.columns]
         self._index = SpaceIndex(*pieces, most=max(1 << 20, profile.memory // _ROW_COST))
@@ -64,13 +97,38 @@ class Binder:
         e = {name: values[order] for name, values in e.items()}
         pids, rank = np.unique(e["pid"], return_inverse=True)
         self._rank = Ids(pids.astype(np.uint32), np.arange(len(pids)), -1)
-        self._epoch_key = (rank << bits) | e["first"]
+        self._epoch_key, self._epoch_pid = (rank << bits) | e["first"], e["pid"]
         # Row 0 is nobody's epoch: a pid that nothing is known of.
         self._epoch_rank = np.append(np.int64(-2), rank)
         self._epoch_process = np.append(np.int64(-1), e["process"])
         self._epoch_space = np.append(np.int64(-1), e["space"])
         self._epoch_moment = np.append(np.int64(0), e["moment"])
         self._kernel_moment = np.array([0, *done.kernel_changes], np.int64)
+
+    def _index_spaces(self, done: Replay, changes: dict[str, Array]) -> None:
+        """The spaces of both sides by epoch, of the host, of guests, and (none) of a hypervisor."""
+        self._kernel_start = kernel_start(changes)
+        nowhere = np.full(len(self._epoch_space), _NOWHERE)
+        self._kernels = np.array([np.zeros_like(nowhere), nowhere, nowhere])
+        self._users = np.array([self._epoch_space, nowhere, nowhere])
+        self._guest_start: NDArray[np.uint64] | None = None
+        if not done.guests:
+            return
+        # A guest is known by the process of the host that runs it; most recorders do not tell guests apart.
+        starts = {guest_host(owner): start for owner, start in kernel_starts(changes).items() if owner < KERNEL}
+        other = 0 if 0 in starts or len(starts) != 1 else next(iter(starts))
+        hosts = sorted({-1} | {guest_host(owner) for owner in done.guests})  # -1: of none of them
+        kernel_of = [host if host in starts else other for host in hosts]
+        rows = [
+            [done.guests.get(guest_kernel(k), _NOWHERE) for k in kernel_of],
+            [done.guests.get(guest_user(host), _NOWHERE) if host >= 0 else _NOWHERE for host in hosts],
+            [starts.get(k, KERNEL_HALF) for k in kernel_of],
+        ]
+        pids = np.append(np.int64(-1), self._epoch_pid)
+        at = np.minimum(np.searchsorted(hosts, pids), len(hosts) - 1)
+        at[np.array(hosts)[at] != pids] = 0
+        self._kernels[_GUEST], self._users[_GUEST] = np.array(rows[0])[at], np.array(rows[1])[at]
+        self._guest_start = np.array(rows[2], np.uint64)[at]
 
     def _index_threads(self, done: Replay) -> None:
         table = done.thread_table
@@ -90,7 +148,7 @@ class Binder:
         return np.searchsorted(self._times, time, side="right")
 
     def scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
-        """int64 scope of each sample. Samples inside a guest get a scope in which nothing is mapped."""
+        """int64 scope of each sample."""
         moment = self.moments(batch.time)
         rank = self._rank(batch.pid.view(np.uint32))
         epoch = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")
@@ -98,14 +156,22 @@ class Binder:
         epoch *= self._epoch_rank[epoch] == rank
         if self._last is not None:
             epoch *= moment <= self._last
+        if self._guest_start is not None:  # which guest it is does not depend on the time
+            early = np.flatnonzero((batch.mode >= Mode.GUEST_KERNEL) & (epoch == 0) & (rank >= 0))
+            epoch[early] = np.searchsorted(self._epoch_key, rank[early] << self._moment_bits) + 1
         epoch *= len(self._kernel_moment)
         if len(self._kernel_moment) > 1:
             epoch += np.searchsorted(self._kernel_moment[1:], moment, side="right")
-        return epoch * 2 + (batch.mode >= Mode.GUEST_KERNEL)
+        mode = np.minimum(batch.mode, Mode.GUEST_USER)
+        if self._kernel_start == KERNEL_HALF:  # fewer scopes, fewer pairs to count
+            mode = np.where(mode <= Mode.USER, np.uint8(Mode.UNKNOWN), mode)
+        epoch <<= _MODE_BITS
+        epoch |= mode
+        return epoch
 
     def process_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the processes table for each scope, -1 unknown."""
-        row: NDArray[np.int64] = self._epoch_process[(scope >> 1) // len(self._kernel_moment)]
+        row: NDArray[np.int64] = self._epoch_process[(scope >> _MODE_BITS) // len(self._kernel_moment)]
         return row
 
     def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -124,17 +190,44 @@ class Binder:
 
     def find(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64 mapping that owns each address in each scope, -1 where nothing is mapped."""
-        epoch, kernel_epoch = np.divmod(scope >> 1, len(self._kernel_moment))
-        kernel = address >= np.uint64(KERNEL_HALF)
-        space = np.where(kernel, 0, self._epoch_space[epoch])
-        moment = np.where(kernel, self._kernel_moment[kernel_epoch], self._epoch_moment[epoch])
-        space = np.where((scope & 1) == 1, -1, space)
+        epoch, kernel_epoch = np.divmod(scope >> _MODE_BITS, len(self._kernel_moment))
+        mode = scope & ((1 << _MODE_BITS) - 1)
+        start = self._start_of(mode, epoch)
+        above = address >= start
+        kernel = np.where((mode == Mode.UNKNOWN) | (start == np.uint64(KERNEL_HALF)), above, _KERNEL_MODE[mode])
+        found = self._on_side(kernel, mode, epoch, kernel_epoch, address)
+        again = np.flatnonzero((found < 0) & (kernel != above))
+        if len(again):
+            found[again] = self._on_side(above[again], mode[again], epoch[again], kernel_epoch[again], address[again])
+        return found
+
+    def _start_of(self, mode: NDArray[np.int64], epoch: NDArray[np.int64]) -> Array:
+        """uint64: the lowest kernel address of the machine that ran."""
+        host = np.uint64(self._kernel_start)
+        if self._guest_start is None:
+            return np.full(len(mode), host)
+        return np.where(mode >= Mode.GUEST_KERNEL, self._guest_start[epoch], host)
+
+    def _on_side(
+        self, kernel: Array, mode: Array, epoch: Array, kernel_epoch: Array, address: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
+        """The mapping of each address on the kernel's or the other side of the machine that ran."""
+        side = _SIDE[mode]
+        space = np.where(kernel, self._kernels[side, epoch], self._users[side, epoch])
+        # Of what a process inside of a guest forked no record tells: its mappings count as the kernel's do.
+        shared = kernel | (side == _GUEST)
+        moment = np.where(shared, self._kernel_moment[kernel_epoch], self._epoch_moment[epoch])
         known = space >= 0
         if known.all():
             return self._index.find(space, moment, address)
         out = np.full(len(address), -1, np.int64)
         out[known] = self._index.find(space[known], moment[known], address[known])
         return out
+
+    def in_kernel(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """bool: whether each address is one of the kernel of the machine that ran, the host or a guest."""
+        mode, epoch = scope & ((1 << _MODE_BITS) - 1), (scope >> _MODE_BITS) // len(self._kernel_moment)
+        return np.asarray(address >= self._start_of(mode, epoch))
 
     def locate(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> tuple[NDArray[np.int64], Array]:
         """(int64 module row or -1, uint64 module address) of each address; unmapped ones keep their own address."""

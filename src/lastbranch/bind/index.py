@@ -15,10 +15,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct, ranges
 from ..model import Array
 
-__all__ = ["KERNEL_HALF", "SpaceIndex"]
-
-KERNEL_HALF = 1 << 63
-"""Addresses from here on belong to the kernel, on every 64-bit system that records branches."""
+__all__ = ["SpaceIndex"]
 
 _CHUNK = 256 * 1024
 _ADDRESS_BITS = 48

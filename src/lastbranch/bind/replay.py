@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ..model import Array, Change, Process, Rows, Thread, Timeline
-from .index import KERNEL_HALF
+from ..model import KERNEL, KERNEL_HALF, Array, Change, Process, Rows, Thread, Timeline, kernel_map_start
 from .space import Space
 
 __all__ = ["NEVER", "Replay", "Table", "replay"]
@@ -84,6 +83,9 @@ class Replay:
         self.pieces = Table("space lo hi first last mapping", "qQQqqq")
         self.mappings = Table("module bias", "qQ")
         self.kernel_changes = array("q")
+        """Moments at which the mappings of a kernel changed, or those of a guest."""
+        self.guests: dict[int, int] = {}
+        """Number of the space of each owner of guest mappings (`model.guest_kernel`, `model.guest_user`)."""
         self.times = np.empty(0, np.int64)
         self.last: int | None = None
         """The last moment that was replayed, where there was no room for all."""
@@ -196,11 +198,13 @@ class Replay:
             self.process_table["name"][self.life(pid).row] = name
 
     def map(self, moment: int, pid: int, start: int, end: int, module: int, offset: int, place: Placement) -> None:
-        if start >= KERNEL_HALF or pid == -1:
-            start = max(start, KERNEL_HALF)  # old recorders' kernel map covers user space too
+        shared = self._shared(pid, start)
+        if shared is not None:
+            if pid < 0:
+                start = kernel_map_start(start, end, offset)
             changed = False
             for lo, hi, bias in place(module, start, end, offset):
-                changed |= self._put(self._kernel, moment, lo, hi, self._mapping(module, bias))
+                changed |= self._put(shared, moment, lo, hi, self._mapping(module, bias))
             if changed:
                 self.kernel_changes.append(moment)
             return
@@ -212,8 +216,9 @@ class Replay:
                 self._open(life, pid, moment)
 
     def unmap(self, moment: int, pid: int, start: int, end: int) -> None:
-        if start >= KERNEL_HALF or pid == -1:
-            if self._put(self._kernel, moment, max(start, KERNEL_HALF), end, -1):
+        shared = self._shared(pid, start)
+        if shared is not None:
+            if self._put(shared, moment, kernel_map_start(start, end, 0) if pid < 0 else start, end, -1):
                 self.kernel_changes.append(moment)
             return
         life = self.life(pid)
@@ -222,6 +227,20 @@ class Replay:
             self._open(life, pid, moment)
 
     # -- spaces
+
+    def _shared(self, pid: int, start: int) -> Space | None:
+        """The space that is no process's of the host: the kernel's, or one of a guest, of which no lives are known."""
+        if pid == KERNEL or (pid >= 0 and start >= KERNEL_HALF):
+            return self._kernel
+        if pid >= 0:
+            return None
+        number = self.guests.get(pid)
+        if number is None:
+            self._spend(_SPACE_COST)
+            space = self._new_space()
+            number = self.guests[pid] = space.number
+            self._spaces[number] = space
+        return self._spaces[number]
 
     def _new_space(self) -> Space:
         space = Space(self._made)

@@ -14,7 +14,7 @@ import numpy as np
 from ..analysis.counting import Bound
 from ..bind import binder_of
 from ..bind.binder import place
-from ..model import Array, Change, Module, ModuleKind, Profile
+from ..model import Array, Change, Module, ModuleKind, Profile, kernel_start
 
 __all__ = ["OneSpace"]
 
@@ -22,7 +22,6 @@ _PAGE = 0x1000
 _CODE_OF_PE = 0x1000
 """Where the code of a PE file begins, in all that today's linkers write: its first section."""
 _WORD = (1 << 64) - 1
-_USER = 1 << 63
 _ONE_PID = 1
 _MOVED = (ModuleKind.FILE, ModuleKind.VDSO)
 _OUTSIDE = np.uint64(_WORD)
@@ -37,7 +36,7 @@ class OneSpace:
         self._used = _addresses_by_module(branches)
         self._taken: list[tuple[int, int]] = []
         fixed = self._used.get(-1, np.empty(0, np.uint64))
-        self._fixed = np.sort(fixed[fixed < np.uint64(_USER)])
+        self._fixed = np.sort(fixed[fixed < np.uint64(kernel_start(profile.timeline.columns()))])
         self.lines: list[bytes] = []
         """MMAP2 lines, one for each mapping that code was sampled in."""
         self._bias: dict[int, int] = {}

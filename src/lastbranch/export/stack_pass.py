@@ -12,7 +12,6 @@ import numpy as np
 from ..analysis.select import kept, period_of
 from ..analysis.stacks import Stacked, StackMaker
 from ..bind import binder_of
-from ..bind.index import KERNEL_HALF
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile
 from ..symbols import Names, Symbolizer
@@ -135,11 +134,12 @@ class StackPass:
         module, address = self._binder.locate(scope, frame)
         owner = np.where(self._own[module], process, -1)
         _, place = np.unique(address, return_inverse=True)
+        kernel = self._binder.in_kernel(scope, frame)
         key, sizes = place.reshape(-1), (len(self.profile.modules) + 1, len(self.profile.processes) + 1, 2)
-        for column, size in zip((module + 1, owner + 1, frame >= np.uint64(KERNEL_HALF)), sizes, strict=True):
+        for column, size in zip((module + 1, owner + 1, kernel), sizes, strict=True):
             key = key * size + column
         _, rows, back = np.unique(key, return_index=True, return_inverse=True)
-        columns = (module[rows], address[rows], owner[rows], frame[rows] >= np.uint64(KERNEL_HALF))
+        columns = (module[rows], address[rows], owner[rows], kernel[rows])
         keys = zip(*(c.tolist() for c in columns), strict=True)
         numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
         return np.array(numbers, np.int32)[back.reshape(-1)]

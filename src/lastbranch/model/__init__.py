@@ -4,6 +4,16 @@ from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate, cu
 from .clock import Clock
 from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
 from .filter import SampleFilter
+from .kernel_half import (
+    KERNEL_HALF,
+    KERNEL_HALF_32,
+    guest_host,
+    guest_kernel,
+    guest_user,
+    kernel_map_start,
+    kernel_start,
+    kernel_starts,
+)
 from .limits import MEMORY, Limits, limited
 from .load import Load
 from .order import by_time, merge
@@ -13,13 +23,16 @@ from .source import BytesSource, Source, read_at
 from .stream import BatchReader, SampleStream
 from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
 from .text import counted, visible, word
-from .timeline import Change, Timeline
+from .timeline import KERNEL, Change, Timeline
 
 __all__ = [
     "BRANCH",
     "COLUMNS",
     "FRAME",
     "GROUPS",
+    "KERNEL",
+    "KERNEL_HALF",
+    "KERNEL_HALF_32",
     "MAX_ENTRIES",
     "MAX_SAMPLES",
     "MEMORY",
@@ -56,6 +69,12 @@ __all__ = [
     "concatenate",
     "counted",
     "cuts",
+    "guest_host",
+    "guest_kernel",
+    "guest_user",
+    "kernel_map_start",
+    "kernel_start",
+    "kernel_starts",
     "limited",
     "merge",
     "read_at",

@@ -16,14 +16,17 @@ from numpy.typing import NDArray
 
 from .batch import Array
 
-__all__ = ["Change", "Timeline"]
+__all__ = ["KERNEL", "Change", "Timeline"]
+
+KERNEL = -1
+"""The ``pid`` of what is mapped in the kernel, for all processes. Lower ones are guests (see `kernel_half`)."""
 
 
 class Change(IntEnum):
     """Kinds of changes."""
 
     MAP = 0
-    """``module`` appeared at ``start:end`` with file offset ``offset``; pid -1 maps it into every process's kernel."""
+    """``module`` appeared at ``start:end`` with file offset ``offset``; ``pid`` may be `KERNEL`."""
     UNMAP = 1
     """``start:end`` is gone."""
     FORK = 2

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bind import KERNEL_HALF, Ids, SpaceIndex
+from ..bind import Ids, SpaceIndex
 from ..formats.tb5.constants import NEVER, CpuMode
 from ..formats.tb5.module_lives import module_lives
-from ..model import Array
+from ..model import KERNEL_HALF, Array
 from .painting import paint
 
 __all__ = ["ModuleLookup", "TaskLookup"]

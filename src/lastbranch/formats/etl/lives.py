@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...model import Change, Profile
+from ...model import KERNEL, KERNEL_HALF, Change, Profile
 from .event import Event
 from .kernel_process import PROCESS, THREAD
 from .kernel_writer import kernel_event
-from .mappings import DC_END, KERNEL_HALF, UNLOAD, ImageEvents, Mapped, put
+from .mappings import DC_END, UNLOAD, ImageEvents, Mapped, put
 
 __all__ = ["Lives"]
 
@@ -123,6 +123,8 @@ class Lives:
         """The events of one change; ``born``: the name that a new process has at once."""
         time, pid, tid, kind = max(row["time"], self._begin), row["pid"], row["tid"], row["kind"]
         since = 0 if row["time"] <= 0 else time
+        if pid < KERNEL:  # in a guest
+            return []
         if kind in (Change.MAP, Change.UNMAP):
             module = row["module"] if kind == Change.MAP else -1
             mapped = Mapped(pid, row["start"], row["end"], module, row["offset"])

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...model import Change, Module, ModuleKind, Profile
+from ...model import Change, Module, ModuleKind, Profile, kernel_map_start
 from .event import Event
 from .kernel_process import IMAGE, PROCESS
 from .kernel_session import IMAGE_ID
 from .kernel_writer import kernel_event
 from .supplement_events import load_bias, mapping_fields, module_fields, segment_fields, supplement_event
 
-__all__ = ["DC_END", "KERNEL_HALF", "UNLOAD", "ImageEvents", "Mapped", "put"]
+__all__ = ["DC_END", "UNLOAD", "ImageEvents", "Mapped", "put"]
 
 _LAST = (1 << 64) - 1
-KERNEL_HALF = 1 << 63
 LOAD, UNLOAD, DC_START, DC_END = 10, 2, 3, 4
 _DBG_ID, _IMAGE_ID = 36, 0
 _VERSIONS = {PROCESS: 4, IMAGE: 3, IMAGE_ID: 2}
@@ -102,7 +101,7 @@ class ImageEvents:
 
 
 def base_of(mapped: Mapped) -> int:
-    return max(mapped.start, KERNEL_HALF) if mapped.pid < 0 else mapped.start
+    return kernel_map_start(mapped.start, mapped.end, mapped.offset) if mapped.pid < 0 else mapped.start
 
 
 def _needs_supplement(profile: Profile) -> bool:

@@ -14,7 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import Ints, offsets_of
-from ...model import BRANCH, FRAME, MAX_ENTRIES, MAX_SAMPLES, Array, Mode, SampleBatch, concatenate, cuts
+from ...model import (
+    BRANCH,
+    FRAME,
+    KERNEL_HALF,
+    KERNEL_HALF_32,
+    MAX_ENTRIES,
+    MAX_SAMPLES,
+    Array,
+    Mode,
+    SampleBatch,
+    concatenate,
+    cuts,
+)
 from .carry import Carry, Newest, newest_events, rows_of
 from .columns import EventBlock
 from .information import flags_of
@@ -26,8 +38,6 @@ from .threads import ThreadTable
 
 __all__ = ["LBR", "PMC", "SAMPLED", "Sampler", "Triggers"]
 
-_KERNEL_HALF = np.uint64(1 << 63)
-_KERNEL_HALF_32 = np.uint64(1 << 31)
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
 _RANK = {"source": 0, "hook": 1, "none": 2}
 _NOBODY = 1 << 32  # no thread's id
@@ -163,7 +173,7 @@ class Sampler:
             mine = np.searchsorted(rows, records.owner)
             said = block.words.take((block.payload[records.row] >> 3) + 1) & _LOW
             pid[mine] = np.where(pid[mine] < 0, said.astype(np.int64), pid[mine])
-        mode = np.where(ip >= np.where(wide, _KERNEL_HALF, _KERNEL_HALF_32), Mode.KERNEL, Mode.USER)
+        mode = np.where(ip >= np.where(wide, np.uint64(KERNEL_HALF), np.uint64(KERNEL_HALF_32)), Mode.KERNEL, Mode.USER)
         columns: dict[str, Array] = {
             "time": part.time.copy(),
             "ip": np.where(is_lbr, np.uint64(0), ip),
@@ -190,7 +200,7 @@ class Sampler:
         """A row for each of ``samples``."""
         part, none = block.take(samples.row), np.zeros(len(samples), np.int64)
         self.counted |= bool((samples.count > 1).any())
-        kernel = samples.ip >= np.where(samples.wide, _KERNEL_HALF, _KERNEL_HALF_32)
+        kernel = samples.ip >= np.where(samples.wide, np.uint64(KERNEL_HALF), np.uint64(KERNEL_HALF_32))
         columns: dict[str, Array] = {
             "time": part.time.copy(),
             "ip": samples.ip,

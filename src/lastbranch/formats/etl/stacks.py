@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import Ints, insertion_points, offsets_of, ranges
-from ...model import Array, Source
+from ...model import KERNEL_HALF, KERNEL_HALF_32, Array, Source
 from .columns import EventBlock
 from .frames import Frames, pointers
 from .spool import Spool
@@ -42,7 +42,7 @@ _REFERENCE = np.dtype(
 _DEFINITION = np.dtype([("key", "<u8"), ("time", "<i8"), ("at", "<i8"), ("count", "<i8")])
 _KERNEL, _DIRECT_KERNEL, _DIRECT_USER, _USER = range(4)  # parts, in the order they are joined
 _DIRECT = (_DIRECT_KERNEL, _DIRECT_USER)
-_KERNEL_HALF = {8: np.uint64(1 << 63), 4: np.uint64(1 << 31)}  # by pointer size
+_KERNEL_HALF = {8: np.uint64(KERNEL_HALF), 4: np.uint64(KERNEL_HALF_32)}  # by pointer size
 _STEP = 4096  # rows of a run between those whose times are kept
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...errors import Damage, FormatError
-from ...model import Change
+from ...model import KERNEL, Change, Mode, guest_kernel, guest_user
 from ..numbers import unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
@@ -21,7 +21,6 @@ from .state import State, trim
 __all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "handle", "stamped"]
 
 _LAST = (1 << 64) - 1
-_KERNEL_HALF = 1 << 63
 _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory with that
 
 
@@ -49,12 +48,9 @@ class Record:
         return self.body[at : len(self.body) - self.trailer].split(b"\0")[0].decode("utf-8", "surrogateescape")
 
     @property
-    def kernel(self) -> bool:
-        return self.misc & MISC.CPUMODE_MASK == MISC.KERNEL
-
-    @property
-    def guest(self) -> bool:
-        return self.misc & MISC.CPUMODE_MASK in (4, 5)
+    def cpumode(self) -> int:
+        """One of `model.Mode`: they are perf's."""
+        return self.misc & MISC.CPUMODE_MASK
 
 
 def handle(state: State, kind: int, misc: int, body: bytes, position: int, times: int = 1) -> None:
@@ -139,17 +135,23 @@ def _mmap2(state: State, r: Record) -> None:
 def _map(
     state: State, r: Record, pid: int, tid: int, start: int, length: int, offset: int, name: str, build_id: bytes
 ) -> None:
-    if r.guest:  # another machine's address space
-        state.profile.header["guest mappings"] = "present, not bound"
-        return
     end = min(start + length, _LAST)
-    if r.kernel and name.startswith("[kernel.") and name.endswith("]_stext"):
+    kernel = r.cpumode in (Mode.KERNEL, Mode.GUEST_KERNEL)
+    if kernel and name.startswith(("[kernel.", "[guest.kernel.")) and name.endswith("]_stext"):
         offset &= ~0xFFF  # _text is the page that _stext stands in
-    module = state.module(name, r.kernel, build_id)
-    if r.kernel and not name.startswith("[") and start < _KERNEL_HALF:
+    module = state.module(name, kernel, build_id)
+    if kernel and not name.startswith("[") and start == 0:
         return  # simpleperf names kernel modules whose place it does not know: from 0, as long as may be
-    pid = -1 if r.kernel else pid
-    state.profile.timeline.add(Change.MAP, r.time, pid, tid=tid, module=module, start=start, end=end, offset=offset)
+    owner = _OWNERS.get(r.cpumode, int)(pid)
+    state.profile.timeline.add(Change.MAP, r.time, owner, tid=tid, module=module, start=start, end=end, offset=offset)
+
+
+_OWNERS: dict[int, Callable[[int], int]] = {
+    # perf names a guest by the process of the host that runs it, 0 where it knows of one only
+    Mode.KERNEL: lambda _: KERNEL,
+    Mode.GUEST_KERNEL: lambda pid: guest_kernel(max(pid, 0)),
+    Mode.GUEST_USER: lambda pid: guest_user(max(pid, 0)),
+}
 
 
 def _comm(state: State, r: Record) -> None:

@@ -16,6 +16,7 @@ from ...errors import Damage, FormatError
 from ...model import (
     BRANCH,
     FRAME,
+    KERNEL_HALF,
     MAX_SAMPLES,
     Array,
     Clock,
@@ -24,6 +25,7 @@ from ...model import (
     SampleBatch,
     SampleStream,
     Source,
+    kernel_start,
 )
 from .blocks import Block, walk_blocks
 from .lines import NOTHING, Header, parse_record
@@ -39,7 +41,6 @@ _TEXT = bytes(range(0x20, 0x7F)) + b"\t\r\n"
 _FOREVER = np.iinfo(np.int64).max
 _MOST_NAMED = 1000
 _ENTRY_COLUMNS = ("branch_from", "branch_to", "branch_flags")
-_KERNEL_HALF = np.uint64(1 << 63)
 
 
 def is_perfscript(start: bytes) -> bool:
@@ -63,7 +64,7 @@ class _Reader:
         self.tables = Tables(self.profile)
         self.earliest: list[int] = []
         self.timed = self.chained = False
-        self.pid = -1
+        self.pid, self.kernel_start = -1, np.uint64(KERNEL_HALF)
         self._known_damage: set[int] = set()
 
     # -- index pass
@@ -94,6 +95,7 @@ class _Reader:
         if not samples and not tables.maps:
             raise self._nothing()
         self.pid = tables.finish(self.timed)
+        self.kernel_start = np.uint64(kernel_start(profile.timeline.columns()))
         columns = ("position", "branch_from", "branch_to", "branch_flags", *(("frame",) if self.chained else ()))
         profile.records["SAMPLE"] = samples
         profile.start = min(
@@ -161,7 +163,7 @@ class _Reader:
         columns: dict[str, Array] = {
             "time": np.array(self._times(found), np.int64),
             "ip": ip,
-            "mode": np.where(ip >= _KERNEL_HALF, np.uint8(Mode.KERNEL), np.uint8(Mode.USER)),
+            "mode": np.where(ip >= self.kernel_start, np.uint8(Mode.KERNEL), np.uint8(Mode.USER)),
             **self._headers(found),
         }
         offsets = {BRANCH: _offsets(found.depth)}

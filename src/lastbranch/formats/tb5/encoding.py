@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import BRANCH, Array, Mode, SampleBatch
+from ...model import BRANCH, KERNEL_HALF, KERNEL_HALF_32, Array, Mode, SampleBatch
 from .columns import RecordLayout, group_dtype
 from .constants import CpuMode, StreamSection
 from .layout import BATCH_TIMES, HEADS, MODEL, Scope, Table
@@ -16,7 +16,6 @@ from .writing import Tb5Writer
 
 __all__ = ["Processor", "SampleWriter"]
 
-_KERNEL_HALF = np.uint64(1 << 63)
 _LOW = np.uint64(0xFFFFFFFF)
 _RAW_IDS = np.uint32(1 << 28 | 1 << 30)
 """bitFields2: tidIsRaw and pidRecIndexRaw."""
@@ -41,7 +40,7 @@ class Processor:
 
     def is_kernel(self, ip: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Whether an address is in the kernel's half."""
-        return np.asarray(ip >= (_KERNEL_HALF if self.bits == 64 else np.uint64(1 << 31)))
+        return np.asarray(ip >= np.uint64(KERNEL_HALF if self.bits == 64 else KERNEL_HALF_32))
 
 
 class SampleWriter:

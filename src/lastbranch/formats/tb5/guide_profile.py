@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import FormatError
-from ...model import Change, Clock, Cpu, Event, Module, ModuleKind, Node, Profile
+from ...model import KERNEL, KERNEL_HALF, KERNEL_HALF_32, Change, Clock, Cpu, Event, Module, ModuleKind, Node, Profile
 from . import constants as k
 from .decoding import SampleReader
 from .layout import Scope, Table
@@ -16,7 +16,6 @@ from .reading import Tb5File
 
 __all__ = ["index_stream", "read_guide", "time_kind"]
 
-_KERNEL_HALF = 1 << 63
 _LAST = (1 << 64) - 1
 _MOST_EVENTS = 1 << 16
 
@@ -90,6 +89,7 @@ def _read_modules(file: Tb5File, profile: Profile) -> None:
     """Each record that is a load maps its module for its life."""
     rows: dict[tuple[int, int, int, bool], int] = {}
     timeline, records = profile.timeline, _records(file, k.Section.MODULE)
+    half = KERNEL_HALF if profile.machine.bits == 64 else KERNEL_HALF_32
     lives = module_lives(records)
     columns = (c.tolist() for c in (lives.loads, lives.everybodys, lives.since, lives.until))
     for m, load, everybodys, since, until in zip(records, *columns, strict=True):
@@ -103,7 +103,7 @@ def _read_modules(file: Tb5File, profile: Profile) -> None:
             name = file.text(key[0]) or file.text(key[1])
             kind = ModuleKind.KERNEL_MODULE if everybodys else ModuleKind.FILE
             profile.modules.append(Module(name or "//anon", kind, size=length, code_selector=selector))
-        owner = -1 if everybodys and (pid or start >= _KERNEL_HALF) else _signed(pid)  # a profile's -1 is the kernel
+        owner = KERNEL if everybodys and (pid or start >= half) else _signed(pid)
         end, when = min(start + length, _LAST), _time(since)
         timeline.add(Change.MAP, when, owner, module=rows[key], start=start, end=end)
         if until != k.NEVER:

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import Array
+from ...model import KERNEL_HALF, Array
 from .constants import NEVER, ModuleFlag
 
 __all__ = ["ModuleLives", "module_lives"]
-
-_KERNEL_HALF = np.uint64(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def module_lives(modules: Array) -> ModuleLives:
     timed = (flags & ModuleFlag.TSC_USED) != 0
     notice = (flags & (ModuleFlag.UNLOADED | ModuleFlag.LOADED)) == ModuleFlag.UNLOADED
     owner = modules["module_associated_pid"]
-    everybodys = ((flags & ModuleFlag.GLOBAL_LOAD) != 0) | (owner == 0) | (address >= _KERNEL_HALF)
+    everybodys = ((flags & ModuleFlag.GLOBAL_LOAD) != 0) | (owner == 0) | (address >= np.uint64(KERNEL_HALF))
     since = np.where(timed, modules["module_event_when"], np.uint64(0))
     until = np.where(timed, modules["module_unload_tsc"], np.uint64(NEVER))
     if notice.any():

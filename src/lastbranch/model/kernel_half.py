@@ -1,0 +1,74 @@
+"""Where kernel addresses begin, and whose an address space is.
+
+64-bit systems that record branches give the kernel the upper half. 32-bit Windows does, too, and 32-bit Linux splits
+where it was configured (3 GiB for the user, or 1, 2 or 2.75; Arm's modules lie 16 MiB below). On a few machines (s390,
+sparc64) the kernel has a whole space of its own. Where the kernel was mapped tells which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .batch import Array
+from .timeline import KERNEL, Change
+
+__all__ = [
+    "KERNEL_HALF", "KERNEL_HALF_32", "guest_host", "guest_kernel", "guest_user", "kernel_map_start", "kernel_start",
+    "kernel_starts",
+]  # fmt: skip
+
+KERNEL_HALF = 1 << 63
+"""Addresses from here on belong to the kernel, on every 64-bit system that records branches."""
+KERNEL_HALF_32 = 1 << 31
+"""The same on 32-bit Windows."""
+_PAGE = 0x1000
+_GUEST_USERS = 1 << 32
+
+
+def guest_kernel(machine: int) -> int:
+    """The ``pid`` of a `Change` in the kernel of a guest: ``machine`` is the process of the host that runs it, 0 where
+    the recorder did not tell guests apart."""
+    return -2 - machine
+
+
+def guest_user(pid: int) -> int:
+    """The ``pid`` of a `Change` in a process inside of a guest: ``pid`` is what samples of it have."""
+    return guest_kernel(pid) - _GUEST_USERS
+
+
+def guest_host(owner: int) -> int:
+    """The process of the host that runs the guest of ``owner`` (of `guest_kernel`, `guest_user`); 0: not known."""
+    return (-2 - owner) % _GUEST_USERS
+
+
+def kernel_map_start(start: int, end: int, offset: int) -> int:
+    """Where the kernel's mapping ``start:end`` really begins: that of an old recorder covers user space, too.
+
+    ``offset`` is then the address of the kernel's first symbol.
+    """
+    if end >= KERNEL_HALF:
+        return max(start, KERNEL_HALF)
+    return offset & -_PAGE if start == 0 and offset < end else start
+
+
+def kernel_starts(changes: Mapping[str, Array]) -> dict[int, int]:
+    """The lowest kernel address of the host (`KERNEL`) and of each guest (`guest_kernel`), by the mappings of their
+    kernels in ``changes`` (`Timeline.columns`): `KERNEL_HALF` where one of them lies there."""
+    pid = changes["pid"]
+    maps = np.flatnonzero((changes["kind"] == Change.MAP) & (pid <= KERNEL) & (pid > guest_user(0)))
+    if not len(maps):
+        return {}
+    maps = maps[np.argsort(pid[maps], kind="stable")]
+    owner, start, end, offset = (changes[name][maps] for name in ("pid", "start", "end", "offset"))
+    start = np.where((start == 0) & (offset < end), offset & np.uint64(-_PAGE & (1 << 64) - 1), start)
+    owners, first = np.unique(owner, return_index=True)
+    low, high = np.minimum.reduceat(start, first), np.maximum.reduceat(end, first)
+    starts = np.where(high >= np.uint64(KERNEL_HALF), np.uint64(KERNEL_HALF), low)
+    return dict(zip(owners.tolist(), starts.tolist(), strict=True))
+
+
+def kernel_start(changes: Mapping[str, Array]) -> int:
+    """The lowest kernel address of the host; `KERNEL_HALF` where nothing is mapped in its kernel."""
+    return kernel_starts(changes).get(KERNEL, KERNEL_HALF)
