@@ -21,6 +21,9 @@ import hypothesis
 import pytest
 import zstandard
 
+os.environ["LASTBRANCH_TRACEBACK"] = "1"
+"""Also of programs that tests start: `Traceback` in what they print is an error that nobody foresaw."""
+
 pytest.register_assert_rewrite(
     "etw_world", "etw_cases_properties", "etw_cases_files", "etw_cases_query", "etw_cases_lbr"
 )
@@ -31,6 +34,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("steady")
 """What is drawn and how long it takes decides of no run: others are drawn by `pytest --hypothesis-profile default`."""
 
+CRASHED = 70
 REAL = (
     "amd_zen4_lbrextv2_spec", "arm_etm_inject_hwindex", "arm_etm_inject_kernel_64deep", "cfl_9700_callgraph_lbr",
     "hsw_5820k_16deep_attr136", "simpleperf_16deep_mmap1", "simpleperf_32deep_lbrloop", "skl_m7_32deep_branch-4.14",
@@ -103,11 +107,12 @@ def run() -> Callable[..., Ran]:
 
 
 def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dict[str, str] | None = None) -> Ran:
-    """Anything but an exit is the test's failure: an exception that gets out of the command line is a bug."""
+    """Anything but an exit is the test's failure, and so is the exit of an error that nobody foresaw."""
     words = [str(a) for a in args]
     if alone:
         command = [sys.executable, "-m", "lastbranch", *words]
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
+        assert done.returncode != CRASHED, done.stderr.decode(errors="replace")
         return Ran(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
     from lastbranch.cli import main
 
@@ -119,6 +124,7 @@ def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dic
     out.flush()
     code = end.value.code
     assert code is None or isinstance(code, int), code
+    assert code != CRASHED, err.getvalue()
     assert isinstance(out.buffer, io.BytesIO)
     return Ran(code or 0, out.buffer.getvalue(), err.getvalue())
 

@@ -87,13 +87,13 @@ def collect(
         except LastbranchError as error:
             summary.error, summary.hint, summary.status = str(error), error.hint or "", error.exit_code
         except BaseException as error:
-            import traceback
-
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            summary.error = f"the collector failed: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
             if isinstance(error, OSError) and error.errno in _FULL:
                 summary.error = f"what is recorded cannot be written: {error.strerror}"
                 summary.hint = "free some space, or write elsewhere with -o"
+            else:
+                from ..crashes import crash_line
+
+                summary.error = f"the collector failed: {crash_line(error)}"
             summary.status = CollectorError.exit_code
         finally:
             with suppress(OSError):

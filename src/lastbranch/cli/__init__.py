@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+import threading
 
 import click
 
@@ -62,8 +63,8 @@ def cli() -> None:
     .etl, a .tb5, or - for standard input.
 
     Exit codes: 0 all is well, 1 the capture is damaged (what can be read was delivered), 2 usage, 3 it cannot be read,
-    4 it does not hold what was asked for, 5 this machine or installation lacks what is needed, 6 diff found more than
-    --fail-over allows.
+    4 it does not hold what was asked for, 5 this machine or installation lacks what is needed, or the output cannot be
+    written, 6 diff found more than --fail-over allows, 70 a bug in lastbranch: the message names a report of it.
     """
 
 
@@ -83,6 +84,8 @@ def run(command: click.Command, name: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
             stream.reconfigure(errors="backslashreplace")
+    beside: list[int] = []
+    hook, threading.excepthook = threading.excepthook, lambda args: beside.append(_crashed(args.exc_value))
     try:
         # Not command.main(): that one ends a closed pipe with exit code 1.
         with command.make_context(name, sys.argv[1:]) as context:
@@ -104,7 +107,23 @@ def run(command: click.Command, name: str) -> None:
         code = 0
     except OSError as error:
         code = _system_error(error)
-    sys.exit(code)
+    except MemoryError:
+        _complain("there is not enough memory for this", None)
+        code = UnavailableError.exit_code
+    except Exception as error:
+        code = _crashed(error)
+    finally:
+        threading.excepthook = hook
+    sys.exit(beside[0] if beside and not code else code)
+
+
+def _crashed(error: BaseException | None) -> int:
+    """The last resort: an error that nobody foresaw, as one line and a report."""
+    from ..crashes import EXIT_CODE, crash_line
+
+    if error is not None:
+        click.echo(f"error: {crash_line(error)}", err=True)
+    return EXIT_CODE
 
 
 def _system_error(error: OSError) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .count import Count
 from .layout import wide_option
 from .naming import chosen_function, module_of, symbol_notes
 from .options import Capture, capture_and, complete_folder, filter_options
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @wide_option
 @click.option(
-    "--limit", type=click.IntRange(min=0), default=20, show_default=True,
+    "--limit", type=Count(), default=20, show_default=True,
     help="Edges and indirect targets to print; 0 is all.",
 )  # fmt: skip
 def command(

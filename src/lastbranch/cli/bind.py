@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from .count import Count
 from .options import complete_file
 from .output import share
 
 
 @click.command()
 @click.argument("path", metavar="FILE.tb5", shell_complete=complete_file)
-@click.option("--stream", type=click.IntRange(min=0), help="Only this data stream. [default: every one of samples]")
+@click.option("--stream", type=Count(), help="Only this data stream. [default: every one of samples]")
 def command(path: str, stream: int | None) -> int:
     """Find the module, process and thread of each sample of a .tb5.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from . import dump
+from .count import Count
 from .options import LogOptions, TimeRange, complete_file, log_options, time_option
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print; json is a list with one object a line.",
 )  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
+@click.option("--limit", type=Count(), default=0, help="Events to print; 0 is all.  [default: all]")
 @log_options
 def command(
     source: str, real_time: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],

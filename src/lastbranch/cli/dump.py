@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .count import Count
 from .options import Capture, LogOptions, TimeRange, file_argument, limit_options, log_options, time_option
 from .output import key
 
@@ -44,7 +45,7 @@ _LINES = 1000
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
     help="How to print; json is a list with one object a line.",
 )  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="Events to print; 0 is all.  [default: all]")
+@click.option("--limit", type=Count(), default=0, help="Events to print; 0 is all.  [default: all]")
 @log_options
 def command(
     path: str, no_progress: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],

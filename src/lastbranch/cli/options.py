@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from .count import Count
 from .layout import wide_option
 
 if TYPE_CHECKING:
@@ -298,9 +299,7 @@ def table_options(function: _Command) -> _Command:
     """--format, --wide and --limit."""
 
     @format_options
-    @click.option(
-        "--limit", type=click.IntRange(min=0), help="Rows to print; 0 is all. [default: 20 in a table, else all]"
-    )
+    @click.option("--limit", type=Count(), help="Rows to print; 0 is all. [default: 20 in a table, else all]")
     @functools.wraps(function)
     def wrapped(limit: int | None, form: str, **rest: Any) -> Any:
         return function(form=form, limit=(20 if form == "table" else 0) if limit is None else limit, **rest)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .count import Count
 from .options import Capture, capture_and, table_options
 from .output import Cell, key, print_rows
 from .symbol_options import symbol_options
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @capture_and("sql", "SQL")
 @symbol_options
 @click.option(
-    "--memory", type=click.IntRange(min=32), default=128, show_default=True, metavar="MIB",
+    "--memory", type=Count(32, 43), default=128, show_default=True, metavar="MIB",
     help="What the database keeps in memory before it spills to a temporary folder.",
 )  # fmt: skip
 @table_options

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .count import Count
 from .options import DEFAULT_FILE, complete_file
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ class _Record(click.Command):
 @click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
               help="The processor's branch record where it is offered, or the software model of it.")  # fmt: skip
 @click.option("--event", metavar="E", help="What triggers a sample. Software: cpu-clock.")
-@click.option("--period", type=click.IntRange(min=1), metavar="N",
+@click.option("--period", type=Count(1), metavar="N",
               help="Events between two samples. Software: ns of a thread's CPU time.")  # fmt: skip
-@click.option("--frequency", type=click.IntRange(min=1), metavar="HZ", help="Samples a second, instead of a period.")
+@click.option("--frequency", type=Count(1), metavar="HZ", help="Samples a second, instead of a period.")
 @click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
               help="Branches a sample.")  # fmt: skip
 @click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
@@ -52,7 +53,7 @@ class _Record(click.Command):
               help="Attach even if killing the collector could then kill the process.")  # fmt: skip
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option("-a", "--all", "everything", is_flag=True, help="The whole system (hardware only).")
-@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A process that runs already.")
+@click.option("-p", "--pid", type=Count(1, 31), metavar="PID", help="A process that runs already.")
 @click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
                 shell_complete=complete_file)  # fmt: skip
 def command(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .count import Count
 from .group import Group
 from .options import complete_file, format_options
 from .output import print_rows
@@ -68,7 +69,7 @@ def command() -> None:
               help="Branch records with PMC interrupts; implies pmc-profile, SoftwareBranches if listed.")  # fmt: skip
 @click.option("--lbr-filter", default="", metavar="CLASS,...",
               help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.")  # fmt: skip
-@click.option("--target", "targets", type=click.IntRange(min=1), multiple=True, metavar="PID",
+@click.option("--target", "targets", type=Count(1, 31), multiple=True, metavar="PID",
               help="A process whose branches the software LBR records (again for more).")  # fmt: skip
 @format_options
 def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .count import Count
 from .layout import wide_option
 from .naming import symbol_notes
 from .options import Capture, capture_options, filter_options
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     help="How to print.",
 )  # fmt: skip
 @wide_option
-@click.option("--limit", type=click.IntRange(min=0), default=0, show_default=True, help="Stacks to print; 0 is all.")
+@click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 is all.")
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
 ) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from .count import Count
 from .options import complete_file
 
 
 @click.command()
 @click.argument("path", metavar="FILE.tb5", shell_complete=complete_file)
-@click.option("--stream", type=click.IntRange(min=0), help="Only this data stream. [default: every bound one]")
+@click.option("--stream", type=Count(), help="Only this data stream. [default: every bound one]")
 def command(path: str, stream: int | None) -> int:
     """Take the bind information of a .tb5 away again.
 

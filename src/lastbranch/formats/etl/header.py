@@ -29,6 +29,7 @@ _EVENT_AT = BUFFER_HEADER_SIZE
 _SYSTEM = HEADERS[2].size
 _LEAST = _EVENT_AT + _SYSTEM + packed(LOGFILE_HEADER, 4).size
 _EPOCH = 116_444_736_000_000_000  # 1970-01-01 as FILETIME
+_LATEST = 1 << 63
 _VISTA = 6000
 _TSC_HZ = 1_000_000
 _PLACES = 8  # are looked at: one damaged buffer does not decide
@@ -120,8 +121,9 @@ class LogHeader:
     def clock(self) -> Clock:
         """The session's clock; its wall reference is this header's time stamp, which was taken at ``start_time``."""
         name = CLOCK_NAMES.get(self.clock_type, CLOCK_NAMES[1])
-        wall = (self.timestamp, (self.start_time - _EPOCH) * 100) if self.start_time else None
-        return Clock(name, self.frequency, wall)
+        ns = (self.start_time - _EPOCH) * 100
+        known = self.start_time and -_LATEST <= ns < _LATEST  # up to the year 2262; what is beyond says nothing
+        return Clock(name, self.frequency, (self.timestamp, ns) if known else None)
 
 
 def is_etl(start: bytes) -> bool:

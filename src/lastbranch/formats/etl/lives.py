@@ -134,6 +134,8 @@ class Lives:
             events = self._life(pid, time)
             put(self._lives[pid].mapped, mapped)
             return events + self._images.changed(since, mapped)
+        if pid < 0:  # no process has such an id, and the log no place for it
+            return []
         if kind == Change.FORK:
             return self._fork(since, row["parent"], pid, tid, born, copies=not row["offset"])
         events = self._life(pid, time)

@@ -43,6 +43,13 @@ class _Reader:
         self.at += struct.calcsize("=" + code)
         return value
 
+    def kilobytes(self) -> int:
+        """u64 KiB, as bytes. `ValueError` for more than 63 bits of them, which no machine has."""
+        value = self.take("Q")
+        if value >> 53:
+            raise ValueError(f"{value} KiB of memory")
+        return value << 10
+
     def text(self) -> str:
         """u32 length, then that many bytes with a NUL somewhere in them."""
         length = self.take("I")
@@ -112,7 +119,7 @@ def _cpus(state: State, r: _Reader) -> None:
 
 
 def _memory(state: State, r: _Reader) -> None:
-    state.profile.machine.memory = r.take("Q") * 1024
+    state.profile.machine.memory = r.kilobytes()
 
 
 def _command_line(state: State, r: _Reader) -> None:
@@ -156,10 +163,10 @@ def _numa(state: State, r: _Reader) -> None:
     machine, room = state.profile.machine, _MOST_CPUS
     nodes = []
     for _ in range(min(r.count(24), _MOST_NODES)):
-        index, total, free, cpus = r.take("I"), r.take("Q"), r.take("Q"), _cpu_list(r.text(), room)
+        index, total, free, cpus = r.take("I"), r.kilobytes(), r.kilobytes(), _cpu_list(r.text(), room)
         room -= len(cpus)  # a processor belongs to one node
         state.feature_bytes += 8 * len(cpus)  # some bytes of text can be many of these
-        nodes.append(Node(index, cpus, total * 1024, free * 1024))
+        nodes.append(Node(index, cpus, total, free))
     machine.nodes = nodes
     where = {c: node.index for node in machine.nodes for c in node.cpus}
     machine.cpus = [Cpu(c.index, c.core, c.die, c.package, where.get(c.index, -1), c.online) for c in machine.cpus]
@@ -189,8 +196,11 @@ def _clockid(state: State, r: _Reader) -> None:
 def _clock_data(state: State, r: _Reader) -> None:
     """u32 version, u32 clock id, u64 wall clock ns, u64 the same instant in that clock."""
     version, _clock, wall, at = r.take("I"), r.take("I"), r.take("Q"), r.take("Q")
-    if version == 1:
-        state.wall = (at, wall)
+    if version != 1:
+        return
+    if (wall | at) >> 63:
+        raise ValueError(f"{wall} ns since 1970 at {at} ns")
+    state.wall = (at, wall)
 
 
 def _compressed(state: State, r: _Reader) -> None:

@@ -20,6 +20,7 @@ from .state import State, trim
 
 __all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "handle", "stamped"]
 
+_MOST_LOST = (1 << 63) - 1
 _LAST = (1 << 64) - 1
 _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory with that
 
@@ -186,7 +187,8 @@ def _count(name: str, number: int = 1) -> Callable[[State, Record], None]:
 
     def handler(state: State, r: Record) -> None:
         lost = state.profile.lost
-        lost[name] = lost.get(name, 0) + r.times * (r.unpack("Q", 8 * (number - 1))[0] if number else 1)
+        more = r.times * (r.unpack("Q", 8 * (number - 1))[0] if number else 1)
+        lost[name] = min(lost.get(name, 0) + more, _MOST_LOST)
 
     return handler
 
