@@ -14,6 +14,7 @@ import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace, record
 from conftest import run_cli
+from lastbranch.capture.signals import Received
 from lastbranch.cli.record import _CLASSES
 
 pytestmark = needs_ptrace
@@ -317,3 +318,30 @@ def test_every_branch_class_that_the_help_names_is_taken(name: str, tmp_path: Pa
     done = record(tmp_path / "it.data", *SOFTWARE, "--filter", name, "--", "true")
     assert done.code == 0, done.err
     assert name.replace("ret", "return").replace("jmp", "jump") in run_cli("info", done.path).out
+
+
+def test_a_signal_to_the_whole_group_is_no_failure_of_the_collector(tmp_path: Path) -> None:
+    """As `timeout -s INT 3 lastbranch record` sends it: to us, then to all, so that the program may be gone already."""
+    for _ in range(4):
+        command = [*RECORD, "-o", str(tmp_path / "it.data"), "--", "sh", "-c", "echo begun; exec sleep 60"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, text=True
+        ) as ours:
+            assert ours.stdout is not None
+            assert ours.stdout.readline() == "begun\n"
+            os.killpg(ours.pid, signal.SIGINT)
+            _, err = ours.communicate(timeout=60)
+        assert "failed" not in err
+        assert ours.returncode == 130, err
+
+
+def test_a_signal_for_a_program_that_is_gone_or_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    Received(signal.SIGINT, by_terminal=False).forward(gone.pid)
+
+    def refused(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refused)
+    Received(signal.SIGINT, by_terminal=False).forward(gone.pid)

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import NamedTuple
 
 __all__ = ["SIGNALS", "Received", "received"]
@@ -28,9 +29,10 @@ class Received(NamedTuple):
     """The kernel sent it, to the program too."""
 
     def forward(self, pid: int) -> None:
-        """Send it to ``pid``, unless that has it already."""
+        """Send it to ``pid``, unless that has it already, is gone (it may have ended by it), or is not ours (sudo)."""
         if not self.by_terminal:
-            os.kill(pid, self.number)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, self.number)
 
 
 def received(seconds: float = 0.0, *, also: Iterable[int] = ()) -> Received | None:
