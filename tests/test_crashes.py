@@ -94,7 +94,7 @@ def test_every_number_may_be_anything(tmp_path: Path) -> None:
         ("dump", "FILE", "--limit", "BIG"), ("stacks", "FILE", "--limit", "BIG"),
         ("query", "FILE", "select 1", "--limit", "BIG"),
         ("query", "FILE", "select 1", "--memory", "BIG"), ("record", "--period", "BIG", "true"),
-        ("record", "--frequency", "BIG", "true"), ("record", "-p", "BIG"), ("bind", "FILE", "--stream", "BIG"),
+        ("record", "--frequency", "BIG", "true"), ("bind", "FILE", "--stream", "BIG"),
         ("annotate", "FILE", "main", "--limit", "BIG"), ("consume", "FILE", "--limit", "BIG"),
         ("session", "start", "x", "--target", "BIG"),
     ],

@@ -53,7 +53,7 @@ class _Record(click.Command):
               help="Attach even if killing the collector could then kill the process.")  # fmt: skip
 @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
 @click.option("-a", "--all", "everything", is_flag=True, help="The whole system (hardware only).")
-@click.option("-p", "--pid", type=Count(1, 31), metavar="PID", help="A process that runs already.")
+@click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A process that runs already.")
 @click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
                 shell_complete=complete_file)  # fmt: skip
 def command(
