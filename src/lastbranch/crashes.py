@@ -12,8 +12,6 @@ import tempfile
 import traceback
 from importlib import metadata
 
-from . import __version__
-
 __all__ = ["EXIT_CODE", "crash_line"]
 
 EXIT_CODE = 70
@@ -46,7 +44,7 @@ def crash_line(error: BaseException) -> str:
 def _report(text: str) -> str:
     """What a bug tracker needs: versions, machine, command, traceback. Nothing of the capture's contents."""
     lines = [
-        f"lastbranch {__version__}, a failure that was not foreseen.",
+        f"lastbranch {_version('lastbranch')}, a failure that was not foreseen.",
         "The report holds the command line and names of files: look through it before you publish it.",
         "",
         f"command:  {' '.join(map(repr, sys.argv))}",
