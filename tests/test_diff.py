@@ -336,7 +336,7 @@ def test_the_verb(data: Data, run: Callable[..., Ran], tmp_path: Path) -> None:
 def test_a_true_change_ends_with_its_own_exit_code(run: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     grown = [loop(0x400010, 0x400010, 0x400018)] * 5 + [loop(0x400110, 0x400110, 0x400120)] * 35
     profiles = iter([made(SAME), made(grown)] * 2)
-    monkeypatch.setattr("lastbranch.opening.open_profile", lambda *_a, **_k: next(profiles))
+    monkeypatch.setattr("lastbranch.cli.options.Capture.open", lambda _self: next(profiles))
     ran = run("diff", "a", "b", "--by", "edge", "--fail-over", "60", "--no-symbol-cache")
     assert ran.code == 6
     assert "1 shares grew significantly by more than 60 points" in ran.err

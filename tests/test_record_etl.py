@@ -93,9 +93,15 @@ def test_nothing_is_claimed_that_was_not_measured(recorded: Path) -> None:
         assert (flag(words, "type") > 0).all()
 
 
+def found(path: Path) -> set[str]:
+    """The findings of `check`, none of which may be an error."""
+    checked = run_cli("check", path, "--format", "json")
+    assert checked.code == 0, checked.out
+    return {row["finding"] for row in json.loads(checked.out)}
+
+
 def test_the_log_is_complete(recorded: Path) -> None:
-    checked = run_cli("check", recorded)
-    assert (checked.code, checked.out) == (0, ""), checked.out
+    assert found(recorded) <= {"few samples"}
     log = TraceLog(BytesSource(recorded.read_bytes()))
     assert (log.events_lost, log.buffers_lost, log.skipped) == (0, 0, 0)
     assert log.header.session_name.startswith("lastbranch-")
@@ -230,7 +236,7 @@ def test_a_process_that_runs_already(tmp_path: Path) -> None:
     profile = done.profile()
     assert profile.entries
     assert {process.name for process in profile.processes if process.pid == target.pid} == {program.name[:15]}
-    assert run_cli("check", done.path).out == ""
+    assert found(done.path) <= {"few samples"}
 
 
 def children(pid: int) -> list[int]:
