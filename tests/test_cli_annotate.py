@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import lzma
 import re
 import shutil
 from collections.abc import Callable
@@ -322,6 +323,27 @@ def test_branches_with_names(demo: list[str], run: RunCli) -> None:
     assert f"{DISPATCH}+0x29" in run("branches", "--limit", "0", *demo).out
 
 
+# -- code that has no function of its own
+
+
+def test_a_function_that_was_inlined_says_where(tmp_path: Path, run: RunCli) -> None:
+    """``local.cpp`` by ``g++ -O1 -gdwarf-4 -flto``: nothing but inlined calls is left of Fold<0>::go."""
+    program = tmp_path / "program"
+    program.write_bytes(lzma.decompress((Path(__file__).parent / "data" / "local-lto4.xz").read_bytes()))
+    kept = json.loads((Path(__file__).parent / "data" / "symbols.json").read_text())["local-lto4"]
+    at = next(at for at, frames in kept if frames[0][0] == "_ZN4FoldILi0EE2goEi" and frames[-1][0] == "start")
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.mmap2(pid=7, addr=0x401000, length=0x1000, pgoff=0x1000, name=str(program), time=0)
+    b.sample(ip=at, pid=7, time=1, branches=[(at, 0x401000, 0)])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    for verb in ("annotate", "callers", "callees"):
+        ran = run(verb, str(path), "Fold<0>::go", "--symfs", "/")
+        assert ran.code == 2
+        said = " ".join(ran.err.split())
+        assert "'Fold<0>::go' has no code of its own: it was inlined into start (see" in said
+
+
 # -- code that was made at run time
 
 
@@ -347,9 +369,13 @@ def test_jit_code_has_names_in_branches_and_is_refused_by_annotate(
     ran = run("annotate", str(path), "//anon+0x501000", *maps)
     assert ran.code == 5
     assert "made at run time" in ran.err
-    ran = run("annotate", str(path), "first", *maps)
-    assert ran.code == 2
-    assert "made at run time" in ran.err
+    for verb in ("annotate", "callers", "callees"):
+        ran = run(verb, str(path), "first", *maps)
+        assert ran.code == 2
+        assert "'first' is code that process 7 made at run time (JIT)" in " ".join(ran.err.split())
+        ran = run(verb, str(path), "third", *maps)
+        assert ran.code == 2
+        assert "no function is called 'third'" in ran.err
 
 
 def test_an_event_without_branches_is_refused_beside_one_that_has_them(tmp_path: Path, run: RunCli) -> None:

@@ -209,6 +209,7 @@ def test_functions_are_found_as_people_say_them(pattern: str, found: list[int]) 
         ("x::operator<(x)", "x::operator<"), ("x::operator->()", "x::operator->"),
         ("x::operator>>(int)", "x::operator>>"),
         ("main::'lambda'()::operator()() const", "main::'lambda'()::operator()"),
+        ("A::f(int) const::Inner::g(int) const", "A::f(int) const::Inner::g"), ("A::f() &::x", "A::f() &::x"),
         ("f(int) (.cold)", "f"), ("std::ops<(E)1>::f()", "std::ops<(E)1>::f"),
     ],
 )  # fmt: skip

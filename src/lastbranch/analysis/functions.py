@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ..arrays import distinct_stacks, take_rows
 from ..bind import binder_of
 from ..errors import NotRecordedError
-from ..model import BRANCH, Array, Profile, SampleFilter
+from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
 from .branch_kinds import CodeOf
-from .counting import Bound, EntryCounter, why_no_ranges, why_no_stacks
+from .counting import Bound, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
 from .pairs import group
@@ -58,6 +58,44 @@ class NameTable:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+
+class Elsewhere(NamedTuple):
+    """Where code was seen that a name means and that is no function of a symbol table."""
+
+    inlined: list[Label]
+    """Functions that it was inlined in, the one with most samples and branches first."""
+    processes: list[int]
+    """Rows of the processes that made it at run time."""
+
+
+def elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None = None) -> Elsewhere:
+    """Where functions that ``wanted`` means were seen, inlined or made at run time, at the addresses of samples and of
+    the branches of their stacks. Reads the capture."""
+    from ..symbols import Function, FunctionTable
+
+    binder, own = binder_of(profile), Tally(profile)
+    for batch in kept(profile, profile.batches(()), sample_filter):
+        none = np.zeros(len(batch), np.uint64)
+        own.add(none, binder.scopes(batch), none, batch.ip, np.arange(len(batch) + 1))
+    seen = own.result()
+    places = [(seen.process, seen.module[seen.frame], seen.address[seen.frame], seen.samples)]
+    if why_no_stacks(profile, sample_filter) is None:
+        found = count_stacks(profile, ranges=False, details=False, sample_filter=sample_filter).branches
+        places.append((found.process, found.a_module, found.a, found.count))
+    process, module, address, count = (np.concatenate(column) for column in zip(*places, strict=True))
+    rows, offsets = namer.chains("inline", process, module, address)
+    labels = [Function(label.name, label.function) for label in namer.labels]
+    numbers = np.arange(len(labels), dtype=np.uint64)
+    meant = np.zeros(len(labels), bool)
+    meant[FunctionTable(numbers, numbers, labels).found(wanted)[1]] = True
+    outer = rows[offsets[1:] - 1]
+    inside = np.add.reduceat(meant[rows].astype(np.int64), offsets[:-1]) - meant[outer] if len(outer) else outer
+    into = np.bincount(outer[inside > 0], count[inside > 0], len(labels))
+    heaviest = np.argsort(-into, kind="stable")[: np.count_nonzero(into)]
+    kinds = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False], bool)
+    made = np.unique(process[meant[outer] & kinds[module] & (process >= 0)])
+    return Elsewhere([namer.labels[row] for row in heaviest.tolist()], made.tolist())
 
 
 _Use = Callable[[NDArray[np.int64], NDArray[np.int64]], None]

@@ -88,10 +88,30 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
         rest = [f"and {len(places) - _LISTED} more"] if len(places) > _LISTED else []
         text = "\n  ".join([f"{wanted!r} means {len(found)} functions; give one of:", *places[:_LISTED], *rest])
     else:
+        text = visible(_elsewhere(profile, namer, wanted, sample_filter))
+    if not found and not text:
         text = visible(f"no function is called {wanted!r}{_like(profile, namer, wanted, modules)}")
         if any(m.kind is ModuleKind.ANONYMOUS for m in profile.modules):
             text += "; code that was made at run time (JIT) has names in `branches`, `report` and `stacks` only"
     raise click.BadParameter(text, param_hint="FUNC")
+
+
+def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> str:
+    """Why a name that was seen is that of no function one can ask for; empty where it was not seen."""
+    from ..analysis.functions import elsewhere
+
+    inlined, processes = elsewhere(profile, namer, wanted, sample_filter)
+    if processes:
+        pids = ", ".join(dict.fromkeys(str(profile.processes[row].pid) for row in processes))
+        return (
+            f"{wanted!r} is code that process {pids} made at run time (JIT): it has names in `branches`, `report` and "
+            "`stacks` only"
+        )
+    if inlined:
+        into = ", ".join(dict.fromkeys(function_of(profile, label) for label in inlined[:_NEAR]))
+        more = f" and {len(inlined) - _NEAR} more" if len(inlined) > _NEAR else ""
+        return f"{wanted!r} has no code of its own: it was inlined into {into}{more} (see `report --by inline`)"
+    return ""
 
 
 def _like(profile: Profile, namer: Namer, wanted: str, modules: Collection[int]) -> str:

@@ -284,10 +284,13 @@ def plain(shown: str) -> str:
             depth += 1
         elif c in ">]})" and depth:
             depth -= 1
-            if depth == 0 and c == ")" and start and text[start] == "(" and not text.startswith("::", i + 1):
+            if depth == 0 and c == ")" and start and text[start] == "(" and not _GOES_ON(text, i + 1):
                 return shown[:start]
     return shown
 
+
+_GOES_ON = re.compile(r"(?: (?:const|volatile)| ?&&?)*::").match
+"""Behind the arguments of a function that something is local to: ``f(int) const::Inner::g(int)``."""
 
 _OPERATOR = re.compile(r"\boperator(\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)")
 
