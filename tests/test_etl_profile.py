@@ -343,6 +343,29 @@ def test_stacks_are_joined_by_time_and_thread_kernel_part_first() -> None:
     assert chains == [[KERNEL, 0x11, 0x12], [0x20, 0x21], []]
 
 
+def test_the_kernel_of_32_bit_windows_is_in_every_process() -> None:
+    """Its images are of process 0 and lie from 2 GiB on."""
+
+    def image32(time: int, pid: int, base: int, name: str) -> bytes:
+        fixed = struct.pack("<IIIIIIIIIII", base, 0x10000, pid, 1, 2, 0, base, 0, 0, 0, 0)
+        return eb.system(0x1403, time, fixed + wide(name), version=2, bits=32)
+
+    def sample32(time: int, ip: int) -> bytes:
+        return eb.perfinfo(SAMPLE, time, struct.pack("<IIHBB", ip, 420, 1, 0, 0), bits=32)
+
+    profile = profile_of(
+        [
+            *WORLD,
+            (0, image32(101, 0, 0x80800000, "ntkrnlpa.exe")), (0, image32(102, 42, 0x7F000000, "shop32.dll")),
+            (0, sample32(200, 0x80800010)), (0, sample32(210, 0x7F000010)), (0, sample32(220, 0x80900010)),
+        ]
+    )  # fmt: skip
+    binder, found = binder_of(profile), []
+    for batch in profile.batches():
+        found += binder.locate(binder.scopes(batch), batch.ip)[0].tolist()
+    assert [profile.modules[m].name if m >= 0 else None for m in found] == ["ntkrnlpa.exe", "shop32.dll", None]
+
+
 @pytest.mark.parametrize("bits", [64, 32])
 def test_the_kernel_part_is_first_whichever_is_written_first(bits: int) -> None:
     word, kernel = ("Q", KERNEL) if bits == 64 else ("I", 0x80000000)

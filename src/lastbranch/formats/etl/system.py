@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from ...model import Change, Module, Profile
+from ...model import KERNEL, KERNEL_HALF_32, Change, Module, Profile
 from .event import Event
 from .kernel_config import SYS_CONFIG
 from .kernel_process import IMAGE, PROCESS, THREAD
@@ -104,15 +104,18 @@ class System:
             f = image.fields
             base, size = int(f["ImageBase"]), int(f["ImageSize"])
             pid, end = int(f.get("ProcessID", 0)), min(base + size, _LAST)
+            # Images of the kernel are of process 0, which has no others; of 64-bit ones the address says so.
+            narrow = image.event.pointer_size == 4 and pid == 0 and base >= KERNEL_HALF_32
+            owner = KERNEL if narrow else pid
             if image.event.opcode == _UNLOAD:
-                self.profile.timeline.add(Change.UNMAP, image.event.time, pid, start=base, end=end)
+                self.profile.timeline.add(Change.UNMAP, image.event.time, owner, start=base, end=end)
                 continue
             if image.event.opcode == _DC_END and (pid, base) in mapped:
                 continue
             mapped.add((pid, base))
             module = self._module(rows, (pid, base, image.event.time), size, f)
             time = image.start or 0
-            self.profile.timeline.add(Change.MAP, time, pid, module=module, start=base, end=end)
+            self.profile.timeline.add(Change.MAP, time, owner, module=module, start=base, end=end)
 
     def _module(
         self, rows: dict[tuple[Any, ...], int], image: tuple[int, int, int], size: int, f: dict[str, Any]
