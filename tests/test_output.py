@@ -352,3 +352,29 @@ def test_a_new_tb5_that_has_no_room_for_its_first_bytes_leaves_nothing(
     with pytest.raises(OSError, match="No space"):
         Tb5Writer.create(tmp_path / "out.tb5")
     assert list(tmp_path.iterdir()) == []
+
+
+# -- what goes where
+
+
+@pytest.mark.parametrize("form", ["pprof", "gcov"])
+def test_binary_output_refuses_a_terminal(form: str) -> None:
+    ours, theirs = os.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "lastbranch", "export", "--to", form, "--binary", "lbrdemo", CAPTURE], stdout=theirs,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 2
+    assert f"--to {form} is binary" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.json", "x.tb5.gz", "x.DATA"])
+def test_a_recording_is_not_given_a_name_that_says_something_else(name: str, tmp_path: Path) -> None:
+    ran = run_cli("record", "-o", tmp_path / name, "touch", tmp_path / "ran")
+    assert ran.code == 2
+    assert f"{name}: a recording is a TB5" in " ".join(ran.err.split())
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,8 @@ from .symbol_options import symbol_options
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions
 
+_BINARY = ("pprof", "gcov")
+
 
 @click.command()
 @capture_options
@@ -53,6 +55,8 @@ def command(
 
     OUT appears when it is complete: a file of that name stays as it is until then.
     """
+    if output is None and name in _BINARY and sys.stdout.isatty():
+        raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
     profile = capture.open()
     options = ExportOptions(make_filter(profile), binary, symbols)
     if name in BY_MODULE and binary is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..capture import Options, Summary
 
+_ENDINGS = ("", ".tb5", ".data", ".etl")
 _CLASSES = "any any_call any_ret ind_call cond call_stack ind_jmp call"
 _OTHER_NAMES = {"u": "user", "k": "kernel", "any_return": "any_ret", "return": "any_ret"}
 
@@ -90,6 +92,12 @@ def command(
         _select(filters, call_stack), call_stack, duty / 100, duration, no_follow, allow_risk,
         not no_progress and sys.stderr.isatty(),
     )  # fmt: skip
+    ending = os.path.splitext(output)[1]
+    if ending not in _ENDINGS:
+        raise click.BadParameter(
+            f"{output}: a recording is a TB5 (a name in .tb5, or without an ending), a perf.data (.data) or a trace "
+            f"log (.etl), and none in {ending}", param_hint="--output",
+        )  # fmt: skip
     check_output(output)
     try:
         check_target(target)
