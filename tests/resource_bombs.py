@@ -13,11 +13,21 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import zstandard
 
+import etl_builder as eb
 import perfdata_writer as pw
+from lastbranch.demo import capture
+from lastbranch.formats.etl.compression import compress
+from lastbranch.formats.tb5 import Entry, Scope, Table, Tb5File
+from lastbranch.formats.tb5.directory import encode_directory, encode_slot
+from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS
+from lastbranch.opening import open_profile, open_source
+from lastbranch.store import write_profile
 from perfdata_writer import Builder
 
 MEMORY = 1 << 30
@@ -41,7 +51,7 @@ def bomb(make: Bomb) -> Bomb:
 def packed(records: Iterator[bytes], scale: float, builder: Builder | None = None, kind: int = 81) -> bytes:
     """A capture whose records are compressed until the file has its size, or 600 MB went in."""
     head = pw.encode((builder or Builder()).capture, pipe=True)
-    room, fed = int(LARGEST * scale) - len(head) - 4096, 0
+    room, fed = int(LARGEST * scale) - len(head) - 200_000 * scale, 0
     packer = zstandard.ZstdCompressor(level=3).compressobj()
     out = bytearray()
     for piece in records:
@@ -258,6 +268,158 @@ def topology_records(scale: float) -> bytes:
         return record(80, struct.pack("<QII", 13, 0, 0) + struct.pack("<II", i, 0) * cpus)
 
     return packed(iter([head, *(one(i) for i in range(int(30_000 * scale)))]), scale)
+
+
+# -- .etl: compressed buffers
+
+
+def etl(events: Callable[[int], list[bytes]], scale: float, *, size: int = 1 << 20) -> bytes:
+    """A log of buffers of ``size`` bytes, each full of what ``events`` gives for its number, as far as it fits."""
+    trace = eb.Trace(size=size, compress=cache(compress))
+    parts = [trace.header_buffer()]
+    for number in range(1, 1 << 16):
+        body = b"".join(map(eb.aligned, events(number)))
+        parts.append(
+            trace.data_buffer((body * (1 + size // len(body)))[: (size - 72) // len(body) * len(body)], 0, number)
+        )
+        if sum(map(len, parts)) + len(parts[-1]) > LARGEST * scale:
+            return b"".join(parts[:-1]) if len(parts) > 2 else b"".join(parts)
+        if number * size > 6e8 * scale:
+            break
+    return b"".join(parts)
+
+
+def process(number: int, time: int, kind: int = 1) -> bytes:
+    fixed = struct.pack("<QIIIiQII", 0xFFFF, number, 4, 0, 0, 0, 0, 0) + b"a.exe\0" + bytes(6)
+    return eb.system(0x0300 | kind, time, fixed, version=4)
+
+
+@bomb
+def etl_processes(scale: float) -> bytes:
+    return etl(lambda i: [process(i << 8 | n & 0xFF, i << 12 | n) for n in range(4000)], scale)
+
+
+@bomb
+def etl_processes_again(scale: float) -> bytes:
+    """What is there at the end, and known since the begin: it changes nothing."""
+    return etl(lambda i: [process(8, 1 << 20, kind=4)], scale)
+
+
+@bomb
+def etl_images(scale: float) -> bytes:
+    def image(number: int) -> bytes:
+        fixed = struct.pack("<QQIIIIQ4I", number << 16, 0x1000, 7, 1, 2, 0, 0, 0, 0, 0, 0)
+        return eb.system(0x140A, number, fixed + "\\a.dll\0".encode("utf-16-le"), version=3)
+
+    return etl(lambda i: [image(i << 13 | n) for n in range(6000)], scale)
+
+
+@bomb
+def etl_threads(scale: float) -> bytes:
+    def thread(number: int) -> bytes:
+        body = struct.pack("<II6QI4B", 7, number, *[0] * 6, 0, 0, 0, 0, 0)
+        return eb.system(0x0501, number, body, version=3)
+
+    return etl(lambda i: [thread(i << 13 | n) for n in range(6000)], scale)
+
+
+@bomb
+def etl_types(scale: float) -> bytes:
+    """Each event of a type of its own."""
+    return etl(
+        lambda i: [eb.manifest((i << 13 | n).to_bytes(16, "little"), n, 1 << 20, b"") for n in range(6000)], scale
+    )
+
+
+@bomb
+def etl_claims(scale: float) -> bytes:
+    """Some bytes that claim to be 16 MB each."""
+    one = eb.buffer(b"", size=16 << 20, filled=16 << 20, flags=0x60)[:72]
+    one = struct.pack("<I", 72 + 16) + one[4:] + bytes(16)
+    return eb.Trace(size=16 << 20, compress=compress).header_buffer() + one * int(LARGEST * scale / len(one) - 30)
+
+
+# -- .tb5: tables that are all the same bytes
+
+
+def tb5(more: Callable[[dict[Table, Entry], int], dict[Table, Entry]], scale: float) -> bytes:
+    """The packaged capture's .tb5 with a directory of more tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "one.tb5"
+        write_profile(open_profile(capture()), path)
+        data = bytearray(path.read_bytes())
+        with Tb5File(open_source(str(path))) as file:
+            tables = dict(file.tables)
+    tables = more(tables, int((LARGEST * scale - len(data)) / DIRECTORY_ENTRY.itemsize))
+    at = len(data)
+    data += encode_directory(tables)
+    slot = encode_slot(1 << 40, at, bytes(data[at:]), len(data), True)
+    data[SLOT_OFFSETS[0] : SLOT_OFFSETS[0] + len(slot)] = slot
+    return bytes(data)
+
+
+@bomb
+def tb5_streams(scale: float) -> bytes:
+    """As many streams as fit, all of the same bytes."""
+
+    def more(tables: dict[Table, Entry], room: int) -> dict[Table, Entry]:
+        own = {key: entry for key, entry in tables.items() if key.scope is Scope.STREAM and key.stream == 0}
+        copies = {
+            key._replace(stream=i): entry
+            for i in range(1, max(2, (room - len(tables)) // len(own)))
+            for key, entry in own.items()
+        }
+        return tables | copies
+
+    return tb5(more, scale)
+
+
+@bomb
+def tb5_number_of_streams(scale: float) -> bytes:
+    def more(tables: dict[Table, Entry], room: int) -> dict[Table, Entry]:
+        key, entry = next((k, e) for k, e in tables.items() if k.scope is Scope.STREAM)
+        return tables | {key._replace(stream=0xFFFF_FFFE): replace(entry, count=0, blocks=0)}
+
+    return tb5(more, scale)
+
+
+# -- perf script
+
+
+def lines(one: Callable[[int], str], scale: float) -> bytes:
+    out, size = [], 0
+    for i in range(1 << 24):
+        out.append(one(i).encode())
+        size += len(out[-1])
+        if size > LARGEST * scale - 400:
+            break
+    return b"".join(out)
+
+
+@bomb
+def text_tasks(scale: float) -> bytes:
+    sample = "a 1/1 [000] 1.000000: 100 cycles:u: 400000 0x400000/0x400010/P/-/-/0\n"
+    return sample.encode() + lines(lambda i: f"a 1/1 [000] 1.{i:06}: PERF_RECORD_FORK({i}:{i}):(1:1)\n", scale)
+
+
+@bomb
+def text_maps(scale: float) -> bytes:
+    def one(i: int) -> str:
+        return f"a 1/1 [000] 1.{i:06}: PERF_RECORD_MMAP2 1/1: [{i << 12:#x}(0x1000) @ 0 08:01 1 1]: r-xp /b/{i:x}\n"
+
+    return lines(one, scale)
+
+
+@bomb
+def text_samples(scale: float) -> bytes:
+    return lines(
+        lambda i: f"c{i:x}  {i}/{i}  [000]  1.{i:06}:  100 cycles:u:  400000 0x400000/0x400010/P/-/-/0\n", scale
+    )
+
+
+@bomb
+def text_events(scale: float) -> bytes:
+    return lines(lambda i: f"c  1/1  [000]  1.000000:  100 e{i:x}:  400000 0x400000/0x400010/P/-/-/0\n", scale)
 
 
 # -- how they are run

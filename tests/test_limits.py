@@ -6,6 +6,7 @@ The files are those of `resource_bombs`, made small, and so are the budgets; ``m
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
@@ -16,10 +17,32 @@ from hypothesis import strategies as st
 
 import resource_bombs as bombs
 from binding_oracle import History, address_space_histories
-from conftest import run_cli
+from conftest import run_cli, time_limit
 from lastbranch.bind import Binder, SpaceIndex, space
+from lastbranch.errors import FormatError
+from lastbranch.formats.etl import TraceLog
+from lastbranch.formats.etl.profile import read_etl
 from lastbranch.formats.perfdata import read_perfdata
-from lastbranch.model import BytesSource, Change, Limits, Module, ModuleKind, Profile, Timeline, limited
+from lastbranch.formats.perfscript import read_perfscript
+from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, read_tb5
+from lastbranch.formats.tb5.constants import Section
+from lastbranch.formats.tb5.machine_tables import write_machine
+from lastbranch.formats.tb5.records import empty_records
+from lastbranch.formats.tb5.tree import pack, unpack
+from lastbranch.model import (
+    BytesSource,
+    Change,
+    Cpu,
+    Limits,
+    Machine,
+    Module,
+    ModuleKind,
+    Node,
+    Profile,
+    Timeline,
+    limited,
+)
+from lastbranch.opening import open_source
 from perfdata_writer import Builder
 from test_bind import bound, make, test_equals_brute_force
 
@@ -206,3 +229,78 @@ def test_an_index_without_room_answers_for_the_moments_that_fit(data: st.DataObj
     address, moment = (part.ravel() for part in np.meshgrid(np.arange(0, 110), np.arange(0, until + 1)))
     asked = np.ones(len(address), np.int64), moment, address.astype(np.uint64)
     assert cut.find(*asked).tolist() == whole.find(*asked).tolist()
+
+
+# -- other formats
+
+
+def test_compressed_buffers_of_a_log_have_the_expansion_budget() -> None:
+    data = bombs.BOMBS["etl_processes_again"](0.008)
+    whole = read_etl(BytesSource(data, "bomb.etl"))
+    with limited(Limits(expansion=2 << 20, ratio=2)):
+        source = BytesSource(data, "bomb.etl")
+    part = read_etl(source)
+    assert not whole.damage
+    (damage,) = part.damage
+    assert "compressed buffers become more than the budget of" in str(damage)
+    assert 0 < damage.offset < len(data)
+    assert 0 < sum(part.records.values()) < sum(whole.records.values())
+    log = TraceLog(source)
+    assert sum(log.counts.values()) == sum(1 for _ in log.events(ordered=True)), "in time order up to the same place"
+
+
+@pytest.mark.parametrize(("name", "read"), [("etl_processes_again", read_etl), ("text_maps", read_perfscript)])
+def test_tables_have_the_memory_budget(name: str, read: Callable[[BytesSource], Profile]) -> None:
+    data = bombs.BOMBS[name](0.01)
+    with limited(Limits(memory=20_000)):
+        part = read(BytesSource(data, "bomb"))
+    assert "budget of 0 MiB; what follows was not read" in str(part.damage)
+    assert not read(BytesSource(data, "bomb")).damage
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("tb5_streams", "all tables together are larger than the file"), ("tb5_number_of_streams", "number of a stream")],
+)
+def test_tables_of_a_tb5_are_bounded_in_sum(name: str, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason) as refused:
+        Tb5File(BytesSource(bombs.BOMBS[name](0.04), "bomb.tb5"))
+    assert refused.value.offset
+
+
+def test_bytes_of_a_tree_are_not_counted_twice() -> None:
+    nodes, data = pack([b"abcd", b"efgh"], lambda text: 1)
+    assert unpack(nodes, data, str) == [b"abcd", b"efgh"]
+    for row in nodes[1:]:
+        row["value"], row["length"] = 0, len(data)
+    with pytest.raises(ValueError, match="bytes of several values are the same"):
+        unpack(nodes, data, str)
+
+
+def test_processors_of_nodes_do_not_overlap(tmp_path: Path) -> None:
+    """Each node says where its processors begin: they end where the next one's begin, or where they did before."""
+    path = tmp_path / "nodes.tb5"
+    section = Table(Scope.GLOBAL, 0, Section.HARDWARE, 0)
+    with Tb5Writer.create(path) as writer:
+        system, nodes, cpus = (
+            empty_records(n, k) for n, k in (("TBRW_SYSTEM", 1), ("TBRW_NODE", 40), ("TBRW_CPU", 50))
+        )
+        nodes["cpu_array"][1::2] = 50
+        for part, rows in enumerate((system, nodes, cpus)):
+            writer.put(section._replace(part=part), rows)
+    profile = read_tb5(open_source(str(path)))
+    assert sum(len(node.cpus) for node in profile.machine.nodes) <= 50
+    assert len(profile.machine.cpus) <= 50
+
+
+def test_many_processors_are_stored_at_once(tmp_path: Path) -> None:
+    """Siblings are counted, not searched for each."""
+    cpus = [Cpu(i, core=i // 2, package=0, node=i % 2) for i in range(40_000)]
+    machine = Machine(arch="x86_64", cpus=cpus, nodes=[Node(n, tuple(range(n, 40_000, 2))) for n in range(2)])
+    path = tmp_path / "many.tb5"
+    with time_limit(60), Tb5Writer.create(path) as writer:
+        write_machine(writer, machine)
+    with Tb5File(open_source(str(path))) as file:
+        stored = file.records(Table(Scope.GLOBAL, 0, Section.HARDWARE, 2))
+        assert set(stored["cpu_threads_per_core"].tolist()) == {2}
+        assert stored["cpu_number"][:3].tolist() == [0, 2, 4]

@@ -178,7 +178,7 @@ def limit_options(function: _Command) -> _Command:
         type=_Size(),
         metavar="SIZE",
         help="Memory that the tables of a capture may take; what goes beyond it is not read. "
-        "[default: 384M, or the size of the file if that is more]",
+        "[default: 256M, or the size of the file if that is more]",
     )
     @click.option(
         "--max-expansion", type=_Expansion(), metavar="SIZE|RATIOx",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 __all__ = ["MEMORY", "Limits", "limited"]
 
-MEMORY = 384 << 20
+MEMORY = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)

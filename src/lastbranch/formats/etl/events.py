@@ -25,7 +25,7 @@ from .providers import hook_provider
 from .run_block import blocks_of_runs
 from .windows import BufferReader, Segment
 
-__all__ = ["EventType", "TraceLog", "count_events", "to_log"]
+__all__ = ["EventType", "TraceLog", "count_events", "first_of_types", "to_log"]
 
 _NS = 1_000_000_000
 
@@ -61,6 +61,8 @@ class TraceLog:
         workers = workers or min(_processors(), MOST_WORKERS)
         self._reader = BufferReader(source, self._damage, workers=workers)
         self._override = pointer_size or 0
+        self.most_blocks: int | None = None
+        """So many are read of the log, where its tables have no room for more."""
 
     @property
     def header(self) -> LogHeader:
@@ -106,10 +108,14 @@ class TraceLog:
 
     def blocks(self) -> Iterator[EventBlock]:
         """All events as columns, in file order. A block is valid until the next one is asked for."""
+        walked = 0
         for window in self._reader.windows():
             block = EventBlock.of(window, self._rules(window.segment))
             if len(block):
                 yield block
+                walked += 1
+            if walked == self.most_blocks:
+                return
 
     def events(self, *, ordered: bool = False, select: Callable[[EventBlock], Any] | None = None) -> Iterator[Event]:
         """All events as objects, in file order or, if ``ordered``, in time order.
@@ -230,12 +236,29 @@ def count_events(block: EventBlock, counts: Counter[EventType]) -> None:
     user = np.flatnonzero(~kernel)
     if not len(user):
         return
-    rest = block.take(user)
-    low = rest.id.astype(np.uint64) << np.uint64(8) | rest.opcode
-    keys = np.column_stack([rest.provider, low])
+    keys, begin, _ = _by_type(block.take(user))
+    numbers = np.diff(np.append(begin, len(keys))).tolist()
+    for kind, number in zip(_types(keys[begin]), numbers, strict=True):
+        counts[kind] += number
+
+
+def first_of_types(users: EventBlock) -> tuple[list[EventType], NDArray[np.int64]]:
+    """The types of ``users``, which are events of user providers, and the row of the first event of each."""
+    if not len(users):
+        return [], np.empty(0, np.int64)
+    keys, begin, order = _by_type(users)
+    return _types(keys[begin]), order[begin]
+
+
+def _by_type(users: EventBlock) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    """(keys in their order, where in it each type begins, the rows in that order: of a type the first one first)"""
+    low = users.id.astype(np.uint64) << np.uint64(8) | users.opcode
+    keys = np.column_stack([users.provider, low])
     order = np.lexsort(keys.T)
     keys = keys[order]
-    begin = np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(axis=1)))
-    for row, number in zip(begin.tolist(), np.diff(np.append(begin, len(keys))).tolist(), strict=True):
-        provider, word = keys[row, :2].tobytes(), int(keys[row, 2])
-        counts[EventType(provider, -1, word >> 8, word & 0xFF)] += number
+    return keys, np.flatnonzero(np.append(True, (keys[1:] != keys[:-1]).any(axis=1))), order
+
+
+def _types(keys: NDArray[np.uint64]) -> list[EventType]:
+    providers, words = np.ascontiguousarray(keys[:, :2]).tobytes(), keys[:, 2].tolist()
+    return [EventType(providers[16 * i : 16 * i + 16], -1, word >> 8, word & 0xFF) for i, word in enumerate(words)]

@@ -29,6 +29,8 @@ __all__ = ["read_etl"]
 
 Progress = Callable[[int, int], None]
 _FOREVER = np.iinfo(np.int64).max
+_TYPE_COST, _SYSTEM_COST, _THREAD_COST = 1200, 1200, 300
+"""Bytes for each type of events, each event that describes the system, and each start or end of a thread."""
 TIMER = 0
 """Profile source of SampledProfile events."""
 _HOOKS = np.zeros(1 << 16, bool)
@@ -52,11 +54,14 @@ class _Reader:
     def __init__(self, log: TraceLog, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES) -> None:
         self.log, self._reading = log, reading
         self.stacks, self.supplement = Stacks(log.source, stack_bytes), Supplement()
+        self.handled = 0
+        """Events that describe the system: those of images are kept until all of the log is known."""
         self.triggers = Triggers()
 
     def profile(self, progress: Progress | None) -> Profile:
         log = self.log
         profile = Profile(log.source.name, "etl", clock=log.clock)
+        profile.memory = log.source.limits.memory_of(log.source.size)
         self.system = System(profile)
         self.programmed = IntervalTable(self.system.sources)
         self.thread_events = ThreadEvents()
@@ -68,15 +73,19 @@ class _Reader:
         self.latest = -_FOREVER
         counts: Counter[EventType] = Counter()
         sampler = Sampler(self.log.source.size, self.triggers, ThreadTable(), None, frozenset())
-        for block in log.blocks():
+        for walked, block in enumerate(log.blocks(), 1):
             count_events(block, counts)
             self.names.gather(block, counts)
             self._system_events(block, decoder)
             self.stacks.gather(block)
             self.supplement.gather(block)
             self._count(sampler.of(block))
+            offset = int(block.window.buffers.offset[-1])
+            profile.timeline.place(offset)
+            if profile.full(offset, self._kept(counts)):
+                log.most_blocks = walked
+                break
             if progress:
-                offset = int(block.window.buffers.offset[-1])
                 progress(min(offset, log.source.size), log.source.size)
         self._count(sampler.rest())
         self.counted, self.recorded = sampler.counted, sampler.recorded
@@ -94,6 +103,15 @@ class _Reader:
         self._tail(profile, counts)
         self.supplement.describe(profile)
         return profile
+
+    def _kept(self, counts: Counter[EventType]) -> int:
+        """Bytes that are kept beside the tables of the profile, about."""
+        return (
+            _TYPE_COST * len(counts)
+            + _SYSTEM_COST * self.handled
+            + self.system.weight
+            + _THREAD_COST * len(self.thread_events)
+        )
 
     def _count(self, batches: Iterator[SampleBatch]) -> None:
         for batch in batches:
@@ -126,6 +144,7 @@ class _Reader:
             key = kernel_key(event)
             if key in HANDLERS:
                 decoded = decoder.decode(event)
+                self.handled += 1
                 if decoded.layout == "kernel":
                     self.system.handle(key, event, decoded.fields)
 
@@ -176,7 +195,7 @@ class _Reader:
             profile.lost["stack keys without a definition"] = self.stacks.unresolved
         for i, (when, words) in enumerate(self.system.masks):
             profile.header[f"group masks {i} ({when})"] = " ".join(f"{w:x}" for w in words)
-        profile.damage = log.damage
+        profile.damage += log.damage
 
     # -- the stream
 

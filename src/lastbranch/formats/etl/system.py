@@ -22,6 +22,7 @@ from .providers import Key
 __all__ = ["HANDLERS", "System"]
 
 _LAST = (1 << 64) - 1
+_IMAGE_COST, _ID_COST = 2200, 600
 
 # KPROFILE_SOURCE: those with a number that is the same on all machines. The log's own names go before these.
 _SOURCES = (
@@ -63,6 +64,11 @@ class System:
                 handler(self, event, fields)
             except KeyError:
                 return
+
+    @property
+    def weight(self) -> int:
+        """Bytes that the images take, about, and what is made of them in the end."""
+        return _IMAGE_COST * len(self._images) + _ID_COST * (len(self._pdbs) + len(self._stamps))
 
     # -- processes and threads
 

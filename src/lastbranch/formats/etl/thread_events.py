@@ -27,6 +27,9 @@ class ThreadEvents:
         self._held, self._limit = 0, _MANY
         self._names: list[tuple[int, int, int, int, str]] = []
 
+    def __len__(self) -> int:
+        return self._held
+
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
         """Take those of ``block``. Those whose ids are cut off tell nothing."""
         part = block.take(np.flatnonzero(np.isin(block.kernel_hook, _HOOKS)))

@@ -10,7 +10,7 @@ import numpy as np
 from .columns import EventBlock
 from .decode import Decoder
 from .event import Event
-from .events import EventType
+from .events import EventType, first_of_types
 from .kernel_session import META_DATA
 from .manifest_xml import MANIFEST_ID
 from .materialise import events_of
@@ -41,10 +41,10 @@ class TypeNames:
             meta = (rest.provider == np.frombuffer(_META_DATA, np.uint64)).all(axis=1)
             for event in events_of(rest.take(meta | (rest.id == MANIFEST_ID))):
                 self._decoder.learn(event)
-        for kind in new:
-            same = (rest.provider == np.frombuffer(kind.provider, np.uint64)).all(axis=1)
-            same &= (rest.id == kind.id) & (rest.opcode == kind.opcode)
-            self._first[kind] = events_of(rest.take(np.flatnonzero(same)[:1]))[0]
+        kinds, rows = first_of_types(rest)
+        fresh = [i for i, kind in enumerate(kinds) if kind not in self._first]
+        events = events_of(rest.take(rows[fresh])) if fresh else []
+        self._first.update(zip((kinds[i] for i in fresh), events, strict=True))
 
     def name(self, kind: EventType) -> str:
         """PROVIDER/TASK/OPCODE, as far as it is known. Self-describing events of one provider are one type."""

@@ -84,15 +84,14 @@ class BufferReader:
         """All buffers, in file order."""
         if self.source.size > WINDOW:
             keep_freed_memory()
-        for view, segment, found in self._spans(headers_only=False):
-            window = self._assemble(view, segment, *_rows(view, found))
+        for view, segment, rows, at in self._within(headers_only=False):
+            window = self._assemble(view, segment, rows, at)
             if len(window.buffers):
                 yield window
 
     def index(self) -> Iterator[tuple[Segment, Buffers]]:
         """All buffers without what is in them."""
-        for view, segment, found in self._spans(headers_only=True):
-            rows, _ = _rows(view, found)
+        for _, segment, rows, _ in self._within(headers_only=True):
             if len(rows):
                 yield segment, rows
 
@@ -124,6 +123,28 @@ class BufferReader:
         return View(self.source, self.source.size, self.damage, self.header.stride, largest, data, raw)
 
     # -- the pass over the file
+
+    def _within(self, headers_only: bool) -> Iterator[tuple[View, Segment, Buffers, NDArray[np.int64]]]:
+        """The buffers of each span and where they are in it, up to the one whose claim, with those before it, is more
+        than compressed data may become."""
+        packed = expanded = 0
+        for view, segment, found in self._spans(headers_only):
+            rows, at = _rows(view, found)
+            compressed = (rows.flags & BUFFER_FLAG.COMPRESSED).astype(bool)
+            stored = packed + np.cumsum(rows.length * compressed)
+            claimed = expanded + np.cumsum(rows.filled * compressed)
+            limits = self.source.limits
+            over = claimed > np.maximum(limits.expansion, limits.ratio * stored)
+            if over.any():
+                first = int(over.argmax())
+                budget = limits.expanded(int(stored[first]))
+                reason = f"compressed buffers become more than the budget of {budget} bytes; what follows was not read"
+                self.damage.add(Damage(reason, int(rows.offset[first]), "Offset", int(rows.filled[first])))
+                yield view, segment, rows.take(slice(0, first)), at[:first]
+                return
+            if len(rows):
+                packed, expanded = int(stored[-1]), int(claimed[-1])
+            yield view, segment, rows, at
 
     def _spans(self, headers_only: bool) -> Iterator[tuple[View, Segment, Found]]:
         compressed = self.header.compressed

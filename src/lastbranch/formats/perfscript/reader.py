@@ -8,6 +8,7 @@ beside such samples, the newest mapping of an address counts, as llvm-profgen ta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,9 @@ class _Reader:
         self.source = source
         self.profile = Profile(source.name, "perf script")
         self.tables = Tables(self.profile)
+        self.profile.memory = source.limits.memory_of(source.size)
         self.earliest: list[int] = []
+        """Of each block that is read: blocks past them are not, where the tables have no room for more."""
         self.timed = self.chained = False
         self.pid, self.kernel_start = -1, np.uint64(KERNEL_HALF)
         self._known_damage: set[int] = set()
@@ -90,6 +93,9 @@ class _Reader:
                 profile.last_time = max(times) if profile.last_time is None else max(profile.last_time, *times)
             if not samples and not tables.maps and not len(scanned.entries) and not block.offset:
                 raise self._nothing()
+            profile.timeline.place(block.offset)
+            if profile.full(block.offset, tables.weight):
+                break
             if progress:
                 progress(min(block.offset + len(block.text), size), size)
         if not samples and not tables.maps:
@@ -148,7 +154,7 @@ class _Reader:
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
         later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
         lines = Lines(lambda *_: None, lambda _: None)
-        for number, (scanned, found) in enumerate(self._walk(scan_all, lines, None)):
+        for number, (scanned, found) in enumerate(islice(self._walk(scan_all, lines, None), len(self.earliest))):
             if not found.ip:
                 continue
             whole = self._batch(scanned, found, wanted)

@@ -17,6 +17,9 @@ from .magic import is_tb5
 
 __all__ = ["Commit", "encode_directory", "encode_header", "encode_slot", "read_commit"]
 
+_MOST_GAPS = 4096
+"""Streams are numbered one after the other; so many may have no table yet."""
+
 
 @dataclass(slots=True)
 class Commit:
@@ -132,6 +135,7 @@ def _read_slot(source: Source, which: int, damage: list[Damage]) -> Any:
 def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table, Entry]:
     tables: dict[Table, Entry] = {}
     rows = np.frombuffer(data, layout.DIRECTORY_ENTRY)
+    room = end
     for number, row in enumerate(rows.tolist()):
         scope, section, part, _, stream, size, count, block_bytes, blocks, index, index_crc, _ = row
         at = directory + number * rows.itemsize
@@ -152,6 +156,11 @@ def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table
             raise error(f"{describe(key)}: blocks are not whole records", "block_bytes", block_bytes)
         if blocks != -(-count * size // block_bytes) or count * size > end:
             raise error(f"{describe(key)}: number of records and of blocks disagree", "count", count)
+        room -= count * size
+        if room < 0:
+            raise error(f"{describe(key)}: all tables together are larger than the file", "count", count)
+        if scope == Scope.STREAM and stream >= len(rows) + _MOST_GAPS:
+            raise error("number of a stream that cannot be", "stream", stream)
         if blocks and not layout.DATA_START <= index <= end - blocks * layout.BLOCK_INDEX.itemsize:
             raise error(f"{describe(key)}: block index lies outside of the file", "index", index)
         tables[key] = Entry(size, count, block_bytes, blocks, index, index_crc)

@@ -72,7 +72,7 @@ def _read_machine(file: Tb5File, profile: Profile) -> None:
     machine.arch = next((name for number, name in names.items() if number in arches), "")
     nodes = _records(file, k.Section.HARDWARE, 1)
     cpus = _records(file, k.Section.HARDWARE, 2)
-    starts = [int(n["cpu_array"]) for n in nodes] + [len(cpus)]
+    starts = [*np.maximum.accumulate(nodes["cpu_array"]).tolist(), len(cpus)]  # each processor is in one node
     for i, node in enumerate(nodes):
         inside = cpus[starts[i] : starts[i + 1]]
         numbers = tuple(int(c["cpu_number"]) for c in inside)

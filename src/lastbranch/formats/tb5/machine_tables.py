@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 
@@ -48,11 +49,15 @@ def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
     """Nodes, the processors of each, and one architecture a processor, with its signature where that is known."""
     cpus = machine.cpus or [Cpu(i) for i in range(min(machine.cpus_available or machine.cpus_online, _MOST_CPUS))]
     nodes = [(n.index, n.memory, set(n.cpus)) for n in machine.nodes] or [(0, machine.memory, {c.index for c in cpus})]
-    stray = [c for c in cpus if not any(c.index in inside for _, _, inside in nodes)]
+    anywhere = set().union(*(inside for _, _, inside in nodes))
+    stray = [c for c in cpus if c.index not in anywhere]
     nodes[0][2].update(c.index for c in stray)
     system, node_rows = empty_records("TBRW_SYSTEM", 1), empty_records("TBRW_NODE", len(nodes))
     system["system_num_nodes"] = len(nodes)
-    placed = [sorted((c for c in cpus if c.index in inside), key=lambda c: c.index) for _, _, inside in nodes]
+    by_index: dict[int, list[Cpu]] = {}
+    for cpu in cpus:
+        by_index.setdefault(cpu.index, []).append(cpu)
+    placed = [[c for index in sorted(inside) for c in by_index.get(index, ())] for _, _, inside in nodes]
     ordered = [c for inside in placed for c in inside]
     cpu_rows, arch_rows = empty_records("TBRW_CPU", len(ordered)), empty_records("TBRW_CPU_ARCH", len(ordered))
     first = 0
@@ -60,6 +65,7 @@ def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
         row["node_id"], row["node_physical_memory"], row["cpu_array"] = index & _MASK32, memory & _MASK64, first
         row["node_num_available"], row["node_num_used"] = len(inside), sum(c.online for c in inside)
         first += len(inside)
+    siblings = Counter((c.core, c.package) for c in ordered)
     x86 = {"x86_64": k.ArchType.EM64T, "i386": k.ArchType.X86, "i686": k.ArchType.X86}
     for i, (row, cpu) in enumerate(zip(cpu_rows, ordered, strict=True)):
         row["cpu_number"] = cpu.index & _MASK32
@@ -68,7 +74,7 @@ def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
             row[name] = _UNKNOWN32
         row["cpu_package_num"] = cpu.package & _UNKNOWN16
         row["cpu_core_num"], row["cpu_hardware_thread_num"] = cpu.core & _UNKNOWN16, _UNKNOWN16
-        row["cpu_threads_per_core"] = sum(c.core == cpu.core and c.package == cpu.package for c in ordered) & _UNKNOWN16
+        row["cpu_threads_per_core"] = siblings[cpu.core, cpu.package] & _UNKNOWN16
         row["num_cpu_arch_array"], row["cpu_arch_array"] = 1, i
     arch_rows["arch_type"] = x86.get(machine.arch, k.ArchType.UNKNOWN)
     signature = cpuid_signature(machine.cpuid)

@@ -38,6 +38,7 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
     file = Tb5File(source)
     profile = Profile(source.name, "tb5")
     profile.damage = file.damage
+    profile.memory = source.limits.memory_of(source.size)
     told: dict[int, dict[str, Any]] = {}
     value = read_model(file)
     if value is not None:
@@ -45,10 +46,11 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
         told = _told(value, file)
     else:
         read_guide(file, profile)
+    groups = _groups(file)
     profile.header["tables"] = ", ".join(f"{name}: {n}" for name, n in _shown(file))
     for number in range(file.streams):
         if _type(file, number) == StreamType.SAMPLING and file.has(Table(Scope.STREAM, number, StreamSection.DATA)):
-            _add_stream(file, profile, number, told.get(number))
+            _add_stream(file, profile, number, groups.get(str(number), {}), told.get(number))
             _compare_times(file, profile, number)
         if progress:
             progress(number + 1, file.streams)
@@ -88,20 +90,22 @@ def _type(file: Tb5File, number: int) -> int:
     return int(info[0]["stream_type"]) if len(info) else 0
 
 
-def _groups(file: Tb5File, stream: int) -> dict[str, int]:
-    """Ragged group -> the custom stream of its rows, by their comments."""
-    found = {}
+def _groups(file: Tb5File) -> dict[str, dict[str, int]]:
+    """Number of a stream, as text -> ragged group -> the custom stream of its rows, by their comments."""
+    found: dict[str, dict[str, int]] = {}
     for number in range(file.streams):
-        if number != stream and _type(file, number) == StreamType.CUSTOM:
+        if _type(file, number) == StreamType.CUSTOM:
             info = file.records(Table(Scope.STREAM, number, StreamSection.STREAM_INFO))
             matched = _COMMENT.fullmatch(file.text(int(info[0]["comment"])))
-            if matched and matched[1] in GROUPS and matched[2] == str(stream):
-                found[matched[1]] = number
+            if matched and matched[1] in GROUPS and matched[2] != str(number):
+                found.setdefault(matched[2], {})[matched[1]] = number
     return found
 
 
-def _add_stream(file: Tb5File, profile: Profile, number: int, told: dict[str, Any] | None) -> None:
-    reader = SampleReader(file, number, _groups(file, number))
+def _add_stream(
+    file: Tb5File, profile: Profile, number: int, groups: dict[str, int], told: dict[str, Any] | None
+) -> None:
+    reader = SampleReader(file, number, groups)
     if told is None:
         told = index_stream(file, reader, profile, number)
     columns = tuple(told["columns"])

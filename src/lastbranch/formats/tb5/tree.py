@@ -80,6 +80,8 @@ def pack(value: Any, string: Callable[[str], int]) -> tuple[Array, bytes]:
 
 def unpack(records: Array, data: bytes, text: Callable[[int], str]) -> Any:
     """The value that `pack` was given (tuples as lists). Raises `ValueError` where the records make none."""
+    if int(records["length"][records["tag"] == Tag.BYTES].sum(dtype=np.float64)) > len(data):
+        raise ValueError("bytes of several values are the same")
     rows = iter(records[["tag", "key", "value", "length"]].tolist())
     value = _value(rows, data, text, 0)[1]
     if next(rows, None) is not None:
