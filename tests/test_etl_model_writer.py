@@ -346,7 +346,8 @@ def test_a_log_is_complete(tmp_path):
     assert log.header.processors == 4
     from lastbranch.analysis.check import check
 
-    assert [f.name for f in check(str(path))] == []
+    found = {f.name for f in check(str(path))}
+    assert found == {"few samples", "no names"}  # one sample, of a binary that is not here; of the log itself nothing
 
 
 def test_wall_time_and_clocks(tmp_path):
