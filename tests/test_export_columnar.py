@@ -14,7 +14,7 @@ import pytest
 from conftest import REAL, SYNTHETIC, Data
 from lastbranch.bind import binder_of
 from lastbranch.export import columnar
-from lastbranch.export.arrow_tables import arrow_type
+from lastbranch.export.columnar import arrow_type
 from lastbranch.lbr import FLAG_FIELDS, branch_type, type_name
 from lastbranch.model import COLUMNS, TABLES, Event, Module, Process, Profile, Segment, Thread
 from lastbranch.opening import open_profile

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from conftest import REAL, Data
 from lastbranch.export import pprof
-from lastbranch.export.protobuf import Message
+from lastbranch.export.pprof import Message
 from stack_truth import STACKED, Stacks, symfs_of, truth, two_threads
 
 INTS, INT, BOOL, TEXTS = "ints", "int", "bool", "texts"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Data
-from lastbranch.export.sample_tree import SampleTree, base_discriminator, canonical, duplication
+from lastbranch.export.sampleprof import SampleTree, base_discriminator, canonical, duplication
 from test_export_modules import BINARIES, ONE_PROCESS, binary_of, exported, ran, tool
 
 PROGRAM = r"""

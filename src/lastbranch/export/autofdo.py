@@ -12,7 +12,7 @@ from typing import IO
 import numpy as np
 
 from ..model import counted
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]

@@ -16,7 +16,7 @@ import numpy as np
 from ..analysis.pairs import group
 from ..model import Array
 from ..opening import code_of
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]

@@ -18,8 +18,8 @@ from ..analysis.select import kept
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted, merge
-from . import Exported, ExportOptions
 from .choosing import limited
+from .interface import Exported, ExportOptions
 
 __all__ = ["EntryText", "export"]
 

@@ -9,7 +9,7 @@ from ..errors import LastbranchError, SelectionError
 from ..images import Image, read_image
 from ..model import Module, ModuleKind, Profile, SampleFilter, word
 from ..opening import FileSource, same_binary, use_binary
-from . import ExportOptions
+from .interface import ExportOptions
 
 __all__ = ["choose", "limited"]
 

@@ -14,11 +14,10 @@ import numpy as np
 
 from ..model import Array, Profile, visible
 from ..symbols import Symbolizer
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .json_stream import text
 from .spool import Spool
-from .stack_names import NamedStacks, StackTree, process_name, thread_name
-from .stack_pass import Lane, StackPass
+from .stack_pass import Lane, NamedStacks, StackPass, StackTree, process_name, thread_name
 
 __all__ = ["export"]
 

@@ -16,8 +16,8 @@ import numpy as np
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..analysis.pairs import group
 from ..model import Array, ModuleKind, Profile, word
-from . import Exported, ExportOptions
 from .choosing import limited
+from .interface import Exported, ExportOptions
 
 __all__ = ["export"]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, Profile, word
 from ..model.output import PartFolder
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
 
 __all__ = ["INDEX", "export_folder", "write_index", "writing_folder"]

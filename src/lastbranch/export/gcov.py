@@ -11,10 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import IO
 
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
-from .sample_tree import FunctionSamples, Location
-from .sampleprof import tree_of
+from .sampleprof import FunctionSamples, Location, tree_of
 
 __all__ = ["FORMAT"]
 

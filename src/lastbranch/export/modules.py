@@ -13,8 +13,8 @@ from ..analysis.pairs import group
 from ..bind import binder_of
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
-from . import Exported, Exporter, ExportOptions
 from .choosing import choose
+from .interface import Exported, Exporter, ExportOptions
 
 __all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of"]
 

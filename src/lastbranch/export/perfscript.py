@@ -6,22 +6,162 @@ of that module are there, and only samples that have a branch from or to it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
 
 from ..analysis import count_stacks, how_to_record
+from ..analysis.counting import Bound
 from ..analysis.select import kept
 from ..bind import binder_of
+from ..bind.binder import place
 from ..errors import NotRecordedError
-from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter, word
-from . import Exported, ExportOptions
+from ..model import BRANCH, Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, kernel_start, word
 from .brstack import EntryText
 from .choosing import choose
-from .one_space import OneSpace
+from .interface import Exported, ExportOptions
 
 __all__ = ["export"]
+
+
+# -- All processes in one address space: each module at one place, so that text that names no process still tells all
+#
+# llvm-profgen keeps one base address for a binary and takes every sample to be of the process that mapped it last. Here
+# a module keeps the addresses of its first mapping; another process's addresses in it are moved there. A module whose
+# place is taken, by another one or by addresses that belong to none, gets a free one.
+
+
+_PAGE = 0x1000
+_CODE_OF_PE = 0x1000
+"""Where the code of a PE file begins, in all that today's linkers write: its first section."""
+_WORD = (1 << 64) - 1
+_ONE_PID = 1
+_MOVED = (ModuleKind.FILE, ModuleKind.VDSO)
+_OUTSIDE = np.uint64(_WORD)
+"""An address of no module, where only one module is wanted and another's address would be in it."""
+
+
+class OneSpace:
+    """Where the modules of ``profile`` are that ``branches`` lead from or to; of them, only row ``only`` if given."""
+
+    def __init__(self, profile: Profile, branches: Bound, only: int | None = None) -> None:
+        self._profile, self._binder, self._only = profile, binder_of(profile), only
+        self._used = _addresses_by_module(branches)
+        self._taken: list[tuple[int, int]] = []
+        fixed = self._used.get(-1, np.empty(0, np.uint64))
+        self._fixed = np.sort(fixed[fixed < np.uint64(kernel_start(profile.timeline.columns()))])
+        self.lines: list[bytes] = []
+        """MMAP2 lines, one for each mapping that code was sampled in."""
+        self._bias: dict[int, int] = {}
+        pieces = self._pieces()
+        for row, parts in pieces.items():
+            self._settle(row, parts)
+        delta = [
+            (self._bias[m] - b) & _WORD if (m := int(module)) in self._bias else 0
+            for module, b in zip(self._binder.mapping_module, self._binder.mapping_bias.tolist(), strict=True)
+        ]
+        self._delta = np.array([*delta, 0], np.uint64)
+        module = [*self._binder.mapping_module.tolist(), -1]
+        self._foreign = np.array([only is not None and m != only for m in module], bool)
+
+    def _pieces(self) -> dict[int, list[tuple[int, int, int, int]]]:
+        """By module: its mappings that are used as (start, end, bias, offset in the file), each once."""
+        timeline = self._profile.timeline.columns()
+        found: dict[int, list[tuple[int, int, int, int]]] = {}
+        seen: set[tuple[int, int, int]] = set()
+        for i in np.flatnonzero(timeline["kind"] == Change.MAP).tolist():
+            row, first, last = (int(timeline[n][i]) for n in ("module", "start", "end"))
+            used, offset = self._used.get(row), int(timeline["offset"][i])
+            if used is None or self._only not in (None, row):
+                continue
+            module = self._profile.modules[row]
+            for start, end, bias in place(module, first, last, offset):
+                key = (row, (start - bias) & _WORD, end - start)
+                if key in seen or not _any_in(used, (start - bias) & _WORD, (end - bias) & _WORD):
+                    continue
+                seen.add(key)
+                found.setdefault(row, []).append((start, end, bias, offset + start - first))
+        return found
+
+    def _settle(self, row: int, parts: list[tuple[int, int, int, int]]) -> None:
+        """Give module ``row`` its one place, and write its lines."""
+        module, first_bias = self._profile.modules[row], parts[0][2]
+        # As they would be beside the first of them, wherever the others were mapped.
+        parts = [(s - b + first_bias, e - b + first_bias, first_bias, o) for s, e, b, o in parts]
+        low, high = min(s for s, _, _, _ in parts), max(e for _, e, _, _ in parts)
+        move = 0
+        if module.kind in _MOVED:
+            move = self._free(low, high) - low
+            insort(self._taken, (low + move, high + move))
+        self._bias[row] = (first_bias + move) & _WORD
+        for start, end, _, offset in parts:
+            self.lines.append(_line(module, start + move, end - start, offset))
+
+    def _free(self, low: int, high: int) -> int:
+        """``low``, or else the first free place for as much."""
+        low, high = low & -_PAGE, -(-high // _PAGE) * _PAGE
+        size, start = high - low, low
+        while (behind := self._in_the_way(start, start + size)) is not None:
+            start = -(-behind // _PAGE) * _PAGE
+        return start
+
+    def _in_the_way(self, low: int, high: int) -> int | None:
+        """The end of something that is in ``low:high`` already."""
+        at = bisect_left(self._taken, (low, 0))
+        for start, end in self._taken[max(at - 1, 0) : at + 1]:
+            if start < high and low < end:
+                return end
+        inside = int(np.searchsorted(self._fixed, np.uint64(high)))
+        if inside and int(self._fixed[inside - 1]) >= low:
+            return int(self._fixed[inside - 1]) + 1
+        return None
+
+    def moved(self, scope: Array, address: Array) -> Array:
+        """Each address (uint64) of samples with ``scope`` in the one space."""
+        mapping = self._binder.find(scope, address)
+        out: Array = address + self._delta[mapping]
+        foreign = self._foreign[mapping]
+        if foreign.any():
+            inside = np.zeros(len(out), bool)
+            for low, high in self._taken:
+                inside |= (out >= np.uint64(low)) & (out < np.uint64(high))
+            out[foreign & inside] = _OUTSIDE
+        return out
+
+
+def _addresses_by_module(branches: Bound) -> dict[int, Array]:
+    module = np.concatenate([branches.a_module, branches.b_module])
+    address = np.concatenate([branches.a, branches.b])
+    order = np.lexsort((address, module))
+    module, address = module[order], address[order]
+    rows, first = np.unique(module, return_index=True)
+    return dict(zip(rows.tolist(), np.split(address, first[1:]), strict=True)) if len(rows) else {}
+
+
+def _any_in(addresses: Array, low: int, high: int) -> bool:
+    if high <= low:  # the bias of kernel text wraps around
+        return len(addresses) > 0
+    first, past = np.searchsorted(addresses, np.array([low, high - 1], np.uint64), side="left").tolist()
+    return bool(past > first or (past < len(addresses) and int(addresses[past]) == high - 1))
+
+
+def _line(module: Module, start: int, size: int, offset: int) -> bytes:
+    """As perf script prints a MMAP2 record; the kernel's and old ones as MMAP."""
+    name = module.name.replace("\n", " ").encode("utf-8", "surrogateescape")
+    if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE):
+        text = b"_text" if module.kind is ModuleKind.KERNEL else b""
+        return b"PERF_RECORD_MMAP -1/0: [0x%x(0x%x) @ %s]: x %s%s\n" % (start, size, _hex(offset), name, text)
+    if module.is_pe:
+        offset = _CODE_OF_PE
+    build_id = b"<%s>" % module.build_id.hex().encode() if module.build_id else b"00:00 0 0"
+    fields = (_ONE_PID, _ONE_PID, start, size, _hex(offset), build_id, name)
+    return b"PERF_RECORD_MMAP2 %d/%d: [0x%x(0x%x) @ %s %s]: r-xp %s\n" % fields
+
+
+def _hex(number: int) -> bytes:
+    return b"0x%x" % number if number else b"0"
 
 
 def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:

@@ -7,22 +7,84 @@ with two values for each event: samples, and the events that they stand for.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 
 from ..analysis.pairs import group
 from ..model import Array, Module, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
-from . import Exported, ExportOptions
-from .protobuf import Message
-from .stack_names import process_name, thread_name
-from .stack_pass import Frames, Lane, StackPass, names_of
+from .interface import Exported, ExportOptions
+from .stack_pass import Frames, Lane, StackPass, names_of, process_name, thread_name
 
-__all__ = ["export"]
+__all__ = ["Message", "export"]
+
+
+# -- Messages of protocol buffers from declared tables (protobuf.dev, "Encoding"): what an export of them needs
+#
+# A field's kind is ``int`` (int64, uint64 and bool), ``text``, ``ints`` (repeated, packed), ``message`` or
+# ``messages``.
+
+
+Field = tuple[int, Literal["int", "text", "ints", "message", "messages"]]
+"""(number, kind)"""
+
+Value = int | str | bytes | Sequence[int] | Sequence[bytes]
+
+_VARINT, _LENGTH = 0, 2
+_ONE_BYTE = [bytes([n]) for n in range(128)]
+
+
+def varint(number: int) -> bytes:
+    """A number, least significant 7 bits first; negative ones as 64-bit two's complement."""
+    if 0 <= number < 128:
+        return _ONE_BYTE[number]
+    number &= (1 << 64) - 1
+    out = bytearray()
+    while number >= 128:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+class Message:
+    """A kind of message: field name -> `Field`."""
+
+    def __init__(self, **fields: Field) -> None:
+        self._fields = fields
+
+    def __call__(self, **values: Value) -> bytes:
+        """The message with these values. A number that is 0, the default of proto3, is not written."""
+        out = []
+        for name, value in values.items():
+            number, kind = self._fields[name]
+            if kind == "int":
+                assert isinstance(value, int)
+                if value:
+                    out += [varint(number << 3 | _VARINT), varint(value)]
+                continue
+            for data in _bodies(kind, value):
+                out += [varint(number << 3 | _LENGTH), varint(len(data)), data]
+        return b"".join(out)
+
+
+def _bodies(kind: str, value: Value) -> Sequence[bytes]:
+    """What is written with its length before it."""
+    match kind, value:
+        case "text", str():
+            return [value.encode()]
+        case "ints", _ if not isinstance(value, int | str | bytes):
+            return [b"".join(varint(n) for n in value if isinstance(n, int))] if value else []
+        case "message", bytes():
+            return [value]
+        case "messages", _ if not isinstance(value, int | str | bytes):
+            return [m for m in value if isinstance(m, bytes)]
+    raise TypeError(f"{kind} of {type(value).__name__}")
+
 
 VALUE_TYPE = Message(type=(1, "int"), unit=(2, "int"))
 SAMPLE = Message(location_id=(1, "ints"), value=(2, "ints"), label=(3, "messages"))

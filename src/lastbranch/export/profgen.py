@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 from .possible import possible
 

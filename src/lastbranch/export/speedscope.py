@@ -13,11 +13,10 @@ from typing import IO
 from ..analysis.naming import Label
 from ..model import Array, Profile, visible
 from ..symbols import Symbolizer
-from . import Exported, ExportOptions
+from .interface import Exported, ExportOptions
 from .json_stream import text, write_array
 from .spool import Spool
-from .stack_names import NamedStacks, lane_name
-from .stack_pass import StackPass
+from .stack_pass import NamedStacks, StackPass, lane_name
 
 __all__ = ["SCHEMA", "export"]
 

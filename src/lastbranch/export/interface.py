@@ -1,0 +1,63 @@
+"""What every export takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from ..model import Profile, SampleFilter
+    from ..symbols import SymbolOptions
+
+__all__ = ["ExportOptions", "Exported", "Exporter"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What the user asked for beside the format."""
+
+    sample_filter: SampleFilter | None = None
+    binary: str | None = None
+    """One module only: its name, the last part of that, or the path of a file that is it."""
+    symbols: SymbolOptions | None = None
+    """Where names come from; ``None``: the defaults."""
+
+
+class Exported(NamedTuple):
+    """What an export wrote of what the capture has."""
+
+    notes: list[str]
+    """For the user."""
+    written: int
+    """How many of the recorded ``unit`` the output stands for."""
+    recorded: int
+    """How many were recorded and passed the filters, in the modules that were asked for."""
+    unit: str = "samples"
+    why: str = ""
+    """Why the rest is missing, where the exporter knows."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether the output is empty or covers less than half of what was recorded: too little to build on."""
+        return not self.written or 2 * self.written < self.recorded
+
+    @property
+    def verdict(self) -> list[str]:
+        """A note that says so where the output is `partial`; nothing elsewhere."""
+        if not self.partial:
+            return []
+        reason = f": {self.why}" if self.why else ""
+        if not self.written:
+            return [f"the output is empty: {self.why or 'nothing passes the filters'}"]
+        percent = 100 * self.written / self.recorded
+        return [f"the output covers {percent:.1f} % of the {self.recorded} recorded {self.unit}{reason}"]
+
+    @property
+    def all_notes(self) -> list[str]:
+        """``notes``, then the verdict."""
+        return self.notes + self.verdict
+
+
+Exporter = Callable[["Profile", IO[bytes], ExportOptions], Exported]
+"""Writes a profile. Raises `NotRecordedError` where the capture lacks what the format needs."""
