@@ -99,6 +99,7 @@ def test_the_memory_budget_ends_the_index_pass_and_says_where() -> None:
     profile = read(data, Limits(memory=2 << 20))
     (note,) = budget_notes(profile)
     assert "budget of 2 MiB; what follows was not read (at offset" in note
+    assert profile.is_budget(profile.damage[0])
     assert profile.damage[0].offset < len(data), "in the file, not in what came out of it"
     assert 0 < len(profile.timeline) == profile.records["FORK"] < 100_000
     whole = read(data, Limits())
@@ -275,6 +276,13 @@ def test_bytes_of_a_tree_are_not_counted_twice() -> None:
         row["value"], row["length"] = 0, len(data)
     with pytest.raises(ValueError, match="bytes of several values are the same"):
         unpack(nodes, data, str)
+
+
+def test_check_says_that_the_tables_of_a_log_have_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.etl"
+    path.write_bytes(bombs.BOMBS["etl_processes_again"](0.004))
+    assert "budget of" not in run_cli("check", path).out
+    assert "budget of" in run_cli("check", path, "--max-memory", "20k").out
 
 
 def test_processors_of_nodes_do_not_overlap(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def check(
     hits = _hits(profile)
     kept = check_events(source, reading) if profile.format == "etl" else kept_findings(profile)
     found = [*_of_profile(profile, hits)] if kept is None else [*kept, *_outside(profile, hits)]
-    found += [*_damage(profile.damage)] if profile.format != "etl" else []
+    # Of a log, `check_events` has told of the damage in the file, but not of what the tables have no room for.
+    damage = profile.damage if profile.format != "etl" else [d for d in profile.damage if profile.is_budget(d)]
+    found += _damage(damage)
     found += [*_few(profile), *_deleted(profile, hits), *_nameless(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 

@@ -23,6 +23,7 @@ __all__ = ["TABLES", "Profile"]
 # Bytes that a row costs at most, with what is made of it when samples are bound.
 _CHANGE, _MODULE, _NAME, _EVENT, _THREAD, _DAMAGE, _NODE = 256, 700, 200, 4000, 600, 400, 300
 
+_BUDGET = "--max-memory"
 TABLES = ("modules", "processes", "threads", "events")
 
 
@@ -88,8 +89,13 @@ class Profile:
         taken = sum(cost * len(rows) for cost, rows in rows_of) + self._text + beside
         if taken > self.memory:
             reason = f"the tables take more than the budget of {self.memory >> 20} MiB; what follows was not read"
-            self.damage.append(Damage(reason, offset))
+            self.damage.append(Damage(reason, offset, _BUDGET))
         return taken > self.memory
+
+    @staticmethod
+    def is_budget(damage: Damage) -> bool:
+        """Whether ``damage`` says that the tables have taken their `memory`."""
+        return damage.field == _BUDGET
 
     @property
     def samples(self) -> int:
