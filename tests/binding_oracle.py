@@ -185,8 +185,8 @@ def guest_of(pid: int, events: Sequence[Event]) -> int:
 
 
 def kernel_start(events: Sequence[Event], guest: int | None) -> int:
-    """The lowest kernel address of the host (None) or of a guest."""
-    maps = [e for e in events if isinstance(e, KernelMap) and e.guest == guest]
+    """The lowest kernel address of the host (None) or of a guest, by what is really mapped there."""
+    maps = [e for e in events if isinstance(e, KernelMap) and e.guest == guest and e.start < e.end]
     return KERNEL_HALF if any(e.end >= KERNEL_HALF for e in maps) else min((e.start for e in maps), default=KERNEL_HALF)
 
 

@@ -16,7 +16,7 @@ from binding_oracle import GUEST_KERNEL, GUEST_USER, KERNEL, USER, Event, GuestM
 from conftest import Ran
 from lastbranch.bind import binder_of
 from lastbranch.formats.perfdata import read_perfdata
-from lastbranch.model import BytesSource, Mode, Profile
+from lastbranch.model import KERNEL_HALF, BytesSource, Mode, Profile, kernel_start
 from perfdata_writer import Builder
 from test_perfdata_writer import needs_perf, perf_script
 
@@ -184,6 +184,31 @@ def test_an_etl_of_it_binds_the_same(name: str, tmp_path: Path, run: Callable[..
     assert run("convert", path, written).code == 0
     report = ("report", "--by", "module", "--format", "csv")
     assert run(*report, written).out == run(*report, path).out
+
+
+def hidden_program(b: Builder) -> None:
+    b.record("KSYMBOL", addr=0, length=0x1000, ksym_type=1, name="bpf_trampoline_1", time=0)
+
+
+def hidden_kernel(b: Builder) -> None:
+    b.mmap(KERNEL, pid=-1, tid=0, addr=0, length=0, pgoff=0, name=KALLSYMS, time=0)
+
+
+@pytest.mark.parametrize("hide", [hidden_program, hidden_kernel])
+def test_kernel_code_of_a_hidden_address_does_not_say_where_the_kernel_begins(hide: Callable[[Builder], None]) -> None:
+    """perf's and simpleperf's users without rights see 0 for kernel addresses (kernel.kptr_restrict)."""
+    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    hide(b)
+    b.mmap2(USER, pid=PID, addr=0x400000, length=0x1000, pgoff=0, name="/bin/x", time=1)
+    for address in (0x10, 0x400010):
+        b.sample(USER, ip=address, pid=PID, time=5)
+        b.sample(KERNEL, ip=address, pid=PID, time=5)
+    profile = read(b)
+    assert profile.damage == []
+    assert kernel_start(profile.timeline.columns()) == KERNEL_HALF
+    assert [(address, name) for _, address, name in names_of(profile)] == [
+        (0x10, None), (0x10, None), (0x400010, "/bin/x"), (0x400010, "/bin/x")
+    ]  # fmt: skip
 
 
 def test_text_of_a_32_bit_machine_has_modes(tmp_path: Path) -> None:

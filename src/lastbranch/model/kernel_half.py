@@ -55,9 +55,10 @@ def kernel_map_start(start: int, end: int, offset: int) -> int:
 
 def kernel_starts(changes: Mapping[str, Array]) -> dict[int, int]:
     """The lowest kernel address of the host (`KERNEL`) and of each guest (`guest_kernel`), by the mappings of their
-    kernels in ``changes`` (`Timeline.columns`): `KERNEL_HALF` where one of them lies there."""
-    pid = changes["pid"]
-    maps = np.flatnonzero((changes["kind"] == Change.MAP) & (pid <= KERNEL) & (pid > guest_user(0)))
+    kernels in ``changes`` (`Timeline.columns`): `KERNEL_HALF` where one of them lies there. Empty mappings say nothing:
+    recorders write them of modules whose addresses they may not see."""
+    pid, real = changes["pid"], changes["start"] < changes["end"]
+    maps = np.flatnonzero((changes["kind"] == Change.MAP) & real & (pid <= KERNEL) & (pid > guest_user(0)))
     if not len(maps):
         return {}
     maps = maps[np.argsort(pid[maps], kind="stable")]

@@ -201,6 +201,8 @@ def _ksymbol(state: State, r: Record) -> None:
         timeline.add(Change.UNMAP, r.time, -1, start=start, end=end)
         return
     module = state.module("//anon:" + r.text(16), kernel=False)
+    if start == 0:
+        return  # hidden from this user (kernel.kptr_restrict)
     timeline.add(Change.MAP, r.time, -1, module=module, start=start, end=end, offset=0)
 
 
