@@ -25,10 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
-from lastbranch.formats.tb5.constants import ModuleFlag
-from lastbranch.formats.tb5.records import empty_records
+from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
 from lastbranch.opening import open_source
-from lastbranch.store import bind_stream, unbind_stream
+from lastbranch.tb5_binding import bind_stream, unbind_stream
 
 DATA = Table(Scope.STREAM, 0, 2)
 SAMPLE = np.dtype([("pc", STRUCTS["TBRW_SampleRecordPC"].dtype), ("tsc", "<u8")])
@@ -231,7 +230,7 @@ def scale(folder: Path, capture: str, symfs: str, gigabytes: float, large: str |
     """Memory: a file of ``gigabytes`` and a conversion of ``large``."""
     path = folder / "large.tb5"
     code = (
-        "import sys; from lastbranch.opening import open_profile; from lastbranch.store import ProfileWriter\n"
+        "import sys; from lastbranch.opening import open_profile; from lastbranch.tb5_binding import ProfileWriter\n"
         "path, out, limit = sys.argv[1:]; profile = open_profile(path); writer = ProfileWriter(out, profile.machine)\n"
         "(stream,) = profile.streams; to = writer.stream(stream.columns, depth=stream.deepest)\n"
         "while to.samples * to.layout.dtype.itemsize < float(limit):\n"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lastbranch.formats.tb5.records import STRUCTS
+from lastbranch.formats.tb5.layout import STRUCTS
 from lastbranch.tbrw.calls import FUNCTIONS
 from lastbranch.tbrw.numbers import ENUMERATIONS, NUMBERS, TYPES
 from lastbranch.tbrw.structures import CHILDREN, PAIRS, RECORDS, Record
@@ -24,11 +24,11 @@ from os import PathLike
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 {imports}
-from .face import SectionReader as SectionReader
-from .face import SectionWriter as SectionWriter
-from .face import Stream as Stream
-from .face import Tb5 as Tb5
-from .face import open_file as open_file
+from .files import SectionReader as SectionReader
+from .files import SectionWriter as SectionWriter
+from .files import Stream as Stream
+from .files import Tb5 as Tb5
+from .files import open_file as open_file
 from .handle import Handle
 from .numbers import ComputedType
 from .rules import FileMode
@@ -64,8 +64,8 @@ def stub() -> str:
     """The text of ``__init__.pyi``."""
     numbers = {type(value).__name__ for value in NUMBERS.values()} | {k.__name__ for k in ENUMERATIONS.values()}
     constants = sorted(numbers - {*_OWN, "ComputedType", "FileMode", "Status"})
-    lines = ["from ..formats.tb5.constants import (", *(f"    {n}," for n in constants), ")"]
-    imports = "\n".join([*lines, *(f"from ..formats.tb5.constants import {n} as {n}" for n in _OWN)])
+    lines = ["from ..formats.tb5.layout import (", *(f"    {n}," for n in constants), ")"]
+    imports = "\n".join([*lines, *(f"from ..formats.tb5.layout import {n} as {n}" for n in _OWN)])
     parts = [_HEAD.format(imports=imports)]
     for name, pair in PAIRS.items():
         parts.append(

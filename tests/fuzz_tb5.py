@@ -21,16 +21,16 @@ import numpy as np
 from conftest import run_cli, time_limit
 from lastbranch.errors import LastbranchError
 from lastbranch.formats.tb5 import Tb5File, Tb5Writer
-from lastbranch.formats.tb5.checksum import block_check
+from lastbranch.formats.tb5.commits import block_check
 from lastbranch.opening import open_profile, open_source
-from lastbranch.store import bind_stream, compact, write_profile
+from lastbranch.tb5_binding import bind_stream, compact, write_profile
 
 
 def originals(folder: Path) -> list[bytes]:
     """A file with branch stacks, bound; one with call chains and raw data; one of the guide's sections alone."""
     from lastbranch.demo import capture
     from lastbranch.model import COLUMNS, Event, Machine, Profile
-    from lastbranch.store import ProfileWriter
+    from lastbranch.tb5_binding import ProfileWriter
     from test_tb5_bind import KERNEL, NEVER, write
     from test_tb5_profile import every_column
 

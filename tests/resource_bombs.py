@@ -24,10 +24,10 @@ import perfdata_writer as pw
 from lastbranch.demo import capture
 from lastbranch.formats.etl.compression import compress
 from lastbranch.formats.tb5 import Entry, Scope, Table, Tb5File
-from lastbranch.formats.tb5.directory import encode_directory, encode_slot
+from lastbranch.formats.tb5.commits import encode_directory, encode_slot
 from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS
 from lastbranch.opening import open_profile, open_source
-from lastbranch.store import write_profile
+from lastbranch.tb5_binding import write_profile
 from perfdata_writer import Builder
 
 MEMORY = 1 << 30

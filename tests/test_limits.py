@@ -25,10 +25,9 @@ from lastbranch.formats.etl.profile import read_etl
 from lastbranch.formats.perfdata import read_perfdata
 from lastbranch.formats.perfscript import read_perfscript
 from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, read_tb5
-from lastbranch.formats.tb5.constants import Section
-from lastbranch.formats.tb5.machine_tables import write_machine
-from lastbranch.formats.tb5.records import empty_records
-from lastbranch.formats.tb5.tree import pack, unpack
+from lastbranch.formats.tb5.layout import Section, empty_records
+from lastbranch.formats.tb5.model_section import pack, unpack
+from lastbranch.formats.tb5.profile_writer import write_machine
 from lastbranch.model import (
     BytesSource,
     Change,

@@ -348,7 +348,7 @@ def test_a_new_tb5_that_has_no_room_for_its_first_bytes_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lastbranch.formats.tb5.writing.write_at", full)
+    monkeypatch.setattr("lastbranch.formats.tb5.writer.write_at", full)
     with pytest.raises(OSError, match="No space"):
         Tb5Writer.create(tmp_path / "out.tb5")
     assert list(tmp_path.iterdir()) == []

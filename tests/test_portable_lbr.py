@@ -32,7 +32,7 @@ from lastbranch.lbr import KIND
 from lastbranch.lbr.filters import captured
 from lastbranch.model import BytesSource
 from lastbranch.opening import open_profile
-from lastbranch.store import write_profile
+from lastbranch.tb5_binding import write_profile
 from lbr_recordings import Recording, program
 
 PMC = (PERFINFO_PROVIDER, 0x2F)

@@ -16,11 +16,10 @@ from conftest import Data, Ran
 from lastbranch.bind import binder_of
 from lastbranch.errors import FormatError, LastbranchError
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
-from lastbranch.formats.tb5.constants import ModuleFlag
-from lastbranch.formats.tb5.records import empty_records
+from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
 from lastbranch.opening import open_profile, open_source
-from lastbranch.store import bind_stream, compact, is_bound, unbind_stream, write_profile
-from lastbranch.store.pairs import Pairs
+from lastbranch.tb5_binding import bind_stream, compact, is_bound, unbind_stream, write_profile
+from lastbranch.tb5_binding.streams import Pairs
 from tb5_reader import TB5
 
 KERNEL = 0xFFFF_8000_0000_0000

@@ -23,11 +23,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch.errors import FormatError, UnavailableError
-from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, check_descriptors, durable
-from lastbranch.formats.tb5.checksum import block_check
-from lastbranch.formats.tb5.records import empty_records
+from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, check_descriptors
+from lastbranch.formats.tb5 import writer as durable
+from lastbranch.formats.tb5.commits import block_check
+from lastbranch.formats.tb5.layout import empty_records
+from lastbranch.formats.tb5.model_section import pack, unpack
 from lastbranch.formats.tb5.strings import decode, encode
-from lastbranch.formats.tb5.tree import pack, unpack
 from lastbranch.opening import open_source
 from tb5_reader import TB5
 from tb5_reader import block_check as other_check
@@ -397,7 +398,7 @@ class Disk:
             honest(file, offset, data)
 
         monkeypatch.setattr(durable, "write_at", write_at)
-        monkeypatch.setattr("lastbranch.formats.tb5.writing.write_at", write_at)
+        monkeypatch.setattr("lastbranch.formats.tb5.writer.write_at", write_at)
 
     def fail(self, after: int = 0) -> None:
         self.left = after

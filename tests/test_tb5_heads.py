@@ -14,8 +14,8 @@ from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer
 from lastbranch.formats.tb5.layout import HEADS
 from lastbranch.model import BRANCH, COLUMNS, Event, Profile, SampleBatch, concatenate
 from lastbranch.opening import open_profile, open_source
-from lastbranch.store import ProfileWriter
-from lastbranch.tbrw.transfer import load, save
+from lastbranch.tb5_binding import ProfileWriter
+from lastbranch.tbrw.interchange import load, save
 from tb5_reader import TB5
 from test_tb5_profile import every_column
 

@@ -13,7 +13,7 @@ import tbrw_recipe as recipe
 from lastbranch import tbrw
 from lastbranch.errors import LastbranchError
 from lastbranch.tbrw import Section, StreamSection, TbrwError, open_file
-from lastbranch.tbrw.arrays import record_dtype
+from lastbranch.tbrw.files import record_dtype
 
 INFO = tbrw.TBRW_STREAM_INFO(stream_type=tbrw.TBRW_CUSTOM_STREAM)
 ENTRY = tbrw.TBRW_SAMPREC_DESC_ENTRY

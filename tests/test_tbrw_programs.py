@@ -25,7 +25,7 @@ from lastbranch import open as open_profile
 from lastbranch.formats.tb5 import Scope, Table, Tb5File
 from lastbranch.formats.tb5.layout import STRINGS
 from lastbranch.opening import FileSource
-from lastbranch.store import write_profile
+from lastbranch.tb5_binding import write_profile
 
 PROGRAMS = ("print_tb5", "tbrw_reader", "tbrw_writer")
 
@@ -189,7 +189,7 @@ def test_writer_replaces_nothing_unless_all_of_the_input_is_there(full: Path, tm
 def test_writer_that_fails_late_replaces_nothing(full: Path, tmp_path: Path) -> None:
     assert run("tbrw_reader", full, tmp_path / "x.dat").code == 0
     before = folder(tmp_path)
-    with mock.patch("lastbranch.tbrw.transfer._carry", side_effect=OSError(28, "no space left")):
+    with mock.patch("lastbranch.tbrw.interchange._carry", side_effect=OSError(28, "no space left")):
         assert run("tbrw_writer", tmp_path / "x.dat", tmp_path / "x.tb5").code != 0
     assert folder(tmp_path) == before
 

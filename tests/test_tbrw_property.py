@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import tbrw_model as guide
 import tbrw_recipe as recipe
 from lastbranch import tbrw
-from lastbranch.formats.tb5.durable import write_at as write
+from lastbranch.formats.tb5.writer import write_at as write
 from tb5_reader import TB5
 
 SECTIONS = st.integers(-1, 6)
@@ -281,7 +281,7 @@ class Calls(RuleBasedStateMachine):
                 raise OSError(errno.ENOSPC, "no space left")
             write(*args)
 
-        with mock.patch("lastbranch.formats.tb5.writing.write_at", write_at):
+        with mock.patch("lastbranch.formats.tb5.writer.write_at", write_at):
             status = call(self.ptr, number)
         if left[0] < 0:
             assert status == guide.SAM_ERROR

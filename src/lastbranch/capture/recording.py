@@ -129,7 +129,10 @@ def _load() -> None:
     """What the end needs is loaded beside the program, and beside `_wait`: signals must not queue up."""
     import numpy.ma  # noqa: F401  # np.unique does when it is first called
 
-    from .. import opening, store  # noqa: F401
+    from .. import (
+        opening,  # noqa: F401
+        tb5_binding,  # noqa: F401
+    )
     from ..formats.perfdata import reader  # noqa: F401
     from ..images import elf  # noqa: F401  # `read_image` does, for the program's own file
 
@@ -176,7 +179,7 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
 
             write_etl(profile, part.file(name))
         else:
-            from ..store import write_profile
+            from ..tb5_binding import write_profile
 
             write_profile(profile, part.file(name))
         keep_old(output)

@@ -19,7 +19,7 @@ def command(path: str, stream: int | None) -> int:
     threads that it does not list are inferred. Streams that are bound are left alone, unless --stream names one: that
     is an error.
     """
-    from ..store import bind_stream, sample_streams
+    from ..tb5_binding import bind_stream, sample_streams
 
     for number in sample_streams(path, bound=False) if stream is None else [stream]:
         done = bind_stream(path, number)

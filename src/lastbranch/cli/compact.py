@@ -15,7 +15,7 @@ def command(path: str) -> int:
     That is bind information that was taken away, and what writers that died left. The old file
     stays until the new one is complete.
     """
-    from ..store import compact
+    from ..tb5_binding import compact
 
     click.echo(f"{compact(path)} bytes freed", err=True)
     return 0

@@ -113,7 +113,7 @@ def _write_tb5(path: str, output: str, log: LogOptions) -> int:
     from ..formats.registry import format_of
     from ..model import visible
     from ..opening import open_source
-    from ..store import copy, write_profile
+    from ..tb5_binding import copy, write_profile
     from .progress import bar
 
     if not log.reading() and path != "-" and os.path.isfile(path) and format_of(open_source(path)).name == "tb5":

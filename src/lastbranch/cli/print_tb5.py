@@ -14,7 +14,7 @@ __all__ = ["command", "main"]
 def command(path: str) -> int:
     """Print what each section of a TB5 file holds. Exit code 1 where it is damaged."""
     from ..model import Profile
-    from ..tbrw.face import open_file
+    from ..tbrw.files import open_file
     from ..tbrw.listing import lines
 
     with open_file(path) as file:

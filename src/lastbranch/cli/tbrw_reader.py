@@ -19,7 +19,7 @@ def command(source: str, target: str) -> int:
     complete. Exit code 1 where the TB5 file is damaged.
     """
     from ..model import Profile
-    from ..tbrw.transfer import save
+    from ..tbrw.interchange import save
 
     try:
         names, damage = save(source, target)

@@ -15,7 +15,7 @@ def command(source: str, target: str) -> int:
 
     All input is checked first, and the TB5 file appears when it is complete.
     """
-    from ..tbrw.transfer import load
+    from ..tbrw.interchange import load
 
     try:
         load(source, target)

@@ -16,7 +16,7 @@ def command(path: str, stream: int | None) -> int:
 
     `lastbranch compact` gives its space back.
     """
-    from ..store import sample_streams, unbind_stream
+    from ..tb5_binding import sample_streams, unbind_stream
 
     for number in sample_streams(path, bound=True) if stream is None else [stream]:
         unbind_stream(path, number)

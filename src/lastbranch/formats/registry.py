@@ -70,7 +70,7 @@ class Format:
 
 
 FORMATS = (
-    Format("tb5", "its own .tb5", "tb5.magic:is_tb5", "tb5.profile:read_tb5"),
+    Format("tb5", "its own .tb5", "tb5.magic:is_tb5", "tb5.profile_reader:read_tb5"),
     Format(
         "perf.data",
         "perf.data, as `perf record -b` writes it",

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..formats.tb5.constants import Section as Section
-from ..formats.tb5.constants import StreamSection as StreamSection
+from ..formats.tb5.layout import Section as Section
+from ..formats.tb5.layout import StreamSection as StreamSection
 from .calls import FUNCTIONS
-from .face import SectionReader as SectionReader
-from .face import SectionWriter as SectionWriter
-from .face import Stream as Stream
-from .face import Tb5 as Tb5
-from .face import open_file as open_file
+from .files import SectionReader as SectionReader
+from .files import SectionWriter as SectionWriter
+from .files import Stream as Stream
+from .files import Tb5 as Tb5
+from .files import open_file as open_file
 from .numbers import ENUMERATIONS, NUMBERS, TYPES
 from .status import Status as Status
 from .status import TbrwError as TbrwError

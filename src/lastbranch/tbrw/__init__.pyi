@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from ..formats.tb5.constants import (
+from ..formats.tb5.layout import (
     AccessMethod,
     ArchType,
     CpuArchitecture,
@@ -18,13 +18,13 @@ from ..formats.tb5.constants import (
     OsFamily,
     StreamType,
 )
-from ..formats.tb5.constants import Section as Section
-from ..formats.tb5.constants import StreamSection as StreamSection
-from .face import SectionReader as SectionReader
-from .face import SectionWriter as SectionWriter
-from .face import Stream as Stream
-from .face import Tb5 as Tb5
-from .face import open_file as open_file
+from ..formats.tb5.layout import Section as Section
+from ..formats.tb5.layout import StreamSection as StreamSection
+from .files import SectionReader as SectionReader
+from .files import SectionWriter as SectionWriter
+from .files import Stream as Stream
+from .files import Tb5 as Tb5
+from .files import open_file as open_file
 from .handle import Handle
 from .numbers import ComputedType
 from .rules import FileMode

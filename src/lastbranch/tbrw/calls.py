@@ -2,19 +2,309 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ctypes
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from inspect import Parameter, Signature
+from types import GenericAlias
 from typing import Any
 
-from ..formats.tb5.constants import Section, StreamSection
-from . import bodies
-from .buffers import taken, utf8_to_wcs, wcs_to_utf8
-from .call import make
+from ..formats.tb5.layout import Section, StreamSection
 from .handle import Handle
-from .rules import FileMode
-from .sections import Access
-from .status import status_text
+from .rules import Access, FileMode
+from .status import Status, TbrwError, status_text
+from .structures import RECORDS, TBRW_STRING_OR_ID
 
-__all__ = ["FUNCTIONS", "VERSION"]
+__all__ = ["FUNCTIONS"]
+
+
+# -- How a function of chapter 9 is made from one row: its prototype in short, what it says of itself, and its body
+#
+# A prototype is written as ``name(in, in...) -> out, out``: OUT parameters of the guide have left the argument list and
+# are returned behind the status. The function that is made has that signature, and checks its arguments by `_KINDS`. A
+# body gets the arguments (the handle instead of ``ptr``), returns the OUT values and raises `TbrwError` for any other
+# status.
+
+
+TBRW_PTR = Handle | None
+
+_KINDS: dict[str, Any] = {
+    "ptr": TBRW_PTR, "tbrw_ptr": TBRW_PTR,
+    "filename": str | os.PathLike[str], "error_string": str | None,
+    "buf_ptr": Any, "buffer": Any, "data_ptr": Any, "data_entry": Any, "wcs": Any, "utf8": Any, "user_ptr": Any,
+    "callback_func": Callable[..., int], "string_id": TBRW_STRING_OR_ID | int,
+    "p_pid": RECORDS["TBRW_PID"] | None, "p_tid": RECORDS["TBRW_TID"] | None, "p_module": RECORDS["TBRW_MODULE"] | None,
+    "system": RECORDS["TBRW_SYSTEM"], "host": RECORDS["TBRW_HOST"], "os": RECORDS["TBRW_OS"],
+    "application": RECORDS["TBRW_APPLICATION"], "process": RECORDS["TBRW_PID"], "thread": RECORDS["TBRW_TID"],
+    "module": RECORDS["TBRW_MODULE"], "version_info": RECORDS["TBRW_VERSION_INFO"],
+    "stream_info": RECORDS["TBRW_STREAM_INFO"], "event_descriptor_entry": RECORDS["TBRW_EVENT"],
+    "data_descriptor_entry": RECORDS["TBRW_SAMPREC_DESC_ENTRY"],
+}  # fmt: skip
+"""Types of parameters and OUT values by name; all others are numbers."""
+
+
+class TooSmall(TbrwError):
+    """BUFFER_TOO_SMALL, with the size that is needed: the only error that has OUT values."""
+
+    def __init__(self, given: int, needed: int) -> None:
+        super().__init__(Status.BUFFER_TOO_SMALL, f"a buffer of {given} is too small, {needed} are needed")
+        self.needed = needed
+
+
+def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    """The function ``TBRW_`` + name of a row."""
+    head, _, returned = prototype.partition(" -> ")
+    name, _, inside = head.rstrip(")").partition("(")
+    names, outs = [list(filter(None, part.split(", "))) for part in (inside, returned)]
+    kinds = [_KINDS.get(n, int) for n in names]
+    out_kinds = [_KINDS.get(n, int) for n in outs]
+    failed = tuple(0 if kind is int else None for kind in out_kinds)
+    signature = Signature(
+        [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=k) for n, k in zip(names, kinds, strict=True)],
+        return_annotation=GenericAlias(tuple, (int, *out_kinds)) if outs else int,
+    )
+
+    def call(*args: Any, **named: Any) -> Any:
+        given = signature.bind(*args, **named).args if named or len(args) != len(names) else args
+        try:
+            values = [_checked(n, k, v) for n, k, v in zip(names, kinds, given, strict=True)]
+            result = body(*values)
+        except TooSmall as error:
+            return error.status, error.needed
+        except TbrwError as error:
+            return (error.status, *failed) if outs else error.status
+        if not outs:
+            return Status.SUCCESS if result is None else result
+        return (Status.SUCCESS, *(result if len(outs) > 1 else (result,)))
+
+    call.__name__ = call.__qualname__ = f"TBRW_{name}"
+    call.__module__ = "lastbranch.tbrw"
+    shown = ", ".join(["status", *outs])
+    call.__doc__ = f"{text}\n\nReturns ``{shown}``. Guide: {chapter}."
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__annotations__ = {**dict(zip(names, kinds, strict=True)), "return": signature.return_annotation}
+    return call
+
+
+def _checked(name: str, kind: Any, value: Any) -> Any:
+    """An argument as bodies take it. Raises `TbrwError` where it cannot be what the call needs."""
+    if kind is int:
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise TbrwError(Status.BAD_PARAMETER, f"{name} = {value!r} is not a number") from None
+    if kind is TBRW_PTR:
+        if not isinstance(value, Handle) or value.closed:
+            raise TbrwError(Status.BAD_PARAMETER, f"{name} is not an open file")
+        return value
+    if name == "filename":
+        if not isinstance(value, str | os.PathLike):
+            raise TbrwError(Status.BAD_PARAMETER, f"filename = {value!r} is not a path")
+        return os.fspath(value)
+    if name == "callback_func" and not callable(value):
+        raise TbrwError(Status.UNEXPECTED_NULL_PTR, "callback_func cannot be called")
+    if isinstance(kind, type) and kind in RECORDS.values():
+        if value is None:
+            raise TbrwError(Status.UNEXPECTED_NULL_PTR, f"{name} is NULL")
+        if not isinstance(value, kind):
+            raise TbrwError(Status.BAD_PARAMETER, f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+# -- Buffers and strings between the caller and the calls: size_of_buffer with buf_ptr, and wide strings (9.4)
+
+
+_WIDE = ctypes.sizeof(ctypes.c_wchar)
+
+
+def _raw(data: Any) -> bytes:
+    if data is None:
+        raise TbrwError(Status.BUFFER_NULL, "no data")
+    try:
+        return data if isinstance(data, bytes) else memoryview(data).tobytes()
+    except TypeError:
+        raise TbrwError(Status.BAD_PARAMETER, f"a {type(data).__name__} is not data") from None
+
+
+def taken(size: int, data: Any) -> bytes:
+    """The first ``size`` bytes of what a caller gave as data."""
+    found = _raw(data)
+    if not 0 <= size <= len(found):
+        raise TbrwError(Status.BUFFER_OVERFLOW, f"{size} bytes of data are announced, {len(found)} are there")
+    return found[:size]
+
+
+def room(size: int, buffer: Any, needed: int) -> Any:
+    """A view of ``needed`` bytes of a caller's buffer that has ``size``."""
+    if size < needed:
+        raise TooSmall(size, needed)
+    if buffer is None:
+        raise TbrwError(Status.BUFFER_NULL, "no buffer")
+    try:
+        return (ctypes.c_char * needed).from_buffer(buffer)
+    except TypeError:
+        raise TbrwError(Status.BAD_PARAMETER, f"a {type(buffer).__name__} cannot be written to") from None
+    except ValueError:
+        raise TbrwError(Status.BUFFER_OVERFLOW, f"the buffer does not have the {size} bytes it is said to") from None
+
+
+def fill(size: int, buffer: Any, data: bytes) -> int:
+    """Copy ``data`` into a caller's buffer; the bytes used."""
+    if size or data:  # the size of nothing can be asked for as that of anything else
+        ctypes.memmove(room(size, buffer, len(data)), data, len(data))
+    return len(data)
+
+
+def fill_text(size: int, buffer: Any, text: str) -> int:
+    """Copy a string with its NUL into a caller's buffer of wide characters; the bytes used."""
+    return fill(size, buffer, ctypes.string_at(ctypes.create_unicode_buffer(text), (len(text) + 1) * _WIDE))
+
+
+def utf8_to_wcs(utf8: Any, wcs: Any, wcs_size: int) -> int:
+    """UTF-8 into a buffer of ``wcs_size`` wide characters; the characters used, with the NUL."""
+    data = _raw(utf8).partition(b"\0")[0]
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise TbrwError(Status.INVALID_STRING, f"not UTF-8: {error}") from None
+    wide = ctypes.create_unicode_buffer(text)
+    if wcs_size < len(wide):
+        raise TooSmall(wcs_size, len(wide))
+    return fill(wcs_size * _WIDE, wcs, bytes(wide)) // _WIDE
+
+
+def wcs_to_utf8(wcs: Any, utf8: Any, utf8_size: int) -> int:
+    """A wide string (`str`, or a ctypes buffer) into a buffer of ``utf8_size`` bytes; the bytes used, with the NUL."""
+    if wcs is None:
+        raise TbrwError(Status.BUFFER_NULL, "no string")
+    text = wcs if isinstance(wcs, str) else getattr(wcs, "value", None)
+    if not isinstance(text, str):
+        raise TbrwError(Status.BAD_PARAMETER, f"a {type(wcs).__name__} is not a wide string")
+    try:
+        return fill(utf8_size, utf8, text.partition("\0")[0].encode() + b"\0")
+    except UnicodeEncodeError as error:
+        raise TbrwError(Status.INVALID_STRING, f"not Unicode: {error}") from None
+
+
+# -- Bodies of the functions that share a shape: each function here makes one for a structure or a section
+#
+# What a function of a stream is given has the number of the stream before all else.
+
+
+Body = Callable[..., Any]
+
+
+def setter() -> Body:
+    """set_ of a structure."""
+    return lambda h, *args: h.put(args[-1], *args[:-1], single=True)
+
+
+def adder() -> Body:
+    """add_ of a structure."""
+    return lambda h, *args: h.put(args[-1], *args[:-1], single=False)
+
+
+def getter(name: str) -> Body:
+    """get_ of a structure."""
+
+    def body(h: Handle, *args: Any) -> int:
+        *stream, size, buffer = args
+        block = h.reader.block(name, *stream)
+        room(size, buffer, block.size)
+        block.fill(buffer)
+        return block.size
+
+    return body
+
+
+def one_getter(name: str) -> Body:
+    """get_one_ of a structure."""
+    return lambda h, index: h.reader.one(name, index)
+
+
+def enumerator(name: str, streamed: bool) -> Body:
+    """enumerate_ of a structure."""
+
+    def body(h: Handle, *args: Any) -> int:
+        stream, (callback, user, *start) = (args[0], args[1:]) if streamed else (None, args)
+        arrays = h.reader.enumerate(name, stream, *start)
+        return _call_back(callback, ((a, _size(a), len(a), user) for a in arrays))
+
+    return body
+
+
+def bound_enumerator(name: str) -> Body:
+    """bind_enumerate_ of a structure."""
+
+    def body(h: Handle, callback: Any, user: Any, start: int) -> int:
+        pairs = h.reader.bound_records(name, start)
+        return _call_back(callback, ((a, _size(a), len(a), b, _size(b), user) for a, b in pairs))
+
+    return body
+
+
+def bind_sizer(name: str) -> Body:
+    """get_size_of_ a bind structure."""
+    return lambda h, stream: h.reader.bind_size(name, stream)
+
+
+def bytes_setter(section: int) -> Body:
+    """set_ of free bytes."""
+
+    def body(h: Handle, *args: Any) -> None:
+        *stream, size, given = args
+        h.put_bytes(section, stream[0] if stream else None, taken(size, given))
+
+    return body
+
+
+def bytes_getter(section: int) -> Body:
+    """get_ of free bytes."""
+
+    def body(h: Handle, *args: Any) -> int:
+        *stream, size, buffer = args
+        return fill(size, buffer, h.reader.bytes(section, stream[0] if stream else None))
+
+    return body
+
+
+def enumerate_data(h: Handle, stream: int, callback: Any, user: Any, start: int) -> int:
+    """enumerate_data."""
+    found = h.reader.data(stream, start)
+    return _call_back(callback, ((records, records.nbytes, count, user) for records, count in found))
+
+
+def enumerate_bound_data(h: Handle, stream: int, callback: Any, user: Any, start: int) -> int:
+    """bind_enumerate_data."""
+    found = h.reader.bound_data(stream, start)
+    return _call_back(callback, ((r, r.nbytes, count, bind, _size(bind), user) for r, count, bind in found))
+
+
+def string_of_id(h: Handle, size: int, string: TBRW_STRING_OR_ID | int | None, buffer: Any) -> int:
+    """convert_uniqueid_to_string."""
+    unique_id = string.soi_uniqueid if isinstance(string, TBRW_STRING_OR_ID) else string
+    if not isinstance(unique_id, int):
+        raise TbrwError(Status.UNEXPECTED_NULL_PTR, "string_id is no TBRW_STRING_OR_ID")
+    return fill_text(size, buffer, h.store.text(unique_id))
+
+
+def _call_back(callback: Body, calls: Iterable[tuple[Any, ...]]) -> int:
+    """Call back until it returns 0 (no more) or, instead of 1 (go on), an error, which is the status then."""
+    for arguments in calls:
+        answer = callback(*arguments)
+        try:
+            status = operator.index(answer)
+        except TypeError:
+            raise TbrwError(Status.BAD_PARAMETER, f"the callback returned {answer!r}, not a number") from None
+        if status != 1:
+            return status
+    return Status.SUCCESS
+
+
+def _size(array: Any) -> int:
+    return memoryview(array).nbytes
+
 
 VERSION = (2, 3)
 """Major and minor number of the guide that is followed."""
@@ -35,7 +325,7 @@ _HIGH_LEVEL: list[Row] = [
     ("verify(ptr)", "9.1",
      "Look at every block, string id, data descriptor and bind index of what is complete.", Handle.verify),
     ("convert_uniqueid_to_string(ptr, size_of_buffer, string_id, buffer) -> size_buffer_needed", "9.1",
-     "The string of a unique id, into a buffer of wide characters. Sizes are in bytes, with the NUL.", bodies.text),
+     "The string of a unique id, into a buffer of wide characters. Sizes are in bytes, with the NUL.", string_of_id),
     ("get_number_data_streams(ptr) -> numStreams", "9.1.2",
      "Number of complete data streams; bind information is not counted.", lambda h: h.rules.count),
     ("convert_utf8_to_wcs(utf8, wcs, wcs_size) -> wcs_size", "9.4",
@@ -111,32 +401,32 @@ def _rows() -> Iterator[Row]:
     yield from _HIGH_LEVEL
     yield from _MANAGEMENT
     for noun, name, chapter, first, what in _SINGLE:
-        yield f"set_{noun}({first}, {noun})", chapter, f"Write {name}: {what}.", bodies.setter()
+        yield f"set_{noun}({first}, {noun})", chapter, f"Write {name}: {what}.", setter()
         prototype = f"get_{noun}({first}, {_BUFFER}) -> size_buffer_used"
         text = f"Read {name}, {what}, with all that its pointers lead to. {_ASK}"
-        yield prototype, chapter, text, bodies.getter(name)
+        yield prototype, chapter, text, getter(name)
     for noun, name, chapter, first, argument, what in _ADDED:
-        yield f"add_{noun}({first}, {argument})", chapter, f"Append {name}: {what}.", bodies.adder()
+        yield f"add_{noun}({first}, {argument})", chapter, f"Append {name}: {what}.", adder()
     for noun, name, chapter, first, start in _ENUMERATED:
         prototype = f"enumerate_{noun}({first}, callback_func, user_ptr{start})"
-        yield prototype, chapter, f"Read {name} records; {_CALLED}.", bodies.enumerator(name, "stream" in first)
+        yield prototype, chapter, f"Read {name} records; {_CALLED}.", enumerator(name, "stream" in first)
     for noun, name, chapter in _ONE:
         prototype = f"get_one_{noun}(ptr, {noun}_index) -> p_{noun}"
-        yield prototype, chapter, f"Read one {name} by its index.", bodies.one_getter(name)
+        yield prototype, chapter, f"Read one {name} by its index.", one_getter(name)
     for noun, name, chapter in _BIND_SIZES:
         prototype = f"get_size_of_{noun}_bind_entry(ptr, data_stream) -> sizeof_{noun}_bind_entry"
-        yield prototype, chapter, f"Bytes of a {name} of a bound stream.", bodies.bind_sizer(name)
+        yield prototype, chapter, f"Bytes of a {name} of a bound stream.", bind_sizer(name)
     for noun, name, chapter in _BOUND_RECORDS:
         text = f"Read {name} records with the index of the process of each; {_BOUND}."
         prototype = f"bind_enumerate_{noun}(ptr, callback_func, user_ptr, start_index)"
-        yield prototype, chapter, text, bodies.bound_enumerator(name)
+        yield prototype, chapter, text, bound_enumerator(name)
     for noun, first, chapter, section in _FREE:
         text = f"Write the user-defined data of the {noun}."
         prototype = f"set_user_defined_{noun}({first}, size_of_data, data_ptr)"
-        yield prototype, chapter, text, bodies.bytes_setter(section)
+        yield prototype, chapter, text, bytes_setter(section)
         text = f"Read the user-defined data of the {noun}. {_ASK}"
         prototype = f"get_user_defined_{noun}({first}, {_BUFFER}) -> size_buffer_used"
-        yield prototype, chapter, text, bodies.bytes_getter(section)
+        yield prototype, chapter, text, bytes_getter(section)
     yield from _DATA
 
 
@@ -147,9 +437,9 @@ _DATA: list[Row] = [
     ("add_data_from_file(ptr, stream, filename)", "9.3.4", "Append the records that a file consists of.",
      Handle.add_data_from_file),
     ("enumerate_data(ptr, stream, callback_func, user_ptr, start_index)", "9.3.4", f"Read records; {_CALLED}.",
-     bodies.data),
+     enumerate_data),
     ("bind_enumerate_data(ptr, data_stream, callback_func, user_ptr, start_index)", "9.3.4",
-     f"Read records with the indices of the module, process and thread of each; {_BOUND}.", bodies.bound_data),
+     f"Read records with the indices of the module, process and thread of each; {_BOUND}.", enumerate_bound_data),
     ("is_bound(ptr, data_stream) -> is_bound", "9.3.4", "1 if a stream is bound, else 0.",
      lambda h, stream: int(h.is_bound(stream))),
     ("dobind(ptr, data_stream)", "9.3.4",

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from ..formats.tb5.constants import ArchType
-from ..formats.tb5.layout import Scope
-from ..formats.tb5.records import STRUCTS, Struct
+from ..formats.tb5 import check_descriptors
+from ..formats.tb5.layout import (
+    SAMPLE_FILE_VERSION,
+    STRUCTS,
+    ArchType,
+    DescType,
+    OsFamily,
+    Scope,
+    Section,
+    StreamSection,
+    StreamType,
+    Struct,
+    Table,
+)
 from ..model import Array
-from . import memory
-from .places import REQUIRED, parts_of
+from ..model.output import temporary_file
+from .sections import PLACES, REQUIRED, parts_of
 from .status import Status, TbrwError
-from .structures import CHILDREN, Record
+from .store import Store, translated
+from .structures import CHILDREN, ID_MARK, Record, buffer_of, memory_at, text_at
 
-__all__ = ["BytesDraft", "RecordsDraft", "Resolve"]
+__all__ = ["Drafts", "record_size_of"]
+
 
 Resolve = Callable[[int], str | None]
 """The text of a unique id."""
@@ -56,7 +72,7 @@ class RecordsDraft:
             for dropped in (name, *below):
                 self.rows[dropped] = _Rows(dropped)
         taken: list[tuple[str, bytes, tuple[str | None, ...]]] = []
-        data, own = bytes(record)[: record.declared.size], memory.buffer_of(record)
+        data, own = bytes(record)[: record.declared.size], buffer_of(record)
         self._take(record.declared, data, own, taken, Counter())
         for part, data, texts in taken:
             self.rows[part].data += data
@@ -92,9 +108,9 @@ class RecordsDraft:
             self._take(child, found, own, taken, seen)
 
     def _text(self, struct: Struct, field: str, word: int) -> str | None:
-        if word & memory.ID_MARK:
+        if word & ID_MARK:
             return self._resolve(word)
-        text = memory.text_at(word)
+        text = text_at(word)
         if text is None and word:
             raise TbrwError(
                 Status.INVALID_STRING, f"{struct.name}.{field} is {word:#x}: no string and no id of this file"
@@ -151,10 +167,319 @@ def _follow(struct: Struct, field: str, row: Array, own: range) -> tuple[Struct,
     number, address = int(row[counter]), int(row[field])
     if not number:
         return child, b""
-    found = memory.read(address, number * child.size, own)
+    found = memory_at(address, number * child.size, own)
     if found is None:
         pointer = targets[kinds.index(child)][0]
         raise TbrwError(
             Status.UNEXPECTED_NULL_PTR, f"{struct.name}.{pointer} does not lead to {number} {child.name} ({counter})"
         )
     return child, found
+
+
+# -- Records of a stream that is being written: bytes in any portions, maybe before their descriptor is known (5.2)
+
+
+_HELD = 1 << 20
+
+
+class DataDraft:
+    """Data of one stream, until the stream is done: in a temporary file in ``folder``, the end of it in
+
+    Nothing of it is in the TB5 file before, so that a commit that fails takes nothing away from it.
+    """
+
+    def __init__(self, stream: int, folder: str) -> None:
+        self.stream, self.size, self._folder = stream, 0, folder
+        self._file: io.BufferedRandom | None = None
+        self._stored = 0
+        self._end = bytearray()
+
+    def add(self, portions: Iterable[bytes], record_size: int) -> None:
+        """Append all portions, or nothing where an error comes out of them or of the disk.
+
+        Together they are whole records, or do not straddle two. Raises `TbrwError` (UNSUPPORTED_DATA_SIZE).
+        ``record_size`` is 0 as long as no descriptor says it: then anything fits.
+        """
+        before = self.size
+        try:
+            for portion in portions:
+                self._end += portion
+                self.size += len(portion)
+                if len(self._end) >= _HELD:
+                    self._store()
+            self._check_fits(before, record_size)
+        except BaseException:
+            self._cut(before)
+            raise
+
+    def _check_fits(self, before: int, record_size: int) -> None:
+        size, inside = self.size - before, before % record_size if record_size else 0
+        whole = not inside and record_size and not size % record_size
+        if record_size and not whole and inside + size > record_size:
+            raise TbrwError(
+                Status.UNSUPPORTED_DATA_SIZE,
+                f"stream {self.stream}: {size} bytes do not fit; of a record of {record_size} bytes {inside} are there",
+            )
+
+    def _store(self) -> None:
+        if self._file is None:
+            self._file = temporary_file(self._folder)
+        self._file.seek(self._stored)
+        rest, raw = memoryview(bytes(self._end)), self._file.raw  # a buffer would keep what a full disk refused
+        while rest:
+            rest = rest[raw.write(rest) :]
+        self._stored, self._end = self._stored + len(self._end), bytearray()
+
+    def _cut(self, size: int) -> None:
+        self.size = size
+        self._stored = min(self._stored, size)
+        del self._end[size - self._stored :]
+        if self._file is not None:
+            self._file.truncate(self._stored)
+
+    def pieces(self) -> Iterator[bytes]:
+        """All of it."""
+        if self._file is not None:
+            self._file.seek(0)
+            while piece := self._file.read(_HELD):
+                yield piece
+        yield bytes(self._end)
+
+    def check_complete(self, record_size: int) -> None:
+        """Raises `TbrwError` (UNSUPPORTED_DATA_SIZE) where the last record is not whole."""
+        if record_size and self.size % record_size:
+            raise TbrwError(
+                Status.UNSUPPORTED_DATA_SIZE,
+                f"stream {self.stream}: {self.size} bytes of data are not whole records of {record_size}",
+            )
+
+    def close(self) -> None:
+        """Give up the temporary file."""
+        if self._file is not None:
+            self._file.close()
+
+
+# -- What a record must hold to be taken: the rules on values in chapters 3, 6, 7 and 8 of the guide
+#
+# `CHECKS` has them by structure; each takes the record, how many of its kind the section holds already, and the number
+# of the stream, and raises `TbrwError`.
+
+
+_FOREIGN_PLATFORMS = range(0x100, 0x200)
+_USER_STREAMS = (StreamType.SAMPLING, StreamType.AGGREGATED, StreamType.BOOKMARK, StreamType.CUSTOM)
+_ENTRY = STRUCTS["TBRW_SAMPREC_DESC_ENTRY"]
+_LEGACY_SIZE = STRUCTS["TBRW_SampleRecordPC"].size
+_LARGEST_RECORD = 1 << 26
+_IN_LEGACY = {
+    DescType.NONE, DescType.IP, DescType.PID, DescType.TID, DescType.PROCESSOR_NUMBER, DescType.PROCESSOR_STATUS
+}  # fmt: skip
+"""What a legacy sample record holds, so that an entry may name it inside one."""
+
+
+def _os(record: Any, _before: int, _stream: int) -> None:
+    platform = record.os_platform
+    if platform and platform not in set(OsFamily) and platform not in _FOREIGN_PLATFORMS:
+        raise TbrwError(
+            Status.UNEXPECTED_VALUE,
+            f"os_platform = {platform:#x} is reserved; 1 to 6 are TBRW_OSFAMILY_*, 0x100 to 0x1FF are free (7.1)",
+        )
+
+
+def _version(record: Any, _before: int, _stream: int) -> None:
+    version = record.sample_file_version
+    if version < SAMPLE_FILE_VERSION:
+        raise TbrwError(
+            Status.INCOMPATIBLE_VERSION, f"sample_file_version = {version}; 16 and higher are supported (1)"
+        )
+
+
+def _module(record: Any, _before: int, _stream: int) -> None:
+    if record.module_load_address + record.module_length > 1 << 64:
+        raise TbrwError(
+            Status.BAD_MODULE,
+            f"module_load_address = {record.module_load_address:#x} and module_length = {record.module_length:#x}"
+            " leave the address space",
+        )
+
+
+def _stream_info(record: Any, _before: int, _stream: int) -> None:
+    if record.stream_type not in _USER_STREAMS:
+        raise TbrwError(
+            Status.UNEXPECTED_VALUE, f"stream_type = {record.stream_type} is none that can be written (8.9)"
+        )
+
+
+def _event(record: Any, before: int, stream: int) -> None:
+    if record.event_id != before:
+        raise TbrwError(
+            Status.UNEXPECTED_VALUE,
+            f"event_id = {record.event_id} in stream {stream}; ids count from 0, the next is {before} (6.7)",
+        )
+
+
+CHECKS: dict[str, Callable[[Any, int, int], None]] = {
+    "TBRW_OS": _os,
+    "TBRW_VERSION_INFO": _version,
+    "TBRW_MODULE": _module,
+    "TBRW_STREAM_INFO": _stream_info,
+    "TBRW_EVENT": _event,
+}
+
+
+def record_size_of(entries: Array) -> int:
+    """Bytes of a record that TBRW_SAMPREC_DESC_ENTRY records describe: where the last entry ends."""
+    return int((entries["desc_offset"].astype(np.int64) + entries["desc_data_size"]).max(initial=0))
+
+
+def check_descriptor(entries: Array, stream: int) -> None:
+    """The last of ``entries`` beside those before it. Raises `TbrwError` with the entry, field and value.
+
+    Legacy sample records belong into stream 0 (3.2.2); reserved and computed types stand in no record (8.11); entries
+    lie inside of the record and do not overlap, unless they name what a legacy sample record holds.
+    """
+    entry, number = entries[-1], len(entries) - 1
+    kind, start, size = (int(entry[f"desc_{name}"]) for name in ("type", "offset", "data_size"))
+    if kind == DescType.LEGACY_SAMPLE_RECORD and stream:
+        raise TbrwError(
+            Status.INVALID_STREAM, f"legacy sample records belong into stream 0, not stream {stream} (3.2.2)"
+        )
+    if kind == DescType.LEGACY_SAMPLE_RECORD and size != _LEGACY_SIZE:
+        raise TbrwError(
+            Status.UNSUPPORTED_DATA_SIZE, f"descriptor entry {number}: a legacy sample record has 32 bytes, not {size}"
+        )
+    problem = check_descriptors(entries, _LARGEST_RECORD)
+    for before, other in enumerate(entries[:-1]):
+        low, high = int(other["desc_offset"]), int(other["desc_offset"]) + int(other["desc_data_size"])
+        if start < high and low < start + size and not _inside_legacy({kind, int(other["desc_type"])}):
+            problem = f"descriptor entries {before} and {number} overlap", "desc_offset", start
+    if problem is not None:
+        reason, field, value = problem
+        status = Status.UNEXPECTED_VALUE if field != "desc_data_size" else Status.UNSUPPORTED_DATA_SIZE
+        if "exceeds" in reason:
+            status = Status.UNSUPPORTED_DATA_SIZE
+        raise TbrwError(status, f"stream {stream}: {reason} ({field} = {value})")
+
+
+def _inside_legacy(kinds: set[int]) -> bool:
+    return (
+        DescType.LEGACY_SAMPLE_RECORD in kinds
+        and len(kinds) == 2
+        and not kinds - _IN_LEGACY - {DescType.LEGACY_SAMPLE_RECORD}
+    )
+
+
+# -- Sections and streams that are being written: from the first set_ or add_ to the commit
+
+
+_RECORDS = Table(Scope.STREAM, 0, StreamSection.DATA)
+
+
+class Drafts:
+    """Everything of one handle that is not in the file yet. A global section is committed when it is done, a stream
+    when it is done, as a whole."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sections: dict[int, RecordsDraft | BytesDraft] = {}
+        self._streams: dict[int, dict[int, RecordsDraft | BytesDraft]] = {}
+        self._data: dict[int, DataDraft] = {}
+        self._record_sizes: dict[int, int] = {}
+
+    # -- begin
+
+    def begin_section(self, section: int, stream: int | None) -> None:
+        """writing_section, writing_stream_section."""
+        if stream is None:
+            name = Section(section).name
+            self._sections[section] = (
+                BytesDraft(name) if section == Section.USER_DEFINED_GLOBAL
+                else RecordsDraft(Scope.GLOBAL, section, name, self._store.text)
+            )  # fmt: skip
+            return
+        where = f"{StreamSection(section).name} of stream {stream}"
+        if section == StreamSection.DATA:
+            self._data[stream] = DataDraft(stream, os.path.dirname(self._store.path) or os.curdir)
+        else:
+            self._streams.setdefault(stream, {})[section] = (
+                BytesDraft(where) if section == StreamSection.USER_DEFINED_STREAM
+                else RecordsDraft(Scope.STREAM, section, where, self._store.text)
+            )  # fmt: skip
+
+    # -- contents
+
+    def _draft(self, section: int, stream: int | None) -> RecordsDraft | BytesDraft:
+        return self._sections[section] if stream is None else self._streams[stream][section]
+
+    def set_bytes(self, section: int, stream: int | None, data: bytes) -> None:
+        """The content of a user-defined section."""
+        draft = self._draft(section, stream)
+        assert isinstance(draft, BytesDraft)
+        draft.set(data)
+
+    def add(self, record: Record, stream: int | None, *, single: bool) -> None:
+        """A record of its section; a ``single`` one takes the place of what was set before."""
+        name = record.declared.name
+        draft = self._draft(PLACES[name].section, stream)
+        assert isinstance(draft, RecordsDraft)
+        if name in CHECKS:
+            CHECKS[name](record, len(draft.rows[name]), stream or 0)
+        if name == "TBRW_SAMPREC_DESC_ENTRY":
+            entry = np.frombuffer(bytes(record), record.declared.dtype)
+            check_descriptor(np.concatenate([self._entries(draft), entry]), stream or 0)
+        draft.add(record, instead=single)
+
+    def add_data(self, stream: int, portions: Iterable[bytes]) -> None:
+        """Records, all of them or none."""
+        with self._store.lock, translated():
+            self._data[stream].add(portions, self._record_sizes.get(stream, 0))
+
+    # -- done
+
+    def done_section(self, section: int, stream: int | None) -> None:
+        """Check that what was given is complete; commit a global section."""
+        if stream is not None and section == StreamSection.DATA:
+            self._data[stream].check_complete(self._record_sizes.get(stream, 0))
+            return
+        draft = self._draft(section, stream)
+        draft.check_complete()
+        if stream is None:
+            self._store.put(self._tables(Scope.GLOBAL, 0, section, draft))
+            del self._sections[section]
+        elif section == StreamSection.DATA_DESCRIPTION and isinstance(draft, RecordsDraft):
+            self._record_sizes[stream] = record_size_of(self._entries(draft))
+
+    def done_stream(self, stream: int) -> None:
+        """Commit a stream; the rules have seen that it may be done."""
+        data, size = self._data.get(stream), self._record_sizes[stream]
+        if data is not None:
+            data.check_complete(size)
+        with self._store.adding() as writer:
+            if data is not None:
+                table = writer.table(_RECORDS._replace(stream=stream), size)
+                for piece in data.pieces():
+                    table.write(piece)
+                table.done()
+            for section, draft in self._streams[stream].items():
+                for key, records in self._tables(Scope.STREAM, stream, section, draft):
+                    writer.put(key, records)
+        if data is not None:
+            data.close()
+        for held in (self._streams, self._data, self._record_sizes):
+            held.pop(stream, None)
+
+    def close(self) -> None:
+        """Give up temporary files."""
+        for data in self._data.values():
+            data.close()
+
+    def _tables(
+        self, scope: Scope, stream: int, section: int, draft: RecordsDraft | BytesDraft
+    ) -> Iterator[tuple[Table, Array]]:
+        for part, records in draft.tables(self._store.writer.string):
+            yield Table(scope, stream, section, part), records
+
+    # -- data and its descriptor
+
+    @staticmethod
+    def _entries(draft: RecordsDraft) -> Array:
+        return draft.rows["TBRW_SAMPREC_DESC_ENTRY"].array(lambda _text: 0)

@@ -5,15 +5,14 @@ Methods have the names of the guide's functions and raise `TbrwError` where thos
 
 from __future__ import annotations
 
-from ..formats.tb5.constants import StreamSection
-from .places import PLACES
+from ..formats.tb5.layout import StreamSection
+from .drafts import Drafts
 from .reader import Reader
-from .rules import Rules
-from .sections import Access, Sections
+from .rules import Access, Rules, Sections
+from .sections import PLACES
 from .status import Status, TbrwError
 from .store import Store, file_name, translated
 from .structures import Record
-from .writing import Drafts
 
 __all__ = ["Handle"]
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.tb5.constants import NEVER, Section, StreamSection
-from ..formats.tb5.layout import Scope
+from ..formats.tb5.layout import NEVER, Scope, Section, StreamSection
 from ..model import visible
-from .face import Owner, Stream, Tb5
-from .places import SINGLE, parts_of
+from .files import Owner, Stream, Tb5
+from .sections import SINGLE, parts_of
 from .structures import CHILDREN, RECORDS, Record
 
 __all__ = ["lines"]

@@ -6,7 +6,7 @@ import ctypes
 from enum import IntEnum
 from typing import Any
 
-from ..formats.tb5.constants import (
+from ..formats.tb5.layout import (
     AccessMethod,
     ArchType,
     CpuArchitecture,
@@ -19,7 +19,7 @@ from ..formats.tb5.constants import (
     Section,
     StreamSection,
     StreamType,
-)  # fmt: skip
+)
 from .rules import FileMode
 from .status import Status
 

@@ -1,72 +1,63 @@
-"""Sections of one kind and what they are open for: used for the file, and for each stream that is open."""
+"""Where each structure of the guide lives: its section, and the table of the file that holds it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import Enum, IntEnum
+from itertools import count
+from typing import NamedTuple
 
-from .status import Status, TbrwError
+from ..formats.tb5.layout import Scope, Section, StreamSection, Table, struct_of
 
-__all__ = ["NOT_OPEN", "Access", "Sections"]
-
-
-class Access(Enum):
-    """What a section or stream is open for."""
-
-    READING = "reading"
-    WRITING = "writing"
+__all__ = ["PLACES", "REQUIRED", "SINGLE", "VIEWABLE", "parts_of"]
 
 
-NOT_OPEN = {Access.READING: Status.SECTION_NOT_READABLE, Access.WRITING: Status.SECTION_NOT_WRITEABLE}
-"""What a call returns on a section that is not open for it."""
+class Place(NamedTuple):
+    """A table inside a section of the file or of a stream."""
+
+    scope: Scope
+    section: Section | StreamSection
+    part: int
+
+    def table(self, stream: int | None = None) -> Table:
+        """The key of the table; ``stream`` is the number of a stream, or ``None`` for the file itself."""
+        return Table(self.scope, stream or 0, self.section, self.part)
 
 
-class Sections:
-    """Sections of one ``kind``: those that exist, complete or ``generated`` by binding, and those that are open."""
+def parts_of(scope: Scope, section: int) -> list[str]:
+    """Names of the structures in a section, by part; empty for sections of bytes and data."""
+    structs = (struct_of(Table(scope, 0, section, part)) for part in count())
+    names = []
+    for struct in structs:
+        if struct is None:
+            break
+        names.append(struct.name)
+    return names
 
-    def __init__(self, kind: type[IntEnum], existing: Iterable[int] = (), where: str = "the file") -> None:
-        self.kind, self.where = kind, where
-        self.existing = set(existing)
-        self.generated: set[int] = set()
-        self.open: dict[int, Access] = {}
 
-    def known(self, section: int) -> IntEnum:
-        """The section of that number, which may come from a caller."""
-        try:
-            return self.kind(section)
-        except ValueError:
-            raise TbrwError(Status.UNKNOWN_SECTION_NUMBER, f"there is no section {section!r} in {self.where}") from None
+_SECTIONS = [(Scope.GLOBAL, s) for s in Section] + [(Scope.STREAM, s) for s in StreamSection]
 
-    def begin(self, section: int, access: Access) -> None:
-        """reading_ or writing_ of a section."""
-        section = self.known(section)
-        if section in self.open:
-            now = self.open[section].value
-            raise TbrwError(Status.SECTION_ALREADY_IN_USE, f"{section.name} of {self.where} is open for {now}")
-        exists = section in self.existing or section in self.generated
-        if access is Access.READING and not exists:
-            raise TbrwError(Status.SECTION_NOT_EXIST, f"{self.where} has no {section.name} section")
-        if access is Access.WRITING and exists:
-            raise TbrwError(
-                Status.SECTION_NOT_WRITEABLE, f"{section.name} of {self.where} exists and cannot be written again"
-            )
-        self.open[section] = access
+PLACES: dict[str, Place] = {
+    name: Place(scope, section, part)
+    for scope, section in _SECTIONS
+    for part, name in enumerate(parts_of(scope, section))
+}
+"""By the name of the structure."""
 
-    def require(self, section: int, access: Access) -> None:
-        """set_, add_, get_, enumerate_: the section must be open for ``access``."""
-        if self.open.get(section) is not access:
-            name = self.known(section).name
-            raise TbrwError(NOT_OPEN[access], f"{name} of {self.where} is not open for {access.value}")
+REQUIRED: dict[tuple[Scope, int], tuple[str, ...]] = {
+    (Scope.GLOBAL, Section.HARDWARE): ("TBRW_SYSTEM",),
+    (Scope.GLOBAL, Section.SOFTWARE): ("TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION"),
+    (Scope.GLOBAL, Section.VERSION_INFO): ("TBRW_VERSION_INFO",),
+    (Scope.STREAM, StreamSection.STREAM_INFO): ("TBRW_STREAM_INFO",),
+    (Scope.STREAM, StreamSection.DATA_DESCRIPTION): ("TBRW_SAMPREC_DESC_ENTRY",),
+}
+"""What a section must hold to be complete (tables 4 and 5, "required information"); other sections may be empty."""
 
-    def access(self, section: int) -> Access:
-        """What the section is open for. Raises `TbrwError` (BAD_PARAMETER) if it is not open: done_ without begin."""
-        section = self.known(section)
-        if section not in self.open:
-            raise TbrwError(Status.BAD_PARAMETER, f"{section.name} of {self.where} is not open, so it cannot be done")
-        return self.open[section]
+SINGLE = frozenset({"TBRW_SYSTEM", "TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION", "TBRW_VERSION_INFO", "TBRW_STREAM_INFO"})
+"""Structures that are set, not added: a section holds one of each."""
 
-    def done(self, section: int) -> None:
-        """done_ of an open section; one that was written exists from now on."""
-        if self.access(section) is Access.WRITING:
-            self.existing.add(section)
-        del self.open[section]
+VIEWABLE = {
+    Scope.GLOBAL: (Section.HARDWARE, Section.SOFTWARE, Section.VERSION_INFO, Section.MODULE),
+    Scope.STREAM: (
+        StreamSection.EVENT_DESCRIPTION, StreamSection.STREAM_INFO, StreamSection.DATA_DESCRIPTION, StreamSection.DATA
+    ),
+}  # fmt: skip
+"""Sections that a file needs to be viewed as a sampling session (6.2)."""

@@ -11,28 +11,25 @@ from typing import TYPE_CHECKING, Any
 from .magic import is_tb5
 
 if TYPE_CHECKING:
-    from .constants import NEVER
     from .descriptors import check_descriptors
-    from .layout import Entry, Scope, Table, struct_of
-    from .profile import read_tb5
-    from .reading import Tb5File
-    from .records import STRUCTS, Field, Struct
-    from .table_writer import TableWriter
-    from .writing import Tb5Writer
+    from .layout import NEVER, STRUCTS, Entry, Field, Scope, Struct, Table, struct_of
+    from .profile_reader import read_tb5
+    from .reader import Tb5File
+    from .writer import TableWriter, Tb5Writer
 
 _WHERE = {
-    "NEVER": "constants",
-    "STRUCTS": "records",
+    "NEVER": "layout",
+    "STRUCTS": "layout",
     "Entry": "layout",
-    "Field": "records",
+    "Field": "layout",
     "Scope": "layout",
-    "Struct": "records",
+    "Struct": "layout",
     "Table": "layout",
-    "TableWriter": "table_writer",
-    "Tb5File": "reading",
-    "Tb5Writer": "writing",
+    "TableWriter": "writer",
+    "Tb5File": "reader",
+    "Tb5Writer": "writer",
     "check_descriptors": "descriptors",
-    "read_tb5": "profile",
+    "read_tb5": "profile_reader",
     "struct_of": "layout",
 }
 

@@ -8,41 +8,290 @@ of 64. What a committed directory refers to is never written again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import NamedTuple
+from enum import IntEnum, IntFlag
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...model import MAX_SAMPLES
-from .constants import Section, StreamSection, StreamType
 from .magic import MAGIC
-from .records import STRUCTS, Struct
 
 __all__ = [
-    "ALIGNMENT",
-    "BATCH_TIMES",
-    "BLOCK_BYTES",
-    "BLOCK_INDEX",
-    "CLOSED",
-    "DATA_START",
-    "DIRECTORY_ENTRY",
-    "HEADER",
-    "HEADS",
-    "MAGIC",
-    "MODEL",
-    "SLOT",
-    "SLOT_OFFSETS",
-    "SMALL_BLOCK_BYTES",
-    "STRINGS",
-    "VERSION",
-    "Entry",
-    "Scope",
-    "Table",
-    "check_record_size",
-    "describe",
-    "records_of_block",
-    "struct_of",
-]
+    "ALIGNMENT", "AccessMethod", "ArchType", "BATCH_TIMES", "BLOCK_INDEX", "CLOSED", "CpuArchitecture", "CpuMode",
+    "DATA_START", "DIRECTORY_ENTRY", "DescSubtype", "DescType", "Entry", "EventFlag", "Field", "HEADER", "HEADS",
+    "MAGIC", "MODEL", "ModuleFlag", "NEVER", "OsFamily", "SAMPLE_FILE_VERSION", "SLOT", "SLOT_OFFSETS",
+    "SMALL_BLOCK_BYTES", "STRINGS", "STRUCTS", "Scope", "Section", "StreamSection", "StreamType", "Struct",
+    "Table", "TaskFlag", "UNKNOWN_DRIVER", "VERSION", "check_record_size", "describe", "empty_records",
+    "records_of_block", "struct_of",
+]  # fmt: skip
+
+
+# -- The numbers of the TBRW User Guide 2.3 (320237-002US), by its names without their prefixes
+#
+# Where the guide names a constant and gives no number (module and event flags, the names of CPU modes and
+# architectures) the number is that of the open drivers, or, where there is none either, ours: it says so.
+
+
+NEVER = (1 << 64) - 1
+"""module_unload_tsc of what was never unloaded (6.6), and the index of nothing in bind records."""
+UNKNOWN_DRIVER = 0xFFFFFFFF
+"""sampling_driver_version of other collectors (7.4)."""
+SAMPLE_FILE_VERSION = 0x10
+
+
+class Section(IntEnum):
+    """TBRW_SECTION_IDENTIFIER (8.2)."""
+
+    HARDWARE, SOFTWARE, PROCESS_THREAD, MODULE, USER_DEFINED_GLOBAL, VERSION_INFO = range(6)
+
+
+class StreamSection(IntEnum):
+    """TBRW_STREAM_SECTION_IDENTIFIER (8.2)."""
+
+    EVENT_DESCRIPTION, DATA_DESCRIPTION, DATA, USER_DEFINED_STREAM, STREAM_INFO = range(5)
+
+
+class StreamType(IntEnum):
+    """TBRW_STREAM_TYPE (8.9)."""
+
+    SAMPLING, AGGREGATED, BOOKMARK = 1, 2, 3
+    BIND_DATA_INFORMATION, BIND_MODULE_INFORMATION, BIND_PID_INFORMATION, BIND_TID_INFORMATION = 4, 5, 6, 7
+    CUSTOM = 8
+
+
+class OsFamily(IntEnum):
+    """TBRW_OSFAMILY_* (7.1); 0x100 to 0x1FF are for everybody else."""
+
+    WIN32, WIN64, WINCE, XOS, LINUX32, LINUX64 = range(1, 7)
+    OTHER = 0x100
+
+
+class CpuMode(IntEnum):
+    """MODE_* of sampfile.h, which module_segment_type and codeMode hold (6.6, 6.10)."""
+
+    V86, BITS16, BITS32, BITS64 = range(4)
+
+
+class ArchType(IntEnum):
+    """GEN_ENTRY_SUBTYPES (8.3), numbers of lwpmudrv_struct.h."""
+
+    UNKNOWN, X86, ITANIUM, SA, XSC, EM64T, CS860 = range(7)
+
+
+class CpuArchitecture(IntEnum):
+    """CPU_ARCHITECTURE_* of cpu_native_arch_type (6.3). Numbers are ours."""
+
+    UNKNOWN, IA32, IA64 = range(3)
+
+
+class ModuleFlag(IntFlag):
+    """TBRW_MODULE_* (6.6). Bits 0 to 15 are those of the legacy module record; LOADED and UNLOADED are ours."""
+
+    IS_EXE = 1 << 0
+    GLOBAL_LOAD = 1 << 1
+    TSC_USED = 1 << 5
+    FIRST_MODULE_REC_IN_PROCESS = 1 << 9
+    LOADED = 1 << 16
+    UNLOADED = 1 << 17
+
+
+class TaskFlag(IntFlag):
+    """pid_flags and tid_flags (8.5): the guide names none. Bits 0 to 2 are those of the legacy process record."""
+
+    DESTROYED = 1 << 0
+    MANUFACTURED = 1 << 1
+    """Inferred from samples and modules by binding."""
+    NAME_GENERATED = 1 << 2
+    TSC_USED = 1 << 5
+    CREATED = 1 << 16
+
+
+class EventFlag(IntFlag):
+    """TBRW_EVENT_* (6.7). Numbers are ours."""
+
+    EBS = 1 << 0
+    """Sampled on counts of an event."""
+    TBS = 1 << 1
+    """Sampled on time: event_sav is a rate in Hz."""
+
+
+class AccessMethod(IntEnum):
+    """TBRW_ACCESS_METHOD (6.7). Numbers are ours; FIELD is what a collector asked for, by name and not by address."""
+
+    MSR, PCI, MEMORY, OTHER = range(4)
+
+
+class DescType(IntEnum):
+    """ST_* (8.11). From 0x2000 computed, 0x4000 to 0x7FFF the user's, from 0x8000 an error."""
+
+    NONE, LEGACY_SAMPLE_RECORD, IP, PID, TID, PROCESSOR_NUMBER, PROCESSOR_STATUS, TIME_STAMP = range(8)
+    POWER, INTERRUPT_FAULT_ADDR, IEAR, DEAR, BRANCH_TRACE, INST_TRACE, PMD = range(8, 15)
+    IEAR_PHYSICAL, DEAR_PHYSICAL, BRANCH_TRACE_PHYSICAL, INST_TRACE_PHYSICAL, PMD_PHYSICAL = range(15, 20)
+    LEGACY_UNKNOWN, SAMPLE_LAST = 20, 21
+    START_EXT_SAMPLE_REC_ENTRIES, END_EXT_SAMPLE_REC_ENTRIES = 0x2000, 0x2FFF
+    START_USER_DEFINED, END_USER_DEFINED = 0x4000, 0x7FFF
+    RESERVED_START, RESERVED_END = 0x8000, 0xFFFF
+
+
+class DescSubtype(IntEnum):
+    """SST_* (8.11)."""
+
+    NONE, BLANK_SPACE = 0, 1
+    TS_MILLISECONDS, TS_CPU_CYCLES, TS_FSB_CYCLES, TS_OTHER, TS_SAMPLE_COUNT, TS_NANOSECONDS = range(2, 8)
+    LBR_TOS, LBR_FROM, LBR_TO, LBR_FROM_TO, LBR_OTHER = range(8, 13)
+    IEAR_CONFIG, IEAR_INST_ADDR, IEAR_LATENCY = range(13, 16)
+    DEAR_CONFIG, DEAR_INST_ADDR, DEAR_LATENCY, DEAR_DATA_ADDR = range(16, 20)
+    BTB_CONFIG, BTB_INDEX, BTB_EXTENSION, BTB_DATA = range(20, 24)
+    IPEAR_CONFIG, IPEAR_INDEX, IPEAR_EXTENSION, IPEAR_DATA = range(24, 28)
+    IIP, IPSR, EIP, EFLAGS, TSC, ITC, PSTATE, IA32_PERF_STATUS, IFA = range(28, 37)
+    RESERVED_START, RESERVED_END = 0x8000, 0xFFFF
+
+
+# -- The records of the TBRW User Guide 2.3, declared once as data
+#
+# Layout is natural alignment with 8-byte pointers, as the guide's C structures have on 64-bit systems. In a file a
+# string field holds the string's unique id, and a pointer field the row of the first child in the child's table. NumPy
+# dtypes are made here; the ctypes classes of `lastbranch.tbrw` come from the same declarations.
+
+
+_SIZES = {"u1": 1, "u2": 2, "u4": 4, "u8": 8, "s8": 8, "string": 8, "pointer": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. ``code`` is ``u1 u2 u4 u8 s8`` (bytes), ``string`` or ``pointer``.
+
+    ``bits`` are the (name, width) of the bit fields in the word, from bit 0 up. An ``overlay`` shares its bytes with
+    fields before it (a union).
+    """
+
+    name: str
+    code: str
+    offset: int
+    bits: tuple[tuple[str, int], ...] = ()
+    overlay: bool = False
+
+    @property
+    def size(self) -> int:
+        return _SIZES[self.code]
+
+
+@dataclass(frozen=True)
+class Struct:
+    """One record type; ``size`` includes padding."""
+
+    name: str
+    fields: tuple[Field, ...]
+    size: int
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """Structured little-endian dtype with the guide's names and offsets; words of bit fields are one field."""
+        codes = {"s8": "<i8", "string": "<u8", "pointer": "<u8"}
+        return np.dtype(
+            {
+                "names": [f.name for f in self.fields],
+                "formats": [codes.get(f.code, f"<{f.code}") for f in self.fields],
+                "offsets": [f.offset for f in self.fields],
+                "itemsize": self.size,
+            }
+        )
+
+    def strings(self) -> tuple[str, ...]:
+        """Names of the fields that hold string ids."""
+        return tuple(f.name for f in self.fields if f.code == "string")
+
+
+def _struct(name: str, text: str) -> Struct:
+    """``text`` is ``code name`` for each field; bit fields follow theirs as ``{name:width ...}``; ``@n`` overlays."""
+    fields: list[Field] = []
+    at = widest = 0
+    for line in filter(None, (part.strip() for part in text.split(";"))):
+        head, _, inside = line.partition("{")
+        code, field, *where = head.split()
+        size = _SIZES[code]
+        widest = max(widest, size)
+        bits = tuple((n, int(w)) for n, w in (b.split(":") for b in inside.rstrip("}").split()))
+        if where:
+            fields.append(Field(field, code, int(where[0].removeprefix("@")), bits, overlay=True))
+            continue
+        at += -at % size
+        fields.append(Field(field, code, at, bits))
+        at += size
+    return Struct(name, tuple(fields), at + -at % widest)
+
+
+_TEXTS = {
+    # 8.3; node_type_from_shell stands in the example of 6.3 alone.
+    "TBRW_SYSTEM": "u4 system_size; u4 system_num_nodes; pointer node_array",
+    "TBRW_NODE": """u4 node_size; u4 node_type_from_shell; u4 node_id; u4 node_num_available; u4 node_num_used;
+        u8 node_physical_memory; pointer cpu_array""",
+    "TBRW_CPU": """u4 cpu_size; u4 cpu_number; u4 cpu_native_arch_type; u4 cpu_intel_processor_number;
+        u4 cpu_speed_mhz; u4 cpu_fsb_mhz; u4 cpu_cache_L2; u4 cpu_cache_L3; s8 cpu_tsc_offset;
+        u2 cpu_package_num; u2 cpu_core_num; u2 cpu_hardware_thread_num; u2 cpu_threads_per_core;
+        u4 num_cpu_arch_array; pointer cpu_arch_array""",
+    "TBRW_CPU_ARCH": "u4 arch_size; u2 arch_type; u2 arch_num_cpuid; pointer cpuid_array",
+    "TBRW_CPUID_IA32": "u4 cpuid_eax_input; u4 cpuid_eax; u4 cpuid_ebx; u4 cpuid_ecx; u4 cpuid_edx; u4 reserved",
+    "TBRW_CPUID_IA64": "u8 cpuid_select; u8 cpuid_val; u8 reserved",
+    # 8.4; the head of TBRW_HOST is that of the example in 6.4.
+    "TBRW_HOST": "u4 host_size; string host_ip_address; string host_name; u4 reserved",
+    "TBRW_OS": """u4 os_size; u4 os_platform; u4 os_major; u4 os_minor; u4 os_build; u4 os_extra; string os_name;
+        string os_name_extra""",
+    "TBRW_APPLICATION": """u4 app_size; u4 app_reserved; u4 app_page_size; u4 app_alloc_granularity;
+        u8 app_min_app_addr; u8 app_max_app_addr""",
+    # 8.5
+    "TBRW_PID": """u4 pid_size; u4 pid_id; u4 pid_flags; u8 pid_event_when; u4 reserved1; u4 reserved2;
+        string pid_path; string pid_name""",
+    "TBRW_TID": """u4 tid_size; u4 tid_associated_pid; u4 tid_id; u4 tid_flags; u8 tid_event_when; u4 reserved1;
+        u4 reserved2; string tid_name""",
+    # 8.6
+    "TBRW_MODULE": """u4 module_size; u4 reserved; u4 module_associated_pid; u4 module_flags; u8 module_event_when;
+        u4 module_segment_number; u4 module_segment_type_word {module_segment_type:2}; u4 module_code_selector;
+        u8 module_length; u8 module_load_address; u4 reserved_for_legacy; u4 reserved_for_legacy2;
+        u4 reserved_for_legacy_flags; u4 reserved1; u8 module_unload_tsc; string module_path; string module_name;
+        string module_segment_name""",
+    # 8.7 is empty in the guide's text; these are the fields of 6.5.
+    "TBRW_VERSION_INFO": """u4 version_info_size; u4 sampling_driver_version; u4 bind_version;
+        u4 sample_file_version""",
+    # 8.8; times are FILETIMEs: 100 ns since 1601-01-01 UTC
+    "TBRW_STREAM_INFO": """u4 stream_info_size; u4 sampling_duration; u4 stream_type; u4 sampling_interval;
+        u4 sampling_start_time_low; u4 sampling_start_time_high; u4 sampling_end_time_low; u4 sampling_end_time_high;
+        string command_line; string cpu_mask; string comment""",
+    # 8.10
+    "TBRW_EVENT": """u4 event_size; u4 event_id; u4 event_num_details; u4 event_flags; u8 event_sav;
+        string event_name; string event_arch_name; pointer event_detail_array""",
+    "TBRW_EVENT_DETAIL": """u4 detail_size; u2 detail_access_size; u1 detail_method; u1 detail_access;
+        u8 detail_address; u8 detail_value; u1 legacy_command; u1 reserved1; u2 reserved2; u2 reserved3""",
+    # 8.11; the guide's union with force_8_byte_aligned changes nothing here
+    "TBRW_SAMPREC_DESC_ENTRY": """u4 desc_size; u4 desc_offset; u2 desc_type; u2 desc_subtype; u4 desc_data_size;
+        u8 desc_access_offset; u1 desc_access_type; u1 desc_access_method; u1 desc_sample_flag; u1 reserved0;
+        u4 reserved1; string desc_name""",
+    # 6.10; the 32-bit form shares the first 16 bytes
+    "TBRW_SampleRecordPC": """u8 iip; u8 ipsr; u2 cs; u2 cpuAndOS {cpuNum:12 notVmid0:1 codeMode:2 reserved:1};
+        u4 tid; u4 pidRecIndex; u4 bitFields2 {mrIndex:20 eventIndex:8 tidIsRaw:1 IA64PC:1 pidRecIndexRaw:1
+        mrIndexNone:1}; u4 eip @0; u4 eflags @4; u4 csd_lowWord @8; u4 csd_highWord @12""",
+    "TBRW_SampleRecordTSC": "u8 tsc",
+    # 8.12; PID_BIND_STRUCT is ours: the guide has a stream type for it and no record
+    "DATA_BIND_STRUCT": "u8 module_index; u8 pid_index; u8 tid_index",
+    "MODULE_BIND_STRUCT": "u8 pid_index",
+    "PID_BIND_STRUCT": "u8 module_index",
+    "TID_BIND_STRUCT": "u8 pid_index",
+}
+
+STRUCTS: dict[str, Struct] = {name: _struct(name, text) for name, text in _TEXTS.items()}
+"""Record types by the guide's name."""
+
+
+def empty_records(name: str, number: int) -> NDArray[Any]:
+    """``number`` records of zeros, with their size field filled in where they have one."""
+    struct = STRUCTS[name]
+    out = np.zeros(number, struct.dtype)
+    if struct.fields[0].name.endswith("_size"):
+        out[struct.fields[0].name] = struct.size
+    return out
+
 
 VERSION = 1
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model import KERNEL_HALF, Array
-from .constants import NEVER, ModuleFlag
+from .layout import NEVER, ModuleFlag
 
 __all__ = ["ModuleLives", "module_lives"]
 

@@ -4,29 +4,261 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from ...model import Load, Machine, Process, Profile, Thread
-from .columns import Piece, group_dtype
-from .constants import DescType, StreamType
-from .encoding import Processor, SampleWriter
-from .guide_tables import (
-    branches_text,
-    processor_of,
-    time_subtype,
-    write_descriptor,
-    write_events,
-    write_modules,
-    write_stream_info,
-    write_tasks,
-)
-from .machine_tables import write_machine
-from .model_tables import write_model
-from .writing import Tb5Writer
+from ...lbr import call_stack_mode, describe_perf
+from ...model import Array, Clock, Cpu, Event, Load, Machine, Module, ModuleKind, Process, Profile, Thread
+from . import layout as k
+from .descriptors import Piece, group_dtype
+from .layout import DescType, Scope, StreamType, Table, empty_records
+from .model_section import write_model
+from .sample_writer import Processor, SampleWriter
+from .writer import Tb5Writer
 
-__all__ = ["StreamedProfile", "group_comment"]
+__all__ = ["StreamedProfile", "write_machine"]
+
+
+# -- The guide's sections from the tables of a profile, for readers that know nothing of lastbranch
+
+
+_FILETIME_EPOCH = 11_644_473_600 * 10_000_000
+_MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+def processor_of(machine: Machine) -> Processor:
+    windows = machine.os.startswith("Windows")
+    x86 = machine.arch in ("x86_64", "i386", "i686") or (windows and not machine.arch)
+    return Processor(x86, machine.bits, windows)
+
+
+# -- global sections
+
+
+def write_modules(writer: Tb5Writer, modules: Sequence[Module], loads: Iterable[Load], processor: Processor) -> None:
+    """The module section: one record for each time that a module was mapped."""
+    loads = sorted(loads, key=lambda m: (m.first or 0, m.pid, m.start))
+    rows = empty_records("TBRW_MODULE", len(loads))
+    if not loads:
+        writer.put(Table(Scope.GLOBAL, 0, k.Section.MODULE), rows)
+        return
+    pid, module = (np.array([m[i] for m in loads], np.int64) for i in range(2))
+    start, end = (np.array([m[i] for m in loads], np.uint64) for i in (2, 3))
+    first = np.array([(m.first or 0) & _MASK64 for m in loads], np.uint64)
+    last = np.array([k.NEVER if m.last is None else m.last & _MASK64 for m in loads], np.uint64)
+    kernel = pid == -1
+    exe = _executables(modules, loads)
+    flag = k.ModuleFlag
+    flags = np.full(len(loads), flag.TSC_USED | flag.LOADED)
+    flags |= np.where(kernel, flag.GLOBAL_LOAD, 0) | np.where(exe, flag.IS_EXE | flag.FIRST_MODULE_REC_IN_PROCESS, 0)
+    rows["module_associated_pid"] = np.where(kernel, 0, pid).astype(np.uint32)
+    rows["module_flags"], rows["module_event_when"], rows["module_unload_tsc"] = flags, first, last
+    rows["module_segment_type_word"] = processor.code_mode
+    rows["module_code_selector"] = np.where(processor.is_kernel(start), *processor.selectors)
+    rows["module_load_address"], rows["module_length"] = start, end - start
+    paths = np.array([writer.string(m.name) for m in modules], np.uint64)
+    names = np.array([writer.string(m.short) for m in modules], np.uint64)
+    rows["module_path"], rows["module_name"] = paths[module], names[module]
+    writer.put(Table(Scope.GLOBAL, 0, k.Section.MODULE), rows)
+
+
+def _executables(modules: Sequence[Module], loads: Sequence[Load]) -> Array:
+    """The first binary of each process is taken for its program."""
+    seen: set[int] = set()
+    out = np.zeros(len(loads), bool)
+    for i, load in enumerate(loads):
+        if load.pid >= 0 and load.pid not in seen and modules[load.module].kind is ModuleKind.FILE:
+            seen.add(load.pid)
+            out[i] = True
+    return out
+
+
+def write_tasks(writer: Tb5Writer, processes: Sequence[Process], threads: Sequence[Thread]) -> None:
+    """The process/thread section."""
+    pids, tids = empty_records("TBRW_PID", len(processes)), empty_records("TBRW_TID", len(threads))
+    flags = k.TaskFlag.CREATED | k.TaskFlag.TSC_USED
+    for row, p in zip(pids, processes, strict=True):
+        row["pid_id"], row["pid_flags"], row["pid_event_when"] = p.pid & _MASK32, flags, (p.start or 0) & _MASK64
+        row["pid_name"] = _text(writer, p.name)
+    for row, t in zip(tids, threads, strict=True):
+        row["tid_associated_pid"], row["tid_id"] = processes[t.process].pid & _MASK32, t.tid & _MASK32
+        row["tid_flags"], row["tid_event_when"] = flags, (t.start or 0) & _MASK64
+        row["tid_name"] = _text(writer, t.name)
+    for part, rows in enumerate((pids, tids)):
+        writer.put(Table(Scope.GLOBAL, 0, k.Section.PROCESS_THREAD, part), rows)
+
+
+def _text(writer: Tb5Writer, text: str) -> int:
+    return writer.string(text or None)
+
+
+# -- stream sections
+
+
+def write_events(writer: Tb5Writer, stream: int, events: Sequence[Event]) -> None:
+    """The event description: a detail for each word of programming, and one for the branches that were asked for."""
+    rows = empty_records("TBRW_EVENT", len(events))
+    details: list[tuple[int, int, int]] = []
+    for i, (row, e) in enumerate(zip(rows, events, strict=True)):
+        mine = [(n, v & _MASK64) for n, v in enumerate(e.programming.values())]
+        if e.branch_select is not None:
+            mine.append((1 << 32, e.branch_select & _MASK64))
+        row["event_id"], row["event_num_details"], row["event_detail_array"] = i, len(mine), len(details)
+        row["event_flags"] = k.EventFlag.TBS if e.frequency else k.EventFlag.EBS
+        row["event_sav"] = (e.frequency or e.period) & _MASK64
+        row["event_name"] = _text(writer, e.name)
+        details += [(i, n, v) for n, v in mine]
+    out = empty_records("TBRW_EVENT_DETAIL", len(details))
+    for row, (_, number, value) in zip(out, details, strict=True):
+        row["detail_access_size"], row["detail_method"], row["detail_access"] = 64, k.AccessMethod.OTHER, 1
+        row["detail_address"], row["detail_value"] = number, value
+    writer.put(Table(Scope.STREAM, stream, k.StreamSection.EVENT_DESCRIPTION), rows)
+    writer.put(Table(Scope.STREAM, stream, k.StreamSection.EVENT_DESCRIPTION, 1), out)
+
+
+def branches_text(events: Sequence[Event]) -> str:
+    """Which branches the stacks hold, in words: filter and mode of each event that has them."""
+    words = []
+    for e in events:
+        if e.branch_select is None:
+            continue
+        mode = "call-stack mode" if call_stack_mode(e.branch_select_kind, e.branch_select) else "newest branches"
+        which = describe_perf(e.branch_select) if e.branch_select_kind == "perf" else f"{e.branch_select:#x}"
+        words.append(f"{e.branch_select_kind} filter {which}, {mode}")
+    return "; ".join(dict.fromkeys(words)) or "filter not known"
+
+
+def time_subtype(clock: Clock) -> int:
+    """SST_ of the time stamps."""
+    if not clock.has_time:
+        return k.DescSubtype.TS_SAMPLE_COUNT
+    if clock.name == "TSC":
+        return k.DescSubtype.TSC
+    return k.DescSubtype.TS_NANOSECONDS if clock.frequency == 1_000_000_000 else k.DescSubtype.TS_OTHER
+
+
+def write_descriptor(writer: Tb5Writer, stream: int, pieces: Sequence[Piece]) -> None:
+    rows = empty_records("TBRW_SAMPREC_DESC_ENTRY", len(pieces))
+    for row, p in zip(rows, pieces, strict=True):
+        row["desc_offset"], row["desc_type"], row["desc_subtype"] = p.offset, p.type, p.subtype
+        row["desc_data_size"], row["desc_name"] = p.size, writer.string(p.name)
+    writer.put(Table(Scope.STREAM, stream, k.StreamSection.DATA_DESCRIPTION), rows)
+
+
+def write_stream_info(
+    writer: Tb5Writer,
+    stream: int,
+    kind: k.StreamType,
+    comment: str,
+    profile: Profile,
+    span: tuple[int | None, int | None],
+) -> None:
+    """The stream information: its type, when it was (``span``, clock ticks), and what it is."""
+    first, last = span
+    row = empty_records("TBRW_STREAM_INFO", 1)
+    row["stream_type"], row["comment"] = kind, writer.string(comment)
+    row["command_line"] = _text(writer, profile.header.get("command line", ""))
+    if first is not None and last is not None:
+        row["sampling_duration"] = min(profile.clock.to_ns(last - first) // 1_000_000, _MASK32)
+        for name, ticks in (("start", first), ("end", last)):
+            wall = profile.clock.wall_ns(ticks)
+            filetime = 0 if wall is None else (wall // 100 + _FILETIME_EPOCH) & _MASK64
+            row[f"sampling_{name}_time_low"] = filetime & _MASK32
+            row[f"sampling_{name}_time_high"] = filetime >> 32
+    writer.put(Table(Scope.STREAM, stream, k.StreamSection.STREAM_INFO), row)
+
+
+# -- The guide's sections on the machine: hardware, software and version information
+
+
+_UNKNOWN32 = 0xFFFFFFFF
+_UNKNOWN16 = 0xFFFF
+_MOST_CPUS = 4096
+
+
+def write_machine(writer: Tb5Writer, machine: Machine) -> None:
+    """Hardware, software and version information."""
+    _write_hardware(writer, machine)
+    numbers = [int(n) for n in re.findall(r"\d+", machine.os_release)[:4]] + [0] * 4
+    windows = machine.os.startswith("Windows")
+    families = k.OsFamily
+    family = {("Linux", 32): families.LINUX32, ("Linux", 64): families.LINUX64, ("Windows", 32): families.WIN32,
+              ("Windows", 64): families.WIN64}.get((machine.os, machine.bits), families.OTHER)  # fmt: skip
+    host, os_, app = empty_records("TBRW_HOST", 1), empty_records("TBRW_OS", 1), empty_records("TBRW_APPLICATION", 1)
+    host["host_name"] = writer.string(machine.host or None)
+    os_["os_platform"] = family
+    for name, value in zip(("os_major", "os_minor", "os_build"), numbers, strict=False):
+        os_[name] = value & _MASK32
+    os_["os_name"], os_["os_name_extra"] = (writer.string(text or None) for text in (machine.os, machine.os_release))
+    app["app_page_size"] = machine.page_size & _MASK32
+    app["app_alloc_granularity"] = 65536 if windows else machine.page_size & _MASK32
+    app["app_max_app_addr"] = {32: _MASK32}.get(machine.bits, (1 << 47) - 1)
+    for part, rows in enumerate((host, os_, app)):
+        writer.put(Table(Scope.GLOBAL, 0, k.Section.SOFTWARE, part), rows)
+    version = empty_records("TBRW_VERSION_INFO", 1)
+    version["sampling_driver_version"], version["sample_file_version"] = k.UNKNOWN_DRIVER, k.SAMPLE_FILE_VERSION
+    writer.put(Table(Scope.GLOBAL, 0, k.Section.VERSION_INFO), version)
+
+
+def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
+    """Nodes, the processors of each, and one architecture a processor, with its signature where that is known."""
+    cpus = machine.cpus or [Cpu(i) for i in range(min(machine.cpus_available or machine.cpus_online, _MOST_CPUS))]
+    nodes = [(n.index, n.memory, set(n.cpus)) for n in machine.nodes] or [(0, machine.memory, {c.index for c in cpus})]
+    anywhere = set().union(*(inside for _, _, inside in nodes))
+    stray = [c for c in cpus if c.index not in anywhere]
+    nodes[0][2].update(c.index for c in stray)
+    system, node_rows = empty_records("TBRW_SYSTEM", 1), empty_records("TBRW_NODE", len(nodes))
+    system["system_num_nodes"] = len(nodes)
+    by_index: dict[int, list[Cpu]] = {}
+    for cpu in cpus:
+        by_index.setdefault(cpu.index, []).append(cpu)
+    placed = [[c for index in sorted(inside) for c in by_index.get(index, ())] for _, _, inside in nodes]
+    ordered = [c for inside in placed for c in inside]
+    cpu_rows, arch_rows = empty_records("TBRW_CPU", len(ordered)), empty_records("TBRW_CPU_ARCH", len(ordered))
+    first = 0
+    for row, (index, memory, _), inside in zip(node_rows, nodes, placed, strict=True):
+        row["node_id"], row["node_physical_memory"], row["cpu_array"] = index & _MASK32, memory & _MASK64, first
+        row["node_num_available"], row["node_num_used"] = len(inside), sum(c.online for c in inside)
+        first += len(inside)
+    siblings = Counter((c.core, c.package) for c in ordered)
+    x86 = {"x86_64": k.ArchType.EM64T, "i386": k.ArchType.X86, "i686": k.ArchType.X86}
+    for i, (row, cpu) in enumerate(zip(cpu_rows, ordered, strict=True)):
+        row["cpu_number"] = cpu.index & _MASK32
+        row["cpu_native_arch_type"] = k.CpuArchitecture.IA32 if machine.arch in x86 else k.CpuArchitecture.UNKNOWN
+        for name in ("cpu_intel_processor_number", "cpu_speed_mhz", "cpu_fsb_mhz", "cpu_cache_L2", "cpu_cache_L3"):
+            row[name] = _UNKNOWN32
+        row["cpu_package_num"] = cpu.package & _UNKNOWN16
+        row["cpu_core_num"], row["cpu_hardware_thread_num"] = cpu.core & _UNKNOWN16, _UNKNOWN16
+        row["cpu_threads_per_core"] = siblings[cpu.core, cpu.package] & _UNKNOWN16
+        row["num_cpu_arch_array"], row["cpu_arch_array"] = 1, i
+    arch_rows["arch_type"] = x86.get(machine.arch, k.ArchType.UNKNOWN)
+    signature = cpuid_signature(machine.cpuid)
+    leaves = empty_records("TBRW_CPUID_IA32", 0 if signature is None else len(ordered))
+    if signature is not None:
+        leaves["cpuid_eax_input"], leaves["cpuid_eax"] = 1, signature
+        arch_rows["arch_num_cpuid"], arch_rows["cpuid_array"] = 1, np.arange(len(ordered))
+    for part, rows in enumerate((system, node_rows, cpu_rows, arch_rows, leaves)):
+        writer.put(Table(Scope.GLOBAL, 0, k.Section.HARDWARE, part), rows)
+
+
+def cpuid_signature(cpuid: str) -> int | None:
+    """eax of cpuid leaf 1 from ``vendor,family,model,stepping`` (perf's CPUID feature on x86), ``None`` for another
+    text and for numbers that no signature gives.
+
+    The inverse of Intel's SDM, volume 2A, CPUID, figure 3-6, as Linux reads it: the extended family counts from family
+    15 on, the extended model from family 6 on.
+    """
+    matched = re.fullmatch(r"[^,]+,(\d{1,3}),(\d{1,3}),(\d{1,2})", cpuid)
+    if matched is None:
+        return None
+    family, model, stepping = map(int, matched.groups())
+    base = min(family, 15)
+    if family > 15 + 0xFF or model > (0xFF if base >= 6 else 0xF) or stepping > 0xF:
+        return None
+    return (family - base) << 20 | (model >> 4) << 16 | base << 8 | (model & 0xF) << 4 | stepping
 
 
 def group_comment(group: str, stream: int) -> str:

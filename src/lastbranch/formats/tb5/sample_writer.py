@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...model import BRANCH, KERNEL_HALF, KERNEL_HALF_32, Array, Mode, SampleBatch
-from .columns import RecordLayout, group_dtype
-from .constants import CpuMode, StreamSection
-from .layout import BATCH_TIMES, HEADS, MODEL, Scope, Table
-from .table_writer import TableWriter
-from .writing import Tb5Writer
+from .descriptors import RecordLayout, group_dtype
+from .layout import BATCH_TIMES, HEADS, MODEL, CpuMode, Scope, StreamSection, Table
+from .writer import TableWriter, Tb5Writer
 
 __all__ = ["Processor", "SampleWriter"]
+
 
 _LOW = np.uint64(0xFFFFFFFF)
 _RAW_IDS = np.uint32(1 << 28 | 1 << 30)

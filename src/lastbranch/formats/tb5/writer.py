@@ -3,23 +3,147 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import FormatError
-from ...model import Array
+from ...errors import FormatError, UnavailableError
+from ...model import Array, Limits
 from ...model.output import NamedFile, PartFile
 from . import layout
-from .directory import encode_directory, encode_header, encode_slot
-from .durable import put_in_force, sync_folder, write_at
+from .commits import block_check, encode_directory, encode_header, encode_slot
 from .layout import Entry, Scope, Table, check_record_size, describe
-from .reading import Tb5File
+from .reader import Tb5File
 from .strings import StringIds, encode_segment
-from .table_writer import TableWriter
 
-__all__ = ["Tb5Writer"]
+__all__ = ["TableWriter", "Tb5Writer", "lock", "sync_folder", "write_at"]
+
+
+# -- Bytes onto the disk
+
+
+def write_at(file: IO[bytes], offset: int, data: bytes | NDArray[np.uint8]) -> None:
+    """Write all of ``data`` to an unbuffered file."""
+    file.seek(offset)
+    view = memoryview(data)  # type: ignore[arg-type]
+    while len(view):
+        view = view[file.write(view) :]
+
+
+def put_in_force(file: NamedFile, offset: int, slot: bytes) -> None:
+    """Write a commit slot, durably; where that fails the slot counts for nothing."""
+    try:
+        write_at(file, offset, slot)
+        file.sync()
+    except BaseException:
+        with suppress(OSError):  # it may have been written and not be durable
+            write_at(file, offset, bytes(len(slot)))
+        raise
+
+
+def sync_folder(path: str) -> None:
+    """Make a rename to ``path`` durable, where the system can."""
+    if hasattr(os, "O_DIRECTORY"):
+        folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# -- One table in the making: bytes as they come, cut into blocks
+
+
+Append = Callable[[bytes | NDArray[np.uint8]], int]
+"""Writes at the end of the file; the offset."""
+
+
+class TableWriter:
+    """A table in the making. Bytes may come in any pieces; they are cut into blocks of whole records."""
+
+    def __init__(self, key: Table, record_size: int, append: Append, finish: Callable[[Table, Entry], None]) -> None:
+        """``append`` writes bytes at the end of the file, ``finish`` is told where the complete table stands."""
+        self.key, self.record_size = key, record_size
+        self._append, self._finish = append, finish
+        self._block = layout.records_of_block(key, record_size) * record_size
+        self._waiting: NDArray[np.uint8] | None = None
+        self._filled = self._stored = 0
+        self._index: list[tuple[int, int, int]] = []
+        self._over: BaseException | None = None
+
+    @property
+    def count(self) -> int:
+        """Whole records so far."""
+        return self._bytes // self.record_size
+
+    @property
+    def _bytes(self) -> int:
+        return self._stored + self._filled
+
+    def end(self, reason: BaseException) -> None:
+        """No more `write` or `done`: each raises ``reason`` from now on."""
+        self._over = self._over or reason
+
+    def write(self, data: Array | bytes | bytearray | memoryview) -> None:
+        """Add records, or any bytes of them. What fails once fails with the same error ever after: a piece is lost."""
+        rest = np.ascontiguousarray(data) if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        with self._once():
+            self._take(rest.reshape(-1).view(np.uint8))
+
+    def done(self) -> None:
+        """Complete the table: it is in the file from the next commit on. `ValueError` for half a record."""
+        if self._over is None and self._bytes % self.record_size:
+            raise ValueError(f"{describe(self.key)}: {self._bytes} bytes are not whole records of {self.record_size}")
+        with self._once():
+            self._done()
+        self.end(ValueError(f"{describe(self.key)} is complete"))
+
+    @contextmanager
+    def _once(self) -> Iterator[None]:
+        if self._over is not None:
+            raise self._over
+        try:
+            yield
+        except BaseException as error:
+            self.end(error)
+            raise
+
+    def _take(self, rest: NDArray[np.uint8]) -> None:
+        while len(rest):
+            if not self._filled and len(rest) >= self._block:
+                self._store(rest[: self._block])
+                rest = rest[self._block :]
+                continue
+            if self._waiting is None:
+                self._waiting = np.empty(self._block, np.uint8)
+            taken = min(len(rest), self._block - self._filled)
+            self._waiting[self._filled : self._filled + taken] = rest[:taken]
+            self._filled, rest = self._filled + taken, rest[taken:]
+            if self._filled == self._block:
+                self._flush()
+
+    def _done(self) -> None:
+        self._flush()
+        self._waiting = None
+        if len(self._index) != -(-self._bytes // self._block):
+            raise ValueError(f"{describe(self.key)}: {len(self._index)} blocks do not hold {self.count} records")
+        data = np.array(self._index, layout.BLOCK_INDEX).tobytes()
+        at = self._append(data) if data else 0
+        entry = Entry(self.record_size, self.count, self._block, len(self._index), at, crc32(data))
+        self._finish(self.key, entry)
+
+    def _flush(self) -> None:
+        if self._filled and self._waiting is not None:
+            filled, self._filled = self._filled, 0
+            self._store(self._waiting[:filled])
+
+    def _store(self, block: NDArray[np.uint8]) -> None:
+        self._index.append((self._append(block), *block_check(block)))
+        self._stored += len(block)
 
 
 class Tb5Writer:
@@ -55,8 +179,6 @@ class Tb5Writer:
         """Add tables to the file at ``path``. Raises `FormatError` where it is none or its tables are damaged,
         `UnavailableError` while another writer has it."""
         from ...errors import LastbranchError
-        from .file_source import PathSource
-        from .locking import lock
 
         name = os.fspath(path)
         file = NamedFile(name, "r+b", name)
@@ -184,7 +306,6 @@ class Tb5Writer:
 
     def view(self) -> Tb5File:
         """The file as last committed, for reading while it is written. Raises `FormatError` before the first commit."""
-        from .file_source import PathSource
 
         name = self.path if self._part is None else self._part.final
         return Tb5File(PathSource(open(self.path, "rb", buffering=0), name))
@@ -238,3 +359,49 @@ def _is_strings(key: Table) -> bool:
 
 def _aligned(offset: int) -> int:
     return offset + -offset % layout.ALIGNMENT
+
+
+# -- One writer at a time
+
+
+def lock(file: IO[bytes], path: str) -> None:
+    """Take the file for writing until it is closed. Raises `UnavailableError` where another program has it."""
+    try:
+        if os.name == "nt":
+            import msvcrt
+
+            file.seek(1 << 62)  # a byte that no reader touches
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UnavailableError(f"{path}: another program is writing to it", hint="try again when it is done") from error
+
+
+# -- The file that a writer has open, as a source for reading
+
+
+class PathSource:
+    """An open file as a `Source`; closing it is left to whoever opened it unless `close` is called."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file, self.name, self.limits = file, name, Limits.current()
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        self._file.seek(offset)
+        done = 0
+        while done < len(buffer):
+            got = self._file.readinto(buffer[done:])  # type: ignore[attr-defined]
+            if not got:
+                break
+            done += got
+        return done
+
+    def close(self) -> None:
+        self._file.close()
