@@ -6,7 +6,7 @@ import errno
 import os
 
 from capture_tools import needs_ptrace
-from lastbranch.capture.batch import WORDS, Batch
+from lastbranch.capture.ptrace import WORDS, Batch
 
 pytestmark = needs_ptrace
 _CLOSE, _GETPID = 3, 39

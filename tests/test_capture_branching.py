@@ -31,9 +31,9 @@ from lastbranch.capture.ptrace import (
     RSI,
     RSP,
 )
-from lastbranch.capture.software.branching import NOT_TAKEN, Branch, evaluation_of
-from lastbranch.capture.software.code import Code, Nearby
-from lastbranch.capture.software.ways import Ways
+from lastbranch.capture.software.control_flow import Code, Nearby
+from lastbranch.capture.software.instructions import NOT_TAKEN, Branch, evaluation_of
+from lastbranch.capture.software.successors import Ways
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lastbranch.capture.software import duty as module
-from lastbranch.capture.software.duty import Duty
+from lastbranch.capture.software import schedule as module
+from lastbranch.capture.software.schedule import Duty
 
 
 class Clock:

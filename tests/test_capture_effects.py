@@ -27,11 +27,9 @@ from lastbranch.capture.ptrace import (
     RSI,
     RSP,
 )
-from lastbranch.capture.software.branching import NOT_TAKEN
-from lastbranch.capture.software.code import Code
-from lastbranch.capture.software.effects import ANYWHERE, Store, moved, stored, written
-from lastbranch.capture.software.forks import Edge
-from lastbranch.capture.software.ways import Ways
+from lastbranch.capture.software.control_flow import Code, Edge
+from lastbranch.capture.software.instructions import ANYWHERE, NOT_TAKEN, Store, moved, stored, written
+from lastbranch.capture.software.successors import Ways
 from lastbranch.lbr import KIND
 
 _ENGINE = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

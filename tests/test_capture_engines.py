@@ -17,14 +17,12 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
-from lastbranch.capture.software import selftest
-from lastbranch.capture.software.block_step import BlockStep
-from lastbranch.capture.software.breakpoints import DebugRegisters, PerfBreakpoints, moves
-from lastbranch.capture.software.bursts import Bursts, NoBurst, _Target
+from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
+from lastbranch.capture.software import bursts as selftest
+from lastbranch.capture.software.block_step import BlockStep, DebugRegisters, PerfBreakpoints, moves
+from lastbranch.capture.software.bursts import Bursts, NoBurst, Together, _Target
+from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
-from lastbranch.capture.software.forks import End, Fork
-from lastbranch.capture.software.stops import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software.together import Together
 from lastbranch.capture.software.tree import Process, Thread, stat_of
 
 pytestmark = needs_ptrace

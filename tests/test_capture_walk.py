@@ -22,16 +22,16 @@ from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
 from lastbranch.capture import native, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.options import Summary
-from lastbranch.capture.software import run, selftest, tables, walker
-from lastbranch.capture.software.block_step import BlockStep
-from lastbranch.capture.software.breakpoints import DebugRegisters
-from lastbranch.capture.software.bursts import Bursts
+from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
+from lastbranch.capture.software import block_step as walker
+from lastbranch.capture.software import bursts as selftest
+from lastbranch.capture.software import run
+from lastbranch.capture.software import walk_tables as tables
+from lastbranch.capture.software.block_step import BlockStep, Context, DebugRegisters, Walked
+from lastbranch.capture.software.bursts import Bursts, Together
 from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
-from lastbranch.capture.software.stops import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software.together import Together
+from lastbranch.capture.software.successors import Ways
 from lastbranch.capture.software.tree import Process, Thread
-from lastbranch.capture.software.walker import Context, Walked
-from lastbranch.capture.software.ways import Ways
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace

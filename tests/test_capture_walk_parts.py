@@ -15,14 +15,11 @@ import make_walk
 from capture_tools import needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RSP
-from lastbranch.capture.software import tables
-from lastbranch.capture.software.branching import Branch, Condition, InMemory, InRegister, direct, returns
-from lastbranch.capture.software.code import Code, Effects, memory_of
-from lastbranch.capture.software.effects import Store
-from lastbranch.capture.software.forks import End, Fork
-from lastbranch.capture.software.told import State, Told, Word
-from lastbranch.capture.software.walker import _TABLES, Context, _Shared
-from lastbranch.capture.software.ways import Ahead, Ways
+from lastbranch.capture.software import walk_tables as tables
+from lastbranch.capture.software.block_step import _TABLES, Context, _Shared
+from lastbranch.capture.software.control_flow import Code, Effects, End, Fork, State, Told, Word, memory_of
+from lastbranch.capture.software.instructions import Branch, Condition, InMemory, InRegister, Store, direct, returns
+from lastbranch.capture.software.successors import Ahead, Ways
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace

@@ -14,7 +14,7 @@ import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace, record
 from conftest import run_cli
-from lastbranch.capture.signals import Received
+from lastbranch.capture.launch import Received
 from lastbranch.cli.record import _CLASSES
 
 pytestmark = needs_ptrace

@@ -27,7 +27,7 @@ SOFTWARE, ATTACH = "software branch records", "attach to other processes"
 
 def found(machine: Machine, files: dict[str, str] | None = None, no_trace: int = 0) -> dict[str, Finding]:
     """Findings by capability. The kernel was asked nothing but to open events, which are closed again."""
-    from lastbranch.capture.doctor_linux import findings
+    from lastbranch.capture.doctor import findings
 
     kernel = FakeKernel(replace(machine, files={**machine.files, **(files or {})}))
     kernel.no_trace = no_trace
@@ -159,7 +159,7 @@ class TestOnFakedMachines:
                     assert bool(row[3]) == bool(row[4])
 
     def test_the_reason_for_engine_auto(self) -> None:
-        from lastbranch.capture.doctor_linux import hardware_reason
+        from lastbranch.capture.doctor import hardware_reason
 
         assert hardware_reason(FakeKernel(fake.SKYLAKE)) is None
         assert "QEMU/KVM exposes no" in (hardware_reason(FakeKernel(fake.VM)) or "")
@@ -211,7 +211,7 @@ class TestTheVerb:
 @linux
 def test_this_machine_is_the_same_before_and_after() -> None:
     """Settings that a command would change are not touched by telling it."""
-    from lastbranch.capture.kernel import Linux
+    from lastbranch.capture.perf_events.kernel import Linux
 
     def settings() -> list[str | None]:
         names = ("perf_event_paranoid", "perf_event_mlock_kb", "kptr_restrict", "nmi_watchdog", "yama/ptrace_scope")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import fake_kernel as fake
 from fake_kernel import FakeKernel, Machine, cpu_pmu
-from lastbranch.capture.hardware.event_syntax import parse_event
-from lastbranch.capture.hardware.pmus import Pmu, read_pmus
+from lastbranch.capture.perf_events.events import Pmu, parse_event, read_pmus
 from lastbranch.capture.procfs import cpu_list
 from lastbranch.errors import SelectionError
 

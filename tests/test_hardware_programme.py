@@ -10,9 +10,9 @@ import pytest
 
 import fake_kernel as fake
 from fake_kernel import Attr, FakeKernel, Machine
-from lastbranch.capture.hardware.collector import Request, Target, settled
-from lastbranch.capture.hardware.programme import Programme, choices_of, programme_of
-from lastbranch.capture.host import read_host
+from lastbranch.capture.hardware import Request, Target, settled
+from lastbranch.capture.perf_events.host import read_host
+from lastbranch.capture.perf_events.programme import Programme, choices_of, programme_of
 from lastbranch.errors import LastbranchError, SelectionError, UnavailableError
 
 ME = Target(77)

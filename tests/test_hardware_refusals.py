@@ -12,11 +12,10 @@ import pytest
 
 import fake_kernel as fake
 from fake_kernel import FakeKernel, Machine
-from lastbranch.capture.changes import CHANGES
-from lastbranch.capture.hardware.collector import Recording, Request, Target, settled
-from lastbranch.capture.hardware.event_refusals import OTHER, REFUSALS, Attempt, EventUnavailable, Refusal, explain
-from lastbranch.capture.hardware.programme import choices_of
-from lastbranch.capture.host import read_host
+from lastbranch.capture.hardware import Recording, Request, Target, settled
+from lastbranch.capture.perf_events.host import CHANGES, read_host
+from lastbranch.capture.perf_events.programme import choices_of
+from lastbranch.capture.perf_events.refusals import OTHER, REFUSALS, Attempt, EventUnavailable, Refusal, explain
 
 ANY_USER = fake.ANY | fake.USER
 ME, OTHERS, SYSTEM = Target(77, before_exec=True), Target(77), Target()

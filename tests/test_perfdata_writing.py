@@ -75,9 +75,9 @@ def _software() -> Profile:
 
 
 def _hardware(folder: Path) -> Profile:
-    from lastbranch.capture.hardware.described import features_of
-    from lastbranch.capture.host import read_host
-    from lastbranch.capture.kernel import Linux
+    from lastbranch.capture.perf_events.host import read_host
+    from lastbranch.capture.perf_events.kernel import Linux
+    from lastbranch.capture.perf_events.synthesis import features_of
 
     kernel, events = Linux(), [Described("clock", attribute(ID), [1])]
     file = PerfFile(str(folder / "hardware"), events)

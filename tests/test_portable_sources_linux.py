@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lastbranch.bind import Binder
-from lastbranch.capture.kernel import Linux
+from lastbranch.capture.perf_events.kernel import Linux
 from lastbranch.etw.portable import profile_sources
 from lastbranch.etw.portable.enable_map import settled
 from lastbranch.etw.portable.sources import check

@@ -1,16 +1,26 @@
 """What this machine can record, why not the rest, and the command that would change it.
 
-Nothing is changed by looking. Systems other than Linux are told from a table.
+Nothing is changed by looking: on Linux events are opened on this process and closed at once, and one child is traced
+and ended. What that takes is imported where it is used: other systems lack it, and a table says what is known of them.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
-from .changes import Change
+from ..errors import LastbranchError
+from ..lbr import PERF_SELECT
+from .perf_events.host import CAP_SYS_PTRACE, CHANGES, SECCOMP_FILTER, Change, Host, read_host
 
-__all__ = ["COLUMNS", "Finding", "examine"]
+if TYPE_CHECKING:
+    from .perf_events.kernel import Kernel
+    from .perf_events.programme import Request
+
+__all__ = ["COLUMNS", "Finding", "examine", "findings", "hardware_reason"]
+
 
 COLUMNS = ("capability", "state", "why", "command", "scope")
 
@@ -34,8 +44,7 @@ def examine() -> list[Finding]:
     """Look at this machine."""
     system: str = sys.platform
     if system.startswith("linux"):
-        from .doctor_linux import findings
-        from .kernel import Linux
+        from .perf_events.kernel import Linux
 
         return list(findings(Linux()))
     return list(_ELSEWHERE.get(system, _ELSEWHERE["other"]))
@@ -60,3 +69,180 @@ _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
         Finding("hardware branch records", "no", "they are recorded on Linux, and by Windows"), _NO_SOFTWARE, _READS,
     ),
 }  # fmt: skip
+
+
+# -- Linux: capabilities
+
+
+_ANY, _USER, _KERNEL = PERF_SELECT["ANY"], PERF_SELECT["USER"], PERF_SELECT["KERNEL"]
+_MLOCK_ONE_RING = 516
+"""KiB: 128 pages of records and their header."""
+
+
+def hardware_reason(kernel: Kernel) -> str | None:
+    """Why no branch records of the hardware can be had of a process of one's own; ``None`` where they can."""
+    host = read_host(kernel)
+    found = _tried("", _probe("", "user"), kernel, host)
+    return None if found.state == "yes" else found.why
+
+
+_PROBES: tuple[tuple[str, str, str], ...] = (
+    ("hardware branch records", "", "user"),
+    ("hardware branch records: kernel", "", "kernel"),
+    ("hardware branch records: call stacks", "", "call stacks"),
+    ("hardware branch records: whole system", "", "system"),
+    ("samples by CPU clock", "cpu-clock", "user"),
+    ("samples by CPU clock: kernel", "cpu-clock", "kernel"),
+    ("samples by CPU clock: whole system", "cpu-clock", "system"),
+)
+"""Capability, event (empty: branch records of the default one), what of it."""
+
+
+def findings(kernel: Kernel) -> Iterator[Finding]:
+    """Capabilities first, then the settings that they depend on."""
+    host = read_host(kernel)
+    first: dict[str, Finding] = {}
+    for capability, event, what in _PROBES:
+        found = _tried(capability, _probe(event, what), kernel, host)
+        base = first.setdefault(event, found)
+        same = found is not base and found.state == base.state == "no" and found.why == base.why
+        yield Finding(capability, "no", f"as {base.capability}") if same else found
+    yield _software(kernel, host)
+    yield _attaching(host)
+    yield from (look(kernel, host) for look in _SETTINGS)
+
+
+def _probe(event: str, what: str) -> Request:
+    from .perf_events.programme import Request, Target
+
+    target = Target() if what == "system" else Target(os.getpid())
+    if event:
+        return Request(target, event=event if what != "user" else f"{event}:u", branches=0)
+    levels = _USER if what == "user" else _USER | _KERNEL
+    return Request(target, branches=_ANY | levels, call_stack=what == "call stacks")
+
+
+def _tried(capability: str, request: Request, kernel: Kernel, host: Host) -> Finding:
+    """Open the events of ``request`` as a recording would, and close them."""
+    from .hardware import settled
+    from .perf_events.refusals import EventUnavailable
+
+    try:
+        programmes = settled(request, kernel, host, request.target.pid)
+    except EventUnavailable as error:
+        # That there is another engine is told in a row of its own.
+        changes = tuple(CHANGES[name] for name in error.refusal.changes if name != "software")
+        return Finding(capability, "no", f"{error}; {error.refusal.way_out}", changes)
+    except LastbranchError as error:
+        return Finding(capability, "no", str(error))
+    sampled = programmes[:-1]
+    parts = [", ".join(dict.fromkeys(p.choice.name for p in sampled))]
+    if request.select:
+        depth = max((p.choice.pmu.depth for p in sampled if p.choice.pmu), default=0)
+        parts.insert(0, f"{host.facility or 'branch records'}, {depth} deep" if depth else host.facility)
+    parts += dict.fromkeys(wish.loss for p in sampled for wish in p.dropped)
+    return Finding(capability, "yes", "; ".join(filter(None, parts)))
+
+
+def _software(kernel: Kernel, host: Host) -> Finding:
+    name = "software branch records"
+    if host.machine != "x86_64":
+        return Finding(name, "no", f"they are made on x86-64 only, this is {host.machine}")
+    try:
+        kernel.trace_child()
+    except OSError as error:
+        changes = ("ptrace",) if (host.ptrace_scope or 0) > 1 else ("container",)
+        why = f"ptrace is refused ({error.strerror}): {_why_no_ptrace(host)}"
+        return Finding(name, "no", why, tuple(CHANGES[c] for c in changes))
+    return Finding(name, "yes", "taken branches of a traced program, followed in short bursts")
+
+
+def _why_no_ptrace(host: Host) -> str:
+    if (host.ptrace_scope or 0) > 1:
+        return f"kernel.yama.ptrace_scope is {host.ptrace_scope}"
+    return "a seccomp filter" if host.seccomp == SECCOMP_FILTER else "a security module, or this sandbox"
+
+
+def _attaching(host: Host) -> Finding:
+    name, scope = "attach to other processes", host.ptrace_scope or 0
+    if host.can(CAP_SYS_PTRACE) and scope < 3:
+        return Finding(name, "yes", "CAP_SYS_PTRACE")
+    if not scope:
+        return Finding(name, "yes", "of the same user")
+    why = f"kernel.yama.ptrace_scope is {scope}: a command that is started by the recording still works"
+    if scope == 3:  # it cannot be lowered again
+        return Finding(name, "no", f"kernel.yama.ptrace_scope is {scope}, which holds until the next boot")
+    return Finding(name, "no", why, (CHANGES["ptrace"], CHANGES["root"]))
+
+
+# -- Linux: the settings that they depend on
+
+
+def _counters(kernel: Kernel, host: Host) -> Finding:
+    if not host.core:
+        under = f"{host.hypervisor} shows none" if host.hypervisor else "the kernel knows none of this processor"
+        return Finding("performance counters", "no", under)
+    found = [f"{pmu.name} (precise up to {pmu.max_precise}, {pmu.depth} branch records)" for pmu in host.core]
+    return Finding("performance counters", "yes", ", ".join(found))
+
+
+def _hypervisor(kernel: Kernel, host: Host) -> Finding:
+    if not host.hypervisor:
+        return Finding("hypervisor", "none", "counters and branch records are the processor's own")
+    why = "it decides whether counters and branch records are passed on; only its own settings change that"
+    return Finding("hypervisor", host.hypervisor, why)
+
+
+_PARANOID = (
+    (2, "events are for privileged users only", "paranoid-process"),
+    (1, "own processes, user code only", "paranoid-kernel"),
+    (0, "own processes with the kernel's part; not the whole system", "paranoid-system"),
+)
+
+
+def _paranoid(kernel: Kernel, host: Host) -> Finding:
+    name = "kernel.perf_event_paranoid"
+    if host.paranoid is None:
+        return Finding(name, "none", "the kernel has no performance events")
+    if host.may_perf:
+        return Finding(name, str(host.paranoid), "does not bind this user (CAP_PERFMON or CAP_SYS_ADMIN)")
+    for above, meaning, change in _PARANOID:
+        if host.paranoid > above:
+            return Finding(name, str(host.paranoid), meaning, (CHANGES[change], CHANGES["perfmon"]))
+    return Finding(name, str(host.paranoid), "everything is allowed")
+
+
+def _seccomp(kernel: Kernel, host: Host) -> Finding:
+    inside = f"inside {host.container}" if host.container else "not inside a known container"
+    if host.seccomp != SECCOMP_FILTER:
+        return Finding("seccomp filter", "none", inside)
+    why = f"{inside}; it may refuse perf_event_open and ptrace"
+    return Finding("seccomp filter", "active", why, (CHANGES["container"],) if host.container else ())
+
+
+def _lockdown(kernel: Kernel, host: Host) -> Finding:
+    why = "refuses performance events" if host.lockdown == "confidentiality" else "leaves performance events alone"
+    return Finding("kernel lockdown", host.lockdown or "none", why)
+
+
+def _rings(kernel: Kernel, host: Host) -> Finding:
+    name = "kernel.perf_event_mlock_kb"
+    if host.mlock_kb is None:
+        return Finding(name, "none", "the kernel has no performance events")
+    if host.mlock_kb >= _MLOCK_ONE_RING or host.may_perf:
+        return Finding(name, str(host.mlock_kb), "enough for one recording at a time")
+    return Finding(name, str(host.mlock_kb), "rings are made smaller, and lose records sooner", (CHANGES["mlock"],))
+
+
+def _kernel_addresses(kernel: Kernel, host: Host) -> Finding:
+    name = "addresses of the kernel"
+    line = (kernel.text("/proc/kallsyms") or "").partition("\n")[0]
+    hidden = not line or set(line.split()[0]) == {"0"}
+    if hidden and (host.kptr_restrict or 0) > 0:
+        return Finding(name, "hidden", f"kernel.kptr_restrict is {host.kptr_restrict}", (CHANGES["symbols"],))
+    return Finding(name, "hidden" if hidden else "shown", "" if not hidden else "this user may not see them")
+
+
+_SETTINGS: tuple[Callable[[Kernel, Host], Finding], ...] = (
+    _counters, _hypervisor, _paranoid, _seccomp, _lockdown, _rings, _kernel_addresses,
+)  # fmt: skip

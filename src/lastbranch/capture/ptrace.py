@@ -9,14 +9,21 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from .native import CALLS, function
 
 __all__ = [
-    "CONT", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
-    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "GETREGS", "ORIG_RAX", "POKEUSER", "RESUME_FLAG", "RIP",
-    "USER_CODE_64", "WALL", "Gone", "Interrupted", "Registers", "cont", "detach", "event_message", "interrupt",
-    "listen", "poke_user", "refusal", "registers", "seize", "set_sigmask", "siginfo", "sigmask", "single_step",
-    "wait",
+    "Batch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
+    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Onward", "Poke",
+    "RESUME_FLAG", "RIP", "Registers", "TICK", "USER_CODE_64", "WORDS", "cont", "detach", "event_message",
+    "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers", "seize", "set_sigmask",
+    "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
 ]  # fmt: skip
+
 
 POKEUSER, CONT, _SINGLESTEP, GETREGS, _DETACH = 6, 7, 9, 12, 17
 _GETEVENTMSG, _GETSIGINFO, _SEIZE, _INTERRUPT, _LISTEN = 0x4201, 0x4202, 0x4206, 0x4207, 0x4208
@@ -156,3 +163,163 @@ def wait(tid: int = -1) -> tuple[int, int]:
             raise Interrupted
         raise Gone(tid)
     return found, _status.value
+
+
+# -- System calls in a row by one call from Python, on x86-64
+#
+# Between two stops of a thread a tracer makes a handful of system calls. Each one from Python costs as much as the
+# kernel's part of it, and more just after a stop, when the interpreter is no longer in the processor's caches. Here
+# they are a table that machine code walks along.
+
+
+WORDS = 6
+"""Of a row: number, four arguments, result."""
+_RESULT = 5
+
+
+class Batch:
+    """A table of ``rows`` system calls. `OSError` where no memory may be executed."""
+
+    def __init__(self, rows: int) -> None:
+        self.words = (ctypes.c_uint64 * (rows * WORDS))()
+        """Of all rows, `WORDS` each: the number of the call, four arguments, its result."""
+        at, size = ctypes.addressof(self.words), WORDS * 8
+        self._rows = rows
+        self._calls = [(ctypes.c_void_p(at + row * size), ctypes.c_int(rows - row)) for row in range(rows)]
+        self._run = function(CALLS)
+
+    def set(self, row: int, number: int, *arguments: int) -> None:
+        """Make ``row`` the call ``number`` with up to four ``arguments``."""
+        start = row * WORDS
+        self.words[start : start + 1 + len(arguments)] = [number, *arguments]
+
+    def run(self, first: int) -> int:
+        """Make the calls from row ``first`` on; the row of the one that failed, or the number of rows."""
+        start, rows = self._calls[first]
+        return self._rows - self._run(start, rows)
+
+    def error(self, row: int) -> int:
+        """The errno of the call that failed."""
+        return -ctypes.c_int64(self.words[row * WORDS + _RESULT]).value
+
+
+# -- Wait statuses of traced threads, and waiting for one with a deadline
+
+
+TICK = 0.02
+"""Seconds between two ticks: no wait is longer than its deadline and one of these."""
+
+Poke = tuple[int, int]
+"""Offset of a word of struct user, and its value to be."""
+_PTRACE, _WAIT4 = 101, 61
+"""Numbers of the calls on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""
+_POKES = 6
+"""Four debug registers, their control, and the flags."""
+_CONT, _WAIT, _REGISTERS = range(_POKES, _POKES + 3)
+"""Rows of the table, behind those that poke."""
+_OFFSET, _VALUE = 3, 4
+
+
+@contextmanager
+def ticking() -> Iterator[None]:
+    """Interrupt every wait of this process each `TICK`, as long as this lasts."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def next_stop(tid: int, seconds: float) -> int | None:
+    """Wait status of the next event of ``tid``; ``None`` where it does not come in time. Needs `ticking`."""
+    end = 0.0
+    while True:
+        try:
+            return wait(tid)[1]
+        except Interrupted:
+            now = time.monotonic()
+            end = end or now - TICK + seconds  # the clock is only read where a tick comes first
+            if now >= end:
+                return None
+
+
+class Onward:
+    """From one stop of a thread to the next: words of its struct user set, PTRACE_CONT, the wait, and its registers, in
+    one call where memory may be executed."""
+
+    def __init__(self, registers: ctypes.Array[ctypes.c_uint64]) -> None:
+        """``registers`` are filled at each stop."""
+        self._registers = registers
+        self._status = ctypes.c_int()
+        self._batch: Batch | None = None
+        with suppress(OSError):
+            self._batch = Batch(_POKES + 3)
+        self._tid = -1
+
+    def go(self, tid: int, pokes: Sequence[Poke], seconds: float) -> int | None:
+        """As `next_stop`; at most `_POKES` words."""
+        batch = self._aimed(tid)
+        if batch is None:
+            for offset, value in pokes:
+                poke_user(tid, offset, value)
+            cont(tid)
+            return self.wait(tid, seconds)
+        first = _POKES - len(pokes)
+        words, at = batch.words, first * WORDS
+        for offset, value in pokes:
+            words[at + _OFFSET], words[at + _VALUE] = offset, value
+            at += WORDS
+        return self._waited(tid, batch, batch.run(first), seconds)
+
+    def wait(self, tid: int, seconds: float) -> int | None:
+        """The same for a thread that runs already."""
+        batch = self._aimed(tid)
+        if batch is not None:
+            return self._waited(tid, batch, batch.run(_WAIT), seconds)
+        status = next_stop(tid, seconds)
+        if status is not None and stopped(status):
+            registers(tid, self._registers)
+        return status
+
+    def _waited(self, tid: int, batch: Batch, failed: int, seconds: float) -> int | None:
+        end = 0.0
+        while failed == _WAIT and batch.error(_WAIT) == errno.EINTR:
+            now = time.monotonic()
+            end = end or now - TICK + seconds
+            if now >= end:
+                return None
+            failed = batch.run(_WAIT)
+        status = self._status.value
+        if failed <= _WAIT or (failed == _REGISTERS and stopped(status)):
+            raise refusal(tid, batch.error(failed))
+        return status
+
+    def _aimed(self, tid: int) -> Batch | None:
+        """The table for ``tid``."""
+        batch = self._batch
+        if batch is None or tid == self._tid:
+            return batch
+        for row in range(_POKES):
+            batch.set(row, _PTRACE, POKEUSER, tid)
+        batch.set(_CONT, _PTRACE, CONT, tid)
+        batch.set(_WAIT, _WAIT4, tid, ctypes.addressof(self._status), WALL)
+        batch.set(_REGISTERS, _PTRACE, GETREGS, tid, 0, ctypes.addressof(self._registers))
+        self._tid = tid
+        return batch
+
+
+def stopped(status: int) -> bool:
+    """Whether it is stopped: it has not ended."""
+    return status & 0xFF == 0x7F
+
+
+def signal_of(status: int) -> int:
+    """The signal that it stopped at."""
+    return status >> 8 & 0xFF
+
+
+def event_of(status: int) -> int:
+    """The PTRACE_EVENT it stopped at, 0 for a signal."""
+    return status >> 16

@@ -21,9 +21,8 @@ from typing import IO, TYPE_CHECKING
 
 from ..errors import LastbranchError
 from ..model.output import PartFile, PartFolder, keep_old, unused_name
-from .launch import end_with_parent
+from .launch import SIGNALS, end_with_parent, received
 from .options import Options, Summary
-from .signals import SIGNALS, received
 from .software.run import record_software
 from .traceable import CollectorError, RunError
 

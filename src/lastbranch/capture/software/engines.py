@@ -12,11 +12,10 @@ from signal import SIGTRAP
 from typing import Protocol
 
 from .. import ptrace
-from ..ptrace import RIP
-from .branching import NOT_TAKEN, Branch
-from .forks import Edge
-from .stops import event_of, next_stop, signal_of, stopped
-from .ways import Ways
+from ..ptrace import RIP, event_of, next_stop, signal_of, stopped
+from .control_flow import Edge
+from .instructions import NOT_TAKEN, Branch
+from .successors import Ways
 
 __all__ = ["Burst", "Engine", "Limits", "SingleStep", "Target"]
 

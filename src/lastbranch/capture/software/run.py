@@ -13,10 +13,10 @@ from typing import IO
 from ...errors import UnavailableError
 from ...lbr import KIND, convert
 from .. import ptrace
-from ..launch import launch
+from ..launch import launch, received
 from ..options import DEFAULT_SELECT, Options, Summary
-from ..perf_events import CPU_CLOCK, FLAG, attribute, open_event
-from ..signals import received
+from ..perf_events.syscall import CPU_CLOCK, FLAG, attribute, open_event
+from ..ptrace import ticking
 from ..traceable import (
     check_machine,
     check_program,
@@ -25,18 +25,13 @@ from ..traceable import (
     describe_launch,
     warnings_of,
 )
-from .block_step import BlockStep
-from .breakpoints import DebugRegisters, PerfBreakpoints
-from .bursts import Bursts
+from .block_step import BlockStep, DebugRegisters, PerfBreakpoints
+from .bursts import OK, Bursts, Together, test_engines
 from .collector import CALL_STACK, Collector
 from .engines import Engine, Limits, SingleStep
-from .selftest import OK, test_engines
-from .sideband import describe_running, now, sideband
-from .spill import Spill
-from .stops import ticking
-from .together import Together
+from .schedule import ClockTrigger, PollTrigger, Trigger
+from .spill import Spill, describe_running, now, sideband
 from .tree import Tree
-from .trigger import ClockTrigger, PollTrigger, Trigger
 
 __all__ = ["record_software"]
 

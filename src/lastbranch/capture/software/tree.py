@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .branching import Memory
-from .code import memory_of
-from .ways import Ways
+from .control_flow import memory_of
+from .instructions import Memory
+from .successors import Ways
 
 __all__ = ["Process", "Stat", "Thread", "Tree", "process_of", "program_of", "stat_of"]
 

@@ -20,8 +20,8 @@ from ..status import EtwError, Status
 from .lbr import software_source
 
 if TYPE_CHECKING:
-    from ...capture.hardware.event_syntax import EventChoice
-    from ...capture.kernel import Kernel
+    from ...capture.perf_events.events import EventChoice
+    from ...capture.perf_events.kernel import Kernel
 
 __all__ = [
     "MOST_CONFIGURED", "TIMER", "choices_of", "configure", "configured", "default_interval", "interval",
@@ -57,8 +57,7 @@ def default_interval(source: int) -> int:
 
 def choices_of(source: int, kernel: Kernel | None = None) -> list[EventChoice]:
     """The events of perf that ``source`` is: one for each kind of core; none for the timer and unknown numbers."""
-    from ...capture.hardware.event_syntax import parse_event
-    from ...capture.hardware.pmus import read_pmus
+    from ...capture.perf_events.events import parse_event, read_pmus
 
     kernel = kernel or _linux()
     pmus = read_pmus(kernel)
@@ -72,13 +71,13 @@ def choices_of(source: int, kernel: Kernel | None = None) -> list[EventChoice]:
 
 
 def _linux() -> Kernel:
-    from ...capture.kernel import Linux
+    from ...capture.perf_events.kernel import Linux
 
     return Linux()
 
 
 def _own_events(kernel: Kernel) -> dict[int, str]:
-    from ...capture.hardware.pmus import read_pmus
+    from ...capture.perf_events.events import read_pmus
 
     generic = {"cpu-cycles", "branch-instructions", *(event for _, event in _GENERIC.values())}
     names = [f"{pmu.name}/{event}/" for pmu in read_pmus(kernel).values() if pmu.core
@@ -88,7 +87,7 @@ def _own_events(kernel: Kernel) -> dict[int, str]:
 
 def profile_sources(kernel: Kernel | None = None) -> list[ProfileSource]:
     """What this machine has: the timer always, counters that it can sample, the software branch record."""
-    from ...capture.hardware.pmus import read_pmus
+    from ...capture.perf_events.events import read_pmus
 
     given, kernel = kernel, kernel or _linux()
     found = [ProfileSource(TIMER, "Timer", *_TIMER_LIMITS)]
@@ -105,7 +104,7 @@ def _offered(kernel: Kernel, source: int) -> bool:
 
 
 def _opens(kernel: Kernel, choice: EventChoice) -> bool:
-    from ...capture import perf_events
+    from ...capture.perf_events import syscall as perf_events
 
     flags = perf_events.FLAG["disabled"] | perf_events.FLAG["exclude_kernel"] | perf_events.FLAG["exclude_hv"]
     words = {name: getattr(choice, name) for name in ("config1", "config2", "config3")}

@@ -19,7 +19,7 @@ from ..lbr import SOFTWARE_BRANCHES
 from .configuration import SourceConfiguration
 
 if TYPE_CHECKING:
-    from ....capture.kernel import Kernel
+    from ....capture.perf_events.kernel import Kernel
 
 __all__ = ["SourceConfiguration", "argv", "check", "hook_of", "needed", "settled"]
 

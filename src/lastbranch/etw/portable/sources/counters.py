@@ -14,12 +14,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....capture.hardware.event_set import open_event
-from ....capture.hardware.event_syntax import EventChoice
-from ....capture.hardware.programme import Programme
-from ....capture.host import Host
-from ....capture.kernel import Kernel, RecordRing
-from ....capture.machine import CLOCK
+from ....capture.perf_events.events import EventChoice
+from ....capture.perf_events.host import Host
+from ....capture.perf_events.kernel import Kernel, RecordRing
+from ....capture.perf_events.programme import Programme, open_event
+from ....capture.perf_events.syscall import CLOCK
 from ....errors import UnavailableError
 from ....formats.perfdata.chain import chase
 from ....formats.perfdata.layout import RECORD

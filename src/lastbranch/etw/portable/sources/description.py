@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....capture.host import Host
-from ....capture.kernel import Kernel
+from ....capture.perf_events.host import Host
+from ....capture.perf_events.kernel import Kernel
 from ....capture.procfs import memory_kb
 from ....formats.etl.encoding import encode_event
 from ....formats.etl.event import Event

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from ....capture.hardware.before import kernel_records, process_records
-from ....capture.host import Host
-from ....capture.kernel import Kernel
+from ....capture.perf_events.host import Host
+from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.synthesis import kernel_records, process_records
 from ....formats.etl.encoding import encode_event
 from ....formats.etl.event import Event
 from ....formats.etl.kernel_process import IMAGE, PROCESS, THREAD

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
-from ....capture.host import read_host
-from ....capture.kernel import Linux
+from ....capture.perf_events.host import read_host
+from ....capture.perf_events.kernel import Linux
 from ...status import EtwError, Status
 from ..protocol import Connection, Kind, Message
 from ..writer import Writer, connect_writer

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ....capture.host import Host, read_host
-from ....capture.kernel import Kernel, Linux
+from ....capture.perf_events.host import Host, read_host
+from ....capture.perf_events.kernel import Kernel, Linux
 from ....formats.etl.encoding import encode_event
 from ....formats.etl.event import Event
 from ...flags import ClientContext

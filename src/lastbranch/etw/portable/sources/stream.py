@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....capture.hardware.event_refusals import Attempt, explain
-from ....capture.hardware.event_set import EventRefused, EventSet
-from ....capture.hardware.event_syntax import EventChoice
-from ....capture.hardware.programme import Programme, Request, Target, negotiate, tracking_of
-from ....capture.host import Host
-from ....capture.kernel import Kernel
+from ....capture.perf_events.events import EventChoice
+from ....capture.perf_events.host import Host
+from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.programme import EventRefused, EventSet, Programme, Request, Target, negotiate, tracking_of
+from ....capture.perf_events.refusals import Attempt, explain
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
 from ....formats.perfdata.chain import Block, chase

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....capture.kernel import Kernel
+from ....capture.perf_events.kernel import Kernel
 from ....model import Array, SampleBatch
 from ...status import EtwError, Status
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Sequence
 
-from ....capture.hardware.event_syntax import EventChoice
-from ....capture.host import read_host
-from ....capture.kernel import Kernel, Linux
+from ....capture.perf_events.events import EventChoice
+from ....capture.perf_events.host import read_host
+from ....capture.perf_events.kernel import Kernel, Linux
 from ....formats.perfdata.layout import TYPE
 from ..enable_map import kinds_of
 from ..profile_sources import profile_sources

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .... import lbr
-from ....capture.hardware.event_syntax import EventChoice
-from ....capture.hardware.programme import Programme
-from ....capture.host import Host
-from ....capture.kernel import Kernel
+from ....capture.perf_events.events import EventChoice
+from ....capture.perf_events.host import Host
+from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.programme import Programme
 from ....formats.etl.periods import Told
 from ....formats.etl.sample_words import Trigger, sample_events
 from ....formats.perfdata.layout import TYPE

@@ -1,4 +1,6 @@
-"""What this machine says of itself as far as recording depends on it: processor, hypervisor, permissions, limits.
+"""What this machine says of itself as far as recording depends on it, and the commands that change that.
+
+Processor, sources of events, hypervisor, permissions and limits are read; nothing is changed.
 
 Sources: Documentation/admin-guide/sysctl/kernel.rst and perf-security.rst of Linux, proc(5), capabilities(7).
 """
@@ -7,12 +9,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from .hardware.pmus import Pmu, read_pmus
-from .kernel import Kernel
-from .procfs import cpu_list, cpu_model, cpuid, fields
+from ..procfs import cpu_list, cpu_model, cpuid, fields
+from .events import Pmu, read_pmus
 
-__all__ = ["CPU_FEATURES", "Host", "read_host"]
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+__all__ = ["CAP_SYS_PTRACE", "CHANGES", "SECCOMP_FILTER", "Change", "Host", "read_host"]
+
 
 CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON = 19, 21, 38
 SECCOMP_FILTER = 2
@@ -151,3 +157,41 @@ def _container(kernel: Kernel) -> str:
     if kernel.text("/run/.containerenv") is not None:
         return "Podman"
     return "Kubernetes" if "kubepods" in (kernel.text("/proc/self/cgroup") or "") else ""
+
+
+# -- Commands that change what a machine records, and how far each reaches. They are shown, never run
+
+
+class Change(NamedTuple):
+    """``command`` as it is typed; ``scope``: for whom and how long it holds."""
+
+    command: str
+    scope: str
+
+
+_BOOT = "all users, until the next boot"
+CHANGES: dict[str, Change] = {
+    "software": Change("lastbranch record --engine software", "this recording"),
+    "root": Change("sudo lastbranch record", "this recording"),
+    "user-only": Change("lastbranch record --filter any,user", "this recording"),
+    "per-process": Change("lastbranch record COMMAND", "this recording"),
+    "paranoid-process": Change("sudo sysctl kernel.perf_event_paranoid=2", _BOOT),
+    "paranoid-kernel": Change("sudo sysctl kernel.perf_event_paranoid=1", _BOOT),
+    "paranoid-system": Change("sudo sysctl kernel.perf_event_paranoid=0", _BOOT),
+    "perfmon": Change(
+        "sudo setcap cap_perfmon,cap_sys_ptrace=ep COPY-OF-PYTHON", "whoever may run that file, until it is removed"
+    ),
+    "container": Change("docker run --cap-add PERFMON --cap-add SYS_PTRACE IMAGE", "a new container"),
+    "files": Change("ulimit -n $(ulimit -Hn)", "this shell"),
+    "mlock": Change("sudo sysctl kernel.perf_event_mlock_kb=8192", _BOOT),
+    "rate": Change("sudo sysctl kernel.perf_event_max_sample_rate=HERTZ", _BOOT),
+    "watchdog": Change("sudo sysctl kernel.nmi_watchdog=0", _BOOT),
+    "ptrace": Change("sudo sysctl kernel.yama.ptrace_scope=0", _BOOT),
+    "symbols": Change("sudo sysctl kernel.kptr_restrict=0", _BOOT),
+    "qemu": Change(
+        "qemu-system-x86_64 -enable-kvm -cpu host,pmu=on,lbr-fmt=0x5", "a new start of the guest, on its host"
+    ),
+    "period": Change("lastbranch record --period 400009", "this recording"),
+    "events": Change("perf list", "shows names only"),
+}
+"""By short name. Words in capitals are to be filled in."""

@@ -12,19 +12,23 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Callable
 
-from ..errors import UnavailableError
-from ..formats.perfdata.layout import ATTR_FLAGS
+from ...errors import UnavailableError
+from ...formats.perfdata.layout import ATTR_FLAGS
 
 __all__ = [
-    "ATTR_SIZE", "CPU_CLOCK", "DISABLE", "ENABLE", "FLAG", "Ring", "attribute", "event_id", "modify", "open_event",
+    "CPU_CLOCK", "DISABLE", "ENABLE", "FLAG", "Ring", "attribute", "event_id", "modify", "open_event",
     "read_count", "set_period", "signal_thread",
 ]  # fmt: skip
+
 
 _NR_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 _FLAG_FD_CLOEXEC = 8
 ATTR_SIZE = 136
+CLOCK = time.CLOCK_MONOTONIC
+"""Clock of all records."""
 CPU_CLOCK = (1, 0)
 """PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK: an hrtimer, which every machine has."""
 

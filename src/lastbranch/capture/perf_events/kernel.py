@@ -11,10 +11,11 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from ..errors import LastbranchError
-from ..images import read_image
-from ..opening import FileSource
-from . import perf_events, ptrace
+from ...errors import LastbranchError
+from ...images import read_image
+from ...opening import FileSource
+from .. import ptrace
+from . import syscall as perf_events
 
 __all__ = ["Kernel", "Linux", "RecordRing"]
 

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from ...errors import UnavailableError
 from ...lbr import PERF_SELECT, describe_perf
-from ..changes import CHANGES
-from ..host import SECCOMP_FILTER, Host
-from .event_syntax import EventChoice
+from .events import EventChoice
+from .host import CHANGES, SECCOMP_FILTER, Host
 from .programme import Request
 
-__all__ = ["OTHER", "REFUSALS", "Attempt", "EventUnavailable", "Refusal", "explain", "refused"]
+__all__ = ["Attempt", "EventUnavailable", "OTHER", "REFUSALS", "Refusal", "explain", "refused"]
 
 
 class Attempt(NamedTuple):

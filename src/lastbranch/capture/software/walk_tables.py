@@ -12,11 +12,11 @@ import struct
 from collections.abc import Sequence
 
 from ..ptrace import RIP
-from .branching import Branch, Condition, InMemory, InRegister, direct, returns
-from .forks import End, Fork, goes_on
-from .told import CALLS, RETURN, Told, freed
+from .control_flow import CALLS, RETURN, End, Fork, Told, freed, goes_on
+from .instructions import Branch, Condition, InMemory, InRegister, direct, returns
 
 __all__ = ["ROOTS", "Tables"]
+
 
 ROOTS = 1
 """The family of forks by where they begin; any other is a fork's ``further``. 0 is none."""

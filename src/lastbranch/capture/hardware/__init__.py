@@ -1,1 +1,0 @@
-"""Branch records of the processor, through Linux perf events."""

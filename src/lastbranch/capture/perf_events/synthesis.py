@@ -1,0 +1,165 @@
+"""What a recorder writes itself: records of the tasks and mappings that were there before it, and header features.
+
+The records are those that the kernel writes of later tasks. Layouts: include/uapi/linux/perf_event.h; of the features
+tools/perf/Documentation/perf.data-file-format.txt and tools/perf/util/header.c of Linux; proc(5) for what is read.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ... import __version__
+from ...formats.perfdata.layout import MISC
+from ...formats.perfdata.writer import (
+    Described,
+    SideRecords,
+    build_id_entry,
+    clock_data,
+    event_desc,
+    number,
+    numbers,
+    text,
+    texts,
+)
+from ...model import Module, ModuleKind
+from ..procfs import cpu_list, cpu_model, cpuid, fields, mappings, memory_kb
+from .syscall import CLOCK
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .kernel import Kernel
+
+__all__ = [
+    "features_of", "kernel_records", "late_build_ids", "machine_features", "process_records", "tasks_of",
+]  # fmt: skip
+
+
+def tasks_of(kernel: Kernel, pid: int) -> list[int]:
+    """Thread ids of a process; empty where it has ended."""
+    return [int(name) for name in kernel.names(f"/proc/{pid}/task")]
+
+
+def process_records(
+    kernel: Kernel, pid: int, records: SideRecords, build_ids: dict[str, bytes], maps: bool
+) -> Iterator[bytes]:
+    """Fork and name of each thread of ``pid``, and (``maps``) what is mapped executable.
+
+    ``build_ids`` remembers what was looked up, by path and process root.
+    """
+    parent = fields(kernel.text(f"/proc/{pid}/status") or "").get("PPid", "")
+    for tid in sorted(tasks_of(kernel, pid), key=lambda t: t != pid):
+        name = kernel.text(f"/proc/{pid}/task/{tid}/comm")
+        if name is None:
+            continue  # it has ended meanwhile
+        by = int(parent) if tid == pid and parent.isdecimal() else pid
+        yield records.fork(pid, by, tid, by)
+        yield records.comm(pid, tid, name)
+    for m in mappings(kernel.text(f"/proc/{pid}/maps") or "") if maps else ():
+        yield records.mmap2(
+            pid, m.start, m.end, m.offset, m.name, prot=m.prot, flags=m.flags,
+            build_id=_build_id(kernel, pid, m.name, build_ids), inode=(m.major, m.minor, m.inode),
+        )  # fmt: skip
+
+
+def _build_id(kernel: Kernel, pid: int, path: str, known: dict[str, bytes]) -> bytes:
+    """Of the file as the process sees it, which may have a root of its own."""
+    if not path.startswith("/") or path.startswith("//") or path.endswith(" (deleted)"):
+        return b""
+    root = kernel.link(f"/proc/{pid}/root") or "/"
+    key = f"{root}:{path}"
+    if key not in known:
+        known[key] = kernel.build_id(f"/proc/{pid}/root{path}")
+    return known[key]
+
+
+def kernel_records(kernel: Kernel, records: SideRecords) -> Iterator[bytes]:
+    """Where the kernel and its modules lie. Nothing where kptr_restrict hides their addresses."""
+    symbols = kernel.text("/proc/kallsyms") or ""
+    start, end = _symbol(symbols, "_text"), _symbol(symbols, "_etext")
+    if not start or not end:
+        return
+    yield records.kernel_mmap(start, end - start, start, "[kernel.kallsyms]_text")
+    for line in (kernel.text("/proc/modules") or "").splitlines():
+        name, size, _, _, _, at = line.split()[:6]
+        if int(at, 16):
+            yield records.kernel_mmap(int(at, 16), int(size), 0, f"[{name}]")
+
+
+def _symbol(symbols: str, name: str) -> int:
+    found = re.search(rf" T {name}$", symbols, re.M)  # a literal begin is found twenty times as fast
+    return int(symbols[symbols.rfind("\n", 0, found.start()) + 1 : found.start()], 16) if found else 0
+
+
+# -- header features: what the file says of its machine and its clock
+
+_CPUS = "/sys/devices/system/cpu"
+
+
+def machine_features(
+    read: Callable[[str], str | None], release: str, machine: str, command_line: Sequence[str]
+) -> dict[str, bytes]:
+    """Bodies, by name, of the features that every recorder writes. The clock's two readings are taken now.
+
+    ``read`` gives the text of a file of /proc or /sys; ``release`` and ``machine`` are as ``uname`` has them.
+    """
+    at, wall = time.clock_gettime_ns(CLOCK), time.time_ns()
+    cpu = fields(read("/proc/cpuinfo") or "")
+    online = cpu_list(read(f"{_CPUS}/online") or "0")
+    present = cpu_list(read(f"{_CPUS}/present") or "") or online
+    return {
+        "HOSTNAME": text((read("/proc/sys/kernel/hostname") or "").rstrip()),
+        "OSRELEASE": text(release),
+        "VERSION": text(f"lastbranch {__version__}"),
+        "ARCH": text(machine),
+        "NRCPUS": numbers(max(present) + 1, len(online)),
+        "CPUDESC": text(cpu_model(cpu)),
+        "CPUID": text(cpuid(cpu)),
+        "TOTAL_MEM": number(memory_kb(read("/proc/meminfo") or "")),
+        "CMDLINE": texts(command_line),
+        "CLOCKID": number(1),
+        "CLOCK_DATA": clock_data(CLOCK, wall, at),
+    }
+
+
+def features_of(
+    kernel: Kernel, host: Host, events: Sequence[Described], command_line: Sequence[str], branches: bool
+) -> dict[str, bytes]:
+    """All features of a file with events of the processor."""
+    from ...symbols.kallsyms import running_build_id  # it loads more than a software recording does to begin
+
+    found = machine_features(kernel.text, host.release, host.machine, command_line) | {
+        "EVENT_DESC": event_desc(events),
+        "PMU_MAPPINGS": _pmu_mappings(host),
+        "PMU_CAPS": _pmu_caps(host),
+    }
+    if branches:
+        found["BRANCH_STACK"] = b""
+    if build_id := running_build_id(read=kernel.data):
+        found["BUILD_ID"] = build_id_entry(build_id, "[kernel.kallsyms]", MISC.KERNEL)
+    return found
+
+
+def late_build_ids(kernel: Kernel, modules: Sequence[Module]) -> bytes:
+    """Entries of BUILD_ID for binaries whose mappings carry no id, as they are now (kernels before 5.12)."""
+    found = ((m.name, kernel.build_id(m.name)) for m in modules if m.kind is ModuleKind.FILE and not m.build_id)
+    return b"".join(build_id_entry(build_id, name, MISC.USER) for name, build_id in found if build_id)
+
+
+def _pmu_mappings(host: Host) -> bytes:
+    pairs = [struct.pack("=I", pmu.type) + text(name) for name, pmu in host.pmus.items()]
+    return struct.pack("=I", len(pairs)) + b"".join(pairs)
+
+
+def _pmu_caps(host: Host) -> bytes:
+    """u32 sources; for each u32 capabilities, pairs of names and values, the source's name."""
+    with_caps = [pmu for pmu in host.pmus.values() if pmu.caps]
+    parts = [struct.pack("=I", len(with_caps))]
+    for pmu in with_caps:
+        parts.append(struct.pack("=I", len(pmu.caps)))
+        parts += [text(word) for pair in pmu.caps.items() for word in pair]
+        parts.append(text(pmu.name))
+    return b"".join(parts)

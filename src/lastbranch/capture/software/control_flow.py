@@ -1,0 +1,456 @@
+"""Straight-line code of a traced program: from an address to the first branch.
+
+Nothing is ever taken for unchanged: the bytes are read again in each burst, and what they decode to is remembered by
+the bytes themselves. That holds for JIT code, for libraries that come and go, and for all processes at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
+from ...lbr import KIND
+from ..ptrace import RCX, RIP, RSP
+from .instructions import (
+    ANYWHERE,
+    NOT_TAKEN,
+    WORD,
+    Branch,
+    Evaluation,
+    Memory,
+    Registers,
+    Store,
+    evaluation_of,
+    moved,
+    register_of,
+    stored,
+    written,
+)
+
+__all__ = [
+    "CALLS", "Code", "Edge", "Effects", "End", "Fork", "Line", "Nearby", "Placed", "RETURN", "State", "Told",
+    "Word", "freed", "goes_on", "joined", "lines", "memory_of",
+]  # fmt: skip
+
+
+_WINDOW = 64
+_BLOCK = 512
+_LONGEST = 15
+_REMEMBERED = 1 << 16
+_ADDRESSES = (1 << 64) - 1
+_BASE = 1 << 32
+"""Windows are decoded as if they lay here, so that no direct branch has the target 0."""
+
+
+class _Block(NamedTuple):
+    """A window up to its first branch; ``offset``, ``target`` and stores by `RIP` count from its start.
+
+    ``kind`` `NOT_A_BRANCH`: the window ended first, the line goes on at ``offset``. ``target`` is ``None`` where the
+    instruction does not tell it.
+    """
+
+    offset: int
+    length: int
+    kind: int
+    target: int | None
+    goes: Evaluation | None
+    reads: int | None
+    effects: Effects
+
+
+class Effects(NamedTuple):
+    """What a straight line does. Places on the stack count from where the stack pointer stands at its start."""
+
+    moved: int | None = 0
+    """By how much it moves the stack pointer, ``None`` if not by a constant."""
+    stores: tuple[Store, ...] = ()
+    """What it writes to memory, oldest first, with registers as they are at its start."""
+    written: Mapping[int, int | None] = MappingProxyType({})
+    """Registers that it may change, with the places of the words that they are loaded from, ``None`` for others."""
+
+    def then(self, other: Effects) -> Effects:
+        """One after the other. The short ways are for time: a line is a chain of many."""
+        if self.moved == 0 and not self.stores and not self.written:
+            return other
+        if not other.stores and not other.written:
+            return self if other.moved == 0 else self._replace(moved=_sum(self.moved, other.moved))
+        written = dict(self.written)
+        for register, at in other.written.items():
+            place = _sum(self.moved, at)
+            kept = place is not None and place >= 0 and not any(s.never_misses(place) for s in self.stores)
+            written[register] = place if kept else None
+        stores = self.stores + tuple(map(self._from_start, other.stores)) if other.stores else self.stores
+        return Effects(_sum(self.moved, other.moved), stores, written)
+
+    def at(self, address: int) -> Effects:
+        """With `RIP` in stores, which counts from ``address``, resolved."""
+        if not self.stores or not any(store.terms == _BY_CODE for store in self.stores):
+            return self
+        stores = (s._replace(terms=(), displacement=s.displacement + address) if s.terms == _BY_CODE else s
+                  for s in self.stores)  # fmt: skip
+        return self._replace(stores=tuple(stores))
+
+    def _from_start(self, store: Store) -> Store:
+        """A store behind this line, with registers as they are before it."""
+        moved = 0
+        for register, scale in store.terms or ():
+            if register in self.written or (register == RSP and self.moved is None):
+                return ANYWHERE
+            if register == RSP and self.moved is not None:
+                moved += self.moved * scale
+        return store._replace(displacement=store.displacement + moved)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+_BY_CODE = ((RIP, 1),)
+
+
+class Line(NamedTuple):
+    """A straight line to its first branch; ``None`` where code cannot be read or decoded."""
+
+    branch: Branch | None
+    effects: Effects
+
+
+class Code:
+    """Decodes for all traced processes of one collector."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder("x86_64")
+        self._blocks: dict[bytes, _Block] = {}
+
+    def line(self, read: Memory, address: int) -> Line:
+        """The straight line from ``address`` to the first branch."""
+        effects = Effects()
+        while True:
+            window = read(address, _WINDOW)
+            block = self._blocks.get(window)
+            if block is None:
+                if len(self._blocks) >= _REMEMBERED:
+                    self._blocks.clear()
+                block = self._blocks[window] = self._decode(window)
+            at = address + block.offset & _ADDRESSES
+            if block.kind == UNDECODABLE:
+                return Line(None, effects)
+            effects = effects.then(block.effects.at(address))
+            if block.kind != NOT_A_BRANCH:
+                target = 0 if block.target is None else address + block.target & _ADDRESSES
+                return Line(Branch(at, block.length, block.kind, target, block.goes, block.reads), effects)
+            address = at
+
+    def _decode(self, window: bytes) -> _Block:
+        offset, effects = 0, Effects()
+        for found in self._decoder.lines(window, _BASE):
+            if found.kind == UNDECODABLE or found.text.startswith(_TRANSACTION):
+                break
+            if found.kind != NOT_A_BRANCH:
+                code = window[offset : offset + found.length]
+                target = found.target - _BASE if found.target else None
+                goes = evaluation_of(code)
+                reads = goes and register_of(code)
+                if reads == RIP:
+                    target = offset + found.length + int.from_bytes(code[-4:], "little", signed=True)
+                if reads == RCX and found.kind == KIND["cond"]:
+                    effects = effects.then(_COUNTED)
+                return _Block(offset, found.length, found.kind, target, goes, reads, effects)
+            offset += found.length
+            effects = effects.then(_effects(found.text, window[offset - found.length :], offset))
+        cut_off = offset > 0 and len(window) - offset < _LONGEST
+        kind = NOT_A_BRANCH if cut_off else UNDECODABLE
+        return _Block(offset, 0, kind, None, None, None, effects)
+
+
+_TRANSACTION = "xbegin"
+"""From here to its end a transaction may be undone, and go on elsewhere."""
+_COUNTED = Effects(written={RCX: None})
+"""LOOP counts before it branches."""
+
+
+def _effects(text: str, code: bytes, end: int) -> Effects:
+    """Of one instruction, whose end is ``end`` behind the start of its window."""
+    effects = _by_text(text, code[:1])
+    if not effects.stores or effects.stores[0].terms != _BY_CODE:
+        return effects
+    (store,) = effects.stores
+    return effects._replace(stores=(store._replace(displacement=store.displacement + end),))
+
+
+@lru_cache(maxsize=1 << 14)
+def _by_text(text: str, first: bytes) -> Effects:
+    """Of the instruction ``text``, whose first byte is ``first``; `RIP` in stores counts from its end."""
+    store = stored(text)
+    if store is not None and store.terms and store.terms != _BY_CODE and any(r == RIP for r, _ in store.terms):
+        store = ANYWHERE
+    loaded = {register: None if at is None or at < 0 else at for register, at in written(text).items()}
+    return Effects(moved(text, first), () if store is None else (store,), loaded)
+
+
+class Nearby:
+    """Memory of a stopped thread. Words that branches read lie side by side, mostly: one read gets many."""
+
+    def __init__(self, read: Memory) -> None:
+        self._read = read
+        self._blocks: dict[int, bytes] = {}
+
+    def moved(self) -> None:
+        """The program ran: what was read may be old."""
+        self._blocks.clear()
+
+    def __call__(self, address: int, length: int) -> bytes:
+        offset = address & _BLOCK - 1
+        if offset + length > _BLOCK:
+            return self._read(address, length)
+        block = self._blocks.get(address - offset)
+        if block is None:
+            block = self._blocks[address - offset] = self._read(address - offset, _BLOCK)
+        return block[offset : offset + length]
+
+
+def memory_of(fd: int) -> Memory:
+    """Reads an open ``/proc/PID/mem``."""
+
+    def read(address: int, length: int) -> bytes:
+        try:
+            return os.pread(fd, length, address)
+        except (OSError, OverflowError):  # not mapped, or beyond what an offset can be
+            return b""
+
+    return read
+
+
+# -- Which branches can be told ahead, from the place where a way begins: that nothing on it changes what they read
+#
+# What is told is proven, for one thread: a register that no instruction of the way writes, or a word of memory that
+# none of its stores hits. A store's address is known if its registers are those of the place; a way with any other
+# store is followed no further than to the branch, and the program stops there. Words of the program may be written by
+# other threads, too: those are looked at again at the next stop.
+
+
+RETURN = KIND["ret"]
+CALLS = frozenset((KIND["call"], KIND["ind_call"]))
+_RETURN_AND_FREE = 3
+"""Bytes of RET imm16, which moves the stack pointer further than RET does."""
+_UNCHANGED = -1
+
+
+def freed(branch: Branch) -> int | None:
+    """By how much the return ``branch`` moves the stack pointer, ``None`` if that is not looked at."""
+    return WORD if branch.length < _RETURN_AND_FREE else None
+
+
+class Word(NamedTuple):
+    """A word that tells where a branch goes, if nothing writes to it before."""
+
+    at: int
+    """Its address, or how far from the stack pointer at the place it is."""
+    on_stack: bool
+    value: int | None
+    """What a call on the way put there; ``None``: what it holds at the place."""
+    stores: tuple[Store, ...]
+    """Of the way; registers must tell that they write elsewhere."""
+
+
+class Told(NamedTuple):
+    """A branch that can be told ahead: by ``word``, or by a register that stays as it is (``None``)."""
+
+    branch: Branch
+    word: Word | None
+
+    def static(self) -> int | None:
+        """Where it goes, if that is known without registers and memory."""
+        return self.word.value if self.word is not None and not self.word.stores else None
+
+    def goes(self, registers: Registers, stack: int | None, pushed: int | None, read: Memory) -> int | None:
+        """Where it will go; ``None`` where that cannot be told after all.
+
+        ``registers``, but RSP, which is ``stack``, are those at the place. ``pushed``: what stands at the stack
+        pointer, but not in memory yet.
+        """
+        word = self.word
+        if word is None:
+            return self.branch.goes(registers, self.branch, read) if self.branch.goes else None
+        if word.on_stack and stack is None:
+            return None
+        at = word.at + (stack or 0) if word.on_stack else word.at
+        for store in word.stores:
+            if store.hits(at, registers, stack):
+                return None
+        if word.value is not None:
+            return word.value
+        if pushed is not None and stack is not None and stack - WORD < at < stack + WORD:
+            return pushed if at == stack else None
+        found = read(at, WORD)
+        return int.from_bytes(found, "little") if len(found) == WORD else None
+
+
+class State(NamedTuple):
+    """What is known of the stack, the registers and memory on a way, from how they are at the place."""
+
+    effects: Effects = Effects()
+    pushed: tuple[tuple[int, int, int], ...] = ()
+    """Of each call: where its return address is from the stack pointer at the place, that address, and how many stores
+    there were with it."""
+
+    @property
+    def stack(self) -> int | None:
+        return self.effects.moved
+
+    def after(self, effects: Effects) -> State:
+        """Behind a straight line."""
+        return State(self.effects.then(effects), self.pushed)
+
+    def called(self, back: int) -> State:
+        effects = self.effects.then(_PUSHED)
+        if self.stack is None:
+            return State(effects, self.pushed)
+        return State(effects, (*self.pushed, (self.stack - WORD, back, len(effects.stores))))
+
+    def returned(self, branch: Branch) -> State:
+        return self.after(Effects(freed(branch)))
+
+    def told(self, branch: Branch) -> Told | None:
+        """How ``branch``, which comes now, can be told at the place already; ``None`` if it cannot."""
+        if branch.goes is None:
+            return None
+        if branch.kind == RETURN:
+            if self.stack is None:
+                return None
+            for at, back, stores in reversed(self.pushed):
+                if at == self.stack:
+                    return self._by_word(branch, at, back, self.effects.stores[stores:])
+            return None if self.stack < 0 else self._by_word(branch, self.stack, None, self.effects.stores)
+        if branch.reads is None or branch.reads == RSP or branch.kind == KIND["cond"]:
+            return None
+        if branch.reads == RIP:
+            known = all(store.terms is not None for store in self.effects.stores)
+            return Told(branch, Word(branch.target, False, None, self.effects.stores)) if known else None
+        at_word = self.effects.written.get(branch.reads, _UNCHANGED)
+        if at_word == _UNCHANGED:
+            return Told(branch, None)
+        return None if at_word is None else self._by_word(branch, at_word, None, self.effects.stores)
+
+    def _by_word(self, branch: Branch, at: int, value: int | None, stores: tuple[Store, ...]) -> Told | None:
+        if any(store.never_misses(at) for store in stores):
+            return None
+        return Told(branch, Word(at, True, value, tuple(store for store in stores if not store.misses(at))))
+
+
+_PUSHED = Effects(-WORD, (Store(((RSP, 1),), -WORD, WORD),))
+
+
+# -- Forks: the branches that a program can get to from a place, so that a breakpoint on each tells which way it went
+#
+# A conditional branch has two ways on. If different branches end the two lines behind it, there is no need to stop at
+# it:
+#
+#                       ┌─ taken ────── line ── end 1
+#    place ── line ── cond
+#                       └─ not taken ── line ── end 2
+#
+# Ends must differ, and none may lie on the way to another: it would stop too early, or leave open which way it came.
+
+
+Edge = tuple[int, int, int]
+"""A taken branch: from, to, perf's branch type."""
+Placed = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
+"""``(slot, address)`` of the breakpoints that are moved, and where all of them stand then."""
+
+
+class End(NamedTuple):
+    """A branch that can be reached, the branches taken on the way, oldest first, and what is known there."""
+
+    branch: Branch
+    path: tuple[Edge, ...]
+    state: State = State()
+
+
+Way = tuple[int, End]
+"""Where it begins, and its end with the path from before the beginning."""
+
+
+@dataclass(slots=True)
+class Fork:
+    """The ends that can be reached, by address. No ends: what comes cannot be read.
+
+    ``passed`` are the addresses of all branches on the ways, ``lines`` the straight lines of them, from first address
+    to last.
+    """
+
+    ends: dict[int, End]
+    passed: frozenset[int]
+    lines: tuple[tuple[int, int], ...] = ()
+    told: Told | None = None
+    """Of an end that need not be one: it can be told at the place where its branch will go."""
+    pages: tuple[tuple[int, bytes], ...] = ()
+    """The pages of code that this was found in, with their numbers."""
+    further: dict[int, Fork] = field(default_factory=dict)
+    """By where ``told`` goes: the fork that it is then."""
+    family: int = 0
+    """A number of ``further``."""
+    node: int = 0
+    """Of this fork in `tables`; 0 where it is not there."""
+    most: int = 0
+    """How many ends it might have had."""
+    visits: int = 0
+    """How often the program was there before it had the most."""
+    burst: int = 0
+    """The newest burst in which the pages were found unchanged."""
+    placed: dict[tuple[int, ...], Placed] = field(default_factory=dict)
+    """By where breakpoints stand: how they are moved to the ends."""
+
+    def passes(self, address: int) -> bool:
+        """Whether a breakpoint at ``address`` might strike on a way."""
+        return any(first <= address <= last for first, last in self.lines)
+
+
+def joined(fork: Fork, end: End, taken: Way, other: Way) -> Fork | None:
+    """``fork`` with the two ways behind ``end`` in its place; ``None`` where their ends would not tell which it was.
+
+    Where they lead to the same end, a breakpoint on the first instruction of one of them does.
+    """
+    for ways in ((taken, other), (taken, _marked(other)), (_marked(taken), other)):
+        found = _joined(fork, end, ways)
+        if found is not None:
+            return found
+    return None
+
+
+def _marked(way: Way) -> Way:
+    """``way`` up to its first instruction only."""
+    place, end = way
+    into = tuple(edge for edge in end.path[:1] if edge[1] == place)
+    return place, End(Branch(place, 0, NOT_A_BRANCH, 0, goes_on), into, State(Effects(None)))
+
+
+def goes_on(registers: Registers, branch: Branch, read: Memory) -> int:
+    return NOT_TAKEN
+
+
+def _joined(fork: Fork, end: End, ways: tuple[Way, Way]) -> Fork | None:
+    """``None`` where a breakpoint on an end of one would strike on the way to another."""
+    others = {address: other for address, other in fork.ends.items() if address != end.branch.address}
+    reached = {way.branch.address for _, way in ways}
+    if len(reached) != len(ways) or not reached.isdisjoint(others):
+        return None
+    passed = fork.passed.union({end.branch.address}, *((edge[0] for edge in way.path) for _, way in ways))
+    on_ways = fork.lines + tuple(line for place, way in ways for line in lines(place, way))
+    ends = {**others, **{w.branch.address: w._replace(path=(*end.path, *w.path)) for _, w in ways}}
+    markers = [address for address, e in ends.items() if e.branch.kind == NOT_A_BRANCH]
+    if not passed.isdisjoint(ends) or any(a <= marker <= b and a != b for marker in markers for a, b in on_ways):
+        return None
+    return Fork(ends, passed, on_ways)
+
+
+def lines(place: int, end: End) -> tuple[tuple[int, int], ...]:
+    """The straight lines of a way that begins at ``place``; of one that ends right there, that address alone."""
+    path = [edge for edge in end.path if edge[1] != place or edge is not end.path[0]]
+    starts = [place, *(edge[1] for edge in path)]
+    return tuple(zip(starts, [*(edge[0] for edge in path), end.branch.address], strict=True))
