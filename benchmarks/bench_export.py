@@ -69,7 +69,9 @@ _CHAINS = (
 
 def _export(capture: Capture, form: str, text: Path) -> str:
     words = [sys.executable, "-m", "lastbranch", "export", capture.perf_data, "--to", form, "--no-progress"]
-    words += ["--binary", capture.binary, "-o", str(text)] + (["--no-symbol-cache"] if form == "sampleprof" else [])
+    words += ["--binary", capture.binary, "--force", "-o", str(text)] + (
+        ["--no-symbol-cache"] if form == "sampleprof" else []
+    )
     return shlex.join(words)
 
 

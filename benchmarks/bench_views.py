@@ -24,7 +24,7 @@ _HOTTEST = "f2_108"
 
 def _ours(capture: Capture, directory: Path) -> list[Command]:
     verbs = {
-        "export --to counts": ["export", "--to", "counts", "-o", str(directory / "views.counts.txt")],
+        "export --to counts": ["export", "--to", "counts", "--force", "-o", str(directory / "views.counts.txt")],
         "report --by function": ["report", "--by", "function"],
         "annotate": ["annotate"],
         "stacks": ["stacks"],

@@ -158,11 +158,11 @@ def test_filters_hold_and_a_folder_is_replaced(run, data: Data, tmp_path: Path) 
     path, folder = data.path("demo_2proc"), tmp_path / "x"
     exported(run, path, folder, "parquet", "--pid", "5001")
     assert Counter(read(folder, "samples", "parquet")["pid"].to_pylist()) == {5001: 120}
-    exported(run, path, folder, "arrow")
+    exported(run, path, folder, "arrow", "--force")
     assert not list(folder.glob("*.parquet"))
     assert len(read(folder, "samples", "arrow")) == 240
     (folder / "mine").write_text("")
-    done = run("export", "--to", "arrow", "-o", folder, path)
+    done = run("export", "--to", "arrow", "--force", "-o", folder, path)
     assert done.code == 5
     assert "mine" in done.err
     assert run("export", "--to", "arrow", path).code == 2

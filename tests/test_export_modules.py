@@ -185,8 +185,8 @@ def test_perf2bolt_reads_what_it_cannot_map_itself(run, data: Data, tmp_path: Pa
 
 def test_a_folder_holds_each_module_and_an_index(run, data: Data, symfs, tmp_path: Path) -> None:
     capture, folder = data.path("demo_2proc"), tmp_path / "out"
-    for _ in range(2):  # one that was written so before is replaced
-        done = run("export", "--to", "bolt", "--symfs", symfs("demo_2proc"), "-o", folder, capture)
+    for force in ([], ["--force"]):
+        done = run("export", "--to", "bolt", *force, "--symfs", symfs("demo_2proc"), "-o", folder, capture)
         assert done.code == 0
         assert "libc.so.6 is left out: link addresses are not known, binary not found" in done.err
     rows = [line.split("\t") for line in (folder / "index.tsv").read_text().splitlines()]
@@ -197,7 +197,7 @@ def test_a_folder_holds_each_module_and_an_index(run, data: Data, symfs, tmp_pat
         alone = run("export", "--to", "bolt", "--binary", binary, "--symfs", symfs("demo_2proc"), capture)
         assert (folder / f"{binary}.preagg.txt").read_bytes() == alone.raw
     (folder / "mine").touch()
-    done = run("export", "--to", "bolt", "--symfs", symfs("demo_2proc"), "-o", folder, capture)
+    done = run("export", "--to", "bolt", "--force", "--symfs", symfs("demo_2proc"), "-o", folder, capture)
     assert done.code == 5
     assert "holds files that are not from an export, such as mine" in done.err
     assert "index.tsv" in os.listdir(folder)

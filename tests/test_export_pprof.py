@@ -219,7 +219,7 @@ def test_filters_hold_and_nothing_is_said_so(run, data: Data, tmp_path: Path) ->
     path = two_threads(tmp_path / "x.data")
     assert run("export", "--to", "pprof", "--tid", "8", "--no-symbol-cache", "-o", tmp_path / "x", path).code == 0
     assert {labels(found, s)["tid"] for found in [read(tmp_path / "x")] for s in found["sample"]} == {8}
-    done = run("export", "--to", "pprof", "--tid", "9", "--no-symbol-cache", "-o", tmp_path / "x", path)
+    done = run("export", "--to", "pprof", "--tid", "9", "--no-symbol-cache", "--force", "-o", tmp_path / "x", path)
     assert done.code == 0
     assert "nothing passes the filters" in done.err
     assert read(tmp_path / "x")["sample"] == []

@@ -229,7 +229,7 @@ def test_a_program_with_lines_for_its_start_only(run, tmp_path: Path, form: str,
     ran(tool("gcc"), "-o", program, tmp_path / "hot.o", tmp_path / "main.o")
     capture.write_text(made_up_stacks(program, without=unseen))
     words = ("--to", form, "--no-symbol-cache", "--binary", program, "-o", tmp_path / "x", capture)
-    done, failed = run("export", *words), run("export", "--fail-empty", *words)
+    done, failed = run("export", *words), run("export", "--force", "--fail-empty", *words)
     assert (done.code, failed.code) == (0, 4), done.err
     assert re.search(rf"note: {says}", done.err), done.err
 
@@ -245,6 +245,6 @@ def test_a_whole_profile_says_nothing(run, data: Data, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["folded", "pprof", "speedscope", "chrome", "counts", "brstack"])
 def test_an_export_that_nothing_passes_to(run, data: Data, tmp_path: Path, form: str) -> None:
     words = ("--to", form, "--time", "1000..", "-o", tmp_path / "x", data.path(ONE_PROCESS[0]))
-    done, failed = run("export", *words), run("export", "--fail-empty", *words)
+    done, failed = run("export", *words), run("export", "--force", "--fail-empty", *words)
     assert (done.code, failed.code) == (0, 4), done.err
     assert re.search(r"note: the output is empty: nothing passes the filters", done.err)

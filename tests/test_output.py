@@ -303,7 +303,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "export by way of a temporary file": ("export", "--to", "speedscope", "-o", "out.json", "CAPTURE"),
     "export folder": ("export", "--to", "parquet", "-o", "out", "CAPTURE"),
     "session merge": ("session", "merge", "in.etl", "out.etl"),
-    "tbrw_reader": ("tbrw_reader", "in.tb5", "out.saved"),
+    "tbrw_reader": ("tbrw_reader", "--force", "in.tb5", "out.saved"),
     "tbrw_writer": ("tbrw_writer", "in.saved", "out.tb5"),
 }
 
@@ -378,3 +378,78 @@ def test_a_recording_is_not_given_a_name_that_says_something_else(name: str, tmp
     assert ran.code == 2
     assert f"{name}: a recording is a TB5" in " ".join(ran.err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+OLD = b"what was there"
+REPLACING = {
+    **{what: words for what, words in OUTPUTS.items() if what not in ("compact", "bind")},
+    "export a folder of modules": ("export", "--to", "bolt", "--symfs", "SYMFS", "-o", "out", "CAPTURE"),
+    "tbrw_reader": ("tbrw_reader", "in.tb5", "out.saved"),
+}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link"])
+@pytest.mark.parametrize("what", REPLACING)
+def test_what_exists_is_replaced_with_force_only(what: str, kind: str, inputs: Path, tmp_path: Path) -> None:
+    verb, *words = REPLACING[what]
+    if "parquet" in words:
+        pytest.importorskip("pyarrow")
+    for path in inputs.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    out = tmp_path / next(w for w in words if w.startswith("out"))
+    if out.suffix == "":
+        if kind != "file":
+            pytest.skip("a folder")
+        out.mkdir()
+        (out / "index.tsv").write_bytes(OLD)
+    elif kind == "file":
+        out.write_bytes(OLD)
+    else:
+        out.symlink_to("nowhere")
+    before = contents(tmp_path)
+    given = [{"CAPTURE": str(CAPTURE), "SYMFS": demo.symfs()}.get(w, w) for w in words]
+    module, given = (f".{verb}", given) if verb.startswith("tbrw") else ("", [verb, *given])
+    command = [sys.executable, "-c", PROGRAM.format(module=module, name=verb)]
+    refused = subprocess.run([*command, *given], cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2, refused.stderr
+    assert f"{out.name} exists; --force replaces it" in refused.stderr
+    assert contents(tmp_path) == before
+    done = subprocess.run([*command, *given, "--force"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    after = contents(tmp_path)
+    assert OLD not in after.values()
+    assert {name for name in after if name.startswith("out")} != set()
+
+
+def test_the_records_beside_a_transfer_file_are_not_replaced_either(inputs: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.tb5.dat").write_bytes(OLD)
+    program = PROGRAM.format(module=".tbrw_reader", name="tbrw_reader")
+    done = subprocess.run(
+        [sys.executable, "-c", program, inputs / "in.tb5", tmp_path / "new"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "in.tb5.dat exists; --force replaces it" in done.stderr
+    assert contents(tmp_path) == {"in.tb5.dat": OLD}
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.data", "x.tb5.gz", "x.json"])
+def test_a_capture_is_not_converted_to_a_name_that_says_something_else(name: str, tmp_path: Path) -> None:
+    ran = run_cli("convert", "--force", CAPTURE, tmp_path / name)
+    assert ran.code == 2
+    assert f"{name}: a capture becomes lastbranch's store" in " ".join(ran.err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("start",), ("start", "--mode", "newfile"), ("update",), ("flush",)])
+def test_a_session_replaces_no_log_unasked(words: tuple[str, ...], tmp_path: Path) -> None:
+    verb, *more = words
+    (tmp_path / "log_12.etl").write_bytes(OLD)
+    name = "log_%d.etl" if more else "log_12.etl"
+    ran = run_cli("session", verb, "none-of-this-name", *more, "-o", tmp_path / name)
+    assert ran.code == 2
+    assert "log_12.etl exists; --force replaces it" in ran.err
+    assert contents(tmp_path) == {"log_12.etl": OLD}

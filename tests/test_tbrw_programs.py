@@ -200,7 +200,7 @@ def test_reader_of_a_damaged_file_replaces_nothing(full: Path, tmp_path: Path) -
     data[data.index(recipe.sample(0x1000 * 50, 50))] ^= 1
     full.write_bytes(data)
     before = folder(tmp_path)
-    ran = run("tbrw_reader", full, tmp_path / "x.dat")
+    ran = run("tbrw_reader", "--force", full, tmp_path / "x.dat")
     assert ran.code == 3
     assert folder(tmp_path) == before
 
@@ -288,7 +288,7 @@ def test_damaged_transfer_files_end_in_a_message(transferred: Path, data: st.Dat
     if data.draw(st.booleans()):  # what a checksum does not find
         broken[-4:] = crc32(broken[:-4]).to_bytes(4, "little")
     (transferred / "broken.dat").write_bytes(broken)
-    ran = run("tbrw_writer", transferred / "broken.dat", transferred / "b.tb5")
+    ran = run("tbrw_writer", "--force", transferred / "broken.dat", transferred / "b.tb5")
     assert ran.code in (0, 1, 3)
     assert ran.code == 0 or ran.err.startswith("error: ")
 

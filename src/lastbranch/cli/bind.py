@@ -15,7 +15,7 @@ from .output import share
 def command(path: str, stream: int | None) -> int:
     """Find the module, process and thread of each sample of a .tb5.
 
-    They are added to the file. What the file has of modules, processes and threads stays as it is; processes and
+    They are added to the file itself. What the file has of modules, processes and threads stays as it is; processes and
     threads that it does not list are inferred. Streams that are bound are left alone, unless --stream names one: that
     is an error.
     """

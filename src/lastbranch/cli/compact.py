@@ -12,8 +12,8 @@ from .options import complete_file
 def command(path: str) -> int:
     """Write a .tb5 anew without what is no longer part of it.
 
-    That is bind information that was taken away, and what writers that died left. The old file
-    stays until the new one is complete.
+    That is bind information that was taken away, and what writers that died left. The new file takes the place of the
+    old one when it is complete.
     """
     from ..tb5_binding import compact
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, LogOptions, TimeRange, complete_file, limit_options, log_options, time_option
+from .options import (
+    Capture,
+    LogOptions,
+    TimeRange,
+    check_new,
+    complete_file,
+    force_option,
+    limit_options,
+    log_options,
+    time_option,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +36,7 @@ _DAMAGE_SHOWN = 5
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
 @time_option("the log's start")
 @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@force_option
 @log_options
 def command(
     paths: tuple[str, ...], compress: bool | None, time: TimeRange | None, pid: tuple[int, ...], force: bool,
@@ -64,9 +74,14 @@ def command(
         raise click.BadParameter("the name of the output is empty", param_hint="OUT")
     if output == "-":
         raise click.BadParameter("a capture cannot be written to standard output", param_hint="OUT")
-    if os.path.exists(output) and not force:
-        raise click.BadParameter(f"{output} exists; --force replaces it", param_hint="OUT")
-    other = _OTHERS.get(os.path.splitext(output)[1].lower())
+    ending = os.path.splitext(output)[1].lower()
+    if ending not in (*_LOGS, *_OTHERS):
+        raise click.BadParameter(
+            f"{output}: a capture becomes lastbranch's store (a name in .tb5) or a trace log (.etl, or without an "
+            f"ending), and none in {ending}; `lastbranch export` writes other forms", param_hint="OUT",
+        )  # fmt: skip
+    check_new(output, force, "OUT")
+    other = _OTHERS.get(ending)
     if other is not None:
         if compress is not None or time is not None or pid or len(inputs) > 1:
             raise click.UsageError(f"{output}: of one input as a whole, without --compress, --time and --pid")
@@ -139,7 +154,9 @@ def _write_tb5(path: str, output: str, log: LogOptions) -> int:
 
 
 _OTHERS: dict[str, Callable[[str, str, LogOptions], int]] = {".tb5": _write_tb5}
-"""Ending of the output -> what writes it, from (input, output, how to read it); any other is a trace log."""
+"""Ending of the output -> what writes it, from (input, output, how to read it)."""
+_LOGS = ("", ".etl")
+"""Endings of trace logs."""
 
 
 def _write(source: Source, output: str, log: LogOptions, *, compress: bool, cut: bool) -> int:

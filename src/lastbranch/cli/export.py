@@ -10,7 +10,7 @@ import click
 from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
 from .naming import brief
-from .options import Capture, capture_options, complete_file, filter_options
+from .options import Capture, capture_options, check_new, complete_file, filter_options, force_option
 from .symbol_options import symbol_options
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _BINARY = ("pprof", "gcov")
 @click.option(
     "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write; standard output without it."
 )
+@force_option
 @click.option(
     "--fail-empty", is_flag=True,
     help="Exit code 4 where the output is empty or covers less than half of what was recorded.",
@@ -38,6 +39,7 @@ def command(
     name: str,
     binary: str | None,
     output: str | None,
+    force: bool,
     fail_empty: bool,
     symbols: SymbolOptions,
 ) -> int:
@@ -53,10 +55,13 @@ def command(
     chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are
     the best that the capture has; a note says which. parquet and arrow: OUT is a folder with a file for each table.
 
-    OUT appears when it is complete: a file of that name stays as it is until then.
+    OUT appears when it is complete. A file or folder of that name is replaced with --force only, and stays as it is
+    until then.
     """
     if output is None and name in _BINARY and sys.stdout.isatty():
         raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
+    if output is not None:
+        check_new(output, force, "--output", folder=name in FOLDERS or (name in BY_MODULE and binary is None))
     profile = capture.open()
     options = ExportOptions(make_filter(profile), binary, symbols)
     if name in BY_MODULE and binary is None:

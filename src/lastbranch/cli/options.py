@@ -30,10 +30,12 @@ __all__ = [
     "TimeRange",
     "capture_and",
     "capture_options",
+    "check_new",
     "complete_file",
     "complete_folder",
     "file_argument",
     "filter_options",
+    "force_option",
     "format_options",
     "limit_options",
     "log_options",
@@ -293,6 +295,22 @@ def format_options(function: _Command) -> _Command:
         help="How to print.",
     )  # fmt: skip
     return form(wide_option(function))
+
+
+force_option = click.option("--force", is_flag=True, help="Replace what has the name of the output.")
+
+
+def check_new(paths: str | Sequence[str], force: bool, hint: str, *, folder: bool = False) -> None:
+    """Raise `click.BadParameter` of ``hint`` where one of these files (``folder``: folders) exists, unless ``force``.
+
+    Nothing else of these names is replaced: devices and pipes are written to, and the rest is refused by the writers.
+    """
+    for path in [paths] if isinstance(paths, str) else paths:
+        replaced = os.path.isdir(path) if folder else os.path.isfile(path) or not os.path.exists(path)
+        if not force and replaced and os.path.lexists(path):
+            from ..model import visible
+
+            raise click.BadParameter(f"{visible(path)} exists; --force replaces it", param_hint=hint)
 
 
 def table_options(function: _Command) -> _Command:

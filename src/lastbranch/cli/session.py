@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .count import Count
 from .group import Group
-from .options import complete_file, format_options
+from .options import check_new, complete_file, force_option, format_options
 from .output import print_rows
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def command() -> None:
     shell_complete=complete_file,
     help="The log file; none in modes that need none.",
 )
+@force_option
 @click.option("--mode", "modes", default="", metavar="MODE,...",
               help="sequential (default), circular, append, newfile, real-time, buffering...")  # fmt: skip
 @click.option("--real-time", is_flag=True, help="For `lastbranch consume`; the same as --mode real-time.")
@@ -72,8 +74,11 @@ def command() -> None:
 @click.option("--target", "targets", type=Count(1, 31), multiple=True, metavar="PID",
               help="A process whose branches the software LBR records (again for more).")  # fmt: skip
 @format_options
-def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
-    """Start the session NAME and print what it was adjusted to."""
+def start(name: str, modes: str, flags: str, form: str, force: bool, **wish: Any) -> int:
+    """Start the session NAME and print what it was adjusted to.
+
+    A log file that exists is replaced with --force only; --mode append adds to it.
+    """
     from ..etw import ClientContext, LogFileMode, Session
     from .session_words import bits_of, lbr_bits, masks_of, mode_words, provider_of
 
@@ -87,6 +92,8 @@ def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
         mode |= LogFileMode.REAL_TIME_MODE
     if any(masks):
         mode |= LogFileMode.SYSTEM_LOGGER_MODE
+    if not mode & LogFileMode.FILE_MODE_APPEND:
+        check_new(_logs(wish["output"], mode), force, "--output")
     session = Session(
         name, wish["output"], mode=mode, targets=wish["targets"], buffer_size=wish["buffer_size"],
         minimum_buffers=wish["minimum_buffers"], maximum_buffers=wish["maximum_buffers"],
@@ -107,6 +114,17 @@ def start(name: str, modes: str, flags: str, form: str, **wish: Any) -> int:
         session.stop()
         raise
     return _print(session.query(), form)
+
+
+def _logs(output: str, mode: int) -> list[str]:
+    """The names that a session in ``mode`` writes to: in mode newfile, those of the row that exist already."""
+    from ..etw import LogFileMode
+
+    if not mode & LogFileMode.FILE_MODE_NEWFILE or "%d" not in output:
+        return [output]
+    head, _, tail = output.partition("%d")
+    row = glob.glob(f"{glob.escape(head)}*{glob.escape(tail)}")
+    return sorted(name for name in row if name[len(head) : len(name) - len(tail)].isdecimal())
 
 
 def _configure_sources(wanted: tuple[str, ...], lbr: bool) -> None:
@@ -172,18 +190,20 @@ def query(name: str, form: str) -> int:
 @click.option(
     "-o", "--output", default="", metavar="FILE", shell_complete=complete_file, help="Go on with this log file."
 )
+@force_option
 @click.option("--flags", metavar="FLAG,...", help="Events of the system, instead of those that are on.")
 @_ENABLE
 @click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Take no more events of a provider.")
 @format_options
 def update(
-    name: str, maximum_buffers: int, flush_timer: int, output: str, flags: str | None, enables: tuple[str, ...],
-    disables: tuple[str, ...], form: str,
+    name: str, maximum_buffers: int, flush_timer: int, output: str, force: bool, flags: str | None,
+    enables: tuple[str, ...], disables: tuple[str, ...], form: str,
 ) -> int:  # fmt: skip
     """Change what a running session lets change; what is not named stays."""
     from ..etw import Session, provider_guid
     from .session_words import masks_of, provider_of
 
+    check_new(output, force, "--output")
     masks = masks_of(flags, "--flags") if flags is not None else None
     enabled, disabled = [provider_of(text) for text in enables], [provider_guid(text) for text in disables]
     session = Session.of(name)
@@ -208,11 +228,13 @@ def update(
     shell_complete=complete_file,
     help="Where a session in buffering mode writes to.",
 )
+@force_option
 @format_options
-def flush(name: str, output: str, form: str) -> int:
+def flush(name: str, output: str, force: bool, form: str) -> int:
     """Write what is in the buffers of the session NAME now."""
     from ..etw import LogFileMode, Session
 
+    check_new(output, force, "--output")
     state = Session.of(name).flush(output)
     if output and not state.request.mode & LogFileMode.BUFFERING_MODE:
         click.echo("note: -o is for sessions in buffering mode; this one's own log or reader has the events", err=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from .options import complete_file, complete_folder
+from .options import check_new, complete_file, complete_folder, force_option
 
 _SHOWN = 5
 
@@ -26,7 +24,7 @@ _SHOWN = 5
     multiple=True,
     help="Look for binaries by identity in DIR, too.",
 )
-@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
+@force_option
 def command(
     paths: tuple[str, ...], compress: bool, no_images: bool, symfs: str | None, folders: tuple[str, ...], force: bool
 ) -> int:
@@ -43,8 +41,7 @@ def command(
     if len(paths) < 2:
         raise click.UsageError("give at least one input and, last, the output")
     *inputs, output = paths
-    if os.path.exists(output) and not force:
-        raise click.BadParameter(f"{output} exists; --force replaces it", param_hint="OUT")
+    check_new(output, force, "OUT")
     flags = MergeFlag.DEFAULT & ~(MergeFlag.IMAGEID if no_images else 0)
     flags |= MergeFlag.COMPRESS_TRACE if compress else 0
     done = create_merged_trace_file(output, inputs, flags, symfs=symfs, folders=folders)

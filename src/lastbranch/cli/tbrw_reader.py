@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import Capture
+from .options import Capture, check_new, force_option
 
 __all__ = ["command", "main"]
 
@@ -12,7 +12,8 @@ __all__ = ["command", "main"]
 @click.command()
 @click.argument("source", metavar="UNBOUND_TB5_FILE")
 @click.argument("target", metavar="OUTPUT_FILE_NAME")
-def command(source: str, target: str) -> int:
+@force_option
+def command(source: str, target: str, force: bool) -> int:
     """Write what a TB5 file holds to OUTPUT_FILE_NAME, and its samples to UNBOUND_TB5_FILE.dat beside that.
 
     tbrw_writer makes a TB5 file of the two again. What binding added is left out. The files appear when they are
@@ -22,7 +23,7 @@ def command(source: str, target: str) -> int:
     from ..tbrw.interchange import save
 
     try:
-        names, damage = save(source, target)
+        names, damage = save(source, target, lambda names: check_new(names, force, "OUTPUT_FILE_NAME"))
     except FileExistsError as error:
         raise click.UsageError(f"{error.filename} {error.strerror}") from error
     for name in names:

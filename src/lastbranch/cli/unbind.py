@@ -14,7 +14,7 @@ from .options import complete_file
 def command(path: str, stream: int | None) -> int:
     """Take the bind information of a .tb5 away again.
 
-    `lastbranch compact` gives its space back.
+    The file itself is changed. `lastbranch compact` gives its space back.
     """
     from ..tb5_binding import sample_streams, unbind_stream
 

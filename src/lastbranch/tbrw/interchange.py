@@ -9,6 +9,7 @@ No file is replaced before all that was to be read is read: outputs have other n
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -149,17 +150,20 @@ class Saved:
 _CHILDREN = {kind for _, targets in CHILDREN.values() for _, kind in targets}
 
 
-def save(source: str, target: str) -> tuple[list[str], list[Damage]]:
+def save(
+    source: str, target: str, check: Callable[[list[str]], None] = lambda names: None
+) -> tuple[list[str], list[Damage]]:
     """Write what the TB5 file ``source`` holds to ``target``, and its records to files beside it.
 
-    All their names, and what is damaged in ``source``. Raises `TbrwError` where it cannot be read, `FileExistsError`
-    where two of the files would be one.
+    All their names, and what is damaged in ``source``. ``check`` gets the names before anything is written. Raises
+    `TbrwError` where ``source`` cannot be read, `FileExistsError` where two of the files would be one.
     """
     with open_file(source) as file:
         view = file.handle.store.view
         beside = {key: _beside(source, target, key.stream) for key in sorted(view.tables) if is_data(key)}
         names = [target, *beside.values()]
         _check_different([source, *names])
+        check(names)
         with translated(), ExitStack() as outputs:
             for name in names:
                 check_replaceable(name)
@@ -182,15 +186,16 @@ def save(source: str, target: str) -> tuple[list[str], list[Damage]]:
         return names, file.damage
 
 
-def load(source: str, target: str) -> None:
+def load(source: str, target: str, check: Callable[[str], None] = lambda name: None) -> None:
     """Write the TB5 file ``target`` from what `save` left, through the calls of the guide.
 
-    Raises `FormatError` where ``source`` or a file of records is not as it was written, `TbrwError` where it breaks a
-    rule, `FileExistsError` where ``target`` is one of them.
+    ``check`` gets its name before anything is written. Raises `FormatError` where ``source`` or a file of records is
+    not as it was written, `TbrwError` where it breaks a rule, `FileExistsError` where ``target`` is one of them.
     """
     _check_different([source, target])
     saved = Saved(source)
     _check_different([target, *saved.records_files.values()])
+    check(target)
     check_replaceable(target)
     name = os.path.basename(target)
     with PartFolder(target, mode=0o700) as part:
