@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import resource_bombs as bombs
 from binding_oracle import History, address_space_histories
 from conftest import run_cli, time_limit
-from lastbranch.bind import Binder, SpaceIndex, space
+from lastbranch.bind import Binder, SpaceIndex
+from lastbranch.bind import replay as space
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.profile import read_etl

@@ -14,7 +14,7 @@ from conftest import REAL, SYNTHETIC, Data, run_cli
 from lastbranch.analysis import count_stacks
 from lastbranch.errors import FormatError
 from lastbranch.export import ExportOptions, exporter
-from lastbranch.formats.perfscript import blocks
+from lastbranch.formats.perfscript import text as blocks
 from lastbranch.lbr import flag, type_name
 from lastbranch.lbr.flags import branch_type
 from lastbranch.model import BytesSource, Profile

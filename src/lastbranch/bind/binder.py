@@ -35,8 +35,7 @@ from ..model import (
     kernel_start,
     kernel_starts,
 )
-from .ids import Ids
-from .index import SpaceIndex
+from .index import Ids, SpaceIndex
 from .replay import Replay, replay
 
 __all__ = ["Binder", "bias_of", "binder_of", "place", "rebind"]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from ..arrays import distinct, ranges
 from ..model import Array
 
-__all__ = ["SpaceIndex"]
+__all__ = ["Ids", "SpaceIndex"]
+
 
 _CHUNK = 256 * 1024
 _ADDRESS_BITS = 48
@@ -145,3 +146,29 @@ class SpaceIndex:
         starts = np.searchsorted(words, self._slabs >> self._shift << bits)
         words &= np.uint64((1 << int(bits)) - 1)
         return words.view(np.int64), starts
+
+
+# -- Ids of the system (processes, threads) to numbers of ours, many at once
+
+
+_DENSE = 1 << 22
+
+
+class Ids:
+    """Id (uint32) -> number, by a table where ids are small; ``absent`` for others. Ids come once each."""
+
+    def __init__(self, ids: Array, numbers: Array, absent: int) -> None:
+        self._absent = absent
+        known = ids < _DENSE
+        size = int(ids[known].max()) + 2 if known.any() else 1
+        self._table = np.full(size, absent, np.int64)
+        self._table[ids[known]] = numbers[known]
+        order = np.argsort(ids[~known])
+        self._ids, self._numbers = ids[~known][order], numbers[~known][order]
+
+    def __call__(self, ids: Array) -> NDArray[np.int64]:
+        out: NDArray[np.int64] = self._table.take(ids, mode="clip")  # the last entry is nobody's
+        if len(self._ids):
+            at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+            out = np.where(self._ids[at] == ids, self._numbers[at], out)
+        return out

@@ -7,31 +7,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .callstacks import call_frames, no_call_stacks_because, open_calls
-    from .filters import NOTATIONS, Conversion, bit_names, convert, records, validate
-    from .flags import branch_type, flag, flag_known, flags_of_kinds, repack_big_endian
-    from .info import flags_from_info
-    from .processors import PROCESSORS, Processor
-    from .registers import FORMATS, Decoded, RegisterFormat, decode
+    from .callstacks import Links, call_frames, joined, no_call_stacks_because, open_calls, stitch
+    from .filters import (
+        ETW_NEAR_BRANCHES,
+        NOTATIONS,
+        PERF_SELECT,
+        Conversion,
+        bit_names,
+        call_stack_mode,
+        convert,
+        describe_perf,
+        no_ranges_because,
+        records,
+        validate,
+    )
+    from .flags import branch_type, flag, flag_known, flags_from_info, flags_of_kinds, repack_big_endian
+    from .registers import FORMATS, PROCESSORS, Decoded, Processor, RegisterFormat, decode
     from .ring import Record, Ring, held
-    from .selection import ETW_NEAR_BRANCHES, PERF_SELECT, call_stack_mode, describe_perf, no_ranges_because
-    from .stitching import Links, joined, stitch
     from .words import BRANCH_TYPES, FLAG_FIELDS, KIND, NEW_TYPES, SPEC, type_name
 
 _WHERE = {
     "BRANCH_TYPES": "words",
     "Conversion": "filters",
     "Decoded": "registers",
-    "ETW_NEAR_BRANCHES": "selection",
+    "ETW_NEAR_BRANCHES": "filters",
     "FLAG_FIELDS": "words",
     "FORMATS": "registers",
     "KIND": "words",
-    "Links": "stitching",
+    "Links": "callstacks",
     "NEW_TYPES": "words",
     "NOTATIONS": "filters",
-    "PERF_SELECT": "selection",
-    "PROCESSORS": "processors",
-    "Processor": "processors",
+    "PERF_SELECT": "filters",
+    "PROCESSORS": "registers",
+    "Processor": "registers",
     "Record": "ring",
     "RegisterFormat": "registers",
     "Ring": "ring",
@@ -39,22 +47,22 @@ _WHERE = {
     "bit_names": "filters",
     "branch_type": "flags",
     "call_frames": "callstacks",
-    "call_stack_mode": "selection",
+    "call_stack_mode": "filters",
     "convert": "filters",
     "decode": "registers",
-    "describe_perf": "selection",
+    "describe_perf": "filters",
     "flag": "flags",
     "flag_known": "flags",
-    "flags_from_info": "info",
+    "flags_from_info": "flags",
     "flags_of_kinds": "flags",
     "held": "ring",
-    "joined": "stitching",
+    "joined": "callstacks",
     "no_call_stacks_because": "callstacks",
-    "no_ranges_because": "selection",
+    "no_ranges_because": "filters",
     "open_calls": "callstacks",
     "records": "filters",
     "repack_big_endian": "flags",
-    "stitch": "stitching",
+    "stitch": "callstacks",
     "type_name": "words",
     "validate": "filters",
 }

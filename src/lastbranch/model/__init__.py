@@ -1,9 +1,8 @@
 """What a capture says: profile, tables, streams of sample batches. Imports nothing else of the package but errors."""
 
-from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, concatenate, cuts
+from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, SampleFilter, concatenate, cuts
 from .clock import Clock
 from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
-from .filter import SampleFilter
 from .kernel_half import (
     KERNEL_HALF,
     KERNEL_HALF_32,
@@ -14,16 +13,14 @@ from .kernel_half import (
     kernel_start,
     kernel_starts,
 )
-from .limits import MEMORY, Limits, limited
-from .load import Load
 from .order import by_time, merge
 from .output import check_replaceable
 from .profile import TABLES, Profile
-from .source import BytesSource, Source, read_at
+from .source import MEMORY, BytesSource, Limits, Source, limited, read_at
 from .stream import BatchReader, SampleStream
 from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
 from .text import counted, visible, word
-from .timeline import KERNEL, Change, Timeline
+from .timeline import KERNEL, Change, Load, Timeline
 
 __all__ = [
     "BRANCH",

@@ -12,8 +12,8 @@ import numpy as np
 from ..errors import Damage
 from .batch import Array, SampleBatch
 from .clock import Clock
-from .limits import MEMORY
 from .order import merge
+from .source import MEMORY
 from .stream import SampleStream
 from .tables import Event, Machine, Module, Process, Thread
 from .timeline import Timeline

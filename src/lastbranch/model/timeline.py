@@ -10,13 +10,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .batch import Array
 
-__all__ = ["KERNEL", "Change", "Timeline"]
+__all__ = ["Change", "KERNEL", "Load", "Timeline"]
+
 
 KERNEL = -1
 """The ``pid`` of what is mapped in the kernel, for all processes. Lower ones are guests (see `kernel_half`)."""
@@ -133,3 +135,18 @@ class Timeline:
     def columns(self) -> dict[str, Array]:
         """``kind`` int8, ``start``/``end``/``offset`` uint64, the others int64; in file order."""
         return {n: np.array(a, dtype={"b": "i1", "q": "i8", "Q": "u8"}[a.typecode]) for n, a in self._columns.items()}
+
+
+# -- A mapping in one process, with its life
+
+
+class Load(NamedTuple):
+    """``module`` (row) at ``start:end`` of process ``pid``, -1 in the kernel, from clock tick ``first`` (``None``: ever
+    since) until ``last`` (``None``: for good)."""
+
+    pid: int
+    module: int
+    start: int
+    end: int
+    first: int | None
+    last: int | None

@@ -23,10 +23,10 @@ from ...formats.etl.periods import Periods, column_of
 from ...formats.etl.profile_session import Session
 from ...formats.etl.sample_words import Trigger, sample_events
 from ...formats.etl.supplement_events import event_fields, recording_events, supplement_event
-from ...formats.perfdata.chain import Block, chase
 from ...formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ...formats.perfdata.reader import Reader
 from ...formats.perfdata.records import handle
+from ...formats.perfdata.walk import Block, chase
 from ...model import BRANCH, BytesSource, Profile, SampleBatch, Timeline
 from ...opening import attach_binaries
 from .lbr import SOFTWARE_BRANCHES

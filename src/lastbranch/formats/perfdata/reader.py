@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from ...errors import Damage, FormatError
 from ...model import MAX_ENTRIES, Clock, Profile, SampleBatch, SampleStream, Source, cuts, read_at
 from .attr import event_of
-from .blocks import walk_blocks
-from .chain import TRACING_DATA, Block, halves
 from .features import decode_feature
 from .header import read_header, read_magic
 from .layout import FEATURES, PIPE_HEADER_SIZE, RECORD, RECORDS, SAMPLE, TYPE
 from .records import ATTR, COUNTED, HANDLERS, handle, stamped
-from .repeats import first_of_each
 from .sample import SampleLayout
 from .state import State
+from .walk import TRACING_DATA, Block, first_of_each, halves, walk_blocks
 
 __all__ = ["Progress", "read_perfdata"]
 

@@ -6,17 +6,292 @@ first those of fixed position, here, then those in `fields`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from ...model import BRANCH, REQUIRED, Array, SampleBatch
+from ...arrays import ranges
+from ...lbr import PERF_SELECT, repack_big_endian
+from ...model import BRANCH, FRAME, REQUIRED, Array, SampleBatch
 from .attr import Attr
-from .chain import Block
-from .cursor import Cursor
-from .fields import VARIABLE
-from .layout import MISC, SAMPLE
+from .layout import MISC, READ, SAMPLE
+from .walk import Block
 
 __all__ = ["SampleLayout"]
+
+
+# -- One decoding pass over the samples of a block: a cursor into each, moved field by field
+
+
+class Cursor:
+    """Samples at word positions ``at`` of ``block``; ``fixed`` words of each precede the fields of variable position.
+    ``form`` holds the fields of the attribute that shaped them.
+
+    ``bad`` marks samples whose fields do not fit their records. Values go to ``columns`` and ``offsets``.
+    """
+
+    def __init__(
+        self, block: Block, at: NDArray[np.int64], form: dict[str, int], fixed: int, wanted: frozenset[str] | None
+    ) -> None:
+        self.block, self.words, self.at, self.form, self.wanted = block, block.words, at, form, wanted
+        self.end = at + (block.sizes(at) >> 3)
+        self.cursor = at + (1 + fixed)
+        self.bad = self.cursor > self.end
+        self.cursor = np.minimum(self.cursor, self.end)
+        self.columns: dict[str, Array] = {}
+        self.offsets: dict[str, NDArray[np.int64]] = {}
+        self.lengths: dict[str, NDArray[np.int64]] = {}
+
+    def wants(self, *names: str) -> bool:
+        return self.wanted is None or any(n in self.wanted for n in names)
+
+    def word(self, offset: int = 0) -> NDArray[np.uint64]:
+        """The word at the cursor (+ offset); whatever is there for a sample that has ended already (it is bad)."""
+        return self.words.take(self.cursor + offset, mode="clip")
+
+    def count(self, limit_words: int = 1) -> NDArray[np.int64]:
+        """The count at the cursor, moved past it; 0 and marked bad where so many items do not fit the record."""
+        room = self.end - self.cursor - 1
+        n = self.word()
+        bad = (room < 0) | (n > (np.maximum(room, 0) // limit_words).astype(np.uint64))
+        self.bad |= bad
+        self.cursor = np.where(bad, self.end, self.cursor + 1)
+        return np.where(bad, 0, n.astype(np.int64))
+
+    def skip(self, words: NDArray[np.int64] | int) -> None:
+        """Move on by ``words``; samples that end before that are marked bad."""
+        self.cursor = self.cursor + words
+        self.bad |= self.cursor > self.end
+        self.cursor = np.minimum(self.cursor, self.end)
+
+    def ragged(self, group: str, length: NDArray[np.int64], names: tuple[str, ...], step: int = 1) -> None:
+        """Ragged columns ``names`` of ``group``: words 0, 1, ... of items of ``step`` words, from the cursor on."""
+        self.lengths[group] = length
+        wanted = [(word, name) for word, name in enumerate(names) if self.wants(name)]
+        if not wanted:
+            return
+        self.offsets[group] = offsets = np.zeros(len(length) + 1, np.int64)
+        np.cumsum(length, out=offsets[1:])
+        gather = self._evenly_spaced(length, step) or self._anywhere(offsets, length, step)
+        for word, name in wanted:
+            self.columns[name] = gather(word)
+
+    def _evenly_spaced(self, length: NDArray[np.int64], step: int) -> Callable[[int], Array] | None:
+        """The usual case, samples equally long and one after the other, is a strided copy: several times as fast."""
+        n, deepest = len(length), int(length.max(initial=0))
+        if n < 2 or int(length.min()) != deepest:
+            return None
+        first, stride = int(self.cursor[0]), int(self.cursor[1] - self.cursor[0])
+        if (np.diff(self.cursor) != stride).any():
+            return None
+        shape, strides = (n, deepest), (stride * 8, step * 8)
+
+        def gather(word: int) -> Array:
+            return as_strided(self.words[first + word :], shape, strides, writeable=False).reshape(-1)
+
+        return gather
+
+    def _anywhere(self, offsets: NDArray[np.int64], length: NDArray[np.int64], step: int) -> Callable[[int], Array]:
+        index = np.repeat(self.cursor - offsets[:-1] * step, length)
+        index += np.arange(0, int(offsets[-1]) * step, step)
+        return lambda word: self.words.take(index + word if word else index)
+
+    def take_bytes(self, group: str, start: NDArray[np.int64], length: NDArray[np.int64]) -> None:
+        """Ragged column ``group`` of bytes: ``length`` from byte position ``start`` of the block."""
+        offsets = np.zeros(len(length) + 1, np.int64)
+        np.cumsum(length, out=offsets[1:])
+        self.offsets[group] = offsets
+        index = ranges(start, length)
+        self.columns[group] = self.block.raw.take(index)
+
+
+# -- The fields of a sample that have no fixed position: how each is read, and which columns it makes
+#
+# They stand in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h). A reader
+# gets the `Cursor` at its field and moves it on.
+
+
+Form = dict[str, int]
+"""Fields of perf_event_attr."""
+
+
+class Field:
+    """A field of variable position: how to read it, and which columns it makes."""
+
+    def __init__(self, read: Callable[[Cursor], None], columns: Callable[[Form], list[str]] | tuple[str, ...]) -> None:
+        self.read = read
+        self._columns = columns
+
+    def columns(self, form: Form) -> list[str]:
+        return self._columns(form) if callable(self._columns) else list(self._columns)
+
+
+def _one_word(name: str) -> Field:
+    def read(w: Cursor) -> None:
+        if w.wants(name):
+            w.columns[name] = w.word()
+        w.skip(1)
+
+    return Field(read, (name,))
+
+
+def _read_values(w: Cursor) -> None:
+    """READ: values alone or as a group, each with id and lost where read_format says so."""
+    form = w.form["read_format"]
+    per_value = 1 + bool(form & READ.ID) + bool(form & READ.LOST)
+    times = [
+        n for n, b in (("time_enabled", READ.TOTAL_TIME_ENABLED), ("time_running", READ.TOTAL_TIME_RUNNING)) if form & b
+    ]
+    if form & READ.GROUP:
+        length = w.count(per_value)
+    else:
+        length = np.ones(len(w.at), np.int64)
+    value_first = not form & READ.GROUP  # alone: value, times, id, lost; in a group: times, then each value
+    if value_first and w.wants("read_value"):
+        w.offsets["read"] = np.arange(len(w.at) + 1)
+        w.columns["read_value"] = w.word()
+    if value_first:
+        w.skip(1)
+    for name in times:
+        if w.wants(name):
+            w.columns[name] = w.word()
+        w.skip(1)
+    parts = [n for n, b in (("read_id", READ.ID), ("read_lost", READ.LOST)) if form & b]
+    if value_first:
+        for name in parts:
+            if w.wants(name):
+                w.offsets["read"] = np.arange(len(w.at) + 1)
+                w.columns[name] = w.word()
+            w.skip(1)
+        return
+    start = w.cursor
+    w.skip(length * per_value)
+    length = np.where(w.bad, 0, length)
+    if w.wants("read_value", *parts):
+        w.cursor, after = start, w.cursor
+        w.ragged("read", length, ("read_value", *parts), per_value)
+        w.cursor = after
+
+
+def _read_columns(form: Form) -> list[str]:
+    parts = form["read_format"]
+    bits = {"time_enabled": READ.TOTAL_TIME_ENABLED, "time_running": READ.TOTAL_TIME_RUNNING,
+            "read_id": READ.ID, "read_lost": READ.LOST}  # fmt: skip
+    return ["read_value", *(name for name, bit in bits.items() if parts & bit)]
+
+
+def _callchain(w: Cursor) -> None:
+    length = w.count()
+    w.ragged(FRAME, length, ("frame",))
+    w.skip(length)
+
+
+def _raw(w: Cursor) -> None:
+    """u32 size, data, padded so that both together are whole words."""
+    size = w.block.halves(w.word())[0].astype(np.int64) & 0xFFFFFFFF
+    words = (size + 4 + 7) >> 3
+    start = w.cursor * 8 + 4
+    w.skip(words)
+    if w.wants("raw"):
+        w.take_bytes("raw", start, np.where(w.bad, 0, size))
+
+
+def _branch_stack(w: Cursor) -> None:
+    select = w.form["branch_sample_type"]
+    counters = bool(select & PERF_SELECT["COUNTERS"])
+    if select & PERF_SELECT["HW_INDEX"]:
+        # nr, hw_idx, entries: the index stands between the count and what it counts.
+        room = np.maximum(w.end - w.cursor - 2, 0)
+        n = w.word()
+        bad = (n > (room // (4 if counters else 3)).astype(np.uint64)) | (w.cursor + 2 > w.end)
+        w.bad |= bad
+        length = np.where(bad, 0, n.astype(np.int64))
+        if w.wants("hw_idx"):
+            w.columns["hw_idx"] = w.word(1).view(np.int64)
+        w.cursor = np.where(bad, w.end, w.cursor + 2)
+    else:
+        length = w.count(4 if counters else 3)
+    w.ragged(BRANCH, length, ("branch_from", "branch_to", "branch_flags"), 3)
+    if w.block.big_endian and "branch_flags" in w.columns:
+        w.columns["branch_flags"] = repack_big_endian(w.columns["branch_flags"])
+    w.skip(length * 3)
+    if counters:
+        w.ragged(BRANCH, length, ("branch_counters",))
+        w.skip(length)
+
+
+def _registers(which: str) -> Field:
+    group, abi_name, column = f"{which}_regs", f"{which}_regs_abi", f"{which}_reg"
+
+    def read(w: Cursor) -> None:
+        abi, count = w.word(), w.form[f"sample_regs_{which}"].bit_count()
+        length = np.where((abi != 0) & (w.cursor < w.end), count, 0)
+        w.skip(1)
+        if w.wants(abi_name):
+            w.columns[abi_name] = abi
+        start = w.cursor
+        w.skip(length)
+        if w.wants(column):
+            w.cursor, after = start, w.cursor
+            w.ragged(group, np.where(w.bad, 0, length), (column,))
+            w.cursor = after
+
+    return Field(read, (abi_name, column))
+
+
+def _sized_bytes(w: Cursor, group: str, behind: int) -> NDArray[np.int64]:
+    """u64 size and so many bytes, padded to words, as ragged column ``group``, with ``behind`` words after."""
+    size = w.word()
+    room = np.maximum(w.end - w.cursor - 1 - behind, 0).astype(np.uint64) * np.uint64(8)
+    w.bad |= (size > room) | (w.cursor >= w.end)
+    length = np.where(w.bad, 0, size.astype(np.int64))
+    start = (w.cursor + 1) * 8
+    w.skip(1 + ((length + 7) >> 3))
+    if w.wants(group):
+        w.take_bytes(group, start, length)
+    return length
+
+
+def _stack_user(w: Cursor) -> None:
+    """u64 size, then (size != 0) size bytes and u64 dyn_size: how much of them was copied."""
+    length = _sized_bytes(w, "user_stack", behind=1)
+    if w.wants("user_stack_size"):
+        w.columns["user_stack_size"] = np.where(length > 0, w.word(), np.uint64(0))
+    w.skip((length > 0).astype(np.int64))
+
+
+def _aux(w: Cursor) -> None:
+    _sized_bytes(w, "aux", behind=0)
+
+
+def _branch_columns(form: Form) -> list[str]:
+    names = ["branch_from", "branch_to", "branch_flags"]
+    names += ["hw_idx"] if form["branch_sample_type"] & PERF_SELECT["HW_INDEX"] else []
+    return names + (["branch_counters"] if form["branch_sample_type"] & PERF_SELECT["COUNTERS"] else [])
+
+
+VARIABLE: dict[int, Field] = {
+    SAMPLE.READ: Field(_read_values, _read_columns),
+    SAMPLE.CALLCHAIN: Field(_callchain, ("frame",)),
+    SAMPLE.RAW: Field(_raw, ("raw",)),
+    SAMPLE.BRANCH_STACK: Field(_branch_stack, _branch_columns),
+    SAMPLE.REGS_USER: _registers("user"),
+    SAMPLE.STACK_USER: Field(_stack_user, ("user_stack", "user_stack_size")),
+    SAMPLE.WEIGHT: _one_word("weight"),
+    SAMPLE.WEIGHT_STRUCT: _one_word("weight"),
+    SAMPLE.DATA_SRC: _one_word("data_src"),
+    SAMPLE.TRANSACTION: _one_word("transaction"),
+    SAMPLE.REGS_INTR: _registers("intr"),
+    SAMPLE.PHYS_ADDR: _one_word("phys_addr"),
+    SAMPLE.CGROUP: _one_word("cgroup"),
+    SAMPLE.DATA_PAGE_SIZE: _one_word("data_page_size"),
+    SAMPLE.CODE_PAGE_SIZE: _one_word("code_page_size"),
+    SAMPLE.AUX: Field(_aux, ("aux",)),
+}
+"""What follows the fixed fields, in ABI order."""
+
 
 _WORD = {  # fields that go straight to a column
     SAMPLE.IDENTIFIER: "id", SAMPLE.IP: "ip", SAMPLE.ADDR: "addr", SAMPLE.ID: "id", SAMPLE.STREAM_ID: "stream_id",

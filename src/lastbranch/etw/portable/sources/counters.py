@@ -20,8 +20,8 @@ from ....capture.perf_events.kernel import Kernel, RecordRing
 from ....capture.perf_events.programme import Programme, open_event
 from ....capture.perf_events.syscall import CLOCK
 from ....errors import UnavailableError
-from ....formats.perfdata.chain import chase
 from ....formats.perfdata.layout import RECORD
+from ....formats.perfdata.walk import chase
 from ....model import SampleBatch
 from ...status import EtwError, Status
 from ..profile_sources import choices_of

@@ -17,10 +17,10 @@ from ....formats.etl.encoding import encode_event
 from ....formats.etl.event import Event
 from ....formats.etl.kernel_process import IMAGE, PROCESS, THREAD
 from ....formats.etl.lives import Lives
-from ....formats.perfdata.chain import Block, chase
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.records import handle
 from ....formats.perfdata.state import State
+from ....formats.perfdata.walk import Block, chase
 from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile, Timeline
 from ....opening import attach_binaries

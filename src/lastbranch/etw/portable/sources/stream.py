@@ -22,9 +22,9 @@ from ....capture.perf_events.programme import EventRefused, EventSet, Programme,
 from ....capture.perf_events.refusals import Attempt, explain
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
-from ....formats.perfdata.chain import Block, chase
 from ....formats.perfdata.layout import READ, RECORD, SAMPLE
 from ....formats.perfdata.sample import SampleLayout
+from ....formats.perfdata.walk import Block, chase
 from ....model import SampleBatch
 from ...status import EtwError, Status
 from .switches import Switches

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....formats.perfdata.chain import Block
 from ....formats.perfdata.layout import MISC, RECORD
+from ....formats.perfdata.walk import Block
 from ....model import Array, SampleBatch
 from .events import Events, Ints
 from .kinds import CSWITCH, Kind, switched

@@ -1,19 +1,146 @@
-"""Branch entries in text, decoded as columns: ``0xFROM/0xTO/M|P|-/X|-/A|-/CYCLES[/TYPE[/SPEC]]``.
-
-perf 5 prints 6 fields, 6.1 the branch type as a seventh, 6.12 the speculation as an eighth; Intel SEP prints 6 with
-other values. All that stands in an entry is found from the places of its two ``x``.
-"""
+"""What stands in the lines of ``perf script`` besides branch entries: who was sampled, call chains, event records."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import Damage
 from ...lbr import BRANCH_TYPES, FLAG_FIELDS, NEW_TYPES, SPEC
+from ...model import Source
 
-__all__ = ["PAD", "Entries", "decode_flags", "find_entries", "hexadecimal"]
+__all__ = [
+    "Block", "Entries", "Header", "Map", "RECORD", "Task", "decode_flags", "find_entries", "header_of",
+    "hexadecimal", "parse_record", "walk_blocks",
+]  # fmt: skip
+
+
+RECORD = b"PERF_RECORD_"
+"""Mark of a line that is a record beside the samples."""
+
+_HEADER = re.compile(
+    rb"""\s*
+    (?:(?P<comm>\S.*?)\s+)??
+    (?:(?P<pid>-?\d+)(?:/(?P<tid>-?\d+))?\s+)?
+    (?:\[(?P<cpu>\d+)\]\s+)?
+    (?:(?P<seconds>\d+)\.(?P<fraction>\d{1,9}):\s*)?
+    (?:(?P<period>\d+)\s+)?
+    (?:(?P<event>[^\s:][^\s]*):\s*)?
+    (?:(?P<ip>[0-9a-f]{1,16})(?:\s.*)?)?
+    $""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Fields of ``perf script -F`` in the order in which it prints them; each may be missing."""
+
+
+class Header(NamedTuple):
+    """What was printed about a sample; ``None`` where it was not."""
+
+    comm: str | None
+    pid: int | None
+    tid: int | None
+    cpu: int | None
+    time: int | None
+    """Nanoseconds."""
+    period: int | None
+    event: str | None
+    ip: int | None
+
+
+NOTHING = Header(None, None, None, None, None, None, None, None)
+
+
+def header_of(text: bytes) -> Header | None:
+    """The fields in front of a branch stack or a call chain; ``None`` for a line of another kind."""
+    match = _HEADER.match(text)
+    if match is None:
+        return None
+    found = match.groupdict()
+    pid, ip = _number(found["pid"]), found["ip"]
+    if ip is None and pid is not None and found["tid"] is None and found["event"] is None:
+        ip, pid = found["pid"], None  # one number alone is an address
+    time = None
+    if found["seconds"] is not None:
+        time = int(found["seconds"]) * 1_000_000_000 + int(found["fraction"].ljust(9, b"0"))
+    return Header(
+        _name(found["comm"]), pid, _number(found["tid"]), _number(found["cpu"]), time, _number(found["period"]),
+        _name(found["event"]), int(ip, 16) if ip else None,
+    )  # fmt: skip
+
+
+def _number(text: bytes | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _name(text: bytes | None) -> str | None:
+    return None if text is None else text.decode("utf-8", "surrogateescape")
+
+
+class Map(NamedTuple):
+    """A mapping: ``size`` bytes at ``start`` of a file from ``offset`` on."""
+
+    pid: int
+    tid: int
+    start: int
+    size: int
+    offset: int
+    build_id: bytes
+    name: str
+
+
+class Task(NamedTuple):
+    """COMM (``name``; ``parent`` 1: by exec), FORK (of ``parent``) or EXIT of a thread."""
+
+    kind: str
+    pid: int
+    tid: int
+    parent: int
+    name: str
+
+
+_MAP = re.compile(
+    rb"MMAP2? (?P<pid>-?\d+)/(?P<tid>-?\d+): "
+    rb"\[(?P<start>0x[0-9a-f]{1,16}|0)\((?P<size>0x[0-9a-f]{1,16}|0)\) @ (?P<offset>0x[0-9a-f]{1,16}|0)"
+    rb"(?: <(?P<id>[0-9a-f]{2,40})>| [^]]*)?\]: \S+ (?P<name>.*)$",
+    re.DOTALL,
+)
+_TASK = re.compile(rb"(?P<kind>FORK|EXIT)\((?P<pid>-?\d+):(?P<tid>-?\d+)\):\((?P<parent>-?\d+):-?\d+\)")
+_COMM = re.compile(rb"COMM(?P<exec> exec)?: (?P<name>.*):(?P<pid>-?\d+)/(?P<tid>-?\d+)\s*$", re.DOTALL)
+
+
+def parse_record(text: bytes) -> Map | Task | None:
+    """The record in ``text``, a line from behind `RECORD` on; ``None`` for other kinds.
+
+    Raises `ValueError` for one whose fields cannot be read. Formats: perf_event__fprintf_mmap2 and its neighbours in
+    Linux tools/perf/util/event.c.
+    """
+    if text.startswith(b"MMAP"):
+        match = _MAP.match(text)
+        if match is None:
+            raise ValueError("mapping that cannot be read")
+        build_id = bytes.fromhex((match["id"] or b"").decode()) if len(match["id"] or b"") % 2 == 0 else b""
+        pid, tid, start, size, offset = (int(match[n], 0) for n in ("pid", "tid", "start", "size", "offset"))
+        return Map(pid, tid, start, size, offset, build_id, match["name"].decode("utf-8", "surrogateescape"))
+    if match := _TASK.match(text):
+        return Task(match["kind"].decode(), int(match["pid"]), int(match["tid"]), int(match["parent"]), "")
+    if match := _COMM.match(text):
+        name = match["name"].decode("utf-8", "surrogateescape")
+        return Task("COMM", int(match["pid"]), int(match["tid"]), int(match["exec"] is not None), name)
+    if text.startswith((b"FORK", b"EXIT", b"COMM")):
+        raise ValueError("task record that cannot be read")
+    return None
+
+
+# -- Branch entries in text, decoded as columns: ``0xFROM/0xTO/M|P|-/X|-/A|-/CYCLES[/TYPE[/SPEC]]``
+#
+# perf 5 prints 6 fields, 6.1 the branch type as a seventh, 6.12 the speculation as an eighth; Intel SEP prints 6 with
+# other values. All that stands in an entry is found from the places of its two ``x``.
+
 
 PAD = 32
 """Bytes that must stand before and behind the text, so that every window of digits is inside."""
@@ -229,3 +356,80 @@ def _bits_of(window: bytes, bits: dict[str, int]) -> int:
     if len(name) < 8:
         return bits.get(name, 0)
     return next((value for known, value in bits.items() if known[:8] == name), 0)
+
+
+# -- A text in blocks of whole lines
+
+
+BLOCK = 1 << 21
+_LONGEST_LINE = 1 << 24
+"""A stack of 64 entries has 4,000 bytes."""
+_NEWLINE, _BLANK = 10, 32
+_TAIL = 1 << 16
+_Place = TypeVar("_Place", int, NDArray[np.int64])
+
+
+class Block(NamedTuple):
+    """Whole lines. ``text`` has `PAD` blanks around them; ``offset`` is where the first line stands in the file.
+
+    ``starts`` and ``ends`` int64: first byte of each line in ``text``, and the place of its end of line.
+    """
+
+    offset: int
+    text: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def position(self, at: _Place) -> _Place:
+        """Where the byte ``at`` of ``text`` stands in the file."""
+        return at + (self.offset - PAD)
+
+    def line(self, i: int) -> bytes:
+        """Line ``i`` without its end."""
+        return self.text[self.starts[i] : self.ends[i]].tobytes()
+
+
+def walk_blocks(source: Source, damage: list[Damage] | None = None) -> Iterator[Block]:
+    """The lines of ``source``; what is too long for a line is stepped over and noted in ``damage``."""
+    offset, size, rest = 0, source.size, np.empty(0, np.uint8)
+    while offset < size:
+        begins, kept = offset - len(rest), len(rest)
+        text = np.empty(PAD + kept + BLOCK + 1 + PAD, np.uint8)
+        text[:PAD] = _BLANK
+        text[PAD : PAD + kept] = rest
+        got = source.readinto(offset, text.data[PAD + kept : PAD + kept + min(BLOCK, size - offset)])
+        if not got:
+            return
+        offset, end = offset + got, PAD + kept + got
+        cut = end if offset >= size else _behind_last_line(text, end)
+        rest = text[cut:end].copy()
+        if cut > PAD:
+            yield _block(text, cut, begins)
+        elif len(rest) > _LONGEST_LINE:
+            if damage is not None:
+                damage.append(Damage("line that does not end", begins, "line", None, len(rest)))
+            rest = rest[:0]
+
+
+def _behind_last_line(text: NDArray[np.uint8], end: int) -> int:
+    """The place behind the last end of line before ``end``; `PAD` where there is none."""
+    for begin in range(end - _TAIL, PAD - _TAIL, -_TAIL):
+        at = max(begin, PAD)
+        found = text[at : at + _TAIL].tobytes().rfind(b"\n", 0, min(end - at, _TAIL))
+        if found >= 0:
+            return at + found + 1
+    return PAD
+
+
+def _block(text: NDArray[np.uint8], end: int, offset: int) -> Block:
+    """The lines of ``text`` up to ``end``, with an end of line behind the last one if it lacks it, and blanks."""
+    if text[end - 1] != _NEWLINE:
+        text[end] = _NEWLINE
+        end += 1
+    text[end : end + PAD] = _BLANK
+    text = text[: end + PAD]
+    ends = np.flatnonzero(text == _NEWLINE)
+    starts = np.empty_like(ends)
+    starts[0] = PAD
+    starts[1:] = ends[:-1] + 1
+    return Block(offset, text, starts, ends)
