@@ -20,7 +20,7 @@ import numpy as np
 
 from conftest import run_cli, time_limit
 from lastbranch.errors import LastbranchError
-from lastbranch.formats.tb5 import Tb5File, Tb5Writer
+from lastbranch.formats.tb5 import Tb5File, Tb5Writer, verify
 from lastbranch.formats.tb5.commits import block_check
 from lastbranch.opening import open_profile, open_source
 from lastbranch.tb5_binding import bind_stream, compact, write_profile
@@ -94,7 +94,7 @@ def damaged(original: bytes, dice: random.Random) -> bytes:
 
 def read_all(path: Path) -> None:
     with Tb5File(open_source(str(path))) as file:
-        file.verify()
+        verify(file)
     profile = open_profile(path)
     for _ in profile.batches():
         pass

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from conftest import Data, Ran
 from lastbranch.bind import binder_of
 from lastbranch.errors import FormatError, LastbranchError
-from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer
+from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify
 from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
 from lastbranch.opening import open_profile, open_source
 from lastbranch.tb5_binding import bind_stream, compact, is_bound, unbind_stream, write_profile
@@ -181,7 +181,7 @@ def test_modules_are_those_of_the_guides_rule(
         assert row == (exe or mine or [NEVER])[0]
     assert summary.processes_made
     assert summary.samples == len(samples)
-    assert Tb5File(open_source(str(path))).verify() == []
+    assert verify(Tb5File(open_source(str(path)))) == []
 
 
 def module(when: int, flags: int, pid: int = 7, start: int = 0x1000, unload: int = NEVER) -> dict[str, int]:
@@ -238,7 +238,7 @@ def test_a_section_without_processes_says_that_there_are_none(tmp_path: Path, th
     file = TB5(path)
     assert bound(file, 4) == [(NEVER,) * 3, (NEVER, NEVER, 0 if threads else NEVER)]
     assert ((2, 0, 6, 1) in file.tables, (2, 0, 7, 1) in file.tables) == (False, False)
-    assert Tb5File(open_source(str(path))).verify() == []
+    assert verify(Tb5File(open_source(str(path)))) == []
 
 
 @settings(max_examples=40, deadline=None)
@@ -348,13 +348,13 @@ def test_an_incomplete_binding_is_told_and_made_again(tmp_path: Path, kind: int,
     whole, path = tmp_path / "a.tb5", tmp_path / "b.tb5"
     write(whole, [], [{"ip": 1, "pid": 5, "tid": 6, "cs": 0, "mode": 0, "time": 1}])
     bind_stream(whole)
-    assert Tb5File(open_source(str(whole))).verify() == []
+    assert verify(Tb5File(open_source(str(whole)))) == []
     rewritten(whole, path, {Table(Scope.BIND, 0, kind, part)})
-    assert any("is not complete: no bind of stream 0" in str(d) for d in Tb5File(open_source(str(path))).verify())
+    assert any("is not complete: no bind of stream 0" in str(d) for d in verify(Tb5File(open_source(str(path)))))
     assert not is_bound(path)
     bind_stream(path)
     assert is_bound(path)
-    assert Tb5File(open_source(str(path))).verify() == []
+    assert verify(Tb5File(open_source(str(path)))) == []
     assert TB5(path).tables == TB5(whole).tables
     rewritten(whole, path, {Table(Scope.BIND, 0, kind, part)})
     unbind_stream(path)
@@ -364,9 +364,9 @@ def test_an_incomplete_binding_is_told_and_made_again(tmp_path: Path, kind: int,
 def test_a_stream_without_data_is_whole(tmp_path: Path) -> None:
     write(tmp_path / "a.tb5", [], [])
     rewritten(tmp_path / "a.tb5", tmp_path / "b.tb5", {Table(Scope.STREAM, 0, 2)})
-    assert Tb5File(open_source(str(tmp_path / "b.tb5"))).verify() == []
+    assert verify(Tb5File(open_source(str(tmp_path / "b.tb5")))) == []
     rewritten(tmp_path / "a.tb5", tmp_path / "b.tb5", {Table(Scope.STREAM, 0, 4)})
-    (damage,) = Tb5File(open_source(str(tmp_path / "b.tb5"))).verify()
+    (damage,) = verify(Tb5File(open_source(str(tmp_path / "b.tb5"))))
     assert "no stream info" in str(damage)
 
 

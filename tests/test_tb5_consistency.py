@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tbrw_recipe as recipe
-from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, struct_of
+from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, struct_of, verify
 from lastbranch.opening import open_source
 
 SYSTEM, NODE, CPU, ARCH, CPUID = (Table(Scope.GLOBAL, 0, 0, part) for part in range(5))
@@ -20,7 +20,7 @@ def told(tmp_path: Path, key: Table, change: Callable[[np.ndarray], np.ndarray |
     """Fields that `verify` names where one table of the guide's recipe is another."""
     recipe.write_recipe(tmp_path / "a.tb5")
     with Tb5File(open_source(str(tmp_path / "a.tb5"))) as old, Tb5Writer.create(tmp_path / "b.tb5") as new:
-        assert old.verify() == []
+        assert verify(old) == []
         for other in old.tables:
             rows = old.read(other)
             struct = struct_of(other)
@@ -29,7 +29,7 @@ def told(tmp_path: Path, key: Table, change: Callable[[np.ndarray], np.ndarray |
                 changed = change(records)
                 rows = records if changed is None else changed
             new.put(other, rows)
-    return {d.field for d in Tb5File(open_source(str(tmp_path / "b.tb5"))).verify()}
+    return {d.field for d in verify(Tb5File(open_source(str(tmp_path / "b.tb5"))))}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch.errors import FormatError, UnavailableError
-from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, check_descriptors
+from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, check_descriptors, verify
 from lastbranch.formats.tb5 import writer as durable
 from lastbranch.formats.tb5.commits import block_check
 from lastbranch.formats.tb5.layout import empty_records
@@ -377,7 +377,7 @@ def test_a_small_disk_that_is_full_leaves_the_last_commit(small_disk: Path, mode
         assert file.streams == told + (mode == "append")
         if mode == "append":
             assert file.bytes(DATA) == old
-        assert not any("is damaged" in str(damage) for damage in file.verify())
+        assert not any("is damaged" in str(damage) for damage in verify(file))
 
 
 # -- writers that fail and go on
@@ -471,7 +471,7 @@ def test_rollback_forgets_what_was_not_committed(tmp_path: Path) -> None:
     writer.put(DATA, b"new")
     writer.close()
     assert (read(path).bytes(DATA), read(path).bytes(USER), read(path).string_count) == (b"new", b"kept", 0)
-    assert read(path).verify()[1:] == []  # a stream of data alone is told
+    assert verify(read(path))[1:] == []  # a stream of data alone is told
 
 
 def test_a_directory_that_contradicts_itself_falls_back_to_the_commit_before(tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_every_byte_that_is_cut_off_is_told(tmp_path: Path) -> None:
 def test_every_flipped_byte_of_a_table_is_told(tmp_path: Path) -> None:
     path = tmp_path / "a.tb5"
     data = small(path, 50)
-    whole, clean = bytearray(path.read_bytes()), read(path).verify()
+    whole, clean = bytearray(path.read_bytes()), verify(read(path))
     at = whole.index(data)
     directory, size = struct.unpack_from("<QQ", whole, 512 + 8)
     for place in [*range(at, at + len(data), 131), *range(directory, directory + size, 5), *range(16), 20, 57, 1024]:
@@ -530,7 +530,7 @@ def test_every_flipped_byte_of_a_table_is_told(tmp_path: Path) -> None:
         path.write_bytes(whole)
         whole[place] ^= 0x10
         try:
-            found = read(path).verify()
+            found = verify(read(path))
         except FormatError:
             continue
         assert found != clean, place
@@ -606,7 +606,7 @@ def test_descriptors(tmp_path: Path, rows: list[np.ndarray], says: str | None) -
     else:
         with pytest.raises(FormatError, match=says):
             read(path).descriptors(0)
-        assert any(says in str(d) for d in read(path).verify())
+        assert any(says in str(d) for d in verify(read(path)))
 
 
 def test_string_ids_out_of_range_are_told_by_verify(tmp_path: Path) -> None:
@@ -615,7 +615,7 @@ def test_string_ids_out_of_range_are_told_by_verify(tmp_path: Path) -> None:
         host = empty_records("TBRW_HOST", 1)
         host["host_name"] = 7
         writer.put(HOST, host)
-    (damage,) = read(path).verify()
+    (damage,) = verify(read(path))
     assert (damage.field, damage.value) == ("host_name", 7)
     assert "out of range" in str(damage)
 

@@ -10,7 +10,7 @@ import pytest
 
 import tbrw_recipe as recipe
 from lastbranch import tbrw
-from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer
+from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, verify
 from lastbranch.formats.tb5.layout import HEADS
 from lastbranch.model import BRANCH, COLUMNS, Event, Profile, SampleBatch, concatenate
 from lastbranch.opening import open_profile, open_source
@@ -130,7 +130,7 @@ def test_heads_that_are_not_those_of_the_records(
     changed = rewritten(path, change)
     if "5000" not in says and "record 0" not in says:
         assert_same(path, changed, set())
-    found = [d.reason for d in Tb5File(open_source(str(changed))).verify()]
+    found = [d.reason for d in verify(Tb5File(open_source(str(changed))))]
     assert [says in reason for reason in found] == ([True] if says else [])
 
 

@@ -11,7 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import LastbranchError
-from ..formats.tb5.layout import NEVER, STRUCTS, ModuleFlag, Scope, Section, StreamSection, StreamType, Table, TaskFlag
+from ..formats.tb5.layout import (
+    IA64PC,
+    NEVER,
+    PID_IS_RAW,
+    STRUCTS,
+    ModuleFlag,
+    Scope,
+    Section,
+    StreamSection,
+    StreamType,
+    Table,
+    TaskFlag,
+)
 from ..formats.tb5.module_lives import ModuleLives, module_lives
 from ..formats.tb5.reader import Tb5File
 from ..formats.tb5.sample_reader import SampleRecords
@@ -55,8 +67,6 @@ class Pairs:
 
 
 _CHUNK = 64 * 1024
-_FORM64, _RAW_ID = np.uint32(1 << 29), np.uint32(1 << 30)
-"""bitFields2: IA64PC and pidRecIndexRaw."""
 _MODULES = Table(Scope.GLOBAL, 0, Section.MODULE)
 _PROCESSES = Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD)
 _THREADS = _PROCESSES._replace(part=1)
@@ -192,11 +202,11 @@ class StreamBinding:
 
     def _columns(self, records: Array) -> _Chunk:
         ip, pid = _word(records, "iip", np.uint64), _word(records, "pidRecIndex", np.uint32)
-        flags = _word(records, "bitFields2", np.uint32, _FORM64 | _RAW_ID)
-        narrow = (flags & _FORM64) == 0
+        flags = _word(records, "bitFields2", np.uint32, IA64PC | PID_IS_RAW)
+        narrow = (flags & IA64PC) == 0
         if narrow.any():
             ip = np.where(narrow, ip & np.uint64(0xFFFFFFFF), ip)
-        cooked = (flags & _RAW_ID) == 0  # an index into the process section instead of an id
+        cooked = (flags & PID_IS_RAW) == 0  # an index into the process section instead of an id
         if cooked.any() and not self.made and len(self.processes):
             row = np.minimum(pid, len(self.processes) - 1)
             pid = np.where(cooked, self.processes["pid_id"][row], pid)

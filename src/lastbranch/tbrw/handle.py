@@ -5,6 +5,7 @@ Methods have the names of the guide's functions and raise `TbrwError` where thos
 
 from __future__ import annotations
 
+from ..formats.tb5 import verify
 from ..formats.tb5.layout import StreamSection
 from .drafts import Drafts
 from .reader import Reader
@@ -58,7 +59,7 @@ class Handle:
         but was never closed.
         """
         with self.store.reading() as view:
-            faults = [d for d in view.verify() if d not in view.damage]
+            faults = [d for d in verify(view) if d not in view.damage]
             unfinished = self.store.damage
             if faults or (unfinished and self.store.closed_well):
                 raise TbrwError(Status.INVALID_SAMPLE_FILE, f"{view.name}: {[*unfinished, *faults][0]}")

@@ -31,6 +31,7 @@ _WHERE = {
     "check_descriptors": "descriptors",
     "read_tb5": "profile_reader",
     "struct_of": "layout",
+    "verify": "verification",
 }
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "is_tb5",
     "read_tb5",
     "struct_of",
+    "verify",
 ]
 
 

@@ -1,4 +1,10 @@
-"""Rules of data descriptors: the entries of one describe disjoint fields of one record."""
+"""Data descriptors: what the records of a stream hold, in the guide's terms (8.11), written, read and checked.
+
+A record of samples starts with the guide's sample record (32 bytes) and its time stamp (8); what those cannot hold
+follows, the widest fields first, and at the end the branch stack: the *head* of a record is all before it. Ragged
+columns other than branch entries are in a custom stream, one for each group; a record has the first row and the number
+of rows that are its own.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +16,21 @@ from typing import Any
 import numpy as np
 
 from ...model import BRANCH, COLUMNS, GROUPS, Array
-from .layout import STRUCTS, DescSubtype, DescType, Scope, StreamSection, Table
+from .layout import STRUCTS
 from .layout import DescSubtype as Sst
 from .layout import DescType as St
-from .reader import Tb5File
 
 __all__ = ["Piece", "RecordLayout", "check_descriptors", "described_dtype", "described_group_dtype", "group_dtype"]
 
 
-# -- Where each column of the model stands in a record, and the data descriptor that says so
-#
-# A record starts with the guide's sample record (32 bytes) and its time stamp (8); what those cannot hold follows, the
-# widest fields first, and at the end the branch stack: the *head* of a record is all before it. Ragged columns other
-# than branch entries stand in a custom stream, one for each group; a record has the first row and the number of rows
-# that are its own.
+# -- records of our own: the place of each column of the model, and the descriptor that says so
 
-
-PC = STRUCTS["TBRW_SampleRecordPC"]
-_TIME_OFFSET = PC.size
-_START = PC.size + STRUCTS["TBRW_SampleRecordTSC"].size
+_RECORD = STRUCTS["TBRW_SampleRecordPC"]
+_TIME_OFFSET = _RECORD.size
+_START = _RECORD.size + STRUCTS["TBRW_SampleRecordTSC"].size
 _USER = int(St.START_USER_DEFINED)
+_BRANCH_COUNT, _GROUP_FIRST, _GROUP_COUNT, _GROUP_COLUMNS = (_USER + n for n in (0x100, 0x200, 0x300, 0x400))
+"""User-defined types of what is no column of a sample; those of groups are the first of 256."""
 _OF_SAMPLE_RECORD = ("time", "ip", "pid", "tid")
 _PLACES: dict[str, tuple[int, int]] = {
     "cpu": (St.PROCESSOR_NUMBER, Sst.NONE),
@@ -90,15 +91,15 @@ class RecordLayout:
                 for name in self.branches if name not in ("branch_from", "branch_to")
             ]  # fmt: skip
         if self.branches:
-            fields.append(("branch count", "uint32", (), _USER + 0x100, Sst.NONE))
+            fields.append(("branch count", "uint32", (), _BRANCH_COUNT, Sst.NONE))
         for i, group in enumerate(self.groups):
-            fields.append((f"{group} first", "uint64", (), _USER + 0x200 + i, Sst.NONE))
-            fields.append((f"{group} count", "uint32", (), _USER + 0x300 + i, Sst.NONE))
+            fields.append((f"{group} first", "uint64", (), _GROUP_FIRST + i, Sst.NONE))
+            fields.append((f"{group} count", "uint32", (), _GROUP_COUNT + i, Sst.NONE))
         fields.sort(key=lambda f: (len(f[2]), -np.dtype(f[1]).itemsize))
         at, self.pieces, self.head = _START, [], 0
-        names = [f.name for f in PC.fields] + ["time"]
-        formats: list[Any] = [PC.dtype.fields[f.name][0] for f in PC.fields] + ["<i8"]  # type: ignore[index]
-        offsets = [f.offset for f in PC.fields] + [_TIME_OFFSET]
+        names = [f.name for f in _RECORD.fields] + ["time"]
+        formats: list[Any] = [_RECORD.dtype.fields[f.name][0] for f in _RECORD.fields] + ["<i8"]  # type: ignore[index]
+        offsets = [f.offset for f in _RECORD.fields] + [_TIME_OFFSET]
         for name, code, shape, kind, subtype in fields:
             kept = np.dtype((np.dtype(code).newbyteorder("<"), shape)) if shape else np.dtype(code).newbyteorder("<")
             if shape and not self.head:
@@ -121,9 +122,9 @@ class RecordLayout:
     def descriptor(self, stream: int, time: int, branches: str) -> list[Piece]:
         """All entries for ``stream``; ``time`` is the SST_ of its clock, ``branches`` says which were recorded."""
         if stream == 0:
-            start = [Piece("SampleRecord", St.LEGACY_SAMPLE_RECORD, Sst.NONE, 0, PC.size)]
+            start = [Piece("SampleRecord", St.LEGACY_SAMPLE_RECORD, Sst.NONE, 0, _RECORD.size)]
         else:
-            at = {f.name: f for f in PC.fields}
+            at = {f.name: f for f in _RECORD.fields}
             start = [Piece(name, kind, sub, at[name].offset, at[name].size) for name, kind, sub in _PC_FIELDS]
         start.append(Piece("TimeStamp", St.TIME_STAMP, time, _TIME_OFFSET, 8))
         rest = [
@@ -145,10 +146,17 @@ def group_dtype(group: str, columns: Collection[str]) -> np.dtype[Any]:
     return np.dtype([(c.name, np.dtype(c.dtype).newbyteorder("<")) for c in inside])
 
 
-# -- What a data descriptor says of the records of a stream, as NumPy dtypes
+def group_pieces(dtype: np.dtype[Any]) -> list[Piece]:
+    """The descriptor of records of `group_dtype`."""
+    return [
+        Piece(name, _GROUP_COLUMNS + i, 0, int(at), int(kind.itemsize))
+        for i, (name, (kind, at)) in enumerate((n, (f[0], f[1])) for n, f in (dtype.fields or {}).items())
+    ]
 
 
-_PC = {f.name: f for f in PC.fields if not f.overlay}
+# -- records of any writer, as NumPy dtypes
+
+_PC = {f.name: f for f in _RECORD.fields if not f.overlay}
 _BY_TYPE: dict[tuple[int, int], str] = {
     (St.IP, Sst.IIP): "iip", (St.IP, Sst.NONE): "iip", (St.PROCESSOR_STATUS, Sst.IPSR): "ipsr",
     (St.TID, Sst.NONE): "tid", (St.PID, Sst.NONE): "pidRecIndex", (St.PROCESSOR_NUMBER, Sst.NONE): "cpu",
@@ -158,42 +166,45 @@ _BY_TYPE: dict[tuple[int, int], str] = {
 _WIDTHS = {1, 2, 4, 8}
 """Bytes that another writer's address, id or number may have; of an id the low four count."""
 _COLUMNS = {c.name: c for c in COLUMNS}
-_OURS = {_USER + i: c.name for i, c in enumerate(COLUMNS)} | {_USER + 0x100: "branch count"}
+_OURS = {_USER + i: c.name for i, c in enumerate(COLUMNS)} | {_BRANCH_COUNT: "branch count"}
 """User-defined types that lastbranch gives its fields; each counts only with this name."""
-_OF_GROUPS = {_USER + 0x200: "first", _USER + 0x300: "count"}
-"""The first of 256 types each, one for each group."""
-_GROUP_COLUMNS = _USER + 0x400
+_OF_GROUPS = {_GROUP_FIRST: "first", _GROUP_COUNT: "count"}
 
 
-def described_dtype(file: Tb5File, stream: int) -> np.dtype[Any]:
-    """The records of samples of ``stream`` with the fields that are known.
+Described = tuple[Array, list[str], int]
+"""TBRW_SAMPREC_DESC_ENTRY records, the name of each, and the size of the records that they describe."""
+
+
+def described_dtype(described: Described) -> np.dtype[Any]:
+    """Records of samples with the fields that are known.
 
     Those of the guide's sample record, ``time``, ``branch`` (depth, 2), ``branch count``, ``GROUP first``, ``GROUP
     count``, and the model's columns by their names.
     """
+    entries, names, size = described
     fields: dict[str, tuple[Any, int]] = {}
-    for entry in file.descriptors(stream):
-        for name, code, offset in _fields(entry, file.text(int(entry["desc_name"]))):
+    for entry, called in zip(entries, names, strict=True):
+        for name, code, offset in _fields(entry, called):
             fields.setdefault(name, (code, offset))
-    return _dtype(fields, file, stream)
+    return record_dtype(fields, size)
 
 
-def described_group_dtype(file: Tb5File, stream: int, group: str) -> np.dtype[Any]:
+def described_group_dtype(described: Described, group: str) -> np.dtype[Any]:
     """The rows of a custom stream, with the columns of ``group`` that they have."""
+    entries, names, size = described
     fields: dict[str, tuple[Any, int]] = {}
-    for entry in file.descriptors(stream):
-        name = file.text(int(entry["desc_name"]))
+    for entry, name in zip(entries, names, strict=True):
         found = _COLUMNS.get(name)
         if found is not None and found.group == group and int(entry["desc_type"]) >> 8 == _GROUP_COLUMNS >> 8:
             one = np.dtype(found.dtype).newbyteorder("<")
             if one.itemsize == int(entry["desc_data_size"]):
                 fields[name] = one, int(entry["desc_offset"])
-    return _dtype(fields, file, stream)
+    return record_dtype(fields, size)
 
 
-def _dtype(fields: dict[str, tuple[Any, int]], file: Tb5File, stream: int) -> np.dtype[Any]:
+def record_dtype(fields: dict[str, tuple[Any, int]], size: int) -> np.dtype[Any]:
+    """dtype of records of ``size`` bytes with ``fields``: name -> (format, offset)."""
     formats, offsets = ([f[i] for f in fields.values()] for i in range(2))
-    size = file.record_size(Table(Scope.STREAM, stream, StreamSection.DATA))
     return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size})
 
 
@@ -201,7 +212,7 @@ def _fields(entry: Any, name: str) -> Iterator[tuple[str, Any, int]]:
     """(name, format, offset) of what one entry, called ``name``, describes."""
     kind, subtype = int(entry["desc_type"]), int(entry["desc_subtype"])
     at, size = int(entry["desc_offset"]), int(entry["desc_data_size"])
-    if kind == St.LEGACY_SAMPLE_RECORD and size == PC.size:
+    if kind == St.LEGACY_SAMPLE_RECORD and size == _RECORD.size:
         yield from ((f.name, f"<{f.code}", at + f.offset) for f in _PC.values())
     elif kind == St.TIME_STAMP and size in (4, 8):
         yield "time", "<i8" if size == 8 else "<u4", at
@@ -239,6 +250,9 @@ def _code(name: str, size: int) -> Any:
     return one if size == one.itemsize and found.group == "sample" else None
 
 
+# -- rules: the entries of one descriptor describe disjoint fields of one record
+
+
 def check_descriptors(entries: Array, record_size: int) -> tuple[str, str, int] | None:
     """(what is wrong, field, value) with TBRW_SAMPREC_DESC_ENTRY records for records of ``record_size`` bytes, or
     ``None``.
@@ -249,18 +263,18 @@ def check_descriptors(entries: Array, record_size: int) -> tuple[str, str, int] 
     for i, entry in enumerate(entries):
         kind, subtype = int(entry["desc_type"]), int(entry["desc_subtype"])
         start, size = int(entry["desc_offset"]), int(entry["desc_data_size"])
-        if kind >= DescType.RESERVED_START:
+        if kind >= St.RESERVED_START:
             return f"descriptor entry {i} has a reserved type", "desc_type", kind
-        if subtype >= DescSubtype.RESERVED_START:
+        if subtype >= Sst.RESERVED_START:
             return f"descriptor entry {i} has a reserved subtype", "desc_subtype", subtype
-        if DescType.START_EXT_SAMPLE_REC_ENTRIES <= kind <= DescType.END_EXT_SAMPLE_REC_ENTRIES:
+        if St.START_EXT_SAMPLE_REC_ENTRIES <= kind <= St.END_EXT_SAMPLE_REC_ENTRIES:
             return f"descriptor entry {i} has a computed type, which no record holds", "desc_type", kind
         if size == 0:
             return f"descriptor entry {i} describes no bytes", "desc_data_size", size
         if start + size > record_size:
             return f"descriptor entry {i} exceeds the record of {record_size} bytes", "desc_offset", start
         spans.append((start, start + size, i))
-    legacy = [(lo, hi) for lo, hi, i in spans if int(entries[i]["desc_type"]) == DescType.LEGACY_SAMPLE_RECORD]
+    legacy = [(lo, hi) for lo, hi, i in spans if int(entries[i]["desc_type"]) == St.LEGACY_SAMPLE_RECORD]
     alone = [s for s in spans if not any(lo <= s[0] and s[1] <= hi and (lo, hi) != s[:2] for lo, hi in legacy)]
     alone.sort()
     for (_, end, first), (start, _, second) in pairwise(alone):

@@ -283,6 +283,9 @@ _TEXTS = {
 STRUCTS: dict[str, Struct] = {name: _struct(name, text) for name, text in _TEXTS.items()}
 """Record types by the guide's name."""
 
+TID_IS_RAW, IA64PC, PID_IS_RAW = (np.uint32(1 << bit) for bit in (28, 29, 30))
+"""Bits of bitFields2 of a sample record: tid and pidRecIndex are ids, not rows; its address has the 64-bit form."""
+
 
 def empty_records(name: str, number: int) -> NDArray[Any]:
     """``number`` records of zeros, with their size field filled in where they have one."""

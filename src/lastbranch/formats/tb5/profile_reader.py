@@ -28,8 +28,22 @@ from ...model import (
     SampleStream,
     Source,
 )
-from . import layout as k
-from .layout import BATCH_TIMES, MODEL, DescSubtype, Scope, StreamSection, StreamType, Table, describe
+from .layout import (
+    BATCH_TIMES,
+    MODEL,
+    NEVER,
+    ArchType,
+    DescSubtype,
+    DescType,
+    EventFlag,
+    OsFamily,
+    Scope,
+    Section,
+    StreamSection,
+    StreamType,
+    Table,
+    describe,
+)
 from .model_section import read_model, restore
 from .module_lives import module_lives
 from .reader import Tb5File
@@ -45,7 +59,7 @@ _LAST = (1 << 64) - 1
 _MOST_EVENTS = 1 << 16
 
 
-def _global_records(file: Tb5File, section: k.Section, part: int = 0) -> Any:
+def _global_records(file: Tb5File, section: Section, part: int = 0) -> Any:
     return file.records(Table(Scope.GLOBAL, 0, section, part))
 
 
@@ -61,42 +75,42 @@ def read_guide(file: Tb5File, profile: Profile) -> None:
 def _frequency(file: Tb5File) -> int:
     """Ticks a second of the time stamps: the unit of the first stream that has some, or the speed of the first
     processor."""
-    units: dict[int, int] = {k.DescSubtype.TS_NANOSECONDS: 10**9, k.DescSubtype.TS_MILLISECONDS: 1000}
+    units: dict[int, int] = {DescSubtype.TS_NANOSECONDS: 10**9, DescSubtype.TS_MILLISECONDS: 1000}
     kinds = (time_kind(file, number) for number in range(file.streams))
     unit = units.get(next((kind for kind in kinds if kind is not None), -1))
     if unit:
         return unit
-    speeds = [int(c["cpu_speed_mhz"]) for c in _global_records(file, k.Section.HARDWARE, 2)]
+    speeds = [int(c["cpu_speed_mhz"]) for c in _global_records(file, Section.HARDWARE, 2)]
     return speeds[0] * 1_000_000 if speeds and 0 < speeds[0] < 1_000_000 else 0
 
 
 def time_kind(file: Tb5File, stream: int) -> int | None:
     """The subtype (SST_) of the time stamps of a stream; ``None`` where its records have none."""
-    if not file.has(Table(Scope.STREAM, stream, k.StreamSection.DATA_DESCRIPTION)):
+    if not file.has(Table(Scope.STREAM, stream, StreamSection.DATA_DESCRIPTION)):
         return None
     for entry in file.descriptors(stream):
-        if entry["desc_type"] == k.DescType.TIME_STAMP:
+        if entry["desc_type"] == DescType.TIME_STAMP:
             return int(entry["desc_subtype"])
     return None
 
 
 def _read_machine(file: Tb5File, profile: Profile) -> None:
     machine = profile.machine
-    for host in _global_records(file, k.Section.SOFTWARE):
+    for host in _global_records(file, Section.SOFTWARE):
         machine.host = file.text(int(host["host_name"]))
-    for os_ in _global_records(file, k.Section.SOFTWARE, 1):
+    for os_ in _global_records(file, Section.SOFTWARE, 1):
         platform = int(os_["os_platform"])
-        windows = platform in (k.OsFamily.WIN32, k.OsFamily.WIN64, k.OsFamily.WINCE)
+        windows = platform in (OsFamily.WIN32, OsFamily.WIN64, OsFamily.WINCE)
         machine.os = "Windows" if windows else file.text(int(os_["os_name"]))
         machine.os_release = file.text(int(os_["os_name_extra"]))
-        machine.bits = 32 if platform in (k.OsFamily.WIN32, k.OsFamily.LINUX32) else 64
-    for app in _global_records(file, k.Section.SOFTWARE, 2):
+        machine.bits = 32 if platform in (OsFamily.WIN32, OsFamily.LINUX32) else 64
+    for app in _global_records(file, Section.SOFTWARE, 2):
         machine.page_size = int(app["app_page_size"])
-    arches = {int(a["arch_type"]) for a in _global_records(file, k.Section.HARDWARE, 3)}
-    names = {int(k.ArchType.EM64T): "x86_64", int(k.ArchType.X86): "i686", int(k.ArchType.ITANIUM): "ia64"}
+    arches = {int(a["arch_type"]) for a in _global_records(file, Section.HARDWARE, 3)}
+    names = {int(ArchType.EM64T): "x86_64", int(ArchType.X86): "i686", int(ArchType.ITANIUM): "ia64"}
     machine.arch = next((name for number, name in names.items() if number in arches), "")
-    nodes = _global_records(file, k.Section.HARDWARE, 1)
-    cpus = _global_records(file, k.Section.HARDWARE, 2)
+    nodes = _global_records(file, Section.HARDWARE, 1)
+    cpus = _global_records(file, Section.HARDWARE, 2)
     starts = [*np.maximum.accumulate(nodes["cpu_array"]).tolist(), len(cpus)]  # each processor is in one node
     for i, node in enumerate(nodes):
         inside = cpus[starts[i] : starts[i + 1]]
@@ -113,7 +127,7 @@ def _read_machine(file: Tb5File, profile: Profile) -> None:
 def _read_modules(file: Tb5File, profile: Profile) -> None:
     """Each record that is a load maps its module for its life."""
     rows: dict[tuple[int, int, int, bool], int] = {}
-    timeline, records = profile.timeline, _global_records(file, k.Section.MODULE)
+    timeline, records = profile.timeline, _global_records(file, Section.MODULE)
     half = KERNEL_HALF if profile.machine.bits == 64 else KERNEL_HALF_32
     lives = module_lives(records)
     columns = (c.tolist() for c in (lives.loads, lives.everybodys, lives.since, lives.until))
@@ -131,15 +145,15 @@ def _read_modules(file: Tb5File, profile: Profile) -> None:
         owner = KERNEL if everybodys and (pid or start >= half) else _signed(pid)
         end, when = min(start + length, _LAST), _time(since)
         timeline.add(Change.MAP, when, owner, module=rows[key], start=start, end=end)
-        if until != k.NEVER:
+        if until != NEVER:
             timeline.add(Change.UNMAP, _time(until), owner, start=start, end=end)
 
 
 def _read_tasks(file: Tb5File, profile: Profile) -> None:
-    for p in _global_records(file, k.Section.PROCESS_THREAD):
+    for p in _global_records(file, Section.PROCESS_THREAD):
         pid, name = _signed(int(p["pid_id"])), file.text(int(p["pid_name"])) or file.text(int(p["pid_path"]))
         profile.timeline.name(_time(int(p["pid_event_when"])), pid, pid, name)
-    for t in _global_records(file, k.Section.PROCESS_THREAD, 1):
+    for t in _global_records(file, Section.PROCESS_THREAD, 1):
         if int(t["tid_name"]):
             pid, tid = _signed(int(t["tid_associated_pid"])), _signed(int(t["tid_id"]))
             profile.timeline.name(_time(int(t["tid_event_when"])), pid, tid, file.text(int(t["tid_name"])))
@@ -156,8 +170,8 @@ def _time(ticks: int) -> int:
 def index_stream(file: Tb5File, reader: SampleReader, profile: Profile, number: int) -> dict[str, Any]:
     """Read a stream once: how many samples and entries, which threads and events. Its events join the profile's."""
     first_event = len(profile.events)
-    for e in file.records(Table(Scope.STREAM, number, k.StreamSection.EVENT_DESCRIPTION)):
-        timed = bool(int(e["event_flags"]) & k.EventFlag.TBS)
+    for e in file.records(Table(Scope.STREAM, number, StreamSection.EVENT_DESCRIPTION)):
+        timed = bool(int(e["event_flags"]) & EventFlag.TBS)
         sav = int(e["event_sav"])
         name = file.text(int(e["event_name"])) or f"event {int(e['event_id'])}"
         select = 0 if reader.has_stacks else None

@@ -12,9 +12,27 @@ import numpy as np
 
 from ...lbr import call_stack_mode, describe_perf
 from ...model import Array, Clock, Cpu, Event, Load, Machine, Module, ModuleKind, Process, Profile, Thread
-from . import layout as k
 from .descriptors import Piece, group_dtype
-from .layout import DescType, Scope, StreamType, Table, empty_records
+from .layout import (
+    NEVER,
+    SAMPLE_FILE_VERSION,
+    UNKNOWN_DRIVER,
+    AccessMethod,
+    ArchType,
+    CpuArchitecture,
+    DescSubtype,
+    DescType,
+    EventFlag,
+    ModuleFlag,
+    OsFamily,
+    Scope,
+    Section,
+    StreamSection,
+    StreamType,
+    Table,
+    TaskFlag,
+    empty_records,
+)
 from .model_section import write_model
 from .sample_writer import Processor, SampleWriter
 from .writer import Tb5Writer
@@ -43,15 +61,15 @@ def write_modules(writer: Tb5Writer, modules: Sequence[Module], loads: Iterable[
     loads = sorted(loads, key=lambda m: (m.first or 0, m.pid, m.start))
     rows = empty_records("TBRW_MODULE", len(loads))
     if not loads:
-        writer.put(Table(Scope.GLOBAL, 0, k.Section.MODULE), rows)
+        writer.put(Table(Scope.GLOBAL, 0, Section.MODULE), rows)
         return
     pid, module = (np.array([m[i] for m in loads], np.int64) for i in range(2))
     start, end = (np.array([m[i] for m in loads], np.uint64) for i in (2, 3))
     first = np.array([(m.first or 0) & _MASK64 for m in loads], np.uint64)
-    last = np.array([k.NEVER if m.last is None else m.last & _MASK64 for m in loads], np.uint64)
+    last = np.array([NEVER if m.last is None else m.last & _MASK64 for m in loads], np.uint64)
     kernel = pid == -1
     exe = _executables(modules, loads)
-    flag = k.ModuleFlag
+    flag = ModuleFlag
     flags = np.full(len(loads), flag.TSC_USED | flag.LOADED)
     flags |= np.where(kernel, flag.GLOBAL_LOAD, 0) | np.where(exe, flag.IS_EXE | flag.FIRST_MODULE_REC_IN_PROCESS, 0)
     rows["module_associated_pid"] = np.where(kernel, 0, pid).astype(np.uint32)
@@ -62,7 +80,7 @@ def write_modules(writer: Tb5Writer, modules: Sequence[Module], loads: Iterable[
     paths = np.array([writer.string(m.name) for m in modules], np.uint64)
     names = np.array([writer.string(m.short) for m in modules], np.uint64)
     rows["module_path"], rows["module_name"] = paths[module], names[module]
-    writer.put(Table(Scope.GLOBAL, 0, k.Section.MODULE), rows)
+    writer.put(Table(Scope.GLOBAL, 0, Section.MODULE), rows)
 
 
 def _executables(modules: Sequence[Module], loads: Sequence[Load]) -> Array:
@@ -79,7 +97,7 @@ def _executables(modules: Sequence[Module], loads: Sequence[Load]) -> Array:
 def write_tasks(writer: Tb5Writer, processes: Sequence[Process], threads: Sequence[Thread]) -> None:
     """The process/thread section."""
     pids, tids = empty_records("TBRW_PID", len(processes)), empty_records("TBRW_TID", len(threads))
-    flags = k.TaskFlag.CREATED | k.TaskFlag.TSC_USED
+    flags = TaskFlag.CREATED | TaskFlag.TSC_USED
     for row, p in zip(pids, processes, strict=True):
         row["pid_id"], row["pid_flags"], row["pid_event_when"] = p.pid & _MASK32, flags, (p.start or 0) & _MASK64
         row["pid_name"] = _text(writer, p.name)
@@ -88,7 +106,7 @@ def write_tasks(writer: Tb5Writer, processes: Sequence[Process], threads: Sequen
         row["tid_flags"], row["tid_event_when"] = flags, (t.start or 0) & _MASK64
         row["tid_name"] = _text(writer, t.name)
     for part, rows in enumerate((pids, tids)):
-        writer.put(Table(Scope.GLOBAL, 0, k.Section.PROCESS_THREAD, part), rows)
+        writer.put(Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD, part), rows)
 
 
 def _text(writer: Tb5Writer, text: str) -> int:
@@ -107,16 +125,16 @@ def write_events(writer: Tb5Writer, stream: int, events: Sequence[Event]) -> Non
         if e.branch_select is not None:
             mine.append((1 << 32, e.branch_select & _MASK64))
         row["event_id"], row["event_num_details"], row["event_detail_array"] = i, len(mine), len(details)
-        row["event_flags"] = k.EventFlag.TBS if e.frequency else k.EventFlag.EBS
+        row["event_flags"] = EventFlag.TBS if e.frequency else EventFlag.EBS
         row["event_sav"] = (e.frequency or e.period) & _MASK64
         row["event_name"] = _text(writer, e.name)
         details += [(i, n, v) for n, v in mine]
     out = empty_records("TBRW_EVENT_DETAIL", len(details))
     for row, (_, number, value) in zip(out, details, strict=True):
-        row["detail_access_size"], row["detail_method"], row["detail_access"] = 64, k.AccessMethod.OTHER, 1
+        row["detail_access_size"], row["detail_method"], row["detail_access"] = 64, AccessMethod.OTHER, 1
         row["detail_address"], row["detail_value"] = number, value
-    writer.put(Table(Scope.STREAM, stream, k.StreamSection.EVENT_DESCRIPTION), rows)
-    writer.put(Table(Scope.STREAM, stream, k.StreamSection.EVENT_DESCRIPTION, 1), out)
+    writer.put(Table(Scope.STREAM, stream, StreamSection.EVENT_DESCRIPTION), rows)
+    writer.put(Table(Scope.STREAM, stream, StreamSection.EVENT_DESCRIPTION, 1), out)
 
 
 def branches_text(events: Sequence[Event]) -> str:
@@ -134,10 +152,10 @@ def branches_text(events: Sequence[Event]) -> str:
 def time_subtype(clock: Clock) -> int:
     """SST_ of the time stamps."""
     if not clock.has_time:
-        return k.DescSubtype.TS_SAMPLE_COUNT
+        return DescSubtype.TS_SAMPLE_COUNT
     if clock.name == "TSC":
-        return k.DescSubtype.TSC
-    return k.DescSubtype.TS_NANOSECONDS if clock.frequency == 1_000_000_000 else k.DescSubtype.TS_OTHER
+        return DescSubtype.TSC
+    return DescSubtype.TS_NANOSECONDS if clock.frequency == 1_000_000_000 else DescSubtype.TS_OTHER
 
 
 def write_descriptor(writer: Tb5Writer, stream: int, pieces: Sequence[Piece]) -> None:
@@ -145,13 +163,13 @@ def write_descriptor(writer: Tb5Writer, stream: int, pieces: Sequence[Piece]) ->
     for row, p in zip(rows, pieces, strict=True):
         row["desc_offset"], row["desc_type"], row["desc_subtype"] = p.offset, p.type, p.subtype
         row["desc_data_size"], row["desc_name"] = p.size, writer.string(p.name)
-    writer.put(Table(Scope.STREAM, stream, k.StreamSection.DATA_DESCRIPTION), rows)
+    writer.put(Table(Scope.STREAM, stream, StreamSection.DATA_DESCRIPTION), rows)
 
 
 def write_stream_info(
     writer: Tb5Writer,
     stream: int,
-    kind: k.StreamType,
+    kind: StreamType,
     comment: str,
     profile: Profile,
     span: tuple[int | None, int | None],
@@ -168,7 +186,7 @@ def write_stream_info(
             filetime = 0 if wall is None else (wall // 100 + _FILETIME_EPOCH) & _MASK64
             row[f"sampling_{name}_time_low"] = filetime & _MASK32
             row[f"sampling_{name}_time_high"] = filetime >> 32
-    writer.put(Table(Scope.STREAM, stream, k.StreamSection.STREAM_INFO), row)
+    writer.put(Table(Scope.STREAM, stream, StreamSection.STREAM_INFO), row)
 
 
 # -- The guide's sections on the machine: hardware, software and version information
@@ -184,7 +202,7 @@ def write_machine(writer: Tb5Writer, machine: Machine) -> None:
     _write_hardware(writer, machine)
     numbers = [int(n) for n in re.findall(r"\d+", machine.os_release)[:4]] + [0] * 4
     windows = machine.os.startswith("Windows")
-    families = k.OsFamily
+    families = OsFamily
     family = {("Linux", 32): families.LINUX32, ("Linux", 64): families.LINUX64, ("Windows", 32): families.WIN32,
               ("Windows", 64): families.WIN64}.get((machine.os, machine.bits), families.OTHER)  # fmt: skip
     host, os_, app = empty_records("TBRW_HOST", 1), empty_records("TBRW_OS", 1), empty_records("TBRW_APPLICATION", 1)
@@ -197,10 +215,10 @@ def write_machine(writer: Tb5Writer, machine: Machine) -> None:
     app["app_alloc_granularity"] = 65536 if windows else machine.page_size & _MASK32
     app["app_max_app_addr"] = {32: _MASK32}.get(machine.bits, (1 << 47) - 1)
     for part, rows in enumerate((host, os_, app)):
-        writer.put(Table(Scope.GLOBAL, 0, k.Section.SOFTWARE, part), rows)
+        writer.put(Table(Scope.GLOBAL, 0, Section.SOFTWARE, part), rows)
     version = empty_records("TBRW_VERSION_INFO", 1)
-    version["sampling_driver_version"], version["sample_file_version"] = k.UNKNOWN_DRIVER, k.SAMPLE_FILE_VERSION
-    writer.put(Table(Scope.GLOBAL, 0, k.Section.VERSION_INFO), version)
+    version["sampling_driver_version"], version["sample_file_version"] = UNKNOWN_DRIVER, SAMPLE_FILE_VERSION
+    writer.put(Table(Scope.GLOBAL, 0, Section.VERSION_INFO), version)
 
 
 def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
@@ -224,24 +242,24 @@ def _write_hardware(writer: Tb5Writer, machine: Machine) -> None:
         row["node_num_available"], row["node_num_used"] = len(inside), sum(c.online for c in inside)
         first += len(inside)
     siblings = Counter((c.core, c.package) for c in ordered)
-    x86 = {"x86_64": k.ArchType.EM64T, "i386": k.ArchType.X86, "i686": k.ArchType.X86}
+    x86 = {"x86_64": ArchType.EM64T, "i386": ArchType.X86, "i686": ArchType.X86}
     for i, (row, cpu) in enumerate(zip(cpu_rows, ordered, strict=True)):
         row["cpu_number"] = cpu.index & _MASK32
-        row["cpu_native_arch_type"] = k.CpuArchitecture.IA32 if machine.arch in x86 else k.CpuArchitecture.UNKNOWN
+        row["cpu_native_arch_type"] = CpuArchitecture.IA32 if machine.arch in x86 else CpuArchitecture.UNKNOWN
         for name in ("cpu_intel_processor_number", "cpu_speed_mhz", "cpu_fsb_mhz", "cpu_cache_L2", "cpu_cache_L3"):
             row[name] = _UNKNOWN32
         row["cpu_package_num"] = cpu.package & _UNKNOWN16
         row["cpu_core_num"], row["cpu_hardware_thread_num"] = cpu.core & _UNKNOWN16, _UNKNOWN16
         row["cpu_threads_per_core"] = siblings[cpu.core, cpu.package] & _UNKNOWN16
         row["num_cpu_arch_array"], row["cpu_arch_array"] = 1, i
-    arch_rows["arch_type"] = x86.get(machine.arch, k.ArchType.UNKNOWN)
+    arch_rows["arch_type"] = x86.get(machine.arch, ArchType.UNKNOWN)
     signature = cpuid_signature(machine.cpuid)
     leaves = empty_records("TBRW_CPUID_IA32", 0 if signature is None else len(ordered))
     if signature is not None:
         leaves["cpuid_eax_input"], leaves["cpuid_eax"] = 1, signature
         arch_rows["arch_num_cpuid"], arch_rows["cpuid_array"] = 1, np.arange(len(ordered))
     for part, rows in enumerate((system, node_rows, cpu_rows, arch_rows, leaves)):
-        writer.put(Table(Scope.GLOBAL, 0, k.Section.HARDWARE, part), rows)
+        writer.put(Table(Scope.GLOBAL, 0, Section.HARDWARE, part), rows)
 
 
 def cpuid_signature(cpuid: str) -> int | None:

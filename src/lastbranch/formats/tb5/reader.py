@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -18,10 +18,11 @@ from ...model import Array, Source, read_at
 from ..readahead import page_aligned
 from . import layout
 from .commits import Commit, block_check, read_commit
+from .descriptors import check_descriptors
 from .layout import Entry, Scope, Section, StreamSection, StreamType, Table, describe, struct_of
 from .strings import StringTable
 
-__all__ = ["Tb5File"]
+__all__ = ["Tb5File", "damage_of"]
 
 
 # -- Work on numbered things in order, a few ahead of the caller on other threads
@@ -68,6 +69,11 @@ _BIND_KINDS = (
 )  # fmt: skip
 
 
+def damage_of(error: FormatError, lost: int = 0) -> Damage:
+    """What ``error`` says, as a place to step over, which costs ``lost`` bytes."""
+    return Damage(error.reason, error.offset or 0, error.field, error.value, lost)
+
+
 class Tb5File:
     """The tables that the last commit left.
 
@@ -84,7 +90,7 @@ class Tb5File:
         """Every table: key -> record size, count and place."""
         self._indexes: dict[Table, Array] = {}
         self._checked: set[int] = set()
-        self._strings = StringTable(self)
+        self._strings = StringTable(self.tables, self.read, self.name)
 
     def __enter__(self) -> Tb5File:
         return self
@@ -256,8 +262,6 @@ class Tb5File:
 
     def descriptors(self, stream: int) -> Array:
         """The data descriptor of a stream (TBRW_SAMPREC_DESC_ENTRY). Raises `FormatError` where it cannot be right."""
-        from .descriptors import check_descriptors
-
         found = self.records(Table(Scope.STREAM, stream, StreamSection.DATA_DESCRIPTION))
         data = Table(Scope.STREAM, stream, StreamSection.DATA)
         if data in self.tables:
@@ -265,13 +269,3 @@ class Tb5File:
             if problem is not None:
                 raise FormatError(f"stream {stream}: {problem[0]}", file=self.name, field=problem[1], value=problem[2])
         return found
-
-    def verify(self) -> list[Damage]:
-        """Everything that is wrong with the file: each block, string id, descriptor and bind index is looked at."""
-        from .verification import verify
-
-        return verify(self)
-
-    def sections(self) -> dict[str, Any]:
-        """What is in it, in words: name of each table -> number of records."""
-        return {describe(key): self.tables[key].count for key in sorted(self.tables)}

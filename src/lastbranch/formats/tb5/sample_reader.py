@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import offsets_of
 from ...errors import Damage, FormatError
 from ...model import BRANCH, COLUMNS, MAX_ENTRIES, Array, Mode, SampleBatch, column, cuts
-from .descriptors import described_dtype, described_group_dtype
-from .layout import HEADS, Scope, StreamSection, Table
-from .reader import Tb5File
+from .descriptors import Described, described_dtype, described_group_dtype, record_dtype
+from .layout import HEADS, IA64PC, Scope, StreamSection, Table
+from .reader import Tb5File, damage_of
 
 __all__ = ["SampleReader", "SampleRecords", "note"]
 
 
-# -- The records of a stream of samples, or their heads, which a file of ours keeps apart as well
-#
-# A head is all of a record before its branch stack: a tenth of the bytes for whoever asks who ran, and how often.
-
+# -- records, or their heads, which a file of ours keeps apart as well: all of a record before its branch stack, a tenth
+# of the bytes for whoever asks who ran, and how often
 
 _STACK = frozenset(("branch", *(c.name for c in COLUMNS if c.group == BRANCH)))
 """Fields behind the head of a record."""
@@ -33,7 +32,7 @@ class SampleRecords:
         self.file = file
         self.key = Table(Scope.STREAM, number, StreamSection.DATA)
         self._heads = Table(Scope.STORE, number, HEADS)
-        self.dtype = described_dtype(file, number)
+        self.dtype = described_dtype(_described(file, number))
         self.names = frozenset(self.dtype.names or ())
 
     def blocks(self, wanted: frozenset[str] | None, damage: list[Damage] | None) -> Iterator[tuple[int, Array]]:
@@ -75,8 +74,13 @@ class SampleRecords:
         cut_off = behind | ({"branch_from", "branch_to"} if "branch" in behind else set())
         if behind - _STACK or cut_off & wanted or "branch count" not in inside:
             return None
-        formats, offsets = [dtype[n] for n in inside], [ends[n] - dtype[n].itemsize for n in inside]
-        return np.dtype({"names": inside, "formats": formats, "offsets": offsets, "itemsize": entry.record_size})
+        return record_dtype({n: (dtype[n], ends[n] - dtype[n].itemsize) for n in inside}, entry.record_size)
+
+
+def _described(file: Tb5File, stream: int) -> Described:
+    entries = file.descriptors(stream)
+    names = [file.text(i) for i in entries["desc_name"].tolist()]
+    return entries, names, file.record_size(Table(Scope.STREAM, stream, StreamSection.DATA))
 
 
 def note(damage: list[Damage], found: Damage) -> None:
@@ -89,10 +93,10 @@ def note_error(damage: list[Damage] | None, error: FormatError, lost: int) -> No
     """`note` what an error tells, or raise it where there is no list."""
     if damage is None:
         raise error
-    note(damage, Damage(error.reason, error.offset or 0, error.field, error.value, lost))
+    note(damage, damage_of(error, lost))
 
 
-# -- Rows of a custom stream, as the samples that own them are read
+# -- batches
 
 
 class Rows:
@@ -123,8 +127,6 @@ class Rows:
 
 
 _LOW = np.uint64(0xFFFFFFFF)
-_FORM64 = np.uint32(1 << 29)
-"""bitFields2: IA64PC."""
 
 
 class SampleReader:
@@ -147,7 +149,7 @@ class SampleReader:
         for group, other in list(self._groups.items()):
             rows = self.records.key._replace(stream=other)
             if {f"{group} first", f"{group} count"} <= self._names and file.has(rows):
-                self._group_dtypes[group] = described_group_dtype(file, other, group)
+                self._group_dtypes[group] = described_group_dtype(_described(file, other), group)
             else:
                 del self._groups[group]
 
@@ -222,7 +224,7 @@ class SampleReader:
                 out[name] = np.ascontiguousarray(records[name], column(name).dtype)
         if not self.has_stacks:
             return SampleBatch(out)
-        offsets = {BRANCH: np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])}
+        offsets = {BRANCH: offsets_of(counts)}
         if not branches:
             return SampleBatch(out, offsets)
         full = bool((counts == self.depth).all()) and self.depth > 0
@@ -239,8 +241,8 @@ class SampleReader:
     def _required(self, out: dict[str, Array], records: Array) -> None:
         n, have = len(records), self._names
         unknown = np.full(n, -1, np.int32)
-        flags = records["bitFields2"] if "bitFields2" in have else np.full(n, _FORM64)
-        wide = (flags & _FORM64) != 0
+        flags = records["bitFields2"] if "bitFields2" in have else np.full(n, IA64PC)
+        wide = (flags & IA64PC) != 0
         if "iip" in have:
             ip = np.ascontiguousarray(records["iip"], np.uint64)
             out["ip"] = ip if wide.all() else np.where(wide, ip, ip & _LOW)
@@ -278,19 +280,19 @@ class SampleReader:
         if not names:
             return
         first, count = records[f"{group} first"], records[f"{group} count"].astype(np.int64)
-        ends = np.cumsum(count)
-        total = int(ends[-1]) if len(ends) else 0
+        offsets = offsets_of(count)
+        total = int(offsets[-1])
         start = int(first[0]) if len(first) else 0
-        if total and (first != start + ends - count).any():
+        if total and (first != start + offsets[:-1]).any():
             reason = f"rows of {group} do not follow each other"
             note_error(damage, FormatError(reason, file=self.file.name, field=f"{group} first"), 0)
-            total, count, ends = 0, np.zeros_like(count), np.zeros_like(ends)
+            total, offsets = 0, np.zeros_like(offsets)
         try:
             rows = run.take(start, total)
         except FormatError as error:
             note_error(damage, error, 0)
-            rows, ends = run.take(0, 0), np.zeros_like(ends)
+            rows, offsets = run.take(0, 0), np.zeros_like(offsets)
         values = rows.reshape(-1).view(dtype)
-        batch.offsets[group] = np.concatenate([np.zeros(1, np.int64), ends])
+        batch.offsets[group] = offsets
         for name in names:
             batch.columns[name] = np.ascontiguousarray(values[name])

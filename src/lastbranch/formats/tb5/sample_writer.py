@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 
 from ...model import BRANCH, KERNEL_HALF, KERNEL_HALF_32, Array, Mode, SampleBatch
 from .descriptors import RecordLayout, group_dtype
-from .layout import BATCH_TIMES, HEADS, MODEL, CpuMode, Scope, StreamSection, Table
+from .layout import BATCH_TIMES, HEADS, IA64PC, MODEL, PID_IS_RAW, TID_IS_RAW, CpuMode, Scope, StreamSection, Table
 from .writer import TableWriter, Tb5Writer
 
 __all__ = ["Processor", "SampleWriter"]
 
 
 _LOW = np.uint64(0xFFFFFFFF)
-_RAW_IDS = np.uint32(1 << 28 | 1 << 30)
-"""bitFields2: tidIsRaw and pidRecIndexRaw."""
-_FORM64 = np.uint32(1 << 29)
 _WORTH_HEADS = 4
 """Heads of records are kept apart as well where a record is so many times as large."""
 _RPL = (3, 0, 3, 0, 0, 3)  # privilege level by Mode; a guest's is its own
@@ -101,7 +98,7 @@ class SampleWriter:
         records["cpuAndOS"] = cpu | np.uint16(processor.code_mode << 13)
         records["tid"], records["pidRecIndex"] = batch.tid.view(np.uint32), batch.pid.view(np.uint32)
         event = np.where(batch.event < 1 << 8, batch.event, 0).astype(np.uint32) << np.uint32(20)
-        records["bitFields2"] = event | _RAW_IDS | np.where(narrow, np.uint32(0), _FORM64)
+        records["bitFields2"] = event | TID_IS_RAW | PID_IS_RAW | np.where(narrow, np.uint32(0), IA64PC)
 
     def _branches(self, records: Array, batch: SampleBatch) -> None:
         depth = batch.depth

@@ -24,7 +24,7 @@ from .layout import (
     describe,
     struct_of,
 )
-from .reader import Tb5File
+from .reader import Tb5File, damage_of
 
 __all__ = ["verify"]
 
@@ -97,13 +97,9 @@ def verify(file: Tb5File) -> list[Damage]:
         try:
             found += [d for d in check(file) if d not in found]
         except FormatError as error:
-            damage = _damage(error)
+            damage = damage_of(error)
             found += [damage] if damage not in found else []
     return found
-
-
-def _damage(error: FormatError, lost: int = 0) -> Damage:
-    return Damage(error.reason, error.offset or 0, error.field, error.value, lost)
 
 
 def _blocks(file: Tb5File) -> Iterator[Damage]:
@@ -111,9 +107,9 @@ def _blocks(file: Tb5File) -> Iterator[Damage]:
         try:
             for _, rows in file.some_blocks(key, range(entry.blocks)):
                 if isinstance(rows, FormatError):
-                    yield _damage(rows, entry.block_bytes)
+                    yield damage_of(rows, entry.block_bytes)
         except FormatError as error:
-            yield _damage(error, entry.bytes)
+            yield damage_of(error, entry.bytes)
 
 
 def _places(file: Tb5File) -> Iterator[Damage]:
@@ -172,7 +168,7 @@ def _streams(file: Tb5File) -> Iterator[Damage]:
         try:
             file.descriptors(number)
         except FormatError as error:
-            yield _damage(error)
+            yield damage_of(error)
 
 
 def _heads(file: Tb5File) -> Iterator[Damage]:
