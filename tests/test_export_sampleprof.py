@@ -42,6 +42,36 @@ int main() {
 }
 """
 
+LAMBDAS = """
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+template <class F> __attribute__((noinline)) static unsigned fold(const std::vector<unsigned> &d, F f) {
+  unsigned t = 0;
+  for (unsigned x : d) t += f(x);
+  return t;
+}
+__attribute__((noinline)) static unsigned by(const std::vector<unsigned> &d, unsigned (*f)(unsigned)) {
+  return fold(d, f);
+}
+int main(int n, char **) {
+  std::vector<unsigned> d(4000);
+  for (unsigned i = 0; i < d.size(); i++) d[i] = i * 2654435761u;
+  auto far = [n](unsigned x) __attribute__((noinline)) {
+    unsigned t = 0;
+    for (unsigned i = 0; i < (x & 7); i++) t += i * x ^ n;
+    return t;
+  };
+  unsigned t = fold(d, far);
+  t += by(d, [](unsigned x) {
+    if (x & 1) return x * 3;
+    return x > 9 ? x ^ 5 : x + 1;
+  });
+  std::sort(d.begin(), d.end(), [n](unsigned a, unsigned b) { return (a ^ n) < (b ^ n); });
+  std::printf("%u\\n", t + d[9]);
+}
+"""
+
 
 @pytest.mark.parametrize("binary", BINARIES)
 @pytest.mark.parametrize("name", ONE_PROCESS)
@@ -74,6 +104,28 @@ def test_it_is_llvm_profgens_for_deep_inlining(run, tmp_path: Path, compiler: st
     assert ours == theirs
     assert ours.count("\n") > 300
     assert any(line.startswith("   ") for line in ours.splitlines())  # three deep
+
+
+@pytest.mark.parametrize("flags", [(), ("-flto",), ("-flto", "-gdwarf-4")], ids=" ".join)
+def test_it_is_llvm_profgens_for_lambdas(run, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """g++ gives a lambda's functions no declaration line (DW_AT_decl_line): they count from line 0."""
+    profgen, program = tool("llvm-profgen-19"), tmp_path / "program"
+    (tmp_path / "p.cc").write_text(LAMBDAS)
+    ran(tool("g++"), "-O2", "-g", *flags, "-o", program, tmp_path / "p.cc")
+    capture = tmp_path / "capture.txt"
+    capture.write_text(made_up_stacks(program))
+    words = ("--no-symbol-cache", "--binary", program)
+    for form in ("profgen", "sampleprof", "gcov"):
+        done = run("export", "--to", form, "--fail-empty", *words, "-o", tmp_path / form, capture)
+        assert done.code == 0, done.err
+    ran(
+        profgen, f"--binary={program}", f"--unsymbolized-profile={tmp_path / 'profgen'}", "--format=text",
+        f"--output={tmp_path / 'theirs'}",
+    )  # fmt: skip
+    ours, theirs = ((tmp_path / name).read_text() for name in ("sampleprof", "theirs"))
+    assert re.search(r"^_ZZ4mainENKUl|^_ZZ4main.*_FUN", ours, re.M)
+    assert without_names(ours) == without_names(theirs)
+    assert b"_ZZ4mainENKUl" in (tmp_path / "gcov").read_bytes()
 
 
 def test_ranges_across_a_branch_that_leaves_count_for_none(run, tmp_path: Path) -> None:

@@ -296,7 +296,12 @@ def _chains(names: Names, functions: list[str], plain: bool) -> tuple[list[_Chai
     """For each address its inline chain, outermost first (empty: no lines are known), and how often its instruction
     was duplicated."""
     # A name with a dot in front is a section's: code of an assembler that has no functions.
-    known = np.array([(f.line > 0 or bool(f.file)) and f.name[:1] != "." for f in names.functions], bool)
+    # A function that is declared in no line counts from line 0, as llvm-profgen has it, unless none is (-g1).
+    declares = any(f.line > 0 for f in names.functions)
+    known = np.array(
+        [(f.line > 0 or bool(f.file) or (f.described and declares)) and f.name[:1] != "." for f in names.functions],
+        bool,
+    )
     declared = np.array([f.line for f in names.functions], np.int64)
     of_frame = names.frame_function
     offset = ((names.frame_line.astype(np.int64) - declared[of_frame]) & 0xFFFF).tolist()

@@ -24,7 +24,7 @@ from .model import FunctionTable, Names
 
 __all__ = ["Cache", "CacheRefused", "open_cache"]
 
-_VERSION = 2
+_VERSION = 3
 """Raised when the in-tree readers answer otherwise, or files are written otherwise."""
 
 LIMIT = 1 << 30

@@ -149,13 +149,14 @@ def unpack_functions(columns: Columns) -> FunctionTable:
 
 
 _FUNCTION_COLUMNS = ("name", "shown", "function_start", "function_size", "function_file", "function_line",
-                     "function_files")  # fmt: skip
+                     "function_described", "function_files")  # fmt: skip
 
 
 def _function_columns(functions: Sequence[Function]) -> Columns:
     if isinstance(functions, PackedFunctions):
         return functions.columns
-    name, shown, start, size, file, line = zip(*functions, strict=True) if functions else ((),) * 6
+    columns = zip(*functions, strict=True) if functions else ((),) * len(Function._fields)
+    name, shown, start, size, file, line, described = columns
     files: dict[str, int] = {}
     rows = [files.setdefault(f, len(files)) for f in file]
     return {
@@ -166,6 +167,7 @@ def _function_columns(functions: Sequence[Function]) -> Columns:
         "function_size": np.array(size, np.uint64),
         "function_file": np.array(rows, np.int32),
         "function_line": np.array(line, np.uint32),
+        "function_described": np.array(described, np.uint8),
         "function_files": texts_column(list(files)),
     }
 
@@ -182,7 +184,13 @@ class PackedFunctions(Sequence[Function]):
         self._name, self._shown = _Texts(columns, "name"), _Texts(columns, "shown")
         self._numbers = [
             _column(columns, f"function_{n}", k)
-            for n, k in (("start", np.uint64), ("size", np.uint64), ("file", np.int32), ("line", np.uint32))
+            for n, k in (
+                ("start", np.uint64),
+                ("size", np.uint64),
+                ("file", np.int32),
+                ("line", np.uint32),
+                ("described", np.uint8),
+            )
         ]
         self._files = texts_of(columns, "function_files")
         if len({len(self._name), len(self._shown), *map(len, self._numbers)}) != 1:
@@ -207,8 +215,8 @@ class PackedFunctions(Sequence[Function]):
             raise IndexError(at)
         at %= len(self)
         name = self._name.at(at)
-        start, size, file, line = (int(n[at]) for n in self._numbers)
-        return Function(name, self._shown.at(at) or name, start, size, self._files[file], line)
+        start, size, file, line, described = (int(n[at]) for n in self._numbers)
+        return Function(name, self._shown.at(at) or name, start, size, self._files[file], line, bool(described))
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self._all())
@@ -222,8 +230,9 @@ class PackedFunctions(Sequence[Function]):
         if self._made is None:
             names = self._name.all()
             seen = [s or n for s, n in zip(self._shown.all(), names, strict=True)]
-            start, size, row, line = (n.tolist() for n in self._numbers)
-            given = zip(names, seen, start, size, [self._files[r] for r in row], line, strict=True)
+            start, size, row, line = (n.tolist() for n in self._numbers[:4])
+            described = (self._numbers[4] != 0).tolist()
+            given = zip(names, seen, start, size, [self._files[r] for r in row], line, described, strict=True)
             self._made = list(map(tuple.__new__, repeat(Function), given))  # as Function._make, many times
         return self._made
 

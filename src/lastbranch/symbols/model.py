@@ -30,6 +30,8 @@ class Function(NamedTuple):
     file: str = ""
     line: int = 0
     """Where it is declared (``StartLine`` of llvm-symbolizer); 0 unknown."""
+    described: bool = False
+    """Whether DWARF has an entry for it. Such a function without a ``line`` has none: g++ gives lambdas no line."""
 
 
 class Frame(NamedTuple):

@@ -144,7 +144,7 @@ def _functions(
         np.where(at >= 0, np.append(c, np.uint64(0))[at], np.uint64(0)).tolist() for c in (symbols.start, symbols.size)
     )
     lines = np.where(of >= 0, line[of], 0).tolist()
-    given = zip(called, called, start, size, [known[d] for d in declared], lines, strict=True)
+    given = zip(called, called, start, size, [known[d] for d in declared], lines, (of >= 0).tolist(), strict=True)
     return list(map(Function._make, given)), row
 
 
