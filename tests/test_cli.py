@@ -443,13 +443,13 @@ def test_binaries_that_are_missing_are_named(data: Data, run: Run, symfs: Callab
 def test_output_to_a_file(capture: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     out.write_text("before")
-    ran = run("export", "--to", "brstack", "-o", out, capture)
+    ran = run("export", "--to", "brstack", "--force", "-o", out, capture)
     assert (ran.code, ran.raw) == (0, b"")
     assert out.read_bytes() == run("export", "--to", "brstack", capture).raw
     plain = build(tmp_path / "plain.data", stacks=False)
     kept = out.read_bytes()
     for bad, code in ((plain, 4), (tmp_path / "none", 3)):
-        assert run("export", "--to", "brstack", "-o", out, bad).code == code
+        assert run("export", "--to", "brstack", "--force", "-o", out, bad).code == code
         assert out.read_bytes() == kept
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.txt", "plain.data", "some capture.data"]
     for place, said in ((tmp_path / "no" / "where", "No such file or directory"), (tmp_path, "Is a directory")):
