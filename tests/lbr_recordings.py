@@ -7,7 +7,7 @@ import struct
 
 from lastbranch.capture.options import DEFAULT_SELECT
 from lastbranch.capture.procfs import Mapping
-from lastbranch.capture.software.spill import Spill
+from lastbranch.capture.software import Spill
 from lastbranch.etw.portable.lbr_events import FINISHED_ROUND
 
 TIME_ID = 7

@@ -17,13 +17,14 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
+from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import bursts as selftest
 from lastbranch.capture.software.block_step import BlockStep, DebugRegisters, PerfBreakpoints, moves
 from lastbranch.capture.software.bursts import Bursts, NoBurst, Together, _Target
 from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
-from lastbranch.capture.software.tree import Process, Thread, stat_of
+from lastbranch.capture.software.tree import Process, Thread
 
 pytestmark = needs_ptrace
 ENGINES = {
@@ -263,7 +264,5 @@ def test_breakpoints_move_as_little_as_they_can() -> None:
 
 
 def test_stat_reads_names_with_everything_in_them(tmp_path: Path) -> None:
-    from lastbranch.capture.software import tree
-
     text = b"7 (a) b ) R 1 " + b" ".join(str(n).encode() for n in range(5, 53))
-    assert tree._stat(text) == ("a) b ", "R", 1, 39, 31, 32, 33, 34)
+    assert parse_stat(text) == ("a) b ", "R", 1, 39, 31, 32, 33, 34)

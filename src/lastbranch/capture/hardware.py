@@ -1,4 +1,4 @@
-"""The hardware collector: perf events with branch stacks, their rings copied as whole bytes into a perf.data file.
+"""Recording by the processor's branch records: perf events, their rings copied as whole bytes into a perf.data file.
 
 Nothing is parsed while it records, but for forks during attachment. The file is read by `lastbranch.formats.perfdata`
 like any other.
@@ -20,7 +20,7 @@ from ..lbr import PERF_SELECT
 from ..model import Profile
 from ..model.output import PartFile
 from ..opening import FileSource, read_profile
-from .launch import SIGNALS, Launched, launch, received
+from .launch import SIGNALS, Launched, exit_code, launch, received
 from .perf_events.host import Host, read_host
 from .perf_events.kernel import Kernel, Linux
 from .perf_events.programme import (
@@ -203,7 +203,7 @@ class Recording:
         self.close()
 
 
-# -- A hardware recording from end to end: launch or attach, record until it is over, write what was wished for
+# -- from end to end: launch or attach, record until it is over, write what was wished for
 #
 # The program is not traced and does not need the recorder: if that dies, the program goes on.
 
@@ -310,8 +310,7 @@ class _Run:
         pid, status = os.waitpid(self.child.pid, options)
         if pid == 0:
             return False
-        code = os.waitstatus_to_exitcode(status)
-        self.summary.exit_code = code if code >= 0 else 128 - code
+        self.summary.exit_code = exit_code(status)
         return True
 
 

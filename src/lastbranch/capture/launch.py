@@ -1,4 +1,7 @@
-"""Starting a program so that it is traced from its first instruction, and is otherwise as it would be."""
+"""The program that is recorded, from its first instruction on and otherwise as it would be without us.
+
+And the signals that mean it, or the end of the recording.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import NamedTuple
 
 from . import ptrace
 
-__all__ = ["Launched", "Received", "SIGNALS", "end_with_parent", "launch", "received"]
+__all__ = ["Launched", "Received", "SIGNALS", "end_with_parent", "exit_code", "launch", "received"]
 
 
 _PR_SET_PDEATHSIG = 1
@@ -66,12 +69,18 @@ def launch(command: Sequence[str], unblocked: Iterable[int], *, traced: bool = T
     return Launched(pid, go, failure)
 
 
+def exit_code(status: int) -> int:
+    """As a shell has it, of a wait ``status``: 128+n where a signal ended the program."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
 def end_with_parent(number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process ``number`` when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-# -- Signals that mean the program, or the end of the recording: they are blocked, and whoever waits looks at them
+# -- signals that mean the program, or the end of the recording: they are blocked, and whoever waits looks at them
 #
 # `signal.sigtimedwait` will not do: where the process is stopped and goes on when its time is over (Ctrl-Z, then fg),
 # CPython 3.11 gives what happens to be in memory as a signal.

@@ -1,14 +1,19 @@
-"""What /proc says of a process and of the machine (proc(5)), from the text of its files.
+"""What /proc says of a process and of the machine (proc(5)).
 
-Collectors read the files each in its own way (one through a `Kernel`, one without loading more than it needs).
+What takes text parses it: the recorder of the processor's events reads through a `Kernel`, which a test replaces. What
+takes a process or thread id reads the file itself.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 
-__all__ = ["Mapping", "cpu_list", "cpu_model", "cpuid", "fields", "mappings", "memory_kb"]
+__all__ = [
+    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "executable_maps", "fields", "mappings",
+    "memory_kb", "parse_stat", "process_of", "program_of", "read", "stat_of", "status_of",
+]  # fmt: skip
 
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ([-r][-w][-x][ps]) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)")
 _PROT = {"r": 1, "w": 2, "x": 4}
@@ -75,3 +80,79 @@ def cpu_list(text: str) -> tuple[int, ...]:
         low, _, high = part.partition("-")
         found.extend(range(int(low), int(high or low) + 1))
     return tuple(found)
+
+
+# -- read from here
+
+
+def read(path: str, errors: str = "surrogateescape") -> str | None:
+    """The text of a file; ``None`` where it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors=errors, newline="\n") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def executable_maps(pid: int) -> list[Mapping]:
+    """Executable mappings of ``pid``; none where it is gone."""
+    return mappings(read(f"/proc/{pid}/maps") or "")
+
+
+def status_of(pid: int | str, name: str) -> str:
+    """The line ``name`` of /proc/PID/status; empty where there is none."""
+    text = "\n" + (read(f"/proc/{pid}/status", "replace") or "")
+    return text.partition(f"\n{name}:")[2].partition("\n")[0].strip()
+
+
+def process_of(tid: int) -> int:
+    """Thread group of ``tid``; itself where that cannot be told."""
+    group = status_of(tid, "Tgid")
+    return int(group) if group.isdecimal() else tid
+
+
+def program_of(pid: int) -> str:
+    """Path of what ``pid`` executes, or its name, or ``?``."""
+    try:
+        return os.readlink(f"/proc/{pid}/exe")
+    except OSError:
+        stat = stat_of(pid)
+        return stat.name if stat else "?"
+
+
+PAGE = 4096
+"""More than a stat file ever has."""
+
+
+class Stat(NamedTuple):
+    """Some fields of /proc/PID/task/TID/stat (proc(5)). Signals as masks, bit n - 1 for signal n."""
+
+    name: str
+    state: str
+    parent: int
+    cpu: int
+    pending: int
+    blocked: int
+    ignored: int
+    caught: int
+
+
+def stat_of(tid: int) -> Stat | None:
+    """``None`` where the thread is gone."""
+    try:
+        fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return parse_stat(os.read(fd, PAGE))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def parse_stat(text: bytes) -> Stat:
+    """The fields in ``text`` of such a file; a name may hold anything, parentheses too."""
+    name, _, rest = text.partition(b"(")[2].rpartition(b")")
+    f = rest.split()
+    return Stat(name.decode("utf-8", "replace"), f[0].decode(), int(f[1]), int(f[36]), *map(int, f[28:32]))

@@ -1,4 +1,4 @@
-"""ptrace(2) and waitpid(2) by ctypes: requests, registers of another thread.
+"""ptrace(2) and waitpid(2) by ctypes: requests, registers of another thread, and the way from stop to stop.
 
 Numbers and layouts: Linux include/uapi/linux/ptrace.h, arch/x86/include/asm/user_64.h (x86-64). A thread that is gone,
 or not stopped, is `Gone`; any other refusal is an `OSError`.
@@ -165,7 +165,7 @@ def wait(tid: int = -1) -> tuple[int, int]:
     return found, _status.value
 
 
-# -- System calls in a row by one call from Python, on x86-64
+# -- system calls in a row by one call from Python, on x86-64
 #
 # Between two stops of a thread a tracer makes a handful of system calls. Each one from Python costs as much as the
 # kernel's part of it, and more just after a stop, when the interpreter is no longer in the processor's caches. Here
@@ -203,7 +203,7 @@ class Batch:
         return -ctypes.c_int64(self.words[row * WORDS + _RESULT]).value
 
 
-# -- Wait statuses of traced threads, and waiting for one with a deadline
+# -- wait statuses of traced threads, and waiting for one with a deadline
 
 
 TICK = 0.02

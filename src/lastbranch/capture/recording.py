@@ -23,7 +23,7 @@ from ..errors import LastbranchError
 from ..model.output import PartFile, PartFolder, keep_old, unused_name
 from .launch import SIGNALS, end_with_parent, received
 from .options import Options, Summary
-from .software.run import record_software
+from .software import record_software
 from .traceable import CollectorError, RunError
 
 if TYPE_CHECKING:

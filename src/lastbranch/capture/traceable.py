@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from ..errors import LastbranchError, UnavailableError
 from ..model.output import PartFile
+from .procfs import read, status_of
 
 __all__ = [
     "CollectorError",
@@ -153,7 +154,7 @@ def describe_exec(name: str, error: OSError) -> RunError:
 
 def describe_launch(error: OSError) -> UnavailableError:
     """Why a program of our own cannot be traced."""
-    scope = _first_line(YAMA)
+    scope = _scope()
     if error.errno in (errno.EPERM, errno.EACCES) and scope in ("2", "3"):
         meaning, way_out = _SCOPES[scope]
         return UnavailableError(
@@ -165,19 +166,23 @@ def describe_launch(error: OSError) -> UnavailableError:
     )
 
 
+def _scope() -> str:
+    return (read(YAMA) or "").strip()
+
+
 def describe_attach(pid: int, error: OSError) -> UnavailableError:
     """Why ``pid`` cannot be traced."""
-    tracer = _status(pid, "TracerPid")
+    tracer = status_of(pid, "TracerPid")
     if error.errno == errno.ESRCH:
         return UnavailableError(f"there is no process {pid}", hint=_PROCESSES)
     if tracer and tracer != "0":
-        by = _status(int(tracer), "Name")
+        by = status_of(int(tracer), "Name")
         return UnavailableError(
             f"process {pid} is traced by process {tracer} ({by}) already: a program has one tracer",
             hint=f"end {by} first",
         )
     if error.errno in (errno.EPERM, errno.EACCES):
-        scope = _first_line(YAMA)
+        scope = _scope()
         if scope in _SCOPES:
             meaning, way_out = _SCOPES[scope]
             because = f"kernel.yama.ptrace_scope is {scope}: {meaning}"
@@ -215,7 +220,7 @@ def warnings_of(pid: int, path: str) -> list[str]:
 
 
 def _may_trace_all() -> bool:
-    return bool(int(_status("self", "CapEff") or "0", 16) >> _CAP_SYS_PTRACE & 1)
+    return bool(int(status_of("self", "CapEff") or "0", 16) >> _CAP_SYS_PTRACE & 1)
 
 
 def _has_capabilities(pid: int) -> bool:
@@ -245,19 +250,3 @@ def _contains(path: str, identity: tuple[int, int, int]) -> bool:
 
 
 _LOOKED_THROUGH: dict[tuple[int, int, int], bool] = {}
-
-
-def _status(pid: int | str, name: str) -> str:
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as lines:
-            return next((line.partition(":")[2].strip() for line in lines if line.startswith(name + ":")), "")
-    except OSError:
-        return ""
-
-
-def _first_line(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.readline().strip()
-    except OSError:
-        return ""

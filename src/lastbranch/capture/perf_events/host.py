@@ -159,7 +159,7 @@ def _container(kernel: Kernel) -> str:
     return "Kubernetes" if "kubepods" in (kernel.text("/proc/self/cgroup") or "") else ""
 
 
-# -- Commands that change what a machine records, and how far each reaches. They are shown, never run
+# -- commands that change what a machine records, and how far each reaches. They are shown, never run
 
 
 class Change(NamedTuple):

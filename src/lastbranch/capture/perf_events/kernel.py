@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import resource
 import select
 import subprocess
 from collections.abc import Callable, Iterable
@@ -15,13 +13,13 @@ from ...errors import LastbranchError
 from ...images import read_image
 from ...opening import FileSource
 from .. import ptrace
-from . import syscall as perf_events
+from . import syscall
 
-__all__ = ["Kernel", "Linux", "RecordRing"]
+__all__ = ["Kernel", "Linux", "RecordRing", "read_build_id"]
 
 
 class RecordRing(Protocol):
-    """A ring of records that is mapped from an event: see `perf_events.Ring`."""
+    """A ring of records that is mapped from an event: see `syscall.Ring`."""
 
     def share(self, fd: int) -> None: ...
     def drain(self, write: Callable[[bytes], object]) -> int: ...
@@ -88,6 +86,20 @@ class Kernel(Protocol):
     def close(self, fd: int) -> None: ...
 
 
+def read_build_id(path: str) -> bytes:
+    """The build id of the binary at ``path``; empty where there is none to be had."""
+    try:
+        source = FileSource(path)
+    except (OSError, LastbranchError):
+        return b""
+    try:
+        return read_image(source).build_id or b""
+    except (OSError, LastbranchError):
+        return b""
+    finally:
+        source.close()
+
+
 class Linux:
     """The kernel that runs this."""
 
@@ -119,16 +131,7 @@ class Linux:
             return None
 
     def build_id(self, path: str) -> bytes:
-        try:
-            source = FileSource(path)
-        except (OSError, LastbranchError):
-            return b""
-        try:
-            return read_image(source).build_id or b""
-        except (OSError, LastbranchError):
-            return b""
-        finally:
-            source.close()
+        return read_build_id(path)
 
     def trace_child(self) -> None:
         child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
@@ -140,36 +143,11 @@ class Linux:
             child.kill()
             child.wait()
 
-    def open_event(self, attr: bytes, tid: int, cpu: int, group: int = -1) -> int:
-        return perf_events.open_event(attr, tid, cpu, group)
-
-    def event_id(self, fd: int) -> int:
-        return perf_events.event_id(fd)
-
     def lost(self, fd: int) -> int:
         return int.from_bytes(os.read(fd, 16)[8:16], "little")  # u64 value, lost
 
     def counts(self, fd: int) -> bool:
         return bool(os.read(fd, 8))
-
-    def enable(self, fd: int) -> None:
-        fcntl.ioctl(fd, perf_events.ENABLE, 0)
-
-    def disable(self, fd: int) -> None:
-        fcntl.ioctl(fd, perf_events.DISABLE, 0)
-
-    def set_period(self, fd: int, period: int) -> None:
-        perf_events.set_period(fd, period)
-
-    def more_files(self) -> bool:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == hard:
-            return False
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return True
-
-    def ring(self, fd: int, pages: int) -> RecordRing:
-        return perf_events.Ring(fd, pages)
 
     def wait(self, fds: Iterable[int], seconds: float) -> set[int]:
         poll = select.poll()
@@ -177,5 +155,11 @@ class Linux:
             poll.register(fd, select.POLLIN)
         return {fd for fd, what in poll.poll(seconds * 1000) if what & select.POLLHUP}
 
-    def close(self, fd: int) -> None:
-        os.close(fd)
+    open_event = staticmethod(syscall.open_event)
+    event_id = staticmethod(syscall.event_id)
+    enable = staticmethod(syscall.enable)
+    disable = staticmethod(syscall.disable)
+    set_period = staticmethod(syscall.set_period)
+    more_files = staticmethod(syscall.more_files)
+    ring = syscall.Ring
+    close = staticmethod(os.close)

@@ -1,4 +1,4 @@
-"""What to ask the kernel for: the default event of each processor, the attribute, and what of it is negotiable.
+"""What to ask the kernel for, and all of it open: attributes, what of them is negotiable, event sets with their rings.
 
 A kernel refuses an attribute as a whole. So all that is only wanted (branch types, the hardware index, a more precise
 address, loss counters) is dropped until the rest opens, and what can be had is then taken back.
@@ -238,7 +238,7 @@ def _opens(attr: bytes, attempt: Callable[[bytes], object], final: bool = False)
     return True
 
 
-# -- All events of one recording, on every thread and processor, and the rings that they write into
+# -- all events of one recording, on every thread and processor, and the rings that they write into
 #
 # A ring belongs to a processor: the kernel lets events that are inherited by new tasks write only into one of their own
 # processor. The first event opened there owns it, all others share it.

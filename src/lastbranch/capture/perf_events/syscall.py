@@ -11,6 +11,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import struct
 import time
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from ...errors import UnavailableError
 from ...formats.perfdata.layout import ATTR_FLAGS
 
 __all__ = [
-    "CPU_CLOCK", "DISABLE", "ENABLE", "FLAG", "Ring", "attribute", "event_id", "modify", "open_event",
-    "read_count", "set_period", "signal_thread",
+    "CLOCK", "CPU_CLOCK", "FLAG", "Ring", "USER_ONLY", "attribute", "disable", "enable", "event_id", "modify",
+    "more_files", "open_event", "read_count", "set_period", "signal_thread",
 ]  # fmt: skip
 
 
@@ -34,8 +35,9 @@ CPU_CLOCK = (1, 0)
 
 FLAG = {name: 1 << bit for bit, name in enumerate(ATTR_FLAGS)}
 """The bit field of perf_event_attr."""
+USER_ONLY = FLAG["exclude_kernel"] | FLAG["exclude_hv"]
 
-ENABLE, DISABLE = 0x2400, 0x2401
+_ENABLE, _DISABLE = 0x2400, 0x2401
 _PERIOD, _SET_OUTPUT, _ID, _MODIFY = 0x40082404, 0x2405, 0x80082407, 0x4008240B
 _F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
 _HEAD, _TAIL = 1024, 1032
@@ -85,6 +87,23 @@ def signal_thread(fd: int, tid: int, signal: int) -> None:
 def read_count(fd: int) -> int:
     """What the event has counted; of the clock events, ns of CPU time."""
     return int.from_bytes(os.read(fd, 8), "little")
+
+
+def enable(fd: int) -> None:
+    fcntl.ioctl(fd, _ENABLE, 0)
+
+
+def disable(fd: int) -> None:
+    fcntl.ioctl(fd, _DISABLE, 0)
+
+
+def more_files() -> bool:
+    """Raise this process's own limit of open descriptors as far as it may; whether there are more now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True
 
 
 def set_period(fd: int, period: int) -> None:

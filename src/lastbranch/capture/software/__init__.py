@@ -1,1 +1,6 @@
-"""The software branch record: bursts of block stepping, fed into the model of the ring."""
+"""The software branch record: taken branches of a traced program, followed in short bursts."""
+
+from .run import record_software
+from .spill import Spill
+
+__all__ = ["Spill", "record_software"]

@@ -1,7 +1,7 @@
 """Block stepping: from branch to branch with breakpoints.
 
 It decodes what comes, stops at a branch further on, and tells from the place which way the branches before went, and
-from the registers where this one goes. `walker` does the same in machine code for what came before; this goes on where
+from the registers where this one goes. `Walker` does the same in machine code for what came before; this goes on where
 it cannot, and is what it is compared with.
 """
 
@@ -15,17 +15,17 @@ from typing import NamedTuple, Protocol
 
 from .. import ptrace
 from ..native import WALK, function
-from ..perf_events import syscall as perf_events
+from ..perf_events import syscall
 from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Onward, Poke, stopped
 from .control_flow import Edge, End, Fork, Placed
 from .engines import Burst, Limits, Target
-from .instructions import NOT_TAKEN
+from .instructions import ADDRESSES, NOT_TAKEN
 from .successors import Ahead, Ways
 
 __all__ = ["BlockStep", "Context", "DebugRegisters", "PerfBreakpoints", "Walked"]
 
 
-# -- Breakpoints that move through one thread, over debug registers or over perf events
+# -- breakpoints that move through one thread, over debug registers or over perf events
 #
 # Debug registers are faster. But their stop is a SIGTRAP: if the collector dies at that moment, the signal kills the
 # thread. The perf event's stop is a signal that programs ignore, and the event goes with the collector.
@@ -152,11 +152,11 @@ class PerfBreakpoints:
         moved, self._at = moves(self._at, fork)
         for slot, address in moved:
             if slot < len(self._fds):
-                perf_events.modify(self._fds[slot], _attribute(address))
+                syscall.modify(self._fds[slot], _attribute(address))
             else:
-                fd = perf_events.open_event(_attribute(address), self._tid)
+                fd = syscall.open_event(_attribute(address), self._tid)
                 self._fds.append(fd)
-                perf_events.signal_thread(fd, self._tid, self.signal)
+                syscall.signal_thread(fd, self._tid, self.signal)
         return ()
 
     def struck(self) -> bool:
@@ -174,15 +174,14 @@ class PerfBreakpoints:
 
 
 def _attribute(address: int) -> bytes:
-    flags = perf_events.FLAG["exclude_kernel"] | perf_events.FLAG["exclude_hv"]
-    return perf_events.attribute(
-        _BREAKPOINT, flags, period=1, bp_type=_EXECUTION, config1=address, config2=_LENGTH, wakeup=1
+    return syscall.attribute(
+        _BREAKPOINT, syscall.USER_ONLY, period=1, bp_type=_EXECUTION, config1=address, config2=_LENGTH, wakeup=1
     )
 
 
-# -- The walk from stop to stop in machine code (native/walk.c), as far as `tables` say what comes
+# -- the walk from stop to stop in machine code (native/walk.c), as far as `walk_tables` say what comes
 #
-# Between two stops Python takes as long as the kernel does for one. What the walk does is what `block_step` does by
+# Between two stops Python takes as long as the kernel does for one. What the walk does is what `BlockStep` does by
 # itself, which goes on wherever the walk comes to something that is not in the tables.
 
 
@@ -245,10 +244,6 @@ class Walked(NamedTuple):
     """It ran to ``ahead``, and this came. ``None`` and not ``here``: it did not run yet."""
 
 
-class Walking(Protocol):
-    tid: int
-
-
 class Walker:
     """For one engine, whose ``registers`` and ``breakpoints`` it works on. `OSError` where no memory may be
     executed."""
@@ -265,7 +260,7 @@ class Walker:
         self._tables: object = None
 
     def walk(
-        self, thread: Walking, ways: Ways, ahead: Ahead, chosen: Edge | None, burst: Burst, limits: Limits
+        self, thread: Target, ways: Ways, ahead: Ahead, chosen: Edge | None, burst: Burst, limits: Limits
     ) -> Walked | None:
         """Go on from before the run to an end of ``ahead``. ``None`` where the tables do not know that."""
         tables = ways.tables
@@ -279,7 +274,7 @@ class Walker:
             c.memory, c.mask = tables.fd, tables.mask
         c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, ways.alone, ways.burst, limits.kinds
         c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
-        c.node, c.stack, c.stack_known = ahead.fork.node, (ahead.stack or 0) & _ADDRESSES, ahead.stack is not None
+        c.node, c.stack, c.stack_known = ahead.fork.node, (ahead.stack or 0) & ADDRESSES, ahead.stack is not None
         c.pending = chosen is not None and limits.kinds >> chosen[2] & 1
         slots = self._breakpoints.at
         c.slots_used, c.slots[: len(slots)] = len(slots), slots
@@ -315,9 +310,6 @@ class Walker:
         return Walked(ahead, chosen, why == _AT_END, came)
 
 
-_ADDRESSES = (1 << 64) - 1
-
-
 def but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
     """All but RCX, which `Ways.after` sets to what LOOP will make of it."""
     found = bytes(registers)
@@ -325,7 +317,7 @@ def but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
 
 
 class BlockStep:
-    """From branch to branch with ``breakpoints``; see `ways` for where they are put."""
+    """From branch to branch with ``breakpoints``; see `successors` for where they are put."""
 
     def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
         """``walks``: in machine code, where that can be."""

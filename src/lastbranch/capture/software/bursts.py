@@ -1,4 +1,7 @@
-"""A burst with what surrounds it: both parties together, the stop's signal unblocked, and all of it undone."""
+"""A burst with what surrounds it: tracer and thread side by side, the stop's signal unblocked, and all of it undone.
+
+An engine is believed once it has passed the start-up test, `test_engines`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .tree import Process, Thread
 __all__ = ["Bursts", "NoBurst", "OK", "Together", "test_engines"]
 
 
-# -- Tracer and thread side by side for a burst: on one processor, and ahead of whatever else wants it
+# -- tracer and thread side by side: on one processor, and ahead of whatever else wants it
 #
 # A stop is a switch to the tracer and back. On one processor that costs a third of what it costs across two, and a
 # third program that is let in between costs more than the whole burst. It is the thread that is brought to us, if it
@@ -184,8 +187,7 @@ class Bursts:
             thread.mask = None
 
 
-# -- The start-up test: each engine runs a known piece of code in a child, and must see just the branches that are in
-# it
+# -- the start-up test: each engine runs known code in a child, and must see just the branches that are in it
 #
 # Debug registers and trap flags depend on the hypervisor (BTF stepping silently does not work in some), so that nothing
 # is believed that was not seen to work here.
@@ -223,7 +225,7 @@ def expected(base: int, count: int) -> list[tuple[int, int, int]]:
 
 
 def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
-    """Engine name -> `OK`, or what was wrong with it. Needs `stops.ticking`. Raises `OSError` where ptrace is
+    """Engine name -> `OK`, or what was wrong with it. Needs `ptrace.ticking`. Raises `OSError` where ptrace is
     refused."""
     code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
                      mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)  # fmt: skip

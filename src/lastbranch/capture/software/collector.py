@@ -7,10 +7,12 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from fnmatch import fnmatch
 
 from .. import ptrace
 from ..options import Options, Summary
+from ..procfs import process_of, program_of
 from ..ptrace import (
     EVENT_CLONE,
     EVENT_EXEC,
@@ -27,12 +29,12 @@ from .bursts import Bursts, NoBurst
 from .engines import Burst
 from .schedule import Duty, Trigger
 from .spill import Sideband, Spill, now
-from .tree import Thread, Tree, process_of, program_of
+from .tree import Thread, Tree
 
 __all__ = ["CALL_STACK", "Collector"]
 
 
-# -- Letting go of traced threads, so that they run on as if nobody had looked
+# -- letting go of traced threads, so that they run on as if nobody had looked
 
 
 _NEW_TASK = (EVENT_FORK, EVENT_VFORK, EVENT_CLONE)
@@ -50,7 +52,8 @@ def let_go(tree: Tree, trigger: Trigger, bursts: Bursts, *, killed: bool) -> Non
         trigger.disarm(thread)
     waiting = [thread for thread in tree.threads.values() if killed or thread.lost]
     for thread in waiting:
-        _interrupt(thread)
+        with suppress(ptrace.Gone, OSError):
+            ptrace.interrupt(thread.tid)
     deadline = time.monotonic() + _SECONDS
     while waiting and time.monotonic() < deadline:
         thread = waiting.pop(0)
@@ -64,13 +67,6 @@ def let_go(tree: Tree, trigger: Trigger, bursts: Bursts, *, killed: bool) -> Non
                 _detach(thread, status, trigger, bursts)
         except ptrace.Gone:
             continue
-
-
-def _interrupt(thread: Thread) -> None:
-    try:
-        ptrace.interrupt(thread.tid)
-    except (ptrace.Gone, OSError):
-        return
 
 
 def _detach(thread: Thread, status: int, trigger: Trigger, bursts: Bursts) -> None:

@@ -1,4 +1,4 @@
-"""Straight-line code of a traced program: from an address to the first branch.
+"""Control flow of a traced program from an address on: straight lines, targets known before the branch executes, forks.
 
 Nothing is ever taken for unchanged: the bytes are read again in each burst, and what they decode to is remembered by
 the bytes themselves. That holds for JIT code, for libraries that come and go, and for all processes at once.
@@ -17,6 +17,7 @@ from ...isa import NOT_A_BRANCH, UNDECODABLE, Decoder
 from ...lbr import KIND
 from ..ptrace import RCX, RIP, RSP
 from .instructions import (
+    ADDRESSES,
     ANYWHERE,
     NOT_TAKEN,
     WORD,
@@ -42,7 +43,6 @@ _WINDOW = 64
 _BLOCK = 512
 _LONGEST = 15
 _REMEMBERED = 1 << 16
-_ADDRESSES = (1 << 64) - 1
 _BASE = 1 << 32
 """Windows are decoded as if they lay here, so that no direct branch has the target 0."""
 
@@ -137,12 +137,12 @@ class Code:
                 if len(self._blocks) >= _REMEMBERED:
                     self._blocks.clear()
                 block = self._blocks[window] = self._decode(window)
-            at = address + block.offset & _ADDRESSES
+            at = address + block.offset & ADDRESSES
             if block.kind == UNDECODABLE:
                 return Line(None, effects)
             effects = effects.then(block.effects.at(address))
             if block.kind != NOT_A_BRANCH:
-                target = 0 if block.target is None else address + block.target & _ADDRESSES
+                target = 0 if block.target is None else address + block.target & ADDRESSES
                 return Line(Branch(at, block.length, block.kind, target, block.goes, block.reads), effects)
             address = at
 
@@ -226,7 +226,7 @@ def memory_of(fd: int) -> Memory:
     return read
 
 
-# -- Which branches can be told ahead, from the place where a way begins: that nothing on it changes what they read
+# -- targets known before the branch executes: nothing on the way from the place to the branch changes what it reads
 #
 # What is told is proven, for one thread: a register that no instruction of the way writes, or a word of memory that
 # none of its stores hits. A store's address is known if its registers are those of the place; a way with any other
@@ -346,7 +346,7 @@ class State(NamedTuple):
 _PUSHED = Effects(-WORD, (Store(((RSP, 1),), -WORD, WORD),))
 
 
-# -- Forks: the branches that a program can get to from a place, so that a breakpoint on each tells which way it went
+# -- forks: the branches that a program can get to from a place, so that a breakpoint on each tells which way it went
 #
 # A conditional branch has two ways on. If different branches end the two lines behind it, there is no need to stop at
 # it:
@@ -396,7 +396,7 @@ class Fork:
     family: int = 0
     """A number of ``further``."""
     node: int = 0
-    """Of this fork in `tables`; 0 where it is not there."""
+    """Of this fork in `walk_tables`; 0 where it is not there."""
     most: int = 0
     """How many ends it might have had."""
     visits: int = 0

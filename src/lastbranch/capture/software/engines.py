@@ -92,7 +92,7 @@ class Engine(Protocol):
     ends: int
     """How many ends its forks may have."""
     walks: bool
-    """Whether it takes forks from `tables`."""
+    """Whether it takes forks from `walk_tables`."""
 
     def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
         """Run ``thread``, whose code is ``ways``, until ``limits`` are reached. It is stopped again then, unless the

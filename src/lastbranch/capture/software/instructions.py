@@ -1,4 +1,4 @@
-"""Where an x86-64 branch goes, told from the registers before it is executed.
+"""x86-64 instructions: where a branch will go, by the registers before it, and what other instructions change.
 
 Opcodes, condition codes and ModRM addressing: Intel SDM volume 2 (appendix B.1.4.7, 2.1.5, 2.2.1). What `evaluation_of`
 does not know (far branches, interrupts, system calls) is left to the processor: a burst ends there.
@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from ..ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RCX, RIP, RSP
 
 __all__ = [
-    "ANYWHERE", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "Memory", "NOT_TAKEN", "Store",
-    "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "stored", "written",
+    "ADDRESSES", "ANYWHERE", "Branch", "Condition", "Evaluation", "InMemory", "InRegister", "Memory", "NOT_TAKEN",
+    "Store", "WORD", "direct", "evaluation_of", "moved", "register_of", "returns", "stored", "written",
 ]  # fmt: skip
 
 
@@ -50,7 +50,7 @@ read."""
 
 NOT_TAKEN = -1
 
-_MASK, _LOW = (1 << 64) - 1, (1 << 32) - 1
+ADDRESSES, _LOW = (1 << 64) - 1, (1 << 32) - 1
 _CF, _PF, _ZF, _SF, _OF = 1, 4, 0x40, 0x80, 0x800
 _PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
 _FS, _GS, _OPERAND_SIZE, _ADDRESS_32 = 0x64, 0x65, 0x66, 0x67
@@ -84,7 +84,7 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     if 0xE0 <= opcode <= 0xE3:
         if prefixes and opcode != 0xE3:
             return None  # it might count ECX
-        return _counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else _MASK)
+        return _counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else ADDRESSES)
     if opcode in (0xE8, 0xE9, 0xEB):
         return direct
     if _OPERAND_SIZE in prefixes:
@@ -179,7 +179,7 @@ class InMemory:
         address &= self.mask
         if self.segment is not None:
             address += registers[self.segment]
-        return _word(read(address & _MASK, 8))
+        return _word(read(address & ADDRESSES, 8))
 
 
 def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
@@ -205,7 +205,7 @@ def _indirect(code: bytes, at: int, rex: int, prefixes: bytes) -> Evaluation:
         index=None if index is None else GENERAL[index],
         scale=scale,
         segment=FS_BASE if _FS in prefixes else GS_BASE if _GS in prefixes else None,
-        mask=_LOW if _ADDRESS_32 in prefixes else _MASK,
+        mask=_LOW if _ADDRESS_32 in prefixes else ADDRESSES,
     )
 
 
@@ -213,7 +213,7 @@ def _word(found: bytes) -> int | None:
     return int.from_bytes(found, "little") if len(found) == 8 else None
 
 
-# -- What an instruction does to the stack pointer, to registers and to memory, told from its text (Intel syntax)
+# -- what an instruction does to the stack pointer, to registers and to memory, by its text (Intel syntax)
 #
 # A branch through a register, or back to the word at the top of the stack, can be told ahead along a straight line that
 # moves the stack pointer by constants only and leaves the register, or the word, as it is. What is not known here
@@ -258,10 +258,9 @@ ANYWHERE = Store(None)
 
 def _overlap(address: int, size: int, word: int) -> bool:
     """Whether ``size`` bytes at ``address`` have one of the word's; addresses wrap around."""
-    return word - address & _ADDRESSES < size or address - word & _ADDRESSES < WORD
+    return word - address & ADDRESSES < size or address - word & ADDRESSES < WORD
 
 
-_ADDRESSES = (1 << 64) - 1
 _POINTER = frozenset(("rsp", "esp", "sp", "spl"))
 _NOT_WRITING = frozenset(("cmp", "test", "push", "bt", "nop", "endbr64", "prefetcht0", "pushfq"))
 _WORDLESS = frozenset(("leave", "enter", "pushf", "popf"))

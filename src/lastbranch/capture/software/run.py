@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +12,9 @@ from typing import IO
 from ...errors import UnavailableError
 from ...lbr import KIND, convert
 from .. import ptrace
-from ..launch import launch, received
+from ..launch import exit_code, launch, received
 from ..options import DEFAULT_SELECT, Options, Summary
-from ..perf_events.syscall import CPU_CLOCK, FLAG, attribute, open_event
+from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
 from ..ptrace import ticking
 from ..traceable import (
     check_machine,
@@ -58,7 +57,8 @@ def record_software(
         spill = Spill(file, options.select, options.period or _FIRST_PERIOD, options.time_period)
         start = _Launch(target) if not isinstance(target, int) else _Attach(target)
         tids = start.begin(unblocked)
-        _more_files()
+        with suppress(OSError, ValueError):  # the whole system's limit may be lower
+            more_files()  # each thread takes a few; what was launched keeps the limit that it has
         beside = sideband(tids, options.time_period, at_exec=launched)
         summary.sideband, bursts.beside = beside.name, beside
         spill.begin(beside.ids, command)
@@ -72,7 +72,8 @@ def record_software(
         finally:
             beside.close()
             spill.flush()
-        summary.exit_code = _exit_code(collector.root_status) if launched else None
+        if launched and collector.root_status is not None:
+            summary.exit_code = exit_code(collector.root_status)
         start.check(collector)
         if watch.last and summary.exit_code is None and launched:
             summary.exit_code = 128 + watch.last
@@ -106,17 +107,10 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
     return good[0]
 
 
-def _more_files() -> None:
-    """Each thread takes a few: as many as this process may open. What was launched keeps the limit that it has."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # the whole system's limit may be lower
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 def _trigger(launched: bool) -> Trigger:
     """Perf events if they are allowed. What is attached must survive us: no SIGSTOP there."""
     try:
-        flags = FLAG["exclude_kernel"] | FLAG["exclude_hv"] | FLAG["disabled"]
+        flags = USER_ONLY | FLAG["disabled"]
         os.close(open_event(attribute(CPU_CLOCK, flags, period=_FIRST_PERIOD), 0))
     except OSError:
         return PollTrigger()
@@ -231,10 +225,3 @@ class _Signals:
 def _say_all(say: Callable[[str], None], pid: int, path: str) -> None:
     for sentence in warnings_of(pid, path):
         say(sentence)
-
-
-def _exit_code(status: int | None) -> int | None:
-    if status is None:
-        return None
-    code = os.waitstatus_to_exitcode(status)
-    return code if code >= 0 else 128 - code

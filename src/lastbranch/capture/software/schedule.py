@@ -1,4 +1,4 @@
-"""When a thread gets a burst: after so much CPU time of its own.
+"""When a thread gets a burst: after so much CPU time of its own, and within a limit on the share of wall time.
 
 `ClockTrigger` is an event of the kernel that counts the thread's CPU time and signals it in user mode. `PollTrigger`
 looks at each tick who has run. What is late is interrupted by both, if it runs right now: a blocked thread must be
@@ -7,7 +7,6 @@ left alone, since PTRACE_INTERRUPT makes some system calls fail with EINTR.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import signal
@@ -16,10 +15,11 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from .. import ptrace
-from ..perf_events import syscall as perf_events
-from ..perf_events.syscall import CPU_CLOCK, DISABLE, ENABLE, FLAG
+from ..perf_events import syscall
+from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY
+from ..procfs import stat_of
 from ..ptrace import event_of, signal_of, stopped
-from .tree import Thread, stat_of
+from .tree import Thread
 
 __all__ = ["ClockTrigger", "Duty", "PollTrigger", "Trigger"]
 
@@ -72,21 +72,20 @@ class ClockTrigger:
         self._next_look = 0.0
 
     def arm(self, thread: Thread, period: int) -> None:
-        flags = FLAG["exclude_kernel"] | FLAG["exclude_hv"]
-        thread.clock = perf_events.open_event(
-            perf_events.attribute(CPU_CLOCK, flags | FLAG["disabled"], period=period, wakeup=1), thread.tid
+        thread.clock = syscall.open_event(
+            syscall.attribute(CPU_CLOCK, USER_ONLY | FLAG["disabled"], period=period, wakeup=1), thread.tid
         )
         thread.period = period
-        perf_events.signal_thread(thread.clock, thread.tid, self.signal)
-        fcntl.ioctl(thread.clock, ENABLE, 0)
+        syscall.signal_thread(thread.clock, thread.tid, self.signal)
+        syscall.enable(thread.clock)
 
     def hold(self, thread: Thread) -> None:
-        fcntl.ioctl(thread.clock, DISABLE, 0)
+        syscall.disable(thread.clock)
 
     def rearm(self, thread: Thread, period: int) -> None:
         thread.period = period
-        perf_events.set_period(thread.clock, period)
-        fcntl.ioctl(thread.clock, ENABLE, 0)
+        syscall.set_period(thread.clock, period)
+        syscall.enable(thread.clock)
 
     def due(self, thread: Thread, status: int) -> bool:
         if _asked(thread, status):
@@ -97,7 +96,7 @@ class ClockTrigger:
         return code == _POLL_IN and fd in (thread.clock, thread.former_clock)
 
     def used(self, thread: Thread) -> int:
-        return perf_events.read_count(thread.clock)
+        return syscall.read_count(thread.clock)
 
     def tick(self, threads: Iterable[Thread]) -> None:
         now = time.monotonic()
@@ -175,7 +174,7 @@ def _asked(thread: Thread, status: int) -> bool:
     return signal_of(status) == signal.SIGTRAP
 
 
-# -- How often bursts may be: a limit on the share of wall time, and the period that keeps to it
+# -- how often bursts may be: a limit on the share of wall time, and the period that keeps to it
 
 
 _LEAST = 10_000

@@ -1,28 +1,28 @@
 """What is recorded goes to a file as it comes: perf.data in its pipe form, which every reader of perf.data takes.
 
+It is the bursts, and the sideband: time samples, mappings, names, forks and exits.
 Records: include/uapi/linux/perf_event.h; attributes, names and features as records: tools/perf/Documentation/
 perf.data-file-format.txt. Two events: the time samples, which the kernel writes, and the bursts, which we write.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import IO
 
-from ...errors import LastbranchError, UnavailableError
+from ...errors import UnavailableError
 from ...formats.perfdata.layout import MISC, SAMPLE
 from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
 from ...lbr import FLAG_FIELDS
-from ..perf_events import syscall as perf_events
+from ..perf_events import syscall
 from ..perf_events.synthesis import machine_features
-from ..perf_events.syscall import CLOCK, CPU_CLOCK, DISABLE, ENABLE, FLAG, Ring
-from ..procfs import Mapping, mappings
-from .tree import Thread, stat_of
+from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, Ring
+from ..procfs import Mapping, executable_maps, read, stat_of
+from .tree import Thread
 
 __all__ = ["Sideband", "Spill", "describe_running", "now"]
 
@@ -54,10 +54,10 @@ class Spill:
         self.write = file.write
         self.flush = file.flush
         self.write(pipe_begin())
-        self.time_attr = perf_events.attribute(
+        self.time_attr = syscall.attribute(
             CPU_CLOCK, sideband_flags(), period=time_period, sample_type=TIME_SAMPLES, clockid=CLOCK
         )
-        self._burst_attr = perf_events.attribute(
+        self._burst_attr = syscall.attribute(
             CPU_CLOCK, sideband_flags(), period=period, sample_type=BURSTS, clockid=CLOCK, branch_sample_type=select
         )
 
@@ -66,7 +66,7 @@ class Spill:
         self.write(pipe_event(Described("cpu-clock", self.time_attr, time_ids)))
         self.write(pipe_event(Described("software-lbr", self._burst_attr, (_BURST_ID,))))
         system = os.uname()
-        for name, body in machine_features(_read, system.release, system.machine, command).items():
+        for name, body in machine_features(read, system.release, system.machine, command).items():
             self.write(pipe_feature(name, body))
 
     def sample(
@@ -103,26 +103,6 @@ class Spill:
         self.write(_BESIDE.exit(pid, tid, when))
 
 
-def _read(path: str) -> str | None:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return None
-
-
-# -- What is mapped in a process, and the build ids of the files
-
-
-def executable_maps(pid: int) -> list[Mapping]:
-    """Executable mappings of ``pid``; none where it is gone."""
-    try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-            return mappings(file.read())
-    except OSError:
-        return []
-
-
 def build_id_of(path: str) -> bytes:
     """The build id of the file at ``path`` as it is now, empty where it has none."""
     try:
@@ -134,22 +114,12 @@ def build_id_of(path: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _build_id(path: str, inode: int, changed: int) -> bytes:
-    from ...images import read_image
-    from ...opening import FileSource
+    from ..perf_events.kernel import read_build_id  # loads what reads binaries, which few recordings need
 
-    try:
-        source = FileSource(path)
-    except (OSError, LastbranchError):
-        return b""
-    try:
-        return read_image(source).build_id or b""
-    except LastbranchError:
-        return b""
-    finally:
-        source.close()
+    return read_build_id(path)
 
 
-# -- What goes on beside the bursts: time samples, mappings, names, forks and exits, from perf events
+# -- the sideband, from perf events
 #
 # Where the kernel allows no perf events, the same is told from what ptrace and /proc show.
 
@@ -170,7 +140,7 @@ class KernelSideband:
     def __init__(self, tids: Sequence[int], period: int, *, at_exec: bool) -> None:
         """``at_exec``: begin when the thread executes a program. `OSError` where the kernel refuses."""
         flags = sideband_flags() | FLAG["inherit"] | (FLAG["disabled"] | FLAG["enable_on_exec"] if at_exec else 0)
-        attr = perf_events.attribute(
+        attr = syscall.attribute(
             CPU_CLOCK, flags, period=period, sample_type=TIME_SAMPLES, clockid=CLOCK, wakeup=1 << 20
         )
         self.ids: list[int] = []
@@ -188,11 +158,11 @@ class KernelSideband:
         ring: Ring | None = None
         for tid in tids:
             try:
-                fd = perf_events.open_event(attr, tid, cpu)
+                fd = syscall.open_event(attr, tid, cpu)
             except ProcessLookupError:
                 continue
             self._fds[tid, cpu] = fd
-            self.ids.append(perf_events.event_id(fd))
+            self.ids.append(syscall.event_id(fd))
             if ring is None:
                 ring = Ring(fd, _PAGES)
                 self._rings.append(ring)
@@ -206,15 +176,15 @@ class KernelSideband:
     def pause(self, thread: Thread, cpu: int) -> None:
         """No time samples of ``thread`` on ``cpu``: each switch to it would start a timer, and each from it stop
         one, which costs as much as a stop does without them."""
-        self._switch(thread, cpu, DISABLE)
+        self._switch(thread, cpu, syscall.disable)
 
     def resume(self, thread: Thread, cpu: int) -> None:
-        self._switch(thread, cpu, ENABLE)
+        self._switch(thread, cpu, syscall.enable)
 
-    def _switch(self, thread: Thread, cpu: int, request: int) -> None:
+    def _switch(self, thread: Thread, cpu: int, do: Callable[[int], None]) -> None:
         fd = self._fds.get((thread.origin, cpu))
         if fd is not None:
-            fcntl.ioctl(fd, request, 0)
+            do(fd)
 
     # the kernel tells all of these itself
 

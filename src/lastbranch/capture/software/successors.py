@@ -1,7 +1,7 @@
 """Where a program can get to from an address, so that one stop tells the way of several branches.
 
 Straight lines end at branches. Direct jumps and calls have one way on, and so has a return or an indirect branch that
-can be `told` ahead. A conditional branch has two, which make a `Fork`.
+whose target is known before it executes (`control_flow`). A conditional branch has two, which make a `Fork`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from ...lbr import KIND
 from ..ptrace import RCX, RSP
 from .control_flow import CALLS, RETURN, Code, Edge, End, Fork, Line, Nearby, State, Told, freed, joined, lines
-from .instructions import NOT_TAKEN, WORD, Branch, Memory, Registers
+from .instructions import ADDRESSES, NOT_TAKEN, WORD, Branch, Memory, Registers
 from .walk_tables import ROOTS, Tables
 
 __all__ = ["Ahead", "Ways"]
 
 
-# -- Pages of code of one address space, each read once in a burst, and whether they are as they were
+# -- pages of code of one address space, each read once in a burst, and whether they are as they were
 
 
 _PAGE = 4096
@@ -89,7 +89,6 @@ _TOLD = 3
 _OFTEN = 3
 _KEPT = 1 << 14
 """Forks of one address space that are kept at most."""
-_ADDRESSES = (1 << 64) - 1
 _Targets = Mapping[Told, int]
 """Where branches go that were told. Another way to the same branch may tell it otherwise, or not at all."""
 
@@ -131,7 +130,7 @@ class Ways:
         """``widen``: a new fork gets one end only, until it was come to often, or `widen` is called. To find more takes
         longer than some stops do, and can be done while the program runs.
 
-        ``memory``: a descriptor of what ``read`` reads, for forks to be kept in `tables`, too."""
+        ``memory``: a descriptor of what ``read`` reads, for forks to be kept in `walk_tables`, too."""
         self.read = Nearby(read)
         """Memory as it is at a stop; `Nearby.moved` says that there is another one."""
         self._code, self._most, self._widens = code, most_ends, widen
@@ -164,7 +163,7 @@ class Ways:
         """Where it gets to when ``branch``, before which ``registers`` were read, has gone where it ``goes``."""
         stack = registers[RSP]
         if branch.kind == _CONDITIONAL and branch.reads == RCX:
-            registers[RCX] = registers[RCX] - 1 & _ADDRESSES
+            registers[RCX] = registers[RCX] - 1 & ADDRESSES
         if goes == NOT_TAKEN:
             return self.of(branch.address + branch.length, registers, stack)
         if branch.kind in CALLS:
@@ -202,7 +201,7 @@ class Ways:
     def astray(self, ahead: Ahead, end: End, stack: int) -> bool:
         """Whether the way to ``end``, where the stack pointer is ``stack``, cannot have been the one that was told."""
         moved = end.state.effects.moved
-        if ahead.stack is not None and moved is not None and (ahead.stack + moved - stack) & _ADDRESSES != 0:
+        if ahead.stack is not None and moved is not None and (ahead.stack + moved - stack) & ADDRESSES != 0:
             return True
         if not ahead.shared:
             return False

@@ -4,49 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from ..procfs import PAGE, Stat, parse_stat, stat_of
 from .control_flow import memory_of
 from .instructions import Memory
 from .successors import Ways
 
-__all__ = ["Process", "Stat", "Thread", "Tree", "process_of", "program_of", "stat_of"]
-
-
-_PAGE = 4096
-
-
-class Stat(NamedTuple):
-    """Some fields of /proc/PID/task/TID/stat (proc(5)). Signals as masks, bit n - 1 for signal n."""
-
-    name: str
-    state: str
-    parent: int
-    cpu: int
-    pending: int
-    blocked: int
-    ignored: int
-    caught: int
-
-
-def stat_of(tid: int) -> Stat | None:
-    """``None`` where the thread is gone."""
-    try:
-        fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return _stat(os.read(fd, _PAGE))
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def _stat(text: bytes) -> Stat:
-    name, _, rest = text.partition(b"(")[2].rpartition(b")")
-    f = rest.split()
-    return Stat(name.decode("utf-8", "replace"), f[0].decode(), int(f[1]), int(f[36]), *map(int, f[28:32]))
+__all__ = ["Process", "Thread", "Tree"]
 
 
 @dataclass(eq=False)
@@ -142,7 +106,7 @@ class Thread:
         try:
             if self._stat < 0:
                 self._stat = os.open(f"/proc/{self.process.pid}/task/{self.tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            return _stat(os.pread(self._stat, _PAGE, 0))
+            return parse_stat(os.pread(self._stat, PAGE, 0))
         except OSError:
             return stat_of(self.tid)
 
@@ -150,22 +114,3 @@ class Thread:
         if self._stat >= 0:
             os.close(self._stat)
             self._stat = -1
-
-
-def process_of(tid: int) -> int:
-    """Thread group of ``tid``; itself where that cannot be told."""
-    try:
-        with open(f"/proc/{tid}/status", "rb", buffering=0) as file:
-            text = file.read(4096)
-        return int(text.partition(b"\nTgid:")[2].split(None, 1)[0])
-    except (OSError, ValueError, IndexError):
-        return tid
-
-
-def program_of(pid: int) -> str:
-    """Path of what ``pid`` executes, or its name, or ``?``."""
-    try:
-        return os.readlink(f"/proc/{pid}/exe")
-    except OSError:
-        stat = stat_of(pid)
-        return stat.name if stat else "?"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ..ptrace import RIP
 from .control_flow import CALLS, RETURN, End, Fork, Told, freed, goes_on
-from .instructions import Branch, Condition, InMemory, InRegister, direct, returns
+from .instructions import ADDRESSES, Branch, Condition, InMemory, InRegister, direct, returns
 
 __all__ = ["ROOTS", "Tables"]
 
@@ -22,7 +22,6 @@ ROOTS = 1
 """The family of forks by where they begin; any other is a fork's ``further``. 0 is none."""
 _PAGE = 4096
 _NONE = 0xFF
-_MASK = (1 << 64) - 1
 _TERMS = 3
 _STORE = 2 + _TERMS + 1 + _TERMS
 """Fields of a store."""
@@ -120,7 +119,7 @@ class Tables:
             if 2 * len(self._taken) > self.mask:
                 self.full = True
                 return
-            entry = ((key ^ (family << 48 & _MASK)) * _SPREAD & _MASK) >> 32 & self.mask
+            entry = ((key ^ (family << 48 & ADDRESSES)) * _SPREAD & ADDRESSES) >> 32 & self.mask
             while entry in self._taken:
                 entry = entry + 1 & self.mask
             self._entries[family, key] = entry
@@ -226,7 +225,7 @@ def _evaluation(branch: Branch) -> tuple[int, ...]:
     if isinstance(goes, InMemory):
         base, index, segment = (_NONE if r is None else r for r in (goes.base, goes.index, goes.segment))
         displacement = goes.displacement + (branch.address + branch.length if goes.relative else 0)
-        return _MEMORY, 0, base, index, goes.scale, segment, goes.mask != _MASK, _signed(displacement)
+        return _MEMORY, 0, base, index, goes.scale, segment, goes.mask != ADDRESSES, _signed(displacement)
     return _LEFT, 0, 0, 0, 0, 0, 0, 0
 
 
@@ -249,9 +248,9 @@ def _told(told: Told | None) -> tuple[tuple[int, ...], list[int]]:
         registers, scales = ([*of, 0, 0, 0][:_TERMS] for of in ([t[0] for t in terms], [t[1] for t in terms]))
         stores += (_signed(store.displacement), store.size, *registers, len(terms), *scales)
     flags = (_ON_STACK if word.on_stack else 0) | (0 if word.value is None else _HAS_VALUE)
-    return (_BY_WORD, 0, flags, branch.address, word.at & _MASK, (word.value or 0) & _MASK), stores
+    return (_BY_WORD, 0, flags, branch.address, word.at & ADDRESSES, (word.value or 0) & ADDRESSES), stores
 
 
 def _signed(value: int) -> int:
-    value &= _MASK
+    value &= ADDRESSES
     return value - (1 << 64) if value >> 63 else value
