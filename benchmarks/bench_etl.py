@@ -34,9 +34,8 @@ from pathlib import Path
 from statistics import median
 
 from lastbranch.formats.etl import EventBlock, TraceLog
-from lastbranch.formats.etl.batches import batches_of
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.field_columns import Texts
+from lastbranch.formats.etl.decode import Decoder, batches_of
+from lastbranch.formats.etl.payload.columns import Texts
 from lastbranch.opening import open_source
 from measure import machine
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from lastbranch.formats.etl.compression import compress, decompress_many
+from lastbranch.formats.etl.container.compression import compress, decompress_many
 from measure import machine
 
 Blocks = tuple[list[bytes], list[int]]

@@ -23,8 +23,8 @@ from tbrw_types import stub
 import lastbranch
 from lastbranch import analysis, etw, model
 from lastbranch.cli import VERBS, cli
-from lastbranch.formats.etl.kernel_tables import LAYOUTS
-from lastbranch.formats.etl.providers import kernel_names
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
+from lastbranch.formats.etl.kernel.providers import kernel_names
 from lastbranch.model import COLUMNS
 from lastbranch.sql import TABLES
 
@@ -153,7 +153,7 @@ def _doc(thing: object) -> str:
 def etl_events() -> str:
     lines = [
         "# Kernel events that are decoded", "",
-        "Made from the tables in `lastbranch.formats.etl.kernel_tables`. Names are those of Microsoft's own reader",
+        "Made from the tables in `lastbranch.formats.etl.kernel.layouts`. Names are those of Microsoft's own reader",
         "where it prints the field. A version that is not listed is read as the newest lower one; bytes behind the",
         "known fields are kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the",
         "log, or is given (--manifest), are decoded by that; all others stay raw and are counted.", "",

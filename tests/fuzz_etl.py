@@ -33,12 +33,12 @@ from lastbranch.analysis.check_etl import check_log
 from lastbranch.errors import LastbranchError
 from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.etl import TraceLog, write_profile
-from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF, decompress
+from lastbranch.formats.etl.container.compression import LZNT1, XPRESS, XPRESS_HUFF, decompress
 from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.dump import dump_etl
-from lastbranch.formats.etl.profile import read_etl
+from lastbranch.formats.etl.profile.reader import read_etl
+from lastbranch.formats.etl.relog import convert
 from lastbranch.formats.etl.rewrite import encode_record, read_records
-from lastbranch.formats.etl.transfer import convert
 from lastbranch.formats.rows import JSON, TEXT, Wanted
 from lastbranch.model import BytesSource
 

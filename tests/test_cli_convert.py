@@ -18,8 +18,7 @@ from etl_oracle import COUNTS, GUID, largest_thorough, real, slow
 from lastbranch import cli
 from lastbranch.formats.etl import Event, TraceLog, TraceWriter, log_header, read_header
 from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.timeline import Timeline
-from lastbranch.formats.etl.transfer import convert
+from lastbranch.formats.etl.relog import Timeline, convert
 from lastbranch.model import BytesSource
 
 START = build.START_TIME

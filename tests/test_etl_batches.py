@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 import etl_builder as build
 from etl_oracle import largest_thorough
 from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.batches import COUNTERS, batches_of
-from lastbranch.formats.etl.column_decode import Payloads, decode_columns
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.field_columns import Numbers, Texts
-from lastbranch.formats.etl.kernel_tables import LAYOUTS
-from lastbranch.formats.etl.materialise import events_of
-from lastbranch.formats.etl.payloads import REST
+from lastbranch.formats.etl.decode import COUNTERS, Decoder, batches_of
+from lastbranch.formats.etl.events.columns import events_of
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
+from lastbranch.formats.etl.payload.column_decode import Payloads, decode_columns
+from lastbranch.formats.etl.payload.columns import Numbers, Texts
+from lastbranch.formats.etl.payload.layouts import REST
 from lastbranch.model import BytesSource
 
 CAPTURES = [

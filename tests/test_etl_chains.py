@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etl_builder as build
-from lastbranch.formats.etl import chains as module
-from lastbranch.formats.etl.chains import FEW_LANES, LEAST_LANE, chains
+from lastbranch.formats.etl.events import walk as module
+from lastbranch.formats.etl.events.walk import FEW_LANES, LEAST_LANE, chains
 from lastbranch.formats.readahead import ReadAhead
 from lastbranch.model import BytesSource
 

@@ -23,8 +23,15 @@ from hypothesis import strategies as st
 
 from etl_streams import FLAT, HuffmanWriter, huffman_blocks, lengths_table, lznt1_compress, mixed
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl import compression, lznt1, workers, xpress, xpress_huffman
-from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress, decompress_many
+from lastbranch.formats.etl.container import compression
+from lastbranch.formats.etl.container.compression import (
+    LZNT1,
+    XPRESS,
+    XPRESS_HUFF,
+    compress,
+    decompress,
+    decompress_many,
+)
 from make_etl_codecs import DATA, cases, digest
 from xpress_tokens import Tokens
 
@@ -279,10 +286,10 @@ def test_damaged_streams_like_the_reference(seed, size, draw):
     if draw.draw(st.booleans()):
         del block[rng.randrange(len(block)) :]
     size += draw.draw(st.sampled_from([0, 0, 0, 1, -1, 1000, -90]))
-    assert result(xpress.decompress, block, size) == reference(block, size)
+    assert result(decompress, block, size) == reference(block, size)
     # A size that fits the damaged stream, so that wrong contents could come out.
     other = rng.randrange(40_000)
-    assert result(xpress.decompress, block, other) == reference(block, other)
+    assert result(decompress, block, other) == reference(block, other)
 
 
 @given(st.sampled_from([LZNT1, XPRESS, XPRESS_HUFF]), st.binary(max_size=600), st.integers(0, 70_000))
@@ -341,10 +348,10 @@ def test_real_file_equals_the_live_oracle(oracle):
 @pytest.fixture
 def any_size_is_worth_a_worker(monkeypatch):
     monkeypatch.setattr(compression, "WORTH_A_WORKER", 1)
-    monkeypatch.setattr(workers, "_losses", 0)
-    workers.stop()
+    monkeypatch.setattr(compression, "_losses", 0)
+    compression.stop()
     yield
-    workers.stop()
+    compression.stop()
 
 
 def some_blocks(count=9):
@@ -369,27 +376,27 @@ def test_workers(any_size_is_worth_a_worker):
         assert isinstance(decoded[0], FormatError)
         assert f"more than {sizes[0]} bytes" in decoded[0].reason
         assert decoded[0].offset is not None
-        assert len(workers._running) == count - 1
+        assert len(compression._running) == count - 1
 
 
 def test_a_killed_worker_is_replaced(any_size_is_worth_a_worker):
     data, blocks, sizes = some_blocks()
     assert decompress_many(blocks, sizes, workers=2) == data
-    first = workers._running[0].process
+    first = compression._running[0].process
     first.kill()
     first.wait()
     assert decompress_many(blocks, sizes, workers=2) == data
     assert decompress_many(blocks, sizes, workers=2) == data
-    assert workers._running[0].process.pid != first.pid
-    assert workers._losses == 1
+    assert compression._running[0].process.pid != first.pid
+    assert compression._losses == 1
 
 
 def test_without_an_interpreter_all_is_done_here(any_size_is_worth_a_worker, monkeypatch):
-    monkeypatch.setattr(workers.sys, "executable", "/nonexistent/python")
+    monkeypatch.setattr(compression.sys, "executable", "/nonexistent/python")
     data, blocks, sizes = some_blocks()
     for _ in range(5):
         assert decompress_many(blocks, sizes, workers=3) == data
-    assert workers._losses == workers.MOST_LOSSES
+    assert compression._losses == compression.MOST_LOSSES
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -399,27 +406,27 @@ def test_a_forked_child_has_workers_of_its_own(any_size_is_worth_a_worker):
     child = os.fork()
     if not child:
         good = decompress_many(blocks, sizes, workers=2) == data
-        workers.stop()
+        compression.stop()
         os._exit(0 if good else 1)
     assert decompress_many(blocks, sizes, workers=2) == data
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert decompress_many(blocks, sizes, workers=2) == data
-    assert workers._losses == 0
+    assert compression._losses == 0
 
 
 def test_a_worker_ends_with_its_input(any_size_is_worth_a_worker):
     _, blocks, sizes = some_blocks()
     decompress_many(blocks, sizes, workers=2)
-    process = workers._running[0].process
+    process = compression._running[0].process
     process.stdin.close()
     assert process.wait(timeout=60) == 0
 
 
 def test_small_work_starts_no_worker():
     _, blocks, sizes = some_blocks(3)
-    workers.stop()
+    compression.stop()
     decompress_many(blocks, sizes, workers=2)
-    assert workers._running == []
+    assert compression._running == []
 
 
 def test_arguments():
@@ -492,14 +499,14 @@ def test_lznt1_like_the_live_oracle(seed, oracle):
 )
 def test_lznt1_damage_is_located(block, size, message, offset):
     with pytest.raises(FormatError, match=message) as caught:
-        lznt1.decompress(block, size)
+        decompress(block, size, format=LZNT1)
     assert caught.value.offset == offset
 
 
 def test_lznt1_chunk_too_long():
     body = b"\x02a\xff\x0f" + b"\x01\xff\x0f"  # 1 + 4098 bytes
     with pytest.raises(FormatError, match="more than 4096 bytes"):
-        lznt1.decompress((0xB000 | len(body) - 1).to_bytes(2, "little") + body, 9000)
+        decompress((0xB000 | len(body) - 1).to_bytes(2, "little") + body, 9000, format=LZNT1)
 
 
 # --- LZXPRESS with Huffman codes --------------------------------------------------------------------------------------
@@ -596,5 +603,5 @@ def test_huffman_like_the_live_oracle(seed, oracle):
 )
 def test_huffman_damage(block, size, message):
     with pytest.raises(FormatError, match=message) as caught:
-        xpress_huffman.decompress(block, size)
+        decompress(block, size, format=XPRESS_HUFF)
     assert 0 <= caught.value.offset <= len(block)

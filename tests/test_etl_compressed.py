@@ -7,10 +7,10 @@ import pytest
 import etl_builder as build
 from etl_compressors import COMPRESSORS
 from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.compression import LZNT1, XPRESS, XPRESS_HUFF
-from lastbranch.formats.etl.profile import read_etl
+from lastbranch.formats.etl.container.compression import LZNT1, XPRESS, XPRESS_HUFF
+from lastbranch.formats.etl.profile.reader import read_etl
+from lastbranch.formats.etl.relog import convert
 from lastbranch.formats.etl.rewrite import encode_record, read_records
-from lastbranch.formats.etl.transfer import convert
 from lastbranch.model import BytesSource
 from test_cli_dump import lbr, pmc
 

@@ -10,7 +10,7 @@ import etl_builder as build
 from etl_oracle import GUID, log_of, real, sample, slow, some_trace, times
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import read_header
-from lastbranch.formats.etl.compression import compress
+from lastbranch.formats.etl.container.compression import compress
 from lastbranch.model import BytesSource
 
 # -- damage

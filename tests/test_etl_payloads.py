@@ -23,13 +23,14 @@ from hypothesis import strategies as st
 import etl_builder
 from etl_oracle import largest_thorough
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl import xpress
+from lastbranch.formats.etl.container.compression import decompress
 from lastbranch.formats.etl.decode import PAYLOAD, Decoded, Decoder
 from lastbranch.formats.etl.event import Event
-from lastbranch.formats.etl.field_groups import Array, Bits, Columns, CountedBytes, Struct
-from lastbranch.formats.etl.field_text import ANSI, PLAIN_SID, SID, WIDE, Counted, Fixed, Text8, Text16
-from lastbranch.formats.etl.field_values import FileTime, Hex, Named
-from lastbranch.formats.etl.fields import (
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS, kernel_layout
+from lastbranch.formats.etl.kernel.providers import GROUPS, hook_provider, kernel_key, kernel_names
+from lastbranch.formats.etl.payload.layouts import REST, layout, newest
+from lastbranch.formats.etl.payload.types import (
+    ANSI,
     BOOL8,
     BOOL32,
     F32,
@@ -43,21 +44,33 @@ from lastbranch.formats.etl.fields import (
     I64,
     IPV4,
     IPV6,
+    PLAIN_SID,
     PORT,
     PTR,
+    SID,
     SIZE,
     SYSTEMTIME,
     U8,
     U16,
     U32,
     U64,
+    WIDE,
+    Array,
+    Bits,
+    Columns,
+    Counted,
+    CountedBytes,
+    FileTime,
+    Fixed,
+    Hex,
+    Named,
     Rest,
     Short,
+    Struct,
+    Text8,
+    Text16,
 )
-from lastbranch.formats.etl.kernel_tables import LAYOUTS, kernel_layout
-from lastbranch.formats.etl.payloads import REST, layout, newest
-from lastbranch.formats.etl.profile import read_etl
-from lastbranch.formats.etl.providers import GROUPS, hook_provider, kernel_key, kernel_names
+from lastbranch.formats.etl.profile.reader import read_etl
 from lastbranch.model import BytesSource
 
 FILES = (
@@ -82,7 +95,7 @@ def walk(data):
         filled, flags = struct.unpack_from("<IH", buffer, 0x30)
         cpu = struct.unpack_from("<H", buffer, 0x28)[0] if flags & 0x20 else buffer[0x28]
         if flags & 0x40:
-            buffer = buffer[:0x48] + xpress.decompress(buffer[0x48:], filled - 0x48)
+            buffer = buffer[:0x48] + decompress(buffer[0x48:], filled - 0x48)
         position = 0x48
         while position + 8 <= filled and struct.unpack_from("<I", buffer, position)[0] != 0xFFFFFFFF:
             event, length = parse_event(buffer, position, cpu)

@@ -9,8 +9,8 @@ import pytest
 
 from lastbranch.bind import binder_of
 from lastbranch.formats.etl import TraceLog, TraceWriter, write_profile
-from lastbranch.formats.etl.supplement_events import PROVIDER, load_bias
-from lastbranch.formats.etl.tracelogging import describe
+from lastbranch.formats.etl.payload.tracelogging import describe
+from lastbranch.formats.etl.profile.supplement_events import PROVIDER, load_bias
 from lastbranch.lbr import flag, flags_from_info
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment, concatenate
 from lastbranch.opening import read_profile

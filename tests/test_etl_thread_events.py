@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import etl_builder as eb
-from lastbranch.formats.etl import TraceLog, thread_events
+from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.thread_events import ThreadEvents
-from lastbranch.formats.etl.threads import ThreadTable
+from lastbranch.formats.etl.profile import system as thread_events
+from lastbranch.formats.etl.profile.system import ThreadEvents, ThreadTable
 from lastbranch.model import BytesSource, Change, Timeline
 
 START, END, DC_START, DC_END = 1, 2, 3, 4

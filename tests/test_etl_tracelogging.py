@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from conftest import time_limit
 from lastbranch.formats.etl.decode import PAYLOAD, Decoder
 from lastbranch.formats.etl.event import Event
-from lastbranch.formats.etl.field_values import FileTime, Hex
-from lastbranch.formats.etl.manifest import parse_event_info, parse_map_info
-from lastbranch.formats.etl.manifest_xml import Chunks, parse_manifest
-from lastbranch.formats.etl.payloads import REST, Names
-from lastbranch.formats.etl.tracelogging import describe, parse_schema, parse_traits
+from lastbranch.formats.etl.payload.layouts import REST, Names
+from lastbranch.formats.etl.payload.manifest import parse_event_info, parse_map_info
+from lastbranch.formats.etl.payload.manifest_xml import Chunks, parse_manifest
+from lastbranch.formats.etl.payload.tracelogging import describe, parse_schema, parse_traits
+from lastbranch.formats.etl.payload.types import FileTime, Hex
 from test_etl_payloads import baseline, captured, differences, learned, printed_lines, real_events
 
 CONSTANT, VARIABLE, CUSTOM, CHAIN, STRUCT = 0x20, 0x40, 0x60, 0x80, 24

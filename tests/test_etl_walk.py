@@ -18,9 +18,9 @@ import etl_builder as build
 from etl_oracle import COUNTS, GUID, LINE, as_row, largest_thorough, log_of, real, sample, slow, some_trace, times
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import EventType, TraceLog, is_etl, read_header
-from lastbranch.formats.etl.compression import compress
+from lastbranch.formats.etl.container.compression import compress
+from lastbranch.formats.etl.events.columns import header_fields
 from lastbranch.formats.etl.layout import HEADERS, LOGFILE_HEADER, MESSAGE, packed
-from lastbranch.formats.etl.materialise import header_fields
 from lastbranch.model import BytesSource
 
 
@@ -301,7 +301,7 @@ def test_the_end_of_a_session_in_the_header_buffer_does_not_hold_up_the_rest():
 
 
 def test_times_that_jump_back_do_not_fill_the_memory(monkeypatch):
-    from lastbranch.formats.etl import merge
+    from lastbranch.formats.etl.events import merge
 
     monkeypatch.setattr(merge, "MOST_HELD", 5000)
     trace = build.Trace(size=1024)

@@ -17,12 +17,13 @@ import etl_builder as build
 from etl_oracle import GUID, real, slow
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import Event, TraceLog, read_header
-from lastbranch.formats.etl.compression import decompress
-from lastbranch.formats.etl.encoding import encode_event, encode_header, encode_log_header
-from lastbranch.formats.etl.providers import hook_provider
+from lastbranch.formats.etl.container.compression import decompress
+from lastbranch.formats.etl.container.header import encode_log_header
+from lastbranch.formats.etl.container.trace_file import USE_KBYTES, TraceFile
+from lastbranch.formats.etl.container.writer import Packer, TraceWriter, log_header
+from lastbranch.formats.etl.event import encode_event, encode_header
+from lastbranch.formats.etl.kernel.providers import hook_provider
 from lastbranch.formats.etl.rewrite import BufferRecord, drop_event, encode_record, read_records
-from lastbranch.formats.etl.trace_file import USE_KBYTES, TraceFile
-from lastbranch.formats.etl.writer import Packer, TraceWriter, log_header
 from lastbranch.model import BytesSource
 
 UNCOMPRESSED = (

@@ -21,9 +21,9 @@ from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, cre
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Event, TraceLog, TraceWriter, log_header
 from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.kernel_writer import kernel_event
-from lastbranch.formats.etl.supplement_events import mapping_fields, module_fields, supplement_event
-from lastbranch.formats.etl.tracelogging import describe
+from lastbranch.formats.etl.kernel.layouts import kernel_event
+from lastbranch.formats.etl.payload.tracelogging import describe
+from lastbranch.formats.etl.profile.supplement_events import mapping_fields, module_fields, supplement_event
 from lastbranch.images import read_image
 from lastbranch.model import BytesSource, Module
 from lastbranch.opening import FileSource, open_profile

@@ -25,9 +25,9 @@ from lastbranch.etw.portable.sources.events import Events
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog, log_header
-from lastbranch.formats.etl.encoding import encode_event
-from lastbranch.formats.etl.trace_file import TraceFile
-from lastbranch.formats.etl.writer import Packer
+from lastbranch.formats.etl.container.trace_file import TraceFile
+from lastbranch.formats.etl.container.writer import Packer
+from lastbranch.formats.etl.event import encode_event
 from lastbranch.lbr import KIND
 from lastbranch.lbr.filters import captured
 from lastbranch.model import BytesSource
@@ -323,7 +323,7 @@ def test_filtered_classes_are_not_in_the_records() -> None:
 def test_what_was_configured_and_not_enabled_is_found(tmp_path: Path) -> None:
     from lastbranch.analysis.check import check
     from lastbranch.formats.etl import TraceWriter
-    from lastbranch.formats.etl.supplement_events import supplement_event
+    from lastbranch.formats.etl.profile.supplement_events import supplement_event
 
     for hooks, names in (([0x0F2F, 0x0524], ["trigger off", "trigger off"]), ([], [])):
         path = tmp_path / f"{len(hooks)}.etl"

@@ -29,7 +29,7 @@ from lastbranch.etw.portable.writer import Writer
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.encoding import encode_event
+from lastbranch.formats.etl.event import encode_event
 from lastbranch.formats.etl.layout import BUFFER_HEADER_SIZE
 from lastbranch.model import BytesSource
 from private_registry import until
@@ -534,7 +534,7 @@ def test_real_time_alone(tmp_path: Path) -> None:
 
 def _sent(file: Path) -> int:
     """Events in a stream of buffers, each of its own size."""
-    from lastbranch.formats.etl.chains import chains
+    from lastbranch.formats.etl.events.walk import chains
 
     data, at, count = file.read_bytes(), 0, 0
     while at < len(data):

@@ -21,7 +21,7 @@ from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.materialise import events_of
+from lastbranch.formats.etl.events.columns import events_of
 from lastbranch.opening import FileSource, open_profile
 from source_tools import Kept, Log, SourceKernel, hook_of, sample, switched
 

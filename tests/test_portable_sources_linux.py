@@ -32,7 +32,7 @@ from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.decode import Decoder
 from lastbranch.formats.etl.event import Event
-from lastbranch.formats.etl.materialise import events_of
+from lastbranch.formats.etl.events.columns import events_of
 from lastbranch.model import Change, Profile
 from lastbranch.opening import FileSource, open_profile
 from source_tools import Kept, record_log

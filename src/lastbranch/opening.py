@@ -22,8 +22,8 @@ from .model import BytesSource, Limits, Module, ModuleKind, Profile, Segment, So
 from .model.output import naming
 
 if TYPE_CHECKING:
-    from .formats.etl.manifest_xml import Manifests
-    from .formats.etl.reading import Reading
+    from .formats.etl.decode import Reading
+    from .formats.etl.payload.manifest_xml import Manifests
 
 __all__ = [
     "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source",
@@ -75,7 +75,7 @@ def read_profile(source: Source, progress: Progress | None = None, reading: Read
 
 def reading_of(pointer_size: int | None = None, manifests: Sequence[str | os.PathLike[str]] = ()) -> Reading:
     """How to read trace logs, from what users say: the bits of a pointer, and `read_manifests`. Raises `ValueError`."""
-    from .formats.etl.reading import Reading
+    from .formats.etl.decode import Reading
 
     if pointer_size not in (None, 32, 64):
         raise ValueError(f"a pointer has 32 or 64 bits, not {pointer_size}")
@@ -89,7 +89,7 @@ def read_manifests(paths: Sequence[str | os.PathLike[str]]) -> Manifests:
     file that is no manifest and a folder without any, `OSError` where one cannot be read. What is in a folder and no
     manifest becomes a note.
     """
-    from .formats.etl.manifest_xml import LARGEST, Manifests
+    from .formats.etl.payload.manifest_xml import LARGEST, Manifests
 
     found = Manifests()
     for path in [os.fspath(path) for path in paths]:

@@ -11,15 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..formats.etl import EventBlock, TraceLog
-from ..formats.etl.carry import Carry, newest_events
 from ..formats.etl.decode import Decoder
-from ..formats.etl.intervals import HOOKS as INTERVALS
+from ..formats.etl.events.columns import events_of
+from ..formats.etl.kernel.providers import kernel_names
 from ..formats.etl.layout import PMC_COUNTERS
-from ..formats.etl.materialise import events_of
-from ..formats.etl.providers import kernel_names
-from ..formats.etl.records import Records, too_short
-from ..formats.etl.sample_cache import CACHE
-from ..formats.etl.supplement import Supplement
+from ..formats.etl.profile.intervals import HOOKS as INTERVALS
+from ..formats.etl.profile.records import CACHE, Carry, Records, newest_events, too_short
+from ..formats.etl.profile.supplement import Supplement
 from ..lbr import no_ranges_because
 from .check_payloads import Payloads
 from .findings import Finding, Origin, Severity, finding

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..formats.etl import Event, EventBlock
-from ..formats.etl.batches import types_of
-from ..formats.etl.decode import Decoder, Known
-from ..formats.etl.field_text import WIDE
-from ..formats.etl.fields import PTR
-from ..formats.etl.materialise import events_of
-from ..formats.etl.payloads import REST
+from ..formats.etl.decode import Decoder, Known, types_of
+from ..formats.etl.events.columns import events_of
+from ..formats.etl.payload.layouts import REST
+from ..formats.etl.payload.types import PTR, WIDE
 from .findings import Finding, Severity, finding
 
 __all__ = ["Payloads"]

@@ -14,7 +14,7 @@ from .options import Capture, LogOptions, TimeRange, file_argument, limit_option
 from .output import key
 
 if TYPE_CHECKING:
-    from ..formats.etl.reading import Reading
+    from ..formats.etl.decode import Reading
     from ..formats.rows import Cells, Dump, Wanted
 
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")

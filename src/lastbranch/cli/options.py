@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
-    from ..formats.etl.reading import Reading
+    from ..formats.etl.decode import Reading
     from ..model import Profile, SampleFilter
 
 __all__ = [

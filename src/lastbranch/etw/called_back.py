@@ -14,9 +14,10 @@ from queue import Empty, Full, Queue
 from typing import Any
 
 from ..formats.etl import Event, log_header
-from ..formats.etl.encoding import buffer_head, encode_event
+from ..formats.etl.container.header import buffer_head
+from ..formats.etl.container.trace_file import aligned, header_buffer
+from ..formats.etl.event import encode_event
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
-from ..formats.etl.trace_file import aligned, header_buffer
 from .consumer import close_trace, open_trace, process_trace
 from .event_records import event_of
 from .logfile import Logfile, ProcessTraceMode

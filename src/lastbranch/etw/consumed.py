@@ -16,8 +16,8 @@ from uuid import UUID
 from ..formats.etl import Event
 from ..formats.etl.decode import Decoded, Decoder
 from ..formats.etl.dump import teaches
-from ..formats.etl.manifest import Described, message_of
-from ..formats.etl.materialise import CHUNK, events_of
+from ..formats.etl.events.columns import CHUNK, events_of
+from ..formats.etl.payload.manifest import Described, message_of
 from ..opening import reading_of
 from .streams import FileStream, Stream, filetimes, open_stream
 

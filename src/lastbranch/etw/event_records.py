@@ -17,22 +17,20 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats.etl.columns import EventBlock
 from ..formats.etl.event import Event
-from ..formats.etl.forms import EVENT, FULL, IMAGE_LOAD, MESSAGE
+from ..formats.etl.events.columns import EVENT, FULL, IMAGE_LOAD, MESSAGE_FORM, EventBlock, counters_of
+from ..formats.etl.kernel.providers import GROUPS
 from ..formats.etl.layout import (
     EVENT_FLAG,
     EXTENDED_ITEM,
     EXTENDED_TYPE,
     HEADERS,
+    MESSAGE,
     MESSAGE_FLAG,
     PEBS_INDEX,
     PMC_COUNTERS,
     packed,
 )  # fmt: skip
-from ..formats.etl.layout import MESSAGE as MESSAGE_HEADER
-from ..formats.etl.materialise import counters_of
-from ..formats.etl.providers import GROUPS
 from .structures import structure
 
 __all__ = ["HeaderFlag", "Structures", "event_of", "event_records", "event_traces"]
@@ -74,7 +72,7 @@ def event_records(block: EventBlock, times: Ints, context: int = 0) -> Structure
     """EVENT_RECORDs of ``block``; ``times`` are their time stamps, ``context`` is UserContext."""
     rows = np.zeros(len(block), _RECORD)
     header = rows["EventHeader"]
-    own, message = block.form == EVENT, block.form == MESSAGE
+    own, message = block.form == EVENT, block.form == MESSAGE_FORM
     classic = ~(own | message)
     header["Size"] = np.where(own, block.size, _EVENT_HEADER_SIZE + block.payload_size)
     wide = np.isin(block.header, _WIDE)
@@ -226,7 +224,7 @@ def event_of(record: Any) -> Event:
             hook = IMAGE_LOAD if hook == _IMAGES << 8 | _LOAD else hook
             extended = [item for item in extended if item[0] != EXTENDED_TYPE.PMC_COUNTERS]
     elif flags & HeaderFlag.TRACE_MESSAGE:
-        kind, flags = MESSAGE_HEADER, _MESSAGE_OPTIONS
+        kind, flags = MESSAGE, _MESSAGE_OPTIONS
     context = record.BufferContext
     many = header.Flags & HeaderFlag.PROCESSOR_INDEX
     return Event(

@@ -11,7 +11,7 @@ __all__ = ["hook_ids", "hook_of"]
 
 @cache
 def _groups() -> dict[UUID, int]:
-    from ..formats.etl.providers import GROUPS
+    from ..formats.etl.kernel.providers import GROUPS
 
     return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
 

@@ -2,7 +2,7 @@
 
 A PE image is told by events of ImageID ahead of each of its image events, with the same time: name, size and time
 stamp, then the GUID, age and name of its PDB (or that it has none). Of an ELF image the recording has said the build id
-(`formats.etl.supplement_events`); its load segments are added. Only a file that is the recorded one is used.
+(`formats.etl.profile.supplement_events`); its load segments are added. Only a file that is the recorded one is used.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from ..errors import LastbranchError
 from ..formats.etl import Event, EventBlock, TraceLog
 from ..formats.etl.decode import Decoder
-from ..formats.etl.kernel_process import IMAGE, PROCESS
-from ..formats.etl.kernel_session import IMAGE_ID
-from ..formats.etl.kernel_writer import kernel_event
-from ..formats.etl.providers import kernel_key
-from ..formats.etl.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
-from ..formats.etl.tracelogging import describe
+from ..formats.etl.kernel.layouts import kernel_event
+from ..formats.etl.kernel.process import IMAGE, PROCESS
+from ..formats.etl.kernel.providers import kernel_key
+from ..formats.etl.kernel.session import IMAGE_ID
+from ..formats.etl.payload.tracelogging import describe
+from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
 from ..images import Image, read_image
 from ..model import Module, ModuleKind
 from ..opening import FileSource, attach_binaries

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import Damage, FormatError, UnavailableError
 from ..formats.etl import LogHeader, TraceLog, TraceWriter
 from ..formats.etl.layout import LOG_FILE_MODE
-from ..formats.etl.transfer import convert
+from ..formats.etl.relog import convert
 from ..model import Source, check_replaceable
 from ..model.output import PartFolder
 from ..opening import FileSource

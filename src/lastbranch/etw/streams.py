@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..formats.etl import LogHeader
-from ..formats.etl.columns import EventBlock
-from ..formats.etl.reading import AS_IT_SAYS, Reading
+from ..formats.etl.decode import AS_IT_SAYS, Reading
+from ..formats.etl.events.columns import EventBlock
 from ..opening import FileSource
 from .status import EtwError, Status
 

@@ -11,7 +11,7 @@ from ..errors import FormatError
 from ..model import Profile, Source, read_at
 
 if TYPE_CHECKING:
-    from .etl.reading import Reading
+    from .etl.decode import Reading
     from .rows import Dump, Wanted
 
 __all__ = ["FORMATS", "SNIFFED", "Format", "Progress", "format_of", "not_of_format"]
@@ -78,7 +78,14 @@ FORMATS = (
         "perfdata.reader:read_perfdata",
         "perfdata.dump:dump_perfdata",
     ),
-    Format("etl", "Windows .etl", "etl.header:is_etl", "etl.profile:read_etl", "etl.dump:dump_etl", has_providers=True),
+    Format(
+        "etl",
+        "Windows .etl",
+        "etl.container.header:is_etl",
+        "etl.profile.reader:read_etl",
+        "etl.dump:dump_etl",
+        has_providers=True,
+    ),
     Format(
         "perf script",
         "the text of `perf script`",

@@ -7,10 +7,9 @@ import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...formats.etl.encoding import buffer_head
-from ...formats.etl.header import LogHeader
+from ...formats.etl.container.header import LogHeader, buffer_head
+from ...formats.etl.container.trace_file import aligned, header_buffer
 from ...formats.etl.layout import BUFFER_HEADER_SIZE, BUFFER_TYPE
-from ...formats.etl.trace_file import aligned, header_buffer
 from ..flags import ClientContext, LogFileMode
 from ..properties import SessionRequest
 from .clock import Clock

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ...formats.etl.events.walk import KIND
 from ...formats.etl.layout import HEADERS, MESSAGE, MESSAGE_FLAG
-from ...formats.etl.markers import KIND
 
 __all__ = ["at_least", "times"]
 

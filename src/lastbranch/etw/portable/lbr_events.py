@@ -3,7 +3,7 @@
 The collector writes perf.data in its pipe form (`capture.software.spill`), with a FINISHED_ROUND record each time that
 it has emptied the kernel's rings: what is older than the round before is complete then. It becomes what
 `formats.etl.write_profile` would make of it: PMC interrupts with last branch records, processes, threads, images, and
-events of our own for the rest (`formats.etl.supplement_events`).
+events of our own for the rest (`formats.etl.profile.supplement_events`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats.etl.encoding import encode_event
-from ...formats.etl.event import Event
-from ...formats.etl.lives import Lives
-from ...formats.etl.measured import Measured
-from ...formats.etl.periods import Periods, column_of
-from ...formats.etl.profile_session import Session
-from ...formats.etl.sample_words import Trigger, sample_events
-from ...formats.etl.supplement_events import event_fields, recording_events, supplement_event
+from ...formats.etl.event import Event, encode_event
+from ...formats.etl.profile.rundown import Lives
+from ...formats.etl.profile.sample_events import Periods, Trigger, column_of, sample_events
+from ...formats.etl.profile.session import Session
+from ...formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
 from ...formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ...formats.perfdata.reader import Reader
 from ...formats.perfdata.records import handle

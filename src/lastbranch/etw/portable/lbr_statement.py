@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from ...formats.etl.encoding import encode_event
-from ...formats.etl.supplement_events import supplement_event
+from ...formats.etl.event import encode_event
+from ...formats.etl.profile.supplement_events import supplement_event
 from ..hooks import hook_ids
 from ..status import EtwError
 from .protocol import at_folder

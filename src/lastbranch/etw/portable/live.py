@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ...formats.etl.buffers import DamageLog, buffer_rows, heads_at
-from ...formats.etl.columns import EventBlock, Rules
-from ...formats.etl.header import MAX_BUFFER, LogHeader, read_header
+from ...formats.etl.container.buffers import DamageLog, buffer_rows, heads_at
+from ...formats.etl.container.header import MAX_BUFFER, LogHeader, read_header
+from ...formats.etl.container.windows import PAD, Segment, Window
+from ...formats.etl.events.columns import EventBlock, Rules
+from ...formats.etl.events.merge import Run, blocks_of_runs
 from ...formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
-from ...formats.etl.merge import Run
-from ...formats.etl.padding import PAD
-from ...formats.etl.run_block import blocks_of_runs
-from ...formats.etl.windows import Segment, Window
 from ...model import BytesSource
 from ..kernel import kernel
 from ..status import EtwError, Status

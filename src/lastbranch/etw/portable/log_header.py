@@ -14,7 +14,7 @@ from ..properties import SessionRequest
 from .clock import FILETIME_EPOCH, Clock, filetime
 
 if TYPE_CHECKING:
-    from ...formats.etl.header import LogHeader
+    from ...formats.etl.container.header import LogHeader
 
 __all__ = ["session_header"]
 
@@ -25,7 +25,7 @@ _SECOND = 10_000_000
 
 def session_header(request: SessionRequest, handle: int, clock: Clock, processors: int) -> LogHeader:
     """The header of a log that begins now. Names that are too long for its buffer are cut."""
-    from ...formats.etl.writer import log_header
+    from ...formats.etl.container.writer import log_header
 
     room = (request.buffer_size * 1024 - _LEAST - _SPARE) // 2
     session = request.name[:room]

@@ -61,6 +61,6 @@ def _refused_by(session: SessionKey) -> Put:
 def _encoded(items: list[Item]) -> bytes:
     if not items:
         return b""
-    from ...formats.etl.encoding import encode_items  # for the few events that have some: it takes NumPy
+    from ...formats.etl.event import encode_items  # for the few events that have some: it takes NumPy
 
     return encode_items(items)

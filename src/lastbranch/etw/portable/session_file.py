@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import IO
 
 from ...errors import FormatError
-from ...formats.etl.header import LogHeader, read_header
+from ...formats.etl.container.header import LogHeader, read_header
+from ...formats.etl.container.trace_file import TraceFile
 from ...formats.etl.layout import LOG_FILE_MODE
-from ...formats.etl.trace_file import TraceFile
 from ...model import BytesSource
 from .log_file import open_log
 

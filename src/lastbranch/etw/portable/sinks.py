@@ -26,7 +26,7 @@ from ..status import EtwError, Status
 from .log_file import Disk, as_status, check_room, file_limit, open_log
 
 if TYPE_CHECKING:
-    from ...formats.etl.header import LogHeader
+    from ...formats.etl.container.header import LogHeader
     from .session_file import SessionFile
 
 __all__ = ["FileSink", "Finished"]

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...formats.etl.chains import chains
+from ...formats.etl.events.walk import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT, chains
 from ...formats.etl.layout import MESSAGE
-from ...formats.etl.markers import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT
 from .slots import Piece
 
 __all__ = ["Staged", "Staging"]

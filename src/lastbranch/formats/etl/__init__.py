@@ -11,37 +11,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .columns import EventBlock
+    from .container.header import LogHeader, is_etl, read_header
+    from .container.trace_file import TraceFile
+    from .container.writer import TraceWriter, log_header
     from .event import Event
-    from .events import EventType, TraceLog
-    from .header import LogHeader, is_etl, read_header
-    from .profile_writer import Written, write_profile
+    from .events.columns import EventBlock
+    from .events.reader import EventType, TraceLog
+    from .profile.writer import Written, write_profile
+    from .relog import Converted, convert
     from .rewrite import BufferRecord, EventRecord, drop_event, encode_record, read_records
-    from .trace_file import TraceFile
-    from .transfer import Converted, convert
-    from .writer import TraceWriter, log_header
 
-_WHERE = {
-    "BufferRecord": "rewrite",
-    "Converted": "transfer",
-    "Event": "event",
-    "EventBlock": "columns",
-    "EventRecord": "rewrite",
-    "EventType": "events",
-    "LogHeader": "header",
-    "TraceFile": "trace_file",
-    "TraceLog": "events",
-    "TraceWriter": "writer",
-    "Written": "profile_writer",
-    "convert": "transfer",
-    "drop_event": "rewrite",
-    "encode_record": "rewrite",
-    "is_etl": "header",
-    "log_header": "writer",
-    "read_header": "header",
-    "read_records": "rewrite",
-    "write_profile": "profile_writer",
+_FACE = {
+    "container.header": ("LogHeader", "is_etl", "read_header"),
+    "container.trace_file": ("TraceFile",),
+    "container.writer": ("TraceWriter", "log_header"),
+    "event": ("Event",),
+    "events.columns": ("EventBlock",),
+    "events.reader": ("EventType", "TraceLog"),
+    "profile.writer": ("Written", "write_profile"),
+    "relog": ("Converted", "convert"),
+    "rewrite": ("BufferRecord", "EventRecord", "drop_event", "encode_record", "read_records"),
 }
+_WHERE = {name: module for module, names in _FACE.items() for name in names}
 
 __all__ = [
     "BufferRecord",

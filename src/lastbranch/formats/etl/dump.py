@@ -7,6 +7,7 @@ another one. As Microsoft's reader does, the ids are then those of the payload, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -15,23 +16,63 @@ from numpy.typing import NDArray
 
 from ...model import Array, Clock, Source
 from ..rows import Cells, Dump, Form, Progress, Wanted, milliseconds
-from .batches import Batch, batches_of
-from .columns import EventBlock
-from .decode import Decoder
+from .container.header import LogHeader
+from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of
 from .event import Event
-from .events import TraceLog
-from .field_columns import Numbers, Objects
-from .header import LogHeader
-from .kernel_config import SYS_CONFIG
-from .kernel_process import IMAGE, PROCESS, THREAD
-from .kernel_session import META_DATA
-from .manifest_xml import MANIFEST_ID
-from .materialise import events_of
-from .providers import Key, kernel_key, kernel_names
-from .reading import AS_IT_SAYS, Reading
-from .shown import shown
+from .events.columns import EventBlock, events_of
+from .events.reader import TraceLog
+from .kernel.config import SYS_CONFIG
+from .kernel.process import IMAGE, PROCESS, THREAD
+from .kernel.providers import Key, kernel_key, kernel_names
+from .kernel.session import META_DATA
+from .payload.columns import Blobs, Column, Floats, Lists, Numbers, Objects, Texts
+from .payload.manifest_xml import MANIFEST_ID
+from .payload.types import Hex
 
 __all__ = ["dump_etl", "dump_live", "teaches"]
+
+
+# -- Columns as texts for `dump`: what `Form.value` makes of each value, without making most of the values
+
+
+class _Memo(dict[Any, str]):
+    """Texts by what they are made of: the values of one column are often few."""
+
+    def __init__(self, make: Callable[[Any], str]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: Any) -> str:
+        made = self[key] = self._make(key)
+        return made
+
+
+def shown(column: Column, form: Form) -> list[str]:
+    """The text of each value."""
+    if isinstance(column, Texts):
+        return list(map(form.string, column.tolist()))
+    if isinstance(column, Lists):
+        texts, bounds = _numbers(column.values.tolist(), column.wrap, form), column.offsets.tolist()
+        join = form.between.join
+        return [form.limited(f"[{join(texts[begin:end])}]") for begin, end in pairwise(bounds)]
+    if isinstance(column, Numbers) and not isinstance(column, Floats):
+        return _numbers(column.values.tolist(), column.wrap, form)
+    if isinstance(column, Blobs):
+        type_, size, pointer = column.type, column.values.dtype.itemsize, column.pointer
+        memo = _Memo(lambda raw: form.value(type_.decode(raw, 0, size, pointer)[0]))
+        raw = column.values.tobytes()
+        return [memo[raw[at : at + size]] for at in range(0, len(raw), size)]
+    return list(map(form.value, column.tolist()))
+
+
+def _numbers(values: list[Any], wrap: Callable[[Any], Any] | None, form: Form) -> list[str]:
+    if wrap is None:
+        return list(map(str, values))
+    if wrap is Hex:
+        return list(map(form.quoted, map(hex, values)))
+    memo = _Memo(lambda value: form.value(wrap(value)))
+    return [memo[value] for value in values]
+
 
 _LIFE_OF_THREADS = tuple(THREAD << 8 | type_ for type_ in (1, 2, 3, 4))
 _PID, _TID = "ProcessID", ("ThreadID", "IssuingThreadID", "NewThreadID")

@@ -3,7 +3,7 @@
 Names and order are those of ntwmi.h (WMI_BUFFER_HEADER, SYSTEM_TRACE_HEADER, PERFINFO_TRACE_HEADER), evntrace.h and
 evntcons.h (TRACE_LOGFILE_HEADER, EVENT_TRACE_HEADER, EVENT_INSTANCE_HEADER, EVENT_HEADER), as published in Geoff
 Chappell's studies, the phnt headers and Microsoft's documentation. Everything is little-endian. Payloads: see
-`kernel_tables`.
+`kernel`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from functools import lru_cache
 __all__ = [
     "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLOCK_NAMES", "END_OF_BUFFER", "EVENT_FLAG",
     "EXTENDED_ITEM", "EXTENDED_TYPE", "HEADERS", "HeaderKind", "LARGEST_EVENT", "LOG_FILE_MODE", "LOGFILE_HEADER",
-    "MESSAGE", "MESSAGE_FIELDS", "MESSAGE_FLAG", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "packed",
+    "MESSAGE", "MESSAGE_FLAG", "MESSAGE_HEAD", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields",
+    "message_fields", "packed",
 ]  # fmt: skip
 
 Fields = tuple[tuple[str, str], ...]
@@ -173,7 +174,10 @@ Their order is that of ntwmi.h's description; no file with both has been seen.""
 MESSAGE = 0x90
 """What stands for the header type of a MESSAGE (WPP) event: the fourth byte of the event."""
 
-MESSAGE_FIELDS = (  # MESSAGE_TRACE_HEADER: u16 Size, u8, u8 0x90, u16 MessageNumber, u16 OptionFlags, then by flag:
+MESSAGE_HEAD: Fields = (  # MESSAGE_TRACE_HEADER
+    ("Size", "H"), ("Reserved", "B"), ("MarkerFlags", "B"), ("MessageNumber", "H"), ("OptionFlags", "H"),  # 0x00
+)  # fmt: skip
+_MESSAGE_FIELDS = (  # then by flag:
     (0x01, ("SequenceNumber", "I")),
     (0x04, ("ComponentId", "I")),
     (0x02, ("MessageGuid", "16s")),  # not if there is a ComponentId
@@ -181,6 +185,15 @@ MESSAGE_FIELDS = (  # MESSAGE_TRACE_HEADER: u16 Size, u8, u8 0x90, u16 MessageNu
     (0x20, ("ThreadId", "i")),
     (0x20, ("ProcessId", "i")),
 )
+
+
+def message_fields(options: int) -> Fields:
+    """The fields behind OptionFlags in a MESSAGE header with these ones."""
+    return tuple(
+        field
+        for flag, field in _MESSAGE_FIELDS
+        if options & flag and not (field[0] == "MessageGuid" and options & MESSAGE_FLAG.COMPONENTID)
+    )
 
 
 class MESSAGE_FLAG:  # noqa: N801

@@ -22,12 +22,12 @@ import numpy as np
 
 from ...errors import FormatError
 from ...model import Source, read_at
-from .buffers import DamageLog
-from .columns import EventBlock, Rules
-from .compression import XPRESS, compress
+from .container.buffers import DamageLog
+from .container.compression import XPRESS, compress
+from .container.windows import BufferReader
 from .decode import Decoder
-from .encoding import LARGEST_EVENT, encode_header
-from .event import Event
+from .event import LARGEST_EVENT, Event, encode_header
+from .events.columns import EventBlock, Rules, events_of, header_fields
 from .layout import (
     BUFFER_FLAG,
     BUFFER_HEADER,
@@ -38,8 +38,6 @@ from .layout import (
     MESSAGE,
     packed,
 )  # fmt: skip
-from .materialise import events_of, header_fields
-from .windows import BufferReader
 
 __all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "drop_event", "encode_record", "read_records"]
 

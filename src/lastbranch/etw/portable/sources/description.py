@@ -9,12 +9,11 @@ from typing import Any
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.procfs import memory_kb
-from ....formats.etl.encoding import encode_event
-from ....formats.etl.event import Event
-from ....formats.etl.kernel_perf import PERF_INFO
-from ....formats.etl.kernel_session import SESSION
-from ....formats.etl.kernel_writer import kernel_event
-from ....formats.etl.profile_session import Session
+from ....formats.etl.event import Event, encode_event
+from ....formats.etl.kernel.layouts import kernel_event
+from ....formats.etl.kernel.perf import PERF_INFO
+from ....formats.etl.kernel.session import SESSION
+from ....formats.etl.profile.session import Session
 from ....model import Clock, Machine, Profile
 from ..clock import Clock as SessionClock
 from ..enable_map import WORDS

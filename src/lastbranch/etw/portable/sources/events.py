@@ -1,6 +1,6 @@
 """Kernel events as columns of 64-bit words: many at once, with headers, each followed by its call stack.
 
-Layouts: `formats.etl.layout` (headers), `formats.etl.kernel_perf` (StackWalk).
+Layouts: `formats.etl.layout` (headers), `formats.etl.kernel.perf` (StackWalk).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import offsets_of, take_ranges
-from ....formats.etl.sample_words import frames_of
+from ....formats.etl.profile.sample_events import frames_of
 from ....model import Array, SampleBatch
 
 __all__ = ["Events", "Words", "encoded", "kernel_events", "with_values"]

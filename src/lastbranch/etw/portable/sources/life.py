@@ -1,7 +1,7 @@
 """Processes, threads and images: records of the kernel and /proc to kernel events, with the lists at begin and end.
 
 These are few and have names, so they are made one by one; what they say is what the reader of perf.data and the writer
-of profiles make of it (`formats.perfdata.records`, `formats.etl.lives`).
+of profiles make of it (`formats.perfdata.records`, `formats.etl.profile.rundown`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import numpy as np
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
-from ....formats.etl.encoding import encode_event
-from ....formats.etl.event import Event
-from ....formats.etl.kernel_process import IMAGE, PROCESS, THREAD
-from ....formats.etl.lives import Lives
+from ....formats.etl.event import Event, encode_event
+from ....formats.etl.kernel.process import IMAGE, PROCESS, THREAD
+from ....formats.etl.profile.rundown import Lives
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.records import handle
 from ....formats.perfdata.state import State

@@ -12,8 +12,7 @@ import numpy as np
 
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel, Linux
-from ....formats.etl.encoding import encode_event
-from ....formats.etl.event import Event
+from ....formats.etl.event import Event, encode_event
 from ...flags import ClientContext
 from ...status import EtwError
 from ..clock import FILETIME_EPOCH

@@ -12,8 +12,7 @@ from ....capture.perf_events.events import EventChoice
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.programme import Programme
-from ....formats.etl.periods import Told
-from ....formats.etl.sample_words import Trigger, sample_events
+from ....formats.etl.profile.sample_events import Told, Trigger, sample_events
 from ....formats.perfdata.layout import TYPE
 from ....model import SampleBatch
 from ..enable_map import kinds_of

@@ -1,0 +1,477 @@
+"""Events as columns, gathered from their headers when they are asked for.
+
+A column that nobody looks at costs nothing: a block holds where each event is, its first word and its size. Other
+modules select the events they want (`EventBlock.take`) and gather of those only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..container.buffers import DamageLog
+from ..container.windows import Window
+from ..event import Event
+from ..kernel.providers import hook_provider
+from ..layout import (
+    EVENT_FLAG,
+    EXTENDED_ITEM,
+    EXTENDED_TYPE,
+    HEADERS,
+    MESSAGE,
+    MESSAGE_FLAG,
+    MESSAGE_HEAD,
+    PEBS_INDEX,
+    PMC_COUNTERS,
+    message_fields,
+    packed,
+)
+from .walk import HEADER_BYTES, MESSAGE_BYTES, Walk, walk
+
+__all__ = [
+    "CHUNK", "EVENT", "EventBlock", "FULL", "IMAGE_LOAD", "Ints", "MESSAGE_FORM", "Rules", "counters_of", "events_of",
+    "header_fields",
+]  # fmt: skip
+
+
+# -- Where fields of variable place are in events: those of messages, and what stands between header and payload
+
+
+Ints = NDArray[np.int64]
+
+_EVENT_HEADER = 0x50
+_TOO_FAR = 1 << 20  # more than any event's size
+_EARLIER = {MESSAGE_FLAG.GUID: 0x01, MESSAGE_FLAG.TIMESTAMP: 0x07, MESSAGE_FLAG.SYSTEMINFO: 0x0F}  # fields before it
+
+
+def message_field(
+    raw: NDArray[np.uint8], at: Ints, options: NDArray[np.uint16], flag: int, count: int
+) -> NDArray[np.uint8]:
+    """``count`` bytes of the field of ``flag`` of the messages at words ``at``, as (n, count): none is aligned."""
+    place = at * 8 + MESSAGE_BYTES.take(options.astype(np.int64) & _EARLIER[flag])
+    found: NDArray[np.uint8] = raw[place[:, None] + np.arange(count)]
+    return found
+
+
+def behind_items(words: NDArray[np.uint64], at: Ints, sizes: Ints) -> Ints:
+    """Bytes from the begin of the EVENT_HEADER events at words ``at`` to behind their last extended items.
+
+    More than an event's size where the items do not fit in it.
+    """
+    behind = np.full(len(at), _EVENT_HEADER, np.int64)
+    live = np.arange(len(at))
+    while len(live):
+        item = words.take(at[live] + (behind[live] >> 3))
+        length = (item & np.uint64(0xFFFF)).astype(np.int64)
+        fits = (length >= 8) & (length & 7 == 0) & (behind[live] + length <= sizes[live])
+        behind[live] = np.where(fits, behind[live] + length, _TOO_FAR)
+        live = live[fits & (item >> np.uint64(32) & np.uint64(1) != 0)]
+    return behind
+
+
+# -- Tables by header type: what is where in a header
+
+
+SYSTEM, PERFINFO, FULL, EVENT, MESSAGE_FORM, OTHER = range(6)  # forms: what is where in the header
+_FORM_OF_NAME = {"SYSTEM": SYSTEM, "COMPACT": SYSTEM, "FULL_HEADER": FULL, "INSTANCE": FULL, "EVENT_HEADER": EVENT,
+                 "PERFINFO": PERFINFO, "ERROR": OTHER}  # fmt: skip
+FORM = np.full(256, OTHER, np.uint8)
+POINTER = np.zeros(256, np.uint8)  # 0: that of the log
+for _type, _kind in HEADERS.items():
+    FORM[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
+    POINTER[_type] = _kind.pointer_size
+FORM[MESSAGE] = MESSAGE_FORM
+_U64 = np.uint64
+GROUP_GUIDS = np.frombuffer(b"".join(hook_provider(group << 8) for group in range(256)), _U64).reshape(-1, 2)
+IMAGE_LOAD = 0x030A  # the one hook that is not reported under the GUID of its group
+IMAGE_GUID = np.frombuffer(hook_provider(IMAGE_LOAD), _U64)
+
+_KNOWN = np.flatnonzero(GROUP_GUIDS.any(axis=1))
+_KNOWN = _KNOWN[np.argsort(GROUP_GUIDS[_KNOWN, 0])]  # the first halves differ
+
+
+def classic_hooks(guids: NDArray[np.uint64], types: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Hooks of classic events by their GUIDs (n, 2) and types, -1 under other GUIDs than those of kernel groups."""
+    first = GROUP_GUIDS[_KNOWN, 0]
+    group = _KNOWN[np.minimum(np.searchsorted(first, guids[:, 0]), len(_KNOWN) - 1)]
+    same = (GROUP_GUIDS[group] == guids).all(axis=1)
+    return np.where(same, group << 8 | types, -1).astype(np.int32)
+
+
+# -- Columns that the first words of events tell, and what holds for all events of a segment
+
+
+_LOG_HEADER = 0x0000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for all events of a segment of a log.
+
+    ``pointer_size`` is that of events whose header does not tell, ``override`` one that holds for all events, or 0.
+    ``to_log`` turns the segment's ticks into those of the log's clock, ``None`` if they are the same.
+    """
+
+    damage: DamageLog
+    pointer_size: int
+    override: int = 0
+    to_log: Callable[[Ints], Ints] | None = None
+
+
+class FirstWords:
+    """Events of one window: where they are, and the columns that cost no look at what is behind their first words.
+
+    `EventBlock` says what each column is.
+    """
+
+    def __init__(self, window: Window, found: Walk, rules: Rules) -> None:
+        self.window, self.found, self.rules = window, found, rules
+        self.at, self.head, self.size, self.buffer = found.at, found.head, found.size, found.buffer
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def words(self) -> NDArray[np.uint64]:
+        return self.window.words
+
+    @property
+    def raw(self) -> NDArray[np.uint8]:
+        return self.window.raw
+
+    @property
+    def header(self) -> NDArray[np.uint8]:
+        return self.found.header
+
+    @cached_property
+    def form(self) -> NDArray[np.uint8]:
+        return FORM.take(self.header)
+
+    @cached_property
+    def is_kernel(self) -> NDArray[np.bool_]:
+        """Whether the header is one of the kernel's: a hook id instead of a GUID."""
+        kernel: NDArray[np.bool_] = self.form <= PERFINFO
+        return kernel
+
+    @cached_property
+    def hook(self) -> NDArray[np.int32]:
+        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | ones(~self.is_kernel, np.int32)
+        return hook
+
+    @cached_property
+    def kernel_hook(self) -> NDArray[np.int32]:
+        """`hook`, and that which classic events would have that stand under the GUID of a kernel group."""
+        rows = np.flatnonzero(self.form == FULL)
+        if not len(rows):
+            return self.hook
+        hook, at = self.hook.copy(), self.at[rows]
+        guids = np.stack([self.words.take(at + n) for n in (3, 4)], axis=1)
+        hook[rows] = classic_hooks(guids, self._quarter(2)[rows].astype(np.uint8))
+        return hook
+
+    @cached_property
+    def pointer_size(self) -> NDArray[np.uint8]:
+        if self.rules.override:
+            own = self.is_kernel & (self._quarter(3) == _LOG_HEADER)  # which the rest of the log is read by
+            return np.where(own, POINTER.take(self.header), self.rules.override).astype(np.uint8)
+        size = POINTER.take(self.header)
+        message = np.flatnonzero(self.form == MESSAGE_FORM)
+        options = self.options[message]
+        size[message[(options & MESSAGE_FLAG.POINTER32) != 0]] = 4
+        size[message[(options & MESSAGE_FLAG.POINTER64) != 0]] = 8
+        size[size == 0] = self.rules.pointer_size
+        return size
+
+    @cached_property
+    def options(self) -> NDArray[np.uint16]:
+        """OptionFlags of MESSAGE_FORM events, Flags of EVENT_HEADER ones, 0 for the others."""
+        result = np.zeros(len(self), np.uint16)
+        for form, quarter in ((MESSAGE_FORM, 3), (EVENT, 2)):
+            rows = np.flatnonzero(self.form == form)
+            result[rows] = self._quarter(quarter)[rows]
+        return result
+
+    @cached_property
+    def packet_version(self) -> NDArray[np.uint16]:
+        """Version of kernel headers with the bits that tell of counters, 0 for others."""
+        return np.where(self.is_kernel, self._quarter(0), 0).astype(np.uint16)
+
+    def _quarter(self, n: int) -> NDArray[np.uint16]:
+        return self.head.view(np.uint16)[n::4]
+
+
+def ones(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
+    """All bits where ``mask``, else none. To choose by a mask without a pattern takes a misguessed branch an event."""
+    return (-mask.view(np.int8)).astype(dtype)
+
+
+_PAIR = np.complex128  # a number type of 16 bytes, to gather two words at once
+
+
+class EventBlock(FirstWords):
+    """Events of one window in file order, as columns of equal length.
+
+    Always there: ``at`` int64 (8-byte words from the begin of ``words`` to the event), ``head`` uint64 (the event's
+    first word), ``size`` int64 (bytes, header included), ``buffer`` int32 (row of ``window.buffers``).
+
+    Gathered on demand and kept: ``header`` uint8 (header type: a key of `layout.HEADERS`, or `layout.MESSAGE`),
+    ``hook`` int32 (-1: none), ``time`` int64 (ticks of the log's clock), ``pid``, ``tid`` int32 (-1: none), ``cpu``
+    int32, ``version``, ``opcode``, ``level``, ``channel`` uint8, ``id``, ``task``, ``options`` uint16, ``keyword``
+    uint64, ``provider`` (n, 2) uint64 (the GUID's 16 bytes as they stand in the file), ``pointer_size`` uint8,
+    ``payload`` int64 (byte position in ``raw``) and ``payload_size`` int64.
+
+    Everything is valid until the next block of the same pass is asked for: the window's memory is used again.
+    """
+
+    @classmethod
+    def of(cls, window: Window, rules: Rules) -> EventBlock:
+        """All events of ``window``."""
+        return cls(window, walk(window, rules.damage), rules)
+
+    def take(self, which: Any) -> EventBlock:
+        """The given events: an index array, a mask or a slice."""
+        taken = EventBlock(self.window, self.found.take(which), self.rules)
+        if (self.form >= MESSAGE_FORM).any():  # an event without a time stamp has that of the one before it
+            taken.__dict__["time"] = self.time[which]
+        return taken
+
+    # -- from the words behind it; PAD keeps all of this inside the array
+
+    def word(self, n: int) -> NDArray[np.uint64]:
+        """The ``n``-th 64-bit word of each event, whether the event has it or not."""
+        return self.words[n:].take(self.at)
+
+    @cached_property
+    def _stamped(self) -> NDArray[np.uint64]:
+        """(n, 2): the word of the time stamp, where the header has it at a fixed place, and the one before it."""
+        pairs = np.ndarray((len(self.words) - 2,), _PAIR, self.words, 8, (8,))  # each begins within the one before
+        of_header: NDArray[np.bool_] = self.form == PERFINFO
+        return pairs[self.at - of_header].view(np.uint64).reshape(-1, 2)
+
+    @cached_property
+    def _untimed(self) -> NDArray[np.bool_]:
+        bare = (self.options & MESSAGE_FLAG.TIMESTAMP) == 0
+        result: NDArray[np.bool_] = (self.form == OTHER) | ((self.form == MESSAGE_FORM) & bare)
+        return result
+
+    @cached_property
+    def time(self) -> Ints:
+        """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
+        the log's begin."""
+        time = np.ascontiguousarray(self._stamped[:, 1]).view(np.int64)
+        if (self.form < MESSAGE_FORM).all():
+            return time if self.rules.to_log is None else self.rules.to_log(time)
+        message = np.flatnonzero(self.form == MESSAGE_FORM)
+        if len(message):
+            time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP, 8).view(np.int64)[:, 0]
+        untimed = np.flatnonzero(self._untimed)
+        if len(untimed):
+            # The index of the last event with a time, at or before each event and in its buffer.
+            last = np.arange(len(self))
+            last[untimed] = -1
+            last = np.maximum.accumulate(last)[untimed]
+            known = (last >= 0) & (self.buffer[last] == self.buffer[untimed])
+            time[untimed] = np.where(known, time[last], self.window.segment.header.timestamp)
+        return time if self.rules.to_log is None else self.rules.to_log(time)
+
+    @cached_property
+    def tid(self) -> NDArray[np.int32]:
+        return self._ids[0]
+
+    @cached_property
+    def pid(self) -> NDArray[np.int32]:
+        return self._ids[1]
+
+    @cached_property
+    def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        halves = self._stamped[:, 0] | ones((self.form == PERFINFO) | (self.form >= MESSAGE_FORM), np.uint64)
+        message = np.flatnonzero((self.form == MESSAGE_FORM) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
+        if len(message):
+            halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
+        pairs = halves.view(np.int32)
+        return pairs[0::2], pairs[1::2]
+
+    @cached_property
+    def cpu(self) -> NDArray[np.int32]:
+        return self.window.buffers.cpu.take(self.buffer)
+
+    @cached_property
+    def _descriptor(self) -> NDArray[np.uint64]:
+        """Of EVENT_HEADER: Id, Version, Channel, Level, Opcode, Task in one word; 0 for others."""
+        return np.where(self.form == EVENT, self.word(5), _U64(0))
+
+    @cached_property
+    def id(self) -> NDArray[np.uint16]:
+        """Id of manifest events, MessageNumber of WPP ones, 0 for the others."""
+        own = self._descriptor.astype(np.uint16)
+        return np.where(self.form == MESSAGE_FORM, self._quarter(2), own)
+
+    @cached_property
+    def level(self) -> NDArray[np.uint8]:
+        full = np.where(self.form == FULL, self._quarter(2) >> 8, (self._descriptor >> _U64(32)) & _U64(0xFF))
+        return full.astype(np.uint8)
+
+    @cached_property
+    def channel(self) -> NDArray[np.uint8]:
+        return (self._descriptor >> _U64(24)).astype(np.uint8)
+
+    @cached_property
+    def task(self) -> NDArray[np.uint16]:
+        return (self._descriptor >> _U64(48)).astype(np.uint16)
+
+    @cached_property
+    def keyword(self) -> NDArray[np.uint64]:
+        return np.where(self.form == EVENT, self.word(6), _U64(0))
+
+    @cached_property
+    def version(self) -> NDArray[np.uint8]:
+        full = np.where(self.form == FULL, self._quarter(3), self._descriptor >> _U64(16))
+        return np.where(self.is_kernel, self._quarter(0), full).astype(np.uint8)
+
+    @cached_property
+    def opcode(self) -> NDArray[np.uint8]:
+        """Type of kernel and classic events, Opcode of manifest ones."""
+        full = np.where(self.form == FULL, self._quarter(2), self._descriptor >> _U64(40))
+        return np.where(self.is_kernel, self._quarter(3), full).astype(np.uint8)
+
+    @cached_property
+    def provider(self) -> NDArray[np.uint64]:
+        guid = GROUP_GUIDS.take(self._quarter(3) >> 8, axis=0)
+        guid[self.hook == IMAGE_LOAD] = IMAGE_GUID
+        guid[~self.is_kernel] = 0
+        rows = np.flatnonzero((self.form == FULL) | (self.form == EVENT))
+        at = self.at[rows]
+        guid[rows, 0] = self.words.take(at + 3)
+        guid[rows, 1] = self.words.take(at + 4)
+        named = (self.options & (MESSAGE_FLAG.GUID | MESSAGE_FLAG.COMPONENTID)) == MESSAGE_FLAG.GUID
+        rows = np.flatnonzero((self.form == MESSAGE_FORM) & named)
+        if len(rows):
+            guid[rows] = self._message(rows, MESSAGE_FLAG.GUID, 16).view(np.uint64)
+        return guid
+
+    def _message(self, rows: Ints, flag: int, count: int) -> NDArray[np.uint8]:
+        return message_field(self.raw, self.at[rows], self.options[rows], flag, count)
+
+    # -- payloads
+
+    @cached_property
+    def header_size(self) -> Ints:
+        """Bytes before the payload: header, counter values, extended items."""
+        size = HEADER_BYTES.take(self.header)
+        message = np.flatnonzero(self.form == MESSAGE_FORM)
+        size[message] = MESSAGE_BYTES.take(self.options[message].astype(np.int64) & 0xFF)
+        counted = np.flatnonzero(self.packet_version & (PMC_COUNTERS | PEBS_INDEX))
+        if len(counted):
+            version = self.packet_version[counted].astype(np.int64)
+            size[counted] += ((version & PMC_COUNTERS) >> 8) * 8 + ((version & PEBS_INDEX) >> 12)
+        extended = np.flatnonzero((self.form == EVENT) & ((self.options & EVENT_FLAG.EXTENDED_INFO) != 0))
+        if len(extended):
+            size[extended] = behind_items(self.words, self.at[extended], self.size[extended])
+        wrong = np.flatnonzero(size > self.size)
+        for i in wrong.tolist():
+            reason = "counters or extended items longer than their event"
+            row, at, size_of = int(self.buffer[i]), int(self.at[i]) * 8, int(self.size[i])
+            self.window.note(self.rules.damage, reason, row, at, "Size", size_of, 0)
+        size[wrong] = self.size[wrong]
+        return size
+
+    @cached_property
+    def payload(self) -> Ints:
+        return self.at * 8 + self.header_size
+
+    @cached_property
+    def payload_size(self) -> Ints:
+        return self.size - self.header_size
+
+
+# -- From columns to `Event` objects, for those who look at events one by one
+
+
+CHUNK = 4096
+"""Events that are made at once: an object takes about 1 KB."""
+
+_ITEM = packed(EXTENDED_ITEM)
+_EVENT_TYPES = frozenset(t for t, kind in HEADERS.items() if kind.name.startswith("EVENT_HEADER"))
+_ACTIVITY_AT, _ITEMS_AT = 0x40, 0x50
+_COUNTED = PMC_COUNTERS | PEBS_INDEX
+
+
+def events_of(block: EventBlock) -> list[Event]:
+    """All events of ``block`` as objects, which do not depend on the block any more."""
+    memory: Any = memoryview(block.raw)  # type: ignore[arg-type]
+    providers = np.ascontiguousarray(block.provider).tobytes()
+    at = block.at * 8
+    buffers = block.window.buffers
+    columns = zip(
+        block.header.tolist(), block.pointer_size.tolist(), block.time.tolist(), block.pid.tolist(), block.tid.tolist(),
+        block.cpu.tolist(), block.hook.tolist(), range(0, 16 * len(block), 16), block.id.tolist(),
+        block.version.tolist(), block.opcode.tolist(), block.level.tolist(), block.task.tolist(),
+        block.channel.tolist(), block.keyword.tolist(), block.options.tolist(), block.packet_version.tolist(),
+        at.tolist(), (at - block.window.start.take(block.buffer)).tolist(), buffers.offset.take(block.buffer).tolist(),
+        block.payload.tolist(), block.payload_size.tolist(),
+        strict=True,
+    )  # fmt: skip
+    events = []
+    for (
+        header, pointer, time, pid, tid, cpu, hook, guid, id_, version, opcode, level, task, channel, keyword, options,
+        packet, place, offset, buffer, payload, length,
+    ) in columns:  # fmt: skip
+        event = Event(
+            header, pointer, time, pid, tid, cpu, hook, providers[guid : guid + 16], id_, version, opcode, level, task,
+            channel, keyword, options, offset=offset, buffer=buffer, payload=bytes(memory[payload : payload + length]),
+        )  # fmt: skip
+        if header in _EVENT_TYPES:
+            event.activity = bytes(memory[place + _ACTIVITY_AT : place + _ACTIVITY_AT + 16])
+            if options & EVENT_FLAG.EXTENDED_INFO:
+                event.extended = extended_items(memory[place + _ITEMS_AT : payload])
+                event.counters = counters_of(event.extended)
+        elif packet & _COUNTED:
+            begin = place + HEADERS[header].size
+            values = struct.unpack_from(f"<{(payload - begin) // 8}Q", memory, begin)
+            count = (packet & PMC_COUNTERS) >> 8
+            event.counters = values[:count]
+            event.extended = [(EXTENDED_TYPE.PEBS_INDEX, struct.pack("<Q", value)) for value in values[count:]]
+        events.append(event)
+    return events
+
+
+def extended_items(data: bytes | memoryview) -> list[tuple[int, bytes]]:
+    """(type, data) of the extended items that begin ``data``, as far as they fit in it."""
+    items, at = [], 0
+    while at + _ITEM.size <= len(data):
+        size, kind, linkage, length = _ITEM.unpack_from(data, at)
+        if size < _ITEM.size or at + size > len(data):
+            break
+        items.append((kind, bytes(data[at + _ITEM.size : at + min(size, _ITEM.size + length)])))
+        if not linkage & 1:
+            break
+        at += size
+    return items
+
+
+def counters_of(items: list[tuple[int, bytes]]) -> tuple[int, ...]:
+    """The PMC counter values among extended items."""
+    data = next((data for kind, data in items if kind == EXTENDED_TYPE.PMC_COUNTERS), b"")
+    return struct.unpack_from(f"<{len(data) // 8}Q", data)
+
+
+def header_fields(block: EventBlock, i: int) -> dict[str, Any]:
+    """All header fields of event ``i`` by their names in the specification, those that `Event` has no room for, too."""
+    at, kind = int(block.at[i]) * 8, int(block.header[i])
+    if kind == MESSAGE:
+        return _message_fields(block.raw[at : at + int(block.header_size[i])].tobytes())
+    fields = HEADERS[kind].fields
+    values = packed(fields).unpack_from(block.raw[at : at + HEADERS[kind].size].tobytes())
+    return {name: value for (name, _), value in zip(fields, values, strict=True)}
+
+
+def _message_fields(data: bytes) -> dict[str, Any]:
+    options = packed(MESSAGE_HEAD).unpack_from(data)[-1]
+    fields = (*MESSAGE_HEAD, *message_fields(options))
+    return {name: value for (name, _), value in zip(fields, packed(fields).unpack_from(data), strict=True)}

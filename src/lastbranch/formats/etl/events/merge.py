@@ -1,0 +1,224 @@
+"""Time order over processors: a merge of one stream of buffers for each, in bounded memory.
+
+Within a processor, buffers are in the order of their SequenceNumbers and their events in time order; over the file
+nothing is in order. So one buffer of each processor is held, and what is older than the newest event of the one that
+ends first can go out. Where processors share buffers (NO_PER_PROCESSOR_BUFFERING) neighbours may overlap, so that two
+are held. Equal times stay in the order of the buffers, within one in that of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..container.buffers import Buffers
+from ..container.windows import Window
+from ..layout import BUFFER_TYPE
+from ..payload.columns import ragged
+from .columns import EventBlock
+from .walk import Walk
+
+__all__ = ["Index", "Run", "blocks_of_runs", "in_order"]
+
+
+_LAST = np.iinfo(np.int64).max
+
+MOST_HELD = 64 << 20
+"""Bytes of buffers that may wait beyond one for each processor.
+
+Only time stamps that jump back make more wait; then all that is held goes out, and what is older comes late.
+"""
+
+
+@dataclass(slots=True)
+class Index:
+    """All buffers of a log: ``segment`` is the number of the one that each belongs to."""
+
+    buffers: Buffers
+    segment: NDArray[np.int64]
+
+    def rank(self) -> NDArray[np.int64]:
+        """The place of each buffer in the order in which they were written."""
+        b = self.buffers
+        rank = np.empty(len(b), np.int64)
+        rank[np.lexsort((b.offset, b.sequence, self.segment))] = np.arange(len(b))
+        return rank
+
+
+Load = Callable[[int], EventBlock | None]
+"""The events of one row of the index, None if it cannot be read."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """Events of one buffer that have not gone out: ``order`` int64 are rows of ``block`` by time, ``time`` theirs."""
+
+    block: EventBlock
+    rank: int
+    order: NDArray[np.int64]
+    time: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One processor: buffers that are still to come, in order, and those that are held."""
+
+    rows: Iterator[int]
+    ahead: int
+    held: list[_Held] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+    """Times of the last events of the buffers that were loaded last."""
+    done: bool = False
+
+    def load(self, load: Load, rank: NDArray[np.int64]) -> None:
+        """Hold one buffer more, if there is one."""
+        for row in self.rows:
+            block = load(row)
+            if block is None or not len(block):
+                continue
+            order = np.argsort(block.time, kind="stable")
+            time = block.time[order]
+            self.held.append(_Held(block, int(rank[row]), order, time))
+            self.last = [*self.last, int(block.time[-1])][-self.ahead - 1 :]
+            return
+        self.done = True
+
+    def safe(self) -> int:
+        """No event earlier than this is still to come."""
+        return _LAST if self.done else self.last[0]
+
+
+@dataclass(slots=True)
+class Run:
+    """Events in time order: event ``i`` is row ``row[i]`` of ``blocks[owner[i]]``; both int64."""
+
+    blocks: list[EventBlock]
+    owner: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+
+def in_order(index: Index, load: Load, *, overlap: bool) -> Iterator[Run]:
+    """All events in time order. ``overlap``: neighbouring buffers of a processor may overlap in time."""
+    rank = index.rank()
+    # A header buffer also has events from the end of the session: it is a stream of its own.
+    lane = np.where(index.buffers.type == BUFFER_TYPE.HEADER, -1 - index.segment, index.buffers.cpu)
+    order = np.lexsort((rank, lane))
+    cuts = np.flatnonzero(np.diff(lane[order])) + 1
+    streams = [_Stream(iter(rows.tolist()), 1 if overlap else 0) for rows in np.split(order, cuts) if len(rows)]
+    while streams:
+        for stream in streams:
+            while not stream.done and len(stream.last) <= stream.ahead:
+                stream.load(load, rank)
+        until = min(stream.safe() for stream in streams)
+        spare = sum(held.block.raw.nbytes for stream in streams for held in stream.held[stream.ahead + 1 :])
+        if spare > MOST_HELD:
+            until = _LAST
+        run = _release(streams, until)
+        if run is not None:
+            yield run
+        for stream in streams:
+            if not stream.done and stream.safe() <= until:
+                stream.load(load, rank)
+        streams = [stream for stream in streams if stream.held or not stream.done]
+
+
+def _release(streams: list[_Stream], until: int) -> Run | None:
+    """Everything before ``until``, in order."""
+    blocks: list[EventBlock] = []
+    times, ranks, rows, which = [], [], [], []
+    for stream in streams:
+        for held in stream.held:
+            count = len(held.time) if until == _LAST else int(np.searchsorted(held.time, until))
+            if count:
+                times.append(held.time[:count])
+                rows.append(held.order[:count])
+                ranks.append(np.full(count, held.rank))
+                which.append(np.full(count, len(blocks)))
+                blocks.append(held.block)
+                held.time, held.order = held.time[count:], held.order[count:]
+        stream.held = [held for held in stream.held if len(held.time)]
+    if not blocks:
+        return None
+    row, owner = np.concatenate(rows), np.concatenate(which)
+    order = np.lexsort((row, np.concatenate(ranks), np.concatenate(times)))
+    return Run(blocks, owner[order], row[order])
+
+
+# -- Events in time order as blocks: what several runs of a merge release, copied together
+#
+# A merge gives a few hundred events at a time, from one buffer of each processor; whoever works on columns wants more.
+
+
+LEAST = 1 << 14
+"""Events of a block, but for the last and for those that are `HEAVY`."""
+HEAVY = 8 << 20
+"""Bytes of buffers that wait for their block to be full."""
+
+_COPIED = ("time", "header_size", "pointer_size")  # what an event has from its neighbours, its log or its place
+
+
+def blocks_of_runs(runs: Iterable[Run]) -> Iterator[EventBlock]:
+    """The events of ``runs``, in their order, in blocks of their own memory."""
+    waiting: list[Run] = []
+    events = weight = 0
+    for run in runs:
+        waiting.append(run)
+        events += len(run.row)
+        weight += _weight(run)
+        if events >= LEAST or weight >= HEAVY:
+            yield _join(waiting)
+            waiting, events, weight = [], 0, 0
+    if waiting:
+        yield _join(waiting)
+
+
+def _weight(run: Run) -> int:
+    """Bytes of the buffers that the events of ``run`` are in, by their share of the events there."""
+    counts = np.bincount(run.owner, minlength=len(run.blocks)).tolist()
+    return sum(count * block.raw.nbytes // len(block) for count, block in zip(counts, run.blocks, strict=True))
+
+
+def _join(runs: list[Run]) -> EventBlock:
+    blocks = {id(block): block for run in runs for block in run.blocks}
+    number = {key: i for i, key in enumerate(blocks)}
+    owners = [np.array([number[id(block)] for block in run.blocks], np.int64)[run.owner] for run in runs]
+    owner, row = np.concatenate(owners), np.concatenate([run.row for run in runs])
+    sources = list(blocks.values())
+    places = [np.flatnonzero(owner == i) for i in range(len(sources))]
+    taken = [row[place] for place in places]
+    size = _spread(places, [block.size[rows] for block, rows in zip(sources, taken, strict=True)])
+    words = (size + 7) >> 3
+    at = np.cumsum(words) - words
+    memory = np.zeros(int(words.sum()) + 256, np.uint64)  # header fields are looked at behind the last event, too
+    first = 0
+    buffers = []
+    for block, place, rows in zip(sources, places, taken, strict=True):
+        index, _ = ragged(block.at[rows], words[place])
+        into, _ = ragged(at[place], words[place])
+        memory[into] = block.words.take(index)
+        buffers.append(block.buffer[rows] + np.int32(first))
+        first += len(block.window.buffers)
+    raw = memory.view(np.uint8)
+    together = Buffers.concatenate([block.window.buffers for block in sources])
+    window = Window(raw, memory, np.zeros(first, np.int64), together, sources[0].window.segment)
+    head, header = (
+        _spread(places, [getattr(block, name)[rows] for block, rows in zip(sources, taken, strict=True)])
+        for name in ("head", "header")
+    )
+    made = EventBlock(window, Walk(at, head, header, size, _spread(places, buffers)), sources[0].rules)
+    for name in _COPIED:
+        values = [getattr(block, name)[rows] for block, rows in zip(sources, taken, strict=True)]
+        made.__dict__[name] = _spread(places, values)
+    return made
+
+
+def _spread(places: list[NDArray[np.int64]], parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """One array with ``parts[i]`` at ``places[i]``."""
+    whole = np.empty(sum(map(len, parts)), parts[0].dtype)
+    for place, part in zip(places, parts, strict=True):
+        whole[place] = part
+    return whole

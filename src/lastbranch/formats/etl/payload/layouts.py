@@ -1,0 +1,176 @@
+"""A payload layout: named fields in file order, decoded to a dict and encoded back to the same bytes.
+
+What the payload holds of a layout is a prefix of its fields. Bytes behind the last field, and everything from a field
+that its bytes do not hold as a whole, are kept under the name `REST`, so that `Layout.encode` gives the payload back
+byte for byte, whatever it was.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .types import Bits, FieldType, Scalar, Short
+
+__all__ = ["Field", "Layout", "Names", "REST", "Versions", "layout", "newest"]
+
+
+REST = "rest"
+
+
+class Field(NamedTuple):
+    """One field. Of a type with ``parts`` decoding returns the parts, and the name only says what they share."""
+
+    name: str
+    type: FieldType
+
+
+class _Run(NamedTuple):
+    """Numbers side by side that one `struct` call reads."""
+
+    packed: struct.Struct
+    fields: tuple[Field, ...]
+    cells: list[tuple[str, Any, tuple[str, ...]]]
+    """Name, what the number is wrapped in, and parts of each."""
+
+
+class Layout:
+    """The fields of one version of one event."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        self.fields = fields
+        self._steps: dict[int, list[_Run | Field]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the values that `decode` can return, without `REST`."""
+        return tuple(name for field in self.fields for name in (field.type.parts or (field.name,)))
+
+    def decode(self, data: bytes, pointer: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        at, end = 0, len(data)
+        try:
+            for step in self._plan(pointer):
+                if isinstance(step, _Run):
+                    if at + step.packed.size <= end:
+                        numbers = step.packed.unpack_from(data, at)
+                        for (name, wrap, parts), value in zip(step.cells, numbers, strict=True):
+                            if parts:
+                                found.update(zip(parts, wrap(value), strict=True))
+                            else:
+                                found[name] = wrap(value) if wrap else value
+                        at += step.packed.size
+                        continue
+                    fields = step.fields
+                else:
+                    fields = (step,)
+                for field in fields:
+                    if at >= end and not field.type.empty:
+                        return found
+                    value, at = field.type.decode(data, at, end, pointer)
+                    _store(found, field, value)
+        except Short:
+            pass
+        if at < end:
+            found[REST] = bytes(data[at:end])
+        return found
+
+    def encode(self, values: Mapping[str, Any], pointer: int) -> bytes:
+        """The payload of ``values``; fields that are missing are left out. ValueError for a value out of range."""
+        made = []
+        for field in self.fields:
+            names = field.type.parts or (field.name,)
+            if any(name in values for name in names):
+                try:
+                    value = tuple(values[name] for name in names) if field.type.parts else values[field.name]
+                    made.append(field.type.encode(value, pointer))
+                except struct.error as error:
+                    raise ValueError(f"{field.name}: {values.get(field.name)!r} does not fit") from error
+                except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+                    raise ValueError(f"{field.name}: {error}") from error
+        return b"".join(made) + bytes(values.get(REST, b""))
+
+    def offsets(self, pointer: int) -> dict[str, tuple[int, str]]:
+        """(offset, `struct` code) of the numbers before the first field without a fixed size, for reading in bulk."""
+        found: dict[str, tuple[int, str]] = {}
+        at = 0
+        for step in self._plan(pointer):
+            if not isinstance(step, _Run):
+                break
+            for field in step.fields:
+                code = _code(field.type, pointer)
+                found[field.name] = (at, code)
+                at += struct.calcsize("<" + code)
+        return found
+
+    def _plan(self, pointer: int) -> list[_Run | Field]:
+        if pointer not in self._steps:
+            self._steps[pointer] = _plan(self.fields, pointer)
+        return self._steps[pointer]
+
+
+def _plan(fields: tuple[Field, ...], pointer: int) -> list[_Run | Field]:
+    steps: list[_Run | Field] = []
+    run: list[Field] = []
+    for field in (*fields, None):
+        if field is not None and _code(field.type, pointer):
+            run.append(field)
+            continue
+        if run:
+            packed = struct.Struct("<" + "".join(_code(f.type, pointer) for f in run))
+            cells = [(f.name, getattr(f.type, "wrap", None), f.type.parts) for f in run]
+            steps.append(_Run(packed, tuple(run), cells))
+            run = []
+        if field is not None:
+            steps.append(field)
+    return steps
+
+
+def _code(type_: FieldType, pointer: int) -> str:
+    """The `struct` code of a little-endian number whose value one wrapping call makes; "" for other types."""
+    if type(type_) is Scalar:
+        return type_.code_for(pointer) if type_.order == "<" else ""
+    return type_.code_for(pointer) if type(type_) is Bits else ""
+
+
+def _store(found: dict[str, Any], field: Field, value: Any) -> None:
+    """None stands for a field that this payload leaves out."""
+    if field.type.parts:
+        found.update(zip(field.type.parts, value, strict=True))
+    elif value is not None:
+        found[field.name] = value
+
+
+class Names:
+    """Makes the names of fields that come from a file unique: an event may have two of one name, or one without."""
+
+    def __init__(self) -> None:
+        self._uses: dict[str, int] = {REST: 1}
+        self._given = 0
+
+    def add(self, name: str) -> str:
+        self._given += 1
+        name = name or f"Field{self._given}"
+        found, number = name, self._uses.get(name, 0)
+        while found in self._uses:
+            number += 1
+            found = f"{name}_{number}"
+        self._uses[name] = max(number, 1)
+        self._uses.setdefault(found, 1)
+        return found
+
+
+Versions = Mapping[int, Layout]
+
+
+def layout(*bases: Layout, **fields: FieldType) -> Layout:
+    """A layout of named fields, behind those of ``bases``: how the tables are written."""
+    inherited = tuple(field for base in bases for field in base.fields)
+    return Layout(inherited + tuple(Field(name, type_) for name, type_ in fields.items()))
+
+
+def newest(versions: Versions, version: int) -> Layout | None:
+    """The layout of ``version``, or of the newest known one below it: later versions append."""
+    known = [number for number in versions if number <= version]
+    return versions[max(known)] if known else None

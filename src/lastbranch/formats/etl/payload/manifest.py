@@ -1,0 +1,432 @@
+"""Layouts of manifest events: from the descriptions that merged traces carry, to the named fields of a payload.
+
+A merged trace holds what TdhGetEventInformation and TdhGetEventMapInformation say of its events on the machine where it
+was merged (EventMetadata, tdh.h: TRACE_EVENT_INFO, EVENT_MAP_INFO); an EventSource writes its own manifest, see
+`manifest_xml`. All offsets and counts of a description are checked; a damaged one is not used.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
+from uuid import UUID
+
+from .layouts import REST, Layout, Names, layout
+from .types import (
+    ANSI,
+    BOOL8,
+    BOOL32,
+    F32,
+    F64,
+    FILETIME,
+    GUID,
+    HEX32,
+    HEX64,
+    I8,
+    I16,
+    I32,
+    I64,
+    IPV4,
+    IPV6,
+    PLAIN_SID,
+    PORT,
+    PTR,
+    SID,
+    SIZE,
+    SLACK,
+    SYSTEMTIME,
+    U8,
+    U16,
+    U32,
+    U64,
+    WIDE,
+    Blob,
+    Counted,
+    CountedBytes,
+    Exact,
+    FieldType,
+    FileTime,
+    Fixed,
+    Hex,
+    Named,
+    Rest,
+    Scalar,
+    Short,
+    Text,
+    Text8,
+    Text16,
+    named,
+)
+
+__all__ = [
+    "Described", "EventMap", "IN_TYPES", "MapKey", "OUT_STRING", "Property", "decode_described", "fixed_layout",
+    "message_of", "parse_event_info", "parse_map_info", "shown",
+]  # fmt: skip
+
+
+_MOST_NESTED = 16
+_STRUCT, _PARAM_LENGTH, _PARAM_COUNT, _FIXED_LENGTH, _FIXED_COUNT = 0x01, 0x02, 0x04, 0x10, 0x20
+_WBEM = 1  # DECODING_SOURCE of classic providers
+
+_INFO = struct.Struct("<16s16sHBBBBHQ" + "I" * 16)
+_PROPERTY = struct.Struct("<IIHHIHHI")
+_MAP = struct.Struct("<IIII")
+
+_BITMAPS = 0x02 | 0x10  # EVENTMAP_INFO_FLAG_MANIFEST_BITMAP, WBEM_BITMAP
+
+_OUT_TYPES = {  # TDH_OUTTYPE_* to the numbers of self-describing events, where they ask for a form here
+    1: 2, 13: 3, 16: 4, 17: 4, 18: 4, 19: 4, 22: 7, 23: 8, 24: 9, 31: 14, 32: 15, 37: 37,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One field of a description.
+
+    Types are numbered as in `described_types`, and TDH_INTYPE_* from 300 up. ``count`` and ``length`` are numbers or
+    name the field that holds them.
+    """
+
+    name: str
+    in_type: int = 0
+    out_type: int = 0
+    map_name: str = ""
+    members: tuple[Property, ...] = ()
+    count: int | str | None = None
+    """None where it is no array."""
+    length: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One event of a manifest. ``classic`` ones are found by opcode, the others by id."""
+
+    provider: bytes
+    id: int
+    version: int
+    opcode: int
+    provider_name: str
+    event_name: str
+    properties: tuple[Property, ...]
+    classic: bool = False
+    message: str = ""
+    """What consumers may show of it, with %1 for the first property."""
+    level: str = ""
+    keywords: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventMap:
+    names: Mapping[int, str]
+    flags: bool
+
+
+MapKey = tuple[bytes, str]
+"""Provider, name of the map."""
+
+
+def join_names(task: str, opcode: str, fallback: str) -> str:
+    """ "Task/Opcode", as consumers show it: the opcode Info and the prefix of standard ones are left out."""
+    opcode = opcode.strip().removeprefix("win:")
+    task = task.strip()
+    if not task:
+        return opcode or fallback
+    return task if not opcode or opcode == "Info" else f"{task}/{opcode}"
+
+
+_INSERT = re.compile(r"%(?:(\d{1,2})(?:![^!]*!)?|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "b": " "}
+
+
+def message_of(message: str, values: Sequence[object]) -> str:
+    """``message`` with the values in the places of %1, %2 and so on, by the rules of FormatMessage."""
+
+    def insert(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return _ESCAPES.get(found[2], found[2])
+        number = int(found[1])
+        return str(values[number - 1]) if 0 < number <= len(values) else "" if not number else found[0]
+
+    return _INSERT.sub(insert, message)
+
+
+def parse_event_info(data: bytes) -> Described | None:
+    """A TRACE_EVENT_INFO; None where it does not hold together."""
+    if len(data) < _INFO.size:
+        return None
+    values = _INFO.unpack_from(data)
+    provider, event_guid, id_, version, _, _, opcode, _, _, source = values[:10]
+    provider_name, _, _, _, task, opcode_name = values[10:16]
+    total, top_level = values[22], values[23]
+    if source > _WBEM or top_level > total or total > (len(data) - _INFO.size) // _PROPERTY.size:
+        return None
+    try:
+        properties = _properties(data, 0, top_level, total, [total], _MOST_NESTED)
+        name = join_names(_text(data, task), _text(data, opcode_name), f"EventID({id_})")
+        return Described(
+            bytes(event_guid if source == _WBEM else provider),
+            id_,
+            version,
+            opcode,
+            _text(data, provider_name).strip() or str(UUID(bytes_le=provider)),
+            name,
+            properties,
+            classic=source == _WBEM,
+        )
+    except ValueError:
+        return None
+
+
+def _text(data: bytes, at: int) -> str:
+    """The NUL-terminated UTF-16 string at an offset; "" for offset 0, which stands for none."""
+    if not at:
+        return ""
+    if at >= len(data):
+        raise ValueError("a name outside of the description")
+    return str(WIDE.decode(data, at, len(data), 8)[0])
+
+
+def _properties(
+    data: bytes, first: int, number: int, total: int, budget: list[int], nesting: int
+) -> tuple[Property, ...]:
+    """Properties ``first`` up. Members partition the array in a good description: the budget ends a bad one."""
+    if first + number > total or not nesting:
+        raise ValueError("members outside of the description")
+    raw = [_PROPERTY.unpack_from(data, _INFO.size + _PROPERTY.size * (first + index)) for index in range(number)]
+    budget[0] -= number
+    if budget[0] < 0:
+        raise ValueError("members used twice")
+    found: list[Property] = []
+    names = Names()
+    for flags, name, kind, out, map_name, count, length, _ in raw:
+        members = _properties(data, kind, out, total, budget, nesting - 1) if flags & _STRUCT else ()
+        found.append(
+            Property(
+                names.add(_text(data, name).strip()),
+                0 if flags & _STRUCT else kind,
+                0 if flags & _STRUCT else _OUT_TYPES.get(out, 0),
+                "" if flags & _STRUCT else _text(data, map_name),
+                members,
+                _reference(data, count, total)
+                if flags & _PARAM_COUNT
+                else count
+                if flags & _FIXED_COUNT or count > 1
+                else None,
+                _reference(data, length, total) if flags & _PARAM_LENGTH else length or None,
+            )
+        )
+    return tuple(found)
+
+
+def _reference(data: bytes, index: int, total: int) -> str:
+    """The name of the property that holds a count or length."""
+    if index >= total:
+        raise ValueError("a reference outside of the description")
+    return _text(data, _PROPERTY.unpack_from(data, _INFO.size + _PROPERTY.size * index)[1]).strip()
+
+
+def parse_map_info(data: bytes) -> tuple[MapKey, EventMap] | None:
+    """A provider's GUID and an EVENT_MAP_INFO; offsets count from the latter."""
+    provider, data = data[:16], data[16:]
+    if len(data) < _MAP.size:
+        return None
+    name, flags, number, _ = _MAP.unpack_from(data)
+    if number > (len(data) - _MAP.size) // 8:
+        return None
+    try:
+        entries = struct.iter_unpack("<II", data[_MAP.size : _MAP.size + 8 * number])
+        names = {value: _text(data, at).strip() for at, value in entries}
+        return (provider, _text(data, name)), EventMap(names, bool(flags & _BITMAPS))
+    except ValueError:
+        return None
+
+
+# -- Field types by the numbers that descriptions of events use: in-types say how a field is stored, out-types how
+# shown
+#
+# In-types 1 to 25 are the same in self-describing events (TlgIn_*, TraceLoggingProvider.h) and manifests (TDH_INTYPE_*,
+# tdh.h), but for binary (14), which only the former store with a length. Out-types are those of self-describing events.
+
+
+IN_TYPES: dict[int, FieldType] = {
+    1: WIDE, 2: ANSI, 3: I8, 4: U8, 5: I16, 6: U16, 7: I32, 8: U32, 9: I64, 10: U64, 11: F32, 12: F64, 13: BOOL32,
+    14: CountedBytes(U16), 15: GUID, 16: PTR, 17: FILETIME, 18: SYSTEMTIME, 19: PLAIN_SID, 20: HEX32, 21: HEX64,
+    22: Counted(U16, Text16()), 23: Counted(U16, Text8()), 25: CountedBytes(U16),
+}  # fmt: skip
+
+(
+    OUT_STRING, OUT_BOOLEAN, OUT_HEX, OUT_PORT, OUT_IPV4, OUT_IPV6, OUT_SOCKET, OUT_NTSTATUS, OUT_HRESULT, OUT_FILETIME,
+    OUT_SIGNED, OUT_UNSIGNED, OUT_CODE_POINTER,
+) = 2, 3, 4, 7, 8, 9, 10, 14, 15, 16, 17, 18, 37  # fmt: skip
+
+
+def shown(type_: FieldType, out: int) -> FieldType:
+    """The type with the form that its out-type asks for, where that has one here."""
+    if isinstance(type_, CountedBytes):
+        return _Ipv6Bytes(type_.size) if out == OUT_IPV6 else type_
+    if type(type_) is not Scalar or type_.code not in "bBhHiIqQ":
+        return type_
+    code = type_.code
+    if out == OUT_BOOLEAN:
+        return {"B": BOOL8, "I": BOOL32}.get(code.upper(), type_)
+    if out in (OUT_HEX, OUT_NTSTATUS, OUT_HRESULT, OUT_CODE_POINTER):
+        return Scalar(code.upper(), Hex, type_.code4.upper())
+    if out == OUT_PORT and code.upper() == "H":
+        return PORT
+    if out == OUT_IPV4 and code.upper() == "I":
+        return IPV4
+    if out == OUT_FILETIME and code.upper() == "Q":
+        return Scalar("Q", FileTime)
+    if out == OUT_SIGNED:
+        return Scalar(code.lower())
+    return Scalar(code.upper()) if out == OUT_UNSIGNED else type_
+
+
+class _Ipv6Bytes(CountedBytes):
+    """16 counted bytes that are an address; bytes of another number stay bytes."""
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[object, int]:
+        raw, after = super().decode(data, at, end, pointer)
+        return (IPV6.decode(raw, 0, 16, pointer)[0] if len(raw) == 16 else raw), after
+
+    def encode(self, value: object, pointer: int) -> bytes:
+        return super().encode(IPV6.encode(value, pointer) if isinstance(value, str) else value, pointer)
+
+
+# -- Payloads of manifest events: a description (`manifest`) laid over the bytes
+#
+# Unlike the kernel's layouts, counts and lengths of a field may stand in another one.
+
+
+_BIG16 = Scalar("H", order=">")
+_EXTRA_TYPES: dict[int, FieldType] = {  # TDH_INTYPE_* from 300 up, of classic (WBEM) descriptions
+    300: Counted(U16, Text16()), 301: Counted(U16, Text8()), 302: Counted(_BIG16, Text16()),
+    303: Counted(_BIG16, Text8()), 306: Fixed(1, Text16()), 307: Fixed(1, Text8()), 308: SIZE,
+    309: CountedBytes(U32), 310: SID,
+}  # fmt: skip
+
+
+class _SocketAddress(Blob):
+    """A SOCKADDR of IPv4 (u16 family 2, u16 port, 4 bytes) or IPv6 (23, port, u32 flow, 16 bytes), port and address in
+    network order: as "10.0.0.1:80" or "[::1]:80". Others stay bytes."""
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        raw, after = super().decode(data, at, end, pointer)
+        family, port = raw[:2], int.from_bytes(raw[2:4], "big")
+        if family == b"\2\0" and len(raw) >= 8:
+            return Exact(f"{IPv4Address(raw[4:8])}:{port}", raw), after
+        if family == b"\x17\0" and len(raw) >= 24:
+            return Exact(f"[{IPv6Address(raw[8:24])}]:{port}", raw), after
+        return raw, after
+
+
+def decode_described(event: Described, data: bytes, pointer: int, maps: Mapping[MapKey, EventMap]) -> dict[str, Any]:
+    """The fields of a payload; from where it does not hold what the description says, bytes under ``REST``."""
+    reader = _PayloadReader(data, pointer, event.provider, maps)
+    found: dict[str, Any] = {}
+    with suppress(Short):
+        reader.read(event.properties, found, None)
+    if reader.done < len(data):
+        found[REST] = data[reader.done :]
+    return found
+
+
+def fixed_layout(event: Described, maps: Mapping[MapKey, EventMap]) -> Layout | None:
+    """The same as a layout, for a description in which no count or length stands in another field, else None."""
+    fields: dict[str, FieldType] = {}
+    for item in event.properties:
+        if item.members or item.count is not None or isinstance(item.length, str) or item.name in (*fields, REST):
+            return None
+        try:
+            type_ = _type_of(item, item.length)
+        except Short:
+            return None
+        known = maps.get((event.provider, item.map_name)) if item.map_name else None
+        if known is not None:
+            if type(type_) is not Scalar:
+                return None
+            type_ = named(type_, known.names, known.flags)
+        fields[item.name] = type_
+    return layout(**fields)
+
+
+_Scope = dict[str, Any] | ChainMap[str, Any]
+"""Values by name: of this structure, and outside of it."""
+
+
+class _PayloadReader:
+    def __init__(self, data: bytes, pointer: int, provider: bytes, maps: Mapping[MapKey, EventMap]) -> None:
+        self.data, self.end, self.pointer = data, len(data), pointer
+        self.provider, self.maps = provider, maps
+        self.at = self.done = 0
+
+    def read(self, properties: tuple[Property, ...], found: dict[str, Any], outer: _Scope | None) -> None:
+        """The properties in order into ``found``. At the top (no ``outer``) what is whole so far is ``done``."""
+        scope: _Scope = found if outer is None else ChainMap(found, outer)
+        for item in properties:
+            if item.count is None:
+                found[item.name] = self._one(item, scope)
+            else:
+                found[item.name] = self._many(item, self._number(item.count, scope), scope)
+            if outer is None:
+                self.done = self.at
+
+    def _number(self, value: int | str, scope: _Scope) -> int:
+        number = scope.get(value) if isinstance(value, str) else value
+        if not isinstance(number, int) or number < 0:
+            raise Short
+        return number
+
+    def _many(self, item: Property, count: int, scope: _Scope) -> list[Any]:
+        if count * _leaves(item) > self.end - self.at + SLACK:
+            raise Short
+        values = []
+        for _ in range(count):
+            before = self.at
+            values.append(self._one(item, scope))
+            if self.at == before:  # elements without bytes could be any number
+                raise Short
+        return values
+
+    def _one(self, item: Property, scope: _Scope) -> Any:
+        if item.members:
+            found: dict[str, Any] = {}
+            self.read(item.members, found, scope)
+            return found
+        length = None if item.length is None else self._number(item.length, scope)
+        type_ = _type_of(item, length)
+        value, self.at = type_.decode(self.data, self.at, self.end, self.pointer)
+        known = self.maps.get((self.provider, item.map_name)) if item.map_name else None
+        return Named(value, known.names, known.flags) if known and _is_number(value) else value
+
+
+def _leaves(item: Property) -> int:
+    return 1 + sum(_leaves(member) for member in item.members)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _type_of(item: Property, length: int | None) -> FieldType:
+    if item.in_type in (1, 2):
+        text: Text = Text16() if item.in_type == 1 else Text8()
+        return Fixed(length, text) if length else WIDE if item.in_type == 1 else ANSI
+    if item.in_type in (304, 305):
+        return Rest()
+    if item.in_type == 14:
+        if item.out_type == OUT_IPV6 and length in (None, 16):
+            return IPV6
+        if length is None:
+            raise Short
+        return _SocketAddress(length) if item.out_type == OUT_SOCKET else Blob(length)
+    type_ = _EXTRA_TYPES.get(item.in_type) or IN_TYPES.get(item.in_type)
+    if type_ is None:
+        raise Short
+    return shown(type_, item.out_type)

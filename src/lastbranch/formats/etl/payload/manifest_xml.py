@@ -1,0 +1,338 @@
+"""Instrumentation manifests: XML that says how payloads of events are laid out and what things are called.
+
+The schema is eventman.xsd of the Windows SDK with the types of winmeta.xml, as the pages "EventManifest Schema" of
+Microsoft's documentation have it. Users have them as files; an EventSource writes its own into its stream, in chunks in
+events of id 65534: u8 format (1), u8 major, u8 minor, u8 magic (0x5B), u16 chunks, u16 number of this one, bytes
+(TraceEvent's ManifestEnvelope).
+
+A manifest may come from anywhere, so that there is no document type (and so no entities), and elements, their depth and
+the bytes are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+from xml.etree.ElementTree import Element
+from xml.parsers import expat
+
+from ....errors import FormatError
+from .layouts import Names, layout
+from .manifest import Described, EventMap, MapKey, Property, join_names
+from .types import U8, U16, Rest
+
+__all__ = ["CHUNK", "Chunks", "LARGEST", "MANIFEST_ID", "Manifests", "parse_manifest"]
+
+
+MANIFEST_ID = 0xFFFE
+CHUNK = layout(Format=U8, MajorVersion=U8, MinorVersion=U8, Magic=U8, TotalChunks=U16, ChunkNumber=U16, Manifest=Rest())
+_MAGIC = 0x5B
+LARGEST = 64 << 20
+"""Bytes of a manifest. The largest of Windows have some MB."""
+_LARGEST_CHUNKED = 16 << 20
+_MOST_OPEN = 64
+_MOST_ELEMENTS = 500_000
+_DEEPEST = 64
+_MOST_NESTED = 8
+_MOST_NOTES = 100
+_BINARY = 14
+
+_IN_TYPES = {
+    "UnicodeString": 1, "AnsiString": 2, "Int8": 3, "UInt8": 4, "Int16": 5, "UInt16": 6, "Int32": 7, "UInt32": 8,
+    "Int64": 9, "UInt64": 10, "Float": 11, "Double": 12, "Boolean": 13, "Binary": 14, "GUID": 15, "Pointer": 16,
+    "FILETIME": 17, "SYSTEMTIME": 18, "SID": 19, "HexInt32": 20, "HexInt64": 21, "CountedUnicodeString": 22,
+    "CountedAnsiString": 23, "CountedBinary": 25,
+}  # fmt: skip
+_OUT_TYPES = {  # those that ask for no other form than their in-type has are 0
+    "xs:boolean": 3, "win:HexInt8": 4, "win:HexInt16": 4, "win:HexInt32": 4, "win:HexInt64": 4,
+    "win:Port": 7, "win:IPv4": 8, "win:IPv6": 9, "win:SocketAddress": 10, "win:NTSTATUS": 14, "win:HResult": 15,
+    "win:CodePointer": 37,
+} | dict.fromkeys((
+    "xs:string", "xs:dateTime", "xs:byte", "xs:unsignedByte", "xs:short", "xs:unsignedShort", "xs:int",
+    "xs:unsignedInt", "xs:long", "xs:unsignedLong", "xs:float", "xs:double", "xs:GUID", "xs:hexBinary", "win:PID",
+    "win:TID", "win:CIMDateTime", "win:ETWTIME", "win:Xml", "win:ErrorCode", "win:Win32Error",
+    "win:DateTimeCultureInsensitive", "win:DateTimeUtc", "win:Json", "win:Utf8", "win:Pkcs7WithTypeInfo",
+    "win:NoPrint",
+), 0)  # fmt: skip
+
+
+class Chunks:
+    """Puts manifests together from their chunks, one at a time for each provider and process."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[bytes, int], list[bytes]] = {}
+
+    def add(self, provider: bytes, pid: int, payload: bytes) -> str | None:
+        """The manifest's text with its last chunk, None before it and for what is no chunk."""
+        head = CHUNK.decode(payload, 8)
+        if head.get("Format") != 1 or head.get("Magic") != _MAGIC or "Manifest" not in head:
+            return None
+        key = provider, pid
+        parts = self._parts.setdefault(key, [])
+        if len(self._parts) > _MOST_OPEN:  # what never ends must not fill the memory
+            del self._parts[next(iter(self._parts))]
+        if head["ChunkNumber"] == 0:
+            parts.clear()
+        if head["ChunkNumber"] != len(parts) or sum(map(len, parts)) > _LARGEST_CHUNKED:
+            del self._parts[key]
+            return None
+        parts.append(head["Manifest"])
+        if len(parts) < head["TotalChunks"]:
+            return None
+        del self._parts[key]
+        return b"".join(parts).decode("utf-8", "replace").strip("\0\ufeff \r\n")
+
+
+@dataclass(slots=True)
+class Manifests:
+    """What manifests say. ``notes`` are sentences about what contradicts itself or another manifest, or is not used."""
+
+    events: dict[tuple[bytes, int, int], Described] = field(default_factory=dict)
+    """By provider, id and version."""
+    maps: dict[MapKey, EventMap] = field(default_factory=dict)
+    names: dict[bytes, str] = field(default_factory=dict)
+    """Of providers."""
+    notes: list[str] = field(default_factory=list)
+    _files: dict[tuple[bytes, int, int], str] = field(default_factory=dict)
+
+    def note(self, text: str) -> None:
+        """Keep a note, unless there are many: a damaged manifest may contradict itself in every line."""
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append(text)
+        elif len(self.notes) == _MOST_NOTES:
+            self.notes.append("more of the manifests is not consistent")
+
+    def add(self, data: bytes, file: str, encoding: str | None = None) -> None:
+        """Take in the manifest in ``data``, in ``encoding`` or what it says itself.
+
+        What was there before stays where both say something of one event.
+
+        Raises `FormatError` where it is no XML, has a document type, is too large, or has no provider of events.
+        """
+        root = _tree(data, file, encoding)
+        chosen = {e.get("culture", ""): e for e in reversed(list(_all(root, "resources")))}
+        language = next((c for c in chosen if c.lower() == "en-us"), next(reversed(chosen), ""))
+        strings: dict[str, str] = {}
+        for resources in (*(e for c, e in chosen.items() if c != language), chosen.get(language)):
+            if resources is not None:
+                strings |= {e.get("id", ""): e.get("value", "") for e in _all(resources, "string")}
+        providers = list(_all(root, "provider"))
+        if _local(root) != "instrumentationManifest" or not providers:
+            raise FormatError("no instrumentation manifest with providers of events", file=file)
+        for provider in providers:
+            try:
+                guid = UUID(provider.get("guid", "")).bytes_le
+            except ValueError:
+                text = f"provider {provider.get('name', '')!r} has no GUID but {provider.get('guid')!r}"
+                self.note(f"{file}: {text}; its events are left out")
+                continue
+            _Provider(self, provider, guid, strings, file).read()
+
+    def put(self, event: Described, file: str) -> None:
+        """Enter an event of ``file``."""
+        key = event.provider, event.id, event.version
+        known = self.events.setdefault(key, event)
+        if known is event:
+            self._files[key] = file
+        elif known != event:
+            where = f"{self._files[key]} and {file}" if self._files[key] != file else f"{file} twice"
+            what = f"{event.provider_name}: event {event.id} version {event.version}"
+            self.note(f"{what} is in {where}, not the same; the first one is used")
+
+
+def parse_manifest(text: str) -> tuple[list[Described], dict[MapKey, EventMap]]:
+    """Events and maps of a manifest that a log carries; nothing of one that cannot be read."""
+    found = Manifests()
+    try:
+        found.add(text.encode("utf-8", "replace"), "the log", "utf-8")
+    except FormatError:
+        return [], {}
+    return list(found.events.values()), found.maps
+
+
+# -- XML
+
+
+class _Refused(Exception):
+    """What is in the file that a manifest may not have."""
+
+
+def _tree(data: bytes, file: str, encoding: str | None) -> Element:
+    """The elements of a document, whose texts are left out. Raises `FormatError`."""
+    if len(data) > LARGEST:
+        raise FormatError(f"a manifest of more than {LARGEST >> 20} MiB", file=file, field="size", value=len(data))
+    parser = expat.ParserCreate(encoding, "}")
+    open_: list[Element] = []
+    roots: list[Element] = []
+    number = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal number
+        number += 1
+        if number > _MOST_ELEMENTS:
+            raise _Refused(f"more than {_MOST_ELEMENTS} elements")
+        if len(open_) == _DEEPEST:
+            raise _Refused(f"elements more than {_DEEPEST} deep in each other")
+        made = Element(tag.rpartition("}")[2], attributes)
+        (open_[-1] if open_ else roots).append(made)
+        open_.append(made)
+
+    def refuse(*_: object) -> None:
+        raise _Refused("a document type (DOCTYPE), which could define entities")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: open_.pop()
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(data, True)
+    except _Refused as refused:
+        reason = f"not read as a manifest: it has {refused}"
+        raise FormatError(reason, file=file, offset=parser.CurrentByteIndex) from None
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        reason = f"no XML: {error}"
+        raise FormatError(reason, file=file, offset=max(0, parser.CurrentByteIndex)) from None
+    return roots[0]
+
+
+def _local(element: Element) -> str:
+    return element.tag
+
+
+def _all(root: Element, name: str) -> Iterator[Element]:
+    return root.iter(name)
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int((text or "").strip(), 0)
+    except ValueError:
+        return None
+
+
+# -- one provider
+
+
+class _Provider:
+    """Reads one provider element of ``file`` into ``into``."""
+
+    def __init__(self, into: Manifests, element: Element, guid: bytes, strings: dict[str, str], file: str) -> None:
+        self.into, self.element, self.guid, self.strings, self.file = into, element, guid, strings, file
+        self.name = element.get("name", "").strip() or str(UUID(bytes_le=guid))
+
+    def say(self, text: str) -> None:
+        self.into.note(f"{self.file}: {self.name}: {text}")
+
+    def read(self) -> None:
+        known = self.into.names.setdefault(self.guid, self.name)
+        if known != self.name:
+            self.say(f"the provider of this GUID is also called {known}, which is the name that is used")
+        for kind in ("valueMap", "bitMap"):
+            for one in _all(self.element, kind):
+                self._map(one, one.get("name", ""), kind == "bitMap")
+        self.tasks = {e.get("name", ""): e for e in _all(self.element, "task")}
+        self.opcodes = {e.get("name", "") for e in _all(self.element, "opcode")}
+        self.levels = {e.get("name", "") for e in _all(self.element, "level")}
+        self.keywords = {e.get("name", "") for e in _all(self.element, "keyword")}
+        self.templates = {e.get("tid", ""): self._template(e) for e in _all(self.element, "template")}
+        for event in _all(self.element, "event"):
+            self._event(event)
+
+    def _map(self, element: Element, name: str, flags: bool) -> None:
+        names: dict[int, str] = {}
+        for entry in _all(element, "map"):
+            value = _number(entry.get("value"))
+            if value is None or value in names:
+                reason = "no number" if value is None else "there twice"
+                self.say(f"map {name}: value {entry.get('value')!r} is {reason}")
+                continue
+            names[value] = self._text(entry.get("message", ""), f"map {name}")
+        made = EventMap(names, flags)
+        if self.into.maps.setdefault((self.guid, name), made) != made:
+            self.say(f"map {name} is there twice, not the same; the first one is used")
+
+    def _text(self, message: str, where: str) -> str:
+        """The text of "$(string.id)"."""
+        reference = re.fullmatch(r"\$\(string\.(.*)\)", message.strip())
+        if reference is None:
+            return message
+        if reference[1] not in self.strings:
+            self.say(f"{where}: there is no string {reference[1]}")
+        return self.strings.get(reference[1], reference[1])
+
+    def _event(self, element: Element) -> None:
+        id_, version = _number(element.get("value")), _number(element.get("version", "0"))
+        if id_ is None or version is None or not (0 <= id_ < 1 << 16 and 0 <= version < 1 << 8):
+            self.say(f"event {element.get('value')!r} version {element.get('version')!r}: no numbers of an event")
+            return
+        where = f"event {id_} version {version}"
+        task, opcode, level = (element.get(name, "").strip() for name in ("task", "opcode", "level"))
+        keywords = tuple(element.get("keywords", "").split())
+        known = {"task": ((task,), self.tasks), "opcode": ((opcode,), self.opcodes),
+                 "level": ((level,), self.levels), "keyword": (keywords, self.keywords)}  # fmt: skip
+        for kind, (used, declared) in known.items():
+            for name in used:
+                if name and name not in declared and ":" not in name and declared:  # others' have a prefix, as win:
+                    self.say(f"{where}: there is no {kind} {name}")
+        template = element.get("template", "")
+        if template and template not in self.templates:
+            self.say(f"{where}: there is no template {template}")
+        message = element.get("message", "")
+        self.into.put(
+            Described(
+                self.guid, id_, version, 0, self.name,
+                join_names(task, opcode, element.get("symbol") or f"EventID({id_})"),
+                self.templates.get(template, ()), message=self._text(message, where) if message else "",
+                level=level.removeprefix("win:"), keywords=keywords,
+            ),
+            self.file,
+        )  # fmt: skip
+
+    # -- templates
+
+    def _template(self, element: Element) -> tuple[Property, ...]:
+        return tuple(self._properties(element, f"template {element.get('tid', '')}", frozenset(), _MOST_NESTED))
+
+    def _properties(self, element: Element, where: str, outer: frozenset[str], nesting: int) -> Iterator[Property]:
+        names, before = Names(), set(outer)
+        for item in element:
+            kind = _local(item)
+            if kind not in ("struct", "data"):
+                continue
+            name = names.add(item.get("name", ""))
+            mine = f"{where}: {name}"
+            count = self._reference(item.get("count"), before, f"{mine}: count")
+            if kind == "data":
+                yield self._data(item, name, mine, count, before)
+            elif nesting:
+                members = tuple(self._properties(item, mine, frozenset(before), nesting - 1))
+                yield Property(name, members=members, count=count)
+            else:
+                self.say(f"{mine}: structures more than {_MOST_NESTED} deep in each other")
+            before.add(name)
+
+    def _data(self, item: Element, name: str, where: str, count: int | str | None, before: set[str]) -> Property:
+        said, shown = item.get("inType", ""), item.get("outType", "")
+        in_type = _IN_TYPES.get(said.removeprefix("win:"), 0)
+        if not in_type:
+            self.say(f"{where}: inType {said!r} is not known; what is from there on stays bytes")
+        if shown and shown not in _OUT_TYPES:
+            self.say(f"{where}: outType {shown!r} is not known")
+        map_name = item.get("map", "")
+        if map_name and (self.guid, map_name) not in self.into.maps:
+            self.say(f"{where}: there is no map {map_name}")
+        length = self._reference(item.get("length"), before, f"{where}: length")
+        if in_type == _BINARY and length is None and shown != "win:IPv6":
+            self.say(f"{where}: bytes without a length; what is from there on stays bytes")
+        return Property(name, in_type, _OUT_TYPES.get(shown, 0), map_name, count=count, length=length)
+
+    def _reference(self, text: str | None, before: set[str], where: str) -> int | str | None:
+        """A number, or the name of a field before."""
+        if not text:
+            return None
+        number = _number(text)
+        if number is None and text not in before:
+            self.say(f"{where}: there is no field {text} before it")
+        return text if number is None else number

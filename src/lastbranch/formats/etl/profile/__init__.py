@@ -1,0 +1,1 @@
+"""Profiles from trace logs (`reader`) and to trace logs (`writer`)."""

@@ -1,0 +1,75 @@
+"""How profile sources are programmed as time goes on: the interval events of a log, of which there may be many."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..decode import Decoder
+from ..events.columns import EventBlock, events_of
+from ..kernel.perf import PERF_INFO
+
+__all__ = ["HOOKS", "IntervalTable", "Intervals"]
+
+
+_START, _SET, _END = (PERF_INFO << 8 | kind for kind in (0x49, 0x48, 0x4A))
+HOOKS = (_START, _SET, _END)
+"""What holds at the begin of the session, changes, and what holds at its end: those of one tick are in this order."""
+_NAMELESS = 14  # bytes of a payload with an empty name
+
+Ints = NDArray[np.int64]
+
+
+class Intervals(NamedTuple):
+    """Those of a profile source: int64 ticks from which each holds, ascending, and the intervals."""
+
+    since: Ints
+    interval: Ints
+
+    @property
+    def first(self) -> int:
+        """0 where none is known."""
+        return int(self.interval[0]) if len(self.interval) else 0
+
+
+class IntervalTable:
+    """The intervals that a log tells, and in ``sources`` the names that it has for profile sources."""
+
+    def __init__(self, sources: dict[int, str]) -> None:
+        self._sources = sources
+        self._rows = [np.empty((0, 5), np.int64)]
+        """Time, place among those of one tick, profile source, interval from then on, interval until then or 0."""
+
+    def gather(self, block: EventBlock, decoder: Decoder) -> None:
+        """Take the interval events of ``block``; those that are too short for one tell nothing."""
+        rows = np.flatnonzero(np.isin(block.kernel_hook, HOOKS))
+        rows = rows[block.payload_size[rows] >= 12] if len(rows) else rows
+        if not len(rows):
+            return
+        part = block.take(rows)
+        words = part.raw[part.payload[:, None] + np.arange(12)].view("<u4").astype(np.int64)
+        words[part.kernel_hook != _SET, 2] = 0
+        rank = np.argmax(part.kernel_hook[:, None] == HOOKS, axis=1)
+        self._rows.append(np.column_stack([part.time, rank, words]))
+        named = np.flatnonzero(part.payload_size > _NAMELESS)
+        known, first = np.unique(words[named, 0], return_index=True)
+        names = (decoder.decode(event).fields.get("SourceName") for event in events_of(part.take(named[first])))
+        self._sources.update({number: str(name) for number, name in zip(known.tolist(), names, strict=True) if name})
+
+    def of(self, source: int, first: int, last: int) -> Intervals:
+        """Those of a profile source from tick ``first`` to ``last``. 100 ns units for the timer, events for the others;
+        none if the log tells of none."""
+        table = np.concatenate(self._rows)
+        table = table[table[:, 2] == source]
+        if not len(table):
+            return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+        table = table[np.lexsort((table[:, 1], table[:, 0]))]
+        # Until the first event it is what that says was before.
+        time, interval = np.append(0, table[:, 0]), np.append(table[0, 4] or table[0, 3], table[:, 3])
+        changes = np.append(True, interval[1:] != interval[:-1])
+        time, interval = time[changes], interval[changes]
+        begin = max(int(np.searchsorted(time, first, "right")) - 1, 0)
+        past = max(int(np.searchsorted(time, last, "right")), begin + 1)
+        return Intervals(time[begin:past], interval[begin:past])

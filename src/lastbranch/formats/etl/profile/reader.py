@@ -1,0 +1,264 @@
+"""An .etl to a profile: one index pass over system events and stacks, then a stream that reads the samples again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
+from uuid import UUID
+
+import numpy as np
+
+from ....model import BRANCH, Profile, SampleBatch, SampleStream, Source
+from ....model import Event as ProfileEvent
+from ..decode import AS_IT_SAYS, Decoder, Reading
+from ..event import Event
+from ..events.columns import EventBlock, events_of
+from ..events.reader import EventType, TraceLog, count_events, first_of_types
+from ..kernel.providers import GROUPS, guid_text, kernel_key, kernel_names
+from ..kernel.session import META_DATA
+from ..payload.manifest_xml import MANIFEST_ID
+from .intervals import Intervals, IntervalTable
+from .samples import Sampler, Triggers
+from .stacks import STACK_BYTES, Stacks
+from .supplement import Supplement
+from .system import HANDLERS, System, ThreadEvents, ThreadTable
+
+__all__ = ["read_etl"]
+
+
+# -- What the types of events that a log counts are called: as `dump` calls them, from tables, manifests and the log
+
+
+_META_DATA = UUID(META_DATA).bytes_le
+
+
+class TypeNames:
+    """Gathers, of each type of user events, the first one, and what the log says about its events."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._first: dict[EventType, Event] = {}
+        self._taught = 0
+
+    def gather(self, block: EventBlock, counts: Counter[EventType]) -> None:
+        """Look at ``block``, whose events are in ``counts`` by now."""
+        new = [kind for kind in counts if kind.hook < 0 and kind not in self._first]
+        teaching = sum(n for kind, n in counts.items() if kind.id == MANIFEST_ID or kind.provider == _META_DATA)
+        if not new and teaching == self._taught:
+            return
+        rest = block.take(np.flatnonzero(~block.is_kernel))
+        if teaching != self._taught:
+            self._taught = teaching
+            meta = (rest.provider == np.frombuffer(_META_DATA, np.uint64)).all(axis=1)
+            for event in events_of(rest.take(meta | (rest.id == MANIFEST_ID))):
+                self._decoder.learn(event)
+        kinds, rows = first_of_types(rest)
+        fresh = [i for i, kind in enumerate(kinds) if kind not in self._first]
+        events = events_of(rest.take(rows[fresh])) if fresh else []
+        self._first.update(zip((kinds[i] for i in fresh), events, strict=True))
+
+    def name(self, kind: EventType) -> str:
+        """PROVIDER/TASK/OPCODE, as far as it is known. Self-describing events of one provider are one type."""
+        if kind.hook >= 0:
+            return "/".join(kernel_names((kind.hook >> 8, kind.hook & 0xFF)))
+        first = self._first.get(kind)
+        if first is None:
+            return f"{guid_text(kind.provider)}/{kind.id or kind.opcode}"
+        known = self._decoder.find(first)
+        return f"{known.provider_name}/{'TraceLogging' if known.kind == 'tracelogging' else known.event_name}"
+
+
+Progress = Callable[[int, int], None]
+_FOREVER = np.iinfo(np.int64).max
+_TYPE_COST, _SYSTEM_COST, _THREAD_COST = 1200, 1200, 300
+"""Bytes for each type of events, each event that describes the system, and each start or end of a thread."""
+TIMER = 0
+"""Profile source of SampledProfile events."""
+_HOOKS = np.zeros(1 << 16, bool)
+for _group, _type in HANDLERS:
+    if isinstance(_group, int):
+        _HOOKS[_group << 8 | _type] = True
+
+
+def read_etl(
+    source: Source, progress: Progress | None = None, *, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES
+) -> Profile:
+    """Index ``source``, a Windows event trace log.
+
+    Of call stacks about ``stack_bytes`` are held in memory, the rest in temporary files. Raises `FormatError` where
+    nothing can be had of ``source``; damaged buffers are stepped over and in ``profile.damage``.
+    """
+    return _Reader(reading.log(source), reading, stack_bytes).profile(progress)
+
+
+class _Reader:
+    def __init__(self, log: TraceLog, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES) -> None:
+        self.log, self._reading = log, reading
+        self.stacks, self.supplement = Stacks(log.source, stack_bytes), Supplement()
+        self.handled = 0
+        """Events that describe the system: those of images are kept until all of the log is known."""
+        self.triggers = Triggers()
+
+    def profile(self, progress: Progress | None) -> Profile:
+        log = self.log
+        profile = Profile(log.source.name, "etl", clock=log.clock)
+        profile.memory = log.source.limits.memory_of(log.source.size)
+        self.system = System(profile)
+        self.programmed = IntervalTable(self.system.sources)
+        self.thread_events = ThreadEvents()
+        self._head(profile)
+        decoder = self._reading.decoder()
+        self.names = TypeNames(decoder)
+        self.samples = self.entries = self.deepest = 0
+        self.earliest: list[int] = []
+        self.latest = -_FOREVER
+        counts: Counter[EventType] = Counter()
+        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable(), None, frozenset())
+        for walked, block in enumerate(log.blocks(), 1):
+            count_events(block, counts)
+            self.names.gather(block, counts)
+            self._system_events(block, decoder)
+            self.stacks.gather(block)
+            self.supplement.gather(block)
+            self._count(sampler.of(block))
+            offset = int(block.window.buffers.offset[-1])
+            profile.timeline.place(offset)
+            if profile.full(offset, self._kept(counts)):
+                log.most_blocks = walked
+                break
+            if progress:
+                progress(min(offset, log.source.size), log.source.size)
+        self._count(sampler.rest())
+        self.counted, self.recorded = sampler.counted, sampler.recorded
+        self.options, self.short = sampler.options, sampler.short
+        if self.earliest:
+            profile.first_time, profile.last_time = min(self.earliest), self.latest
+        self.threads = ThreadTable(self.thread_events.finish(profile.timeline))
+        self.system.finish()
+        self.supplement.apply(profile)
+        self.stacks.finish()
+        self.stacked = bool(self.stacks)
+        self._weigh(profile)
+        profile.events = self._events()
+        profile.streams = [self._stream()] if self.samples else []
+        self._tail(profile, counts)
+        self.supplement.describe(profile)
+        return profile
+
+    def _kept(self, counts: Counter[EventType]) -> int:
+        """Bytes that are kept beside the tables of the profile, about."""
+        return (
+            _TYPE_COST * len(counts)
+            + _SYSTEM_COST * self.handled
+            + self.system.weight
+            + _THREAD_COST * len(self.thread_events)
+        )
+
+    def _count(self, batches: Iterator[SampleBatch]) -> None:
+        for batch in batches:
+            self.samples += len(batch)
+            self.entries += batch.entries
+            self.deepest = max(self.deepest, int(batch.depth.max(initial=0)))
+            self.earliest.append(int(batch.time.min()))
+            self.latest = max(self.latest, int(batch.time.max()))
+
+    def _head(self, profile: Profile) -> None:
+        h = self.log.header
+        profile.machine.os = "Windows"
+        profile.machine.os_release = f"{h.major}.{h.minor} build {h.provider_version}"
+        profile.machine.bits = 8 * (self._reading.pointer_size or h.pointer_size)
+        profile.machine.cpus_online = h.processors
+        profile.recorder = "ETW"
+        profile.start = self.log.header.timestamp
+        profile.header["session"] = h.session_name
+        profile.header["log file"] = h.file_name
+        profile.header["log file mode"] = f"{h.mode:#x}"
+        profile.header["buffer size"] = f"{h.buffer_size} bytes"
+
+    def _system_events(self, block: EventBlock, decoder: Decoder) -> None:
+        wanted = np.where(block.is_kernel, _HOOKS.take(np.maximum(block.hook, 0)), False)
+        wanted |= np.isin(block.header, (10, 11, 20, 21))  # classic events, under a GUID
+        rows = np.flatnonzero(wanted)
+        self.programmed.gather(block, decoder)
+        self.thread_events.gather(block, decoder)
+        for event in events_of(block.take(rows)) if len(rows) else ():
+            key = kernel_key(event)
+            if key in HANDLERS:
+                decoded = decoder.decode(event)
+                self.handled += 1
+                if decoded.layout == "kernel":
+                    self.system.handle(key, event, decoded.fields)
+
+    def _weigh(self, profile: Profile) -> None:
+        """Of each profile source that was sampled, the intervals that held meanwhile."""
+        first, last = profile.first_time or 0, profile.last_time or 0
+        sources = [number for kind, number in self.triggers.rows if kind == "source"]
+        self.intervals = {number: self.programmed.of(number, first, last) for number in sources}
+        self.changing = {
+            number: held for number, held in self.intervals.items()
+            if len(held.since) > 1 or (len(held.since) and self.supplement.own_period(number))
+        }  # fmt: skip
+        if self.counted:  # a period each: how many interrupts it stands for, times their interval
+            held = self.intervals[TIMER]
+            self.changing[TIMER] = held if len(held.since) else Intervals(np.array([0]), np.array([1]))
+
+    def _events(self) -> list[ProfileEvent]:
+        out = []
+        for kind, number in self.triggers.rows:
+            if kind == "source":
+                name = self.system.sources.get(number, f"profile source {number}")
+                interval = self.intervals[number].first
+            else:
+                group = GROUPS.get(number >> 8)
+                name = "/".join(kernel_names((number >> 8, number & 0xFF))) if kind == "hook" and group else "LBR"
+                interval = 0
+            # A timer's interval is time, not a count of events: samples weigh it in units of 100 ns.
+            programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
+            select = self.options if self.recorded else None
+            event = ProfileEvent(
+                name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
+                has_period=kind == "source" and number in self.changing, programming=programming,
+            )  # fmt: skip
+            about = (number, -1) if kind == "source" else (-1, number if kind == "hook" else -1)
+            out.append(self.supplement.event(event, *about))
+        return out
+
+    def _tail(self, profile: Profile, counts: Counter[EventType]) -> None:
+        log = self.log
+        for kind, n in sorted(counts.items(), key=lambda item: (item[0].hook, item[0].provider, item[0].id)):
+            name = self.names.name(kind)
+            profile.records[name] = profile.records.get(name, 0) + n
+        lost = {"events": log.events_lost, "buffers": log.buffers_lost, "damaged buffers": log.skipped}
+        profile.lost = {name: n for name, n in lost.items() if n}
+        for hook, n in sorted((self.short + self.stacks.short).items()):
+            profile.lost["/".join(kernel_names((hook >> 8, hook & 0xFF))) + " events too short"] = n
+        if self.stacks.unresolved:
+            profile.lost["stack keys without a definition"] = self.stacks.unresolved
+        for i, (when, words) in enumerate(self.system.masks):
+            profile.header[f"group masks {i} ({when})"] = " ".join(f"{w:x}" for w in words)
+        profile.damage += log.damage
+
+    # -- the stream
+
+    def _stream(self) -> SampleStream:
+        columns = ["time", "ip", "pid", "tid", "cpu", "event", "period", "mode", "position"]
+        columns += ["frame"] if self.stacked else []
+        columns += ["branch_from", "branch_to", "branch_flags", "branch_info"] if self.recorded else []
+        events = tuple(range(len(self.triggers.rows)))
+        return SampleStream(0, tuple(columns), events, self.samples, self.entries, self.deepest, self._batches)
+
+    def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
+        later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
+        stacks = self.stacks if self.stacked else None
+        sampler = Sampler(
+            self.log.source.size, self.triggers, self.threads, stacks, wanted, self.changing,
+            extended=self.supplement.extended,
+        )  # fmt: skip
+        whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
+        for batch, watermark in zip(whole, later.tolist(), strict=True):
+            if not self.recorded:
+                for name in ("branch_from", "branch_to", "branch_flags", "branch_info"):
+                    batch.columns.pop(name, None)
+                batch.offsets.pop(BRANCH, None)
+            yield batch, watermark

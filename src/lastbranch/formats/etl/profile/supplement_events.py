@@ -1,0 +1,211 @@
+"""What a profile says and the kernel's events have no field for: self-describing events of a provider of our own.
+
+The provider is called ``lastbranch``; its GUID is made from the name as EventSource makes it. Any consumer of ETW
+shows the fields, since each event carries their names and types (TraceLogging, channel 11, extended item 11).
+
+    Recording    who recorded, by which clock; Header and Lost: what it says of itself, and what it lost, a line each
+    Event        a trigger (its profile source, or its hook): how it was programmed, which branches were asked for
+    Information  of a trigger's branch records: what was measured, and whether words are extended (`information`)
+    Triggers     what TraceConfigureLastBranchRecord was called with: EVNTRACE_LBR_FLAGS, and the hooks that trigger
+    Module       a row of the modules table: ELF build id, kind, and the name that images have
+    Segments     the load segments of the ELF image of a module, as its program headers have them
+    Mapping      stands before the image event of the same Owner and ImageBase: which module it is, which part of its
+                 file (Linux maps files in pieces), and as what it was recorded; Since is 0 for what was there all along
+    Machine      processor and system, where SysConfig has no field
+
+`supplement` takes them in again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from ....lbr import FLAG_FIELDS, flags_from_info
+from ....model import BRANCH, Machine, Module, Profile, SampleBatch, Segment
+from ....model import Event as ProfileEvent
+from ..event import Event
+from ..payload.layouts import Layout
+from ..payload.tracelogging import CHANNEL, SCHEMA_ITEM, TRAITS_ITEM, parse_schema
+from .information import information_of, is_extended
+from .sample_events import Trigger
+
+__all__ = [
+    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "load_bias", "machine_fields", "mapping_fields",
+    "module_fields", "recording_events", "segment_fields", "supplement_event",
+]  # fmt: skip
+
+
+PROVIDER = UUID("837b9dd1-8fd1-5257-b489-337f706aca79")
+NAME = b"lastbranch\0"
+_INFORMATION = 4  # Level
+_EVENT_HEADER64 = 19
+_WIDE, _I32, _U32, _I64, _U64, _BINARY, _ARRAY = 1, 7, 8, 9, 10, 14, 0x40  # TlgIn_*
+
+EVENTS: dict[str, dict[str, int]] = {
+    "Recording": {"Recorder": _WIDE, "Clock": _WIDE},
+    "Header": {"Name": _WIDE, "Value": _WIDE},
+    "Lost": {"Name": _WIDE, "Count": _U64},
+    "Event": {
+        "Source": _I32, "Hook": _I32, "Name": _WIDE, "Period": _U64, "Frequency": _U64, "SelectKind": _WIDE,
+        "Select": _U64, "CallChain": _U32, "OwnPeriod": _U32, "Programming": _WIDE,
+    },
+    "Triggers": {"Flags": _U32, "Hooks": _U32 | _ARRAY},
+    "Information": {"Source": _I32, "Hook": _I32, "Measured": _WIDE, "Extended": _U32},
+    "Module": {"Number": _U32, "Name": _WIDE, "Kind": _WIDE, "BuildId": _BINARY, "CodeSelector": _U32, "Size": _U64},
+    "Segments": {
+        "Module": _U32, "Address": _U64 | _ARRAY, "FileOffset": _U64 | _ARRAY, "Size": _U64 | _ARRAY,
+        "Executable": _U32 | _ARRAY,
+    },
+    "Mapping": {
+        "Module": _U32, "Owner": _U32, "ImageBase": _U64, "Since": _I64,
+        "ProcessID": _I32, "Start": _U64, "End": _U64, "FileOffset": _U64, "LoadBias": _I64,
+    },
+    "Machine": {
+        "Arch": _WIDE, "CpuDescription": _WIDE, "Cpuid": _WIDE, "Hypervisor": _WIDE, "Os": _WIDE, "OsRelease": _WIDE,
+        "CpusOnline": _U32, "CpusAvailable": _U32, "Memory": _U64,
+    },
+}  # fmt: skip
+"""Fields of each event, and their in-types."""
+
+MACHINE = {
+    "Arch": "arch", "CpuDescription": "cpu_description", "Cpuid": "cpuid", "Hypervisor": "hypervisor", "Os": "os",
+    "OsRelease": "os_release", "CpusOnline": "cpus_online", "CpusAvailable": "cpus_available", "Memory": "memory",
+}  # fmt: skip
+_OF_THE_LOG = ("session", "log file", "buffer size", "group masks")
+"""Beginnings of the header lines that a reader makes of the log itself."""
+_LOSSES = ("events", "records", "samples", "buffers")
+"""Losses that the log file header counts."""
+_MOST_TEXT = 4096
+
+
+def module_fields(number: int, module: Module) -> dict[str, Any]:
+    return {
+        "Number": number, "Name": module.name, "Kind": str(module.kind), "BuildId": module.build_id,
+        "CodeSelector": module.code_selector, "Size": module.size,
+    }  # fmt: skip
+
+
+def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
+    return {
+        "Module": number, "Address": [s.address for s in segments], "FileOffset": [s.offset for s in segments],
+        "Size": [s.size for s in segments], "Executable": [int(s.executable) for s in segments],
+    }  # fmt: skip
+
+
+def mapping_fields(
+    module: int, owner: int, base: int, since: int, pid: int, start: int, end: int, offset: int, bias: int
+) -> dict[str, Any]:
+    values = (module, owner, base, since, pid, start, end, offset, bias)
+    return dict(zip(EVENTS["Mapping"], values, strict=True))
+
+
+def load_bias(module: Module, start: int, end: int, offset: int) -> int:
+    """What is added to link addresses in the mapping ``start:end`` of the file from ``offset`` on; 0 where no segment
+    tells."""
+    for segment in module.segments:
+        if segment.executable and segment.offset < offset + end - start and offset < segment.offset + segment.size:
+            bias = start - (segment.address + offset - segment.offset)
+            return (bias + (1 << 63)) % (1 << 64) - (1 << 63)
+    return 0
+
+
+def machine_fields(machine: Machine) -> dict[str, Any]:
+    return {name: getattr(machine, attribute) for name, attribute in MACHINE.items()}
+
+
+def event_fields(event: ProfileEvent, trigger: Trigger) -> dict[str, Any]:
+    """SelectKind is empty where no branches were asked for."""
+    selects = event.branch_select is not None
+    return {
+        "Source": trigger.source, "Hook": trigger.hook, "Name": event.name, "Period": event.period,
+        "Frequency": event.frequency, "SelectKind": event.branch_select_kind if selects else "",
+        "Select": event.branch_select or 0, "CallChain": int(event.has_callchain), "OwnPeriod": int(event.has_period),
+        "Programming": " ".join(f"{name}={value}" for name, value in event.programming.items()),
+    }  # fmt: skip
+
+
+def information_fields(trigger: Trigger, measured: Sequence[str], *, extended: bool) -> dict[str, Any]:
+    fields = {"Source": trigger.source, "Hook": trigger.hook, "Measured": ", ".join(measured)}
+    return fields | {"Extended": int(extended)}
+
+
+def recording_events(profile: Profile, time: int) -> Iterator[Event]:
+    """Who recorded ``profile`` and what else it says of itself; none of one that was read from a log."""
+    if profile.format == "etl" or profile.header.get("source format") == "etl":
+        return
+    yield supplement_event("Recording", time, {"Recorder": profile.recorder, "Clock": profile.clock.name})
+    for name, value in profile.header.items():
+        if not name.startswith(_OF_THE_LOG):
+            yield supplement_event("Header", time, {"Name": name, "Value": value[:_MOST_TEXT]})
+    for name, count in profile.lost.items():
+        if name not in _LOSSES:
+            yield supplement_event("Lost", time, {"Name": name, "Count": count})
+
+
+@lru_cache
+def _schema(name: str) -> tuple[bytes, Layout]:
+    """The schema item of an event, and the layout that it stands for."""
+    body = b"\0" + name.encode() + b"\0"
+    body += b"".join(field.encode() + b"\0" + bytes([kind]) for field, kind in EVENTS[name].items())
+    raw = (len(body) + 2).to_bytes(2, "little") + body
+    parsed = parse_schema(raw)
+    assert parsed is not None
+    return raw, parsed.layout
+
+
+def supplement_event(name: str, time: int, fields: Mapping[str, Any]) -> Event:
+    """The event ``name`` (of `EVENTS`) of processor 0. Raises ValueError for a value that its type cannot hold."""
+    schema, declared = _schema(name)
+    traits = (len(NAME) + 2).to_bytes(2, "little") + NAME
+    return Event(
+        _EVENT_HEADER64, 8, time, 0, 0, 0, -1, PROVIDER.bytes_le, 0, 0, 0, _INFORMATION, channel=CHANNEL,
+        extended=[(TRAITS_ITEM, traits), (SCHEMA_ITEM, schema)], payload=declared.encode(fields, 8),
+    )  # fmt: skip
+
+
+# -- Which fields of their Information the branch records of a profile told, for the log that is written of it
+
+
+_NAMES = {"prediction": ("mispred", "predicted"), "cycles": ("cycles",), "type": ("type", "new_type"),
+          "transaction": ("in_tx", "abort"), "privilege": ("priv",), "speculation": ("spec",)}  # fmt: skip
+MEASURED = {
+    name: sum((1 << FLAG_FIELDS[part][1]) - 1 << FLAG_FIELDS[part][0] for part in parts)
+    for name, parts in _NAMES.items()
+}
+"""What a record can have measured -> its bits of perf's flag word."""
+
+
+class Measured:
+    """What the branch records of each event of a profile told."""
+
+    def __init__(self) -> None:
+        self._union: dict[int, int] = {}
+        """By event: flag words or-ed together."""
+        self._extended: set[int] = set()
+
+    def add(self, batch: SampleBatch) -> None:
+        """Take in the entries of ``batch``."""
+        owner = np.repeat(batch.event, np.diff(batch.offsets[BRANCH]))
+        flags = batch["branch_flags"] if "branch_flags" in batch else flags_from_info(batch["branch_info"])
+        info = batch.columns.get("branch_info")
+        for event in np.unique(owner).tolist():
+            words = flags[owner == event]
+            self._union[event] = self._union.get(event, 0) | int(np.bitwise_or.reduce(words))
+            own = information_of(words) if info is None else info[owner == event]
+            if is_extended(own).any() and (info is None or (flags_from_info(own) != words).any()):
+                self._extended.add(event)
+
+    def events(self, triggers: Sequence[Trigger], time: int) -> list[Event]:
+        """The Information events; none where an LBR_INFO word tells all that there is."""
+        made = []
+        for event, union in sorted(self._union.items()):
+            if event in self._extended:
+                said = [name for name, mask in MEASURED.items() if union & mask]
+                fields = information_fields(triggers[event], said, extended=True)
+                made.append(supplement_event("Information", time, fields))
+        return made

@@ -1,0 +1,308 @@
+"""Events that describe the system, to the tables of a profile: processes, threads, images, machine, counters.
+
+One function for each kind, entered in `HANDLERS` by (group, type). Rundown events (DCStart, DCEnd) tell what was there
+all along, so they count from time 0; those at the end repeat what is known by then, or tell what a start without
+events has left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....arrays import insertion_points
+from ....model import KERNEL, KERNEL_HALF_32, Array, Change, Module, Profile, Timeline
+from ..decode import Decoder, batches_of
+from ..event import Event
+from ..events.columns import EventBlock
+from ..kernel.config import SYS_CONFIG
+from ..kernel.process import DC_END, DC_START, END, IMAGE, LOAD, PROCESS, START, THREAD, UNLOAD
+from ..kernel.providers import Key
+from ..kernel.session import IMAGE_ID, SESSION, SYS_CONFIG_EX
+
+__all__ = ["HANDLERS", "System", "ThreadEvents", "ThreadTable"]
+
+
+_LAST = (1 << 64) - 1
+_IMAGE_COST, _ID_COST = 2200, 600
+
+# KPROFILE_SOURCE: those with a number that is the same on all machines. The log's own names go before these.
+_SOURCES = (
+    "Timer", "AlignmentFixup", "TotalIssues", "PipelineDry", "LoadInstructions", "PipelineFrozen",
+    "BranchInstructions", "TotalNonissues", "DcacheMisses", "IcacheMisses", "CacheMisses", "BranchMispredictions",
+    "StoreInstructions", "FpInstructions", "IntegerInstructions", "2Issue", "3Issue", "4Issue", "SpecialInstructions",
+    "TotalCycles", "IcacheIssues", "DcacheAccesses", "MemoryBarrierCycles", "LoadLinkedIssues",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Image:
+    """An image event, kept until volumes and PDB identities are known: merging may write those anywhere."""
+
+    event: Event
+    fields: dict[str, Any]
+    start: int | None
+
+
+@dataclass(slots=True)
+class System:
+    """What the system events of a log have told so far."""
+
+    profile: Profile
+    sources: dict[int, str] = field(default_factory=lambda: dict(enumerate(_SOURCES)))
+    masks: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    volumes: dict[str, str] = field(default_factory=dict)
+    _images: list[_Image] = field(default_factory=list)
+    # By process, base and time: an identity is written with the time of the image event that it belongs to.
+    _pdbs: dict[tuple[int, int, int], tuple[UUID, int, str]] = field(default_factory=dict)
+    _stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    _processes: set[int] = field(default_factory=set)
+
+    def handle(self, key: Key, event: Event, fields: dict[str, Any]) -> None:
+        """Take one event; ``fields`` as `Decoder.decode` gives them. Fields that are cut off make it be ignored."""
+        handler = HANDLERS.get(key)
+        if handler is not None:
+            try:
+                handler(self, event, fields)
+            except KeyError:
+                return
+
+    @property
+    def weight(self) -> int:
+        """Bytes that the images take, about, and what is made of them in the end."""
+        return _IMAGE_COST * len(self._images) + _ID_COST * (len(self._pdbs) + len(self._stamps))
+
+    # -- processes and threads
+
+    def process(self, event: Event, f: dict[str, Any]) -> None:
+        pid, timeline = int(f["ProcessID"]), self.profile.timeline
+        kind = event.opcode
+        if kind == END:
+            timeline.add(Change.EXIT, event.time, pid, tid=pid)
+            return
+        if kind == DC_END and pid in self._processes:
+            return
+        self._processes.add(pid)
+        if kind == START:
+            timeline.add(Change.FORK, event.time, pid, tid=pid, parent=int(f["ParentID"]), offset=1)
+        name = str(f.get("ImageFileName", "")) or ("Idle" if pid == 0 else "")
+        timeline.name(event.time if kind == START else 0, pid, pid, name)
+
+    def thread_name(self, event: Event, f: dict[str, Any]) -> None:
+        self.profile.timeline.name(event.time, int(f["ProcessID"]), int(f["ThreadID"]), str(f["ThreadName"]))
+
+    # -- images
+
+    def image(self, event: Event, f: dict[str, Any]) -> None:
+        loaded = event.opcode == LOAD
+        self._images.append(_Image(event, f, event.time if loaded or event.opcode == UNLOAD else None))
+
+    def rsds(self, event: Event, f: dict[str, Any]) -> None:
+        key = int(f["ProcessID"]), int(f["ImageBase"]), event.time
+        self._pdbs[key] = f["GuidSig"], int(f["Age"]), str(f["PDBFileName"])
+
+    def image_id(self, event: Event, f: dict[str, Any]) -> None:
+        self._stamps[int(f["ProcessID"]), int(f["ImageBase"]), event.time] = int(f["TimeDateStamp"])
+
+    def finish(self) -> None:
+        """Map the images, now that all is known of them."""
+        rows: dict[tuple[Any, ...], int] = {}
+        mapped: set[tuple[int, int]] = set()
+        for image in sorted(self._images, key=lambda i: (i.event.opcode == DC_END, i.event.time)):
+            f = image.fields
+            base, size = int(f["ImageBase"]), int(f["ImageSize"])
+            pid, end = int(f.get("ProcessID", 0)), min(base + size, _LAST)
+            # Images of the kernel are of process 0, which has no others; of 64-bit ones the address says so.
+            narrow = image.event.pointer_size == 4 and pid == 0 and base >= KERNEL_HALF_32
+            owner = KERNEL if narrow else pid
+            if image.event.opcode == UNLOAD:
+                self.profile.timeline.add(Change.UNMAP, image.event.time, owner, start=base, end=end)
+                continue
+            if image.event.opcode == DC_END and (pid, base) in mapped:
+                continue
+            mapped.add((pid, base))
+            module = self._module(rows, (pid, base, image.event.time), size, f)
+            time = image.start or 0
+            self.profile.timeline.add(Change.MAP, time, owner, module=module, start=base, end=end)
+
+    def _module(
+        self, rows: dict[tuple[Any, ...], int], image: tuple[int, int, int], size: int, f: dict[str, Any]
+    ) -> int:
+        guid, age, pdb = self._pdbs.get(image) or (None, 0, "")
+        stamp = int(f.get("TimeDateStamp", 0)) or self._stamps.get(image, 0)
+        key = (str(f.get("FileName", "")), stamp, size, guid, age)
+        row = rows.get(key)
+        if row is None:
+            row = rows[key] = len(self.profile.modules)
+            module = Module(self.dos_path(key[0]), pdb_guid=guid, pdb_age=age, pdb_name=pdb, timestamp=stamp, size=size)
+            module.checksum, module.image_base = int(f.get("ImageChecksum", 0)), int(f.get("DefaultBase", 0))
+            module.missing = "not looked for: addresses are relative to the image"
+            self.profile.modules.append(module)
+        return row
+
+    def dos_path(self, path: str) -> str:
+        """``\\Device\\HarddiskVolume2\\x`` as ``C:\\x``, where the log tells what is mounted where."""
+        for nt, dos in self.volumes.items():
+            rest = path[len(nt) :]
+            whole = nt.endswith("\\") or rest[:1] in ("", "\\")  # volume 1 is not volume 10
+            if nt and whole and path.lower().startswith(nt.lower()):
+                return dos + rest
+        return path
+
+    # -- machine and session
+
+    def cpu(self, event: Event, f: dict[str, Any]) -> None:
+        machine = self.profile.machine
+        machine.host = str(f.get("ComputerName", ""))
+        machine.cpus_online = machine.cpus_available = int(f["NumberOfProcessors"])
+        machine.memory = int(f.get("MemSize", 0)) << 20
+        machine.page_size = int(f.get("PageSize", 0)) or machine.page_size
+        machine.cpu_description = f"{int(f['MHz'])} MHz"
+
+    def volume(self, event: Event, f: dict[str, Any]) -> None:
+        if f["DosPath"]:
+            self.volumes[str(f["NtPath"])] = str(f["DosPath"])
+
+    def build(self, event: Event, f: dict[str, Any]) -> None:
+        self.profile.machine.os_release = str(f["BuildLab"])
+        self.profile.machine.os = str(f["ProductName"]) or "Windows"
+
+    def group_masks(self, event: Event, f: dict[str, Any]) -> None:
+        words = tuple(int(f.get(f"GroupMask{n}", 0)) for n in range(1, 9))
+        self.masks.append(("end" if event.opcode == 0x20 else "start", words))
+
+
+_RUNDOWN = (START, END, DC_START, DC_END)
+
+HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
+    **{(PROCESS, kind): System.process for kind in _RUNDOWN},
+    (THREAD, 0x48): System.thread_name,
+    (PROCESS, LOAD): System.image,
+    **{(IMAGE, kind): System.image for kind in (UNLOAD, DC_START, DC_END, LOAD)},
+    (IMAGE_ID, 0): System.image_id,
+    (IMAGE_ID, 36): System.rsds,
+    (SYS_CONFIG, 0x0A): System.cpu,
+    (SYS_CONFIG_EX, 32): System.build,
+    (SYS_CONFIG_EX, 35): System.volume,
+    (SESSION, 0x05): System.group_masks,
+    (SESSION, 0x20): System.group_masks,
+}
+
+
+# -- Threads and their processes: what samples, which carry the thread alone, are looked up in
+
+
+class ThreadTable:
+    """Which process a thread id belonged to at a time: samples carry the thread alone."""
+
+    def __init__(self, threads: NDArray[np.int64] | None = None) -> None:
+        """``threads``: (tid, time it is known from, pid) of each start, (n, 3)."""
+        rows = np.empty((0, 3), np.int64) if threads is None else threads
+        rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+        self._tid, self._time, self._pid = (np.ascontiguousarray(column) for column in rows.T)
+
+    def pid(self, tid: NDArray[np.int64], time: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 pid of each thread, -1 unknown; thread 0 is the idle process 0."""
+        pid = np.where(tid == 0, 0, -1)
+        if len(self._tid):
+            # The newest life that began by then; of a thread that is seen before its first one, that.
+            last = insertion_points(self._tid, self._time, tid, time, right=True) - 1
+            first = np.searchsorted(self._tid, tid)
+            life = np.minimum(np.maximum(last, first), len(self._tid) - 1)
+            known = (self._tid[life] == tid) & (tid != 0)
+            pid[known] = self._pid[life[known]]
+        return pid
+
+
+# -- Starts and ends of threads, and the lists of those that are there at begin and end of a log, kept as columns
+
+
+_HOOKS = [THREAD << 8 | kind for kind in (START, END, DC_START, DC_END)]
+_ROW = np.dtype([("time", "<i8"), ("tid", "<u4"), ("pid", "<u4"), ("kind", "u1")])
+_MANY = 1 << 17  # rows from which on it is seen whether fewer would do
+
+
+class ThreadEvents:
+    """The thread events of a log, in file order."""
+
+    def __init__(self) -> None:
+        self._parts: list[Array] = []
+        self._held, self._limit = 0, _MANY
+        self._names: list[tuple[int, int, int, int, str]] = []
+
+    def __len__(self) -> int:
+        return self._held
+
+    def gather(self, block: EventBlock, decoder: Decoder) -> None:
+        """Take those of ``block``. Those whose ids are cut off tell nothing."""
+        part = block.take(np.flatnonzero(np.isin(block.kernel_hook, _HOOKS)))
+        rows = np.zeros(len(part), _ROW)
+        for batch in batches_of(part, decoder):
+            if batch.kind != "kernel" or not batch.columns.keys() >= {"ProcessID", "ThreadID"}:
+                continue
+            for name, of in (("pid", "ProcessID"), ("tid", "ThreadID")):
+                rows[name][batch.rows] = batch.columns[of].tolist()
+            rows["kind"][batch.rows] = part.kernel_hook[batch.rows] & 0xFF
+            if "ThreadName" in batch.columns:
+                self._name(part, batch.rows, batch.columns["ThreadName"].tolist(), rows)
+        rows["time"] = np.where(rows["kind"] >= DC_START, 0, part.time)
+        self._parts.append(rows[rows["kind"] > 0])
+        self._held += len(self._parts[-1])
+        if self._held > self._limit:
+            self._parts = [_without_repeated(np.concatenate(self._parts))]
+            self._held = len(self._parts[0])
+            self._limit = 2 * self._held + _MANY
+
+    def _name(self, part: EventBlock, which: NDArray[np.int64], names: list[str], rows: Array) -> None:
+        for i, name in zip(which.tolist(), names, strict=True):
+            kind, time = int(rows["kind"][i]), int(part.time[i])
+            if name and kind != END:
+                started = time if kind == START else 0
+                self._names.append((kind, started, int(rows["pid"][i]), int(rows["tid"][i]), str(name)))
+
+    def finish(self, timeline: Timeline) -> NDArray[np.int64]:
+        """Add the changes to ``timeline``; (tid, time it is known from, pid) of every start, (n, 3)."""
+        rows = np.concatenate([np.empty(0, _ROW), *self._parts])
+        self._parts = []
+        # The list at the end tells only of threads that nothing told of before.
+        keep = rows["kind"] != DC_END
+        keep[_first_starts(rows)] = True
+        rows = rows[keep]
+        ends = rows["kind"] == END
+        pid, zero = rows["pid"].astype(np.int64), np.zeros(len(rows), np.uint64)
+        timeline.extend({
+            "kind": np.where(ends, Change.EXIT, Change.FORK), "time": rows["time"], "pid": pid, "tid": rows["tid"],
+            "parent": np.where(ends, -1, pid), "module": np.full(len(rows), -1),
+            "start": zero, "end": zero, "offset": zero,
+        })  # fmt: skip
+        listed = set(rows["tid"][rows["kind"] == DC_END].tolist())
+        for kind, time, process, thread, name in self._names:
+            if kind != DC_END or thread in listed:
+                timeline.name(time, process, thread, name)
+        return np.column_stack([rows[name][~ends].astype(np.int64) for name in ("tid", "time", "pid")])
+
+
+def _first_starts(rows: Array) -> NDArray[np.int64]:
+    """What tells of each thread first, its end apart."""
+    began = np.flatnonzero(rows["kind"] != END)
+    return began[np.unique(rows["tid"][began], return_index=True)[1]]
+
+
+def _without_repeated(rows: Array) -> Array:
+    """Without starts of a thread that lives already, but for two: the last one, whose end may come later in the file,
+    and the first one in the file, behind which a list at the end tells nothing.
+
+    A start of another process's thread of that id, between them in time, must not come as late as this in the file.
+    """
+    order = np.lexsort((rows["time"], rows["tid"]))
+    sorted_ = rows[["tid", "pid", "kind"]][order]
+    same = (sorted_[1:] == sorted_[:-1]) & (sorted_["kind"][1:] == START)
+    repeated = np.zeros(len(rows), bool)
+    repeated[order[1:-1]] = same[1:] & same[:-1]
+    repeated[_first_starts(rows)] = False
+    return rows[~repeated]

@@ -1,0 +1,220 @@
+"""Any profile as a trace log: ``write_profile(lastbranch.open("perf.data"), "out.etl")``.
+
+What a session of the kernel would have written: header buffer with group masks, configuration and intervals of the
+profile sources, lists of processes, threads and images at begin and end, changes between them, and for each sample its
+event, last branch record and stack. What these have no field for stands in events of our own (`supplement_events`), or
+is left out and told in the result's notes: per-sample columns such as weights, data addresses and registers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import FormatError
+from ....model import BRANCH, FRAME, REQUIRED, Mode, Profile, SampleBatch
+from ..container.header import LogHeader
+from ..container.trace_file import TraceFile, aligned
+from ..container.writer import Packer
+from ..event import Event, encode_event
+from ..layout import LOG_FILE_MODE
+from .rundown import Lives
+from .sample_events import MOST_ENTRIES, MOST_FRAMES, Periods, column_of, frames_of, sample_events
+from .session import Session, session_header
+from .supplement_events import Measured
+
+__all__ = ["Written", "write_profile"]
+
+
+_KEPT = {c.name for c in REQUIRED} | {"frame", "branch_from", "branch_to", "branch_flags", "branch_info", "position"}
+_MOVED = "samples moved to a later tick, since their thread has another one with a stack then"
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `write_profile` did. ``notes``: sentences about what the log could not take."""
+
+    samples: int
+    header: LogHeader
+    notes: tuple[str, ...]
+
+
+def write_profile(
+    profile: Profile,
+    path: str | os.PathLike[str],
+    *,
+    compress: bool = False,
+    buffer_size: int = 1 << 16,
+    mode: int = LOG_FILE_MODE.SEQUENTIAL,
+    maximum_file_size: int = 0,
+) -> Written:
+    """Write ``profile`` to the trace log ``path``, which appears when it is complete.
+
+    ``compress``, ``buffer_size`` (bytes), ``mode`` and ``maximum_file_size`` as `trace_file.TraceFile` has them.
+    FormatError for what a log cannot say and a reader would take for something else; OSError where it cannot be
+    written.
+    """
+    writer = _Writer(profile, os.fspath(path))
+    mode |= LOG_FILE_MODE.COMPRESSED if compress else 0
+    return writer.write(buffer_size, mode, maximum_file_size)
+
+
+class _Writer:
+    def __init__(self, profile: Profile, path: str) -> None:
+        self.profile, self.path = profile, path
+        self.session = Session(profile)
+        self.begin, self.pointer = self.session.begin, self.session.pointer
+        self.lives = Lives(profile, self.begin, self.pointer)
+        self.notes: Counter[str] = Counter()
+        self.periods = Periods(self.session.intervals)
+        self.measured = Measured()
+        self.samples = 0
+        self.processors = max(1, profile.machine.cpus_online)
+        self.last = self.begin
+        self._cpu_time: dict[int, int] = {}
+        self._thread_time: dict[int, tuple[int, bool]] = {}
+        """Time of the newest sample of a thread, and whether one of then has a stack."""
+
+    def write(self, buffer_size: int, mode: int, maximum: int) -> Written:
+        header = session_header(self.profile, self.begin, self.pointer, buffer_size, mode, maximum)
+        file = TraceFile(self.path, header, [encode_event(event) for event in self.session.masks()])
+        try:
+            packer = Packer(file)
+            self._life(packer, self.session.configuration())
+            self._life(packer, self.lives.until(self.begin))
+            for batch in self.profile.batches(ordered=True):
+                self._batch(packer, batch)
+            self._life(packer, self.lives.until(np.iinfo(np.int64).max))
+            end = max([self.last, *self._cpu_time.values()])
+            self._life(
+                packer, [*self.lives.end(end), *self.session.interval_events(self.periods.now, begin=False, time=end)]
+            )
+            self._life(packer, self.measured.events(self.session.triggers, end))
+            packer.flush()
+            file.header = replace(file.header, processors=self.processors)
+        except BaseException:
+            file.discard()
+            raise
+        file.close()
+        return Written(self.samples, header, self._told())
+
+    # -- what is not of a sample
+
+    def _life(self, packer: Packer, events: list[Event]) -> None:
+        """Events of processor 0, none of them earlier than what it has already."""
+        for event in events:
+            event.time = max(event.time, self._cpu_time.get(0, event.time))
+            self._cpu_time[0] = event.time
+            packer.add(0, aligned(encode_event(event)), event.time)
+        if events:
+            self.last = max(self.last, events[-1].time)
+
+    # -- samples
+
+    def _batch(self, packer: Packer, batch: SampleBatch) -> None:
+        guest = batch.mode >= Mode.GUEST_KERNEL
+        if guest.any():
+            self.notes["samples of guests are left out"] += int(guest.sum())
+            batch = batch.select(~guest)
+        if not len(batch):
+            return
+        self._note(batch)
+        cpus = np.maximum(batch.cpu, 0)
+        time = self._times(batch, cpus)
+        lives = self._lives_of(batch, time)
+        triggers = self.session.triggers
+        told = self.periods.of(batch, time, column_of([t.source for t in triggers], batch))
+        self.notes["samples whose own period is left out"] += told.lost
+        data, ends, when, owner = sample_events(batch, time, triggers, told, narrow=self.pointer == 4)
+        raw, starts, cpu_of = np.frombuffer(data, np.uint8), np.concatenate([[0], ends[:-1]]), cpus[owner]
+        for turn in packer.turns(cpu_of, when):
+            for cpu in np.unique(cpu_of[turn]).tolist():
+                rows = turn.start + np.flatnonzero(cpu_of[turn] == cpu)
+                sizes = ends[rows] - starts[rows]
+                own = np.cumsum(sizes)
+                index = np.repeat(starts[rows] - (own - sizes), sizes) + np.arange(int(own[-1]))
+                events = raw[index].tobytes()
+                if cpu == 0:
+                    until = sum(life.time <= when[rows[-1]] for life in lives)
+                    self._between(packer, lives[:until], events, own, when[rows])
+                    lives = lives[until:]
+                else:
+                    packer.extend(cpu, events, own, when[rows])
+        for cpu in np.unique(cpus).tolist():
+            self._cpu_time[cpu] = max(int(time[cpus == cpu][-1]), self._cpu_time.get(cpu, self.begin))
+            self.processors = max(self.processors, cpu + 1)
+        self._life(packer, lives)
+        self.samples += len(batch)
+        self.last = max(self.last, int(time[-1]))
+
+    def _between(self, packer: Packer, lives: list[Event], data: bytes, ends: Ints, times: Ints) -> None:
+        """Samples of processor 0 with the events of processes and images in their places between them."""
+        begin = done = 0
+        for behind, life in zip(np.searchsorted(times, [e.time for e in lives]).tolist(), lives, strict=True):
+            if behind > done:
+                packer.extend(0, data[begin : int(ends[behind - 1])], ends[done:behind] - begin, times[done:behind])
+                begin, done = int(ends[behind - 1]), behind
+                self._cpu_time[0] = int(times[behind - 1])
+            self._life(packer, [life])
+        packer.extend(0, data[begin:], ends[done:] - begin, times[done:])
+
+    def _lives_of(self, batch: SampleBatch, time: Ints) -> list[Event]:
+        """What happened up to the end of the batch, and what must be said of the threads of its samples."""
+        events: list[Event] = []
+        order = np.lexsort((np.arange(len(batch)), batch.tid))
+        tid, pid = batch.tid[order], batch.pid[order]
+        new = np.append(True, (tid[1:] != tid[:-1]) | (pid[1:] != pid[:-1]))
+        for row in np.sort(order[new]).tolist():
+            events += self.lives.until(int(batch.time[row]))
+            events += self.lives.thread_of_sample(int(time[row]), int(batch.pid[row]), int(batch.tid[row]))
+        events += self.lives.until(int(batch.time[-1]))
+        return sorted(events, key=lambda event: event.time)
+
+    def _times(self, batch: SampleBatch, cpus: Ints) -> Ints:
+        """The times of the samples; a stack says by time and thread whose it is, so where another sample has both
+        with it, the later one moves by a tick."""
+        if FRAME not in batch.offsets:
+            return batch.time.astype(np.int64)
+        key = np.stack([batch.tid.astype(np.int64), batch.time])
+        behind = max(self._cpu_time.values(), default=self.begin)
+        if behind < batch.time[0] and len(np.unique(key, axis=1).T) == len(batch):
+            return batch.time.astype(np.int64)
+        time = batch.time.tolist()
+        stacked = np.diff(batch.offsets[FRAME]) > 0
+        for i, (tid, cpu, own) in enumerate(zip(batch.tid.tolist(), cpus.tolist(), stacked.tolist(), strict=True)):
+            newest, other = self._thread_time.get(tid, (self.begin - 1, False))
+            least = newest + 1 if (own or other) else self.begin
+            least = max(least, self._cpu_time.get(cpu, self.begin))
+            if time[i] < least:
+                self.notes[_MOVED] += 1
+                time[i] = least
+            self._cpu_time[cpu] = time[i]
+            if time[i] >= newest:
+                self._thread_time[tid] = time[i], own or (other and time[i] == newest)
+        return np.array(time, np.int64)
+
+    # -- what is left out
+
+    def _note(self, batch: SampleBatch) -> None:
+        notes = self.notes
+        if BRANCH in batch.offsets:
+            if int(batch.depth.max(initial=0)) > MOST_ENTRIES:
+                reason = f"a branch record has at most {MOST_ENTRIES} entries"
+                raise FormatError(reason, file=self.path, field="Size", value=int(batch.depth.max()))
+            self.measured.add(batch)
+        if FRAME in batch.offsets:
+            kept = int(frames_of(batch)[0][-1])
+            recorded = int(np.count_nonzero(batch["frame"] < np.uint64((1 << 64) - 4095)))
+            notes[f"frames left out, behind the first {MOST_FRAMES} of a stack"] += recorded - kept
+        notes["samples of no known processor are on processor 0"] += int(np.count_nonzero(batch.cpu < 0))
+
+    def _told(self) -> tuple[str, ...]:
+        columns = sorted({name for stream in self.profile.streams for name in stream.columns} - _KEPT)
+        told = [f"{text} ({number})" for text, number in self.notes.items() if number]
+        return (*told, f"columns left out: {', '.join(columns)}") if columns else tuple(told)

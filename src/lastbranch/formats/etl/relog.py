@@ -1,0 +1,513 @@
+"""From trace files to one trace file: compressed or not, cut by time or process, several merged.
+
+Events are carried over as they are, in new buffers of their processors; only times are made those of the output's
+clock, where that is another one: in event headers, and in the payloads of stacks and branch records, which say by it
+what they belong to. Other times in payloads stay.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import Damage, FormatError
+from ...model import Source
+from .container.buffers import Buffers, DamageLog
+from .container.header import MAX_BUFFER, LogHeader, encode_log_header
+from .container.trace_file import LEAST_BUFFER, USE_KBYTES, TraceFile
+from .container.windows import BufferReader, Segment, Window
+from .container.writer import Packer
+from .events.columns import EventBlock, Rules, events_of
+from .events.merge import Index, Run, in_order
+from .events.reader import to_log
+from .events.walk import MESSAGE_BYTES
+from .kernel.config import SYS_CONFIG
+from .kernel.io import FILE_IO
+from .kernel.layouts import kernel_layout
+from .kernel.perf import LBR, PERF_INFO, STACK_WALK
+from .kernel.process import IMAGE, PROCESS, THREAD
+from .kernel.providers import Key, kernel_key
+from .kernel.session import IMAGE_ID, META_DATA, SESSION, SYS_CONFIG_EX, WIN_SAT
+from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
+from .payload.manifest_xml import MANIFEST_ID
+
+__all__ = ["Converted", "Timeline", "convert"]
+
+
+# -- Which events of a trace belong to a time range or to processes, and which are needed to make sense of those
+#
+# Processes, threads, images, the configuration and the definitions of stacks say what the others mean, whenever they
+# were logged: a cut by time keeps all of them. A cut by process keeps those of its processes and of the kernel (process
+# ids 0 and 4). Whose an event is says its payload where a layout declares a process id there, or the thread id there
+# (by the thread events of the trace), else its header. Events of nobody, as interrupts are, belong to no process.
+
+
+_GROUPS = frozenset((SESSION, SYS_CONFIG, IMAGE_ID, META_DATA, SYS_CONFIG_EX, WIN_SAT))
+_STATE = frozenset(
+    [(PROCESS, type_) for type_ in (1, 2, 3, 4, 10, 11, 39)]
+    + [(THREAD, type_) for type_ in (1, 2, 3, 4, 72)]
+    + [(IMAGE, type_) for type_ in (2, 3, 4, 10, 33, 34)]
+    + [(PERF_INFO, type_) for type_ in (0x30, 0x48, 0x49, 0x4A)]  # counter names, intervals
+    + [(STACK_WALK, type_) for type_ in (0x22, 0x23, 0x24)]
+    + [(FILE_IO, type_) for type_ in (0, 32, 35, 36)]  # names of files
+)
+_STAMPED = frozenset(((LBR, 0x20), (STACK_WALK, 0x20), (STACK_WALK, 0x25), (STACK_WALK, 0x26)))
+_THREAD_LIFE = frozenset((THREAD, type_) for type_ in (1, 2, 3, 4))
+_THREADS = ("ThreadID", "NewThreadID", "OldThreadID", "IssuingThreadID")
+_KERNEL = frozenset((0, 4))
+_EVENT_HEADERS = (18, 19)
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What all events of a type, version and pointer size have in common. Places are byte offsets in the payload."""
+
+    state: bool = False
+    """Whether other events need it."""
+    stamped: bool = False
+    """Whether its payload begins with the time of the event that it belongs to."""
+    process: int | None = None
+    threads: tuple[int, ...] = ()
+    begins: bool | None = None
+    """Of an event about the life of a thread: whether the thread lives from then on, or up to then."""
+
+
+_OTHER, _MANIFEST = Kind(), Kind(state=True)
+
+
+def kinds_of(block: EventBlock) -> tuple[Ints, list[Kind]]:
+    """The kind of each event: rows of the list."""
+    kernel, manifest = block.is_kernel, np.isin(block.header, _EVENT_HEADERS)
+    shape = block.version.astype(np.int64) << 16 | block.pointer_size.astype(np.int64) << 24
+    code = np.where(kernel, block.hook | shape, 0)
+    code[manifest] = (1 << 32) + (block.id[manifest] == MANIFEST_ID)
+    rest = np.flatnonzero(~(kernel | manifest))
+    if len(rest):  # by GUID, which is slow; there are few
+        low = (block.opcode[rest] | shape[rest]).astype(np.uint64)
+        keys = np.column_stack([block.provider[rest], low])
+        _, number = np.unique(keys, axis=0, return_inverse=True)
+        code[rest] = (2 << 32) + number.reshape(-1)
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    kinds = []
+    for event in events_of(block.take(first)):
+        key = kernel_key(event)
+        if key is not None:
+            kinds.append(_kind(key, event.version, event.pointer_size))
+        else:
+            kinds.append(_MANIFEST if event.header in _EVENT_HEADERS and event.id == MANIFEST_ID else _OTHER)
+    return which, kinds
+
+
+@lru_cache(maxsize=1024)
+def _kind(key: Key, version: int, pointer: int) -> Kind:
+    known = kernel_layout(key, version)
+    places = {} if known is None else known.offsets(pointer)
+    found = {name: at for name, (at, _) in places.items()}
+    threads = tuple(found[name] for name in _THREADS if name in found)
+    begins = key[1] in (1, 3) if key in _THREAD_LIFE else None
+    return Kind(key in _STATE or key[0] in _GROUPS, key in _STAMPED, found.get("ProcessID"), threads, begins)
+
+
+def _field(block: EventBlock, rows: Ints, place: int) -> Ints:
+    """The u32 at byte ``place`` of the payloads, -1 where a payload is too short."""
+    at = (block.payload[rows] + place)[:, None] + np.arange(4)
+    value = np.ascontiguousarray(block.raw.take(at)).view("<u4")[:, 0].astype(np.int64)
+    return np.where(block.payload_size[rows] >= place + 4, value, -1)
+
+
+class Owners:
+    """Which process a thread id belonged to at a time, by the thread events that `learn` has seen."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Ints, Ints, Ints, NDArray[np.bool_]]] = []
+
+    def learn(self, block: EventBlock) -> None:
+        """Take in the thread events of ``block``."""
+        which, kinds = kinds_of(block)
+        for number, kind in enumerate(kinds):
+            if kind.begins is None or kind.process is None or not kind.threads:
+                continue
+            rows = np.flatnonzero(which == number)
+            tids, pids = _field(block, rows, kind.threads[0]), _field(block, rows, kind.process)
+            self._seen.append((tids, block.time[rows].copy(), pids, np.full(len(rows), kind.begins)))
+
+    @cached_property
+    def _lives(self) -> dict[int, tuple[Ints, Ints, Ints]]:
+        """By thread id: times, the process from then on, the process up to then; in time order."""
+        if not self._seen:
+            return {}
+        tid, time, pid, begins = (np.concatenate(part) for part in zip(*self._seen, strict=True))
+        order = np.lexsort((time, tid))
+        tid, time, pid, begins = tid[order], time[order], pid[order], begins[order]
+        cuts = np.flatnonzero(np.diff(tid)) + 1
+        lives = {}
+        for rows in np.split(np.arange(len(tid)), cuts):
+            lives[int(tid[rows[0]])] = (time[rows], np.where(begins[rows], pid[rows], -1), pid[rows])
+        return lives
+
+    def of(self, tids: Ints, times: Ints) -> Ints:
+        """Process ids, -1 for threads of no known process."""
+        result = np.where(tids == 0, 0, -1)
+        for tid in np.unique(tids[tids > 0]).tolist():
+            known = self._lives.get(tid)
+            if known is None:
+                continue
+            rows = np.flatnonzero(tids == tid)
+            time, after, before = known
+            place = np.searchsorted(time, times[rows], "right")
+            since = np.where(place > 0, after[np.maximum(place - 1, 0)], -1)
+            until = np.where(place < len(time), before[np.minimum(place, len(time) - 1)], -1)
+            last = np.where(place > 0, before[np.maximum(place - 1, 0)], -1)  # events just behind a thread's end
+            result[rows] = np.where(since >= 0, since, np.where(until >= 0, until, last))
+        return result
+
+
+@dataclass(slots=True)
+class Cut:
+    """What to keep: times from ``first`` up to but without ``last``, in ticks of the log's clock, and ``pids``.
+
+    None, and no pids: no limit.
+    """
+
+    first: int | None = None
+    last: int | None = None
+    pids: frozenset[int] = frozenset()
+    owners: Owners | None = None
+
+    def __bool__(self) -> bool:
+        return self.first is not None or self.last is not None or bool(self.pids)
+
+    def rows(self, block: EventBlock) -> NDArray[np.bool_]:
+        """Which events of ``block`` to keep."""
+        which, kinds = kinds_of(block)
+        state = np.array([kind.state for kind in kinds], bool)[which]
+        time = event_times(block, which, kinds)
+        inside = np.ones(len(block), bool)
+        if self.first is not None:
+            inside &= time >= self.first
+        if self.last is not None:
+            inside &= time < self.last
+        keep: NDArray[np.bool_] = inside | state
+        if self.pids:
+            keep &= self._of_pids(block, which, kinds, time)
+        return keep
+
+    def _of_pids(self, block: EventBlock, which: Ints, kinds: list[Kind], time: Ints) -> NDArray[np.bool_]:
+        wanted = np.array(sorted(self.pids))
+        with_kernel = np.array(sorted(self.pids | _KERNEL))
+        keep = np.isin(block.pid, wanted)
+        for number, kind in enumerate(kinds):
+            if kind is _OTHER:
+                continue
+            rows = np.flatnonzero(which == number)
+            if kind.process is not None:
+                keep[rows] = np.isin(_field(block, rows, kind.process), with_kernel if kind.state else wanted)
+            elif kind.state:
+                keep[rows] = True
+            elif kind.threads and self.owners is not None:
+                mine = [self.owners.of(_field(block, rows, place), time[rows]) for place in kind.threads]
+                keep[rows] = np.isin(np.stack(mine), wanted).any(axis=0)
+        return keep
+
+
+def event_times(block: EventBlock, which: Ints, kinds: list[Kind]) -> Ints:
+    """The times of events; of stacks and branch records that of the event they belong to, which says where they go."""
+    time: Ints = block.time.copy()
+    for number, kind in enumerate(kinds):
+        if kind.stamped:
+            rows = np.flatnonzero((which == number) & (block.payload_size >= 8))
+            stamp = stamps(block, rows)
+            time[rows] = stamp if block.rules.to_log is None else block.rules.to_log(stamp)
+    return time
+
+
+def stamps(block: EventBlock, rows: Ints) -> Ints:
+    """The i64 that begins the payloads, as it stands there."""
+    at = block.payload[rows][:, None] + np.arange(8)
+    found: Ints = np.ascontiguousarray(block.raw.take(at)).view("<i8")[:, 0].astype(np.int64)
+    return found
+
+
+# -- Several trace files as one: their buffers in one order, their times in the ticks of one clock
+#
+# Sessions of one uptime of a machine that share a clock have comparable ticks; the times of others are converted by the
+# wall times of their headers. The log's clock is that of the session that began first.
+
+
+_APART = 1 << 16  # processors of one source are numbered below this
+
+
+class Timeline:
+    """The sessions of ``sources``, whose payloads have pointers of ``pointer_size`` bytes, or what their headers say.
+
+    Raises `FormatError` where one is no trace log, or has no wall time to go by."""
+
+    def __init__(self, sources: Sequence[Source], *, pointer_size: int | None = None) -> None:
+        self._sources = sources
+        self._override = pointer_size or 0
+        self._damage = [DamageLog() for _ in sources]
+        self._readers = [BufferReader(source, log) for source, log in zip(sources, self._damage, strict=True)]
+        self._segments: list[tuple[int, Segment]] = []
+        """Of each session, the number of its source."""
+        parts, lanes, numbers = [], [], []
+        for number, reader in enumerate(self._readers):
+            for segment, buffers in reader.index():
+                if not self._segments or self._segments[-1][1] is not segment:
+                    self._segments.append((number, segment))
+                parts.append(buffers)
+                lanes.append(replace(buffers, cpu=buffers.cpu + np.int32(_APART * number)))
+                numbers.append(np.full(len(buffers), len(self._segments) - 1))
+        self.headers: list[LogHeader] = [segment.header for _, segment in self._segments]
+        self._buffers = Buffers.concatenate(parts)
+        self._index = Index(Buffers.concatenate(lanes), np.concatenate([np.empty(0, np.int64), *numbers]))
+        if not self.headers:  # nothing behind the header, or nothing of it can be read
+            self.headers = [reader.header for reader in self._readers]
+        self.log = min(self.headers, key=lambda header: header.start_time)
+        self._check_clocks()
+
+    @property
+    def damage(self) -> list[tuple[str, Damage]]:
+        """(name of the source, damage) as far as was read."""
+        return [(source.name, d) for source, log in zip(self._sources, self._damage, strict=True) for d in log]
+
+    @property
+    def processors(self) -> int:
+        """One more than the highest number of a processor with buffers, or what the headers say if that is more."""
+        seen = int(self._buffers.cpu.max()) + 1 if len(self._buffers) else 1
+        return max(seen, *(header.processors for header in self.headers))
+
+    def _check_clocks(self) -> None:
+        if len(self._readers) == 1:
+            return
+        for number, segment in self._segments:
+            header = segment.header
+            if not header.start_time or not header.frequency:
+                raise FormatError(
+                    "without a start time and a clock frequency this cannot be put on the time line of others",
+                    file=self._sources[number].name, offset=header.offset, field="StartTime", value=header.start_time,
+                )  # fmt: skip
+
+    # -- events
+
+    def blocks(self) -> Iterator[EventBlock]:
+        """All events, in file order; a block is valid until the next one is asked for."""
+        for number, reader in enumerate(self._readers):
+            for window in reader.windows():
+                yield self._block(number, window)
+
+    def header_blocks(self) -> Iterator[EventBlock]:
+        """What stands in the header buffers."""
+        for row in np.flatnonzero(self._index.buffers.type == BUFFER_TYPE.HEADER).tolist():
+            block = self._load(row)
+            if block is not None:
+                yield block
+
+    def runs(self, select: Callable[[EventBlock], EventBlock]) -> Iterator[Run]:
+        """What stands in the other buffers, as far as ``select`` leaves it of each of them, in time order.
+
+        Memory is bounded by a buffer for each processor.
+        """
+        rows = np.flatnonzero(self._index.buffers.type != BUFFER_TYPE.HEADER)
+        index = Index(self._index.buffers.take(rows), self._index.segment[rows])
+        shared = any(header.mode & LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING for header in self.headers)
+
+        def load(row: int) -> EventBlock | None:
+            block = self._load(int(rows[row]))
+            return None if block is None else select(block)
+
+        return in_order(index, load, overlap=shared)
+
+    def _load(self, row: int) -> EventBlock | None:
+        number, segment = self._segments[int(self._index.segment[row])]
+        window = self._readers[number].load(segment, self._buffers.take(slice(row, row + 1)))
+        return None if window is None else self._block(number, window)
+
+    def _block(self, number: int, window: Window) -> EventBlock:
+        own = window.segment.header
+        pointer = own.pointer_size if own.pointer_size in (4, 8) else 8
+        return EventBlock.of(window, Rules(self._damage[number], pointer, self._override, to_log(self.log, own)))
+
+
+_DROPPED_MODES = (
+    LOG_FILE_MODE.COMPRESSED | LOG_FILE_MODE.CIRCULAR | LOG_FILE_MODE.APPEND | LOG_FILE_MODE.NEWFILE
+    | LOG_FILE_MODE.PREALLOCATE | USE_KBYTES
+)  # fmt: skip
+_LOST = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
+_PERFINFO = (16, 17)
+_ERROR = 13
+
+Words = NDArray[np.uint64]
+
+
+@dataclass(slots=True)
+class Converted:
+    """What `convert` did. ``events`` were read, those in header buffers included, ``kept`` were written."""
+
+    header: LogHeader
+    events: int = 0
+    kept: int = 0
+    damage: Sequence[tuple[str, Damage]] = ()
+    boots: int = 1
+    """Of how many uptimes of machines the inputs are: the process ids of different ones have nothing to do with each
+    other."""
+
+
+def convert(
+    sources: Sequence[Source],
+    path: str | os.PathLike[str],
+    *,
+    compress: bool | None = None,
+    seconds: tuple[Fraction | None, Fraction | None] = (None, None),
+    pids: frozenset[int] = frozenset(),
+    pointer_size: int | None = None,
+) -> Converted:
+    """Write the events of ``sources`` to the trace file ``path``, in one time line.
+
+    ``compress`` None: as the first source. ``seconds`` (from, to) since the start of the log, `Timeline.log`.
+    ``pointer_size`` as `TraceLog` has it, for the process ids in payloads; events stay as they are. What
+    cannot be read of the sources is left out and in the result's ``damage``. FormatError where one is no trace log,
+    OSError where the output cannot be written; there is no output then.
+    """
+    line = Timeline(sources, pointer_size=pointer_size)
+    cut = _cut(line, seconds, pids)
+    done = Converted(line.log)
+    done.boots = len({header.boot_time for header in line.headers})
+    events = []
+    for block in line.header_blocks():
+        rest = block.take(np.flatnonzero(~(block.is_kernel & (block.hook == 0))))
+        words, start, length = _carried(rest)
+        events += [words[a : a + n].tobytes() for a, n in zip(start.tolist(), length.tolist(), strict=True)]
+        done.events += len(rest)
+        done.kept += len(rest)
+    done.header = _header(line, compress, sum(map(len, events)))
+
+    def wanted(block: EventBlock) -> EventBlock:
+        done.events += len(block)
+        return block.take(np.flatnonzero(cut.rows(block))) if cut else block
+
+    file = TraceFile(path, done.header, events)
+    try:
+        packer, seen = Packer(file), set[tuple[int, int]]()
+        for run in line.runs(wanted):
+            done.kept += _append(packer, run, seen)
+        packer.flush()
+    except BaseException:
+        file.discard()
+        raise
+    file.close()
+    done.damage = line.damage
+    return done
+
+
+def _cut(line: Timeline, seconds: tuple[Fraction | None, Fraction | None], pids: frozenset[int]) -> Cut:
+    if seconds != (None, None) and not line.log.frequency:
+        raise FormatError("the log's clock has no frequency to cut by", field="PerfFreq", value=line.log.perf_freq)
+    ticks = [None if part is None else line.log.timestamp + line.log.clock.ticks(part) for part in seconds]
+    cut = Cut(ticks[0], ticks[1], pids)
+    if pids:
+        cut.owners = Owners()
+        for block in line.blocks():
+            if len(block):
+                cut.owners.learn(block)
+    return cut
+
+
+def _header(line: Timeline, compress: bool | None, header_events: int) -> LogHeader:
+    """The log file header of the output."""
+    headers = line.headers
+    squeeze = headers[0].compressed if compress is None else compress
+    mode = line.log.mode & ~_DROPPED_MODES | LOG_FILE_MODE.SEQUENTIAL | squeeze * LOG_FILE_MODE.COMPRESSED
+    if len(headers) > 1:
+        mode &= ~LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING
+    size = max(LEAST_BUFFER, *(min(h.buffer_size, MAX_BUFFER) for h in headers)) + 1023 & ~1023
+    least = BUFFER_HEADER_SIZE + len(encode_log_header(line.log)) + 8 + header_events
+    while size < least and size < MAX_BUFFER and not squeeze:
+        size *= 2
+    return replace(
+        line.log, mode=mode, buffer_size=min(size, MAX_BUFFER), processors=line.processors, maximum_file_size=0,
+        end_time=max(h.end_time for h in headers), events_lost=sum(h.events_lost for h in headers),
+        buffers_lost=sum(h.buffers_lost for h in headers), pointer_size=_pointer_size(headers),
+    )  # fmt: skip
+
+
+def _pointer_size(headers: Sequence[LogHeader]) -> int:
+    return max((h.pointer_size for h in headers if h.pointer_size in (4, 8)), default=8)
+
+
+def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
+    """Give the events of ``run`` to ``packer``; their number."""
+    parts, starts, lengths, places, cpus, times = [], [], [], [], [], []
+    base = 0
+    for number, block in enumerate(run.blocks):
+        where = np.flatnonzero(run.owner == number)
+        mine = block.take(run.row[where])
+        _mark_losses(packer, mine, seen)
+        words, start, length = _carried(mine)
+        parts.append(words)
+        starts.append(start + base)
+        lengths.append(length)
+        places.append(where)
+        cpus.append(mine.cpu)
+        times.append(mine.time)
+        base += len(words)
+    order = np.argsort(np.concatenate(places))
+    words, start, length = np.concatenate(parts), np.concatenate(starts)[order], np.concatenate(lengths)[order]
+    cpu, time = np.concatenate(cpus)[order], np.concatenate(times)[order]
+    for turn in packer.turns(cpu, time):
+        for processor in np.unique(cpu[turn]).tolist():
+            rows = turn.start + np.flatnonzero(cpu[turn] == processor)
+            data = words.take(_ranges(start[rows], length[rows])).tobytes()
+            packer.extend(processor, data, np.cumsum(length[rows]) * 8, time[rows])
+    return len(order)
+
+
+def _mark_losses(packer: Packer, block: EventBlock, seen: set[tuple[int, int]]) -> None:
+    buffers = block.window.buffers
+    for row in np.flatnonzero(buffers.flags & _LOST).tolist():
+        key = (id(block.window.segment), int(buffers.offset[row]))
+        if key not in seen:
+            seen.add(key)
+            packer.mark(int(buffers.cpu[row]), int(buffers.flags[row]) & _LOST)
+
+
+def _ranges(start: Ints, length: Ints) -> Ints:
+    """start[0], start[0] + 1 … of ``length[0]`` numbers, then those of the next one."""
+    end = np.cumsum(length)
+    result: Ints = np.repeat(start - end + length, length) + np.arange(int(end[-1]) if len(end) else 0)
+    return result
+
+
+def _carried(block: EventBlock) -> tuple[Words, Ints, Ints]:
+    """The words of all events side by side, and begin and number of those of each, with times of the log's clock."""
+    length = block.size + 7 >> 3
+    words = block.words.take(_ranges(block.at, length))
+    start = np.cumsum(length) - length
+    if block.rules.to_log is None or not len(block):
+        return words, start, length
+    kind = block.header
+    place = start + np.where(np.isin(kind, _PERFINFO), 1, 2)
+    plain = (kind != MESSAGE) & (kind != _ERROR)
+    words[place[plain]] = block.time[plain].view(np.uint64)
+    raw = words.view(np.uint8)
+    stamped = np.flatnonzero((kind == MESSAGE) & (block.options & MESSAGE_FLAG.TIMESTAMP != 0))
+    at = start[stamped] * 8 + MESSAGE_BYTES.take(block.options[stamped].astype(np.int64) & 0x07)
+    _put(raw, at, block.time[stamped])
+    which, kinds = kinds_of(block)
+    for number, what in enumerate(kinds):
+        if what.stamped:
+            rows = np.flatnonzero((which == number) & (block.payload_size >= 8))
+            _put(raw, start[rows] * 8 + block.header_size[rows], block.rules.to_log(stamps(block, rows)))
+    return words, start, length
+
+
+def _put(raw: NDArray[np.uint8], at: Ints, values: Ints) -> None:
+    """Store 64-bit numbers at byte positions."""
+    raw[at[:, None] + np.arange(8)] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8)
