@@ -166,5 +166,5 @@ def test_the_example_of_the_guide_shows_the_hottest_edges_of_the_trace_by_time(f
     hottest = Counter(entry for stack in bursts for entry in stack).most_common(5)
     assert {edge for edge, _ in hottest} == set(expected)
     if "Debian 12.2" in subprocess.run(["gcc", "--version"], capture_output=True, text=True).stdout:
-        shown = re.findall(r"^shares\+0x(\w+) +shares\+0x(\w+) +\d", text, re.M)
+        shown = re.findall(r"^ *\d+ +[\d.]+ +\w+ +shares\+0x(\w+) +shares\+0x(\w+) ", text, re.M)
         assert {(int(a, 16), int(b, 16)) for a, b in shown} == set(expected)

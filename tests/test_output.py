@@ -319,10 +319,9 @@ def test_a_full_disk_is_named_and_nothing_half_stays(what: str, inputs: Path, tm
     out = next((w for w in words if w.startswith("out")), "in.tb5")
     given = [str(CAPTURE) if w == "CAPTURE" else w for w in words]
     module, given = (f".{verb}", given) if verb.startswith("tbrw") else ("", [verb, *given])
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(module=module, name=verb), *given], cwd=tmp_path, capture_output=True,
-        text=True, preexec_fn=limited,
-    )  # fmt: skip
+    # -B: under the limit Python would leave compiled modules cut short, which break every later run.
+    command = [sys.executable, "-B", "-c", PROGRAM.format(module=module, name=verb), *given]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, preexec_fn=limited)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     said = re.search("^error: (.*)File too large", done.stderr, re.M)
