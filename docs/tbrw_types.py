@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from lastbranch.formats.tb5.layout import STRUCTS
+from lastbranch.formats.tb5.layout import POINTERS, STRUCTS
 from lastbranch.tbrw.calls import FUNCTIONS
 from lastbranch.tbrw.numbers import ENUMERATIONS, NUMBERS, TYPES
-from lastbranch.tbrw.structures import CHILDREN, PAIRS, RECORDS, Record
+from lastbranch.tbrw.structures import PAIRS, RECORDS, Record
 
 __all__ = ["stub"]
 
@@ -84,7 +84,7 @@ def stub() -> str:
 def _members(record: type[Record]) -> Iterator[str]:
     fields = list(_flat(record))
     known = {name for name, _ in fields}
-    targets = {n: k for (owner, _), (_, ts) in CHILDREN.items() if owner == record.__name__ for n, k in ts}
+    targets = dict(POINTERS[record.__name__].targets) if record.__name__ in POINTERS else {}
     strings = STRUCTS[record.__name__].strings()
     for name, kind in fields:
         if name in targets:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..formats.tb5 import check_descriptors
 from ..formats.tb5.layout import (
+    POINTERS,
     SAMPLE_FILE_VERSION,
     STRUCTS,
     ArchType,
@@ -23,13 +24,14 @@ from ..formats.tb5.layout import (
     StreamType,
     Struct,
     Table,
+    with_children,
 )
 from ..model import Array
 from ..model.output import temporary_file
 from .sections import PLACES, REQUIRED, parts_of
 from .status import Status, TbrwError
 from .store import Store, translated
-from .structures import CHILDREN, ID_MARK, Record, buffer_of, memory_at, text_at
+from .structures import ID_MARK, Record, buffer_of, memory_at, text_at
 
 __all__ = ["Drafts", "record_size_of"]
 
@@ -68,8 +70,7 @@ class RecordsDraft:
         """Append a record with what its pointers lead to; ``instead`` of what was set before (set_ called again)."""
         name = record.declared.name
         if instead:
-            below = _below(name)
-            for dropped in (name, *below):
+            for dropped in with_children(name):
                 self.rows[dropped] = _Rows(dropped)
         taken: list[tuple[str, bytes, tuple[str | None, ...]]] = []
         data, own = bytes(record)[: record.declared.size], buffer_of(record)
@@ -99,7 +100,7 @@ class RecordsDraft:
         below: list[tuple[Struct, bytes]] = []
         for field in struct.fields:
             if field.code == "pointer":
-                child, found = _follow(struct, field.name, row, own)
+                child, found = _follow(struct, row, own)
                 position = len(self.rows[child.name]) + seen[child.name]
                 copy[field.offset : field.offset + 8] = position.to_bytes(8, "little")
                 below += [(child, found[i : i + child.size]) for i in range(0, len(found), child.size)]
@@ -151,27 +152,20 @@ class BytesDraft:
         yield 0, np.frombuffer(self.data, np.uint8)
 
 
-def _below(name: str) -> list[str]:
-    """The structures that pointers of ``name`` lead to, and theirs."""
-    direct = [kind for (owner, _), (_, targets) in CHILDREN.items() if owner == name for _, kind in targets]
-    return [*direct, *(k for d in direct for k in _below(d))]
-
-
-def _follow(struct: Struct, field: str, row: Array, own: range) -> tuple[Struct, bytes]:
+def _follow(struct: Struct, row: Array, own: range) -> tuple[Struct, bytes]:
     """(structure, bytes) of the entries that a pointer leads to. Raises `TbrwError` where it does not lead to them."""
-    counter, targets = CHILDREN[struct.name, field]
-    kinds = [STRUCTS[kind] for _, kind in targets]
-    if len(kinds) > 1 and int(row["arch_type"]) not in set(ArchType):
-        raise TbrwError(Status.UNSUPPORTED_ARCH_TYPE, f"{struct.name}.arch_type is {row['arch_type']}")
-    child = kinds[1] if len(kinds) > 1 and row["arch_type"] == ArchType.ITANIUM else kinds[0]
-    number, address = int(row[counter]), int(row[field])
+    pointer = POINTERS[struct.name]
+    arch = int(row["arch_type"]) if len(pointer.targets) > 1 else ArchType.UNKNOWN
+    if arch not in set(ArchType):
+        raise TbrwError(Status.UNSUPPORTED_ARCH_TYPE, f"{struct.name}.arch_type is {arch}")
+    name, kind = pointer.target(arch)
+    child, number = STRUCTS[kind], int(row[pointer.counter])
     if not number:
         return child, b""
-    found = memory_at(address, number * child.size, own)
+    found = memory_at(int(row[pointer.field]), number * child.size, own)
     if found is None:
-        pointer = targets[kinds.index(child)][0]
         raise TbrwError(
-            Status.UNEXPECTED_NULL_PTR, f"{struct.name}.{pointer} does not lead to {number} {child.name} ({counter})"
+            Status.UNEXPECTED_NULL_PTR, f"{struct.name}.{name} does not lead to {number} {kind} ({pointer.counter})"
         )
     return child, found
 

@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import Damage
-from ..formats.tb5.layout import STRUCTS, DescSubtype, DescType, Scope, StreamSection
+from ..formats.tb5.layout import SINGLE, STRUCTS, DescSubtype, DescType, Scope, StreamSection
 from ..model import Array
 from .drafts import record_size_of
 from .handle import Handle
 from .rules import Access, FileMode
-from .sections import SINGLE, VIEWABLE
+from .sections import VIEWABLE
 from .structures import RECORDS, TBRW_STRING_OR_ID, Record
 
 __all__ = ["Owner", "SectionReader", "SectionWriter", "Stream", "Tb5", "open_file", "record_dtype"]

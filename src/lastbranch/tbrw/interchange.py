@@ -19,15 +19,15 @@ import numpy as np
 
 from ..errors import Damage, FormatError
 from ..formats.tb5 import Tb5File
-from ..formats.tb5.layout import HEADS, STRINGS, Scope, StreamSection, Table, struct_of
+from ..formats.tb5.layout import CHILDREN, HEADS, SINGLE, STRINGS, Scope, StreamSection, Table, struct_of
 from ..formats.tb5.strings import decode, encode
 from ..model import Array, check_replaceable
 from ..model.output import PartFolder, writing_file
 from .files import Owner, Tb5, open_file
 from .reader import Block, events, rows
-from .sections import PLACES, SINGLE, parts_of
+from .sections import PLACES, parts_of
 from .store import translated
-from .structures import CHILDREN, ID_MARK, Record
+from .structures import ID_MARK, Record
 
 __all__ = ["load", "save"]
 
@@ -147,9 +147,6 @@ class Saved:
         return found[first:] if count is None else found[first : first + count]
 
 
-_CHILDREN = {kind for _, targets in CHILDREN.values() for _, kind in targets}
-
-
 def save(
     source: str, target: str, check: Callable[[list[str]], None] = lambda names: None
 ) -> tuple[list[str], list[Damage]]:
@@ -263,7 +260,7 @@ def _save_records(file: IO[bytes], view: Tb5File, key: Table) -> bytes:
 
 def _write_section(saved: Saved, owner: Owner, scope: Scope, stream: int | None, section: int) -> None:
     with owner.writing(section) as writer:
-        names = [name for name in parts_of(scope, section) if name not in _CHILDREN]
+        names = [name for name in parts_of(scope, section) if name not in CHILDREN]
         if not names:
             key = Table(scope, stream or 0, section)
             if stream is not None and section == StreamSection.DATA:

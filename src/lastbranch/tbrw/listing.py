@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.tb5.layout import NEVER, Scope, Section, StreamSection
+from ..formats.tb5.layout import CHILDREN, NEVER, SINGLE, Scope, Section, StreamSection
 from ..model import visible
 from .files import Owner, Stream, Tb5
-from .sections import SINGLE, parts_of
-from .structures import CHILDREN, RECORDS, Record
+from .sections import parts_of
+from .structures import RECORDS, Record
 
 __all__ = ["lines"]
 
-_CHILDREN = {kind for _, targets in CHILDREN.values() for _, kind in targets}
 _HEXADECIMAL = {
     "addr", "address", "flags", "eflags", "input", "eax", "ebx", "ecx", "edx", "select", "val", "value", "selector",
     "iip", "ipsr", "eip", "cs", "csd", "cpuAndOS", "bitFields2",
@@ -44,7 +43,7 @@ def lines(file: Tb5) -> Iterator[str]:
 
 def _section(file: Tb5, owner: Owner, scope: Scope, section: int) -> Iterator[str]:
     with owner.reading(section) as reader:
-        names = [name for name in parts_of(scope, section) if name not in _CHILDREN]
+        names = [name for name in parts_of(scope, section) if name not in CHILDREN]
         if not names:
             yield from _bytes(reader.bytes())
         for name in names:

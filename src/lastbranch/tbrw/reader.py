@@ -11,9 +11,10 @@ import numpy as np
 
 from ..formats.tb5 import Tb5File
 from ..formats.tb5.layout import (
+    POINTERS,
     STRUCTS,
-    ArchType,
     DescType,
+    Pointer,
     Scope,
     Section,
     StreamSection,
@@ -21,13 +22,14 @@ from ..formats.tb5.layout import (
     Struct,
     Table,
     struct_of,
+    with_children,
 )
 from ..model import Array
 from .rules import Access, Rules
 from .sections import PLACES
 from .status import Status, TbrwError
 from .store import Store
-from .structures import CHILDREN, ID_MARK, RECORDS, Record, register
+from .structures import ID_MARK, RECORDS, Record, register
 
 __all__ = ["Block", "Reader", "events", "rows"]
 
@@ -72,7 +74,7 @@ class Block:
         self.parts: dict[str, Array] = {}
         self.offsets: dict[str, int] = {}
         self.size = 0
-        for part in _with_children(name):
+        for part in with_children(name):
             found = view.records(PLACES[part].table(stream))
             self.parts[part], self.offsets[part] = marked(STRUCTS[part], found), self.size
             self.size += found.nbytes
@@ -91,14 +93,15 @@ class Block:
         """Write it to the start of a writable buffer of at least ``size`` bytes."""
         target = (ctypes.c_char * self.size).from_buffer(buffer)
         base = ctypes.addressof(target)
-        for (owner, field), (counter, targets) in CHILDREN.items():
-            if owner in self.parts:
-                self._point(self.parts[owner], field, counter, [kind for _, kind in targets], base, buffer)
+        for owner, part in self.parts.items():
+            if owner in POINTERS:
+                self._point(part, POINTERS[owner], base, buffer)
         ctypes.memmove(target, b"".join(part.tobytes() for part in self.parts.values()), self.size)
 
-    def _point(self, found: Array, field: str, counter: str, kinds: list[str], base: int, owner: Any) -> None:
+    def _point(self, found: Array, pointer: Pointer, base: int, owner: Any) -> None:
+        field, counter = pointer.field, pointer.counter
         for i in range(len(found)):
-            kind = kinds[1] if len(kinds) > 1 and found["arch_type"][i] == ArchType.ITANIUM else kinds[0]
+            kind = pointer.target(int(found["arch_type"][i]) if len(pointer.targets) > 1 else 0)[1]
             first, number, size = int(found[field][i]), int(found[counter][i]), STRUCTS[kind].size
             if first + number > len(self.parts[kind]):
                 raise TbrwError(
@@ -109,11 +112,6 @@ class Block:
             found[field][i] = address
             if number and not isinstance(owner, bytearray | memoryview):
                 register(owner, address, number * size)
-
-
-def _with_children(name: str) -> list[str]:
-    below = [kind for (owner, _), (_, targets) in CHILDREN.items() if owner == name for _, kind in targets]
-    return [name, *(k for b in below for k in _with_children(b))]
 
 
 def events(view: Tables, stream: int, start: int) -> Iterator[Any]:

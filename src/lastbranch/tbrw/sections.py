@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..formats.tb5.layout import Scope, Section, StreamSection, Table, struct_of
 
-__all__ = ["PLACES", "REQUIRED", "SINGLE", "VIEWABLE", "parts_of"]
+__all__ = ["PLACES", "REQUIRED", "VIEWABLE", "parts_of"]
 
 
 class Place(NamedTuple):
@@ -50,9 +50,6 @@ REQUIRED: dict[tuple[Scope, int], tuple[str, ...]] = {
     (Scope.STREAM, StreamSection.DATA_DESCRIPTION): ("TBRW_SAMPREC_DESC_ENTRY",),
 }
 """What a section must hold to be complete (tables 4 and 5, "required information"); other sections may be empty."""
-
-SINGLE = frozenset({"TBRW_SYSTEM", "TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION", "TBRW_VERSION_INFO", "TBRW_STREAM_INFO"})
-"""Structures that are set, not added: a section holds one of each."""
 
 VIEWABLE = {
     Scope.GLOBAL: (Section.HARDWARE, Section.SOFTWARE, Section.VERSION_INFO, Section.MODULE),

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 from weakref import ref
 
-from ..formats.tb5.layout import STRUCTS, ArchType, Field, Struct
+from ..formats.tb5.layout import POINTERS, STRUCTS, Field, Struct
 
 __all__ = [
-    "CHILDREN", "ID_MARK", "PAIRS", "RECORDS", "Record", "TBRW_STRING_OR_ID", "buffer_of", "memory_at", "register",
+    "ID_MARK", "PAIRS", "RECORDS", "Record", "TBRW_STRING_OR_ID", "buffer_of", "memory_at", "register",
     "text_at",
 ]  # fmt: skip
 
@@ -146,11 +146,10 @@ class Record(ctypes.Structure):
 
     def children(self) -> Iterator[tuple[Record, int]]:
         """(structure, index) of all that the pointers lead to."""
-        for (owner, _), (counter, targets) in CHILDREN.items():
-            if owner == self.declared.name:
-                itanium = len(targets) > 1 and getattr(self, "arch_type", 0) == ArchType.ITANIUM
-                entries = getattr(self, targets[itanium][0])
-                yield from ((entries[i], i) for i in range(getattr(self, counter)))
+        pointer = POINTERS.get(self.declared.name)
+        if pointer is not None:
+            entries = getattr(self, pointer.target(getattr(self, "arch_type", 0))[0])
+            yield from ((entries[i], i) for i in range(getattr(self, pointer.counter)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in self.values())})"
@@ -182,17 +181,6 @@ _CODES: dict[str, Any] = {
     "u1": ctypes.c_uint8, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64, "s8": ctypes.c_int64,
     "string": TBRW_STRING_OR_ID,
 }  # fmt: skip
-
-CHILDREN: dict[tuple[str, str], tuple[str, tuple[tuple[str, str], ...]]] = {
-    ("TBRW_SYSTEM", "node_array"): ("system_num_nodes", (("node_array", "TBRW_NODE"),)),
-    ("TBRW_NODE", "cpu_array"): ("node_num_available", (("cpu_array", "TBRW_CPU"),)),
-    ("TBRW_CPU", "cpu_arch_array"): ("num_cpu_arch_array", (("cpu_arch_array", "TBRW_CPU_ARCH"),)),
-    ("TBRW_CPU_ARCH", "cpuid_array"): (
-        "arch_num_cpuid", (("cpuid_ia32_array", "TBRW_CPUID_IA32"), ("cpuid_ia64_array", "TBRW_CPUID_IA64"))
-    ),
-    ("TBRW_EVENT", "event_detail_array"): ("event_num_details", (("event_detail_array", "TBRW_EVENT_DETAIL"),)),
-}  # fmt: skip
-"""(structure, declared pointer) -> (field with the number of entries, names in C and what they point to)."""
 
 _PAIRS = {
     "sampling_start_time": ("VTUNE_ANALYZER_FILETIME", ("dwLowDateTime", "dwHighDateTime")),
@@ -234,7 +222,7 @@ def _members(struct: Struct, fields: Iterable[Field]) -> Iterator[tuple[str, Any
             bits = type("Bits", (ctypes.Structure,), {"_fields_": [(name, code, width) for name, width in f.bits]})
             yield f"_{f.name}", _union([(f.name, code), ("_bits", bits)], ["_bits"])
         elif f.code == "pointer":
-            targets = [(name, ctypes.POINTER(_record(kind))) for name, kind in CHILDREN[struct.name, f.name][1]]
+            targets = [(name, ctypes.POINTER(_record(kind))) for name, kind in POINTERS[struct.name].targets]
             yield targets[0] if len(targets) == 1 else (f"_{f.name}", _union(targets))
         else:
             yield f.name, _CODES[f.code]
@@ -268,7 +256,7 @@ def _record(name: str) -> type[Record]:
         body["_anonymous_"] += ("_head",)
     for other, own in _ALIASES.get(name, {}).items():
         body[other] = _alias(own)
-    targets = [t for (owner, _), (_, ts) in CHILDREN.items() if owner == name for t in ts]
+    targets = POINTERS[name].targets if name in POINTERS else ()
     body |= {
         "__doc__": f"{name} of the guide, {struct.size} bytes: {', '.join(f.name for f in struct.fields)}.",
         "__module__": __name__,

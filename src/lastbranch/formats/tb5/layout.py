@@ -24,7 +24,8 @@ __all__ = [
     "MAGIC", "MODEL", "ModuleFlag", "NEVER", "OsFamily", "SAMPLE_FILE_VERSION", "SLOT", "SLOT_OFFSETS",
     "SMALL_BLOCK_BYTES", "STRINGS", "STRUCTS", "Scope", "Section", "StreamSection", "StreamType", "Struct",
     "Table", "TaskFlag", "UNKNOWN_DRIVER", "VERSION", "check_record_size", "describe", "empty_records",
-    "records_of_block", "struct_of",
+    "records_of_block", "struct_of", "CHILDREN", "IA64PC", "PID_IS_RAW", "POINTERS", "Pointer", "SINGLE",
+    "TID_IS_RAW", "with_children",
 ]  # fmt: skip
 
 
@@ -283,6 +284,44 @@ _TEXTS = {
 STRUCTS: dict[str, Struct] = {name: _struct(name, text) for name, text in _TEXTS.items()}
 """Record types by the guide's name."""
 
+
+class Pointer(NamedTuple):
+    """The pointer field of a structure."""
+
+    field: str
+    counter: str
+    """Field with the number of entries that it leads to."""
+    targets: tuple[tuple[str, str], ...]
+    """(name in C, structure) that it leads to; of two, the second is for Itanium."""
+
+    def target(self, arch_type: int) -> tuple[str, str]:
+        """The one of ``targets`` for a record with this ``arch_type``."""
+        return self.targets[len(self.targets) > 1 and arch_type == ArchType.ITANIUM]
+
+
+POINTERS = {
+    "TBRW_SYSTEM": Pointer("node_array", "system_num_nodes", (("node_array", "TBRW_NODE"),)),
+    "TBRW_NODE": Pointer("cpu_array", "node_num_available", (("cpu_array", "TBRW_CPU"),)),
+    "TBRW_CPU": Pointer("cpu_arch_array", "num_cpu_arch_array", (("cpu_arch_array", "TBRW_CPU_ARCH"),)),
+    "TBRW_CPU_ARCH": Pointer(
+        "cpuid_array", "arch_num_cpuid",
+        (("cpuid_ia32_array", "TBRW_CPUID_IA32"), ("cpuid_ia64_array", "TBRW_CPUID_IA64")),
+    ),
+    "TBRW_EVENT": Pointer("event_detail_array", "event_num_details", (("event_detail_array", "TBRW_EVENT_DETAIL"),)),
+}  # fmt: skip
+"""Structure -> its pointer. In a file a pointer is a row of the table that it leads to."""
+CHILDREN = frozenset(kind for pointer in POINTERS.values() for _, kind in pointer.targets)
+"""Structures that a pointer leads to."""
+SINGLE = frozenset({"TBRW_SYSTEM", "TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION", "TBRW_VERSION_INFO", "TBRW_STREAM_INFO"})
+"""Structures that are set, not added: a section holds one of each."""
+
+
+def with_children(name: str) -> list[str]:
+    """A structure, what its pointer leads to, and what that leads to."""
+    below = POINTERS[name].targets if name in POINTERS else ()
+    return [name, *(found for _, kind in below for found in with_children(kind))]
+
+
 TID_IS_RAW, IA64PC, PID_IS_RAW = (np.uint32(1 << bit) for bit in (28, 29, 30))
 """Bits of bitFields2 of a sample record: tid and pidRecIndex are ids, not rows; its address has the 64-bit form."""
 
@@ -404,14 +443,6 @@ _PARTS: dict[tuple[Scope, int], tuple[str, ...]] = {
     (Scope.BIND, StreamType.BIND_PID_INFORMATION): ("PID_BIND_STRUCT", "TBRW_PID"),
     (Scope.BIND, StreamType.BIND_TID_INFORMATION): ("TID_BIND_STRUCT", "TBRW_TID"),
 }  # fmt: skip
-
-CHILDREN = {
-    ("TBRW_SYSTEM", "node_array"): "TBRW_NODE",
-    ("TBRW_NODE", "cpu_array"): "TBRW_CPU",
-    ("TBRW_CPU", "cpu_arch_array"): "TBRW_CPU_ARCH",
-    ("TBRW_EVENT", "event_detail_array"): "TBRW_EVENT_DETAIL",
-}
-"""Pointer field -> the table it counts rows of; cpuid_array is of the 32- or 64-bit table by arch_type."""
 
 
 def struct_of(key: Table) -> Struct | None:

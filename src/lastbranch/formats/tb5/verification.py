@@ -11,10 +11,12 @@ from ...errors import Damage, FormatError
 from ...model import Array
 from . import layout
 from .layout import (
-    CHILDREN,
     NEVER,
+    POINTERS,
+    SINGLE,
     STRUCTS,
     ArchType,
+    Pointer,
     Scope,
     Section,
     StreamSection,
@@ -29,15 +31,7 @@ from .reader import Tb5File, damage_of
 __all__ = ["verify"]
 
 
-# -- Whether the records of a section agree with each other: sizes, numbers of children, what there is one of
-
-
-_ONCE = frozenset(("TBRW_SYSTEM", "TBRW_HOST", "TBRW_OS", "TBRW_APPLICATION", "TBRW_VERSION_INFO", "TBRW_STREAM_INFO"))
-_COUNTERS = {
-    "TBRW_SYSTEM": "system_num_nodes", "TBRW_NODE": "node_num_available", "TBRW_CPU": "num_cpu_arch_array",
-    "TBRW_EVENT": "event_num_details",
-}  # fmt: skip
-"""Structure -> the field that says how many its pointer leads to; TBRW_CPU_ARCH has two kinds of children."""
+# -- whether the records of a section agree with each other: sizes, numbers of children, what there is one of
 
 
 def contradictions(file: Tb5File) -> Iterator[Damage]:
@@ -61,27 +55,27 @@ def _of_table(file: Tb5File, key: Table, struct: Struct, records: Array) -> Iter
     if size.endswith("_size"):
         for row in np.flatnonzero(records[size] != struct.size)[:1].tolist():
             yield f"row {row} says that it has another size than {struct.size}", size, int(records[size][row])
-    if struct.name in _ONCE and len(records) > 1:
+    if struct.name in SINGLE and len(records) > 1:
         yield "there can be but one", "count", len(records)
     if struct.name == "TBRW_EVENT":
         for row in np.flatnonzero(records["event_id"] != np.arange(len(records)))[:1].tolist():
             yield f"row {row}: event ids count from 0", "event_id", int(records["event_id"][row])
-    if struct.name in _COUNTERS:
-        field = next(field for owner, field in CHILDREN if owner == struct.name)
-        child = CHILDREN[struct.name, field]
-        yield from _children(file, key, records, _COUNTERS[struct.name], field, child)
-    if struct.name == "TBRW_CPU_ARCH":
+    pointer = POINTERS.get(struct.name)
+    if pointer is not None and len(pointer.targets) == 1:
+        yield from _children(file, key, records, pointer, pointer.targets[0][1])
+    elif pointer is not None:
         itanium = records["arch_type"] == ArchType.ITANIUM
-        for some, child in ((~itanium, "TBRW_CPUID_IA32"), (itanium, "TBRW_CPUID_IA64")):
-            yield from _children(file, key, records[some], "arch_num_cpuid", "cpuid_array", child)
+        for (_, child), some in zip(pointer.targets, (~itanium, itanium), strict=True):
+            yield from _children(file, key, records[some], pointer, child)
 
 
 def _children(
-    file: Tb5File, key: Table, records: Array, counter: str, field: str, child: str
+    file: Tb5File, key: Table, records: Array, pointer: Pointer, child: str
 ) -> Iterator[tuple[str, str, int]]:
     """Children follow each other in the order of their parents, and are as many as those say."""
     inside = [k for k in file.tables if k[:3] == key[:3] and struct_of(k) is STRUCTS[child]]
     there = file.count(inside[0]) if inside else 0
+    field, counter = pointer.field, pointer.counter
     number = records[counter].astype(np.int64)
     starts = np.cumsum(number) - number
     if int(number.sum()) != there:
