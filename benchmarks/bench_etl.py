@@ -33,8 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from lastbranch.formats.etl import EventBlock, TraceLog
-from lastbranch.formats.etl.decode import Decoder, batches_of
+from lastbranch.formats.etl import Decoder, EventBlock, TraceLog, batches_of
 from lastbranch.formats.etl.payload.columns import Texts
 from lastbranch.opening import open_source
 from measure import machine

@@ -23,8 +23,8 @@ from tbrw_types import stub
 import lastbranch
 from lastbranch import analysis, etw, model
 from lastbranch.cli import VERBS, cli
+from lastbranch.formats.etl import kernel_names
 from lastbranch.formats.etl.kernel.layouts import LAYOUTS
-from lastbranch.formats.etl.kernel.providers import kernel_names
 from lastbranch.model import COLUMNS
 from lastbranch.sql import TABLES
 

@@ -12,8 +12,7 @@ from uuid import UUID
 import pytest
 
 import etl_builder as build
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.container.compression import decompress
+from lastbranch.formats.etl import TraceLog, decompress
 from lastbranch.model import BytesSource
 
 GUID = UUID("12345678-9abc-def0-1122-334455667788").bytes_le

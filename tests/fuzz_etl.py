@@ -32,13 +32,20 @@ from lastbranch.analysis.check import check_profile
 from lastbranch.analysis.check_etl import check_log
 from lastbranch.errors import LastbranchError
 from lastbranch.export import ExportOptions, exporter
-from lastbranch.formats.etl import TraceLog, write_profile
-from lastbranch.formats.etl.container.compression import LZNT1, XPRESS, XPRESS_HUFF, decompress
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.dump import dump_etl
-from lastbranch.formats.etl.profile.reader import read_etl
-from lastbranch.formats.etl.relog import convert
-from lastbranch.formats.etl.rewrite import encode_record, read_records
+from lastbranch.formats.etl import (
+    LZNT1,
+    XPRESS,
+    XPRESS_HUFF,
+    Decoder,
+    TraceLog,
+    convert,
+    decompress,
+    dump_etl,
+    encode_record,
+    read_etl,
+    read_records,
+    write_profile,
+)
 from lastbranch.formats.rows import JSON, TEXT, Wanted
 from lastbranch.model import BytesSource
 

@@ -22,7 +22,7 @@ import zstandard
 import etl_builder as eb
 import perfdata_writer as pw
 from lastbranch.demo import capture
-from lastbranch.formats.etl.container.compression import compress
+from lastbranch.formats.etl import compress
 from lastbranch.formats.tb5 import Entry, Scope, Table, Tb5File
 from lastbranch.formats.tb5.commits import encode_directory, encode_slot
 from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS

@@ -15,8 +15,8 @@ import numpy as np
 from fake_kernel import Attr, FakeKernel, FakeRing, Machine
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
-from lastbranch.formats.etl.container.trace_file import TraceFile
-from lastbranch.formats.etl.container.writer import Packer, log_header
+from lastbranch.formats.etl import TraceFile, log_header
+from lastbranch.formats.etl.container.writer import Packer
 
 MONOTONIC = 10**9
 SWITCH_FORMAT = """name: sched_switch

@@ -16,9 +16,8 @@ import etl_builder as build
 from conftest import Ran
 from etl_oracle import COUNTS, GUID, largest_thorough, real, slow
 from lastbranch import cli
-from lastbranch.formats.etl import Event, TraceLog, TraceWriter, log_header, read_header
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.relog import Timeline, convert
+from lastbranch.formats.etl import Decoder, Event, TraceLog, TraceWriter, convert, log_header, read_header
+from lastbranch.formats.etl.relog import Timeline
 from lastbranch.model import BytesSource
 
 START = build.START_TIME

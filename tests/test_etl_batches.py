@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import etl_builder as build
 from etl_oracle import largest_thorough
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.decode import COUNTERS, Decoder, batches_of
-from lastbranch.formats.etl.events.columns import events_of
+from lastbranch.formats.etl import Decoder, TraceLog, batches_of, events_of
+from lastbranch.formats.etl.decode import COUNTERS
 from lastbranch.formats.etl.kernel.layouts import LAYOUTS
 from lastbranch.formats.etl.payload.column_decode import Payloads, decode_columns
 from lastbranch.formats.etl.payload.columns import Numbers, Texts

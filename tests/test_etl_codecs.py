@@ -23,15 +23,9 @@ from hypothesis import strategies as st
 
 from etl_streams import FLAT, HuffmanWriter, huffman_blocks, lengths_table, lznt1_compress, mixed
 from lastbranch.errors import FormatError
+from lastbranch.formats.etl import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress
 from lastbranch.formats.etl.container import compression
-from lastbranch.formats.etl.container.compression import (
-    LZNT1,
-    XPRESS,
-    XPRESS_HUFF,
-    compress,
-    decompress,
-    decompress_many,
-)
+from lastbranch.formats.etl.container.compression import decompress_many
 from make_etl_codecs import DATA, cases, digest
 from xpress_tokens import Tokens
 

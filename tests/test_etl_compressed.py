@@ -6,11 +6,7 @@ import pytest
 
 import etl_builder as build
 from etl_compressors import COMPRESSORS
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.container.compression import LZNT1, XPRESS, XPRESS_HUFF
-from lastbranch.formats.etl.profile.reader import read_etl
-from lastbranch.formats.etl.relog import convert
-from lastbranch.formats.etl.rewrite import encode_record, read_records
+from lastbranch.formats.etl import LZNT1, XPRESS, XPRESS_HUFF, TraceLog, convert, encode_record, read_etl, read_records
 from lastbranch.model import BytesSource
 from test_cli_dump import lbr, pmc
 

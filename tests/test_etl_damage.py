@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 import etl_builder as build
 from etl_oracle import GUID, log_of, real, sample, slow, some_trace, times
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl import read_header
-from lastbranch.formats.etl.container.compression import compress
+from lastbranch.formats.etl import compress, read_header
 from lastbranch.model import BytesSource
 
 # -- damage

@@ -22,8 +22,8 @@ import etl_builder as build
 import lastbranch
 from lastbranch.errors import FormatError
 from lastbranch.etw import consume
+from lastbranch.formats.etl import Manifests
 from lastbranch.formats.etl.payload.manifest import message_of
-from lastbranch.formats.etl.payload.manifest_xml import Manifests
 from lastbranch.opening import read_manifests
 from test_cli_dump import write
 

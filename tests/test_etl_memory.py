@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import etl_builder as eb
 from lastbranch.errors import Damage
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.profile.reader import read_etl
+from lastbranch.formats.etl import TraceLog, read_etl
 from lastbranch.formats.etl.profile.stacks import Spool
 from lastbranch.model import MAX_ENTRIES, MAX_SAMPLES, BytesSource, Profile, concatenate
 from lastbranch.opening import open_source
@@ -190,7 +189,7 @@ def large_file(path: Path, events: list[tuple[bytes, int]], buffers: int) -> Non
 
 READ = """
 import sys
-from lastbranch.formats.etl.profile.reader import read_etl
+from lastbranch.formats.etl import read_etl
 from lastbranch.opening import open_source
 profile = read_etl(open_source(sys.argv[1]))
 samples = joined = entries = 0

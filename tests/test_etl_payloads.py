@@ -23,11 +23,10 @@ from hypothesis import strategies as st
 import etl_builder
 from etl_oracle import largest_thorough
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl.container.compression import decompress
-from lastbranch.formats.etl.decode import PAYLOAD, Decoded, Decoder
-from lastbranch.formats.etl.event import Event
-from lastbranch.formats.etl.kernel.layouts import LAYOUTS, kernel_layout
-from lastbranch.formats.etl.kernel.providers import GROUPS, hook_provider, kernel_key, kernel_names
+from lastbranch.formats.etl import Decoded, Decoder, Event, decompress, kernel_layout, kernel_names, read_etl
+from lastbranch.formats.etl.decode import PAYLOAD
+from lastbranch.formats.etl.kernel.layouts import LAYOUTS
+from lastbranch.formats.etl.kernel.providers import GROUPS, hook_provider, kernel_key
 from lastbranch.formats.etl.payload.layouts import REST, layout, newest
 from lastbranch.formats.etl.payload.types import (
     ANSI,
@@ -70,7 +69,6 @@ from lastbranch.formats.etl.payload.types import (
     Text8,
     Text16,
 )
-from lastbranch.formats.etl.profile.reader import read_etl
 from lastbranch.model import BytesSource
 
 FILES = (

@@ -14,8 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.decode import Decoder
+from lastbranch.formats.etl import Decoder, TraceLog
 from lastbranch.model import BytesSource
 from make_etl_peers import UNCOMPRESSED, line
 

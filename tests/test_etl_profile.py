@@ -19,8 +19,8 @@ from lastbranch.analysis.check_etl import check_log
 from lastbranch.arrays import insertion_points
 from lastbranch.bind import binder_of
 from lastbranch.errors import NotRecordedError
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.profile.reader import _Reader, read_etl
+from lastbranch.formats.etl import TraceLog, read_etl
+from lastbranch.formats.etl.profile.reader import _Reader
 from lastbranch.model import BytesSource, Profile
 
 SAMPLE, PMC, LBR, CSWITCH = 0x0F2E, 0x0F2F, 0x0C20, 0x0524

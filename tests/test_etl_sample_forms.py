@@ -13,8 +13,7 @@ import etl_builder as eb
 from conftest import Ran
 from lastbranch.analysis.check import check_profile
 from lastbranch.analysis.check_etl import check_log
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.decode import Decoder
+from lastbranch.formats.etl import Decoder, TraceLog
 from lastbranch.formats.etl.profile.reader import _Reader
 from lastbranch.model import BytesSource, Profile
 from test_etl_profile import (

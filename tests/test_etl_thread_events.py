@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import etl_builder as eb
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.decode import Decoder
+from lastbranch.formats.etl import Decoder, TraceLog
 from lastbranch.formats.etl.profile import system as thread_events
 from lastbranch.formats.etl.profile.system import ThreadEvents, ThreadTable
 from lastbranch.model import BytesSource, Change, Timeline

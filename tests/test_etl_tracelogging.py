@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import time_limit
-from lastbranch.formats.etl.decode import PAYLOAD, Decoder
-from lastbranch.formats.etl.event import Event
+from lastbranch.formats.etl import Decoder, Event
+from lastbranch.formats.etl.decode import PAYLOAD
 from lastbranch.formats.etl.payload.layouts import REST, Names
 from lastbranch.formats.etl.payload.manifest import parse_event_info, parse_map_info
 from lastbranch.formats.etl.payload.manifest_xml import Chunks, parse_manifest

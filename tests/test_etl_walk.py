@@ -17,8 +17,7 @@ import pytest
 import etl_builder as build
 from etl_oracle import COUNTS, GUID, LINE, as_row, largest_thorough, log_of, real, sample, slow, some_trace, times
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl import EventType, TraceLog, is_etl, read_header
-from lastbranch.formats.etl.container.compression import compress
+from lastbranch.formats.etl import EventType, TraceLog, compress, is_etl, read_header
 from lastbranch.formats.etl.events.columns import header_fields
 from lastbranch.formats.etl.layout import HEADERS, LOGFILE_HEADER, MESSAGE, packed
 from lastbranch.model import BytesSource

@@ -16,14 +16,25 @@ from hypothesis import strategies as st
 import etl_builder as build
 from etl_oracle import GUID, real, slow
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl import Event, TraceLog, read_header
-from lastbranch.formats.etl.container.compression import decompress
+from lastbranch.formats.etl import (
+    BufferRecord,
+    Event,
+    TraceFile,
+    TraceLog,
+    TraceWriter,
+    decompress,
+    drop_event,
+    encode_event,
+    encode_record,
+    log_header,
+    read_header,
+    read_records,
+)
 from lastbranch.formats.etl.container.header import encode_log_header
-from lastbranch.formats.etl.container.trace_file import USE_KBYTES, TraceFile
-from lastbranch.formats.etl.container.writer import Packer, TraceWriter, log_header
-from lastbranch.formats.etl.event import encode_event, encode_header
+from lastbranch.formats.etl.container.trace_file import USE_KBYTES
+from lastbranch.formats.etl.container.writer import Packer
+from lastbranch.formats.etl.event import encode_header
 from lastbranch.formats.etl.kernel.providers import hook_provider
-from lastbranch.formats.etl.rewrite import BufferRecord, drop_event, encode_record, read_records
 from lastbranch.model import BytesSource
 
 UNCOMPRESSED = (

@@ -29,10 +29,9 @@ from lastbranch.etw.logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, Process
 from lastbranch.etw.portable.live import LiveStream
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.structures import structure
-from lastbranch.formats.etl import Event, TraceLog
-from lastbranch.formats.etl.decode import Decoder
+from lastbranch.formats.etl import Decoder, Event, TraceLog
+from lastbranch.formats.etl import events_of as stream_events
 from lastbranch.formats.etl.events import merge as run_block
-from lastbranch.formats.etl.events.columns import events_of as stream_events
 from lastbranch.model import BytesSource
 
 RECORDS, RAW = ProcessTraceMode.EVENT_RECORD, ProcessTraceMode.RAW_TIMESTAMP

@@ -19,9 +19,7 @@ from lastbranch.errors import LastbranchError
 from lastbranch.etw import Session
 from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, create_merged_trace_file
 from lastbranch.etw.status import EtwError
-from lastbranch.formats.etl import Event, TraceLog, TraceWriter, log_header
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.kernel.layouts import kernel_event
+from lastbranch.formats.etl import Decoder, Event, TraceLog, TraceWriter, kernel_event, log_header
 from lastbranch.formats.etl.payload.tracelogging import describe
 from lastbranch.formats.etl.profile.supplement_events import mapping_fields, module_fields, supplement_event
 from lastbranch.images import read_image

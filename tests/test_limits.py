@@ -21,8 +21,7 @@ from conftest import run_cli, time_limit
 from lastbranch.bind import Binder, SpaceIndex
 from lastbranch.bind import replay as space
 from lastbranch.errors import FormatError
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.profile.reader import read_etl
+from lastbranch.formats.etl import TraceLog, read_etl
 from lastbranch.formats.perfdata import read_perfdata
 from lastbranch.formats.perfscript import read_perfscript
 from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, read_tb5

@@ -24,10 +24,8 @@ from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.formats.etl import TraceLog, log_header
-from lastbranch.formats.etl.container.trace_file import TraceFile
+from lastbranch.formats.etl import TraceFile, TraceLog, encode_event, log_header
 from lastbranch.formats.etl.container.writer import Packer
-from lastbranch.formats.etl.event import encode_event
 from lastbranch.lbr import KIND
 from lastbranch.lbr.filters import captured
 from lastbranch.model import BytesSource

@@ -28,8 +28,7 @@ from lastbranch.etw.portable.sources.description import mask_event
 from lastbranch.etw.portable.writer import Writer
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.event import encode_event
+from lastbranch.formats.etl import TraceLog, encode_event
 from lastbranch.formats.etl.layout import BUFFER_HEADER_SIZE
 from lastbranch.model import BytesSource
 from private_registry import until

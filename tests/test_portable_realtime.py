@@ -23,7 +23,7 @@ from lastbranch.etw.portable import live
 from lastbranch.etw.portable.live import LiveStream
 from lastbranch.etw.portable.realtime import RealTimeSink
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.formats.etl.events.columns import events_of
+from lastbranch.formats.etl import events_of
 
 LOST = 0x04  # WMI_BUFFER_FLAG_BUFFER_LOST
 REAL_TIME = ProcessTraceMode.REAL_TIME | ProcessTraceMode.EVENT_RECORD | ProcessTraceMode.RAW_TIMESTAMP

@@ -19,9 +19,7 @@ from lastbranch.etw.portable.enable_map import settled
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.events.columns import events_of
+from lastbranch.formats.etl import Decoder, TraceLog, events_of
 from lastbranch.opening import FileSource, open_profile
 from source_tools import Kept, Log, SourceKernel, hook_of, sample, switched
 

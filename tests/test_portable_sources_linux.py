@@ -29,10 +29,7 @@ from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.etw.portable.sources.tracefs import has_tracefs
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.decode import Decoder
-from lastbranch.formats.etl.event import Event
-from lastbranch.formats.etl.events.columns import events_of
+from lastbranch.formats.etl import Decoder, Event, TraceLog, events_of
 from lastbranch.model import Change, Profile
 from lastbranch.opening import FileSource, open_profile
 from source_tools import Kept, record_log

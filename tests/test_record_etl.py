@@ -18,8 +18,7 @@ from capture_tools import FREESTANDING, build, needs_ptrace, record
 from conftest import run_cli
 from lastbranch.etw.flags import Control
 from lastbranch.etw.portable.kernel import PortableKernel
-from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.event import Event
+from lastbranch.formats.etl import Event, TraceLog
 from lastbranch.lbr import flag
 from lastbranch.model import BytesSource
 from lastbranch.opening import open_profile

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..bind import binder_of
 from ..errors import Damage
-from ..formats.etl.decode import AS_IT_SAYS, Reading
+from ..formats.etl import AS_IT_SAYS, Reading
 from ..lbr import no_ranges_because
 from ..model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, Source, counted
 from ..opening import completed, open_source, read_profile

@@ -10,14 +10,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats.etl import EventBlock, TraceLog
-from ..formats.etl.decode import Decoder
-from ..formats.etl.events.columns import events_of
-from ..formats.etl.kernel.providers import kernel_names
+from ..formats.etl import (
+    INTERVAL_HOOKS,
+    SAMPLE_CACHE,
+    Carry,
+    Decoder,
+    EventBlock,
+    Records,
+    Supplement,
+    TraceLog,
+    events_of,
+    kernel_names,
+    newest_events,
+    too_short,
+)
 from ..formats.etl.layout import PMC_COUNTERS
-from ..formats.etl.profile.intervals import HOOKS as INTERVALS
-from ..formats.etl.profile.records import CACHE, Carry, Records, newest_events, too_short
-from ..formats.etl.profile.supplement import Supplement
 from ..lbr import no_ranges_because
 from .check_payloads import Payloads
 from .findings import Finding, Origin, Severity, finding
@@ -106,7 +113,7 @@ def _count(block: EventBlock, facts: _Facts) -> None:
     facts.lists.append(block.time[np.isin(block.kernel_hook, _RUNDOWN)])
     hooks = np.bincount(block.kernel_hook[block.kernel_hook >= 0])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
-    told = np.flatnonzero(np.isin(block.kernel_hook, INTERVALS) & (block.payload_size >= 4))
+    told = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS) & (block.payload_size >= 4))
     if len(told):
         sources = block.words.take(block.payload[told] >> 3) & np.uint64(0xFFFFFFFF)
         facts.sources.update(np.unique(sources).tolist())
@@ -274,7 +281,7 @@ def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
 
 
 def _about_rundown(facts: _Facts) -> Iterator[Finding]:
-    sampled = any(facts.hooks[h] for h in (SAMPLE, PMC, CACHE, LBR, *STARTS.values()))
+    sampled = any(facts.hooks[h] for h in (SAMPLE, PMC, SAMPLE_CACHE, LBR, *STARTS.values()))
     if not sampled or facts.supplement.recorded:
         return
     missing = [name for name, hooks in LISTS.items() if not any(facts.hooks[h] for h in hooks)]

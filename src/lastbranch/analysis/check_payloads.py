@@ -12,9 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..formats.etl import Event, EventBlock
-from ..formats.etl.decode import Decoder, Known, types_of
-from ..formats.etl.events.columns import events_of
+from ..formats.etl import Decoder, Event, EventBlock, Known, events_of, types_of
 from ..formats.etl.payload.layouts import REST
 from ..formats.etl.payload.types import PTR, WIDE
 from .findings import Finding, Severity, finding

@@ -1,8 +1,13 @@
 """Windows event trace logs (.etl): buffers to event columns and events, and back.
 
-Writing: `TraceWriter` from events, `write_profile` from a profile, `convert` from trace logs (compressed or not, cut,
-merged), `read_records` and `encode_record` for single fields. Everything is loaded at first use: a program that only
-writes events to a session needs no more than `layout`.
+Reading: `TraceLog` gives events as columns or objects, `Decoder` (one event) and `batches_of` (all of a block) their
+fields, `read_etl` a profile. Writing: `TraceWriter` from events, `write_profile` from a profile, `convert` from trace
+logs (compressed or not, cut, merged), `read_records` and `encode_record` for single fields.
+
+Rooms, from the bottom up: `layout` and `event`, `container` (the file of buffers), `payload` (types and layouts of
+fields), `kernel` (its layouts), `events` (walk and columns), `decode` (events to fields), `profile`.
+
+Everything is loaded at first use: a program that only writes events to a session needs no more than `layout`.
 """
 
 from __future__ import annotations
@@ -11,48 +16,97 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .container.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress
     from .container.header import LogHeader, is_etl, read_header
     from .container.trace_file import TraceFile
     from .container.writer import TraceWriter, log_header
-    from .event import Event
-    from .events.columns import EventBlock
+    from .decode import AS_IT_SAYS, Batch, Decoded, Decoder, Known, Reading, batches_of, types_of
+    from .dump import dump_etl, dump_live
+    from .event import Event, encode_event
+    from .events.columns import EventBlock, events_of
     from .events.reader import EventType, TraceLog
+    from .kernel.layouts import kernel_event, kernel_layout
+    from .kernel.providers import kernel_names
+    from .payload.manifest_xml import Manifests
+    from .profile.intervals import INTERVAL_HOOKS
+    from .profile.reader import read_etl
+    from .profile.records import SAMPLE_CACHE, Carry, Records, newest_events, too_short
+    from .profile.supplement import Supplement
     from .profile.writer import Written, write_profile
     from .relog import Converted, convert
     from .rewrite import BufferRecord, EventRecord, drop_event, encode_record, read_records
 
 _FACE = {
-    "container.header": ("LogHeader", "is_etl", "read_header"),
-    "container.trace_file": ("TraceFile",),
-    "container.writer": ("TraceWriter", "log_header"),
-    "event": ("Event",),
-    "events.columns": ("EventBlock",),
-    "events.reader": ("EventType", "TraceLog"),
-    "profile.writer": ("Written", "write_profile"),
-    "relog": ("Converted", "convert"),
-    "rewrite": ("BufferRecord", "EventRecord", "drop_event", "encode_record", "read_records"),
+    "container.compression": "LZNT1 XPRESS XPRESS_HUFF compress decompress",
+    "container.header": "LogHeader is_etl read_header",
+    "container.trace_file": "TraceFile",
+    "container.writer": "TraceWriter log_header",
+    "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of types_of",
+    "dump": "dump_etl dump_live",
+    "event": "Event encode_event",
+    "events.columns": "EventBlock events_of",
+    "events.reader": "EventType TraceLog",
+    "kernel.layouts": "kernel_event kernel_layout",
+    "kernel.providers": "kernel_names",
+    "payload.manifest_xml": "Manifests",
+    "profile.intervals": "INTERVAL_HOOKS",
+    "profile.reader": "read_etl",
+    "profile.records": "SAMPLE_CACHE Carry Records newest_events too_short",
+    "profile.supplement": "Supplement",
+    "profile.writer": "Written write_profile",
+    "relog": "Converted convert",
+    "rewrite": "BufferRecord EventRecord drop_event encode_record read_records",
 }
-_WHERE = {name: module for module, names in _FACE.items() for name in names}
+_WHERE = {name: module for module, names in _FACE.items() for name in names.split()}
 
 __all__ = [
+    "AS_IT_SAYS",
+    "Batch",
     "BufferRecord",
+    "Carry",
     "Converted",
+    "Decoded",
+    "Decoder",
     "Event",
     "EventBlock",
     "EventRecord",
     "EventType",
+    "INTERVAL_HOOKS",
+    "Known",
+    "LZNT1",
     "LogHeader",
+    "Manifests",
+    "Reading",
+    "Records",
+    "SAMPLE_CACHE",
+    "Supplement",
     "TraceFile",
     "TraceLog",
     "TraceWriter",
     "Written",
+    "XPRESS",
+    "XPRESS_HUFF",
+    "batches_of",
+    "compress",
     "convert",
+    "decompress",
     "drop_event",
+    "dump_etl",
+    "dump_live",
+    "encode_event",
     "encode_record",
+    "events_of",
     "is_etl",
+    "kernel_event",
+    "kernel_layout",
+    "kernel_names",
     "log_header",
+    "newest_events",
+    "read_etl",
     "read_header",
     "read_records",
+    "too_short",
+    "types_of",
     "write_profile",
 ]
 

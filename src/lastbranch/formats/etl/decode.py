@@ -7,6 +7,11 @@
         decoded = decoder.decode(event)  # decoded.provider_name, .event_name, .fields
 
 What has no known layout stays whole: one field, the payload, and the reason.
+
+One decoder with two faces: `Decoder.decode` takes one event, `batches_of` all events of a block. Kernel tables,
+TraceLogging schemas and manifests all make a `Layout`, and both faces run it: `Layout.decode` value by value,
+`column_decode` as columns. Only manifest events whose counts or lengths stand in other fields have no layout; their
+description is laid over each event by itself (`manifest.decode_described`), for both faces.
 """
 
 from __future__ import annotations
@@ -275,7 +280,6 @@ def _shape(properties: tuple[Property, ...]) -> tuple[object, ...]:
 
 # -- Events of a block by type, all fields of all events of a type at once
 #
-#
 #     for block in log.blocks():
 #         for batch in batches_of(block, decoder):
 #             batch.event_name, batch.rows, batch.columns["ImageBase"].values
@@ -298,7 +302,7 @@ class Batch:
     """Events of one type with the same fields.
 
     ``rows`` int64: which events of the block, ascending. ``columns`` have one value for each; the fields are those of
-    the type's layout, as far as these payloads hold them, and `payloads.REST` for what is behind them. ``first`` is one
+    the type's layout, as far as these payloads hold them, and `REST` for what is behind them. ``first`` is one
     of the events.
     """
 

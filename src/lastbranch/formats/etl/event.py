@@ -1,6 +1,6 @@
-"""One ETW event with its header decoded: what `dump` and the payload tables work on.
+"""One ETW event with its header decoded, and its bytes: what `dump`, `rewrite` and the writers work on.
 
-Bulk readers work on columns and never make these; see `walk`.
+Bulk readers work on columns (`events.columns`) and never make these.
 """
 
 from __future__ import annotations
@@ -69,10 +69,9 @@ class Event:
     payload: bytes = b""
 
 
-# -- Events and the log file header to bytes, from their declared fields: the other direction of `materialise`,
-# `header`
+# -- Events to bytes, from their declared fields: the other direction of `events.columns.events_of`
 #
-# Layouts: `layout`. What `Event` has no room for (KernelTime, UserTime, ProcessorTime, EventProperty, instance ids, the
+# What `Event` has no room for (KernelTime, UserTime, ProcessorTime, EventProperty, instance ids, the
 # sequence number of a message) is given by its name in the specification, and 0 without.
 
 

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import ranges
 from ...errors import Damage, FormatError
 from ...model import Source
 from .container.buffers import Buffers, DamageLog
@@ -464,7 +465,7 @@ def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
     for turn in packer.turns(cpu, time):
         for processor in np.unique(cpu[turn]).tolist():
             rows = turn.start + np.flatnonzero(cpu[turn] == processor)
-            data = words.take(_ranges(start[rows], length[rows])).tobytes()
+            data = words.take(ranges(start[rows], length[rows])).tobytes()
             packer.extend(processor, data, np.cumsum(length[rows]) * 8, time[rows])
     return len(order)
 
@@ -478,17 +479,10 @@ def _mark_losses(packer: Packer, block: EventBlock, seen: set[tuple[int, int]]) 
             packer.mark(int(buffers.cpu[row]), int(buffers.flags[row]) & _LOST)
 
 
-def _ranges(start: Ints, length: Ints) -> Ints:
-    """start[0], start[0] + 1 … of ``length[0]`` numbers, then those of the next one."""
-    end = np.cumsum(length)
-    result: Ints = np.repeat(start - end + length, length) + np.arange(int(end[-1]) if len(end) else 0)
-    return result
-
-
 def _carried(block: EventBlock) -> tuple[Words, Ints, Ints]:
     """The words of all events side by side, and begin and number of those of each, with times of the log's clock."""
     length = block.size + 7 >> 3
-    words = block.words.take(_ranges(block.at, length))
+    words = block.words.take(ranges(block.at, length))
     start = np.cumsum(length) - length
     if block.rules.to_log is None or not len(block):
         return words, start, length

@@ -9,7 +9,7 @@ fields, whatever stale values those have, payloads are decoded fields wherever a
 Only what no table describes is bytes: payloads without a layout, what fills an event up to 8 bytes, and what is left of
 a buffer behind its last event. Sizes are not kept but made anew.
 
-For looking at and changing single events: it makes several objects for each. `transfer` converts in bulk.
+For looking at and changing single events: it makes several objects for each. `relog` converts in bulk.
 """
 
 from __future__ import annotations

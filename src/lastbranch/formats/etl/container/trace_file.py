@@ -63,10 +63,10 @@ def checked(header: LogHeader, path: str) -> LogHeader:
     return header
 
 
-# -- A ring of compressed buffers. They have all sizes, so that none fits where another one was: new ones go to the
-# end,
+# -- A ring of compressed buffers
 #
-# and what is too old is cut off at the front when the file has become twice as long as it may.
+# They have all sizes, so that none fits where another one was: new ones go to the end, and what is too old is cut off
+# at the front when the file has become twice as long as it may.
 
 
 _CHUNK = 1 << 20

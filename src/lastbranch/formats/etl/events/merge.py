@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import ranges
 from ..container.buffers import Buffers
 from ..container.windows import Window
 from ..layout import BUFFER_TYPE
-from ..payload.columns import ragged
 from .columns import EventBlock
 from .walk import Walk
 
@@ -197,8 +197,8 @@ def _join(runs: list[Run]) -> EventBlock:
     first = 0
     buffers = []
     for block, place, rows in zip(sources, places, taken, strict=True):
-        index, _ = ragged(block.at[rows], words[place])
-        into, _ = ragged(at[place], words[place])
+        index = ranges(block.at[rows], words[place])
+        into = ranges(at[place], words[place])
         memory[into] = block.words.take(index)
         buffers.append(block.buffer[rows] + np.int32(first))
         first += len(block.window.buffers)

@@ -1,4 +1,4 @@
-"""The payloads of many events of one layout at once, to columns: the second way to run a `payloads.Layout`.
+"""The payloads of many events of one layout at once, to columns: the second way to run a `layouts.Layout`.
 
 Numbers side by side are one gather of as many bytes for all events; strings and arrays move each event's position on
 by offset arithmetic. Where payloads hold different prefixes of the layout, or more than it, the events part ways and
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import Blobs, Bytes, Column, Encoded, Floats, Ints, Lists, Numbers, Objects, Texts, gather, ragged
+from ....arrays import offsets_of, ranges
+from .columns import Blobs, Bytes, Column, Encoded, Floats, Ints, Lists, Numbers, Objects, Texts, gather
 from .layouts import REST, Field, Layout
 from .types import BOOL8, F32, SID, WIDE, Array, Bits, Blob, Columns, FieldType, Fixed, Rest, Scalar, Short
 
@@ -59,8 +60,7 @@ class Payloads:
             room = (size + 7) & ~7
             at = np.cumsum(room) - room
             raw = np.zeros(int(room.sum()) + 8, np.uint8)
-            index, offsets = ragged(self.at, size)
-            raw[index + np.repeat(at - self.at, size)] = self.raw.take(index)
+            raw[ranges(at, size)] = self.raw.take(ranges(self.at, size))
         else:
             words, offsets = gather(self.raw[: len(self.raw) & ~7].view(np.uint64), self.at >> 3, (size + 7) >> 3)
             raw, at = np.append(words, np.uint64(0)).view(np.uint8), offsets[:-1] * 8
@@ -196,7 +196,7 @@ def _terminated(field: Field, payloads: Payloads) -> Read:
 
 
 def _sid(field: Field, payloads: Payloads) -> Read:
-    """See `field_text.SID` for the rules."""
+    """See `types.SID` for the rules."""
     raw, at, end, token = payloads.raw, payloads.at, payloads.end, 2 * payloads.pointer
     room = at + token + 8 <= end
     start = np.where(room, at, 0)
@@ -246,9 +246,8 @@ def _rows_at(raw: NDArray[np.uint8], at: Ints, count: Ints, dtype: np.dtype[Any]
     size = dtype.itemsize
     if size in (1, 2, 4, 8) and not (at & (size - 1)).any():
         return gather(raw[: len(raw) - len(raw) % size].view(dtype), at // size, count)
-    steps, offsets = ragged(np.zeros(len(at), np.int64), count)
     anywhere: NDArray[Any] = np.ndarray((max(0, len(raw) - size + 1),), f"V{size}", raw, 0, (1,))
-    return anywhere[np.repeat(at, count) + steps * size].view(dtype), offsets
+    return anywhere[ranges(at, count, size)].view(dtype), offsets_of(count)
 
 
 def _rest(field: Field, payloads: Payloads) -> Read:

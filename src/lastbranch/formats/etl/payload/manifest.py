@@ -89,7 +89,7 @@ _OUT_TYPES = {  # TDH_OUTTYPE_* to the numbers of self-describing events, where 
 class Property:
     """One field of a description.
 
-    Types are numbered as in `described_types`, and TDH_INTYPE_* from 300 up. ``count`` and ``length`` are numbers or
+    Types are numbered as in `IN_TYPES`, and TDH_INTYPE_* from 300 up. ``count`` and ``length`` are numbers or
     name the field that holds them.
     """
 
@@ -247,8 +247,7 @@ def parse_map_info(data: bytes) -> tuple[MapKey, EventMap] | None:
         return None
 
 
-# -- Field types by the numbers that descriptions of events use: in-types say how a field is stored, out-types how
-# shown
+# -- Field types by the numbers that descriptions of events use: in-types say how a field is stored, out-types how shown
 #
 # In-types 1 to 25 are the same in self-describing events (TlgIn_*, TraceLoggingProvider.h) and manifests (TDH_INTYPE_*,
 # tdh.h), but for binary (14), which only the former store with a length. Out-types are those of self-describing events.
@@ -299,7 +298,7 @@ class _Ipv6Bytes(CountedBytes):
         return super().encode(IPV6.encode(value, pointer) if isinstance(value, str) else value, pointer)
 
 
-# -- Payloads of manifest events: a description (`manifest`) laid over the bytes
+# -- Payloads of manifest events: a description laid over the bytes
 #
 # Unlike the kernel's layouts, counts and lengths of a field may stand in another one.
 

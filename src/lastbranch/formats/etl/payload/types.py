@@ -1,4 +1,4 @@
-"""Field types of ETW payloads: numbers, times, GUIDs, addresses. Text is in `field_text`, the rest in `field_groups`.
+"""Field types of ETW payloads: numbers, times, GUIDs, addresses, text, and types made of others.
 
 A type turns bytes into a value and back: ``decode(data, at, end, pointer) -> (value, next)`` and
 ``encode(value, pointer) -> bytes``, where ``pointer`` is the pointer size of the event (4 or 8). It reads nothing at or

@@ -11,11 +11,11 @@ from ..decode import Decoder
 from ..events.columns import EventBlock, events_of
 from ..kernel.perf import PERF_INFO
 
-__all__ = ["HOOKS", "IntervalTable", "Intervals"]
+__all__ = ["INTERVAL_HOOKS", "IntervalTable", "Intervals"]
 
 
 _START, _SET, _END = (PERF_INFO << 8 | kind for kind in (0x49, 0x48, 0x4A))
-HOOKS = (_START, _SET, _END)
+INTERVAL_HOOKS = (_START, _SET, _END)
 """What holds at the begin of the session, changes, and what holds at its end: those of one tick are in this order."""
 _NAMELESS = 14  # bytes of a payload with an empty name
 
@@ -44,14 +44,14 @@ class IntervalTable:
 
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
         """Take the interval events of ``block``; those that are too short for one tell nothing."""
-        rows = np.flatnonzero(np.isin(block.kernel_hook, HOOKS))
+        rows = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS))
         rows = rows[block.payload_size[rows] >= 12] if len(rows) else rows
         if not len(rows):
             return
         part = block.take(rows)
         words = part.raw[part.payload[:, None] + np.arange(12)].view("<u4").astype(np.int64)
         words[part.kernel_hook != _SET, 2] = 0
-        rank = np.argmax(part.kernel_hook[:, None] == HOOKS, axis=1)
+        rank = np.argmax(part.kernel_hook[:, None] == INTERVAL_HOOKS, axis=1)
         self._rows.append(np.column_stack([part.time, rank, words]))
         named = np.flatnonzero(part.payload_size > _NAMELESS)
         known, first = np.unique(words[named, 0], return_index=True)

@@ -18,8 +18,8 @@ from ....model import BRANCH, SampleBatch, column, concatenate
 from ..events.columns import EventBlock
 
 __all__ = [
-    "CACHE", "CachedSamples", "Carry", "IS_SAMPLE", "LBR", "Newest", "PMC", "Records", "SAMPLED", "newest_events",
-    "rows_of", "too_short",
+    "CachedSamples", "Carry", "IS_SAMPLE", "LBR", "Newest", "PMC", "Records", "SAMPLED", "SAMPLE_CACHE",
+    "newest_events", "rows_of", "too_short",
 ]  # fmt: skip
 
 
@@ -29,7 +29,7 @@ __all__ = [
 # but that of the event: when the cache was full, or was flushed.
 
 
-CACHE = 0x0F37
+SAMPLE_CACHE = 0x0F37
 _LOW, _HIGH = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 
@@ -50,7 +50,7 @@ class CachedSamples:
     @classmethod
     def of(cls, block: EventBlock) -> CachedSamples:
         """Of ``block``, in which no such event is shorter than `cache_end` says."""
-        events = np.flatnonzero(block.kernel_hook == CACHE)
+        events = np.flatnonzero(block.kernel_hook == SAMPLE_CACHE)
         part = block.take(events)
         step = 8 + part.pointer_size.astype(np.int64)
         number = _entries(part)
@@ -97,7 +97,7 @@ CAN_TRIGGER[[LBR, -1]] = False
 CAN_TRIGGER[_STACK_WALK << 8 : (_STACK_WALK + 1) << 8] = False
 
 # Bytes of a payload before which nothing is to be had of it, and how many of its pointers are among them.
-_LEAST = {SAMPLED: (8, 1), PMC: (8, 1), LBR: (20, 0), CACHE: (4, 0)}
+_LEAST = {SAMPLED: (8, 1), PMC: (8, 1), LBR: (20, 0), SAMPLE_CACHE: (4, 0)}
 
 
 def too_short(block: EventBlock) -> Ints:
@@ -106,7 +106,7 @@ def too_short(block: EventBlock) -> Ints:
     part = block.take(rows)
     least, pointers = _LEAST_OF.take(part.kernel_hook), _POINTERS_OF.take(part.kernel_hook)
     short = part.payload_size < least + pointers * part.pointer_size.astype(np.int64)
-    several = np.flatnonzero((part.kernel_hook == CACHE) & ~short)
+    several = np.flatnonzero((part.kernel_hook == SAMPLE_CACHE) & ~short)
     if len(several):
         short[several] = part.payload_size[several] < cache_end(part.take(several))
     return rows[short]

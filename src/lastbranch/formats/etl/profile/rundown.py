@@ -24,10 +24,8 @@ from .supplement_events import load_bias, mapping_fields, module_fields, segment
 __all__ = ["Lives"]
 
 
-# -- Mappings of a process as image events, with what merging tools add about a binary, and ours where images cannot
-# say
-#
-# it (`supplement_events`).
+# -- Mappings of a process as image events, with what merging tools add about a binary, and ours where images cannot say
+# it (`supplement_events`)
 
 
 _LAST = (1 << 64) - 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import offsets_of
 from ....lbr import flags_from_info
 from ....model import BRANCH, FRAME, Array, SampleBatch
 from ..event import LARGEST_EVENT
@@ -23,8 +24,7 @@ __all__ = ["MOST_ENTRIES", "MOST_FRAMES", "MOST_INTERVAL", "Periods", "Told", "T
 
 
 # -- How the periods of samples are told: an interval of a profile source holds from its event on, and a sample of the
-#
-# timer may stand for several (Count).
+# timer may stand for several (Count)
 
 
 MOST_INTERVAL = 0xFFFFFFFF
@@ -135,10 +135,9 @@ def frames_of(batch: SampleBatch) -> tuple[Ints, Words]:
     owner = np.repeat(np.arange(len(batch)), np.diff(offsets))
     keep = frames < _CONTEXT
     rank = np.cumsum(keep) - 1
-    first = np.concatenate([[0], np.cumsum(np.bincount(owner[keep], minlength=len(batch)))])
+    first = offsets_of(np.bincount(owner[keep], minlength=len(batch)))
     keep &= rank - first[owner] < MOST_FRAMES
-    counts = np.bincount(owner[keep], minlength=len(batch))
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), frames[keep]
+    return offsets_of(np.bincount(owner[keep], minlength=len(batch))), frames[keep]
 
 
 def sample_events(

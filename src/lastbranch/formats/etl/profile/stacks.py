@@ -6,8 +6,8 @@ addresses (0x1820), or as a key (0x1825 kernel part, 0x1826 user part) whose add
 evicted, so a reference belongs to the first definition of its key at or after it, else to the last one before.
 
 Both can be more than memory holds. They are kept as runs in the order they came, each sorted by itself, so that
-looking one up means to look in all runs that reach that far; runs past the limit are in temporary files (`spool`).
-The frames stay in the log where they can (`frames`).
+looking one up means to look in all runs that reach that far; runs past the limit are in temporary files (`Spool`).
+The frames stay in the log where they can (`Frames`).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import ranges
 from ....errors import FormatError
 from ....model import BRANCH, FRAME, REQUIRED, Mode, Profile, SampleBatch
 from ..container.header import LogHeader
@@ -138,8 +139,7 @@ class _Writer:
                 rows = turn.start + np.flatnonzero(cpu_of[turn] == cpu)
                 sizes = ends[rows] - starts[rows]
                 own = np.cumsum(sizes)
-                index = np.repeat(starts[rows] - (own - sizes), sizes) + np.arange(int(own[-1]))
-                events = raw[index].tobytes()
+                events = raw[ranges(starts[rows], sizes)].tobytes()
                 if cpu == 0:
                     until = sum(life.time <= when[rows[-1]] for life in lives)
                     self._between(packer, lives[:until], events, own, when[rows])
