@@ -19,9 +19,8 @@ import pytest
 
 import make_walk
 from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
-from lastbranch.capture import native, ptrace
+from lastbranch.capture import Summary, native, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
-from lastbranch.capture.options import Summary
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import block_step as walker
 from lastbranch.capture.software import bursts as selftest

@@ -10,7 +10,8 @@ import pytest
 
 import fake_kernel as fake
 from fake_kernel import Attr, FakeKernel, Machine
-from lastbranch.capture.hardware import Request, Target, settled
+from lastbranch.capture import Request, Target
+from lastbranch.capture.hardware import settled
 from lastbranch.capture.perf_events.host import read_host
 from lastbranch.capture.perf_events.programme import Programme, choices_of, programme_of
 from lastbranch.errors import LastbranchError, SelectionError, UnavailableError

@@ -22,10 +22,10 @@ import pytest
 import fake_kernel as fake
 import perfdata_writer
 from fake_kernel import FakeKernel, Machine
-from lastbranch.capture.hardware import HardwareSummary, Recording, Request, Target, record_hardware
+from lastbranch.capture import HardwareSummary, Request, RunError, Target, record_hardware
+from lastbranch.capture.hardware import Recording
 from lastbranch.capture.perf_events import programme as event_set
 from lastbranch.capture.perf_events.refusals import EventUnavailable
-from lastbranch.capture.traceable import RunError
 from lastbranch.errors import UnavailableError
 from lastbranch.formats.perfdata import writer
 from lastbranch.formats.perfdata.writer import Described, PerfFile
@@ -515,8 +515,7 @@ class TestEndToEnd:
         """Sent to the recorder alone, it is passed on; the program's own answer is the exit code."""
         program = "trap 'exit 5' INT; echo ready; while :; do sleep 0.05; done"
         script = (
-            "import signal, sys\nfrom lastbranch.capture.hardware import Request, Target\n"
-            "from lastbranch.capture.hardware import record_hardware\n"
+            "import signal, sys\nfrom lastbranch.capture import Request, Target, record_hardware\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # tests in the background come with it ignored
             "wanted = Request(Target(), event='cpu-clock:u', branches=0)\n"
             f"sys.exit(record_hardware(['sh', '-c', {program!r}], wanted, {str(tmp_path / 'x.data')!r}).exit_code)"

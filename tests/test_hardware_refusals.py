@@ -12,7 +12,8 @@ import pytest
 
 import fake_kernel as fake
 from fake_kernel import FakeKernel, Machine
-from lastbranch.capture.hardware import Recording, Request, Target, settled
+from lastbranch.capture import Request, Target
+from lastbranch.capture.hardware import Recording, settled
 from lastbranch.capture.perf_events.host import CHANGES, read_host
 from lastbranch.capture.perf_events.programme import choices_of
 from lastbranch.capture.perf_events.refusals import OTHER, REFUSALS, Attempt, EventUnavailable, Refusal, explain

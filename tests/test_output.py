@@ -19,8 +19,7 @@ from capture_tools import needs_ptrace
 from conftest import Ran, run_cli
 from lastbranch import demo
 from lastbranch import open as open_profile
-from lastbranch.capture import recording
-from lastbranch.capture.traceable import CollectorError
+from lastbranch.capture import CollectorError, recording
 from lastbranch.export.folder import INDEX, writing_folder
 from lastbranch.formats.tb5 import Tb5Writer
 from lastbranch.model.output import OutputError, PartFile, PartFolder, writing_file

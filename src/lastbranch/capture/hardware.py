@@ -68,12 +68,8 @@ def settled(request: Request, kernel: Kernel, host: Host, tid: int) -> list[Prog
     programmes = [programme_of(choice, request, host, wakeup) for choice in choices_of(request, host)]
     programmes.append(tracking_of(request.target, host, wakeup))
     for programme in programmes:
-
-        def attempt(attr: bytes, cpu: int = programme.cpus[0] if programme.cpus else 0) -> None:
-            kernel.close(kernel.open_event(attr, tid, cpu))
-
         try:
-            negotiate(programme, attempt)
+            negotiate(programme, kernel, tid)
         except OSError as error:
             raise _explained(error, programme, programmes, request, kernel, host) from error
     return programmes

@@ -231,15 +231,12 @@ def _has_capabilities(pid: int) -> bool:
 
 
 def _sanitized(pid: int, mode: os.stat_result) -> bool:
-    return _contains(f"/proc/{pid}/exe", (mode.st_dev, mode.st_ino, mode.st_mtime_ns))
-
-
-def _contains(path: str, identity: tuple[int, int, int]) -> bool:
-    """Whether one of `_SANITIZER` is in the executable ``path``; each one is looked through once."""
+    """Whether one of `_SANITIZER` is in what ``pid`` executes; each file is looked through once."""
+    identity = mode.st_dev, mode.st_ino, mode.st_mtime_ns
     found = _LOOKED_THROUGH.get(identity)
     if found is None:
         try:
-            with open(path, "rb") as file:
+            with open(f"/proc/{pid}/exe", "rb") as file:
                 size = min(os.fstat(file.fileno()).st_size, _LOOKED_AT)
                 with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as image:
                     found = any(image.find(word) >= 0 for word in _SANITIZER)

@@ -142,7 +142,7 @@ def _hardware(wish: _Wish) -> int:
     from ..capture.traceable import check_linux
 
     check_linux()
-    from ..capture.hardware import Request, Target, record_hardware
+    from ..capture import Request, Target, record_hardware
 
     request = Request(
         Target(), wish.event, wish.period, wish.frequency, wish.select, wish.call_stack, ("lastbranch", *sys.argv[1:])

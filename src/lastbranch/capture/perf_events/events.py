@@ -17,7 +17,7 @@ from ..procfs import cpu_list
 if TYPE_CHECKING:
     from .kernel import Kernel
 
-__all__ = ["EventChoice", "Pmu", "parse_event", "read_pmus"]
+__all__ = ["EventChoice", "Pmu", "core_sources", "parse_event", "read_pmus"]
 
 
 _ROOT = "/sys/bus/event_source/devices"
@@ -169,17 +169,18 @@ def _sources(name: str, text: str, pmus: Mapping[str, Pmu]) -> list[Pmu]:
     """The source called so; ``cpu`` stands for all core sources of a hybrid processor."""
     if name in pmus:
         return [pmus[name]]
-    if name == "cpu" and (core := _core(pmus)):
+    if name == "cpu" and (core := core_sources(pmus)):
         return core
     raise SelectionError(f"{text!r}: there is no source of events {name!r} here", hint=f"there are {', '.join(pmus)}")
 
 
-def _core(pmus: Mapping[str, Pmu]) -> list[Pmu]:
+def core_sources(pmus: Mapping[str, Pmu]) -> list[Pmu]:
+    """Sources of processor events: one, two or three on a hybrid processor, none without counters."""
     return [pmu for pmu in pmus.values() if pmu.core]
 
 
 def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
-    core, generic = _core(pmus), _ALIASES.get(name, name)
+    core, generic = core_sources(pmus), _ALIASES.get(name, name)
     if generic in _SOFTWARE:
         return [EventChoice(name, TYPE.SOFTWARE, _SOFTWARE[generic])]
     if generic in _HARDWARE:

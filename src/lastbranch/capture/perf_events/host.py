@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..procfs import cpu_list, cpu_model, cpuid, fields
-from .events import Pmu, read_pmus
+from .events import Pmu, core_sources, read_pmus
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -70,7 +70,7 @@ class Host:
     @property
     def core(self) -> list[Pmu]:
         """Sources of processor events: one, two or three on a hybrid processor, none without counters."""
-        return [pmu for pmu in self.pmus.values() if pmu.core]
+        return core_sources(self.pmus)
 
     @property
     def facility(self) -> str:

@@ -213,29 +213,31 @@ def _common(target: Target) -> frozenset[str]:
     return frozenset(flags | {"disabled", "enable_on_exec"} if target.before_exec else flags)
 
 
-def negotiate(programme: Programme, attempt: Callable[[bytes], object]) -> None:
-    """Find the most of the wishes with which ``attempt`` succeeds; ``dropped`` then has the others.
+def negotiate(programme: Programme, kernel: Kernel, tid: int) -> None:
+    """Find the most of the wishes with which ``kernel`` opens it on ``tid``; ``dropped`` then has the others.
 
-    Raises the `OSError` of the attempt without any wish: what is refused then is the request itself.
+    Raises the `OSError` of the attempt without any wish: what is refused then is the request itself. Nothing stays
+    open.
     """
+    cpu = programme.cpus[0] if programme.cpus else 0
+
+    def opens(dropped: Sequence[Wish]) -> bool:
+        try:
+            kernel.close(kernel.open_event(programme.attr(dropped), tid, cpu))
+        except OSError as error:
+            if len(dropped) == len(programme.wishes) or error.errno not in _NEGOTIABLE:
+                raise
+            return False
+        return True
+
     dropped: list[Wish] = []
-    while not _opens(programme.attr(dropped), attempt, final=len(dropped) == len(programme.wishes)):
+    while not opens(dropped):
         dropped.append(programme.wishes[-1 - len(dropped)])
     for wish in reversed(dropped[:-1]):  # the last one dropped made the difference
         fewer = [other for other in dropped if other is not wish]
-        if _opens(programme.attr(fewer), attempt):
+        if opens(fewer):
             dropped = fewer
     programme.dropped = dropped
-
-
-def _opens(attr: bytes, attempt: Callable[[bytes], object], final: bool = False) -> bool:
-    try:
-        attempt(attr)
-    except OSError as error:
-        if final or error.errno not in _NEGOTIABLE:
-            raise
-        return False
-    return True
 
 
 # -- all events of one recording, on every thread and processor, and the rings that they write into

@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from .. import ptrace
@@ -326,7 +327,10 @@ class BlockStep:
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
         self._onward = Onward(self._registers)
-        self._walker = _walker(self._registers, breakpoints) if walks else None
+        self._walker: Walker | None = None
+        if walks and isinstance(breakpoints, DebugRegisters):  # it can move no others
+            with suppress(OSError):  # no memory may be executed
+                self._walker = Walker(self._registers, breakpoints)
         self.walks = self._walker is not None
         self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
 
@@ -424,13 +428,3 @@ class BlockStep:
                 return "signal" if stopped(status) else "gone"
             before, was = registers[RIP], b""
             status = self._onward.go(thread.tid, (), limits.seconds)
-
-
-def _walker(registers: ctypes.Array[ctypes.c_uint64], breakpoints: Breakpoints) -> Walker | None:
-    """``None`` where these breakpoints cannot be moved by it, or no memory may be executed."""
-    if not isinstance(breakpoints, DebugRegisters):
-        return None
-    try:
-        return Walker(registers, breakpoints)
-    except OSError:
-        return None

@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from ...lbr import KIND
 from .. import ptrace
@@ -20,6 +19,7 @@ from ..launch import end_with_parent
 from ..ptrace import CS, USER_CODE_64, next_stop, stopped
 from .control_flow import Code
 from .engines import Burst, Engine, Limits
+from .spill import Sideband
 from .successors import Ways
 from .tree import Process, Thread
 
@@ -113,20 +113,12 @@ class _Target:
     is_trigger: Callable[[int], bool]
 
 
-class Beside(Protocol):
-    """What goes on beside the bursts of a thread on one processor."""
-
-    def pause(self, thread: Thread, cpu: int) -> None: ...
-
-    def resume(self, thread: Thread, cpu: int) -> None: ...
-
-
 class Bursts:
     """Runs bursts with ``engine``."""
 
-    def __init__(self, engine: Engine, limits: Limits, together: Together, beside: Beside | None = None) -> None:
+    def __init__(self, engine: Engine, limits: Limits, together: Together, beside: Sideband | None = None) -> None:
         self.engine, self.limits, self.signal = engine, limits, engine.signal
-        self.together, self.beside = together, beside
+        self.together, self.beside = together, beside or Sideband()
         self._bit = 1 << self.signal - 1
         self._code = Code()
         self._registers = ptrace.Registers()
@@ -154,7 +146,7 @@ class Bursts:
         process.ways.begin(alone=len(process.threads) == 1)
         target = _Target(thread.tid, is_trigger)
         try:
-            with self.together.on(thread.tid, stat.cpu) as cpu, self._undisturbed(thread, cpu):
+            with self.together.on(thread.tid, stat.cpu) as cpu, self.beside.paused(thread, cpu):
                 burst = self.engine.burst(target, process.ways, self.limits)
         except OSError as error:
             self.clean(thread)
@@ -165,17 +157,6 @@ class Bursts:
         elif burst.why != "gone":
             self.clean(thread)
         return burst, cpu
-
-    @contextmanager
-    def _undisturbed(self, thread: Thread, cpu: int) -> Iterator[None]:
-        if self.beside is None:
-            yield
-            return
-        self.beside.pause(thread, cpu)
-        try:
-            yield
-        finally:
-            self.beside.resume(thread, cpu)
 
     def clean(self, thread: Thread) -> None:
         """Take away what a burst left in a stopped thread."""

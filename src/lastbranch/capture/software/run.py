@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -181,7 +182,8 @@ class _Attach:
                 except (OSError, ptrace.Gone) as error:
                     if tid != self.pid:
                         continue
-                    raise describe_attach(tid, _as_oserror(error)) from error
+                    why = error if isinstance(error, OSError) else OSError(errno.ESRCH, "No such process")
+                    raise describe_attach(tid, why) from error
                 self.tree.add(tid, self.pid)
         if not self.tree.threads:
             raise UnavailableError(f"there is no process {self.pid}")
@@ -199,10 +201,6 @@ class _Attach:
             collector.arm(thread)
 
     def check(self, collector: Collector) -> None: ...
-
-
-def _as_oserror(error: Exception) -> OSError:
-    return error if isinstance(error, OSError) else OSError(3, "No such process")
 
 
 class _Signals:

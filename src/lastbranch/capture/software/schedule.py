@@ -11,8 +11,8 @@ import os
 import random
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Protocol
 
 from .. import ptrace
 from ..perf_events import syscall
@@ -31,36 +31,49 @@ _LOOK = 0.1
 """Seconds between two looks for such: reading the clock of a thread that runs interrupts it."""
 
 
-class Trigger(Protocol):
+class Trigger(ABC):
+    """Of what either has to do, this does what needs no event of the kernel."""
+
     name: str
 
+    @abstractmethod
     def arm(self, thread: Thread, period: int) -> None:
         """Begin to count for a thread, whose first burst is due after ``period`` ns. `OSError` where that is
         refused."""
 
+    @abstractmethod
     def hold(self, thread: Thread) -> None:
         """Do not count for now: a burst begins."""
 
     def rearm(self, thread: Thread, period: int) -> None:
         """Count again; the next burst is due after ``period`` ns of CPU time."""
+        thread.period = period
 
     def due(self, thread: Thread, status: int) -> bool:
-        """Whether this stop is the trigger's."""
+        """Whether this stop is the trigger's: here, whether it stopped because it was asked to."""
+        if not thread.asked or not stopped(status) or event_of(status) != ptrace.EVENT_STOP:
+            return False
+        thread.asked = False
+        return signal_of(status) == signal.SIGTRAP
 
+    @abstractmethod
     def used(self, thread: Thread) -> int:
         """CPU time in ns, from any zero."""
 
+    @abstractmethod
     def tick(self, threads: Iterable[Thread]) -> None:
         """Look for threads that are due and were not told."""
 
     def disarm(self, thread: Thread) -> None:
         """Never again; a signal may still be on its way."""
+        thread.period = 0
 
     def pending(self, thread: Thread) -> bool:
         """Whether one is, to a stopped thread."""
+        return False
 
 
-class ClockTrigger:
+class ClockTrigger(Trigger):
     """A cpu-clock event on each thread, whose overflow sends it ``signal``; `due` tells it from a real one.
 
     SIGSTOP cannot be blocked, but one that is on its way when the collector dies would stop the thread for good.
@@ -88,7 +101,7 @@ class ClockTrigger:
         syscall.enable(thread.clock)
 
     def due(self, thread: Thread, status: int) -> bool:
-        if _asked(thread, status):
+        if super().due(thread, status):
             return True
         if not stopped(status) or event_of(status) or signal_of(status) != self.signal:
             return False
@@ -118,7 +131,7 @@ class ClockTrigger:
         return stat is not None and bool(stat.pending & ~stat.blocked & 1 << self.signal - 1)
 
 
-class PollTrigger:
+class PollTrigger(Trigger):
     """CPU times from /proc/PID/schedstat, for where perf events are refused."""
 
     name = "schedstat, PTRACE_INTERRUPT"
@@ -128,13 +141,7 @@ class PollTrigger:
         thread.period = period
 
     def hold(self, thread: Thread) -> None:
-        pass
-
-    def rearm(self, thread: Thread, period: int) -> None:
-        thread.period = period
-
-    def due(self, thread: Thread, status: int) -> bool:
-        return _asked(thread, status)
+        """Nothing counts."""
 
     def used(self, thread: Thread) -> int:
         try:
@@ -148,12 +155,6 @@ class PollTrigger:
             if thread.period and self.used(thread) - thread.spent > thread.period:
                 _ask(thread)
 
-    def disarm(self, thread: Thread) -> None:
-        thread.period = 0
-
-    def pending(self, thread: Thread) -> bool:
-        return False
-
 
 def _ask(thread: Thread) -> None:
     """Stop a thread that runs."""
@@ -164,14 +165,6 @@ def _ask(thread: Thread) -> None:
         except (ptrace.Gone, OSError):
             return
         thread.asked = True
-
-
-def _asked(thread: Thread, status: int) -> bool:
-    """Whether it stopped because it was asked to."""
-    if not thread.asked or not stopped(status) or event_of(status) != ptrace.EVENT_STOP:
-        return False
-    thread.asked = False
-    return signal_of(status) == signal.SIGTRAP
 
 
 # -- how often bursts may be: a limit on the share of wall time, and the period that keeps to it

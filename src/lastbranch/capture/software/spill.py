@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import IO
 
@@ -132,8 +133,39 @@ def now() -> int:
     return time.clock_gettime_ns(CLOCK)
 
 
-class KernelSideband:
-    """cpu-clock events on given threads and all that they make later, one for each processor, into one ring each."""
+class Sideband:
+    """What goes on beside the bursts. This one sees nothing; what each has to do of it, it does."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        """Of the kernel's events."""
+
+    def drain(self, spill: Spill) -> None:
+        """Write what has come."""
+
+    @contextmanager
+    def paused(self, thread: Thread, cpu: int) -> Iterator[None]:
+        """No time samples of ``thread`` on ``cpu`` for now."""
+        yield
+
+    def forked(self, spill: Spill, thread: Thread, parent: Thread) -> None: ...
+
+    def executed(self, spill: Spill, thread: Thread) -> None: ...
+
+    def ended(self, spill: Spill, thread: Thread) -> None: ...
+
+    def reached(self, spill: Spill, thread: Thread, when: int) -> None:
+        """A burst of ``when`` was in ``thread``."""
+
+    def close(self) -> None: ...
+
+
+class KernelSideband(Sideband):
+    """cpu-clock events on given threads and all that they make later, one for each processor, into one ring each.
+
+    The kernel itself tells of forks, execs, exits and mappings."""
 
     name = "perf events"
 
@@ -143,7 +175,7 @@ class KernelSideband:
         attr = syscall.attribute(
             CPU_CLOCK, flags, period=period, sample_type=TIME_SAMPLES, clockid=CLOCK, wakeup=1 << 20
         )
-        self.ids: list[int] = []
+        super().__init__()
         self._fds: dict[tuple[int, int], int] = {}
         """By thread and processor."""
         self._rings: list[Ring] = []
@@ -173,28 +205,19 @@ class KernelSideband:
         for ring in self._rings:
             ring.drain(spill.write)
 
-    def pause(self, thread: Thread, cpu: int) -> None:
-        """No time samples of ``thread`` on ``cpu``: each switch to it would start a timer, and each from it stop
-        one, which costs as much as a stop does without them."""
-        self._switch(thread, cpu, syscall.disable)
-
-    def resume(self, thread: Thread, cpu: int) -> None:
-        self._switch(thread, cpu, syscall.enable)
-
-    def _switch(self, thread: Thread, cpu: int, do: Callable[[int], None]) -> None:
+    @contextmanager
+    def paused(self, thread: Thread, cpu: int) -> Iterator[None]:
+        """Each switch to it would start a timer, and each from it stop one, which costs as much as a stop does without
+        them."""
         fd = self._fds.get((thread.origin, cpu))
-        if fd is not None:
-            do(fd)
-
-    # the kernel tells all of these itself
-
-    def forked(self, spill: Spill, thread: Thread, parent: Thread) -> None: ...
-
-    def executed(self, spill: Spill, thread: Thread) -> None: ...
-
-    def ended(self, spill: Spill, thread: Thread) -> None: ...
-
-    def reached(self, spill: Spill, thread: Thread, when: int) -> None: ...
+        if fd is None:
+            yield
+            return
+        syscall.disable(fd)
+        try:
+            yield
+        finally:
+            syscall.enable(fd)
 
     def close(self) -> None:
         for ring in self._rings:
@@ -204,21 +227,15 @@ class KernelSideband:
         self._rings, self._fds = [], {}
 
 
-class OwnSideband:
+class OwnSideband(Sideband):
     """No time samples; the rest from ptrace events, and from /proc/PID/maps at each burst: other code may be where some
     was."""
 
     name = "ptrace and /proc"
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        super().__init__()
         self._known: dict[int, list[Mapping]] = {}
-
-    def drain(self, spill: Spill) -> None: ...
-
-    def pause(self, thread: Thread, cpu: int) -> None: ...
-
-    def resume(self, thread: Thread, cpu: int) -> None: ...
 
     def forked(self, spill: Spill, thread: Thread, parent: Thread) -> None:
         pid, old = thread.process.pid, parent.process.pid
@@ -246,11 +263,6 @@ class OwnSideband:
         for m in set(found) - set(self._known.get(pid, ())):
             spill.mmap(when, pid, m, build_id_of(m.name))
         self._known[pid] = found
-
-    def close(self) -> None: ...
-
-
-Sideband = KernelSideband | OwnSideband
 
 
 def describe_running(spill: Spill, when: int, pid: int, threads: Iterable[int]) -> None:

@@ -91,12 +91,8 @@ class Stream:
 
     def __init__(self, programme: Programme, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
         self._kernel, self.programme = kernel, programme
-
-        def attempt(attr: bytes) -> None:
-            kernel.close(kernel.open_event(attr, ALL.pid, programme.cpus[0] if programme.cpus else 0))
-
         try:
-            negotiate(programme, attempt)
+            negotiate(programme, kernel, ALL.pid)
             self._set = EventSet(kernel, [programme], PAGES)
             self._set.open_thread(ALL.pid)
         except (OSError, EventRefused) as error:
