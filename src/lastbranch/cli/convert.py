@@ -126,9 +126,10 @@ def _as_private_as(inputs: Sequence[str]) -> Iterator[None]:
 def _write_tb5(path: str, output: str, log: LogOptions) -> int:
     from ..errors import FormatError
     from ..formats.registry import format_of
+    from ..formats.tb5 import copy
     from ..model import visible
     from ..opening import open_source
-    from ..tb5_binding import copy, write_profile
+    from ..tb5_binding import write_profile
     from .progress import bar
 
     if not log.reading() and path != "-" and os.path.isfile(path) and format_of(open_source(path)).name == "tb5":

@@ -1,45 +1,29 @@
-"""Profiles into TB5 files."""
+"""TB5 files written whole: a profile as one, with what the binder knows of it, and one anew without its garbage."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from ..bind import Binder
 from ..bind.loads import loaded
 from ..formats.tb5.profile_writer import StreamedProfile
 from ..formats.tb5.reader import Tb5File
-from ..formats.tb5.sample_writer import SampleWriter
-from ..formats.tb5.writer import Tb5Writer, lock
-from ..model import Machine, Profile, Source
+from ..formats.tb5.writer import Tb5Writer, copy_tables, lock
+from ..model import Profile
 from ..opening import FileSource
 
-__all__ = ["ProfileWriter", "compact", "copy", "write_profile"]
+__all__ = ["ProfileWriter", "compact", "write_profile"]
 
 
-class ProfileWriter:
+class ProfileWriter(StreamedProfile):
     """A TB5 file from batches as they come; tables are given at the end. The file appears when it is finished."""
-
-    def __init__(self, path: str | os.PathLike[str], machine: Machine | None = None) -> None:
-        """``machine`` is where the samples are from; without it, this one."""
-        self._file = StreamedProfile(path, machine)
-
-    def stream(self, columns: Collection[str], *, depth: int = 32) -> SampleWriter:
-        """Start a stream of samples that have ``columns`` (the model's names) and at most ``depth`` branch entries.
-
-        Its ``write`` raises `ValueError` for a deeper stack.
-        """
-        return self._file.stream(columns, depth=depth)
 
     def finish(self, profile: Profile) -> None:
         """Complete the file with the tables of ``profile``: its streams are not looked at."""
         binder = Binder(profile)
-        self._file.finish(profile, loaded(profile), binder.processes, binder.threads)
-
-    def abort(self) -> None:
-        """Give up: a file of that name stays what it was."""
-        self._file.abort()
+        self.complete(profile, loaded(profile), binder.processes, binder.threads)
 
 
 def write_profile(
@@ -65,9 +49,6 @@ def write_profile(
         raise
 
 
-# -- Files written anew, table by table: what the last commit refers to, and nothing else
-
-
 def compact(path: str | os.PathLike[str]) -> int:
     """Give back the space of what is no longer in the file's directory; returns the bytes that this freed.
 
@@ -79,21 +60,5 @@ def compact(path: str | os.PathLike[str]) -> int:
         lock(held, name)
         shutil.copymode(name, new.path)
         before = old.source.size
-        _copy(old, new)
+        copy_tables(old, new)
     return before - os.path.getsize(name)
-
-
-def copy(source: Source, path: str | os.PathLike[str]) -> int:
-    """Write all tables of the TB5 file ``source`` as a file that appears at ``path`` when it is complete; returns how
-    many. Raises `FormatError` at a damaged block."""
-    with Tb5File(source) as old, Tb5Writer.create(path) as new:
-        _copy(old, new)
-        return len(old.tables)
-
-
-def _copy(old: Tb5File, new: Tb5Writer) -> None:
-    for key, entry in old.tables.items():
-        table = new.table(key, entry.record_size, in_order=False)
-        for rows in old.blocks(key):
-            table.write(rows)
-        table.done()

@@ -195,14 +195,9 @@ def wcs_to_utf8(wcs: Any, utf8: Any, utf8_size: int) -> int:
 Body = Callable[..., Any]
 
 
-def setter() -> Body:
-    """set_ of a structure."""
-    return lambda h, *args: h.put(args[-1], *args[:-1], single=True)
-
-
-def adder() -> Body:
-    """add_ of a structure."""
-    return lambda h, *args: h.put(args[-1], *args[:-1], single=False)
+def putter(single: bool) -> Body:
+    """set_ (``single``) and add_ of a structure."""
+    return lambda h, *args: h.put(args[-1], *args[:-1], single=single)
 
 
 def getter(name: str) -> Body:
@@ -350,12 +345,12 @@ _MANAGEMENT: list[Row] = [
      "End reading or writing a data stream. What was written is checked and then part of the file.",
      Handle.done_stream),
     ("reading_stream_section(ptr, stream, section)", "9.1.3", "Begin to read a section of a stream that is being read.",
-     lambda h, stream, section: h.begin_stream_section(stream, section, _READING)),
+     lambda h, stream, section: h.begin_section(section, _READING, stream)),
     ("writing_stream_section(ptr, stream, section)", "9.1.3",
      "Begin to write a section of a stream that is being written.",
-     lambda h, stream, section: h.begin_stream_section(stream, section, _WRITING)),
+     lambda h, stream, section: h.begin_section(section, _WRITING, stream)),
     ("done_stream_section(ptr, stream, section)", "9.1.3", "End reading or writing a section of a stream.",
-     Handle.done_stream_section),
+     lambda h, stream, section: h.done_section(section, stream)),
 ]  # fmt: skip
 
 _SINGLE = [
@@ -401,12 +396,12 @@ def _rows() -> Iterator[Row]:
     yield from _HIGH_LEVEL
     yield from _MANAGEMENT
     for noun, name, chapter, first, what in _SINGLE:
-        yield f"set_{noun}({first}, {noun})", chapter, f"Write {name}: {what}.", setter()
+        yield f"set_{noun}({first}, {noun})", chapter, f"Write {name}: {what}.", putter(True)
         prototype = f"get_{noun}({first}, {_BUFFER}) -> size_buffer_used"
         text = f"Read {name}, {what}, with all that its pointers lead to. {_ASK}"
         yield prototype, chapter, text, getter(name)
     for noun, name, chapter, first, argument, what in _ADDED:
-        yield f"add_{noun}({first}, {argument})", chapter, f"Append {name}: {what}.", adder()
+        yield f"add_{noun}({first}, {argument})", chapter, f"Append {name}: {what}.", putter(False)
     for noun, name, chapter, first, start in _ENUMERATED:
         prototype = f"enumerate_{noun}({first}, callback_func, user_ptr{start})"
         yield prototype, chapter, f"Read {name} records; {_CALLED}.", enumerator(name, "stream" in first)

@@ -374,8 +374,7 @@ class Drafts:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sections: dict[int, RecordsDraft | BytesDraft] = {}
-        self._streams: dict[int, dict[int, RecordsDraft | BytesDraft]] = {}
+        self._drafts: dict[tuple[int | None, int], RecordsDraft | BytesDraft] = {}
         self._data: dict[int, DataDraft] = {}
         self._record_sizes: dict[int, int] = {}
 
@@ -383,37 +382,31 @@ class Drafts:
 
     def begin_section(self, section: int, stream: int | None) -> None:
         """writing_section, writing_stream_section."""
+        free: Section | StreamSection
         if stream is None:
-            name = Section(section).name
-            self._sections[section] = (
-                BytesDraft(name) if section == Section.USER_DEFINED_GLOBAL
-                else RecordsDraft(Scope.GLOBAL, section, name, self._store.text)
-            )  # fmt: skip
-            return
-        where = f"{StreamSection(section).name} of stream {stream}"
-        if section == StreamSection.DATA:
+            scope, where, free = Scope.GLOBAL, Section(section).name, Section.USER_DEFINED_GLOBAL
+        elif section == StreamSection.DATA:
             self._data[stream] = DataDraft(stream, os.path.dirname(self._store.path) or os.curdir)
+            return
         else:
-            self._streams.setdefault(stream, {})[section] = (
-                BytesDraft(where) if section == StreamSection.USER_DEFINED_STREAM
-                else RecordsDraft(Scope.STREAM, section, where, self._store.text)
-            )  # fmt: skip
+            where = f"{StreamSection(section).name} of stream {stream}"
+            scope, free = Scope.STREAM, StreamSection.USER_DEFINED_STREAM
+        self._drafts[stream, section] = (
+            BytesDraft(where) if section == free else RecordsDraft(scope, section, where, self._store.text)
+        )
 
     # -- contents
 
-    def _draft(self, section: int, stream: int | None) -> RecordsDraft | BytesDraft:
-        return self._sections[section] if stream is None else self._streams[stream][section]
-
     def set_bytes(self, section: int, stream: int | None, data: bytes) -> None:
         """The content of a user-defined section."""
-        draft = self._draft(section, stream)
+        draft = self._drafts[stream, section]
         assert isinstance(draft, BytesDraft)
         draft.set(data)
 
     def add(self, record: Record, stream: int | None, *, single: bool) -> None:
         """A record of its section; a ``single`` one takes the place of what was set before."""
         name = record.declared.name
-        draft = self._draft(PLACES[name].section, stream)
+        draft = self._drafts[stream, PLACES[name].section]
         assert isinstance(draft, RecordsDraft)
         if name in CHECKS:
             CHECKS[name](record, len(draft.rows[name]), stream or 0)
@@ -434,11 +427,11 @@ class Drafts:
         if stream is not None and section == StreamSection.DATA:
             self._data[stream].check_complete(self._record_sizes.get(stream, 0))
             return
-        draft = self._draft(section, stream)
+        draft = self._drafts[stream, section]
         draft.check_complete()
         if stream is None:
             self._store.put(self._tables(Scope.GLOBAL, 0, section, draft))
-            del self._sections[section]
+            del self._drafts[None, section]
         elif section == StreamSection.DATA_DESCRIPTION and isinstance(draft, RecordsDraft):
             self._record_sizes[stream] = record_size_of(self._entries(draft))
 
@@ -453,13 +446,15 @@ class Drafts:
                 for piece in data.pieces():
                     table.write(piece)
                 table.done()
-            for section, draft in self._streams[stream].items():
-                for key, records in self._tables(Scope.STREAM, stream, section, draft):
+            mine = [section for owner, section in self._drafts if owner == stream]
+            for section in mine:
+                for key, records in self._tables(Scope.STREAM, stream, section, self._drafts[stream, section]):
                     writer.put(key, records)
         if data is not None:
-            data.close()
-        for held in (self._streams, self._data, self._record_sizes):
-            held.pop(stream, None)
+            self._data.pop(stream).close()
+        for section in mine:
+            del self._drafts[stream, section]
+        del self._record_sizes[stream]
 
     def close(self) -> None:
         """Give up temporary files."""

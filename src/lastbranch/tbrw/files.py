@@ -145,30 +145,18 @@ class Owner:
     @contextmanager
     def reading(self, section: int) -> Iterator[SectionReader]:
         """Read a section."""
-        self._begin(section, Access.READING)
+        self.handle.begin_section(section, Access.READING, self.stream)
         try:
             yield SectionReader(self.handle, section, self.stream)
         finally:
-            self._done(section)
+            self.handle.done_section(section, self.stream)
 
     @contextmanager
     def writing(self, section: int) -> Iterator[SectionWriter]:
         """Write a section that does not exist."""
-        self._begin(section, Access.WRITING)
+        self.handle.begin_section(section, Access.WRITING, self.stream)
         yield SectionWriter(self.handle, section, self.stream)
-        self._done(section)
-
-    def _begin(self, section: int, access: Access) -> None:
-        if self.stream is None:
-            self.handle.begin_section(section, access)
-        else:
-            self.handle.begin_stream_section(self.stream, section, access)
-
-    def _done(self, section: int) -> None:
-        if self.stream is None:
-            self.handle.done_section(section)
-        else:
-            self.handle.done_stream_section(self.stream, section)
+        self.handle.done_section(section, self.stream)
 
 
 class Stream(Owner):

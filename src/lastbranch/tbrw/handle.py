@@ -9,7 +9,7 @@ from ..formats.tb5 import verify
 from ..formats.tb5.layout import StreamSection
 from .drafts import Drafts
 from .reader import Reader
-from .rules import Access, Rules, Sections
+from .rules import Access, Rules
 from .sections import PLACES
 from .status import Status, TbrwError
 from .store import Store, file_name, translated
@@ -68,17 +68,20 @@ class Handle:
 
     # -- sections and streams
 
-    def begin_section(self, section: int, access: Access) -> None:
-        """reading_section, writing_section."""
+    def begin_section(self, section: int, access: Access, stream: int | None = None) -> None:
+        """reading_section, writing_section, reading_stream_section, writing_stream_section."""
         with self.lock:
-            self.rules.begin_section(section, access)
+            self.rules.begin_section(section, access, stream)
             if access is Access.WRITING:
-                self.drafts.begin_section(section, None)
+                self.drafts.begin_section(section, stream)
 
-    def done_section(self, section: int) -> None:
-        """TBRW_done_section. Where what was written is not complete, the section stays open."""
+    def done_section(self, section: int, stream: int | None = None) -> None:
+        """TBRW_done_section, TBRW_done_stream_section. What is written and not complete stays open."""
         with self.lock:
-            self._done(self.rules.sections, section, None)
+            sections = self.rules.open_sections(stream)
+            if sections.access(section) is Access.WRITING:
+                self.drafts.done_section(section, stream)
+            sections.done(section)
 
     def begin_stream(self, stream: int, access: Access) -> None:
         """reading_stream, writing_stream."""
@@ -92,23 +95,6 @@ class Handle:
             if self.rules.stream_access(stream) is Access.WRITING:
                 self.drafts.done_stream(stream)
             self.rules.done_stream(stream)
-
-    def begin_stream_section(self, stream: int, section: int, access: Access) -> None:
-        """reading_stream_section, writing_stream_section."""
-        with self.lock:
-            self.rules.stream_sections(stream, access).begin(section, access)
-            if access is Access.WRITING:
-                self.drafts.begin_section(section, stream)
-
-    def done_stream_section(self, stream: int, section: int) -> None:
-        """TBRW_done_stream_section."""
-        with self.lock:
-            self._done(self.rules.any_stream_sections(stream), section, stream)
-
-    def _done(self, sections: Sections, section: int, stream: int | None) -> None:
-        if sections.access(section) is Access.WRITING:
-            self.drafts.done_section(section, stream)
-        sections.done(section)
 
     # -- writing
 

@@ -141,14 +141,6 @@ class Rules:
             self._sections_closed(stream)
             raise TbrwError(Status.STREAM_NOT_CLOSED, f"stream {n} is still open for {stream.use.value}")
 
-    # -- global sections
-
-    def begin_section(self, section: int, access: Access) -> None:
-        """reading_section and writing_section."""
-        self.sections.known(section)
-        self._allowed(access)
-        self.sections.begin(section, access)
-
     # -- streams
 
     @property
@@ -228,9 +220,18 @@ class Rules:
             raise TbrwError(NOT_OPEN[access], f"stream {number} is not open for {access.value}")
         return stream
 
-    def any_stream_sections(self, number: int) -> Sections:
-        """The sections of a stream that is open for whatever."""
-        return self.stream_sections(number, self.stream_access(number))
+    def begin_section(self, section: int, access: Access, stream: int | None) -> None:
+        """reading_section, writing_section; of a ``stream`` reading_stream_section and writing_stream_section."""
+        if stream is not None:
+            self.stream_sections(stream, access).begin(section, access)
+            return
+        self.sections.known(section)
+        self._allowed(access)
+        self.sections.begin(section, access)
+
+    def open_sections(self, stream: int | None) -> Sections:
+        """The sections of the file, or of a stream that is open for whatever."""
+        return self.sections if stream is None else self.stream_sections(stream, self.stream_access(stream))
 
     def require(self, section: int, stream: int | None, access: Access) -> None:
         """set_, add_, get_, enumerate_: the section of a stream, or of the file, must be open for ``access``."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .layout import NEVER, STRUCTS, Entry, Field, Scope, Struct, Table, struct_of
     from .profile_reader import read_tb5
     from .reader import Tb5File
-    from .writer import TableWriter, Tb5Writer
+    from .writer import TableWriter, Tb5Writer, copy
 
 _WHERE = {
     "NEVER": "layout",
@@ -29,6 +29,7 @@ _WHERE = {
     "Tb5File": "reader",
     "Tb5Writer": "writer",
     "check_descriptors": "descriptors",
+    "copy": "writer",
     "read_tb5": "profile_reader",
     "struct_of": "layout",
     "verify": "verification",
@@ -46,6 +47,7 @@ __all__ = [
     "Tb5File",
     "Tb5Writer",
     "check_descriptors",
+    "copy",
     "is_tb5",
     "read_tb5",
     "struct_of",

@@ -20,7 +20,10 @@ from .layout import STRUCTS
 from .layout import DescSubtype as Sst
 from .layout import DescType as St
 
-__all__ = ["Piece", "RecordLayout", "check_descriptors", "described_dtype", "described_group_dtype", "group_dtype"]
+__all__ = [
+    "Described", "Piece", "RecordLayout", "check_descriptors", "described_dtype", "described_group_dtype",
+    "group_dtype", "group_pieces", "record_dtype",
+]  # fmt: skip
 
 
 # -- records of our own: the place of each column of the model, and the descriptor that says so

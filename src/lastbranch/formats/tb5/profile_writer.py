@@ -12,7 +12,7 @@ import numpy as np
 
 from ...lbr import call_stack_mode, describe_perf
 from ...model import Array, Clock, Cpu, Event, Load, Machine, Module, ModuleKind, Process, Profile, Thread
-from .descriptors import Piece, group_dtype
+from .descriptors import Piece, group_dtype, group_pieces
 from .layout import (
     NEVER,
     SAMPLE_FILE_VERSION,
@@ -21,7 +21,6 @@ from .layout import (
     ArchType,
     CpuArchitecture,
     DescSubtype,
-    DescType,
     EventFlag,
     ModuleFlag,
     OsFamily,
@@ -279,27 +278,25 @@ def cpuid_signature(cpuid: str) -> int | None:
     return (family - base) << 20 | (model >> 4) << 16 | base << 8 | (model & 0xF) << 4 | stepping
 
 
-def group_comment(group: str, stream: int) -> str:
-    """The comment of the custom stream that holds the rows of ``group`` of sample stream ``stream``."""
-    return f"{group} of stream {stream}"
-
-
 class StreamedProfile:
     """A TB5 file in the making. It appears as ``path`` when it is finished."""
 
     def __init__(self, path: str | os.PathLike[str], machine: Machine | None = None) -> None:
-        """``machine`` says of what kind the processor is, where that is known before the samples."""
+        """``machine`` is where the samples are from; without it, this one."""
         self.writer = Tb5Writer.create(path)
         self._processor: Processor = processor_of(machine or Machine(arch=platform.machine()))
         self._streams: list[SampleWriter] = []
 
     def stream(self, columns: Collection[str], *, depth: int = 32) -> SampleWriter:
-        """Start a stream of samples that have ``columns`` (the model's names) and at most ``depth`` branch entries."""
+        """Start a stream of samples that have ``columns`` (the model's names) and at most ``depth`` branch entries.
+
+        Its ``write`` raises `ValueError` for a deeper stack.
+        """
         made = SampleWriter(self.writer, columns, depth, self._processor)
         self._streams.append(made)
         return made
 
-    def finish(
+    def complete(
         self, profile: Profile, loads: Iterable[Load], processes: Sequence[Process], threads: Sequence[Thread]
     ) -> None:
         """Complete the file: tables of ``profile`` (not its streams), ``loads`` for the module section."""
@@ -334,14 +331,8 @@ class StreamedProfile:
         span = stream.first_time, stream.last_time
         write_stream_info(writer, number, StreamType.SAMPLING, f"samples of {profile.name}", profile, span)
         for group, (custom, _) in stream.groups.items():
-            dtype = group_dtype(group, stream.layout.columns)
-            user = int(DescType.START_USER_DEFINED) + 0x400
-            pieces = [
-                Piece(name, user + i, 0, int(at), int(kind.itemsize))
-                for i, (name, (kind, at)) in enumerate((n, (f[0], f[1])) for n, f in (dtype.fields or {}).items())
-            ]
-            write_descriptor(writer, custom, pieces)
-            write_stream_info(writer, custom, StreamType.CUSTOM, group_comment(group, number), profile, span)
+            write_descriptor(writer, custom, group_pieces(group_dtype(group, stream.layout.columns)))
+            write_stream_info(writer, custom, StreamType.CUSTOM, f"{group} of stream {number}", profile, span)
 
 
 def _told(stream: SampleWriter) -> dict[str, object]:

@@ -11,8 +11,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import FormatError, UnavailableError
-from ...model import Array, Limits
+from ...errors import FormatError, LastbranchError, UnavailableError
+from ...model import Array, Limits, Source
 from ...model.output import NamedFile, PartFile
 from . import layout
 from .commits import block_check, encode_directory, encode_header, encode_slot
@@ -20,10 +20,10 @@ from .layout import Entry, Scope, Table, check_record_size, describe
 from .reader import Tb5File
 from .strings import StringIds, encode_segment
 
-__all__ = ["TableWriter", "Tb5Writer", "lock", "sync_folder", "write_at"]
+__all__ = ["TableWriter", "Tb5Writer", "copy", "copy_tables", "lock", "sync_folder", "write_at"]
 
 
-# -- Bytes onto the disk
+# -- the file: bytes onto the disk, one writer at a time, and the writer as a source
 
 
 def write_at(file: IO[bytes], offset: int, data: bytes | NDArray[np.uint8]) -> None:
@@ -55,8 +55,47 @@ def sync_folder(path: str) -> None:
             os.close(folder)
 
 
-# -- One table in the making: bytes as they come, cut into blocks
+def lock(file: IO[bytes], path: str) -> None:
+    """Take the file for writing until it is closed. Raises `UnavailableError` where another program has it."""
+    try:
+        if os.name == "nt":
+            import msvcrt
 
+            file.seek(1 << 62)  # a byte that no reader touches
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UnavailableError(f"{path}: another program is writing to it", hint="try again when it is done") from error
+
+
+class PathSource:
+    """An open file as a `Source`; closing it is left to whoever opened it unless `close` is called."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._file, self.name, self.limits = file, name, Limits.current()
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        self._file.seek(offset)
+        done = 0
+        while done < len(buffer):
+            got = self._file.readinto(buffer[done:])  # type: ignore[attr-defined]
+            if not got:
+                break
+            done += got
+        return done
+
+    def close(self) -> None:
+        self._file.close()
+
+
+# -- one table, and the file of them
 
 Append = Callable[[bytes | NDArray[np.uint8]], int]
 """Writes at the end of the file; the offset."""
@@ -178,8 +217,6 @@ class Tb5Writer:
     def append(cls, path: str | os.PathLike[str]) -> Tb5Writer:
         """Add tables to the file at ``path``. Raises `FormatError` where it is none or its tables are damaged,
         `UnavailableError` while another writer has it."""
-        from ...errors import LastbranchError
-
         name = os.fspath(path)
         file = NamedFile(name, "r+b", name)
         try:
@@ -361,47 +398,21 @@ def _aligned(offset: int) -> int:
     return offset + -offset % layout.ALIGNMENT
 
 
-# -- One writer at a time
+# -- files written anew, table by table: what the last commit refers to, and nothing else
 
 
-def lock(file: IO[bytes], path: str) -> None:
-    """Take the file for writing until it is closed. Raises `UnavailableError` where another program has it."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            file.seek(1 << 62)  # a byte that no reader touches
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise UnavailableError(f"{path}: another program is writing to it", hint="try again when it is done") from error
+def copy(source: Source, path: str | os.PathLike[str]) -> int:
+    """Write all tables of the TB5 file ``source`` as a file that appears at ``path`` when it is complete; returns how
+    many. Raises `FormatError` at a damaged block."""
+    with Tb5File(source) as old, Tb5Writer.create(path) as new:
+        copy_tables(old, new)
+        return len(old.tables)
 
 
-# -- The file that a writer has open, as a source for reading
-
-
-class PathSource:
-    """An open file as a `Source`; closing it is left to whoever opened it unless `close` is called."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file, self.name, self.limits = file, name, Limits.current()
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def readinto(self, offset: int, buffer: memoryview) -> int:
-        self._file.seek(offset)
-        done = 0
-        while done < len(buffer):
-            got = self._file.readinto(buffer[done:])  # type: ignore[attr-defined]
-            if not got:
-                break
-            done += got
-        return done
-
-    def close(self) -> None:
-        self._file.close()
+def copy_tables(old: Tb5File, new: Tb5Writer) -> None:
+    """Write all tables of ``old``. Raises `FormatError` at a damaged block."""
+    for key, entry in old.tables.items():
+        table = new.table(key, entry.record_size, in_order=False)
+        for rows in old.blocks(key):
+            table.write(rows)
+        table.done()
