@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from lastbranch.capture.software import schedule as module
+from lastbranch.capture.software import schedule
 from lastbranch.capture.software.schedule import Duty
 
 
@@ -20,7 +20,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(schedule, "time", made)
     return made
 
 

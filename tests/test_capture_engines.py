@@ -19,7 +19,7 @@ from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import bursts as selftest
+from lastbranch.capture.software import bursts as startup_test
 from lastbranch.capture.software.block_step import BlockStep, DebugRegisters, PerfBreakpoints, moves
 from lastbranch.capture.software.bursts import Bursts, NoBurst, Together, _Target
 from lastbranch.capture.software.control_flow import End, Fork
@@ -43,7 +43,7 @@ def _ticks() -> Iterator[None]:
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_sees_just_the_branches_of_known_code(name: str) -> None:
     engine: Engine = ENGINES[name]()
-    assert selftest.test_engines([engine]) == {engine.name: selftest.OK}
+    assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
 
 
 def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_the_start_up_test_finds_an_engine_that_is_wrong(monkeypatch: pytest.Mon
         return burst
 
     monkeypatch.setattr(engine, "burst", wrong)
-    assert selftest.test_engines([engine]) == {engine.name: "branch 20 is wrong"}
+    assert startup_test.test_engines([engine]) == {engine.name: "branch 20 is wrong"}
 
 
 @pytest.fixture

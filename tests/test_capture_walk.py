@@ -22,10 +22,8 @@ from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
 from lastbranch.capture import Summary, native, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import block_step as walker
-from lastbranch.capture.software import bursts as selftest
-from lastbranch.capture.software import run
-from lastbranch.capture.software import walk_tables as tables
+from lastbranch.capture.software import block_step, run, walk_tables
+from lastbranch.capture.software import bursts as startup_test
 from lastbranch.capture.software.block_step import BlockStep, Context, DebugRegisters, Walked
 from lastbranch.capture.software.bursts import Bursts, Together
 from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
@@ -342,7 +340,7 @@ def test_it_makes_no_more_stops_than_it_may() -> None:
 
 
 def test_a_walk_with_no_room_left_goes_on_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walker, "_ROOM", 3)
+    monkeypatch.setattr(block_step, "_ROOM", 3)
     with crafted(counting(JZ)) as child:
         follow(child.warm().edges)
         assert child.ends["before"] > 1
@@ -410,7 +408,7 @@ def test_without_executable_memory_python_does_it_all(folder: Path, monkeypatch:
     assert not engine.walks
     assert engine._walker is None
     assert edges_of(program, engine, 600) == walked
-    assert selftest.test_engines([engine]) == {engine.name: selftest.OK}
+    assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
 
 
 def test_a_recording_without_executable_memory_is_made(folder: Path, tmp_path: Path) -> None:
@@ -426,8 +424,10 @@ def test_a_recording_without_executable_memory_is_made(folder: Path, tmp_path: P
 
 
 def test_tables_without_room_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = {name: (form, 8 if name == "nodes" else capacity) for name, (form, capacity) in tables._LAYOUT.items()}
-    monkeypatch.setattr(tables, "_LAYOUT", layout)
+    layout = {
+        name: (form, 8 if name == "nodes" else capacity) for name, (form, capacity) in walk_tables._LAYOUT.items()
+    }
+    monkeypatch.setattr(walk_tables, "_LAYOUT", layout)
     code = b"".join(bytes.fromhex("ffc1f6c10174019090") for _ in range(24)) + bytes.fromhex("e923ffffff")
     with crafted(code) as child:
         for _ in range(12):
@@ -445,11 +445,11 @@ def test_the_committed_bytes_are_those_of_the_source(monkeypatch: pytest.MonkeyP
         assert make_walk.module() == make_walk.MADE.read_text(), "make walk"
     code, functions = make_walk.build()
     monkeypatch.setattr(native, "CODE", code)
-    monkeypatch.setattr(walker, "WALK", functions["walk"])
+    monkeypatch.setattr(block_step, "WALK", functions["walk"])
     monkeypatch.setattr(native, "_base", native._base.__wrapped__)
     engine = BlockStep(DebugRegisters())
     ends = walking(engine)
-    assert selftest.test_engines([engine]) == {engine.name: selftest.OK}
+    assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
     assert ends["stops"] > 5
 
 
@@ -459,7 +459,7 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -
         "entries": "entry",
     }  # fmt: skip
     sizes = [
-        f"_Static_assert(sizeof(struct {of}) == {struct.calcsize(tables._LAYOUT[name][0])}, {name!r});"
+        f"_Static_assert(sizeof(struct {of}) == {struct.calcsize(walk_tables._LAYOUT[name][0])}, {name!r});"
         for name, of in structs.items()
     ]
     fields = [
@@ -474,7 +474,9 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -
 
 def test_without_a_walk_that_fails_the_start_up_test_python_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def tested(engines: list[Engine]) -> dict[str, str]:
-        return {e.name: "branch 3 is wrong" if isinstance(e, BlockStep) and e.walks else selftest.OK for e in engines}
+        return {
+            e.name: "branch 3 is wrong" if isinstance(e, BlockStep) and e.walks else startup_test.OK for e in engines
+        }
 
     monkeypatch.setattr(run, "test_engines", tested)
     summary = Summary()

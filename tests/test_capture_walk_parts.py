@@ -15,7 +15,7 @@ import make_walk
 from capture_tools import needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RSP
-from lastbranch.capture.software import walk_tables as tables
+from lastbranch.capture.software import walk_tables
 from lastbranch.capture.software.block_step import _TABLES, Context, _Shared
 from lastbranch.capture.software.control_flow import Code, Effects, End, Fork, State, Told, Word, memory_of
 from lastbranch.capture.software.instructions import Branch, Condition, InMemory, InRegister, Store, direct, returns
@@ -46,7 +46,7 @@ class Bench:
         self.words = (ctypes.c_uint64 * 256)(*(self.chance.getrandbits(64) for _ in range(256)))
         self.at = ctypes.addressof(self.words)
         self.registers = ptrace.Registers()
-        self.tables = tables.Tables(self.fd)
+        self.tables = walk_tables.Tables(self.fd)
         self.context = Context()
         self.context.registers, self.context.memory = ctypes.addressof(self.registers), self.fd
         for name in _TABLES:
@@ -67,13 +67,13 @@ class Bench:
 
     def put(self, fork: Fork) -> int:
         """The address of the node of ``fork``."""
-        self.tables.put(tables.ROOTS, self.chance.getrandbits(40), fork)
+        self.tables.put(walk_tables.ROOTS, self.chance.getrandbits(40), fork)
         assert fork.node
-        return self.tables.at["nodes"] + fork.node * struct.calcsize(tables._LAYOUT["nodes"][0])
+        return self.tables.at["nodes"] + fork.node * struct.calcsize(walk_tables._LAYOUT["nodes"][0])
 
     def put_end(self, end: End) -> int:
         self.put(Fork({end.branch.address: end}, frozenset()))
-        return self.tables.at["ends"] + len(self.tables.ends) * struct.calcsize(tables._LAYOUT["ends"][0])
+        return self.tables.at["ends"] + len(self.tables.ends) * struct.calcsize(walk_tables._LAYOUT["ends"][0])
 
     def at_context(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(ctypes.addressof(self.context))
@@ -201,7 +201,7 @@ def test_forks_are_found_by_family_and_key_until_they_are_taken_out(parts: ctype
         fork = Fork(bench.chance.choice([{}, {0x400000: some_end()}]), frozenset())
         bench.tables.put(family, key, fork)
         nodes[family, key] = fork
-    size = struct.calcsize(tables._LAYOUT["nodes"][0])
+    size = struct.calcsize(walk_tables._LAYOUT["nodes"][0])
     for (family, key), fork in nodes.items():
         assert found(family, key) == (bench.tables.at["nodes"] + fork.node * size if fork.ends else None)
         assert found(family + 5, key) is None
