@@ -22,7 +22,7 @@ from ..model import KERNEL_HALF, Array
 __all__ = ["ModuleLookup", "TaskLookup"]
 
 
-# -- Rectangles of addresses by moments that may overlap, as disjoint pieces in which the newest owns its place
+# -- rectangles of addresses by moments that may overlap, as disjoint pieces in which the newest owns its place
 
 
 def paint(

@@ -35,8 +35,7 @@ from .lookup import ModuleLookup, TaskLookup
 __all__ = ["BindSummary", "Pairs", "StreamBinding", "bind_stream", "is_bound", "sample_streams", "unbind_stream"]
 
 
-# -- Distinct (pid, tid) pairs of many samples
-
+# -- distinct (pid, tid) pairs of many samples
 
 _DENSE = 1 << 22
 

@@ -1,4 +1,10 @@
-"""The functions of the guide's chapter 9, one row each; functions of the same shape are rows of the same loop."""
+"""The functions of the guide's chapter 9, one row each; functions of the same shape are rows of the same loop.
+
+A row is a prototype, a chapter, a sentence and a body. A prototype is written as ``name(in, in...) -> out, out``: OUT
+parameters of the guide have left the argument list and are returned behind the status. The function that is made has
+that signature, and checks its arguments by `_KINDS`. A body gets the arguments (the handle instead of ``ptr``), returns
+the OUT values and raises `TbrwError` for any other status.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +25,7 @@ from .structures import RECORDS, TBRW_STRING_OR_ID
 __all__ = ["FUNCTIONS"]
 
 
-# -- How a function of chapter 9 is made from one row: its prototype in short, what it says of itself, and its body
-#
-# A prototype is written as ``name(in, in...) -> out, out``: OUT parameters of the guide have left the argument list and
-# are returned behind the status. The function that is made has that signature, and checks its arguments by `_KINDS`. A
-# body gets the arguments (the handle instead of ``ptr``), returns the OUT values and raises `TbrwError` for any other
-# status.
+# -- a function from its row
 
 
 TBRW_PTR = Handle | None
@@ -112,7 +113,7 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
-# -- Buffers and strings between the caller and the calls: size_of_buffer with buf_ptr, and wide strings (9.4)
+# -- buffers and strings between the caller and the calls: size_of_buffer with buf_ptr, and wide strings (9.4)
 
 
 _WIDE = ctypes.sizeof(ctypes.c_wchar)
@@ -187,10 +188,8 @@ def wcs_to_utf8(wcs: Any, utf8: Any, utf8_size: int) -> int:
         raise TbrwError(Status.INVALID_STRING, f"not Unicode: {error}") from None
 
 
-# -- Bodies of the functions that share a shape: each function here makes one for a structure or a section
-#
-# What a function of a stream is given has the number of the stream before all else.
-
+# -- bodies of the functions that share a shape: each function here makes one for a structure or a section. What a
+# function of a stream is given has the number of the stream before all else.
 
 Body = Callable[..., Any]
 
@@ -300,6 +299,8 @@ def _call_back(callback: Body, calls: Iterable[tuple[Any, ...]]) -> int:
 def _size(array: Any) -> int:
     return memoryview(array).nbytes
 
+
+# -- the rows
 
 VERSION = (2, 3)
 """Major and minor number of the guide that is followed."""

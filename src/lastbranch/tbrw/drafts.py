@@ -1,4 +1,8 @@
-"""What has been given to a section that is being written, until it is done and goes to the file."""
+"""What has been given to sections and streams that are being written, until they are done and go to the file.
+
+A global section is committed when it is done, a stream as a whole. The rules on values (chapters 3, 6, 7 and 8) are
+checked here; `rules` says when a section may be touched.
+"""
 
 from __future__ import annotations
 
@@ -170,8 +174,7 @@ def _follow(struct: Struct, row: Array, own: range) -> tuple[Struct, bytes]:
     return child, found
 
 
-# -- Records of a stream that is being written: bytes in any portions, maybe before their descriptor is known (5.2)
-
+# -- records of a stream that is being written: bytes in any portions, maybe before their descriptor is known (5.2)
 
 _HELD = 1 << 20
 
@@ -253,11 +256,8 @@ class DataDraft:
             self._file.close()
 
 
-# -- What a record must hold to be taken: the rules on values in chapters 3, 6, 7 and 8 of the guide
-#
-# `CHECKS` has them by structure; each takes the record, how many of its kind the section holds already, and the number
-# of the stream, and raises `TbrwError`.
-
+# -- what a record must hold to be taken: `CHECKS` by structure; each takes the record, how many of its kind the section
+# holds already, and the number of the stream, and raises `TbrwError`
 
 _FOREIGN_PLATFORMS = range(0x100, 0x200)
 _USER_STREAMS = (StreamType.SAMPLING, StreamType.AGGREGATED, StreamType.BOOKMARK, StreamType.CUSTOM)
@@ -362,8 +362,7 @@ def _inside_legacy(kinds: set[int]) -> bool:
     )
 
 
-# -- Sections and streams that are being written: from the first set_ or add_ to the commit
-
+# -- all that one handle writes: from the first set_ or add_ to the commit
 
 _RECORDS = Table(Scope.STREAM, 0, StreamSection.DATA)
 

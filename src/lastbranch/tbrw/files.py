@@ -31,8 +31,7 @@ from .structures import RECORDS, TBRW_STRING_OR_ID, Record
 __all__ = ["Owner", "SectionReader", "SectionWriter", "Stream", "Tb5", "open_file", "record_dtype"]
 
 
-# -- Records of a stream as NumPy sees them, from the data descriptor
-
+# -- records of a stream as NumPy sees them, from the data descriptor
 
 _PC = STRUCTS["TBRW_SampleRecordPC"]
 _WORDS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -68,6 +67,8 @@ def record_dtype(entries: Array, names: list[str]) -> np.dtype[Any]:
         }
     )
 
+
+# -- files, streams and sections
 
 _Kind = TypeVar("_Kind", bound=Record)
 _MODES = {
@@ -169,7 +170,7 @@ class Stream(Owner):
         return self.stream
 
     def dtype(self) -> np.dtype[Any]:
-        """The records, as the data descriptor says: `arrays.record_dtype`."""
+        """The records, as the data descriptor says: `record_dtype`."""
         with self.reading(StreamSection.DATA_DESCRIPTION) as section:
             entries = section.array(RECORDS["TBRW_SAMPREC_DESC_ENTRY"])
         names = [self.handle.store.text(i) if i else "" for i in entries["desc_name"].tolist()]

@@ -1,6 +1,10 @@
 """The files between ``tbrw_reader`` and ``tbrw_writer``: all sections of a TB5 file, and beside them its records.
 
-How they are made up is told in `saved`. Strings keep their ids and tables that the guide does not know are carried
+Numbers are little-endian. `MAGIC`; then portions, each a `PORTION` and its bytes, one for each table of the TB5 file;
+at the end the CRC-32 of all before it. Records of streams are in files beside: their portion is a `RECORDS` and the
+name of the file. Strings are one portion, the first: u32 length and bytes of each.
+
+Strings keep their ids and tables that the guide does not know are carried
 along, so that the file that is written holds exactly what the file that was read did. Binding is left out.
 
 No file is replaced before all that was to be read is read: outputs have other names until they are complete.
@@ -32,11 +36,7 @@ from .structures import ID_MARK, Record
 __all__ = ["load", "save"]
 
 
-# -- The file between ``tbrw_reader`` and ``tbrw_writer``, read: it and the files of records are checked first, whole
-#
-# Numbers are little-endian. `MAGIC`; then portions, each a `PORTION` and its bytes, one for each table of the TB5 file
-# as it stands there; at the end the CRC-32 of all before it. Records of streams are in files beside: their portion is a
-# `RECORDS` and the name of the file. Strings are one portion, the first: u32 length and bytes of each.
+# -- the file, read: it and the files of records are checked first, whole
 
 
 MAGIC = b"lastbranch TBRW2\n"

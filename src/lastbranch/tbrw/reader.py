@@ -1,4 +1,4 @@
-"""The reading calls: get_, get_one_, enumerate_ and their bound forms."""
+"""The reading calls: get_, get_one_, enumerate_ and their bound forms; the way of records out of a file."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ from .structures import ID_MARK, RECORDS, Record, register
 __all__ = ["Block", "Reader", "events", "rows"]
 
 
-# -- Records on their way out of a file: rows become the guide's structures, with unique ids and real pointers
-
+# -- rows become the guide's structures, with unique ids and real pointers
 
 _CHUNK = 1024
 """Records that one call of a callback gets at most."""

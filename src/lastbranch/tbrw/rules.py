@@ -19,7 +19,7 @@ from .status import Status, TbrwError
 __all__ = ["Access", "FileMode", "Rules", "Sections"]
 
 
-# -- Sections of one kind and what they are open for: used for the file, and for each stream that is open
+# -- sections of one kind and what they are open for: used for the file, and for each stream that is open
 
 
 class Access(Enum):

@@ -27,8 +27,7 @@ from .structures import ID_MARK
 __all__ = ["Store", "file_name", "translated"]
 
 
-# -- The file that CREATE_ALWAYS makes: nobody else's, and in the place of an older one only when something is in it
-
+# -- the file that CREATE_ALWAYS makes: nobody else's, and in the place of an older one only when something is in it
 
 _ATTEMPTS = 10
 

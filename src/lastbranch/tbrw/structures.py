@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- What string and pointer fields point to: no number is followed as a pointer unless it was put there as one
+# -- what string and pointer fields point to: no number is followed as a pointer unless it was put there as one
 #
 # A C library has to trust its caller's pointers. Here a pointer field is a plain 64-bit word to ctypes, so a unique id,
 # a stale address or a made-up number could stand in it; following that would end the process. Every target is

@@ -18,21 +18,16 @@ if TYPE_CHECKING:
     from .writer import TableWriter, Tb5Writer, copy
 
 _WHERE = {
-    "NEVER": "layout",
-    "STRUCTS": "layout",
-    "Entry": "layout",
-    "Field": "layout",
-    "Scope": "layout",
-    "Struct": "layout",
-    "Table": "layout",
-    "TableWriter": "writer",
-    "Tb5File": "reader",
-    "Tb5Writer": "writer",
-    "check_descriptors": "descriptors",
-    "copy": "writer",
-    "read_tb5": "profile_reader",
-    "struct_of": "layout",
-    "verify": "verification",
+    name: module
+    for module, names in {
+        "layout": ("NEVER", "STRUCTS", "Entry", "Field", "Scope", "Struct", "Table", "struct_of"),
+        "writer": ("TableWriter", "Tb5Writer", "copy"),
+        "reader": ("Tb5File",),
+        "descriptors": ("check_descriptors",),
+        "profile_reader": ("read_tb5",),
+        "verification": ("verify",),
+    }.items()
+    for name in names
 }
 
 __all__ = [

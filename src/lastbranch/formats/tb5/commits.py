@@ -1,4 +1,8 @@
-"""Header, commit slots and directory: how the last commit of a file is found, and how the next is written."""
+"""Commits: how the last whole state of a file is found, and how the next is written; the checks of its blocks.
+
+A file has a header, two commit slots, of which the valid one with the larger sequence number is in force, and the
+directory of tables that this slot leads to. Each has a CRC-32.
+"""
 
 from __future__ import annotations
 
@@ -169,7 +173,7 @@ def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table
     return tables
 
 
-# -- The check of a block: three folds of its 64-bit words, at the speed of memory in NumPy
+# -- the check of a block: three folds of its 64-bit words, at the speed of memory in NumPy
 #
 # Words stand in rows of 512 (4 KiB), the last row filled with zeros. ``v`` is the exclusive-or of each column, then of
 # each row. The check is the CRC-32 of the low halves of ``v``, that of the high halves, and the sum of all words modulo

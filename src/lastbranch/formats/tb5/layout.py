@@ -1,4 +1,6 @@
-"""The container of a TB5 file, byte by byte: docs/reference/tb5-format.md says the same in words.
+"""What a TB5 file is made of: the TBRW guide's numbers and records, and the container around them, byte by byte.
+
+docs/reference/tb5-format.md says the same in words.
 
 Intel never published its own container; this one is lastbranch's and its magic says so. All numbers are little-endian.
 A file is a header, two commit slots, and then blocks, block indexes and directories in any order, each at a multiple
@@ -29,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- The numbers of the TBRW User Guide 2.3 (320237-002US), by its names without their prefixes
+# -- the numbers of the TBRW User Guide 2.3 (320237-002US), by its names without their prefixes
 #
 # Where the guide names a constant and gives no number (module and event flags, the names of CPU modes and
 # architectures) the number is that of the open drivers, or, where there is none either, ours: it says so.
@@ -150,7 +152,7 @@ class DescSubtype(IntEnum):
     RESERVED_START, RESERVED_END = 0x8000, 0xFFFF
 
 
-# -- The records of the TBRW User Guide 2.3, declared once as data
+# -- the records of the TBRW User Guide 2.3, declared once as data
 #
 # Layout is natural alignment with 8-byte pointers, as the guide's C structures have on 64-bit systems. In a file a
 # string field holds the string's unique id, and a pointer field the row of the first child in the child's table. NumPy
@@ -335,22 +337,16 @@ def empty_records(name: str, number: int) -> NDArray[Any]:
     return out
 
 
+# -- the container
+
 VERSION = 1
 
 HEADER = np.dtype([("magic", "S16"), ("version", "<u4"), ("data_start", "<u4"), ("reserved", "<u8", 4), ("crc", "<u4")])
 """At 0; ``crc`` is the CRC-32 of the bytes before it."""
 SLOT = np.dtype(
-    [
-        ("sequence", "<u8"),
-        ("directory", "<u8"),
-        ("directory_bytes", "<u8"),
-        ("end", "<u8"),
-        ("flags", "<u4"),
-        ("directory_crc", "<u4"),
-        ("reserved", "<u4"),
-        ("crc", "<u4"),
-    ]
-)
+    [("sequence", "<u8"), ("directory", "<u8"), ("directory_bytes", "<u8"), ("end", "<u8"), ("flags", "<u4"),
+     ("directory_crc", "<u4"), ("reserved", "<u4"), ("crc", "<u4")]
+)  # fmt: skip
 """One commit: of two slots the valid one with the larger ``sequence`` is in force, the other is written next."""
 SLOT_OFFSETS = (512, 1024)
 CLOSED = 1
@@ -359,21 +355,10 @@ DATA_START = 4096
 ALIGNMENT = 64
 
 DIRECTORY_ENTRY = np.dtype(
-    [
-        ("scope", "<u2"),
-        ("section", "<u2"),
-        ("part", "<u2"),
-        ("reserved", "<u2"),
-        ("stream", "<u4"),
-        ("record_size", "<u4"),
-        ("count", "<u8"),
-        ("block_bytes", "<u4"),
-        ("blocks", "<u4"),
-        ("index", "<u8"),
-        ("index_crc", "<u4"),
-        ("reserved2", "<u4"),
-    ]
-)
+    [("scope", "<u2"), ("section", "<u2"), ("part", "<u2"), ("reserved", "<u2"), ("stream", "<u4"),
+     ("record_size", "<u4"), ("count", "<u8"), ("block_bytes", "<u4"), ("blocks", "<u4"), ("index", "<u8"),
+     ("index_crc", "<u4"), ("reserved2", "<u4")]
+)  # fmt: skip
 """One table: ``blocks`` blocks of ``block_bytes`` (the last may be shorter), listed at ``index``."""
 BLOCK_INDEX = np.dtype([("offset", "<u8"), ("check", "<u8"), ("sum", "<u8")])
 BLOCK_BYTES = 1 << 22

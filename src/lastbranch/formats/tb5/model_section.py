@@ -1,6 +1,6 @@
 """What a profile holds that the guide has no place for, as tables of the store (``Scope.STORE``, section MODEL).
 
-Part 0 and 1 are a tree of values (`tree`), part 2 the timeline, part 3 the (pid, tid) pairs of all samples; part 5
+Part 0 and 1 are a tree of values (`pack`), part 2 the timeline, part 3 the (pid, tid) pairs of all samples; part 5
 belongs to a stream: the earliest time of each batch.
 """
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["pack", "read_model", "restore", "unpack", "write_model"]
 
 
-# -- Plain values (text, whole numbers, truth, bytes, lists and dicts of them) as records of 24 bytes, in preorder
-#
-# What the guide has no place for is stored so: strings by their ids, once each.
+# -- plain values (text, whole numbers, truth, bytes, lists and dicts of them) as records of 24 bytes, in preorder;
+# strings by their ids, once each
 
 
 NODE = np.dtype([("key", "<u8"), ("value", "<u8"), ("length", "<u4"), ("tag", "u1"), ("reserved", "u1", 3)])
@@ -133,18 +132,9 @@ def _value(
 
 MODEL_KEY = Table(Scope.STORE, 0, MODEL)
 CHANGE = np.dtype(
-    [
-        ("time", "<i8"),
-        ("start", "<u8"),
-        ("end", "<u8"),
-        ("offset", "<u8"),
-        ("pid", "<i8"),
-        ("tid", "<i8"),
-        ("parent", "<i8"),
-        ("module", "<i8"),
-        ("kind", "<i8"),
-    ]
-)
+    [("time", "<i8"), ("start", "<u8"), ("end", "<u8"), ("offset", "<u8"), ("pid", "<i8"), ("tid", "<i8"),
+     ("parent", "<i8"), ("module", "<i8"), ("kind", "<i8")]
+)  # fmt: skip
 """One change of the timeline, in the order that it was recorded."""
 THREAD = np.dtype([("pid", "<i4"), ("tid", "<i4")])
 _NOT_STORED = ("segments", "binary", "missing")  # of a module: they are of the binary at hand

@@ -52,8 +52,7 @@ from .sample_reader import SampleReader, note
 __all__ = ["read_tb5"]
 
 
-# -- A profile of the guide's sections alone, for files that another writer made
-
+# -- the guide's sections alone, for files that another writer made
 
 _LAST = (1 << 64) - 1
 _MOST_EVENTS = 1 << 16

@@ -39,8 +39,7 @@ from .writer import Tb5Writer
 __all__ = ["StreamedProfile", "write_machine"]
 
 
-# -- The guide's sections from the tables of a profile, for readers that know nothing of lastbranch
-
+# The guide's sections come first, for readers that know nothing of lastbranch.
 
 _FILETIME_EPOCH = 11_644_473_600 * 10_000_000
 _MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1
@@ -188,8 +187,7 @@ def write_stream_info(
     writer.put(Table(Scope.STREAM, stream, StreamSection.STREAM_INFO), row)
 
 
-# -- The guide's sections on the machine: hardware, software and version information
-
+# -- hardware, software and version information
 
 _UNKNOWN32 = 0xFFFFFFFF
 _UNKNOWN16 = 0xFFFF

@@ -25,8 +25,7 @@ from .strings import StringTable
 __all__ = ["Tb5File", "damage_of"]
 
 
-# -- Work on numbered things in order, a few ahead of the caller on other threads
-
+# -- work on numbered things in order, a few ahead of the caller on other threads
 
 _THREADS = 2
 _ROOMS = 4
@@ -62,6 +61,8 @@ def ahead(
     finally:
         pool.shutdown(cancel_futures=True)
 
+
+# -- the file
 
 _BIND_KINDS = (
     StreamType.BIND_DATA_INFORMATION, StreamType.BIND_MODULE_INFORMATION, StreamType.BIND_PID_INFORMATION,

@@ -1,4 +1,4 @@
-"""Everything that can be checked in a file: blocks, places, strings, descriptors, indexes."""
+"""Everything that can be checked in a file: blocks, places, strings, records, descriptors, heads, bind indexes."""
 
 from __future__ import annotations
 
@@ -29,59 +29,6 @@ from .layout import (
 from .reader import Tb5File, damage_of
 
 __all__ = ["verify"]
-
-
-# -- whether the records of a section agree with each other: sizes, numbers of children, what there is one of
-
-
-def contradictions(file: Tb5File) -> Iterator[Damage]:
-    """What is wrong in the guide's sections, blocks that cannot be read excepted."""
-    for key in file.tables:
-        struct = struct_of(key)
-        if struct is not None and key.scope is not Scope.BIND:  # those can be more than memory holds
-            try:
-                records = file.records(key)
-                yield from (_told(file, key, *found) for found in _of_table(file, key, struct, records))
-            except FormatError:
-                continue
-
-
-def _told(file: Tb5File, key: Table, reason: str, field: str, value: int) -> Damage:
-    return Damage(f"{describe(key)}: {reason}", file.tables[key].index, field, value)
-
-
-def _of_table(file: Tb5File, key: Table, struct: Struct, records: Array) -> Iterator[tuple[str, str, int]]:
-    size = struct.fields[0].name
-    if size.endswith("_size"):
-        for row in np.flatnonzero(records[size] != struct.size)[:1].tolist():
-            yield f"row {row} says that it has another size than {struct.size}", size, int(records[size][row])
-    if struct.name in SINGLE and len(records) > 1:
-        yield "there can be but one", "count", len(records)
-    if struct.name == "TBRW_EVENT":
-        for row in np.flatnonzero(records["event_id"] != np.arange(len(records)))[:1].tolist():
-            yield f"row {row}: event ids count from 0", "event_id", int(records["event_id"][row])
-    pointer = POINTERS.get(struct.name)
-    if pointer is not None and len(pointer.targets) == 1:
-        yield from _children(file, key, records, pointer, pointer.targets[0][1])
-    elif pointer is not None:
-        itanium = records["arch_type"] == ArchType.ITANIUM
-        for (_, child), some in zip(pointer.targets, (~itanium, itanium), strict=True):
-            yield from _children(file, key, records[some], pointer, child)
-
-
-def _children(
-    file: Tb5File, key: Table, records: Array, pointer: Pointer, child: str
-) -> Iterator[tuple[str, str, int]]:
-    """Children follow each other in the order of their parents, and are as many as those say."""
-    inside = [k for k in file.tables if k[:3] == key[:3] and struct_of(k) is STRUCTS[child]]
-    there = file.count(inside[0]) if inside else 0
-    field, counter = pointer.field, pointer.counter
-    number = records[counter].astype(np.int64)
-    starts = np.cumsum(number) - number
-    if int(number.sum()) != there:
-        yield f"{child} are {there}, not as many as {counter} says", counter, int(number.sum())
-    for row in np.flatnonzero((number > 0) & (records[field] != starts.astype(np.uint64)))[:1].tolist():
-        yield f"{field} does not lead to the {child} behind those before", field, int(records[field][row])
 
 
 def verify(file: Tb5File) -> list[Damage]:
@@ -223,3 +170,56 @@ def _binding(file: Tb5File) -> Iterator[Damage]:
                         yield Damage(f"{describe(key)}: index out of range", file.tables[key].index, name, value)
         except FormatError:
             continue  # told by _blocks
+
+
+# -- whether the records of a section agree with each other: sizes, numbers of children, what there is one of
+
+
+def contradictions(file: Tb5File) -> Iterator[Damage]:
+    """What is wrong in the guide's sections, blocks that cannot be read excepted."""
+    for key in file.tables:
+        struct = struct_of(key)
+        if struct is not None and key.scope is not Scope.BIND:  # those can be more than memory holds
+            try:
+                records = file.records(key)
+                yield from (_told(file, key, *found) for found in _of_table(file, key, struct, records))
+            except FormatError:
+                continue
+
+
+def _told(file: Tb5File, key: Table, reason: str, field: str, value: int) -> Damage:
+    return Damage(f"{describe(key)}: {reason}", file.tables[key].index, field, value)
+
+
+def _of_table(file: Tb5File, key: Table, struct: Struct, records: Array) -> Iterator[tuple[str, str, int]]:
+    size = struct.fields[0].name
+    if size.endswith("_size"):
+        for row in np.flatnonzero(records[size] != struct.size)[:1].tolist():
+            yield f"row {row} says that it has another size than {struct.size}", size, int(records[size][row])
+    if struct.name in SINGLE and len(records) > 1:
+        yield "there can be but one", "count", len(records)
+    if struct.name == "TBRW_EVENT":
+        for row in np.flatnonzero(records["event_id"] != np.arange(len(records)))[:1].tolist():
+            yield f"row {row}: event ids count from 0", "event_id", int(records["event_id"][row])
+    pointer = POINTERS.get(struct.name)
+    if pointer is not None and len(pointer.targets) == 1:
+        yield from _children(file, key, records, pointer, pointer.targets[0][1])
+    elif pointer is not None:
+        itanium = records["arch_type"] == ArchType.ITANIUM
+        for (_, child), some in zip(pointer.targets, (~itanium, itanium), strict=True):
+            yield from _children(file, key, records[some], pointer, child)
+
+
+def _children(
+    file: Tb5File, key: Table, records: Array, pointer: Pointer, child: str
+) -> Iterator[tuple[str, str, int]]:
+    """Children follow each other in the order of their parents, and are as many as those say."""
+    inside = [k for k in file.tables if k[:3] == key[:3] and struct_of(k) is STRUCTS[child]]
+    there = file.count(inside[0]) if inside else 0
+    field, counter = pointer.field, pointer.counter
+    number = records[counter].astype(np.int64)
+    starts = np.cumsum(number) - number
+    if int(number.sum()) != there:
+        yield f"{child} are {there}, not as many as {counter} says", counter, int(number.sum())
+    for row in np.flatnonzero((number > 0) & (records[field] != starts.astype(np.uint64)))[:1].tolist():
+        yield f"{field} does not lead to the {child} behind those before", field, int(records[field][row])
