@@ -34,7 +34,7 @@ from .events.walk import HEADER_BYTES
 from .kernel.layouts import kernel_layout
 from .kernel.providers import guid_text, kernel_key, kernel_names, opcode_name
 from .kernel.session import META_DATA
-from .layout import EVENT_FLAG, PMC_COUNTERS
+from .layout import CLASSIC_HEADERS, EVENT_FLAG, EVENT_HEADERS, PMC_COUNTERS
 from .payload.column_decode import Payloads, decode_columns
 from .payload.columns import Column, Lists, Objects
 from .payload.layouts import REST, Layout, layout
@@ -54,7 +54,7 @@ from .payload.types import Rest
 
 __all__ = [
     "AS_IT_SAYS", "Batch", "COUNTERS", "Decoded", "Decoder", "Known", "PAYLOAD", "Reading", "batches_of",
-    "types_of",
+    "describes", "types_of",
 ]  # fmt: skip
 
 
@@ -63,8 +63,6 @@ PAYLOAD = "payload"
 
 _META_DATA = UUID(META_DATA).bytes_le
 _EVENT_INFO, _MAP_INFO = 32, 33
-_CLASSIC = frozenset((10, 11, 20, 21))
-_EVENT_HEADERS = frozenset((18, 19))
 _LOG_HEADER = 0
 _MOST_MISSING = 1000
 
@@ -131,7 +129,7 @@ class Decoder:
 
     def learn(self, event: Event) -> None:
         """Take in what an event says about others: EventMetadata and manifests of event sources; others do nothing."""
-        if event.header in _EVENT_HEADERS:
+        if event.header in EVENT_HEADERS:
             if event.id == MANIFEST_ID:
                 text = self._chunks.add(event.provider, event.pid, event.payload)
                 if text is not None:
@@ -178,13 +176,13 @@ class Decoder:
             if fields is None:
                 return Known(*names, "raw", reason=f"no layout for version {event.version}")
             return Known(*names, "kernel", fields)
-        if event.header in _EVENT_HEADERS:
+        if event.header in EVENT_HEADERS:
             found = self._find_self_describing(event)
             if found is not None:
                 return found
-        classic = event.header in _CLASSIC
+        classic = event.header in CLASSIC_HEADERS
         described = self._described.get((event.provider, classic, event.opcode if classic else event.id, event.version))
-        if described is None and not classic and event.header in _EVENT_HEADERS:
+        if described is None and not classic and event.header in EVENT_HEADERS:
             described = self._given.events.get((event.provider, event.id, event.version))
         if described is not None:
             return Known(described.provider_name, described.event_name, "manifest", described=described)
@@ -200,7 +198,7 @@ class Decoder:
         if not self._given.events:
             return "no manifest in the trace"
         known = self._versions.get((event.provider, event.id))
-        if not known or event.header not in _EVENT_HEADERS:
+        if not known or event.header not in EVENT_HEADERS:
             return "no manifest in the trace or among those given"
         if len(self._missing) < _MOST_MISSING:
             self._missing.add((event.provider, event.id, event.version))
@@ -345,6 +343,13 @@ def batches_of(block: EventBlock, decoder: Decoder) -> Iterator[Batch]:
         yield from _self_describing(block, decoder, np.sort(np.concatenate(single)))
 
 
+def describes(block: EventBlock) -> NDArray[np.bool_]:
+    """Which events describe others: what `Decoder.learn` takes in."""
+    meta = (block.provider == np.frombuffer(_META_DATA, np.uint64)).all(axis=1)
+    described: NDArray[np.bool_] = ~block.is_kernel & ((block.id == MANIFEST_ID) | meta)
+    return described
+
+
 def types_of(block: EventBlock) -> _Groups:
     """Rows of each type of event, ascending; types of user events may be several for one of the decoder's."""
     kernel = block.is_kernel
@@ -435,7 +440,7 @@ def _self_describing(block: EventBlock, decoder: Decoder, rows: Ints) -> Iterato
     for which, (known, first, mine, skips) in groups.items():
         whole = np.array(mine, np.int64)
         for batch in _batches(block, decoder, known, first, whole, np.array(skips, np.int64)):
-            if first.counters and first.header in _EVENT_TYPES:
+            if first.counters and first.header in EVENT_HEADERS:
                 values = counted[which]
                 batch.columns[COUNTERS] = Objects([values[i] for i in np.searchsorted(whole, batch.rows).tolist()])
             yield batch
@@ -448,7 +453,7 @@ def _one_by_one(block: EventBlock, decoder: Decoder, known: Known, rows: Ints) -
         fields = decoder.decode(event).fields
         if REST in fields:
             decoder.misfit(known, 1)
-        if event.counters and event.header not in _EVENT_TYPES:
+        if event.counters and event.header not in EVENT_HEADERS:
             fields = fields | {COUNTERS: list(event.counters)}
         found = sets.setdefault(tuple(fields), (event, [], []))
         found[1].append(row)
@@ -460,9 +465,6 @@ def _one_by_one(block: EventBlock, decoder: Decoder, known: Known, rows: Ints) -
         yield Batch(
             known.provider_name, known.event_name, known.kind, known.reason, first, np.array(mine, np.int64), columns
         )
-
-
-_EVENT_TYPES = frozenset((18, 19))
 
 
 # -- How a log is read where it does not say enough of itself, or says it wrong

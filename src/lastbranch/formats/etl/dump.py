@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,16 +16,14 @@ from numpy.typing import NDArray
 from ...model import Array, Clock, Source
 from ..rows import Cells, Dump, Form, Progress, Wanted, milliseconds
 from .container.header import LogHeader
-from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of
+from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
 from .event import Event
 from .events.columns import EventBlock, events_of
 from .events.reader import TraceLog
 from .kernel.config import SYS_CONFIG
-from .kernel.process import IMAGE, PROCESS, THREAD
+from .kernel.process import IMAGE, PROCESS, THREAD, THREAD_LIFE
 from .kernel.providers import Key, kernel_key, kernel_names
-from .kernel.session import META_DATA
 from .payload.columns import Blobs, Column, Floats, Lists, Numbers, Objects, Texts
-from .payload.manifest_xml import MANIFEST_ID
 from .payload.types import Hex
 
 __all__ = ["dump_etl", "dump_live", "teaches"]
@@ -74,7 +71,6 @@ def _numbers(values: list[Any], wrap: Callable[[Any], Any] | None, form: Form) -
     return [memo[value] for value in values]
 
 
-_LIFE_OF_THREADS = tuple(THREAD << 8 | type_ for type_ in (1, 2, 3, 4))
 _PID, _TID = "ProcessID", ("ThreadID", "IssuingThreadID", "NewThreadID")
 
 _KEEP = object()
@@ -86,8 +82,6 @@ _SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the t
     (SYS_CONFIG, 15): (_PID, _KEEP),  # a service and the process it runs in
 }
 """Events about a process or thread, which is not the one that logged them."""
-
-_META_DATA = np.frombuffer(UUID(META_DATA).bytes_le, np.uint64)
 
 
 def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None, reading: Reading = AS_IT_SAYS) -> Dump:
@@ -136,7 +130,7 @@ def _file_cells(
 def _learn(events: Iterable[Event], decoder: Decoder, processes: _Processes) -> None:
     for event in events:
         decoder.learn(event)
-        if event.hook in _LIFE_OF_THREADS:
+        if event.hook in THREAD_LIFE:
             fields = decoder.decode(event).fields
             processes.owner.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
 
@@ -179,7 +173,7 @@ def _decoded(
         unknown = _subjects(batch, pid, tid)
         if unknown is not None:
             asked.append(unknown)
-        if batch.first.hook in _LIFE_OF_THREADS:
+        if batch.first.hook in THREAD_LIFE:
             lives.append(batch.rows)
         if not wanted.named(*_names(batch.provider_name, batch.event_name)) or (
             wanted.provider not in (None, batch.first.provider)
@@ -272,16 +266,14 @@ class _Processes:
 
 def teaches(block: EventBlock) -> Array:
     """Rows that say what other events mean, and which process a thread belongs to."""
-    meta = (block.provider == _META_DATA).all(axis=1)
-    lives = np.isin(block.hook, _LIFE_OF_THREADS)
-    return np.asarray((~block.is_kernel & ((block.id == MANIFEST_ID) | meta)) | lives)
+    return describes(block) | np.isin(block.hook, THREAD_LIFE)
 
 
 def _selector(wanted: Wanted) -> Callable[[EventBlock], Array]:
     """Leave out early what cannot be wanted. Names of user events are only known after decoding."""
     named = np.zeros(1 << 16, bool)
     asked = np.zeros(1 << 16, bool)
-    named[list(_LIFE_OF_THREADS)] = asked[list(_LIFE_OF_THREADS)] = True
+    named[list(THREAD_LIFE)] = asked[list(THREAD_LIFE)] = True
 
     def select(block: EventBlock) -> Array:
         keep = np.ones(len(block), bool)
@@ -293,7 +285,7 @@ def _selector(wanted: Wanted) -> Callable[[EventBlock], Array]:
             keep &= named[np.where(block.is_kernel, block.hook, 0)] | ~block.is_kernel
         if wanted.provider is not None:
             guid = np.frombuffer(wanted.provider, np.uint64)
-            keep &= (block.provider == guid).all(axis=1) | np.isin(block.hook, _LIFE_OF_THREADS)
+            keep &= (block.provider == guid).all(axis=1) | np.isin(block.hook, THREAD_LIFE)
         return keep
 
     return select

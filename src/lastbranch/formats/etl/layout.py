@@ -9,14 +9,17 @@ Chappell's studies, the phnt headers and Microsoft's documentation. Everything i
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 __all__ = [
-    "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLOCK_NAMES", "END_OF_BUFFER", "EVENT_FLAG",
-    "EXTENDED_ITEM", "EXTENDED_TYPE", "HEADERS", "HeaderKind", "LARGEST_EVENT", "LOG_FILE_MODE", "LOGFILE_HEADER",
-    "MESSAGE", "MESSAGE_FLAG", "MESSAGE_HEAD", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields",
-    "message_fields", "packed",
+    "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLASSIC_HEADERS", "CLOCK_NAMES",
+    "END_OF_BUFFER", "EVENT_FLAG", "EVENT_HEADERS", "EXTENDED_ITEM", "EXTENDED_TYPE", "FILETIME_EPOCH", "HEADERS",
+    "HeaderKind", "LARGEST_EVENT", "LOG_FILE_MODE", "LOGFILE_HEADER", "MESSAGE", "MESSAGE_FLAG", "MESSAGE_HEAD",
+    "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "message_fields", "pack_fields",
+    "packed", "unpack_fields",
 ]  # fmt: skip
 
 Fields = tuple[tuple[str, str], ...]
@@ -27,6 +30,21 @@ Fields = tuple[tuple[str, str], ...]
 def packed(fields: Fields, pointer_size: int = 8) -> struct.Struct:
     """The fields as one `struct.Struct`."""
     return struct.Struct("<" + "".join(form for _, form in fields).replace("P", "I" if pointer_size == 4 else "Q"))
+
+
+def unpack_fields(fields: Fields, data: bytes, at: int = 0, pointer_size: int = 8) -> dict[str, Any]:
+    """The values of the fields that begin at ``at``, by name. `struct.error` where the bytes are too few."""
+    values = packed(fields, pointer_size).unpack_from(data, at)
+    return {name: value for (name, _), value in zip(fields, values, strict=True)}
+
+
+def pack_fields(fields: Fields, values: Mapping[str, Any]) -> bytes:
+    """The bytes of the fields, from their values by name."""
+    return packed(fields).pack(*(values[name] for name, _ in fields))
+
+
+FILETIME_EPOCH = 116_444_736_000_000_000
+"""1970-01-01 as FILETIME, which is in units of 100 ns."""
 
 
 # -- buffers
@@ -165,6 +183,11 @@ HEADERS = {  # TRACE_HEADER_TYPE_*: the third byte of an event whose fourth has 
     18: HeaderKind("EVENT_HEADER32", _EVENT, 4), 19: HeaderKind("EVENT_HEADER64", _EVENT, 8),
     20: HeaderKind("FULL_HEADER64", _FULL, 8), 21: HeaderKind("INSTANCE64", _INSTANCE, 8),
 }  # fmt: skip
+
+EVENT_HEADERS = frozenset(type_ for type_, kind in HEADERS.items() if kind.fields is _EVENT)
+"""Header types of manifest and self-describing events."""
+CLASSIC_HEADERS = frozenset(type_ for type_, kind in HEADERS.items() if kind.fields in (_FULL, _INSTANCE))
+"""Header types of events under the GUID of a class."""
 
 PMC_COUNTERS, PEBS_INDEX = 0x0700, 0x8000
 """Bits of the Version of a kernel header: how many u64 counter values follow it (from bit 8), then a u64 index.

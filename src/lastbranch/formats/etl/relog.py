@@ -32,10 +32,10 @@ from .kernel.config import SYS_CONFIG
 from .kernel.io import FILE_IO
 from .kernel.layouts import kernel_layout
 from .kernel.perf import LBR, PERF_INFO, STACK_WALK
-from .kernel.process import IMAGE, PROCESS, THREAD
+from .kernel.process import DC_END, DC_START, END, IMAGE, PROCESS, START, THREAD
 from .kernel.providers import Key, kernel_key
 from .kernel.session import IMAGE_ID, META_DATA, SESSION, SYS_CONFIG_EX, WIN_SAT
-from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
+from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, EVENT_HEADERS, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
 from .payload.manifest_xml import MANIFEST_ID
 
 __all__ = ["Converted", "Timeline", "convert"]
@@ -59,10 +59,14 @@ _STATE = frozenset(
     + [(FILE_IO, type_) for type_ in (0, 32, 35, 36)]  # names of files
 )
 _STAMPED = frozenset(((LBR, 0x20), (STACK_WALK, 0x20), (STACK_WALK, 0x25), (STACK_WALK, 0x26)))
-_THREAD_LIFE = frozenset((THREAD, type_) for type_ in (1, 2, 3, 4))
+_THREAD_LIFE: dict[Key, bool] = {
+    (THREAD, START): True,
+    (THREAD, END): False,
+    (THREAD, DC_START): True,
+    (THREAD, DC_END): False,
+}
 _THREADS = ("ThreadID", "NewThreadID", "OldThreadID", "IssuingThreadID")
 _KERNEL = frozenset((0, 4))
-_EVENT_HEADERS = (18, 19)
 
 Ints = NDArray[np.int64]
 
@@ -86,7 +90,7 @@ _OTHER, _MANIFEST = Kind(), Kind(state=True)
 
 def kinds_of(block: EventBlock) -> tuple[Ints, list[Kind]]:
     """The kind of each event: rows of the list."""
-    kernel, manifest = block.is_kernel, np.isin(block.header, _EVENT_HEADERS)
+    kernel, manifest = block.is_kernel, np.isin(block.header, list(EVENT_HEADERS))
     shape = block.version.astype(np.int64) << 16 | block.pointer_size.astype(np.int64) << 24
     code = np.where(kernel, block.hook | shape, 0)
     code[manifest] = (1 << 32) + (block.id[manifest] == MANIFEST_ID)
@@ -103,7 +107,7 @@ def kinds_of(block: EventBlock) -> tuple[Ints, list[Kind]]:
         if key is not None:
             kinds.append(_kind(key, event.version, event.pointer_size))
         else:
-            kinds.append(_MANIFEST if event.header in _EVENT_HEADERS and event.id == MANIFEST_ID else _OTHER)
+            kinds.append(_MANIFEST if event.header in EVENT_HEADERS and event.id == MANIFEST_ID else _OTHER)
     return which, kinds
 
 
@@ -113,7 +117,7 @@ def _kind(key: Key, version: int, pointer: int) -> Kind:
     places = {} if known is None else known.offsets(pointer)
     found = {name: at for name, (at, _) in places.items()}
     threads = tuple(found[name] for name in _THREADS if name in found)
-    begins = key[1] in (1, 3) if key in _THREAD_LIFE else None
+    begins = _THREAD_LIFE.get(key)
     return Kind(key in _STATE or key[0] in _GROUPS, key in _STAMPED, found.get("ProcessID"), threads, begins)
 
 

@@ -36,12 +36,13 @@ from .layout import (
     EXTENDED_ITEM,
     HEADERS,
     MESSAGE,
+    pack_fields,
     packed,
+    unpack_fields,
 )  # fmt: skip
 
 __all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "drop_event", "encode_record", "read_records"]
 
-_HEAD = packed(BUFFER_HEADER)
 _ITEM = packed(EXTENDED_ITEM)
 
 
@@ -127,7 +128,7 @@ def read_records(source: Source, *, decoder: Decoder | None = None) -> Iterator[
 def _buffer(source: Source, block: EventBlock, span: tuple[int, int, int, int], decoder: Decoder) -> BufferRecord:
     offset, length, start, filled = span
     head = read_at(source, offset, BUFFER_HEADER_SIZE)
-    header = {name: value for (name, _), value in zip(BUFFER_HEADER, _HEAD.unpack(head), strict=True)}
+    header = unpack_fields(BUFFER_HEADER, head)
     events, at = [], start + BUFFER_HEADER_SIZE
     for i, event in enumerate(events_of(block)):
         behind = int(block.at[i]) * 8 + int(block.size[i])
@@ -194,7 +195,7 @@ def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None)
         header["BufferSize"] = BUFFER_HEADER_SIZE + len(body)
     else:
         body += _tail(part, part.length - BUFFER_HEADER_SIZE - len(body))
-    return _HEAD.pack(*(header[name] for name, _ in BUFFER_HEADER)) + body
+    return pack_fields(BUFFER_HEADER, header) + body
 
 
 def _tail(part: BufferRecord, room: int) -> bytes:

@@ -16,10 +16,13 @@ from ..layout import (
     BUFFER_HEADER_SIZE,
     BUFFER_TYPE,
     CLOCK_NAMES,
+    FILETIME_EPOCH,
     HEADERS,
     LOG_FILE_MODE,
     LOGFILE_HEADER,
+    pack_fields,
     packed,
+    unpack_fields,
 )
 
 __all__ = ["LogHeader", "MAX_BUFFER", "TimeZone", "buffer_head", "encode_log_header", "is_etl", "read_header"]
@@ -31,7 +34,6 @@ MAX_BUFFER = 16 << 20
 _EVENT_AT = BUFFER_HEADER_SIZE
 _SYSTEM = HEADERS[2].size
 _LEAST = _EVENT_AT + _SYSTEM + packed(LOGFILE_HEADER, 4).size
-_EPOCH = 116_444_736_000_000_000  # 1970-01-01 as FILETIME
 _LATEST = 1 << 63
 _VISTA = 6000
 _TSC_HZ = 1_000_000
@@ -124,7 +126,7 @@ class LogHeader:
     def clock(self) -> Clock:
         """The session's clock; its wall reference is this header's time stamp, which was taken at ``start_time``."""
         name = CLOCK_NAMES.get(self.clock_type, CLOCK_NAMES[1])
-        ns = (self.start_time - _EPOCH) * 100
+        ns = (self.start_time - FILETIME_EPOCH) * 100
         known = self.start_time and -_LATEST <= ns < _LATEST  # up to the year 2262; what is beyond says nothing
         return Clock(name, self.frequency, (self.timestamp, ns) if known else None)
 
@@ -160,20 +162,16 @@ def read_header(source: Source, offset: int = 0) -> LogHeader:
     if len(event) < _SYSTEM + layout.size:
         at = offset + _EVENT_AT
         raise FormatError("log file header is cut short", file=source.name, offset=at, field="Size", value=len(event))
-    system = _named(HEADERS[kind].fields, packed(HEADERS[kind].fields).unpack_from(event))
-    log = _named(LOGFILE_HEADER, layout.unpack_from(event, _SYSTEM))
+    system = unpack_fields(HEADERS[kind].fields, event)
+    log = unpack_fields(LOGFILE_HEADER, event, _SYSTEM, HEADERS[kind].pointer_size)
     _refuse_old(source, offset, log)
-    buffer = _named(BUFFER_HEADER, packed(BUFFER_HEADER).unpack_from(head))
+    buffer = unpack_fields(BUFFER_HEADER, head)
     stride = _stride(source, offset, buffer, log)
     session, file = _names(event[_SYSTEM + layout.size :])
     own = (system["TimeStamp"], system["ThreadId"], system["ProcessId"])
     log["TimeZone"] = _time_zone(log["TimeZone"])
     fields: list[Any] = [offset, stride, buffer["LoggerId"], buffer["State"], *own, *log.values(), session, file]
     return LogHeader(*fields)  # the fields of LOGFILE_HEADER stand in the class in their order
-
-
-def _named(fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    return {name: value for (name, _), value in zip(fields, values, strict=True)}
 
 
 def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
@@ -217,7 +215,7 @@ def _fit(source: Source, offset: int, size: int) -> tuple[int, bool]:
 def _is_buffer(head: bytes, size: int) -> bool:
     if len(head) < BUFFER_HEADER_SIZE:
         return False
-    buffer = _named(BUFFER_HEADER, packed(BUFFER_HEADER).unpack(head))
+    buffer = unpack_fields(BUFFER_HEADER, head)
     filled = BUFFER_HEADER_SIZE <= buffer["Offset"] <= size
     return bool(buffer["BufferSize"] == size and filled and buffer["BufferType"] <= BUFFER_TYPE.DBG_INFO)
 
@@ -244,8 +242,6 @@ def _whole(raw: bytes) -> bool:
 
 # -- writing
 
-_HEAD = packed(BUFFER_HEADER)
-
 
 def buffer_head(
     size: int, time: int, sequence: int, cpu: int, logger: int, state: int, used: int, flags: int, kind: int
@@ -258,7 +254,7 @@ def buffer_head(
         "SequenceNumber": sequence, "ClockTypeFrequency": 0, "ProcessorIndex": cpu, "LoggerId": logger, "State": state,
         "Offset": used, "BufferFlag": flags, "BufferType": kind, "Reserved": bytes(16),
     }  # fmt: skip
-    return _HEAD.pack(*(values[name] for name, _ in BUFFER_HEADER))
+    return pack_fields(BUFFER_HEADER, values)
 
 
 def encode_log_header(header: LogHeader) -> bytes:

@@ -21,6 +21,7 @@ from ..event import Event
 from ..kernel.providers import hook_provider
 from ..layout import (
     EVENT_FLAG,
+    EVENT_HEADERS,
     EXTENDED_ITEM,
     EXTENDED_TYPE,
     HEADERS,
@@ -31,6 +32,7 @@ from ..layout import (
     PMC_COUNTERS,
     message_fields,
     packed,
+    unpack_fields,
 )
 from .walk import HEADER_BYTES, MESSAGE_BYTES, Walk, walk
 
@@ -397,7 +399,6 @@ CHUNK = 4096
 """Events that are made at once: an object takes about 1 KB."""
 
 _ITEM = packed(EXTENDED_ITEM)
-_EVENT_TYPES = frozenset(t for t, kind in HEADERS.items() if kind.name.startswith("EVENT_HEADER"))
 _ACTIVITY_AT, _ITEMS_AT = 0x40, 0x50
 _COUNTED = PMC_COUNTERS | PEBS_INDEX
 
@@ -426,7 +427,7 @@ def events_of(block: EventBlock) -> list[Event]:
             header, pointer, time, pid, tid, cpu, hook, providers[guid : guid + 16], id_, version, opcode, level, task,
             channel, keyword, options, offset=offset, buffer=buffer, payload=bytes(memory[payload : payload + length]),
         )  # fmt: skip
-        if header in _EVENT_TYPES:
+        if header in EVENT_HEADERS:
             event.activity = bytes(memory[place + _ACTIVITY_AT : place + _ACTIVITY_AT + 16])
             if options & EVENT_FLAG.EXTENDED_INFO:
                 event.extended = extended_items(memory[place + _ITEMS_AT : payload])
@@ -466,12 +467,9 @@ def header_fields(block: EventBlock, i: int) -> dict[str, Any]:
     at, kind = int(block.at[i]) * 8, int(block.header[i])
     if kind == MESSAGE:
         return _message_fields(block.raw[at : at + int(block.header_size[i])].tobytes())
-    fields = HEADERS[kind].fields
-    values = packed(fields).unpack_from(block.raw[at : at + HEADERS[kind].size].tobytes())
-    return {name: value for (name, _), value in zip(fields, values, strict=True)}
+    return unpack_fields(HEADERS[kind].fields, block.raw[at : at + HEADERS[kind].size].tobytes())
 
 
 def _message_fields(data: bytes) -> dict[str, Any]:
     options = packed(MESSAGE_HEAD).unpack_from(data)[-1]
-    fields = (*MESSAGE_HEAD, *message_fields(options))
-    return {name: value for (name, _), value in zip(fields, packed(fields).unpack_from(data), strict=True)}
+    return unpack_fields((*MESSAGE_HEAD, *message_fields(options)), data)

@@ -29,13 +29,15 @@ from ..payload.types import (
     named,
 )
 
-__all__ = ["DC_END", "DC_START", "END", "IMAGE", "LOAD", "PROCESS", "START", "THREAD", "UNLOAD"]
+__all__ = ["DC_END", "DC_START", "END", "IMAGE", "LOAD", "PROCESS", "START", "THREAD", "THREAD_LIFE", "UNLOAD"]
 
 
 PROCESS, THREAD, IMAGE = 0x03, 0x05, 0x14
 
 START, END, DC_START, DC_END = 1, 2, 3, 4
 """Types of process and thread events; the last two list what is there when a session begins and ends (rundown)."""
+THREAD_LIFE = tuple(THREAD << 8 | type_ for type_ in (START, END, DC_START, DC_END))
+"""Hooks of the events that say which process a thread belongs to."""
 UNLOAD, LOAD = 2, 10
 """Types of image events, beside DC_START and DC_END."""
 

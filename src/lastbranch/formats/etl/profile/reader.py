@@ -11,7 +11,7 @@ import numpy as np
 
 from ....model import BRANCH, Profile, SampleBatch, SampleStream, Source
 from ....model import Event as ProfileEvent
-from ..decode import AS_IT_SAYS, Decoder, Reading
+from ..decode import AS_IT_SAYS, Decoder, Reading, describes
 from ..event import Event
 from ..events.columns import EventBlock, events_of
 from ..events.reader import EventType, TraceLog, count_events, first_of_types
@@ -50,8 +50,7 @@ class TypeNames:
         rest = block.take(np.flatnonzero(~block.is_kernel))
         if teaching != self._taught:
             self._taught = teaching
-            meta = (rest.provider == np.frombuffer(_META_DATA, np.uint64)).all(axis=1)
-            for event in events_of(rest.take(meta | (rest.id == MANIFEST_ID))):
+            for event in events_of(rest.take(describes(rest))):
                 self._decoder.learn(event)
         kinds, rows = first_of_types(rest)
         fresh = [i for i, kind in enumerate(kinds) if kind not in self._first]

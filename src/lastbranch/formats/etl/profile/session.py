@@ -17,13 +17,13 @@ from ..kernel.config import SYS_CONFIG
 from ..kernel.layouts import kernel_event
 from ..kernel.perf import PERF_INFO
 from ..kernel.session import SESSION, SYS_CONFIG_EX
+from ..layout import FILETIME_EPOCH
 from .sample_events import MOST_INTERVAL, Trigger
 from .supplement_events import event_fields, machine_fields, recording_events, supplement_event
 
 __all__ = ["Session", "session_header"]
 
 
-_EPOCH = 116_444_736_000_000_000  # 1970-01-01 as FILETIME
 _QPC, _SYSTEM_TIME, _TSC = 1, 2, 3  # ReservedFlags of the log file header
 _CLOCKS = {"system time": _SYSTEM_TIME, "TSC": _TSC}
 _FIRST_SOURCE = 64  # of profile sources that have no number of Windows: behind those of machines
@@ -124,7 +124,7 @@ def session_header(
         kind = _QPC
     wall = clock.wall_ns(begin)
     header = log_header(
-        buffer_size=buffer_size, timestamp=begin, start_time=0 if wall is None else _EPOCH + wall // 100,
+        buffer_size=buffer_size, timestamp=begin, start_time=0 if wall is None else FILETIME_EPOCH + wall // 100,
         clock_type=kind, frequency=clock.frequency, cpu_mhz=mhz, mode=mode, maximum_file_size=maximum_file_size,
         pointer_size=pointer, session_name="lastbranch", file_name=os.path.basename(profile.name),
     )  # fmt: skip

@@ -21,7 +21,7 @@ from ..decode import Decoder, batches_of
 from ..event import Event
 from ..events.columns import EventBlock
 from ..kernel.config import SYS_CONFIG
-from ..kernel.process import DC_END, DC_START, END, IMAGE, LOAD, PROCESS, START, THREAD, UNLOAD
+from ..kernel.process import DC_END, DC_START, END, IMAGE, LOAD, PROCESS, START, THREAD, THREAD_LIFE, UNLOAD
 from ..kernel.providers import Key
 from ..kernel.session import IMAGE_ID, SESSION, SYS_CONFIG_EX
 
@@ -222,7 +222,6 @@ class ThreadTable:
 # -- Starts and ends of threads, and the lists of those that are there at begin and end of a log, kept as columns
 
 
-_HOOKS = [THREAD << 8 | kind for kind in (START, END, DC_START, DC_END)]
 _ROW = np.dtype([("time", "<i8"), ("tid", "<u4"), ("pid", "<u4"), ("kind", "u1")])
 _MANY = 1 << 17  # rows from which on it is seen whether fewer would do
 
@@ -240,7 +239,7 @@ class ThreadEvents:
 
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
         """Take those of ``block``. Those whose ids are cut off tell nothing."""
-        part = block.take(np.flatnonzero(np.isin(block.kernel_hook, _HOOKS)))
+        part = block.take(np.flatnonzero(np.isin(block.kernel_hook, THREAD_LIFE)))
         rows = np.zeros(len(part), _ROW)
         for batch in batches_of(part, decoder):
             if batch.kind != "kernel" or not batch.columns.keys() >= {"ProcessID", "ThreadID"}:
