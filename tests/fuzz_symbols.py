@@ -23,18 +23,18 @@ from _pytest.outcomes import Skipped
 
 from conftest import time_limit
 from hostile_server import ANSWERS, Talk, hostile_server
+from lastbranch.binaries import SegmentFlags, read_image
+from lastbranch.binaries.pdb import pdb_identity
 from lastbranch.errors import LastbranchError
-from lastbranch.images import SegmentFlags, read_image
 from lastbranch.model import BytesSource, Profile
 from lastbranch.symbols import SymbolOptions, debuginfod
 from lastbranch.symbols.backends import dwarf_reader, tables
 from lastbranch.symbols.breakpad import Breakpad, module_id
 from lastbranch.symbols.cache import open_cache
 from lastbranch.symbols.client import WorkerClient, WorkerFailed
-from lastbranch.symbols.files import DebugFiles
 from lastbranch.symbols.found import Search
 from lastbranch.symbols.jitdump import names_in
-from lastbranch.symbols.pdb_identity import pdb_identity
+from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.readers import READERS
 from symbol_programs import Programs, command
 from test_symbols_breakpad import TEXT as TEXT_OF_BREAKPAD

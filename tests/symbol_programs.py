@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lastbranch.images import SegmentFlags, read_image
+from lastbranch.binaries import SegmentFlags, read_image
 from lastbranch.model import BytesSource
 from lastbranch.symbols.backends import dwarf_reader, plt
-from lastbranch.symbols.files import DebugFiles
-from lastbranch.symbols.model import Names
+from lastbranch.symbols.model import DebugFiles, Names
 
 SHARED = """
 #define ALWAYS inline __attribute__((always_inline))

@@ -20,13 +20,13 @@ from lastbranch.analysis.callgraph import CallTable, callees, callers
 from lastbranch.analysis.functions import fold
 from lastbranch.analysis.naming import Namer, find_functions
 from lastbranch.analysis.stacks import call_stacks, why_no_call_stacks
+from lastbranch.binaries import read_image
+from lastbranch.binaries.files import File
 from lastbranch.errors import NotRecordedError
-from lastbranch.images import read_image
 from lastbranch.lbr import KIND, PERF_SELECT
 from lastbranch.model import Profile, SampleFilter
 from lastbranch.opening import open_profile
 from lastbranch.symbols import Symbolizer, SymbolOptions
-from lastbranch.symbols.backends.files import File
 from symbol_programs import command
 from view_truth import NmSymbols, Run, instructions, name_at, run_program, symbols
 

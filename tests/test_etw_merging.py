@@ -15,6 +15,7 @@ import pytest
 import etl_builder as build
 from conftest import Ran, run_cli
 from etl_oracle import real, sample, some_trace
+from lastbranch.binaries import read_image
 from lastbranch.errors import LastbranchError
 from lastbranch.etw import Session
 from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, create_merged_trace_file
@@ -22,7 +23,6 @@ from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Decoder, Event, TraceLog, TraceWriter, kernel_event, log_header
 from lastbranch.formats.etl.payload.tracelogging import describe
 from lastbranch.formats.etl.profile.supplement_events import mapping_fields, module_fields, supplement_event
-from lastbranch.images import read_image
 from lastbranch.model import BytesSource, Module
 from lastbranch.opening import FileSource, open_profile
 from private_registry import registry_at

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import lastbranch
-from lastbranch import analysis, bind, demo, images, lbr, model
+from lastbranch import analysis, binaries, bind, demo, lbr, model
 from lastbranch.cli import VERBS
 
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("package", [lastbranch, analysis, bind, images, lbr, model], ids=lambda p: p.__name__)
+@pytest.mark.parametrize("package", [lastbranch, analysis, binaries, bind, lbr, model], ids=lambda p: p.__name__)
 def test_public_names_are_sorted_and_there(package: object) -> None:
     names = package.__all__  # type: ignore[attr-defined]
     assert [getattr(package, n, None) is not None for n in names] == [True] * len(names)

@@ -18,11 +18,11 @@ from conftest import Data
 from lastbranch.analysis.functions import NameTable, names
 from lastbranch.analysis.naming import Label, Namer, View, find_functions, place_of
 from lastbranch.analysis.sources import Sources
+from lastbranch.binaries.sections import open_binary
 from lastbranch.bind import binder_of
 from lastbranch.model import Module, Profile, SampleFilter
 from lastbranch.opening import code_of
 from lastbranch.symbols import Symbolizer, SymbolOptions
-from lastbranch.symbols.backends.elf_file import open_binary
 from view_truth import NmSymbols, instructions, name_at, symbols
 
 SYMBOLIZER = next((n for n in ("llvm-symbolizer-19", "llvm-symbolizer") if shutil.which(n)), None)

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-import lastbranch.images
+import lastbranch.binaries
+from lastbranch.binaries import Image, Section, Segment, SegmentFlags, read_image, same_build_id
 from lastbranch.errors import FormatError
-from lastbranch.images import Image, Section, Segment, SegmentFlags, read_image, same_build_id
 from lastbranch.model import BytesSource
 from test_images_elf import typical
 from test_images_pe import make_pe
@@ -16,8 +16,8 @@ R, W, X = SegmentFlags.READ, SegmentFlags.WRITE, SegmentFlags.EXECUTE
 
 
 def test_public_names():
-    assert lastbranch.images.__all__ == sorted(lastbranch.images.__all__)
-    assert all(hasattr(lastbranch.images, name) for name in lastbranch.images.__all__)
+    assert lastbranch.binaries.__all__ == sorted(lastbranch.binaries.__all__)
+    assert all(hasattr(lastbranch.binaries, name) for name in lastbranch.binaries.__all__)
 
 
 def test_the_magic_decides():
@@ -35,8 +35,8 @@ def test_neither(data):
 
 def test_importing_costs_little():
     """The parsers come with the first file."""
-    parsers = {"lastbranch.images.elf", "lastbranch.images.pe"}
-    code = f"import sys, lastbranch.images; assert not {parsers} & set(sys.modules)"
+    parsers = {"lastbranch.binaries.elf", "lastbranch.binaries.pe"}
+    code = f"import sys, lastbranch.binaries; assert not {parsers} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lastbranch.binaries import DebugLink, Section, Segment, SegmentFlags, elf_notes, read_image
+from lastbranch.binaries.elf import CLASSES, read_elf
 from lastbranch.errors import FormatError
-from lastbranch.images import DebugLink, Section, Segment, SegmentFlags, elf_notes, read_image
-from lastbranch.images.elf import read_elf
-from lastbranch.images.elf_layout import CLASSES
 from lastbranch.model import BytesSource
 
 R, W, X = SegmentFlags.READ, SegmentFlags.WRITE, SegmentFlags.EXECUTE

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lastbranch.binaries import layout, read_image
 from lastbranch.errors import FormatError
-from lastbranch.images import layout, read_image
 from lastbranch.model import BytesSource
 from test_images_elf import make_elf, note, patched, typical
 from test_images_pe import make_pe

@@ -9,10 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from lastbranch.binaries import Section, Segment, SegmentFlags, read_image
+from lastbranch.binaries.pe import DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS, SECTION_HEADER, read_pe
 from lastbranch.errors import FormatError
-from lastbranch.images import Section, Segment, SegmentFlags, read_image
-from lastbranch.images.pe import read_pe
-from lastbranch.images.pe_layout import DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS, SECTION_HEADER
 from lastbranch.model import BytesSource
 
 R, W, X = SegmentFlags.READ, SegmentFlags.WRITE, SegmentFlags.EXECUTE

@@ -13,7 +13,7 @@ import pytest
 
 from lastbranch.errors import FormatError, UnavailableError
 from lastbranch.symbols.backends import MODULES, backend_of, llvm, symbolic_reader, version_of
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 from symbol_programs import Programs, agreed, code_addresses, command, elf, told
 from test_symbols_pdb import PDB
 

@@ -11,7 +11,7 @@ import pytest
 from lastbranch.model import Module, Profile
 from lastbranch.symbols import Symbolizer, SymbolOptions
 from lastbranch.symbols.breakpad import Breakpad, module_id
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 KEY = GUID.hex.upper() + "2A"

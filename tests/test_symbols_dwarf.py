@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lastbranch.binaries.files import Space
 from lastbranch.errors import FormatError
 from lastbranch.symbols.backends import backend_of, dwarf_reader
 from lastbranch.symbols.backends.dwarf import beside, lookup, tokens
-from lastbranch.symbols.backends.files import Space
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 from symbol_programs import (
     PROGRAMS,
     Programs,

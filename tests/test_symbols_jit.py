@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from lastbranch.errors import FormatError
 from lastbranch.model import Clock, Machine, Module, ModuleKind, Process, Profile
 from lastbranch.symbols import Symbolizer, SymbolOptions, jit
-from lastbranch.symbols.files import DebugFiles
 from lastbranch.symbols.jitdump import names_in, read_header
+from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.perfmap import read_perfmap
 
 PID = 4242

@@ -11,8 +11,8 @@ import pytest
 from lastbranch.errors import FormatError
 from lastbranch.model import Module, ModuleKind, Profile
 from lastbranch.symbols import Symbolizer, SymbolOptions, kallsyms
-from lastbranch.symbols.files import DebugFiles
 from lastbranch.symbols.kallsyms import read_bytes, read_kallsyms, running_build_id
+from lastbranch.symbols.model import DebugFiles
 
 BUILD_ID = bytes(range(20))
 BASE, LOADED = 0xFFFFFFFF81000000, 0xFFFFFFFFC0400000

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch.symbols import Frame, Function, FunctionTable, Names, plain
-from lastbranch.symbols.chains import Chains
 from lastbranch.symbols.columns import (
     pack,
     pack_functions,
@@ -21,6 +20,7 @@ from lastbranch.symbols.columns import (
     unpack_functions,
     unpack_names,
 )
+from lastbranch.symbols.model import Chains
 
 F, G, H = Function("_Z1fv", "f()", 0x10, 16, "f.c", 3), Function("g", "g", 0x20, 8), Function("h", "h")
 

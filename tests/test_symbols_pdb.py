@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lastbranch.binaries.pdb import MAGIC, Streams
+from lastbranch.binaries.sections import open_binary
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
 from lastbranch.symbols.backends import backend_of, tables
-from lastbranch.symbols.backends.elf_file import open_binary
-from lastbranch.symbols.backends.msf import MAGIC, Streams
 from lastbranch.symbols.backends.pdb import pdb_symbols
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 from symbol_programs import NOTHING, Frame, code_addresses, command, symbolized, told
 
 SOURCE = """

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lastbranch.binaries.sections import open_binary
 from lastbranch.symbols.backends import backend_of
-from lastbranch.symbols.backends.elf_file import open_binary
 from lastbranch.symbols.backends.plt import stubs_of
 from symbol_programs import command, elf
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lastbranch.images import read_image
+from lastbranch.binaries import read_image
 from lastbranch.model import BytesSource, Module, Profile, Segment
 from lastbranch.symbols import Symbolizer, SymbolOptions, sandbox, symbolizer
 from lastbranch.symbols.client import WorkerClient, WorkerFailed
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.sandbox import ALLOW, KILL, REFUSE, reader_filter, tools_filter
 from symbol_programs import Programs
 from test_symbols_worker import ADDRESS, bad, children  # noqa: F401 - a fixture

@@ -18,14 +18,14 @@ import pytest
 
 from conftest import time_limit
 from hostile_server import ANSWERS, hostile_server
+from lastbranch.binaries import read_image
+from lastbranch.binaries.files import below, is_remote, open_regular
+from lastbranch.binaries.pdb import pdb_identity
 from lastbranch.errors import FormatError
-from lastbranch.images import read_image
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment
 from lastbranch.symbols import SymbolOptions, debuginfod
 from lastbranch.symbols.cache import Cache, open_cache
-from lastbranch.symbols.files import below, is_remote, open_regular
 from lastbranch.symbols.found import Found, Search
-from lastbranch.symbols.pdb_identity import pdb_identity
 from lastbranch.symbols.search_elf import find_elf
 from lastbranch.symbols.search_pe import find_pe
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lastbranch.images import read_image
+from lastbranch.binaries import read_image
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment
 from lastbranch.symbols import Symbolizer, SymbolOptions
 from lastbranch.symbols.client import WorkerClient, WorkerFailed

@@ -11,7 +11,7 @@ import pytest
 from lastbranch.errors import FormatError
 from lastbranch.symbols.backends import backend_of, tables
 from lastbranch.symbols.backends.symbols import Symbols
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 from symbol_programs import Programs, agreed, code_addresses, command, elf, symbolized, told
 
 MOST = 5000

@@ -15,7 +15,7 @@ import pytest
 from lastbranch.symbols import SymbolOptions
 from lastbranch.symbols import client as client_module
 from lastbranch.symbols.client import WorkerClient, WorkerFailed
-from lastbranch.symbols.files import DebugFiles
+from lastbranch.symbols.model import DebugFiles
 
 ADDRESS = np.array([0x1000, 0x1001, 0x1008], np.uint64)
 

@@ -16,8 +16,8 @@ import etl_builder as eb
 import lastbranch
 from conftest import Ran
 from lastbranch.analysis import Namer, annotate, find_functions
-from lastbranch.binaries import windows_parts
-from lastbranch.images import Image, read_image
+from lastbranch.binaries import Image, read_image
+from lastbranch.binaries.candidates import windows_parts
 from lastbranch.model import BytesSource, Profile
 from lastbranch.opening import code_of, open_profile
 from lastbranch.symbols import Symbolizer, SymbolOptions

@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING
 
-from .binaries import Candidates
+from .binaries import Code, Image, SegmentFlags, read_image, same_build_id
+from .binaries.candidates import Candidates
 from .bind import binder_of, rebind
 from .errors import FormatError, LastbranchError
 from .formats.registry import SNIFFED, Progress, format_of
-from .images import Code, Image, SegmentFlags, read_image, same_build_id
 from .model import BytesSource, Limits, Module, ModuleKind, Profile, Segment, Source, limited, read_at
 from .model.output import naming
 

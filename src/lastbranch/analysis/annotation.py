@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries import Code
 from ..bind import binder_of
 from ..errors import SelectionError, UnavailableError
-from ..images import Code
 from ..isa import Decoder
 from ..lbr import KIND
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted

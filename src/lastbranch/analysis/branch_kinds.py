@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries import Code
 from ..bind import binder_of
 from ..errors import UnavailableError
-from ..images import Code
 from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND, branch_type
 from ..model import Array, Profile

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..images import Code
+from ..binaries import Code
 from ..isa import Decoder
 from ..lbr import KIND
 from ..model import Array, ModuleKind, Profile

@@ -6,8 +6,8 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
+from ..binaries.files import below, open_regular
 from ..model import Module, Profile
-from ..symbols.files import below, open_regular
 
 __all__ = ["Sources"]
 

@@ -132,8 +132,8 @@ def _load() -> None:
         opening,  # noqa: F401
         tb5_binding,  # noqa: F401
     )
+    from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
-    from ..images import elf  # noqa: F401  # `read_image` does, for the program's own file
 
 
 def _wait(pid: int) -> None:

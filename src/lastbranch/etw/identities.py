@@ -15,6 +15,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries import Image, read_image
 from ..errors import LastbranchError
 from ..formats.etl import Event, EventBlock, TraceLog
 from ..formats.etl.decode import Decoder
@@ -24,7 +25,6 @@ from ..formats.etl.kernel.providers import kernel_key
 from ..formats.etl.kernel.session import IMAGE_ID
 from ..formats.etl.payload.tracelogging import describe
 from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
-from ..images import Image, read_image
 from ..model import Module, ModuleKind
 from ..opening import FileSource, attach_binaries
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from ..binaries import Image, read_image
 from ..errors import LastbranchError, SelectionError
-from ..images import Image, read_image
 from ..model import Module, ModuleKind, Profile, SampleFilter, word
 from ..opening import FileSource, same_binary, use_binary
 from .interface import ExportOptions

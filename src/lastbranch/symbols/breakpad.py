@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .chains import Chains
+from ..binaries.files import open_regular
 from .demangle import demangle
-from .files import DebugFiles, open_regular
-from .model import Function, FunctionTable, Names
+from .model import Chains, DebugFiles, Function, FunctionTable, Names
 from .tables import lines_of, table_of
 
 __all__ = ["Breakpad", "module_id"]

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries.files import open_regular
 from .columns import Columns, pack, pack_functions, pack_names, unpack, unpack_functions, unpack_names
-from .files import open_regular
 from .model import FunctionTable, Names
 
 __all__ = ["Cache", "CacheRefused", "open_cache"]

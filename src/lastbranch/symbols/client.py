@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import Columns, pack, unpack, unpack_functions, unpack_names
-from .files import DebugFiles
-from .model import FunctionTable, Names
+from .model import DebugFiles, FunctionTable, Names
 from .options import SymbolOptions
 from .worker import read_packed
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from ..images import same_build_id
+from ..binaries import same_build_id
 from .cache import Cache
 from .found import Search, image_of
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries import Image, read_image
+from ..binaries.files import File, below
 from ..errors import LastbranchError
-from ..images import Image, read_image
 from ..model import Module, Profile
-from .backends.files import File
 from .cache import Cache
-from .files import DebugFiles, below
+from .model import DebugFiles
 from .options import SymbolOptions
 
 __all__ = ["Found", "Pieces", "Search", "image_of"]

@@ -12,10 +12,11 @@ import platform
 import re
 from dataclasses import dataclass, field
 
+from ..binaries.files import below, open_regular
 from ..errors import LastbranchError
 from ..model import Process, Profile
-from .files import DebugFiles, below, open_regular
 from .jitdump import JitHeader, read_header
+from .model import DebugFiles
 from .options import SymbolOptions
 
 __all__ = ["JitSource", "find_jit"]

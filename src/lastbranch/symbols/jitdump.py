@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries.files import open_regular
 from ..errors import FormatError
-from .chains import Chains
-from .files import DebugFiles, open_regular
-from .model import Function, Names
+from .model import Chains, DebugFiles, Function, Names
 
 __all__ = ["JitHeader", "names_in", "read_header"]
 

@@ -11,10 +11,10 @@ import os
 import re
 from collections.abc import Callable
 
+from ..binaries.elf import build_id_in
+from ..binaries.files import open_regular
 from ..errors import FormatError, LastbranchError
-from ..images import build_id_in
-from .files import DebugFiles, open_regular
-from .model import FunctionTable
+from .model import DebugFiles, FunctionTable
 from .tables import lines_of, only_at, table_of
 
 __all__ = ["is_module_name", "read_kallsyms", "running_build_id"]

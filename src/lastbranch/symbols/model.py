@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import offsets_of, ranges
 
-__all__ = ["Frame", "Function", "FunctionTable", "Names", "plain", "spoken"]
+__all__ = ["Chains", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class DebugFiles:
+    """Checked files of one module: all regular, and of the identity that the capture recorded.
+
+    A backend opens these with `open_regular`, and nothing else but what `below` allows in ``dwo``. The addresses that
+    it is asked for, and those of its functions, are link addresses in ELF; in PE they count from the image's base
+    (RVA), since a PDB alone does not tell the base.
+    """
+
+    kind: Literal["elf", "pe", "breakpad", "kallsyms", "perfmap", "jitdump"]
+    binary: str = ""
+    """The ELF or PE file (empty where only the debug file was found), or the one file of another kind."""
+    debug: str | None = None
+    """ELF: the separate debug file. PE: the PDB."""
+    dwp: str | None = None
+    """ELF: the DWARF package beside the binary or its debug file."""
+    dwo: tuple[str, ...] = ()
+    """Folders below which split DWARF files (``DW_AT_dwo_name``) may be opened, in the order of search."""
+    member: str = ""
+    """kallsyms: the kernel module whose names are wanted; empty for the kernel itself."""
 
 
 class Function(NamedTuple):
@@ -311,3 +333,46 @@ def _behind(parts: list[NDArray[_Number]], dtype: type[_Number]) -> NDArray[_Num
 def _through(rows: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int32]:
     """``rows[wanted]`` where -1 stays -1."""
     return np.append(rows, np.int32(-1))[wanted]
+
+
+# -- `Names` from inline chains that come one by one
+
+
+_LAST_LINE = (1 << 32) - 1
+
+
+class Chains:
+    """Collects one chain for each address, in the order of the addresses."""
+
+    def __init__(self) -> None:
+        self._functions: dict[Function, int] = {}
+        self._files: dict[str, int] = {}
+        self._function: list[int] = []
+        self._offsets = [0]
+        self._frames: list[tuple[int, int, int]] = []
+
+    def add(self, chain: Iterable[tuple[Function, str, int]]) -> None:
+        """The next address's frames as (function, file, line), innermost first; none where nothing is known."""
+        row = -1
+        for function, file, line in chain:
+            row = self._functions.setdefault(function, len(self._functions))
+            column = self._files.setdefault(file, len(self._files)) if file else -1
+            self._frames.append((row, column, min(max(line, 0), _LAST_LINE)))
+        self._function.append(row)
+        self._offsets.append(len(self._frames))
+
+    def names(self) -> Names:
+        """What was collected. Columns and discriminators are not known."""
+        function, file, line = zip(*self._frames, strict=True) if self._frames else ((), (), ())
+        zero = np.zeros(len(self._frames), np.uint32)
+        return Names(
+            np.array(self._function, np.int32),
+            np.array(self._offsets, np.int64),
+            np.array(function, np.int32),
+            np.array(file, np.int32),
+            np.array(line, np.uint32),
+            zero,
+            zero,
+            list(self._functions),
+            list(self._files),
+        )

@@ -11,8 +11,7 @@ import re
 import numpy as np
 
 from .demangle import demangle
-from .files import DebugFiles
-from .model import Function, FunctionTable
+from .model import DebugFiles, Function, FunctionTable
 from .tables import lines_of
 
 __all__ = ["painted", "read_perfmap"]

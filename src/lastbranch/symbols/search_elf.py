@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..images import DebugLink, Image, SegmentFlags, same_build_id
+from ..binaries import DebugLink, Image, SegmentFlags, same_build_id
+from ..binaries.files import below, open_regular
 from ..model import Change, Module, ModuleKind
 from .breakpad import module_id
-from .files import DebugFiles, below, open_regular
 from .found import Found, Pieces, Search, file_state, image_of
+from .model import DebugFiles
 
 __all__ = ["find_elf"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from ..images import same_build_id
+from ..binaries import same_build_id
 from ..model import ModuleKind
 from . import kallsyms
-from .files import DebugFiles
 from .found import Found, Pieces, Search
+from .model import DebugFiles
 from .search_elf import find_elf
 
 __all__ = ["find_kernel"]

@@ -11,14 +11,14 @@ import ntpath
 import os
 from collections.abc import Iterator
 
+from ..binaries import Image
+from ..binaries.files import File, below
+from ..binaries.pdb import pdb_identity
 from ..errors import LastbranchError
-from ..images import Image
 from ..model import Module
-from .backends.files import File
 from .breakpad import module_id
-from .files import DebugFiles, below
 from .found import Found, Pieces, Search, image_of
-from .pdb_identity import pdb_identity
+from .model import DebugFiles
 
 __all__ = ["find_pe"]
 

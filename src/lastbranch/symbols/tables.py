@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..binaries.files import open_regular
 from ..errors import FormatError
 from .demangle import demangle
-from .files import DebugFiles, open_regular
-from .model import Function, FunctionTable, Names
+from .model import DebugFiles, Function, FunctionTable, Names
 
 __all__ = ["TEXT_LIMIT", "TableReader", "lines_of", "only_at", "only_used", "table_of"]
 

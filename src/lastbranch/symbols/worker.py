@@ -32,8 +32,7 @@ from .columns import (
     texts_of,
     unpack,
 )
-from .files import DebugFiles
-from .model import FunctionTable, Names
+from .model import DebugFiles, FunctionTable, Names
 from .sandbox import confine_reader, restrict_tools
 
 __all__ = ["Backend", "main"]

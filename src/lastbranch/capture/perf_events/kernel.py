@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from ...binaries import read_image
 from ...errors import LastbranchError
-from ...images import read_image
 from ...opening import FileSource
 from .. import ptrace
 from . import syscall

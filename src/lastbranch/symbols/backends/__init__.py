@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import LastbranchError, UnavailableError
-from ..files import DebugFiles
-from ..model import Function, FunctionTable, Names
+from ..model import DebugFiles, Function, FunctionTable, Names
 from ..tools import newest
 
 __all__ = ["Reader", "backend_of", "version_of"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ...images import SegmentFlags
-from ...images.pe_layout import DATA_DIRECTORY, DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS
-from .elf_file import Binary
-from .files import Space, strings_at
+from ...binaries import SegmentFlags
+from ...binaries.files import Space, strings_at
+from ...binaries.pe import DATA_DIRECTORY, DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS
+from ...binaries.sections import Binary
 from .symbols import Symbols, until_next
 
 __all__ = ["coff_symbols"]

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...images import SegmentFlags
-from ..files import DebugFiles
-from ..model import FunctionTable, Names
+from ...binaries import SegmentFlags
+from ...binaries.files import Space
+from ...binaries.sections import Binary, open_binary
+from ..model import DebugFiles, FunctionTable, Names
 from . import tables
 from .dwarf.lookup import Dwarf
 from .dwarf.split import Splits
-from .elf_file import Binary, open_binary
-from .files import Space
 
 __all__ = ["functions", "has_dwarf", "names_split_files", "resolve"]
 

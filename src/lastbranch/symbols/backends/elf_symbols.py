@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .elf_file import Binary, unpack_xz
+from ...binaries.sections import Binary, unpack_xz
 from .plt import stub_symbols
 from .symbols import Symbols
 

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...binaries.files import open_regular
+from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from .. import outside
 from ..columns import unpack_names
-from ..files import DebugFiles, open_regular
-from ..model import Function, FunctionTable, Names
+from ..model import DebugFiles, Function, FunctionTable, Names
 from ..tools import newest
 from . import tables
 from .dwarf_reader import names_split_files
-from .elf_file import open_binary
 from .elf_symbols import elf_symbols
 from .plt import stub_symbols
 

@@ -11,9 +11,9 @@ from struct import Struct
 
 import numpy as np
 
+from ...binaries.files import Space
+from ...binaries.pdb import DBI_STREAM, Streams
 from ...model import Source
-from .files import Space
-from .msf import DBI_STREAM, Streams
 from .symbols import Symbols, until_next
 
 __all__ = ["pdb_symbols"]

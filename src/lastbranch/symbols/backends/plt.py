@@ -15,10 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ...binaries import Section
+from ...binaries.files import Space, strings_at
+from ...binaries.sections import Binary
 from ...errors import FormatError
-from ...images import Section
-from .elf_file import Binary
-from .files import Space, strings_at
 from .symbols import Symbols
 
 __all__ = ["stub_symbols", "stubs_of"]

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...binaries.files import open_regular
+from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
-from ..chains import Chains
-from ..files import DebugFiles, open_regular
-from ..model import Function, FunctionTable, Names
+from ..model import Chains, DebugFiles, Function, FunctionTable, Names
 from . import tables
 from .dwarf_reader import names_split_files
-from .elf_file import open_binary
 
 __all__ = ["available", "functions", "resolve"]
 

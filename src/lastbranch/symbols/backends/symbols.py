@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...binaries.files import strings_at
 from ..model import Function, FunctionTable, Names
-from .files import strings_at
 
 __all__ = ["Symbols", "until_next"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import DebugFiles
-from ..model import FunctionTable, Names
-from .elf_file import Binary, open_binary
-from .files import File
+from ...binaries.files import File
+from ...binaries.sections import Binary, open_binary
+from ..model import DebugFiles, FunctionTable, Names
 from .symbols import Symbols
 
 __all__ = ["functions", "resolve", "symbols_of"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..files import Space
+from ....binaries.files import Space
 from .constants import ADDRESS, AT, BLOCKS, FIXED, FORM, LEB, OFFSET, TAG
 
 __all__ = ["Format", "Shape", "Shapes", "Step"]

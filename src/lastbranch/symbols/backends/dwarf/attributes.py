@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import Space, strings_at
+from ....binaries.files import Space, strings_at
 from .abbreviations import Format, Shape, size_of
 from .constants import BLOCKS, FORM, INDEXED, REFERENCES, STRINGS
 from .units import NO_BASE, Info

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ....binaries.files import Space
 from ....errors import FormatError
-from ..files import Space
 from .abbreviations import Shape, uleb
 from .constants import LEB, TAG, TEXT
 from .units import Info

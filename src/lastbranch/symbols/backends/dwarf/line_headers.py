@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ..files import Space
+from ....binaries.files import Space
 from .abbreviations import uleb
 from .constants import BLOCKS, FIXED, FORM, LEB, OFFSET
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import Space
+from ....binaries.files import Space
 from .line_headers import LineHeader
 from .tokens import machine, starts_of
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....binaries.files import strings_at
 from ....errors import FormatError
 from ...model import Names
-from ..files import strings_at
 from ..symbols import Symbols
 from .attributes import Kind, read_attributes, texts
 from .beside import as_bytes, as_texts, beside

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import Space
+from ....binaries.files import Space
 from .attributes import Column, Kind, read_attributes
 from .constants import AT, RLE
 from .tokens import machine, starts_of

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ....binaries.files import Space, below
+from ....binaries.sections import Binary, open_binary
 from ....errors import LastbranchError
-from ...files import DebugFiles, below
-from ..elf_file import Binary, open_binary
-from ..files import Space
+from ...model import DebugFiles
 from .attributes import read_attributes
 from .constants import AT
 from .units import Info, Sections

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..files import Space
+from ....binaries.files import Space
 
 __all__ = ["BAD", "machine", "starts_of"]
 

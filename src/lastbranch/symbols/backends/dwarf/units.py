@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ....binaries.files import Space
 from ....errors import FormatError
-from ..files import Space
 from .abbreviations import Format, Shapes
 from .constants import UT
 

@@ -1,23 +1,70 @@
-"""Bytes of checked files as arrays, and views of them at any offset.
+"""Files that others name: how such a path is followed, how the file is opened, and its bytes as arrays.
 
-What a backend reads is bounded by the file: a section is checked against the bytes that are there before memory is
-taken for it, and an array is never indexed beyond its padding.
+Captures and symbol files name other files. Such a name is a hint: it is joined to a folder that the user trusts, must
+stay below it when all links are resolved, and is opened only if it is a regular file.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import FormatError
-from ...model import Limits, Source
-from ..files import open_regular
+from ..errors import FormatError
+from ..model import Limits, Source
 
-__all__ = ["PAD", "Bytes", "File", "Space", "strings_at"]
+__all__ = ["File", "PAD", "Space", "below", "is_remote", "open_regular", "strings_at"]
+
+
+def is_remote(path: str) -> bool:
+    """Whether opening ``path`` could talk to another machine (UNC), or to a device by a name of Windows."""
+    return path.replace("\\", "/").startswith("//")
+
+
+def open_regular(path: str, *, links: bool = True) -> int:
+    """A descriptor of the regular file at ``path``, opened without waiting for a writer.
+
+    Raises `OSError`: also for FIFOs, devices, sockets, folders and remote paths, and for links unless ``links``.
+    """
+    if is_remote(path) or "\0" in path:
+        raise OSError(f"not a local file: {path!r}")
+    flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOCTTY", *(() if links else ("O_NOFOLLOW",)))
+    fd = os.open(path, os.O_RDONLY | sum(getattr(os, f, 0) for f in flags))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(f"not a regular file: {path!r}")
+    return fd
+
+
+def below(root: str, hint: str) -> str | None:
+    """The regular file that ``hint`` means in folder ``root``, absolute and free of links; ``None`` if there is none.
+
+    ``hint`` may be written as POSIX or Windows paths are, absolute ones count from ``root``. What leaves ``root``, by
+    ``..`` or by a link, is not followed.
+    """
+    parts = [p for p in hint.replace("\\", "/").split("/") if p not in ("", ".")]
+    if not parts or ".." in parts or "\0" in hint or is_remote(hint) or is_remote(root):
+        return None
+    if parts[0][1:] == ":":  # a drive letter
+        parts = parts[1:]
+    try:
+        top = os.path.realpath(root)
+        found = os.path.realpath(os.path.join(top, *parts))
+        inside = os.path.commonpath([top, found]) == top
+        return found if inside and stat.S_ISREG(os.stat(found).st_mode) else None
+    except (OSError, ValueError):
+        return None
+
+
+# -- Bytes of checked files as arrays, and views of them at any offset
+#
+# What a backend reads is bounded by the file: a section is checked against the bytes that are there before memory is
+# taken for it, and an array is never indexed beyond its padding.
+
 
 Bytes = NDArray[np.uint8]
 

@@ -15,6 +15,7 @@ from ..model import Source, read_at
 
 __all__ = ["ByteOrder", "Layout", "Record", "Strings", "read_exactly", "text_of"]
 
+
 ByteOrder = Literal["little", "big"]
 
 TABLE_LIMIT = 1 << 20

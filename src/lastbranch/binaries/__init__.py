@@ -1,4 +1,4 @@
-"""ELF and PE files as binaries: identity, load segments and sections. Names of symbols are `lastbranch.symbols`'."""
+"""Binaries of modules (ELF, PE) and their PDBs: identity, load segments, sections, and where they may lie. Names of symbols are `lastbranch.symbols`'."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 from ..errors import FormatError
 from ..model import Source, read_at
-from .code import Code
-from .elf_notes import build_id_in
-from .image import DebugLink, Image, Section, Segment, SegmentFlags, same_build_id
+from .image import Code, DebugLink, Image, Section, Segment, SegmentFlags, same_build_id
 
 __all__ = [
-    "Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags", "build_id_in", "read_image", "same_build_id",
+    "Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags", "read_image",
+    "same_build_id",
 ]  # fmt: skip
 
 

@@ -8,13 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from ...errors import FormatError
-from ...images import Image, SegmentFlags, read_image
-from ...images.elf_layout import CLASSES
-from ...model import BytesSource, Source
+from ..errors import FormatError
+from ..model import BytesSource, Source
+from . import Image, SegmentFlags, read_image
+from .elf import CLASSES
 from .files import File, Space
 
 __all__ = ["Binary", "open_binary", "unpack_xz"]
+
 
 SHF_COMPRESSED = 0x800
 EXPANSION = 2000

@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from .model import Module, ModuleKind
+from ..model import Module, ModuleKind
 
 __all__ = ["Candidates", "windows_parts"]
+
 
 _PREFIX = re.compile(r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)", re.IGNORECASE)
 """What comes before the first folder: ``\\\\?\\``, ``\\??\\``, a drive, the device of a volume as kernels name it."""

@@ -1,16 +1,24 @@
-"""Streams of a multi-stream file (MSF 7.00), the container of PDBs (LLVM documentation, "The MSF File Format")."""
+"""PDBs as files: their container and their identity. Functions in them are read by `lastbranch.symbols`.
+
+The container is a multi-stream file (MSF 7.00; LLVM documentation, "The MSF File Format").
+"""
 
 from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import FormatError
-from ...images.layout import Layout
-from ...model import Source
+from ..errors import FormatError
+from ..model import Source
 from .files import PAD, Space
+from .layout import Layout
 
-__all__ = ["DBI_STREAM", "PDB_STREAM", "Streams"]
+__all__ = ["DBI_STREAM", "Streams", "pdb_identity"]
+
 
 MAGIC = b"Microsoft C/C++ MSF 7.00\r\n\x1aDS\0\0\0"
 SUPERBLOCK = Layout(
@@ -85,3 +93,29 @@ class Streams:
 
 def _words(space: Space) -> NDArray[np.uint32]:
     return space.data[: space.size // 4 * 4].view("<u4")
+
+
+# -- Which program a PDB belongs to: the GUID and age in it (LLVM, docs/PDB: PdbStream, DbiStream)
+
+
+_INFO = Struct("<8xI16s")  # Version and Signature; Age, Guid
+_DBI = Struct("<8xI")  # VersionSignature and VersionHeader; Age
+
+
+class PdbIdentity(NamedTuple):
+    """``ages`` has the age of the PDB stream and that of the DBI stream: linkers write the second one into programs,
+    tools that change a PDB afterwards raise the first one."""
+
+    guid: UUID
+    ages: tuple[int, ...]
+
+
+def pdb_identity(source: Source) -> PdbIdentity:
+    """The identity of the PDB in ``source``. Raises `FormatError` for anything else."""
+    streams = Streams(source)
+    info = streams.stream(PDB_STREAM, "PDB", _INFO.size)
+    if info.size < _INFO.size:
+        raise info.bad("shorter than its header", 0, "StreamSizes", info.size)
+    age, guid = _INFO.unpack_from(info.raw)
+    dbi = streams.stream(DBI_STREAM, "DBI", _DBI.size)
+    return PdbIdentity(UUID(bytes_le=guid), (age, *(_DBI.unpack_from(dbi.raw) if dbi.size == _DBI.size else ())))
