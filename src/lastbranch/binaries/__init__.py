@@ -1,4 +1,7 @@
-"""Binaries of modules (ELF, PE) and their PDBs: identity, load segments, sections, and where they may lie. Names of symbols are `lastbranch.symbols`'."""
+"""Binaries of modules (ELF, PE) and their PDBs: identity, load segments, sections, and where they may lie.
+
+Names of symbols are `lastbranch.symbols`'.
+"""
 
 from __future__ import annotations
 
