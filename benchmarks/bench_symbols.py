@@ -29,7 +29,7 @@ FOLDER = Path("/tmp/lbbench/symbols")
 OURS = """
 import sys
 import numpy as np
-from lastbranch.images import read_image
+from lastbranch.binaries import read_image
 from lastbranch.model import Module, Profile, Segment
 from lastbranch.symbols import Symbolizer, SymbolOptions
 from lastbranch.symbols.backends.files import File

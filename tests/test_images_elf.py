@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch.binaries import DebugLink, Section, Segment, SegmentFlags, elf_notes, read_image
+from lastbranch.binaries import DebugLink, Section, Segment, SegmentFlags, elf, read_image
 from lastbranch.binaries.elf import CLASSES, read_elf
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
@@ -221,7 +221,7 @@ def test_bad_notes(notes, field, value):
 
 
 def test_endless_notes_end(monkeypatch):
-    monkeypatch.setattr(elf_notes, "NOTES_LIMIT", 50)
+    monkeypatch.setattr(elf, "NOTES_LIMIT", 50)
     early = bytes(12 * 40) + note("<", b"GNU\0", 3, BUILD_ID)
     late = bytes(12 * 60) + note("<", b"GNU\0", 3, BUILD_ID)
     assert image_of(make_elf(programs=[(4, 4, early, 0, 0, 4)])).build_id == BUILD_ID
