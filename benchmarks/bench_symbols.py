@@ -32,7 +32,7 @@ import numpy as np
 from lastbranch.binaries import read_image
 from lastbranch.model import Module, Profile, Segment
 from lastbranch.symbols import Symbolizer, SymbolOptions
-from lastbranch.symbols.backends.files import File
+from lastbranch.binaries.files import File
 
 path, addresses, backend, cache, texts = sys.argv[1:]
 image = read_image(File(path))

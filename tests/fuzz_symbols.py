@@ -28,12 +28,13 @@ from lastbranch.binaries.pdb import pdb_identity
 from lastbranch.errors import LastbranchError
 from lastbranch.model import BytesSource, Profile
 from lastbranch.symbols import SymbolOptions, debuginfod
-from lastbranch.symbols.backends import dwarf_reader, tables
+from lastbranch.symbols.backends import symbol_tables as tables
+from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
 from lastbranch.symbols.breakpad import Breakpad, module_id
 from lastbranch.symbols.cache import open_cache
 from lastbranch.symbols.client import WorkerClient, WorkerFailed
 from lastbranch.symbols.found import Search
-from lastbranch.symbols.jitdump import names_in
+from lastbranch.symbols.jit import names_in
 from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.readers import READERS
 from symbol_programs import Programs, command

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from lastbranch.binaries import SegmentFlags, read_image
 from lastbranch.model import BytesSource
-from lastbranch.symbols.backends import dwarf_reader, plt
+from lastbranch.symbols.backends import plt
+from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
 from lastbranch.symbols.model import DebugFiles, Names
 
 SHARED = """

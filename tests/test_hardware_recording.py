@@ -31,7 +31,7 @@ from lastbranch.formats.perfdata import writer
 from lastbranch.formats.perfdata.writer import Described, PerfFile
 from lastbranch.model import ModuleKind, Profile
 from lastbranch.opening import open_profile
-from lastbranch.symbols.kallsyms import running_build_id
+from lastbranch.symbols.symbol_lists import running_build_id
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="perf events are of Linux")
 LAUNCH = Target(77, before_exec=True)

@@ -13,8 +13,11 @@ import pytest
 
 from lastbranch.binaries.files import Space
 from lastbranch.errors import FormatError
-from lastbranch.symbols.backends import backend_of, dwarf_reader
-from lastbranch.symbols.backends.dwarf import beside, lookup, tokens
+from lastbranch.symbols.backends import backend_of
+from lastbranch.symbols.backends.dwarf import reader as beside
+from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
+from lastbranch.symbols.backends.dwarf import reader as lookup
+from lastbranch.symbols.backends.dwarf import tokens
 from lastbranch.symbols.model import DebugFiles
 from symbol_programs import (
     PROGRAMS,

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from lastbranch.errors import FormatError
 from lastbranch.model import Clock, Machine, Module, ModuleKind, Process, Profile
 from lastbranch.symbols import Symbolizer, SymbolOptions, jit
-from lastbranch.symbols.jitdump import names_in, read_header
+from lastbranch.symbols.jit import names_in, read_header, read_perfmap
 from lastbranch.symbols.model import DebugFiles
-from lastbranch.symbols.perfmap import read_perfmap
 
 PID = 4242
 
@@ -73,7 +72,7 @@ def test_later_lines_cover_earlier_ones(tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_table_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastbranch.symbols.tables.TEXT_LIMIT", 10)
+    monkeypatch.setattr("lastbranch.symbols.symbol_lists.TEXT_LIMIT", 10)
     with pytest.raises(FormatError, match="at most 10 bytes"):
         perfmap(tmp_path, b"7f10 10 function\n")
 

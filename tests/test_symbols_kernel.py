@@ -10,9 +10,10 @@ import pytest
 
 from lastbranch.errors import FormatError
 from lastbranch.model import Module, ModuleKind, Profile
-from lastbranch.symbols import Symbolizer, SymbolOptions, kallsyms
-from lastbranch.symbols.kallsyms import read_bytes, read_kallsyms, running_build_id
+from lastbranch.symbols import Symbolizer, SymbolOptions
+from lastbranch.symbols import symbol_lists as kallsyms
 from lastbranch.symbols.model import DebugFiles
+from lastbranch.symbols.symbol_lists import read_bytes, read_kallsyms, running_build_id
 
 BUILD_ID = bytes(range(20))
 BASE, LOADED = 0xFFFFFFFF81000000, 0xFFFFFFFFC0400000
@@ -57,7 +58,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(data)
     monkeypatch.setattr(kallsyms, "KALLSYMS", str(tmp_path / "proc/kallsyms"))
-    monkeypatch.setattr("lastbranch.symbols.search_kernel._MODULES", str(tmp_path / "proc/modules"))
+    monkeypatch.setattr("lastbranch.symbols.search._MODULES", str(tmp_path / "proc/modules"))
 
     def build_id(module: str = "") -> bytes:
         return running_build_id(module, lambda path: read_bytes(f"{tmp_path}{path}"))

@@ -13,7 +13,8 @@ from lastbranch.binaries.pdb import MAGIC, Streams
 from lastbranch.binaries.sections import open_binary
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
-from lastbranch.symbols.backends import backend_of, tables
+from lastbranch.symbols.backends import backend_of
+from lastbranch.symbols.backends import symbol_tables as tables
 from lastbranch.symbols.backends.pdb import pdb_symbols
 from lastbranch.symbols.model import DebugFiles
 from symbol_programs import NOTHING, Frame, code_addresses, command, symbolized, told

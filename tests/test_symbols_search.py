@@ -26,8 +26,7 @@ from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, S
 from lastbranch.symbols import SymbolOptions, debuginfod
 from lastbranch.symbols.cache import Cache, open_cache
 from lastbranch.symbols.found import Found, Search
-from lastbranch.symbols.search_elf import find_elf
-from lastbranch.symbols.search_pe import find_pe
+from lastbranch.symbols.search import find_elf, find_pe
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 SOURCE = """

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from lastbranch.errors import FormatError
-from lastbranch.symbols.backends import backend_of, tables
+from lastbranch.symbols.backends import backend_of
+from lastbranch.symbols.backends import symbol_tables as tables
 from lastbranch.symbols.backends.symbols import Symbols
 from lastbranch.symbols.model import DebugFiles
 from symbol_programs import Programs, agreed, code_addresses, command, elf, symbolized, told

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..binaries.files import open_regular
 from .demangle import demangle
 from .model import Chains, DebugFiles, Function, FunctionTable, Names
-from .tables import lines_of, table_of
+from .symbol_lists import lines_of, table_of
 
 __all__ = ["Breakpad", "module_id"]
 

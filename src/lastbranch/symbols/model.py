@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import offsets_of, ranges
 
-__all__ = ["Chains", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
+__all__ = ["Backend", "Chains", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,3 +376,13 @@ class Chains:
             list(self._functions),
             list(self._files),
         )
+
+
+class Backend(Protocol):
+    """Who reads the symbol files of one module. Raises `LastbranchError` or `OSError` for what cannot be read."""
+
+    def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+        """The names of ``address`` (ascending, distinct; link addresses, in PE from the image's base)."""
+
+    def functions(self, files: DebugFiles) -> FunctionTable:
+        """Every function of the module."""

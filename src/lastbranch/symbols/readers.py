@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .breakpad import Breakpad
-from .kallsyms import read_kallsyms
-from .perfmap import read_perfmap
-from .tables import TableReader
-from .worker import Backend
+from .jit import read_perfmap
+from .model import Backend
+from .symbol_lists import TableReader, read_kallsyms
 
 __all__ = ["READERS"]
 

@@ -230,18 +230,12 @@ class Symbolizer:
 
 
 def _finder(module: Module) -> Callable[[Search, int], Found]:
-    """Who searches for a module's files; what is not needed is not imported."""
-    from .search_pe import find_pe
+    """Who searches for a module's files."""
+    from .search import find_elf, find_kernel, find_pe
 
     if module.is_pe:
         return find_pe
-    if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE):
-        from .search_kernel import find_kernel
-
-        return find_kernel
-    from .search_elf import find_elf
-
-    return find_elf
+    return find_kernel if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE) else find_elf
 
 
 def _moved(functions: Sequence[Function], pieces: Pieces) -> list[Function]:

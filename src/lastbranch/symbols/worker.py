@@ -14,10 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import IO, Any, NoReturn, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, Any, NoReturn
 
 from ..errors import LastbranchError
 from . import outside
@@ -32,20 +29,10 @@ from .columns import (
     texts_of,
     unpack,
 )
-from .model import DebugFiles, FunctionTable, Names
+from .model import Backend, DebugFiles
 from .sandbox import confine_reader, restrict_tools
 
-__all__ = ["Backend", "main"]
-
-
-class Backend(Protocol):
-    """Who reads the symbol files of one module. Raises `LastbranchError` or `OSError` for what cannot be read."""
-
-    def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
-        """The names of ``address`` (ascending, distinct; link addresses, in PE from the image's base)."""
-
-    def functions(self, files: DebugFiles) -> FunctionTable:
-        """Every function of the module."""
+__all__ = ["main"]
 
 
 def main() -> None:
@@ -206,7 +193,7 @@ def _functions(backend: str, files: DebugFiles, _columns: Columns) -> Columns:
 
 
 def _jit(_backend: str, files: DebugFiles, columns: Columns) -> Columns:
-    from .jitdump import names_in
+    from .jit import names_in
 
     return pack_names(names_in(files, columns["address"], columns.get("time")))
 

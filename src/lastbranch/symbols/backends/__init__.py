@@ -22,7 +22,7 @@ __all__ = ["Reader", "backend_of", "version_of"]
 
 _Answer = TypeVar("_Answer")
 
-MODULES = {"dwarf": "dwarf_reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "tables"}
+MODULES = {"dwarf": "dwarf.reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "symbol_tables"}
 """Backend -> its module here; what is not used is not imported."""
 
 VERSIONS = {"dwarf": 4, "symbolic": 4, "llvm": 3, "tables": 2}
@@ -30,7 +30,7 @@ VERSIONS = {"dwarf": 4, "symbolic": 4, "llvm": 3, "tables": 2}
 
 
 class Reader:
-    """A backend by its name: `lastbranch.symbols.worker.Backend`. Names are demangled here, for all alike."""
+    """A backend by its name: `lastbranch.symbols.model.Backend`. Names are demangled here, for all alike."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -22,10 +22,10 @@ from .. import outside
 from ..columns import unpack_names
 from ..model import DebugFiles, Function, FunctionTable, Names
 from ..tools import newest
-from . import tables
-from .dwarf_reader import names_split_files
-from .elf_symbols import elf_symbols
+from . import symbol_tables
+from .dwarf.reader import names_split_files
 from .plt import stub_symbols
+from .symbol_tables import elf_symbols
 
 __all__ = ["available", "functions", "resolve"]
 
@@ -48,7 +48,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     if program is None:
         raise UnavailableError("llvm-symbolizer is not installed", hint="install LLVM's tools, or use another backend")
     if not _described(files):
-        return tables.resolve(files, address)
+        return symbol_tables.resolve(files, address)
     answers = _Answers(_image_base(files))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write("".join(f"{a:#x}\n" for a in address.tolist()).encode())
@@ -86,7 +86,7 @@ def _with_stubs(files: DebugFiles, address: NDArray[np.uint64], names: Names) ->
 
 def functions(files: DebugFiles) -> FunctionTable:
     """All code symbols, read in-tree."""
-    return tables.functions(files)
+    return symbol_tables.functions(files)
 
 
 def _image_base(files: DebugFiles) -> int:

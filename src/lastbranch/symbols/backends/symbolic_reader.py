@@ -16,8 +16,8 @@ from ...binaries.files import open_regular
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from ..model import Chains, DebugFiles, Function, FunctionTable, Names
-from . import tables
-from .dwarf_reader import names_split_files
+from . import symbol_tables
+from .dwarf.reader import names_split_files
 
 __all__ = ["available", "functions", "resolve"]
 
@@ -43,7 +43,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     chains = Chains()
     # The outermost function is called as its symbol: the library has one name for the parts that a function may have,
     # and in a PDB the one without namespace and arguments' types.
-    symbols = tables.symbols_of(files).by_address()
+    symbols = symbol_tables.symbols_of(files).by_address()
     functions = symbols.functions(np.arange(len(symbols)))
     try:
         data = _contents(path)  # the library does not keep it
@@ -67,7 +67,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
 
 def functions(files: DebugFiles) -> FunctionTable:
     """All code symbols, read in-tree."""
-    return tables.functions(files)
+    return symbol_tables.functions(files)
 
 
 def _contents(path: str) -> bytes:

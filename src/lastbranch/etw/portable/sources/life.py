@@ -23,7 +23,7 @@ from ....formats.perfdata.walk import Block, chase
 from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile, Timeline
 from ....opening import attach_binaries
-from ....symbols.kallsyms import running_build_id
+from ....symbols.symbol_lists import running_build_id
 from .events import Events, Ints, encoded
 from .stream import Round, Stream, tracking
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....binaries.files import Space
-from .attributes import Column, Kind, read_attributes
-from .constants import AT, RLE
+from .entries import Column, Kind, read_attributes
 from .tokens import machine, starts_of
-from .units import NO_BASE, Info
+from .units import AT, NO_BASE, RLE, Info
 
-__all__ = ["Ranges", "ranges_of"]
+__all__ = ["Owners", "Ranges", "ranges_of"]
+
 
 WANTED = AT.LOW_PC, AT.HIGH_PC, AT.RANGES
 
@@ -188,3 +190,49 @@ def _bounded(value: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 def _none() -> Ranges:
     return Ranges(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+
+# -- Which unit an address belongs to
+
+
+@dataclass(slots=True)
+class Owners:
+    """Which unit an address belongs to: ranges that do not overlap, ascending."""
+
+    low: NDArray[np.uint64]
+    high: NDArray[np.uint64]
+    unit: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, ranges: Ranges) -> Owners:
+        """Where units overlap, the first one in the file has the address."""
+        order = np.lexsort((ranges.row, ranges.low))
+        low, high, unit = ranges.low[order], ranges.high[order], ranges.row[order]
+        if len(low) and (low[1:] < np.maximum.accumulate(high)[:-1]).any():
+            return cls._swept(low.tolist(), high.tolist(), unit.tolist())
+        return cls(low, high, unit)
+
+    @classmethod
+    def _swept(cls, low: list[int], high: list[int], unit: list[int]) -> Owners:
+        edges = sorted({*low, *high})
+        pieces: list[tuple[int, int, int]] = []
+        heap: list[tuple[int, int]] = []
+        i = 0
+        for edge, following in pairwise(edges):
+            while i < len(low) and low[i] <= edge:
+                heappush(heap, (unit[i], high[i]))
+                i += 1
+            while heap and heap[0][1] <= edge:
+                heappop(heap)
+            if heap:
+                pieces.append((edge, following, heap[0][0]))
+        columns = list(zip(*pieces, strict=True)) or [(), (), ()]
+        return cls(np.array(columns[0], np.uint64), np.array(columns[1], np.uint64), np.array(columns[2], np.int64))
+
+    def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The unit of each address, or -1."""
+        if not len(self.low):
+            return np.full(len(address), -1, np.int64)
+        row = np.searchsorted(self.low, address, side="right") - 1
+        inside = (row >= 0) & (address < self.high[np.maximum(row, 0)])
+        return np.where(inside, self.unit[row], -1)

@@ -11,9 +11,8 @@ from ....binaries.files import Space, below
 from ....binaries.sections import Binary, open_binary
 from ....errors import LastbranchError
 from ...model import DebugFiles
-from .attributes import read_attributes
-from .constants import AT
-from .units import Info, Sections
+from .entries import read_attributes
+from .units import AT, Info, Sections
 
 __all__ = ["Splits"]
 

@@ -4,16 +4,298 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....binaries.files import Space
 from ....errors import FormatError
-from .abbreviations import Format, Shapes
-from .constants import UT
 
-__all__ = ["Info", "Sections", "Unit"]
+__all__ = [
+    "AT", "BLOCKS", "FIXED", "FORM", "Format", "INDEXED", "Info", "OFFSET", "REFERENCES", "RLE", "STRINGS",
+    "Sections", "Shape", "TAG",
+]  # fmt: skip
+
+
+# -- Numbers of DWARF 2 to 5 (DWARF 5, section 7) and of GNU's extensions, and how long each form is
+
+
+class TAG:
+    """Tags of entries that matter here."""
+
+    ARRAY, CLASS, ENUMERATION, LEXICAL_BLOCK, COMPILE_UNIT, STRUCTURE, SUBROUTINE_TYPE = (
+        0x01,
+        0x02,
+        0x04,
+        0x0B,
+        0x11,
+        0x13,
+        0x15,
+    )
+    UNION, INLINED_SUBROUTINE, SUBPROGRAM, INTERFACE, CALL_SITE, GNU_CALL_SITE = 0x17, 0x1D, 0x2E, 0x38, 0x48, 0x4109
+
+
+class AT:
+    """Attributes that are read."""
+
+    SIBLING, NAME, STMT_LIST, LOW_PC, HIGH_PC, COMP_DIR, ABSTRACT_ORIGIN = 0x01, 0x03, 0x10, 0x11, 0x12, 0x1B, 0x31
+    DECL_FILE, DECL_LINE, SPECIFICATION, RANGES, CALL_COLUMN, CALL_FILE, CALL_LINE = (
+        0x3A,
+        0x3B,
+        0x47,
+        0x55,
+        0x57,
+        0x58,
+        0x59,
+    )
+    LINKAGE_NAME, STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME = 0x6E, 0x72, 0x73, 0x74, 0x76
+    MIPS_LINKAGE_NAME, GNU_DWO_NAME, GNU_DWO_ID, GNU_RANGES_BASE, GNU_ADDR_BASE = 0x2007, 0x2130, 0x2131, 0x2132, 0x2133
+    GNU_DISCRIMINATOR = 0x2136
+
+
+class FORM:
+    """Forms of attributes."""
+
+    ADDR, BLOCK2, BLOCK4, DATA2, DATA4, DATA8, STRING, BLOCK, BLOCK1 = (
+        0x01,
+        0x03,
+        0x04,
+        0x05,
+        0x06,
+        0x07,
+        0x08,
+        0x09,
+        0x0A,
+    )
+    DATA1, FLAG, SDATA, STRP, UDATA, REF_ADDR, REF1, REF2, REF4, REF8 = (
+        0x0B,
+        0x0C,
+        0x0D,
+        0x0E,
+        0x0F,
+        0x10,
+        0x11,
+        0x12,
+        0x13,
+        0x14,
+    )
+    REF_UDATA, INDIRECT, SEC_OFFSET, EXPRLOC, FLAG_PRESENT, STRX, ADDRX = 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B
+    REF_SUP4, STRP_SUP, DATA16, LINE_STRP, REF_SIG8, IMPLICIT_CONST = 0x1C, 0x1D, 0x1E, 0x1F, 0x20, 0x21
+    LOCLISTX, RNGLISTX, REF_SUP8, STRX1, STRX2, STRX3, STRX4 = 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28
+    ADDRX1, ADDRX2, ADDRX3, ADDRX4 = 0x29, 0x2A, 0x2B, 0x2C
+    GNU_ADDR_INDEX, GNU_STR_INDEX, GNU_REF_ALT, GNU_STRP_ALT = 0x1F01, 0x1F02, 0x1F20, 0x1F21
+
+
+class UT:
+    """``unit_type`` of DWARF 5."""
+
+    COMPILE, TYPE, PARTIAL, SKELETON, SPLIT_COMPILE, SPLIT_TYPE = 1, 2, 3, 4, 5, 6
+
+
+class RLE:
+    """Kinds of entries in range lists of DWARF 5."""
+
+    END, BASE_ADDRESSX, STARTX_ENDX, STARTX_LENGTH, OFFSET_PAIR, BASE_ADDRESS, START_END, START_LENGTH = range(8)
+
+
+OFFSET, ADDRESS, LEB, TEXT = -1, -2, -3, -4
+"""Sizes of forms that are not a number of bytes: section offset, address, LEB128 number, string with its zero."""
+
+FIXED: dict[int, int] = {
+    FORM.ADDR: ADDRESS, FORM.DATA1: 1, FORM.DATA2: 2, FORM.DATA4: 4, FORM.DATA8: 8, FORM.DATA16: 16, FORM.FLAG: 1,
+    FORM.FLAG_PRESENT: 0, FORM.IMPLICIT_CONST: 0, FORM.SDATA: LEB, FORM.UDATA: LEB, FORM.STRING: TEXT,
+    FORM.STRP: OFFSET, FORM.LINE_STRP: OFFSET, FORM.STRP_SUP: OFFSET, FORM.GNU_STRP_ALT: OFFSET,
+    FORM.SEC_OFFSET: OFFSET, FORM.REF_ADDR: OFFSET, FORM.GNU_REF_ALT: OFFSET, FORM.REF1: 1, FORM.REF2: 2, FORM.REF4: 4,
+    FORM.REF8: 8, FORM.REF_UDATA: LEB, FORM.REF_SIG8: 8, FORM.REF_SUP4: 4, FORM.REF_SUP8: 8,
+    FORM.STRX: LEB, FORM.STRX1: 1, FORM.STRX2: 2, FORM.STRX3: 3, FORM.STRX4: 4, FORM.GNU_STR_INDEX: LEB,
+    FORM.ADDRX: LEB, FORM.ADDRX1: 1, FORM.ADDRX2: 2, FORM.ADDRX3: 3, FORM.ADDRX4: 4, FORM.GNU_ADDR_INDEX: LEB,
+    FORM.LOCLISTX: LEB, FORM.RNGLISTX: LEB,
+}  # fmt: skip
+"""Form -> bytes."""
+
+BLOCKS: dict[int, int] = {FORM.BLOCK1: 1, FORM.BLOCK2: 2, FORM.BLOCK4: 4, FORM.BLOCK: LEB, FORM.EXPRLOC: LEB}
+"""Form -> bytes of the length that stands before its bytes."""
+
+REFERENCES = frozenset({FORM.REF1, FORM.REF2, FORM.REF4, FORM.REF8, FORM.REF_UDATA})
+"""Forms that count from the start of their unit."""
+
+INDEXED = frozenset({FORM.ADDRX, FORM.ADDRX1, FORM.ADDRX2, FORM.ADDRX3, FORM.ADDRX4, FORM.GNU_ADDR_INDEX})
+"""Forms that are rows of ``.debug_addr``."""
+
+STRINGS = frozenset({FORM.STRX, FORM.STRX1, FORM.STRX2, FORM.STRX3, FORM.STRX4, FORM.GNU_STR_INDEX})
+"""Forms that are rows of ``.debug_str_offsets``."""
+
+
+# -- What entries of ``.debug_info`` look like: abbreviations (DWARF 5, 7.5.3) as shapes that units share
+#
+# A shape is a tag, whether there are children, and attributes with their forms, in one format (sizes of offsets and
+# addresses). Most units of a program declare the same few hundred shapes, so attributes are read shape by shape for all
+# entries of all units at once.
+
+
+CODES_LIMIT = 1 << 14
+"""Most abbreviations of a unit (two bytes of LEB128). Compilers come to about a thousand."""
+
+TYPES = frozenset({TAG.ARRAY, TAG.CLASS, TAG.ENUMERATION, TAG.STRUCTURE, TAG.SUBROUTINE_TYPE, TAG.UNION, TAG.INTERFACE,
+                   TAG.CALL_SITE, TAG.GNU_CALL_SITE})  # fmt: skip
+"""Entries below which there is hardly ever code. With functions that have none of their own, these are jumped over at
+first, where they say where their next sibling is (see `entries.walk`)."""
+
+
+class Format(NamedTuple):
+    """What sizes depend on."""
+
+    version: int
+    offset_size: int
+    address_size: int
+
+
+class Step(NamedTuple):
+    """Bytes to skip, and what says how many more: ``LEB``, ``TEXT`` or ``-9 - n``, the size of a block's length."""
+
+    skip: int
+    kind: int
+
+
+class Shape(NamedTuple):
+    """One abbreviation, with what the walk over entries needs of it."""
+
+    tag: int
+    children: bool
+    attributes: tuple[tuple[int, int, int], ...]
+    """(attribute, form, constant of DW_FORM_implicit_const)."""
+    format: Format
+    size: int
+    """Bytes after the code, -1 where that differs from entry to entry."""
+    steps: tuple[Step, ...]
+    tail: int
+    """How to get past it then: the steps, and bytes behind the last one."""
+    sibling: int
+    """Bytes from the end of the code to a DW_AT_sibling that a first walk follows; -1: none."""
+    recorded: bool
+    """Whether the walk keeps it: it has code or children."""
+
+
+class Shapes:
+    """All shapes of a file, each once, and the abbreviation tables that point to them."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.known: dict[tuple[int, bool, tuple[tuple[int, int, int], ...], Format], int] = {}
+        self.shapes: list[Shape] = []
+        self.tables: dict[tuple[int, Format], dict[int, int]] = {}
+
+    def table(self, offset: int, form: Format) -> dict[int, int]:
+        """Code -> shape number of the table at ``offset``. Raises `FormatError`."""
+        found = self.tables.get((offset, form))
+        if found is None:
+            found = self.tables[offset, form] = self._read(offset, form)
+        return found
+
+    def _read(self, offset: int, form: Format) -> dict[int, int]:
+        raw, size, at = self.space.raw, self.space.size, offset
+        if not 0 <= offset < size:
+            raise self.space.bad("no abbreviations there", offset, "debug_abbrev_offset", offset)
+        table: dict[int, int] = {}
+        while at < size:
+            code, at = uleb(raw, at)
+            if code == 0:
+                return table
+            if code >= CODES_LIMIT or len(table) >= CODES_LIMIT:
+                raise self.space.bad(f"codes of {CODES_LIMIT} and more are not read", at, "abbreviation code", code)
+            tag, at = uleb(raw, at)
+            children = raw[at] != 0
+            at += 1
+            attributes = []
+            while at < size:
+                attribute, kind = raw[at], raw[at + 1]  # nearly all are of one byte
+                if attribute < 0x80 and kind < 0x80:
+                    at += 2
+                else:
+                    attribute, at = uleb(raw, at)
+                    kind, at = uleb(raw, at)
+                constant = 0
+                if kind == FORM.IMPLICIT_CONST:
+                    constant, at = sleb(raw, at)
+                if attribute == kind == 0:
+                    break
+                attributes.append((attribute, kind, constant))
+            table[code] = self._number(tag, children, tuple(attributes), form)
+        return table
+
+    def _number(self, tag: int, children: bool, attributes: tuple[tuple[int, int, int], ...], form: Format) -> int:
+        key = tag, children, attributes, form
+        number = self.known.get(key)
+        if number is None:
+            number = self.known[key] = len(self.shapes)
+            self.shapes.append(self._shape(tag, children, attributes, form))
+        return number
+
+    def _shape(self, tag: int, children: bool, attributes: tuple[tuple[int, int, int], ...], form: Format) -> Shape:
+        steps: list[Step] = []
+        skip, sibling = 0, -1
+        names = {attribute for attribute, _, _ in attributes}
+        for attribute, kind, _ in attributes:
+            if attribute == AT.SIBLING and kind == FORM.REF4 and not steps:
+                sibling = skip
+            length = size_of(kind, form)
+            if length is None:
+                reason = "DW_FORM_indirect is not read" if kind == FORM.INDIRECT else "a form that is not known"
+                raise self.space.bad(reason, 0, "form", kind)
+            if length >= 0:
+                skip += length
+            else:
+                steps.append(Step(skip, length))
+                skip = 0
+        code = bool(names & {AT.LOW_PC, AT.RANGES})
+        followed = children and (tag in TYPES or (tag == TAG.SUBPROGRAM and not code))
+        return Shape(
+            tag, children, attributes, form, -1 if steps else skip, tuple(steps), skip,
+            sibling if followed else -1,
+            children or (tag in (TAG.SUBPROGRAM, TAG.INLINED_SUBROUTINE) and code),
+        )  # fmt: skip
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """(tag, whether there are children) of each shape."""
+        return np.array([s.tag for s in self.shapes], np.int64), np.array([s.children for s in self.shapes], bool)
+
+
+def size_of(kind: int, form: Format) -> int | None:
+    """Bytes of a form in ``form``; `LEB`, `TEXT`, or ``-9 - n`` for a block whose length has ``n`` bytes (0: LEB)."""
+    if kind in BLOCKS:
+        length = BLOCKS[kind]
+        return -9 if length == LEB else -9 - length
+    length = FIXED.get(kind)  # type: ignore[assignment]
+    if length == OFFSET:
+        return form.address_size if kind == FORM.REF_ADDR and form.version == 2 else form.offset_size
+    return form.address_size if length == ADDRESS else length
+
+
+def uleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
+    """(the unsigned LEB128 number at ``at``, the offset behind it); the padding of a `Space` ends it."""
+    value = raw[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    shift = 7
+    while shift < 70:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    return value, at
+
+
+def sleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
+    """The same, signed."""
+    value, end = uleb(raw, at)
+    bits = 7 * (end - at)
+    return (value - (1 << bits) if value >> (bits - 1) & 1 else value), end
+
 
 Sections = Callable[[str], Space]
 """A section by its name without ``.debug_`` (and without ``.dwo``)."""

@@ -1,31 +1,81 @@
-"""Names, lines and inline chains of addresses from DWARF."""
+"""Names, lines and inline chains from DWARF, read in-tree: ELF, and PE as GNU tools write it."""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....binaries.files import strings_at
+from ....binaries import SegmentFlags
+from ....binaries.files import Space, strings_at
+from ....binaries.sections import Binary, open_binary
 from ....errors import FormatError
-from ...model import Names
+from ...columns import pack, unpack
+from ...model import DebugFiles, FunctionTable, Names
+from .. import symbol_tables
 from ..symbols import Symbols
-from .attributes import Kind, read_attributes, texts
-from .beside import as_bytes, as_texts, beside
-from .chains import Origins, chains_of, innermost
-from .constants import AT, FORM
-from .entries import Tree, walk
-from .frames import Frames, Places, described, named
-from .line_headers import LineHeader, read_header
-from .lines import read_lines
-from .owners import Owners
-from .ranges import Ranges, ranges_of
-from .units import NO_BASE, Info, Sections
+from .entries import Kind, Tree, read_attributes, texts, walk
+from .frames import Frames, Origins, Places, chains_of, described, innermost, named
+from .lines import LineHeader, read_header, read_lines
+from .ranges import Owners, Ranges, ranges_of
+from .split import Splits
+from .units import AT, FORM, NO_BASE, Info, Sections
 
-__all__ = ["Dwarf", "OpenSplit"]
+__all__ = ["Dwarf", "names_split_files", "resolve"]
+
+
+# -- Work that a copy of this process does meanwhile: reading a large file has two long parts that need not wait
+
+
+Arrays = list[NDArray[Any]]
+
+
+def beside(work: Callable[[], Arrays]) -> Callable[[], Arrays]:
+    """Begin ``work``; what is returned waits for its arrays. Call it once.
+
+    Where a process cannot be copied, or its copy came to nothing, the work is done here and then.
+    """
+    if not hasattr(os, "fork") or threading.active_count() > 1 or (os.cpu_count() or 1) < 2:
+        return work
+    back, out = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            with os.fdopen(out, "wb") as stream:
+                stream.write(pack({}, {str(n): a for n, a in enumerate(work())}))
+        finally:
+            os._exit(0)  # nothing of what this process has open is the copy's to finish
+    os.close(out)
+
+    def arrays() -> Arrays:
+        with os.fdopen(back, "rb") as stream:
+            packed = stream.read()
+        os.waitpid(process, 0)
+        try:
+            return list(unpack(packed)[1].values())
+        except ValueError:
+            return work()
+
+    return arrays
+
+
+def as_bytes(texts: list[str]) -> NDArray[np.uint8]:
+    """``texts``, which have no zero in them, as an array."""
+    return np.frombuffer("".join(f"{text}\0" for text in texts).encode("utf-8", "surrogatepass"), np.uint8)
+
+
+def as_texts(array: NDArray[np.uint8]) -> list[str]:
+    """The texts that `as_bytes` made one array of."""
+    return array.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]
+
+
+# -- Names, lines and inline chains of addresses from DWARF
+
 
 LARGE = 4 << 20
 """Bytes of line number programs, or of entries, that are worth a process of their own."""
@@ -232,3 +282,77 @@ def set_bases(info: Info, entries: NDArray[np.int64]) -> NDArray[np.int64]:
     info.string_base, info.range_base = strings, ranges
     info.address_base = np.minimum(addresses, gnu_addresses)
     return old_ranges
+
+
+_MOST = 3
+"""Notes of one kind."""
+
+
+def has_dwarf(files: DebugFiles) -> bool:
+    """Whether there is any. Raises `FormatError` or `OSError`."""
+    return any(binary.has(".debug_info") for binary in _binaries(files))
+
+
+def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+    """The names of ``address`` (ascending). Raises `FormatError` or `OSError`."""
+    binaries = _binaries(files)
+    described = next((b for b in reversed(binaries) if b.has(".debug_info")), None)
+    if described is None:
+        return symbol_tables.resolve(files, address)
+    main = binaries[0]
+    base = np.uint64(main.image.image_base if files.kind == "pe" else 0)
+    symbols = symbol_tables.symbols_of(files, main, binaries[-1]).by_address()
+    symbols = replace(symbols, start=symbols.start + base)
+
+    def sections(name: str) -> Space:
+        return described.section(f".debug_{name}")
+
+    notes: list[str] = []
+    splits = Splits(files, sections, notes)
+    names = Dwarf(sections, _code_range(main), splits.open, notes).resolve(address + base, symbols)
+    names.notes = [*_few(notes, "more damaged parts"), *_missing(splits.missing), *_moved(described)]
+    if base:
+        names.functions = [f._replace(start=max(0, f.start - int(base))) for f in names.functions]
+    return names
+
+
+def names_split_files(binary: Binary) -> bool:
+    """Whether units of ``binary`` name files with their entries. Raises `FormatError`."""
+    dwarf = Dwarf(lambda name: binary.section(f".debug_{name}"), (0, 0), lambda *_: None, [])
+    return any(dwarf.split_names)
+
+
+def functions(files: DebugFiles) -> FunctionTable:
+    """All code symbols. Raises `FormatError` or `OSError`."""
+    return symbol_tables.functions(files)
+
+
+def _binaries(files: DebugFiles) -> list[Binary]:
+    """The binary, and its separate debug file; a PDB is none."""
+    paths = [files.binary, files.debug if files.kind == "elf" else None]
+    return [open_binary(path) for path in paths if path]
+
+
+def _missing(names: list[str]) -> list[str]:
+    """What there is to say of split files that are not at hand."""
+    which = ", ".join(_few(names, "more"))
+    return [f"split DWARF is missing or of another build (no inlined frames there): {which}"] if names else []
+
+
+def _moved(binary: Binary) -> list[str]:
+    """dwz moves what several files share to one of its own, whose name and build id are in ``.gnu_debugaltlink``."""
+    if not binary.has(".gnu_debugaltlink"):
+        return []
+    link = binary.section(".gnu_debugaltlink")
+    name = bytes(link.raw[: link.size]).partition(b"\0")[0].decode("utf-8", "backslashreplace")
+    return [f"what dwz moved to {name} is not read: some inlined functions have no name"]
+
+
+def _few(texts: list[str], rest: str) -> list[str]:
+    texts = list(dict.fromkeys(texts))
+    return [*texts[:_MOST], f"{len(texts) - _MOST} {rest}"] if len(texts) > _MOST else texts
+
+
+def _code_range(binary: Binary) -> tuple[int, int]:
+    code = [s for s in binary.image.sections if s.flags & SegmentFlags.EXECUTE]
+    return min((s.vaddr for s in code), default=0), max((s.vaddr + s.size for s in code), default=(1 << 64) - 1)
