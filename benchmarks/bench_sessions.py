@@ -36,7 +36,8 @@ WEEK = 7 * 24 * 3600
 
 def provide(seconds: float) -> None:
     """A provider process: says that it is ready, waits for a word, writes, says how many events were offered."""
-    from lastbranch.etw.kernel import EventDescriptor, kernel
+    from lastbranch.etw.kernel import kernel
+    from lastbranch.etw.types import EventDescriptor
 
     provider = kernel().register(PROVIDER, None)
     descriptor = EventDescriptor(1, level=4, keyword=1)
@@ -106,7 +107,8 @@ def session(folder: Path, name: str, seconds: float, buffers: int) -> dict[str, 
 
 def disabled_call() -> float:
     """Microseconds of a write that nobody has enabled."""
-    from lastbranch.etw.kernel import EventDescriptor, kernel
+    from lastbranch.etw.kernel import kernel
+    from lastbranch.etw.types import EventDescriptor
 
     provider = kernel().register(UUID(int=1), None)
     write, descriptor = provider.write, EventDescriptor(1)
@@ -135,10 +137,10 @@ def circular(folder: Path) -> dict[str, float]:
 
     import numpy as np
 
-    from lastbranch.etw.adjust import Host, adjusted
     from lastbranch.etw.flags import LogFileMode
-    from lastbranch.etw.portable.logger import Logger
-    from lastbranch.etw.portable.writer import Writer
+    from lastbranch.etw.portable.provider.writer import Writer
+    from lastbranch.etw.portable.request import Host, adjusted
+    from lastbranch.etw.portable.session.logger import Logger
     from lastbranch.etw.properties import SessionRequest
 
     file = folder / "week.etl"

@@ -14,10 +14,10 @@ from etw_sentences import DOCUMENTS, SENTENCES
 from lastbranch import etw
 from lastbranch.etw.flags import ClientContext, Control, EnableProvider, Info, V2Option, WnodeFlag
 from lastbranch.etw.information import QUERIES, SETS, Setting
-from lastbranch.etw.modes import RULES, Also
 from lastbranch.etw.portable.enable_map import ROWS
+from lastbranch.etw.portable.request import RULES, Also
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
-from lastbranch.etw.windows.functions import FUNCTIONS
+from lastbranch.etw.windows.libraries import FUNCTIONS
 from lastbranch.lbr import NOTATIONS
 
 __all__ = ["etw_reference"]

@@ -11,10 +11,10 @@ from typing import Any
 
 from etw_world import PROVIDER, World, until
 from lastbranch import etw
-from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import KERNEL_LOGGER_NAME, EnableFlag
 from lastbranch.etw.flags import LogFileMode as M
 from lastbranch.etw.kernel import kernel
+from lastbranch.etw.portable.request import Host, adjusted
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.structures import structure
 
@@ -74,7 +74,7 @@ def rows_of_files_need_a_size(world: World) -> None:
 
 def the_reserve_on_the_disk(world: World) -> None:
     from lastbranch.etw import EtwError
-    from lastbranch.etw.portable.log_file import Disk, check_room
+    from lastbranch.etw.portable.session.log_file import Disk, check_room
 
     def code(free_mb: int, system: bool) -> int:
         try:
@@ -186,7 +186,7 @@ def what_nobody_reads_is_lost(world: World) -> None:
 
 
 def timers_of_files(world: World) -> None:
-    from lastbranch.etw.adjust import flush_seconds
+    from lastbranch.etw.portable.request import flush_seconds
 
     host = Host(2, 8 << 30)
     seconds = {n: flush_seconds(adjusted(SessionRequest("n", file="f", flush_timer=n), host)) for n in (0, 1, 5)}

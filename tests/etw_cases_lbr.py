@@ -18,7 +18,7 @@ from lastbranch.etw import control_api
 from lastbranch.etw.flags import LBR_PROVIDER, MAX_LBR_EVENTS, PERFINFO_PROVIDER, Control
 from lastbranch.etw.flags import LogFileMode as M
 from lastbranch.etw.kernel import kernel
-from lastbranch.etw.portable.lbr import SOURCE, software_source
+from lastbranch.etw.portable.lbr_configuration import SOURCE, software_source
 from lastbranch.etw.structures import guid_of, structure
 
 PMC_INTERRUPT, LBR = 0x0F2F, 0x0C20

@@ -9,9 +9,9 @@ import stat
 from etw_properties import properties
 from etw_world import PROVIDER, World, until
 from lastbranch import etw
-from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import Control
 from lastbranch.etw.flags import LogFileMode as M
+from lastbranch.etw.portable.request import Host, adjusted
 from lastbranch.etw.properties import SessionRequest, read_properties
 from lastbranch.etw.structures import guid_of, structure
 

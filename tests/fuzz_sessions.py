@@ -219,7 +219,7 @@ class Round:
             one.kill()
         self.controller.kill()
         self.controller.communicate()
-        until(lambda: len(sessions.kernel.sessions()) == len(processes(sessions, "daemon")))
+        until(lambda: len(sessions.kernel.sessions()) == len(processes(sessions, "session.daemon")))
         for state in sessions.kernel.sessions():
             try:
                 final = sessions.stop(state.handle)

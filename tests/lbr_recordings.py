@@ -8,7 +8,7 @@ import struct
 from lastbranch.capture.options import DEFAULT_SELECT
 from lastbranch.capture.procfs import Mapping
 from lastbranch.capture.software import Spill
-from lastbranch.etw.portable.lbr_events import FINISHED_ROUND
+from lastbranch.etw.portable.lbr.events import FINISHED_ROUND
 
 TIME_ID = 7
 CALL, RET, COND, IND = 4, 6, 1, 3

@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
-from lastbranch.etw.windows import functions, privilege
+from lastbranch.etw.windows import kernel as privilege
+from lastbranch.etw.windows import libraries as functions
 
 TABLE = Path(__file__).parents[1] / "src/lastbranch/etw/layouts.json"
 COMPILERS = {64: "x86_64-w64-mingw32-gcc", 32: "i686-w64-mingw32-gcc"}

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import LogFileMode
-from lastbranch.etw.portable.log_file import Disk
-from lastbranch.etw.portable.logger import Logger
-from lastbranch.etw.portable.writer import Writer
+from lastbranch.etw.portable.provider.writer import Writer
+from lastbranch.etw.portable.request import Host, adjusted
+from lastbranch.etw.portable.session.log_file import Disk
+from lastbranch.etw.portable.session.logger import Logger
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.formats.etl import Event, LogHeader, TraceLog
 from lastbranch.model import BytesSource

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from etw_fake import FakeKernel
 from etw_world import until
 from lastbranch.cli import cli
-from lastbranch.etw import LogFileMode, Provider, consume, profiling
+from lastbranch.etw import LogFileMode, Provider, consume
+from lastbranch.etw import session as profiling
 from lastbranch.etw import session as session_module
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Info
 from lastbranch.etw.properties import SessionRequest

@@ -21,13 +21,12 @@ from hypothesis import strategies as st
 import etl_builder as build
 from etl_oracle import FULL, GUID, real, sample, slow, some_trace
 from lastbranch.etw import consumer
-from lastbranch.etw.called_back import CallbackChannel
-from lastbranch.etw.consumed import consume
+from lastbranch.etw.consumed import CallbackChannel, consume
 from lastbranch.etw.consumer import CloseTrace, OpenTrace, ProcessTrace, close_trace, open_trace, process_trace
 from lastbranch.etw.event_records import event_of
 from lastbranch.etw.logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, ProcessTraceMode
-from lastbranch.etw.portable.live import LiveStream
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.streams import LiveStream
 from lastbranch.etw.structures import structure
 from lastbranch.formats.etl import Decoder, Event, TraceLog
 from lastbranch.formats.etl import events_of as stream_events

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.etw.adjust import BUFFER_KB, Host, adjusted, flush_seconds
 from lastbranch.etw.flags import ClientContext, LogFileMode, V2Option, WnodeFlag
-from lastbranch.etw.modes import Also, broken_rule, normalised
+from lastbranch.etw.portable.request import BUFFER_KB, Also, Host, adjusted, broken_rule, flush_seconds, normalised
 from lastbranch.etw.properties import MAX_NAME, SessionRequest, SessionState, read_properties, write_properties
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.structures import guid_of, structure

@@ -9,16 +9,16 @@ import pytest
 from etw_fake import SOURCES, FakeKernel
 from lastbranch.etw import LogFileMode, Provider, Session, provider_guid
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableProvider, Info
-from lastbranch.etw.kernel import EventDescriptor
-from lastbranch.etw.profiling import (
+from lastbranch.etw.providers import EVENT_ID, PID, event_id_filter, pid_filter
+from lastbranch.etw.session import (
     configure_profile_sources,
     profile_interval,
     profile_sources,
+    sessions,
     set_profile_interval,
 )
-from lastbranch.etw.providers import EVENT_ID, PID, event_id_filter, pid_filter
-from lastbranch.etw.session import sessions
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.types import EventDescriptor
 
 GUID = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch.etw.portable import children as module
-from lastbranch.etw.portable.children import Children
-from lastbranch.etw.portable.loop import Loop
 from lastbranch.etw.portable.protocol import Connection, Kind, Message, peer_of
-from lastbranch.etw.portable.steps import Tasks
+from lastbranch.etw.portable.session import children as module
+from lastbranch.etw.portable.session.children import Children
+from lastbranch.etw.portable.session.loop import Loop, Tasks
 from lastbranch.etw.status import EtwError, Status
 
 SOURCE = """

@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from lastbranch.etw.adjust import SPARE_BUFFERS
 from lastbranch.etw.consumed import consume
 from lastbranch.etw.flags import (
     CIRCULAR_KERNEL_LOGGER,
@@ -28,14 +27,21 @@ from lastbranch.etw.flags import (
     Info,
     LogFileMode,
 )
-from lastbranch.etw.kernel import EnableParameters
-from lastbranch.etw.portable import rules
-from lastbranch.etw.portable.configuring import Settings
+from lastbranch.etw.portable import request as rules
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.registry import MAX_SYSTEM_LOGGERS, Registry
-from lastbranch.etw.portable.rules import FILTER_EXECUTABLE_NAME, FILTER_PID, check_start, checked_file, updated
+from lastbranch.etw.portable.request import (
+    FILTER_EXECUTABLE_NAME,
+    FILTER_PID,
+    SPARE_BUFFERS,
+    check_start,
+    checked_file,
+    updated,
+)
+from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.types import EnableParameters
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
 
 M = LogFileMode

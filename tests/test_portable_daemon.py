@@ -21,13 +21,12 @@ import pytest
 
 from lastbranch.etw.consumed import consume
 from lastbranch.etw.flags import Control, EnableProvider
-from lastbranch.etw.kernel import EventDescriptor
 from lastbranch.etw.portable import kernel as kernel_module
-from lastbranch.etw.portable.messages import unpack_state
-from lastbranch.etw.portable.processes import process_key
-from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, at_folder, encode
-from lastbranch.etw.portable.writer import Writer, connect_writer
+from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, at_folder, encode, unpack_state
+from lastbranch.etw.portable.provider.writer import Writer, connect_writer
+from lastbranch.etw.portable.registry import process_key
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.types import EventDescriptor
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
 
 PROVIDER = UUID("11111111-2222-3333-4444-555555555555")

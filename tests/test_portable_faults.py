@@ -32,17 +32,17 @@ import pytest
 from lastbranch.analysis.check import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
-from lastbranch.etw.kernel import EventDescriptor
-from lastbranch.etw.portable import attachments
 from lastbranch.etw.portable import clock as clock_module
 from lastbranch.etw.portable.clock import Clock
-from lastbranch.etw.portable.commands import Commands
 from lastbranch.etw.portable.pool import PAGE, Geometry
-from lastbranch.etw.portable.processes import process_key
 from lastbranch.etw.portable.protocol import Connection, Kind
-from lastbranch.etw.portable.writer import Writer
+from lastbranch.etw.portable.provider import attachments
+from lastbranch.etw.portable.provider.writer import Writer
+from lastbranch.etw.portable.registry import process_key
+from lastbranch.etw.portable.session.daemon import Commands
 from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.types import EventDescriptor
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.layout import BUFFER_TYPE
 from lastbranch.model import BytesSource
@@ -388,7 +388,7 @@ def test_another_user_has_no_way_in() -> None:
                 from lastbranch.etw.portable.kernel import PortableKernel
                 from lastbranch.etw.properties import SessionRequest
                 from lastbranch.etw.status import EtwError
-                import lastbranch.etw.portable.registration, lastbranch.etw.portable.spawn
+                import lastbranch.etw.portable.provider.registration, lastbranch.etw.portable.session.spawn
                 os.setgroups([]); os.setgid(65534); os.setuid(65534)
                 kernel = PortableKernel()
                 def tried(call):

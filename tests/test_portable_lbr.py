@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from conftest import run_cli
-from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, LogFileMode
-from lastbranch.etw.hooks import hook_ids
-from lastbranch.etw.portable import lbr
+from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, LogFileMode, hook_ids
+from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
-from lastbranch.etw.portable.configuring import Settings
-from lastbranch.etw.portable.lbr_events import Conversion, Scope
-from lastbranch.etw.portable.lbr_filter import kinds_of
-from lastbranch.etw.portable.lbr_source import options_of, ticks_of
+from lastbranch.etw.portable.lbr.events import Conversion, Scope, kinds_of
+from lastbranch.etw.portable.lbr.source import options_of, ticks_of
 from lastbranch.etw.portable.registry import Registry
+from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
 from lastbranch.etw.properties import SessionRequest

@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import LogFileMode
-from lastbranch.etw.portable.encode import refusal
-from lastbranch.etw.portable.logger import SLOW_READER, Logger
 from lastbranch.etw.portable.pool import BELL_AT, COMMIT_AT, DONE, EVENT, LOST, PAGE, REFUSED, RING
 from lastbranch.etw.portable.pool import FULL as FULL_WORD
-from lastbranch.etw.portable.realtime import BACKLOG
-from lastbranch.etw.portable.sources.description import mask_event
-from lastbranch.etw.portable.writer import Writer
+from lastbranch.etw.portable.provider.writer import Writer, refusal
+from lastbranch.etw.portable.request import Host, adjusted
+from lastbranch.etw.portable.session.logger import SLOW_READER, Logger
+from lastbranch.etw.portable.session.realtime import BACKLOG
+from lastbranch.etw.portable.sources.recorder import mask_event
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog, encode_event
@@ -437,7 +436,7 @@ def read_header_and_walk(file: Path) -> None:
 
 _WRITE_FOREVER = """
 import os, socket, struct, sys, time
-from lastbranch.etw.portable.writer import Writer
+from lastbranch.etw.portable.provider.writer import Writer
 stream = socket.socket(fileno=int(sys.argv[1]))
 answer, fds, _, _ = socket.recv_fds(stream, 64, 3)
 writer = Writer.of_answer(answer, fds)

@@ -10,8 +10,8 @@ import struct
 import pytest
 
 from lastbranch.etw.portable import pool
-from lastbranch.etw.portable.leases import Leases
 from lastbranch.etw.portable.pool import PAGE, Attached, Geometry, Mapping, make_pool
+from lastbranch.etw.portable.session.writers import Leases
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl.layout import BUFFER_HEADER, packed
 

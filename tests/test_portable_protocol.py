@@ -18,17 +18,6 @@ from hypothesis import strategies as st
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import LogFileMode, V2Option
 from lastbranch.etw.portable import protocol
-from lastbranch.etw.portable.messages import (
-    pack_request,
-    pack_state,
-    pack_value,
-    unpack_request,
-    unpack_state,
-    unpack_text,
-    unpack_value,
-)
-from lastbranch.etw.portable.notify import Notice
-from lastbranch.etw.portable.processes import ProcessKey
 from lastbranch.etw.portable.protocol import (
     MOST_BODY,
     Connection,
@@ -38,9 +27,17 @@ from lastbranch.etw.portable.protocol import (
     at_folder,
     check_peer,
     encode,
+    pack_request,
+    pack_state,
+    pack_value,
     peer_of,
+    unpack_request,
+    unpack_state,
+    unpack_text,
+    unpack_value,
 )
-from lastbranch.etw.portable.spawn import Order, Started
+from lastbranch.etw.portable.registry import Notice, ProcessKey
+from lastbranch.etw.portable.session.spawn import Order, Started
 from lastbranch.etw.properties import Filter, SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
 

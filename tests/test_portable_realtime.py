@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import etl_builder as build
 from etl_oracle import sample
 from lastbranch.errors import FormatError
+from lastbranch.etw import streams as live
 from lastbranch.etw.consumer import ProcessTrace, close_trace, open_trace, process_trace
 from lastbranch.etw.logfile import Logfile, ProcessTraceMode
-from lastbranch.etw.portable import live
-from lastbranch.etw.portable.live import LiveStream
-from lastbranch.etw.portable.realtime import RealTimeSink
+from lastbranch.etw.portable.session.realtime import RealTimeSink
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.streams import LiveStream
 from lastbranch.formats.etl import events_of
 
 LOST = 0x04  # WMI_BUFFER_FLAG_BUFFER_LOST

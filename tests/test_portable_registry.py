@@ -17,11 +17,21 @@ from hypothesis import strategies as st
 
 from lastbranch.etw.flags import EnableProvider
 from lastbranch.etw.portable import registry as module
-from lastbranch.etw.portable.entries import EnableState, Entry
-from lastbranch.etw.portable.notify import Notice, notify
-from lastbranch.etw.portable.processes import ProcessKey, process_key
-from lastbranch.etw.portable.registry import MAX_SESSIONS, MAX_SYSTEM_LOGGERS, Registry, root_path, session_key
-from lastbranch.etw.portable.statefile import read_state, write_state
+from lastbranch.etw.portable.registry import (
+    MAX_SESSIONS,
+    MAX_SYSTEM_LOGGERS,
+    EnableState,
+    Entry,
+    Notice,
+    ProcessKey,
+    Registry,
+    notify,
+    process_key,
+    read_state,
+    root_path,
+    session_key,
+    write_state,
+)
 from lastbranch.etw.properties import NO_GUID, Filter
 from lastbranch.etw.status import EtwError, Status
 

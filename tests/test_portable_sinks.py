@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from lastbranch.etw.adjust import Host, adjusted
 from lastbranch.etw.flags import LogFileMode as Mode
-from lastbranch.etw.portable.log_file import RESERVE, Disk, open_log
-from lastbranch.etw.portable.logger import Logger
+from lastbranch.etw.portable.request import Host, adjusted
+from lastbranch.etw.portable.session.log_file import RESERVE, Disk, open_log
+from lastbranch.etw.portable.session.logger import Logger
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from session_rig import ANY_DISK, Rig, read

@@ -25,8 +25,8 @@ from lastbranch.etw.portable import profile_sources
 from lastbranch.etw.portable.enable_map import settled
 from lastbranch.etw.portable.sources import check
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
+from lastbranch.etw.portable.sources.kinds import has_tracefs
 from lastbranch.etw.portable.sources.recorder import Recorder
-from lastbranch.etw.portable.sources.tracefs import has_tracefs
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import Decoder, Event, TraceLog, events_of

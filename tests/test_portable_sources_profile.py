@@ -11,9 +11,9 @@ import pytest
 
 import fake_kernel as fake
 from fake_kernel import Machine
-from lastbranch.etw.kernel import ProfileSource
 from lastbranch.etw.portable import profile_sources as ps
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.types import ProfileSource
 from source_tools import SourceKernel
 
 TIMER = ProfileSource(0, "Timer", 1221, 1_000_000, 10_000)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastbranch.etw.adjust import Host
 from lastbranch.etw.flags import LogFileMode
 from lastbranch.etw.portable.pool import DONE, RING_SIZE
-from lastbranch.etw.portable.writer import Writer
+from lastbranch.etw.portable.provider.writer import Writer
+from lastbranch.etw.portable.request import Host
 from lastbranch.etw.status import EtwError, Status
 from session_rig import Rig, event, read
 

@@ -9,7 +9,7 @@ import pytest
 
 import make_etw_layouts as made
 from lastbranch.etw.structures import UNPROVEN as UNPROVEN_STRUCTURES
-from lastbranch.etw.windows.functions import CALLBACKS, FUNCTIONS, UNPROVEN
+from lastbranch.etw.windows.libraries import CALLBACKS, FUNCTIONS, UNPROVEN
 from windows_fake import DECLARED
 
 PAGE = (Path(__file__).parents[1] / "docs/reference/etw-windows.md").read_text()

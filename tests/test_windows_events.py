@@ -14,14 +14,13 @@ import pytest
 from lastbranch import etw
 from lastbranch.etw import consumer
 from lastbranch.etw.flags import EnableProvider, LogFileMode
-from lastbranch.etw.kernel import EnableParameters, EventDescriptor, Registration
 from lastbranch.etw.logfile import Logfile
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.types import EnableParameters, EventDescriptor, Registration
 from lastbranch.etw.windows import registration as registrations
 from lastbranch.etw.windows.consumer import EVENT_RECORD_MODE, REAL_TIME_MODE, WindowsTraces
-from lastbranch.etw.windows.kernel import WindowsKernel
-from lastbranch.etw.windows.merging import create_merged_trace_file
+from lastbranch.etw.windows.kernel import WindowsKernel, create_merged_trace_file
 from windows_fake import TOOLKIT, FakeWindows, api_on
 from windows_memory import FakeEvent
 

@@ -11,8 +11,16 @@ import pytest
 
 import make_etw_layouts as made
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.windows.functions import CALLBACKS, FUNCTIONS, UNPROVEN, c_type
-from lastbranch.etw.windows.libraries import Libraries, SystemLoader, callback, wide
+from lastbranch.etw.windows.libraries import (
+    CALLBACKS,
+    FUNCTIONS,
+    UNPROVEN,
+    Libraries,
+    SystemLoader,
+    c_type,
+    callback,
+    wide,
+)
 from windows_fake import CDECL, DECLARED, LBR, TOOLKIT, FakeWindows
 
 POINTER = 8

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lastbranch import etw
-from lastbranch.etw.windows.merging import create_merged_trace_file
+from lastbranch.etw.windows.kernel import create_merged_trace_file
 from windows_fake import LBR, TOOLKIT, FakeWindows, api_on
 from windows_memory import MODE, FakeEvent, FakeSession
 

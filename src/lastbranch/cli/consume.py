@@ -54,11 +54,11 @@ def command(
     wanted = dump.wanted_of(events, provider, pid, time)
     if not (real_time or is_session(source)):
         return dump.dump_file(source, True, wanted, events, form, limit, reading)
-    from ..etw.streams import open_stream
+    from ..etw.consumed import open_source
     from ..formats.etl.dump import dump_live
     from ..model import visible
 
-    stream = open_stream(source, session=True)
+    stream = open_source(source, session=True)
     blocks = (part.block for part in stream.parts())
     with closing(stream), _ended_by_interrupt(stream):
         live = dump_live(source, stream.header, blocks, wanted, reading)

@@ -199,7 +199,7 @@ def _on_session(
 ) -> Summary:
     """Into a trace log, by a trace session."""
     from ..capture import CollectorError
-    from ..etw.portable.lbr_record import record_session
+    from ..etw.portable.record import record_session
     from ..etw.status import EtwError
 
     try:

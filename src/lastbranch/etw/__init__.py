@@ -38,18 +38,11 @@ if TYPE_CHECKING:
     from .flags import LogFileMode as LogFileMode
     from .flags import V2Option as V2Option
     from .flags import WnodeFlag as WnodeFlag
-    from .kernel import EnableParameters as EnableParameters
-    from .kernel import EventDescriptor as EventDescriptor
-    from .kernel import ProfileSource as ProfileSource
     from .logfile import INVALID_PROCESSTRACE_HANDLE as INVALID_PROCESSTRACE_HANDLE
     from .logfile import Logfile as Logfile
     from .logfile import ProcessTraceMode as ProcessTraceMode
     from .merging import CreateMergedTraceFile as CreateMergedTraceFile
     from .merging import MergeFlag as MergeFlag
-    from .profiling import configure_profile_sources as configure_profile_sources
-    from .profiling import profile_interval as profile_interval
-    from .profiling import profile_sources as profile_sources
-    from .profiling import set_profile_interval as set_profile_interval
     from .properties import Filter as Filter
     from .properties import SessionRequest as SessionRequest
     from .properties import SessionState as SessionState
@@ -66,12 +59,19 @@ if TYPE_CHECKING:
     from .providers import provider_guid as provider_guid
     from .session import Provider as Provider
     from .session import Session as Session
+    from .session import configure_profile_sources as configure_profile_sources
+    from .session import profile_interval as profile_interval
+    from .session import profile_sources as profile_sources
     from .session import sessions as sessions
+    from .session import set_profile_interval as set_profile_interval
     from .status import EtwError as EtwError
     from .status import Status as Status
     from .structures import guid_of as guid_of
     from .structures import structure as structure
     from .structures import uuid_of as uuid_of
+    from .types import EnableParameters as EnableParameters
+    from .types import EventDescriptor as EventDescriptor
+    from .types import ProfileSource as ProfileSource
 
 _MODULES = {
     "consumed": "ConsumedEvent consume",
@@ -82,19 +82,20 @@ _MODULES = {
     ),
     "event_records": "event_of",
     "flags": "GROUPS ClientContext Control EnableFlag EnableProvider Info LogFileMode V2Option WnodeFlag",
-    "kernel": "EnableParameters EventDescriptor ProfileSource",
     "logfile": "INVALID_PROCESSTRACE_HANDLE Logfile ProcessTraceMode",
     "merging": "CreateMergedTraceFile MergeFlag",
-    "profiling": "configure_profile_sources profile_interval profile_sources set_profile_interval",
     "properties": "Filter SessionRequest SessionState",
     "provider_api": (
         "EventEnabled EventProviderEnabled EventRegister EventSetInformation EventUnregister "
         "EventWrite EventWriteTransfer TraceEvent"
     ),
     "providers": "event_id_filter pid_filter provider_guid",
-    "session": "Provider Session sessions",
+    "session": (
+        "Provider Session configure_profile_sources profile_interval profile_sources sessions set_profile_interval"
+    ),
     "status": "EtwError Status",
     "structures": "guid_of structure uuid_of",
+    "types": "EnableParameters EventDescriptor ProfileSource",
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -16,12 +16,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError
-from .border import returns_status, returns_status_and
 from .event_records import Structures, event_records, event_traces
 from .logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, ProcessTraceMode, describe
-from .status import EtwError, Status
-from .streams import Ended, Stream, open_stream, status_of
-from .time_order import Timed, merged, timed
+from .status import EtwError, Status, returns_status, returns_status_and
+from .streams import Ended, Stream, Timed, merged, open_stream, status_of, timed
 
 if TYPE_CHECKING:
     from .windows.consumer import WindowsTraces

@@ -13,9 +13,8 @@ from typing import Any
 from uuid import UUID
 
 from . import information
-from .border import guid_given, returns_status, returns_status_and
 from .flags import MAX_LBR_EVENTS, Control, EnableProvider
-from .kernel import EnableParameters, kernel
+from .kernel import kernel
 from .properties import (
     Filter,
     SessionRequest,
@@ -26,8 +25,9 @@ from .properties import (
     write_properties,
 )  # fmt: skip
 from .providers import EVENT_ID, EXECUTABLE_NAME, PID
-from .status import EtwError, Status
+from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of
+from .types import EnableParameters
 
 __all__ = [
     "ControlTrace", "EnableTraceEx2", "QueryAllTraces", "StartTrace", "TraceConfigureLastBranchRecord",

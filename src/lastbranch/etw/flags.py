@@ -1,33 +1,22 @@
 """Flags and numbers of the trace API: evntrace.h, evntcons.h and wmistr.h.
 
-Names are the headers' without their prefixes. What a combination of logging modes needs and forbids is in `modes`.
+Names are the headers' without their prefixes. What a combination of logging modes needs and forbids
+is in `portable.request`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
+from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
 __all__ = [
-    "CIRCULAR_KERNEL_LOGGER",
-    "GLOBAL_LOGGER",
-    "GROUPS",
-    "KERNEL_LOGGER",
-    "KERNEL_LOGGER_NAME",
-    "LBR_PROVIDER",
-    "MAX_LBR_EVENTS",
-    "PERFINFO_PROVIDER",
-    "ClientContext",
-    "Control",
-    "EnableFlag",
-    "EnableProvider",
-    "Group",
-    "Info",
-    "LogFileMode",
-    "V2Option",
-    "WnodeFlag",
-]
+    "CIRCULAR_KERNEL_LOGGER", "ClientContext", "Control", "EnableFlag", "EnableProvider", "GLOBAL_LOGGER",
+    "GROUPS", "Info", "KERNEL_LOGGER", "KERNEL_LOGGER_NAME", "LBR_PROVIDER", "LogFileMode", "MAX_LBR_EVENTS",
+    "PERFINFO_PROVIDER", "V2Option", "WnodeFlag", "hook_ids", "hook_of",
+]  # fmt: skip
 
 
 class Control(IntEnum):
@@ -202,3 +191,24 @@ CIRCULAR_KERNEL_LOGGER = UUID("54dea73a-ed1f-42a4-af71-3e63d056f174")
 PERFINFO_PROVIDER = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc")
 LBR_PROVIDER = UUID("99134383-5248-43fc-834b-529454e75df3")
 MAX_LBR_EVENTS = 4
+
+
+# -- Hook ids of kernel events: CLASSIC_EVENT_ID (GUID and type) as the number that the kernel has for it
+
+
+@cache
+def _groups() -> dict[UUID, int]:
+    from ..formats.etl.kernel.providers import GROUPS
+
+    return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
+
+
+def hook_of(guid: UUID, kind: int) -> int | None:
+    """The hook id (group << 8 | type); ``None`` for a GUID that is no kernel group."""
+    group = _groups().get(guid)
+    return None if group is None else group << 8 | kind & 0xFF
+
+
+def hook_ids(events: Sequence[tuple[UUID, int]]) -> list[int]:
+    """Those of ``events``; what no kernel group has is left out, as TraceConfigureLastBranchRecord does."""
+    return [hook for hook in (hook_of(*event) for event in events) if hook is not None]

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID
 
 from .flags import MAX_LBR_EVENTS, Info
-from .kernel import Kernel, ProfileSource
 from .status import EtwError, Status
+from .types import Kernel, ProfileSource
 
 __all__ = [
     "MAX_STACK_EVENTS", "QUERIES", "SETS", "VERSION", "Codec", "Query", "Setting", "decode", "encode",

@@ -13,12 +13,12 @@ from itertools import count
 from typing import Any
 from uuid import UUID
 
-from .border import guid_given, returns_status, returns_status_and
 from .flags import EnableProvider
-from .kernel import ClassicHeader, EventDescriptor, Registration, kernel
+from .kernel import kernel
 from .properties import Filter
-from .status import EtwError, Status
+from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of
+from .types import ClassicHeader, EventDescriptor, Registration
 
 __all__ = [
     "EventEnabled", "EventProviderEnabled", "EventRegister", "EventSetInformation", "EventUnregister", "EventWrite",

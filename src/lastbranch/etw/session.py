@@ -1,4 +1,4 @@
-"""Sessions and providers in Python's own terms: context managers, enumerations, exceptions.
+"""Sessions, providers and profile sources in Python's own terms: context managers, enumerations, exceptions.
 
     with Session("mine", "mine.etl") as session:
         session.enable("My-Provider", level=4)
@@ -18,15 +18,19 @@ from uuid import UUID
 from . import information
 from .control_api import check_lbr
 from .flags import Control, EnableProvider, Info, LogFileMode
-from .kernel import EnableCallback, EnableParameters, EventDescriptor, Kernel, Registration, kernel
+from .kernel import kernel
 from .properties import Filter, SessionRequest, SessionState, check_name, check_numbers
 from .providers import event_id_filter, provider_guid
 from .status import EtwError, Status
+from .types import EnableCallback, EnableParameters, EventDescriptor, Kernel, ProfileSource, Registration
 
 if TYPE_CHECKING:
     from .consumed import ConsumedEvent
 
-__all__ = ["Provider", "Session", "sessions"]
+__all__ = [
+    "Provider", "Session", "configure_profile_sources", "profile_interval", "profile_sources", "sessions",
+    "set_profile_interval",
+]  # fmt: skip
 
 
 class Session:
@@ -232,3 +236,28 @@ class Provider:
 def sessions(*, on: Kernel | None = None) -> list[SessionState]:
     """All sessions that run."""
     return (on or kernel()).sessions()
+
+
+# -- What a machine can sample by, and how often: classes 5, 6 and 7, which hold for all sessions
+
+
+def profile_sources(*, on: Kernel | None = None) -> list[ProfileSource]:
+    """What this machine can sample by."""
+    found: list[ProfileSource] = (on or kernel()).query_information(0, Info.PROFILE_SOURCE_LIST_INFO, None)
+    return found
+
+
+def profile_interval(source: int, *, on: Kernel | None = None) -> int:
+    """Events (of source 0: units of 100 ns) between two samples."""
+    found: int = (on or kernel()).query_information(0, Info.SAMPLED_PROFILE_INTERVAL_INFO, source)
+    return found
+
+
+def set_profile_interval(source: int, interval: int, *, on: Kernel | None = None) -> None:
+    """Set it, for the whole machine."""
+    (on or kernel()).set_information(0, Info.SAMPLED_PROFILE_INTERVAL_INFO, (source, interval))
+
+
+def configure_profile_sources(sources: Sequence[int], *, on: Kernel | None = None) -> None:
+    """Which sources interrupt sessions with PMC profiling."""
+    (on or kernel()).set_information(0, Info.PROFILE_SOURCE_CONFIG_INFO, list(sources))

@@ -13,18 +13,24 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ...errors import FormatError
-from ..adjust import Host, adjusted
 from ..flags import Control, EnableProvider, Info, LogFileMode
-from ..kernel import ClassicHeader, EnableCallback, EnableParameters, Registration
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError, Status
-from .entries import EnableState, Entry
-from .messages import pack_request, pack_text, pack_value, unpack_state, unpack_value
-from .notify import Notice, notify
-from .protocol import CALL_TIMEOUT, Connection, Kind, at_folder
-from .registry import Registry
-from .rules import check_start, checked_file
-from .spawn import Order, spawn
+from ..types import ClassicHeader, EnableCallback, EnableParameters, Registration
+from .protocol import (
+    CALL_TIMEOUT,
+    Connection,
+    Kind,
+    at_folder,
+    pack_request,
+    pack_text,
+    pack_value,
+    unpack_state,
+    unpack_value,
+)
+from .registry import EnableState, Entry, Notice, Registry, notify
+from .request import Host, adjusted, check_start, checked_file
+from .session.spawn import Order, spawn
 
 __all__ = ["PortableKernel"]
 
@@ -131,14 +137,14 @@ class PortableKernel:
 
     def register(self, provider: UUID, callback: EnableCallback | None) -> Registration:
         """As `Kernel.register`."""
-        from .registration import Registration as Registered
+        from .provider.registration import Registration as Registered
 
         registered: Registration = Registered(self.registry, provider, callback)
         return registered
 
     def trace_event(self, handle: int, header: ClassicHeader, data: bytes) -> None:
         """As `Kernel.trace_event`."""
-        from .registration import trace_event
+        from .provider.registration import trace_event
 
         trace_event(self.registry, handle, header, data)
 
@@ -177,8 +183,9 @@ class PortableKernel:
         return unpack_value(self._call(handle, Kind.QUERY_INFO, _U32.pack(info), call))
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
-        """As `Kernel.configure_lbr`. `EtwError` 50 for a session without a target, and as `lbr` says."""
-        from .lbr_statement import state_triggers
+        """As `Kernel.configure_lbr`. `EtwError` 50 for a session without a target, else as
+        `lbr_configuration.check_configuration` says."""
+        from .lbr_configuration import state_triggers
 
         self._call(handle, Kind.LBR, _U32.pack(flags) + pack_value(list(events)), "TraceConfigureLastBranchRecord")
         state_triggers(self.registry, handle, flags, events)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import LastbranchError
 from ...model.output import PartFile
-from ..kernel import ProfileSource
 from ..status import EtwError, Status
-from .lbr import software_source
+from ..types import ProfileSource
+from .lbr_configuration import software_source
 
 if TYPE_CHECKING:
     from ...capture.perf_events.events import EventChoice

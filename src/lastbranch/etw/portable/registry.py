@@ -10,31 +10,183 @@
 
 HASH is of the case-folded session name. ROOT is ``$LASTBRANCH_ETW_DIR``, else ``$XDG_RUNTIME_DIR/lastbranch`` where
 that directory is this user's, else ``/tmp/lastbranch-UID``; it and its directories are 0700, of this user, and not
-links. An entry whose process is gone is removed by whoever sees it next with the lock.
+links. An entry whose process is gone is removed by whoever sees it next with the lock. Providers learn of changes by
+notices to their sockets (`notify`).
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
+import socket
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from ...errors import FormatError
+from ..flags import EnableProvider
+from ..properties import NO_GUID, Filter
 from ..status import EtwError, Status
-from .entries import EnableState, Entry
-from .processes import ProcessKey, process_key
-from .rules import status_of
-from .statefile import read_state, remove, write_state
+from .protocol import at_folder
+from .request import status_of
 
 __all__ = [
-    "LOCK_TIMEOUT", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "EnableState", "Entry", "Held", "Registry", "root_path",
-    "session_key",
+    "EnableState", "Entry", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "Notice", "ProcessKey", "Registry", "notify",
+    "process_key", "read_state", "remove", "root_path", "session_key", "write_state",
 ]  # fmt: skip
+
+
+# -- Which process is meant: a process id and its start time, as ids are used again
+
+
+class ProcessKey(NamedTuple):
+    """A process of this boot: ``start`` is its start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+
+    pid: int
+    start: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether that very process runs (a zombie does not)."""
+        return self.start != 0 and process_key(self.pid) == self
+
+
+def process_key(pid: int | None = None) -> ProcessKey:
+    """The key of process ``pid``, of this one by default; its start is 0 where there is no such process."""
+    number = os.getpid() if pid is None else pid
+    try:
+        with open(f"/proc/{number}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return ProcessKey(number, 0 if fields[0] in (b"Z", b"X") else int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return ProcessKey(number, 0)
+
+
+# -- What the registry's files say: a session, and how a session enabled a provider
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """One session."""
+
+    handle: int
+    name: str
+    guid: UUID
+    owner: ProcessKey
+    """The daemon; the process that starts it, until the daemon is `ready`."""
+    system: bool
+    ready: bool
+    key: str = field(repr=False)
+    """Of the name: file name of the entry, without suffix."""
+
+    @property
+    def socket(self) -> str:
+        """File name of the daemon's socket in the directory of sessions."""
+        return f"{self.key}.sock"
+
+    def of_daemon(self, daemon: ProcessKey) -> Entry:
+        """The entry when its daemon has started."""
+        return replace(self, owner=daemon, ready=True)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "handle": self.handle, "name": self.name, "guid": str(self.guid), "owner": list(self.owner),
+            "system": self.system, "ready": self.ready, "key": self.key,
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, value: Any) -> Entry | None:
+        """The entry of a file's content; ``None`` if it is none."""
+        try:
+            return cls(
+                int(value["handle"]), str(value["name"]), UUID(value["guid"]), ProcessKey(*map(int, value["owner"])),
+                bool(value["system"]), bool(value["ready"]), str(value["key"]),
+            )  # fmt: skip
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class EnableState:
+    """How session ``handle`` takes events of a provider."""
+
+    handle: int
+    owner: ProcessKey
+    """The session's daemon."""
+    socket: str
+    """File name of its socket, in the directory of sessions."""
+    level: int = 0
+    match_any: int = 0
+    match_all: int = 0
+    property: int = 0
+    """EVENT_ENABLE_PROPERTY_* bits."""
+    source: UUID = NO_GUID
+    """SourceId of ENABLE_TRACE_PARAMETERS, for the provider's callback."""
+    filters: tuple[Filter, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "handle": self.handle, "owner": list(self.owner), "socket": self.socket, "level": self.level,
+            "any": self.match_any, "all": self.match_all, "property": self.property, "source": str(self.source),
+            "filters": [[f.kind, f.data.hex()] for f in self.filters],
+        }  # fmt: skip
+
+    @classmethod
+    def of(cls, value: Any) -> EnableState | None:
+        """The state in a file's content; ``None`` if it is none."""
+        try:
+            return cls(
+                int(value["handle"]), ProcessKey(*map(int, value["owner"])), str(value["socket"]), int(value["level"]),
+                int(value["any"]), int(value["all"]), int(value["property"]), UUID(value["source"]),
+                tuple(Filter(int(kind), bytes.fromhex(data)) for kind, data in value["filters"]),
+            )  # fmt: skip
+        except (TypeError, KeyError, ValueError, AttributeError):
+            return None
+
+
+# -- Small JSON files in the registry's directory: written whole or not at all, never through a link
+#
+# Callers hold the registry's lock when they write, so that one temporary name is enough and a writer that was killed
+# leaves nothing behind that the next does not overwrite.
+
+
+MOST = 1 << 20
+"""Bytes of one file; a longer one is not read."""
+
+
+def write_state(folder: int, name: str, value: Any) -> None:
+    """Replace file ``name`` in the directory of descriptor ``folder`` by ``value``, mode 0600."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    new = f"{name}.new"
+    with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
+        file.write(json.dumps(value, separators=(",", ":")).encode())
+    os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def read_state(folder: int, name: str) -> Any:
+    """What `write_state` wrote; ``None`` where there is no such file or it is something else."""
+    try:
+        with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder), "rb") as f:
+            data = f.read(MOST + 1)
+        return json.loads(data) if len(data) <= MOST else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def remove(folder: int, *names: str) -> None:
+    """Remove files that may be gone already."""
+    for name in names:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+
 
 MAX_SESSIONS = 64
 MAX_SYSTEM_LOGGERS = 8
@@ -248,3 +400,71 @@ def _lock(descriptor: int) -> None:
             if time.monotonic() > end:
                 raise EtwError("registry", Status.TIMEOUT, "another process keeps the registry locked") from None
             time.sleep(0.002)
+
+
+# -- Telling registered providers that a session enabled or disabled them, by datagrams to their sockets
+#
+# A notice says only that something changed, and for CAPTURE_STATE what is asked for; the provider reads the rest from
+# the registry. It sends the notice back when its callback has run, which is what a timeout of EnableTraceEx2 waits for.
+
+
+_NOTICE = struct.Struct("<4sHHIQ")
+MAGIC, VERSION = b"LBEN", 1
+
+
+class Notice(NamedTuple):
+    """One datagram: session ``handle`` did ``code`` with the provider; keywords are those of a CAPTURE_STATE."""
+
+    code: EnableProvider
+    handle: int
+    keywords: int = 0
+
+    def pack(self) -> bytes:
+        return _NOTICE.pack(MAGIC, VERSION, self.code, self.handle, self.keywords)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Notice:
+        """`FormatError` for anything that `pack` does not make."""
+        if len(data) != _NOTICE.size:
+            raise FormatError("a notice has another length", field="length", value=len(data))
+        magic, version, code, handle, keywords = _NOTICE.unpack(data)
+        if magic != MAGIC or version != VERSION or code not in EnableProvider._value2member_map_:
+            raise FormatError("not a notice of this version", offset=0, field="version", value=version)
+        return cls(EnableProvider(code), handle, keywords)
+
+
+def notify(registry: Registry, provider: UUID, notice: Notice, timeout: float = 0.0) -> bool:
+    """Send ``notice`` to all instances of a provider; sockets of dead ones are removed.
+
+    With a ``timeout`` (seconds), waits until all have answered; False if they did not in time.
+    """
+    data, told = notice.pack(), 0
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
+        if timeout:
+            sender.bind("")  # the system gives it an address, to which providers answer
+        with registry.folder("providers", str(provider)) as folder:
+            for path in registry.providers(provider):
+                try:
+                    sender.sendto(data, at_folder(folder, path.name))
+                    told += 1
+                except (ConnectionRefusedError, ConnectionResetError):
+                    remove(folder, path.name)
+                except FileNotFoundError:
+                    continue
+                except BlockingIOError:
+                    told += 1  # it has notices enough that it has not read yet
+        return not timeout or _answered(sender, data, told, timeout)
+
+
+def _answered(sender: socket.socket, data: bytes, expected: int, timeout: float) -> bool:
+    end = time.monotonic() + timeout
+    while expected:
+        left = end - time.monotonic()
+        if left <= 0:
+            return False
+        sender.settimeout(left)
+        try:
+            expected -= sender.recv(len(data) + 1) == data
+        except TimeoutError:
+            return False
+    return True

@@ -7,8 +7,8 @@ itself judges requests: what comes back as a code is its own, but for what the d
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -17,24 +17,153 @@ from ..flags import (
     CIRCULAR_KERNEL_LOGGER,
     KERNEL_LOGGER,
     KERNEL_LOGGER_NAME,
+    MAX_LBR_EVENTS,
     Control,
     EnableProvider,
     Info,
     LogFileMode,
+    WnodeFlag,
+    hook_ids,
 )
 from ..information import decode, encode
-from ..kernel import ClassicHeader, EnableCallback, EnableParameters
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError, Status
 from ..structures import guid_of
-from .branches import configure
-from .classic import trace_event
+from ..types import ClassicHeader, EnableCallback, EnableParameters
 from .libraries import Libraries, Loader, SystemLoader, wide
-from .memory import Parameters, Properties, bytes_at_call
-from .privilege import system_profile
+from .memory import Parameters, Properties, bytes_at_call, events_of, native
 from .registration import WindowsRegistration
 
-__all__ = ["WindowsKernel"]
+__all__ = ["TokenPrivileges", "WindowsKernel", "create_merged_trace_file"]
+
+
+# -- TraceConfigureLastBranchRecord, and what does the same before build 26100.1301
+#
+# The older way is TraceSetInformation with the classes 20 (flags) and 21 (hook ids), which came with Windows 10 1903.
+# The checks, their order and the silent skipping of unknown GUIDs are those of the function.
+
+
+CALL = "TraceConfigureLastBranchRecord"
+OLDEST_BUILD = 18362
+"""Windows 10 1903, the first with the classes 20 and 21."""
+_KERNEL_AND_USER = 3
+
+
+def configure(libraries: Libraries, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
+    """Collect branch records in session ``handle`` on ``events``, or no more where there are none."""
+    if libraries.has(CALL):
+        libraries.status(CALL, handle, flags, events_of(events) if events else None, len(events))
+        return
+    if len(events) > MAX_LBR_EVENTS:
+        raise EtwError(CALL, Status.IMPLEMENTATION_LIMIT, f"{len(events)} events; {MAX_LBR_EVENTS} are the most")
+    if flags & _KERNEL_AND_USER == _KERNEL_AND_USER:
+        raise EtwError(CALL, Status.INVALID_PARAMETER, "kernel and user branches are both filtered out")
+    try:
+        _set(libraries, handle, Info.LBR_EVENT_LIST_INFO, b"")
+        _set(libraries, handle, Info.LBR_CONFIGURATION_INFO, encode(Info.LBR_CONFIGURATION_INFO, flags))
+        if events:
+            _set(libraries, handle, Info.LBR_EVENT_LIST_INFO, encode(Info.LBR_EVENT_LIST_INFO, hook_ids(events)))
+    except EtwError as error:
+        build = libraries.loader.build()
+        old = f"build {OLDEST_BUILD} or newer is needed, this is {build}" if build < OLDEST_BUILD else None
+        raise EtwError(CALL, error.status, str(error), hint=old) from error
+
+
+def _set(libraries: Libraries, handle: int, info: Info, data: bytes) -> None:
+    libraries.status("TraceSetInformation", handle, int(info), bytes_at_call(data), len(data))
+
+
+# -- TraceEvent: a classic event with its data behind the header
+
+
+MOST_BYTES = 0xFFFF
+"""EVENT_TRACE_HEADER.Size has 16 bits."""
+
+
+def trace_event(libraries: Libraries, handle: int, header: ClassicHeader, data: bytes) -> None:
+    """Write one event to session ``handle``; Windows fills in thread, process and time.
+
+    Raises `EtwError`: 534 for an event whose size the header cannot say, else Windows' code.
+    """
+    kind = native("EVENT_TRACE_HEADER")
+    size = ctypes.sizeof(kind) + len(data)
+    if size > MOST_BYTES:
+        raise EtwError("TraceEvent", Status.ARITHMETIC_OVERFLOW, f"an event of {size} bytes; {MOST_BYTES} are the most")
+    head = kind(Size=size, Version=header.type | header.level << 8 | header.version << 16, Guid=guid_of(header.guid))
+    head.ProcessorTime = int(WnodeFlag.TRACED_GUID) << 32  # the union's {ClientContext, Flags}
+    event = ctypes.create_string_buffer(bytes(head) + data, size)
+    libraries.status("TraceEvent", handle, event)
+
+
+# -- SeSystemProfilePrivilege: enabled in this process's token before a call that needs it
+
+
+SYSTEM_PROFILE = "SeSystemProfilePrivilege"
+NOT_ALL_ASSIGNED = 1300
+"""What GetLastError says after an AdjustTokenPrivileges that returned TRUE and enabled nothing."""
+_QUERY, _ADJUST = 0x8, 0x20
+"""TOKEN_QUERY, TOKEN_ADJUST_PRIVILEGES."""
+_ENABLED = 0x2
+"""SE_PRIVILEGE_ENABLED."""
+
+
+_REFUSALS = (Status.ACCESS_DENIED, Status.PRIVILEGE_NOT_HELD)
+
+
+class _Luid(ctypes.Structure):
+    _fields_ = [("LowPart", ctypes.c_uint32), ("HighPart", ctypes.c_int32)]
+
+
+class TokenPrivileges(ctypes.Structure):
+    """TOKEN_PRIVILEGES with one privilege: 16 bytes, in 32 and in 64 bits."""
+
+    _fields_ = [("PrivilegeCount", ctypes.c_uint32), ("Luid", _Luid), ("Attributes", ctypes.c_uint32)]
+
+
+def enable_privilege(libraries: Libraries, name: str = SYSTEM_PROFILE) -> None:
+    """Enable privilege ``name`` for this process; it stays enabled.
+
+    Raises `EtwError`: 1314 where the token does not have it, else the code of the call that failed.
+    """
+    token = ctypes.c_void_p()
+    process = libraries.function("GetCurrentProcess")()
+    _true(libraries, "OpenProcessToken", process, _QUERY | _ADJUST, ctypes.byref(token))
+    try:
+        asked = TokenPrivileges(1, _Luid(), _ENABLED)
+        at = ctypes.addressof(asked) + TokenPrivileges.Luid.offset
+        _true(libraries, "LookupPrivilegeValueW", None, wide("LookupPrivilegeValue", name), at)
+        _true(libraries, "AdjustTokenPrivileges", token, False, ctypes.byref(asked), 0, None, None)
+        if libraries.loader.last_error() == NOT_ALL_ASSIGNED:
+            raise EtwError(
+                "AdjustTokenPrivileges", Status.PRIVILEGE_NOT_HELD, f"the account does not hold {name}",
+                hint="run from an elevated prompt",
+            )  # fmt: skip
+    finally:
+        libraries.function("CloseHandle")(token)
+
+
+def _true(libraries: Libraries, name: str, *arguments: Any) -> None:
+    """Call ``name``, which returns a BOOL and leaves its code for GetLastError."""
+    if not libraries.function(name)(*arguments):
+        raise EtwError(name.removesuffix("W"), libraries.loader.last_error())
+
+
+@contextmanager
+def system_profile(libraries: Libraries) -> Iterator[None]:
+    """Calls that need `SYSTEM_PROFILE`. Where it cannot be enabled Windows still decides; its refusal then says why."""
+    refused: EtwError | None = None
+    try:
+        enable_privilege(libraries)
+    except EtwError as error:
+        refused = error
+    try:
+        yield
+    except EtwError as error:
+        if refused is None or error.status not in _REFUSALS:
+            raise
+        why = f"{Status(error.status).reason}, and {SYSTEM_PROFILE} could not be enabled ({refused})"
+        raise EtwError(error.call, error.status, why, hint=refused.hint) from refused
+
 
 FIXED = {KERNEL_LOGGER_NAME.casefold(): KERNEL_LOGGER, "circular kernel context logger": CIRCULAR_KERNEL_LOGGER}
 """Sessions of these names have these GUIDs, and are to be started with them."""
@@ -202,3 +331,19 @@ class WindowsKernel:
 
     def _privilege(self, needed: bool) -> AbstractContextManager[None]:
         return system_profile(self.libraries) if needed else nullcontext()
+
+
+# -- CreateMergedTraceFile of KernelTraceControl.dll, which comes with the Windows Performance Toolkit
+
+
+def create_merged_trace_file(output: str, inputs: Sequence[str], flags: int, loader: Loader | None = None) -> None:
+    """Merge ``inputs`` into ``output``; ``flags`` are EVENT_TRACE_MERGE_EXTENDED_DATA_* bits.
+
+    Raises `EtwError`: 126 without the toolkit, 87 without inputs, else Windows' code.
+    """
+    call = "CreateMergedTraceFile"
+    if not inputs:
+        raise EtwError(call, Status.INVALID_PARAMETER, "there are no files to merge")
+    names = [wide(call, name) for name in inputs]
+    array = (ctypes.c_void_p * len(names))(*[ctypes.addressof(n) for n in names])
+    Libraries(loader or SystemLoader()).status(call, wide(call, output), array, len(names), flags)

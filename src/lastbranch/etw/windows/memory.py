@@ -12,10 +12,10 @@ from typing import Any
 from uuid import UUID
 
 from ..flags import LogFileMode, WnodeFlag
-from ..kernel import EnableParameters
 from ..properties import MAX_NAME, NUMBERS, STATISTICS, Filter, SessionRequest, SessionState, characters
 from ..status import EtwError, Status
 from ..structures import guid_of, structure, uuid_of
+from ..types import EnableParameters
 from .libraries import wide
 
 __all__ = ["BITS", "Parameters", "Properties", "bytes_at_call", "events_of", "filters_at", "native", "text_at"]

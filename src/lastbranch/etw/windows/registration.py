@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from ..flags import EnableProvider
-from ..kernel import EnableCallback, EventDescriptor
 from ..status import EtwError, Status
 from ..structures import guid_of, uuid_of
+from ..types import EnableCallback, EventDescriptor
 from .libraries import Libraries, callback
 from .memory import bytes_at_call, filters_at, native
 

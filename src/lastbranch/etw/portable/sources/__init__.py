@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from ... import hooks
+from ... import flags
 from ...flags import EnableFlag
 from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..enable_map import kinds_of, settled, unmapped
-from ..lbr import SOFTWARE_BRANCHES
+from ..lbr_configuration import SOFTWARE_BRANCHES
 from .configuration import SourceConfiguration
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check(
     for row in unmapped(settled(masks)):
         raise EtwError(call, Status.NOT_SUPPORTED, f"{row.name} is not available: {row.why}")
     if needed(request, masks):
-        from .trial import try_masks
+        from .wanted import try_masks
 
         try_masks(settled(masks), call, kernel)
 
@@ -67,5 +67,5 @@ _IMAGE_LOAD = 0x140A, 0x030A
 
 def hook_of(guid: UUID, kind: int) -> int | None:
     """The hook id of CLASSIC_EVENT_ID; ``None`` for a GUID that no kernel event has."""
-    hook = hooks.hook_of(guid, kind)
+    hook = flags.hook_of(guid, kind)
     return _IMAGE_LOAD[1] if hook == _IMAGE_LOAD[0] else hook

@@ -6,17 +6,94 @@ Layouts of raw data: the ``format`` files of tracefs, read when a kind is opened
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ....formats.perfdata.layout import SAMPLE
+from ....capture.perf_events.kernel import Kernel
+from ....formats.perfdata.layout import MISC, RECORD, SAMPLE
+from ....formats.perfdata.walk import Block
 from ....model import Array, SampleBatch
+from ...status import EtwError, Status
 from .events import Events, Ints, Words, kernel_events
-from .tracefs import Raw
 
-__all__ = ["CSWITCH", "KINDS", "PMC", "SAMPLED", "Kind", "switched"]
+__all__ = ["KINDS", "Kind", "NO_RAW", "PMC", "Place", "RECORDS", "Raw", "Switches", "has_tracefs", "read_tracepoint"]
+
+
+# -- Tracepoints: their numbers, and where the fields of their raw data lie. Source: Documentation/trace/events.rst
+
+
+_FOLDERS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+_FIELD = re.compile(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);\s*signed:(\d);")
+
+
+class Place(NamedTuple):
+    """Where a field lies in raw data, in bytes."""
+
+    offset: int
+    size: int
+    signed: bool
+
+
+class Tracepoint(NamedTuple):
+    """Its number (``config`` of a perf event of type 2) and its fields."""
+
+    number: int
+    fields: Mapping[str, Place]
+
+
+class Raw(Mapping[str, Array]):
+    """Columns int64 of the raw data of samples. What a sample is too short for is 0."""
+
+    def __init__(self, batch: SampleBatch, fields: Mapping[str, Place]) -> None:
+        self._fields = fields
+        self._data = batch.columns.get("raw", np.empty(0, np.uint8))
+        self._at = batch.offsets.get("raw", np.zeros(len(batch) + 1, np.int64))
+
+    def __getitem__(self, name: str) -> Array:
+        place = self._fields[name]
+        at, fits = self._at[:-1] + place.offset, np.diff(self._at) >= place.offset + place.size
+        column = np.zeros(len(at), np.int64)
+        index = at[fits, np.newaxis] + np.arange(place.size)
+        column[fits] = self._data[index].view(f"{'i' if place.signed else 'u'}{place.size}")[:, 0]
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+NO_RAW: Mapping[str, Place] = {}
+
+
+def has_tracefs(kernel: Kernel) -> bool:
+    """Whether tracepoints can be read."""
+    return any("events" in kernel.names(folder) for folder in _FOLDERS)
+
+
+def read_tracepoint(kernel: Kernel, name: str, call: str = "StartTrace") -> Tracepoint:
+    """The tracepoint ``system/event``.
+
+    `EtwError` 50 where the kernel has none of that name or offers no tracefs, 1314 where it may not be read.
+    """
+    for folder in _FOLDERS:
+        number, layout = (kernel.text(f"{folder}/events/{name}/{file}") for file in ("id", "format"))
+        if number and layout:
+            found = {m[1]: Place(int(m[2]), int(m[3]), m[4] == "1") for m in _FIELD.finditer(layout)}
+            return Tracepoint(int(number), found)
+    shown = name.replace("/", ":")
+    if has_tracefs(kernel):
+        raise EtwError(call, Status.NOT_SUPPORTED, f"this kernel ({kernel.release}) has no tracepoint {shown}")
+    if "tracing" in kernel.names("/sys/kernel"):
+        why = f"the tracepoint {shown} may not be read: tracefs (/sys/kernel/tracing) is not mounted, or for root only"
+        raise EtwError(call, Status.PRIVILEGE_NOT_HELD, why)
+    raise EtwError(call, Status.NOT_SUPPORTED, f"this kernel ({kernel.release}) offers no tracepoints ({shown})")
+
 
 SAMPLED, PMC, CSWITCH, READY = 0x0F2E, 0x0F2F, 0x0524, 0x0532
 ENTER, EXIT, SOFT_FAULT, HARD_FAULT, READ_FAULT = 0x0F33, 0x0F34, 0x020A, 0x020E, 0x0220
@@ -153,3 +230,71 @@ KINDS: Mapping[str, Kind] = {
     "read": Kind(READ_FAULT, _read, "major-faults", 6, sample=SAMPLE.ADDR),
 }  # fmt: skip
 """By the names that `enable_map` uses."""
+
+
+# -- Context switches without tracefs: PERF_RECORD_SWITCH_CPU_WIDE, which needs no more than permission for the system
+#
+# It tells neither priorities nor what a thread waits for, only whether it was preempted.
+
+
+_SWITCH_CPU_WIDE = RECORD["SWITCH_CPU_WIDE"]
+_UNKNOWN_PRIORITY = 8
+_LEFT_READY, _WAITS = 0x100, 0x01
+"""As prev_state of sched_switch has them."""
+_NO_THREADS = (-1, -1)
+
+
+class Switches:
+    """Makes samples of the records of one stream, round by round.
+
+    A switch has two records, one as the old thread leaves and one as the new one comes. Kernels leave out either where
+    the thread is an idle one, so each of them stands for the switch if the other is not there.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, int]] = {}
+        """By processor, the threads of the last record if that was of one that leaves."""
+
+    def samples(self, block: Block, at: Ints, types: Ints) -> SampleBatch:
+        """The switches as samples of the thread that leaves: ``addr`` is the next thread, ``period`` the state it is
+        left in. ``at``: records by processor, in the order they were written."""
+        rows = at[types == _SWITCH_CPU_WIDE]  # u32 next_prev_pid, next_prev_tid; sample_id: ids, time, processor, id
+        misc = block.misc(rows)
+        end = rows + (block.sizes(rows) >> 3)
+        own_pid, own = block.halves(block.words.take(end - 4, mode="clip"))
+        other_pid, other = block.halves(block.words.take(rows + 1, mode="clip"))
+        leaves = misc & MISC.SWITCH_OUT > 0
+        old, new = np.where(leaves, own, other), np.where(leaves, other, own)
+        cpu = block.halves(block.words.take(end - 2, mode="clip"))[0]
+        kept = np.flatnonzero(leaves | ~self._follows(cpu, old, new, leaves))
+        preempted = np.where(leaves, misc & MISC.SWITCH_OUT_PREEMPT > 0, old == 0)
+        none = np.zeros(len(kept), np.uint64)
+        return SampleBatch({
+            "time": block.words.take(end[kept] - 3, mode="clip").view(np.int64), "ip": none,
+            "pid": np.where(leaves, own_pid, other_pid)[kept], "tid": old[kept], "cpu": cpu[kept],
+            "event": none.astype(np.int32), "period": np.where(preempted, _LEFT_READY, _WAITS)[kept].astype(np.uint64),
+            "mode": none.astype(np.uint8), "addr": new[kept].astype(np.uint64),
+        })  # fmt: skip
+
+    def _follows(self, cpu: Array, old: Array, new: Array, leaves: Array) -> Array:
+        """Which of the records come right after one of a thread that leaves, and tell of the same switch."""
+        follows = np.zeros(len(cpu), bool)
+        if not len(cpu):
+            return follows
+        first = np.flatnonzero(np.r_[True, cpu[1:] != cpu[:-1]])
+        follows[1:] = leaves[:-1] & (old[1:] == old[:-1]) & (new[1:] == new[:-1])
+        last = np.r_[first[1:], len(cpu)] - 1
+        for row, end in zip(first.tolist(), last.tolist(), strict=True):
+            at = int(cpu[row])
+            follows[row] = self._last.get(at) == (int(old[row]), int(new[row]))
+            self._last[at] = (int(old[end]), int(new[end])) if leaves[end] else _NO_THREADS
+        return follows
+
+
+def _of_records(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
+    new, old = batch["addr"].astype(np.int64), batch.tid.astype(np.int64)
+    new_priority, old_priority = (np.where(thread == 0, 0, _UNKNOWN_PRIORITY) for thread in (new, old))
+    return switched(batch, ticks, new, old, new_priority, old_priority, batch.period.astype(np.int64))
+
+
+RECORDS = Kind(CSWITCH, _of_records, "context-switch records", 9, flags=frozenset({"context_switch"}))

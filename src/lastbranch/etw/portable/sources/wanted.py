@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import errno
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .... import lbr
 from ....capture.perf_events.events import EventChoice
-from ....capture.perf_events.host import Host
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.host import Host, read_host
+from ....capture.perf_events.kernel import Kernel, Linux
 from ....capture.perf_events.programme import Programme
 from ....formats.etl.profile.sample_events import Told, Trigger, sample_events
 from ....formats.perfdata.layout import TYPE
@@ -18,14 +19,12 @@ from ....model import SampleBatch
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
 from .configuration import SourceConfiguration
-from .counters import values_of
 from .events import Events, Ints, with_values
-from .kinds import KINDS, PMC, Kind
-from .stream import sampling
-from .switches import RECORDS
-from .tracefs import NO_RAW, Place, Raw, has_tracefs, read_tracepoint
+from .kinds import KINDS, NO_RAW, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
+from .stream import ALL, refusal, sampling, tracking, values_of
 
-__all__ = ["LIVES", "Wanted", "names_of", "wanted_streams"]
+__all__ = ["LIVES", "Wanted", "names_of", "try_masks", "wanted_streams"]
+
 
 LIVES = frozenset({"process", "thread", "image"})
 _TIMER_NS = 100
@@ -134,3 +133,26 @@ def names_of(sources: Iterable[int], kernel: Kernel) -> dict[int, str]:
     """The names of profile sources by number."""
     known = {source.source: source.name for source in profile_sources(kernel)}
     return {source: known.get(source, f"profile source {source}") for source in sources}
+
+
+# -- Whether the kernel gives what masks ask for: every event is opened on one processor, and closed again
+
+
+def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> None:
+    """`EtwError` with the reason for the first thing that is not to be had.
+
+    Counters are tried when they are configured; here only that there is a profile source beside the timer.
+    """
+    given, kernel = kernel, kernel or Linux()
+    host = read_host(kernel)
+    configuration = SourceConfiguration(masks=tuple(masks))
+    programmes = [tracking(host, images=True)] if kinds_of(masks) & LIVES else []
+    programmes += [one.programme(host) for one in wanted_streams(configuration, kernel, host)]
+    for programme in programmes:
+        try:
+            kernel.close(kernel.open_event(programme.attr(programme.wishes), ALL.pid, programme.cpus[0]))
+        except OSError as error:
+            raise refusal(error, programme, host, call) from error
+    if "pmc" in kinds_of(masks) and len(profile_sources(given)) == 1:
+        cycles = sampling(EventChoice("PMC_PROFILE", TYPE.HARDWARE), host)
+        raise refusal(OSError(errno.ENOENT, ""), cycles, host, call)

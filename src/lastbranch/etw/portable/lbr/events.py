@@ -1,0 +1,258 @@
+"""A recording of the software LBR as kernel events, while it goes on.
+
+The collector writes perf.data in its pipe form (`capture.software.spill`), with a FINISHED_ROUND record each time that
+it has emptied the kernel's rings: what is older than the round before is complete then. It becomes what
+`formats.etl.write_profile` would make of it: PMC interrupts with last branch records, processes, threads, images, and
+events of our own for the rest (`formats.etl.profile.supplement_events`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....formats.etl.event import Event, encode_event
+from ....formats.etl.profile.rundown import Lives
+from ....formats.etl.profile.sample_events import Periods, Trigger, column_of, sample_events
+from ....formats.etl.profile.session import Session
+from ....formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
+from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
+from ....formats.perfdata.reader import Reader
+from ....formats.perfdata.records import handle
+from ....formats.perfdata.walk import Block, chase
+from ....lbr import convert, flag, held
+from ....model import BRANCH, BytesSource, Profile, SampleBatch, Timeline, column
+from ....opening import attach_binaries
+from ..lbr_configuration import EXCLUDE_KERNEL, SOFTWARE_BRANCHES
+from ..sources.events import Events, Ints, encoded
+
+__all__ = ["Conversion", "FINISHED_ROUND", "Scope", "kinds_of"]
+
+
+# -- Which branches the flags of a session leave in a record: finer classes than a recording is made by
+
+
+_CALL_STACK = 1 << 9
+"""MSR_LBR_SELECT.EN_CALLSTACK."""
+
+
+def kinds_of(flags: int) -> NDArray[np.bool_]:
+    """By perf's branch type, whether EVNTRACE_LBR_FLAGS record it; those of call-stack mode delete what they do not."""
+    select = convert(flags | EXCLUDE_KERNEL, "etw", "msr").value & ~_CALL_STACK
+    there = np.ones(1, np.uint64)
+    kinds = (np.array([kind], np.uint8) for kind in range(16))
+    return np.array([len(held(there, there << np.uint64(8), kind, depth=1, select=select)) > 0 for kind in kinds])
+
+
+def only(batch: SampleBatch, recorded: NDArray[np.bool_]) -> SampleBatch:
+    """``batch`` with those of its branch entries whose type is recorded: perf's classes, by which it was made, are
+    coarser."""
+    keep = recorded[flag(batch["branch_flags"], "type").astype(np.intp)]
+    if keep.all():
+        return batch
+    columns = {name: values[keep] if column(name).group == BRANCH else values for name, values in batch.columns.items()}
+    offsets = np.concatenate([[0], np.cumsum(keep)])[batch.offsets[BRANCH]]
+    return SampleBatch(columns, batch.offsets | {BRANCH: offsets})
+
+
+FINISHED_ROUND = RECORD["FINISHED_ROUND"]
+_HEADER = struct.Struct("<IHH")
+_SAMPLE, _LOST = RECORD["SAMPLE"], RECORD["LOST"]
+_SAMPLE_TIME, _TRAILER_TIME = 4, -3
+"""Words from the start of a sample (behind identifier, address, ids), and from the end of another record."""
+_FOREVER = (1 << 63) - 1
+
+
+class Scope:
+    """What of a recording becomes events.
+
+    ``whole``: everything, as a file of its own needs it. Otherwise the bursts alone, whose records say that they were
+    made with ``flags`` (EVNTRACE_LBR_FLAGS): the rest is of the session's other sources.
+    """
+
+    def __init__(self, *, whole: bool = True, flags: int = 0, name: str = "") -> None:
+        self.whole, self.flags, self.name = whole, flags, name
+
+
+class Conversion:
+    """Takes the bytes of a recording as they come. ``ticks`` turns ns of the monotonic clock into the session's."""
+
+    def __init__(self, scope: Scope, ticks: Callable[[Ints], Ints] = lambda ns: ns) -> None:
+        self._scope, self._ticks = scope, ticks
+        self._kept = b""
+        self._reader: Reader | None = None
+        self._lives: Lives | None = None
+        self._recorded: NDArray[np.bool_] | None = None
+        self._before = self._floor = self._modules = 0
+        self.lost = 0
+        """Records that the kernel had no room for, so far."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the recording has begun: everything is attached to."""
+        return self._reader is not None
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there was anything behind the begin."""
+        return self._lives is not None
+
+    # -- records
+
+    def feed(self, data: bytes) -> Events:
+        """Take ``data``: the events that are complete now."""
+        self._kept += data
+        if self._reader is None and not self._begin():
+            return Events.joined([])
+        block = self._block()
+        rounds = block.at[block.types == FINISHED_ROUND]
+        if not len(rounds):
+            return Events.joined([])
+        times = [self._before, *map(int, block.words[rounds + 1])]
+        self._before = times[-1]
+        return self._round(block, times[-2])
+
+    def _begin(self) -> bool:
+        """Read what precedes the records, if all of it is there."""
+        at = PIPE_HEADER_SIZE
+        while len(self._kept) >= at + _HEADER.size:
+            kind, _, size = _HEADER.unpack_from(self._kept, at)
+            if kind < USER_RECORDS or kind == FINISHED_ROUND:
+                self._reader = Reader(BytesSource(self._kept[:at], "recording"))
+                self._reader.index(None)
+                self._kept = self._kept[at:]
+                self._open(self._reader.profile)
+                return True
+            at += size
+        return False
+
+    def _open(self, profile: Profile) -> None:
+        self._profile = profile
+        profile.recorder = "lastbranch software LBR"
+        if self._scope.name:
+            profile.events[-1].name = self._scope.name
+        self._session = Session(profile)
+        triggers = self._triggers = self._session.triggers
+        triggers[-1] = replace(triggers[-1], source=SOFTWARE_BRANCHES)
+        if not self._scope.whole:
+            self._recorded = kinds_of(self._scope.flags)
+            triggers[:] = [*[Trigger()] * (len(triggers) - 1), Trigger(SOFTWARE_BRANCHES, options=self._scope.flags)]
+        self._periods, self._measured = Periods(self._session.intervals), Measured()
+
+    # -- events
+
+    def _round(self, block: Block, until: int) -> Events:
+        """The events of all records before ``until`` (ns)."""
+        assert self._reader is not None
+        is_sample, of_perf = block.types == _SAMPLE, block.types >= USER_RECORDS
+        end = block.at + (block.sizes(block.at) >> 3)
+        place = np.where(is_sample, block.at + _SAMPLE_TIME, end + _TRAILER_TIME)
+        time = block.words.take(place, mode="clip").view(np.int64)
+        records = ~of_perf & (time < until)
+        if not records.any():
+            self._keep(block, ~of_perf)
+            return Events.joined([])
+        parts = [self._first(int(time[records].min()))] if self._lives is None else []
+        parts.append(self._life(block, np.flatnonzero(records & ~is_sample)))
+        for number, at, event in self._reader.by_layout(block, block.at[records & is_sample]):
+            parts += self._samples(self._reader.layouts[number].layout.decode(block, at, event, None))
+        self._keep(block, ~(of_perf | records))
+        self._floor = self._tick(until)
+        return Events.joined(parts)
+
+    def _keep(self, block: Block, rows: NDArray[np.bool_]) -> None:
+        """Of the bytes that were taken, only these records, and what is not whole yet."""
+        late = block.at[rows]
+        behind = int(block.at[-1]) * 8 + int(block.sizes(block.at[-1:])[0])
+        sizes = block.sizes(late).tolist()
+        kept = [self._kept[at * 8 : at * 8 + size] for at, size in zip(late.tolist(), sizes, strict=True)]
+        self._kept = b"".join([*kept, self._kept[behind:]])
+
+    def _tick(self, ns: int) -> int:
+        return int(self._ticks(np.array([ns], np.int64))[0])
+
+    def _first(self, begin: int) -> Events:
+        """What precedes all others: the machine, and how the profile sources are programmed."""
+        session = self._session
+        session.begin = self._tick(begin)
+        self._lives = Lives(self._profile, session.begin, session.pointer)
+        if self._scope.whole:
+            return _encoded(session.configuration())
+        said = event_fields(self._profile.events[-1], self._triggers[-1])
+        event = supplement_event("Event", session.begin, said)
+        return _encoded([event, *session.interval_events(session.intervals, begin=True, time=session.begin)])
+
+    def _life(self, block: Block, rows: Ints) -> Events:
+        """Processes, threads and images."""
+        assert self._reader is not None
+        state = self._reader.state
+        profile = state.profile
+        profile.timeline = Timeline()
+        at = block.at[rows]
+        self.lost += int(block.words[at[block.types[rows] == _LOST] + 2].sum())
+        columns = block.types[rows].tolist(), block.misc(at).tolist(), at.tolist(), block.sizes(at).tolist()
+        for kind, misc, place, size in zip(*columns, strict=True):
+            handle(state, kind, misc, block.body(place, size), place * 8)
+        if not self._scope.whole:
+            return Events.joined([])
+        attach_binaries(profile.modules[self._modules :], profile.machine.os_release)
+        self._modules = len(profile.modules)
+        changes, names = profile.timeline.columns(), profile.timeline.names
+        changes["time"] = np.maximum(self._ticks(changes["time"]), self._floor)
+        profile.timeline = Timeline()
+        profile.timeline.extend(changes)
+        profile.timeline.names = names
+        assert self._lives is not None
+        self._lives.follow()
+        return _encoded(self._lives.until(_FOREVER))
+
+    def _samples(self, batch: SampleBatch) -> Iterator[Events]:
+        """Interrupts and branch records; ahead of them the threads that nothing told of."""
+        if not (self._scope.whole or BRANCH in batch.offsets):
+            return
+        batch = batch.select(np.argsort(batch.time, kind="stable"))
+        time = np.maximum(self._ticks(batch.time), self._floor)
+        if self._scope.whole:
+            threads = np.unique(np.stack([batch.pid, batch.tid]), axis=1).T.tolist()
+            lives, first = self._lives, int(time[0])
+            assert lives is not None
+            yield _encoded(event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid))
+        if BRANCH in batch.offsets:
+            batch = batch if self._recorded is None else only(batch, self._recorded)
+            self._measured.add(batch)
+        told = self._periods.of(batch, time, column_of([t.source for t in self._triggers], batch))
+        data, ends, when, owner = sample_events(batch, time, self._triggers, told, narrow=False)
+        size = np.diff(ends, prepend=0) >> 3
+        yield Events(np.frombuffer(data, np.uint64), size, when, np.maximum(batch.cpu, 0)[owner])
+
+    # -- the end
+
+    def finish(self, now: int, describe: Callable[[Profile], None] = lambda profile: None) -> Events:
+        """The rest of the records, and the lists of what is there ``now`` (ns); ``describe`` adds to what is said of
+        the recording as a whole."""
+        if self._reader is None:
+            return Events.joined([])
+        block = self._block()
+        parts = [self._round(block, now)] if len(block.at) else []
+        if self._lives is None:
+            return Events.joined([])
+        end = self._tick(now)
+        last = self._measured.events(self._triggers, end)
+        if self._scope.whole:
+            describe(self._profile)
+            intervals = self._session.interval_events(self._periods.now, begin=False, time=end)
+            last = [*self._lives.end(end), *intervals, *last, *recording_events(self._profile, end)]
+        return Events.joined([*parts, _encoded(last)])
+
+    def _block(self) -> Block:
+        words = len(self._kept) >> 3
+        return chase(np.frombuffer(self._kept, np.uint64, words), words * 8, 0, False)[0]
+
+
+def _encoded(events: Iterable[Event]) -> Events:
+    made = list(events)
+    return encoded([encode_event(event) for event in made], [event.time for event in made], 0)

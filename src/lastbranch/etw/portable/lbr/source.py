@@ -1,0 +1,153 @@
+"""The software LBR as a source of a session: ``python -m lastbranch.etw.portable.lbr.source SOCKET``.
+
+Started by the session's daemon when a target and a trigger are there and enabled (`lbr_configuration.needed`). It
+attaches to the target, says READY or FAILED, and records until it is told to stop or the daemon hangs up; then the
+target runs on.
+Another configuration ends one recording and begins the next.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from ....capture.options import Options
+from ....capture.recording import collect
+from ....errors import LastbranchError
+from ....lbr import convert
+from ...flags import ClientContext
+from ...status import EtwError, Status
+from ..clock import FILETIME_EPOCH
+from ..lbr_configuration import CALL, EXCLUDE_KERNEL, SOFTWARE_BRANCHES, SOURCE
+from ..protocol import Connection, Kind
+from ..sources.configuration import SourceConfiguration
+from ..sources.events import Ints
+from .events import Conversion, Scope
+from .follow import Follower, Output
+
+__all__ = ["options_of", "ticks_of"]
+
+
+DEPTH = 32
+"""Branches of a burst."""
+_NO_TIME_SAMPLES = 1 << 62
+_PAUSE = 0.2
+
+
+def options_of(configuration: SourceConfiguration) -> Options:
+    """How to record for a session: as its LBR flags and the interval of the profile source say. `EtwError` 87 for
+    flags that no processor takes."""
+    try:
+        chosen = convert(configuration.lbr_flags | EXCLUDE_KERNEL, "etw", "perf").value
+    except LastbranchError as error:
+        raise EtwError(CALL, Status.INVALID_PARAMETER, str(error)) from error
+    period = configuration.intervals.get(SOFTWARE_BRANCHES, 0)
+    return Options(depth=DEPTH, select=chosen, period=period, time_period=_NO_TIME_SAMPLES)
+
+
+def ticks_of(clock: int) -> Callable[[Ints], Ints]:
+    """What turns ns of the monotonic clock into the ticks of a session with that ClientContext."""
+    if clock != ClientContext.SYSTEM_TIME:
+        return lambda ns: ns
+    apart = time.time_ns() - time.monotonic_ns()
+    return lambda ns: (ns + apart) // 100 + np.int64(FILETIME_EPOCH)
+
+
+class _Recording:
+    """One recording: until it is stopped, configured anew, or its target ends."""
+
+    def __init__(self, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
+        self._connection, self._configuration = connection, configuration
+        scope = Scope(whole=False, flags=configuration.lbr_flags, name=SOURCE.name)
+        self._conversion = Conversion(scope, ticks_of(configuration.clock))
+        self._follower = Follower(self._conversion, output)
+        self._over = threading.Event()
+        self._listeners: list[threading.Thread] = []
+        self.next: SourceConfiguration | None = configuration
+        """What the session wants after this one; ``None``: nothing more."""
+
+    def run(self) -> None:
+        """Record. `EtwError` where it cannot begin."""
+        target = self._configuration.targets[0]
+        if not os.path.isdir(f"/proc/{target}"):
+            raise EtwError(CALL, Status.INVALID_PARAMETER, f"there is no process {target}")
+        rounds = self._follower.rounds(lambda summary: None)
+        _, failure = collect(
+            target, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],
+            lambda sentence: None, rounds, self._running,
+        )  # fmt: skip
+        self._over.set()
+        for listener in self._listeners:
+            listener.join()
+        self._follower.finish()
+        if failure is not None and not self._conversion.begun:
+            raise EtwError(CALL, Status.NOT_SUPPORTED, str(failure), hint=failure.hint)
+
+    def _running(self, collector: int) -> None:
+        self._follower.start()
+        self._listeners = [threading.Thread(target=self._listen, args=(collector,), name="session")]
+        self._listeners[0].start()
+
+    def _listen(self, collector: int) -> None:
+        """Say READY, then pass on what the daemon wants. The target has ended where the collector has without it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._follower.begun.wait()
+        if not self._conversion.begun:
+            return
+        self._connection.post(Kind.READY)
+        while self.next is self._configuration:
+            self._take()
+            if self._over.is_set():
+                return
+        with suppress(ProcessLookupError):
+            os.kill(collector, signal.SIGTERM)
+
+    def _take(self) -> None:
+        """One turn of waiting for messages."""
+        if not select.select([self._connection], [], [], _PAUSE)[0]:
+            return
+        messages = self._connection.pump()
+        for message in messages or ():
+            if message.kind == Kind.CONFIGURE:
+                with suppress(ValueError):
+                    self.next = SourceConfiguration.unpack(message.body)
+        if messages is None or any(message.kind == Kind.SOURCE_STOP for message in messages):
+            self.next = None
+
+    def wait(self) -> None:
+        """After the target's end: wait for what the session wants next."""
+        while self.next is self._configuration:
+            self._take()
+
+
+def run(path: str) -> int:
+    """Record for the session whose daemon listens at ``path`` until it ends. Returns the exit code."""
+    with Connection.open(path) as connection:
+        body, _ = connection.call(Kind.SOURCE)
+        configuration: SourceConfiguration | None = SourceConfiguration.unpack(body)
+        output = Output(path)
+        try:
+            while configuration is not None:
+                recording = _Recording(connection, output, configuration)
+                recording.run()
+                recording.wait()
+                configuration = recording.next
+        except EtwError as error:
+            connection.post(Kind.FAILED, struct.pack("<I", error.status) + error.reason.encode())
+            return 1
+        finally:
+            output.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1]))

@@ -1,0 +1,122 @@
+"""TraceConfigureLastBranchRecord without hardware: what is refused, and when branches are recorded.
+
+The software LBR attaches to nothing by itself. A session that has targets gets the profile source `SOFTWARE_BRANCHES`:
+an "event" of it is a nanosecond of CPU time of a thread of the target, and where an interval of it is over, a burst
+follows whose end is a PMC interrupt (0x0F2F) with a last branch record. Nothing but that interrupt triggers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from ..flags import GROUPS, MAX_LBR_EVENTS, hook_ids
+from ..status import EtwError, Status
+from ..types import ProfileSource
+from .registry import Registry
+
+__all__ = [
+    "CALL", "EXCLUDE_KERNEL", "LbrConfiguration", "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
+    "has_hardware", "needed", "software_source", "state_triggers",
+]  # fmt: skip
+
+
+CALL = "TraceConfigureLastBranchRecord"
+SOFTWARE_BRANCHES = 65
+"""The profile source: the one that a log has which is made of a recording."""
+PMC_HOOK = 0x0F2F
+EXCLUDE_KERNEL, EXCLUDE_USER, SAMPLED = 0x1, 0x2, 0x400
+_PMC_PROFILE = GROUPS["PMC_PROFILE"]
+SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
+
+
+def software_source() -> list[ProfileSource]:
+    """The profile source, where a program can be traced and the processor records no branches itself."""
+    from ...capture.traceable import check_machine
+    from ...errors import LastbranchError
+
+    try:
+        check_machine()
+    except LastbranchError:
+        return []
+    return [] if has_hardware() else [SOURCE]
+
+
+def has_hardware() -> bool:
+    """Whether the kernel offers branch stacks."""
+    from pathlib import Path
+
+    return any(Path("/sys/bus/event_source/devices").glob("cpu*/caps/branches"))
+
+
+def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: int | None) -> None:
+    """Whether a session with ``target`` may be configured so; `EtwError` 1292, 87 or 50 if not, in Windows' order.
+
+    Zero events disable, which is always possible.
+    """
+    if len(events) > MAX_LBR_EVENTS:
+        raise EtwError(CALL, Status.IMPLEMENTATION_LIMIT, f"{len(events)} events, at most {MAX_LBR_EVENTS} can trigger")
+    if flags & EXCLUDE_KERNEL and flags & EXCLUDE_USER:
+        raise EtwError(CALL, Status.INVALID_PARAMETER, "nothing is left without kernel and user branches")
+    if not events or has_hardware():
+        return
+    for bit, why in _REFUSED.items():
+        if flags & bit:
+            raise EtwError(CALL, Status.NOT_SUPPORTED, why)
+    if target is None:
+        why = "this processor records no branches, and the session has no target for the software branch record"
+        raise EtwError(CALL, Status.NOT_SUPPORTED, why, hint="name one: lastbranch session start --target PID")
+
+
+_REFUSED = {
+    EXCLUDE_USER: "the software branch record sees user code only",
+    SAMPLED: "sampled branch records (SPE) are of ARM64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LbrConfiguration:
+    """What was configured: EVNTRACE_LBR_FLAGS, the hooks that trigger, the process to be traced."""
+
+    flags: int = 0
+    hooks: tuple[int, ...] = ()
+    target: int | None = None
+
+
+def needed(configuration: LbrConfiguration, masks: Sequence[int], sources: Sequence[int]) -> bool:
+    """Whether branches are to be recorded by software now: there is a target and a trigger, and it is enabled.
+
+    ``masks``: words of PERFINFO_GROUPMASK; ``sources``: the profile sources that PMC_PROFILE enables, all if there are
+    none.
+    """
+    enabled = masks[_PMC_PROFILE.word] & _PMC_PROFILE.bits
+    counted = not sources or SOFTWARE_BRANCHES in sources
+    return bool(configuration.target is not None and PMC_HOOK in configuration.hooks and enabled and counted)
+
+
+def argv(socket: str) -> list[str]:
+    """The command of the process that records, for the session whose daemon listens at ``socket``."""
+    return [sys.executable, "-m", "lastbranch.etw.portable.lbr.source", socket]
+
+
+def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
+    """Write the event Triggers to a session, if it takes another writer; `check` tells by it that a trigger was
+    configured and not enabled."""
+    from ...formats.etl.event import encode_event  # with NumPy, which daemons start without
+    from ...formats.etl.profile.supplement_events import supplement_event
+    from .protocol import at_folder
+    from .provider.writer import connect_writer
+
+    entry = registry.find(handle)
+    if entry is None:
+        return
+    fields = {"Flags": flags, "Hooks": hook_ids(events)}
+    with (
+        suppress(EtwError), registry.folder("sessions") as folder,
+        connect_writer(at_folder(folder, entry.socket)) as writer,
+    ):  # fmt: skip
+        event = encode_event(supplement_event("Triggers", writer.clock.now(), fields))
+        writer.write(event + bytes(-len(event) % 8))

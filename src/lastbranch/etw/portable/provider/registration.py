@@ -1,0 +1,314 @@
+"""Providers of this process: who enabled them is read from the registry, and events go to the sessions that did.
+
+A write looks up what is to be done for its descriptor in a table of the thread's own, made when it was first written.
+When sessions come or go all tables are replaced; nothing is locked on the way of an event.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from uuid import UUID
+
+from ....errors import FormatError
+from ....model.output import token
+from ...flags import EnableProvider
+from ...properties import NO_GUID
+from ...status import EtwError, Status
+from ...types import ClassicHeader, EnableCallback, EventDescriptor
+from ..protocol import at_folder
+from ..registry import Notice, Registry, remove
+from .attachments import SessionKey, current, on_fork, session_of, writing
+from .targets import Target, target_of
+from .writer import NO_ACTIVITY, Put, put_classic, put_for
+
+__all__ = ["Registration", "trace_event"]
+
+
+# -- From one kind of event to the sessions that take it: made once for a thread and a descriptor, then called
+
+
+Item = tuple[int, bytes]
+"""Type and data of an extended item."""
+_NONE_TAKEN = (Status.WMI_INSTANCE_NOT_FOUND, Status.ACCESS_DENIED)
+"""The session has ended, or takes nothing of this process: no event is lost. Whatever else goes wrong loses events."""
+
+
+def route(
+    registry: Registry,
+    provider: UUID,
+    targets: Mapping[SessionKey, Target],
+    descriptor: EventDescriptor,
+    more: Sequence[Item] = (),
+) -> Put:
+    """What writes events of ``descriptor`` to all of ``targets`` that take them, with ``more`` extended items."""
+    puts = []
+    for session, target in targets.items():
+        if not target.takes_event(descriptor):
+            continue
+        try:
+            writer = current().writer(registry, session)
+        except EtwError as error:
+            if error.status not in _NONE_TAKEN:
+                puts.append(_refused_by(session))
+            continue
+        puts.append(put_for(writer, provider, descriptor, _encoded([*target.items(), *more])))
+    if len(puts) < 2:
+        return puts[0] if puts else _nothing
+    return lambda data, tail=NO_ACTIVITY: max([put(data, tail) for put in puts])
+
+
+def _nothing(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
+    return 0
+
+
+def _refused_by(session: SessionKey) -> Put:
+    """For a session that has no room for another writer, or whose daemon does not answer as it should."""
+
+    def refused(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
+        current().refuse(session)
+        return Status.NOT_ENOUGH_MEMORY
+
+    return refused
+
+
+def _encoded(items: list[Item]) -> bytes:
+    if not items:
+        return b""
+    from ....formats.etl.event import encode_items
+
+    return encode_items(items)
+
+
+_RELATED = 1  # EVENT_HEADER_EXT_TYPE_RELATED_ACTIVITYID
+_MOST_KEPT = 1024
+_GUID = 16
+_registered: weakref.WeakSet[Registration] = weakref.WeakSet()
+
+
+class _Table(threading.local):
+    """Of one thread: what to do with events of a descriptor. By identity, and by value if that object is new."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, tuple[EventDescriptor, Put]] = {}
+        self.by_value: dict[EventDescriptor, Put] = {}
+
+
+class Registration:
+    """A provider that this process has registered; see `types.Registration`.
+
+    Raises `EtwError` 5 where the registry cannot be used. The callback runs in a thread of its own, and before the
+    registration is there for each session that has enabled the provider already.
+    """
+
+    def __init__(self, registry: Registry, provider: UUID, callback: EnableCallback | None = None) -> None:
+        self.provider = provider
+        self.enabled = False
+        self.level = self.keywords = 0
+        self.information: dict[int, bytes] = {}
+        self._registry, self._callback = registry, callback
+        self._targets: dict[SessionKey, Target] = {}
+        self._table = _Table()
+        self._socket: socket.socket | None = None
+        self.write = self._writer()
+        _registered.add(self)
+        self._begin()
+
+    # -- events
+
+    def _writer(self) -> Callable[..., int]:
+        """`write` as a function that has what it needs at hand."""
+
+        @writing
+        def write(descriptor: EventDescriptor, data: bytes = b"", activity: bytes = b"", related: bytes = b"") -> int:
+            if not self.enabled:
+                return 0
+            try:
+                put = self._table.by_id[id(descriptor)][1]
+            except KeyError:
+                put = self._put(descriptor)
+            if activity or related:
+                return self._write_related(descriptor, data, activity, related)
+            return put(data)
+
+        return write
+
+    def _put(self, descriptor: EventDescriptor) -> Put:
+        table = self._table
+        if len(table.by_value) > _MOST_KEPT:
+            table.by_value.clear()
+            table.by_id.clear()
+        put = table.by_value.get(descriptor)
+        if put is None:
+            put = table.by_value[descriptor] = self._route(descriptor)
+        if len(table.by_id) < _MOST_KEPT:
+            table.by_id[id(descriptor)] = descriptor, put  # while it is in here no other object has its id
+        return put
+
+    def _route(self, descriptor: EventDescriptor, *more: tuple[int, bytes]) -> Put:
+        return route(self._registry, self.provider, self._targets, descriptor, more)
+
+    def _write_related(self, descriptor: EventDescriptor, data: bytes, activity: bytes, related: bytes) -> int:
+        tail = bytes(8) + (activity or bytes(_GUID))
+        if not related:
+            return self._put(descriptor)(data, tail)
+        return self._route(descriptor, (_RELATED, related))(data, tail)
+
+    def takes(self, level: int, keyword: int) -> bool:
+        """Whether any session takes an event of this level and keyword."""
+        return any(target.takes(level, keyword) for target in self._targets.values())
+
+    def set_information(self, kind: int, data: bytes) -> None:
+        """Keep what EventSetInformation says."""
+        self.information[kind] = data
+
+    # -- sessions
+
+    def _begin(self) -> None:
+        attachments = current()
+        attachments.ended.append(self._ended)
+        attachments.now(self._listen)
+
+    def _listen(self) -> None:
+        """Open the socket for notices, and see who has enabled the provider."""
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._name = f"{token()}.sock"
+        try:
+            with self._registry.folder("providers", str(self.provider)) as folder:
+                stream.bind(at_folder(folder, self._name))
+                remove(folder, *(name for name in os.listdir(folder) if _is_stale(folder, name)))
+        except OSError as error:
+            stream.close()
+            raise EtwError("EventRegister", Status.ACCESS_DENIED, f"no socket for notices: {error}") from error
+        self._socket = stream
+        current().watch(stream, self._noticed)
+        self._refresh()
+
+    def _noticed(self) -> None:
+        stream = self._socket
+        while stream is not None:
+            try:
+                data, sender = stream.recvfrom(64)
+            except BlockingIOError:
+                return
+            try:
+                notice = Notice.unpack(data)
+            except FormatError:
+                continue
+            self._refresh(notice)
+            if sender:
+                with contextlib.suppress(OSError):
+                    stream.sendto(data, sender)
+
+    def _refresh(self, notice: Notice | None = None) -> None:
+        """Read who enabled the provider now, and tell the callback what is new."""
+        before = self._targets
+        states = self._registry.enabled(self.provider).values()
+        made = [(session_of(state), target_of(state)) for state in states]
+        self._change({session: target for session, target in made if target is not None})
+        for session in before.keys() - self._targets.keys():
+            self._call(EnableProvider.DISABLE, before[session])
+        for session, target in self._targets.items():
+            asked = notice is not None and target.state.handle == notice.handle
+            if asked and notice is not None and notice.code == EnableProvider.CAPTURE_STATE:
+                self._call(EnableProvider.CAPTURE_STATE, target, notice.keywords)
+            elif asked or before.get(session) != target:
+                self._call(EnableProvider.ENABLE, target)
+
+    def _ended(self, session: SessionKey) -> None:
+        if session in self._targets:
+            gone = self._targets[session]
+            self._change({key: target for key, target in self._targets.items() if key != session})
+            self._call(EnableProvider.DISABLE, gone)
+
+    def _change(self, targets: dict[SessionKey, Target]) -> None:
+        self._targets = targets
+        levels = [target.state.level for target in targets.values()]
+        self.level = 0 if 0 in levels else max(levels, default=0)
+        wanted = [target.state.match_any for target in targets.values()]
+        self.keywords = 0
+        for keywords in wanted if all(wanted) else ():
+            self.keywords |= keywords
+        self._table = _Table()  # after the targets, as threads read it before them
+        self.enabled = bool(targets)
+
+    def _call(self, code: EnableProvider, target: Target, keywords: int | None = None) -> None:
+        if self._callback is not None:
+            state = target.state
+            wanted = state.match_any if keywords is None else keywords
+            with contextlib.suppress(Exception):  # a provider's mistake must not end the notices of all others
+                self._callback(state.source or NO_GUID, code, state.level, wanted, state.match_all, state.filters)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Unregister. A second call does nothing."""
+        _registered.discard(self)
+        if self._socket is not None:
+            current().now(self._end)
+
+    def _end(self) -> None:
+        attachments, stream = current(), self._socket
+        self._change({})
+        attachments.settle()
+        if stream is None:
+            return
+        self._socket = None
+        attachments.ended.remove(self._ended)
+        attachments.forget(stream)
+        stream.close()
+        self._unlink()
+
+    def _unlink(self) -> None:
+        with contextlib.suppress(OSError, EtwError), self._registry.folder("providers", str(self.provider)) as folder:
+            os.unlink(self._name, dir_fd=folder)
+
+    def _inherited(self) -> None:
+        """In a child by fork: a registration of its own."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._change({})
+        with contextlib.suppress(EtwError):
+            self._begin()
+
+
+def _is_stale(folder: int, name: str) -> bool:
+    """Whether a socket for notices is of a process that was killed: nobody has it open."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as stream:
+        return stream.connect_ex(at_folder(folder, name)) == errno.ECONNREFUSED
+
+
+@writing
+def trace_event(registry: Registry, handle: int, header: ClassicHeader, data: bytes) -> None:
+    """TraceEvent: write one classic event to session ``handle``.
+
+    `EtwError`: 6 if there is no such session, 234 and 534 for an event that is too large, 8 if there is no buffer.
+    """
+    entry = registry.find(handle)
+    if entry is None:
+        raise EtwError("TraceEvent", Status.INVALID_HANDLE, f"there is no session {handle}")
+    writer = current().writer(registry, (entry.owner, entry.socket))
+    status = put_classic(writer, header, data)
+    if status:
+        raise EtwError("TraceEvent", status)
+
+
+def _all_inherited() -> None:
+    for registration in list(_registered):
+        registration._inherited()
+
+
+def _all_close() -> None:
+    for registration in list(_registered):
+        registration._unlink()
+
+
+on_fork(_all_inherited)
+atexit.register(_all_close)

@@ -1,0 +1,373 @@
+"""The writing side of a session: events into the buffers that its daemon gives to this writer.
+
+    with connect_writer(socket) as writer:
+        writer.write(event)
+
+A writer belongs to one thread, and its events come in time order. It makes no system call for an event and waits for
+nobody: where it has no buffer the event is lost and counted (BLOCKING_MODE excepted).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+from weakref import WeakValueDictionary
+
+from ....formats.etl.layout import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
+from ...status import EtwError, Status
+from ...types import ClassicHeader, EventDescriptor
+from ..clock import Clock
+from ..pool import (
+    ANY_PROCESSOR,
+    BELL_AT,
+    COMMIT_AT,
+    DONE,
+    EVENT,
+    FULL,
+    LOST,
+    REFUSED,
+    RING,
+    RING_SIZE,
+    Attached,
+    Geometry,
+    Mapping,
+)
+from ..protocol import Connection, Kind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["NO_ACTIVITY", "Put", "Writer", "connect_writer", "put_classic", "put_for", "refusal"]
+
+
+_INDEX = 0xFFFFFFFF
+_PAUSE = 0.001
+_mappings: WeakValueDictionary[tuple[int, int], Mapping] = WeakValueDictionary()
+"""Pools that this process has mapped, by device and inode: threads share them."""
+
+
+def connect_writer(path: str | os.PathLike[str], processor: int = ANY_PROCESSOR) -> Writer:
+    """Attach to the session whose daemon listens at ``path``.
+
+    ``processor`` is the ProcessorIndex wanted; if another writer has it there is another one: `Writer.cpu`. Raises
+    `EtwError`: 4201 if there is no such session, 1450 if it has no room for another writer.
+    """
+    try:
+        connection = Connection.open(os.fspath(path))
+    except OSError as error:
+        raise EtwError("attach", Status.WMI_INSTANCE_NOT_FOUND, f"no session listens at {path}: {error}") from error
+    try:
+        body, fds = connection.call(Kind.ATTACH, struct.pack("<H", processor), name="attach")
+        return Writer.of_answer(body, fds, connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+class Writer:
+    """One writer of a session.
+
+    The fields that say where the next event goes are open to `put_for`, which makes a function for each event class:
+    ``at`` byte offset in ``memory``, ``limit`` the end of the buffer, ``value`` and ``word`` the commit word and its
+    place in ``words``. A writer without a buffer has a limit of 0.
+    """
+
+    __slots__ = (
+        "_bell", "_done", "_geometry", "_mapping", "_refused", "_slot", "at", "capacity", "clock", "closed",
+        "connection", "cpu", "handle", "limit", "lost", "memory", "now", "patience", "value", "word", "words",
+    )  # fmt: skip
+
+    def __init__(self, mapping: Mapping, attached: Attached, bell: int, connection: Connection | None = None) -> None:
+        geometry = mapping.geometry
+        if attached.slot >= geometry.slots:
+            raise EtwError("attach", Status.INVALID_DATA, f"slot {attached.slot} of {geometry.slots}")
+        self._mapping, self._geometry, self._bell = mapping, geometry, bell
+        self._slot, self._done = geometry.slot(attached.slot), 0
+        self.memory, self.words = mapping.memory, mapping.words
+        self.connection = connection
+        self.handle = geometry.handle
+        self.cpu = attached.cpu
+        """ProcessorIndex of its buffers."""
+        self.clock = Clock.of(geometry.clock)
+        self.now = self.clock.ticks()
+        """The time in ticks of the session's clock, never earlier than the last time."""
+        self.capacity = min(geometry.capacity, LARGEST_EVENT & ~7)
+        """Bytes of the largest event, filled up to 8."""
+        self.lost = 0
+        """Events lost so far."""
+        self.patience = float("inf") if geometry.blocking else 0.0
+        """Seconds that a write waits for a buffer before it loses its event."""
+        self._refused = 0
+        self.closed = False
+        self.at = self.limit = self.value = self.word = 0
+
+    @classmethod
+    def of_answer(cls, body: bytes, fds: list[int], connection: Connection | None = None) -> Writer:
+        """The writer that an answer to ATTACH describes; takes over ``fds``. `EtwError` 13 for a wrong answer."""
+        try:
+            described, pool, bell = fds
+        except ValueError:
+            for fd in fds:
+                os.close(fd)
+            raise EtwError("attach", Status.INVALID_DATA, f"{len(fds)} descriptors") from None
+        try:
+            found = os.fstat(pool)
+            key = (found.st_dev, found.st_ino)
+            mapping = _mappings.get(key)
+            if mapping is None:
+                mapping = _mappings[key] = Mapping(pool, Geometry.read(described))
+            return cls(mapping, Attached.unpack(body), bell, connection)
+        except BaseException:
+            os.close(bell)
+            raise
+        finally:
+            os.close(described)
+            os.close(pool)
+
+    # -- events
+
+    def write(self, event: bytes | bytearray | memoryview) -> bool:
+        """Write one event: in the form that it has on disk, filled up to a multiple of 8 bytes.
+
+        False if it is lost (and counted): there is no free buffer, or it is larger than one.
+        """
+        size = len(event)
+        end = self.at + size
+        if end > self.limit:
+            if not self.turn(size):
+                return False
+            end = self.at + size
+        self.memory[self.at : end] = event
+        self.at = end
+        self.value += EVENT + size
+        self.words[self.word] = self.value
+        return True
+
+    def write_many(self, data: bytes | bytearray | memoryview, sizes: NDArray[np.uint32]) -> int:
+        """Write events that stand side by side in ``data``; ``sizes`` uint32 are their bytes, filled up to 8.
+
+        Returns how many were written; the others are lost, and counted.
+        """
+        import numpy as np  # not for those who only write single events
+
+        view = memoryview(data).cast("B")
+        ends = np.cumsum(sizes, dtype=np.int64)
+        total, done, begin, lost = len(ends), 0, 0, self.lost
+        while done < total:
+            count = int(np.searchsorted(ends, begin + self.limit - self.at, "right"))
+            if count > done:
+                self._copy(view[begin : int(ends[count - 1])], count - done)
+            elif self.turn(int(sizes[done])):
+                continue
+            elif int(sizes[done]) > self.capacity:
+                count = done + 1
+            else:  # the one that `turn` has counted, and all behind it
+                self.count_lost(total - done - 1)
+                break
+            done, begin = count, int(ends[count - 1])
+        return total - (self.lost - lost)
+
+    def _copy(self, data: memoryview, events: int) -> None:
+        end = self.at + len(data)
+        self.memory[self.at : end] = data
+        self.at = end
+        self.value += EVENT * events + len(data)
+        self.words[self.word] = self.value
+
+    def count_lost(self, events: int) -> None:
+        """Add to what the session counts as lost: events that the caller had to drop."""
+        self.lost += events
+        self.words[self._slot + LOST] = self.lost
+
+    def count_refused(self) -> None:
+        """Count an event of another thread of this process that got no slot. One thread at a time may call it."""
+        self._refused += 1
+        self.words[self._slot + REFUSED] = self._refused
+
+    @property
+    def backlog_full(self) -> bool:
+        """Whether there is no free buffer as nobody reads a session in real time, or not fast enough."""
+        return bool(self.words[FULL])
+
+    # -- buffers
+
+    def turn(self, size: int) -> bool:
+        """Have a buffer with room for an event of ``size`` bytes; without one the event is counted as lost."""
+        if size > self.capacity or size % 8:
+            self.count_lost(1)
+            return False
+        self._finish()
+        if not self._next() and not (self.patience and self._wait()):
+            if not self.closed:
+                self.count_lost(1)
+            return False
+        return True
+
+    def _finish(self) -> None:
+        """Give the buffer back, if there is one; the daemon is told when it has asked for that."""
+        if not self.limit:
+            return
+        self.at = self.limit = 0
+        self._done += 1
+        self.words[self._slot + DONE] = self._done
+        if self._done >= self.words[self._slot + BELL_AT]:
+            self._ring()
+
+    def _ring(self) -> None:
+        try:
+            os.eventfd_write(self._bell, 1)
+        except OSError:
+            return  # it rings already, or the session is gone
+
+    def _next(self) -> bool:
+        """Take the next buffer of the ring."""
+        if self.closed:
+            return False
+        number, index = divmod(self.words[self._slot + RING + self._done % RING_SIZE], EVENT)
+        if number != self._done + 1 & _INDEX or index >= self._geometry.buffers:
+            return False
+        start = self._geometry.buffer(index)
+        self.at, self.limit = start + BUFFER_HEADER_SIZE, start + self._geometry.buffer_size
+        self.value, self.word = 0, (start + COMMIT_AT) // 8
+        return True
+
+    def _wait(self) -> bool:
+        """Wait for a buffer until there is one, patience is over, only a reader could free one, or the session ends."""
+        end = time.monotonic() + self.patience
+        self._ring()
+        poll = select.poll()
+        if self.connection is not None:
+            poll.register(self.connection.fileno(), select.POLLIN)
+        while not self.closed and not poll.poll(0):
+            if self._next():
+                return True
+            if self.backlog_full or time.monotonic() > end:
+                break
+            time.sleep(_PAUSE)
+        return False
+
+    # -- the end
+
+    def close(self) -> None:
+        """Give back the buffer and hang up. Must not be called while another thread is in `write`."""
+        if self.closed:
+            return
+        self.closed = True
+        self._finish()
+        os.close(self._bell)
+        if self.connection is not None:
+            self.connection.close()
+
+    def abandon(self) -> None:
+        """In a child by fork: this writer is the parent's. Nothing of it is touched but the descriptors."""
+        self.closed = True
+        self.at = self.limit = 0
+        os.close(self._bell)
+        if self.connection is not None:
+            self.connection.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# -- Events of providers into buffers: a function made for each kind of event, that packs straight into the pool
+#
+# What is the same for all events of a descriptor in a thread is put together once. An event then costs one
+# `Struct.pack_into`, which also clears what fills it up to 8 bytes, and one store of the commit word.
+
+
+Put = Callable[..., int]
+"""(data, tail = `NO_ACTIVITY`) -> status of EventWrite; never waits but in BLOCKING_MODE."""
+
+NO_ACTIVITY = bytes(24)
+"""The end of EVENT_HEADER: ProcessorTime and ActivityId."""
+_EVENT_HEADER64, _FULL_HEADER64 = 19, 20
+_HEADER = HEADERS[_EVENT_HEADER64].size
+_FULL = packed(HEADERS[_FULL_HEADER64].fields)
+_DESCRIPTOR = struct.Struct("<HBBBBHQ")
+_MARKER = 0xC0
+_FLAGS = 0x40  # EVENT_HEADER_FLAG_64_BIT_HEADER
+_MOST_KEPT = 4096
+_ENDLESS = 1 << 48
+
+
+class _Packers(dict[int, tuple[Any, int, int, int]]):
+    """By bytes of payload: pack_into of header and payload, size of the event, filled up to 8, step of a commit."""
+
+    def __missing__(self, payload: int) -> tuple[Any, int, int, int]:
+        size = _HEADER + payload
+        whole = size + 7 & ~7
+        if whole > LARGEST_EVENT:
+            return None, size, _ENDLESS, 0  # it fits into no buffer, whatever its size, so that nobody packs it
+        # EVENT_HEADER in five pieces: Size to EventProperty, both ids, TimeStamp, ProviderId and descriptor, the tail.
+        pack = struct.Struct(f"<QQQ32s24s{payload}s{whole - size}x").pack_into
+        made = pack, size, whole, EVENT + whole
+        if len(self) < _MOST_KEPT:
+            self[payload] = made
+        return made
+
+
+_PACKERS = _Packers()
+
+
+def put_for(writer: Writer, provider: UUID, descriptor: EventDescriptor, items: bytes = b"") -> Put:
+    """Events of ``descriptor`` that this thread writes by ``writer``; ``items`` are their extended items, encoded."""
+    flags = _FLAGS | (EVENT_FLAG.EXTENDED_INFO if items else 0)
+    first = _EVENT_HEADER64 << 16 | _MARKER << 24 | flags << 32
+    ids = threading.get_native_id() | os.getpid() << 32
+    kind = provider.bytes_le + _DESCRIPTOR.pack(*descriptor)
+    memory, words, now, packers = writer.memory, writer.words, writer.now, _PACKERS
+
+    def put(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
+        pack, size, whole, step = packers[len(data)]
+        at = writer.at
+        end = at + whole
+        if end > writer.limit:
+            if not writer.turn(whole):
+                return refusal(writer, size)
+            at = writer.at
+            end = at + whole
+        pack(memory, at, first + size, ids, now(), kind, tail, data)
+        writer.at = end
+        writer.value = value = writer.value + step
+        words[writer.word] = value
+        return 0
+
+    if not items:
+        return put
+    return lambda data, tail=NO_ACTIVITY: put(items + data, tail)
+
+
+def refusal(writer: Writer, size: int) -> int:
+    """The status for an event of ``size`` bytes that could not be written."""
+    if size > LARGEST_EVENT:
+        return Status.ARITHMETIC_OVERFLOW
+    if size > writer.capacity:
+        return Status.MORE_DATA
+    return Status.LOG_FILE_FULL if writer.backlog_full else Status.NOT_ENOUGH_MEMORY
+
+
+def put_classic(writer: Writer, header: ClassicHeader, data: bytes) -> int:
+    """Write a classic event (EVENT_TRACE_HEADER), and return the status of TraceEvent."""
+    size = _FULL.size + len(data)
+    if size > LARGEST_EVENT:
+        writer.count_lost(1)
+        return Status.ARITHMETIC_OVERFLOW
+    head = _FULL.pack(
+        size, _FULL_HEADER64, _MARKER, header.type, header.level, header.version, threading.get_native_id(),
+        os.getpid(), writer.now(), header.guid.bytes_le, 0,
+    )  # fmt: skip
+    return 0 if writer.write(head + data + bytes(-size % 8)) else refusal(writer, size)

@@ -1,0 +1,103 @@
+"""A recording of the software LBR into a trace log, on a session of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from ...capture.options import Options, Summary
+from ...capture.recording import collect, describe
+from ...model import Profile
+from ...model.output import token, unused_name
+from ..flags import Control, LogFileMode
+from ..properties import SessionRequest, SessionState
+from ..status import EtwError
+from .kernel import PortableKernel
+from .lbr.events import Conversion, Scope
+from .lbr.follow import Follower, Output
+from .protocol import at_folder
+
+__all__ = ["record_session"]
+
+
+Say = Callable[[str], None]
+_BUFFERS = 64
+
+
+def record_session(
+    target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
+    progress: Callable[[Summary], None] = lambda summary: None,
+) -> tuple[Summary, SessionState]:  # fmt: skip
+    """As `capture.recording.record`, into the trace log ``output``: the summary, and the session as it ended.
+
+    The session is a system logger called ``lastbranch-`` and random digits. It enables no kernel groups, since the
+    recording itself tells of the target's processes and images, and so it needs no rights.
+    """
+    name = f"lastbranch-{token()}"
+    mode = LogFileMode.SYSTEM_LOGGER_MODE | LogFileMode.FILE_MODE_SEQUENTIAL
+    request = SessionRequest(name, mode=mode, maximum_buffers=_BUFFERS, file=os.path.abspath(output))
+    with _older(output) as keep, _Session(request) as session:
+        conversion = Conversion(Scope())
+        follower = Follower(conversion, session.output)
+
+        rounds = follower.rounds(progress)
+        summary, failure = collect(target, options, follower.file, command, say, rounds, follower.start)
+        follower.finish(lambda profile: _describe(profile, options, summary))
+        if failure is None or conversion.recorded:
+            keep()
+        if failure is not None:
+            raise failure
+    return summary, session.state
+
+
+def _describe(profile: Profile, options: Options, summary: Summary) -> None:
+    describe(profile, options, summary)
+    profile.header["addresses"] = "ip is where the burst ended and the newest branch leads"  # and addr is not told
+
+
+class _Session:
+    """A session, stopped at the end whatever happens; `state` is then what it came to."""
+
+    def __init__(self, request: SessionRequest) -> None:
+        self._kernel = PortableKernel()
+        self.state = self._kernel.start(request)
+
+    def __enter__(self) -> _Session:
+        registry = self._kernel.registry
+        entry = registry.find(self.state.handle)
+        self._folder = registry.folder("sessions")
+        path = at_folder(self._folder.__enter__(), entry.socket if entry else "")
+        self.output = Output(path)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.output.close()
+        self._folder.__exit__(None, None, None)
+        try:
+            self.state = self._kernel.control(Control.STOP, self.state.handle, None)
+        except EtwError:
+            if error[0] is None:
+                raise
+
+
+@contextmanager
+def _older(output: str) -> Iterator[Callable[[], None]]:
+    """A file that is there makes room; it becomes ``output.old`` if the result was called, else it comes back."""
+    aside, kept = unused_name(output, "old"), False
+    there = os.path.isfile(output)
+    if there:
+        os.replace(output, aside)
+
+    def keep() -> None:
+        nonlocal kept
+        kept = True
+
+    try:
+        yield keep
+    finally:
+        if not kept:
+            with suppress(FileNotFoundError):
+                os.unlink(output)
+        if there:
+            os.replace(aside, f"{output}.old" if kept else output)

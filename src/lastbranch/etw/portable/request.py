@@ -1,0 +1,315 @@
+"""Requests to start or update a session: the rules they must keep to, in the order of the checks, and how the system
+adjusts them.
+
+Sources: the pages of StartTrace, EVENT_TRACE_PROPERTIES_V2 and WNODE_HEADER; where no document has the code it is
+marked as our choice.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass, replace
+from enum import Flag, auto
+from pathlib import Path
+
+from ..flags import CIRCULAR_KERNEL_LOGGER, GLOBAL_LOGGER, KERNEL_LOGGER, KERNEL_LOGGER_NAME, ClientContext, LogFileMode
+from ..flags import LogFileMode as M
+from ..properties import MAX_NAME, SessionRequest, characters, check_name
+from ..status import EtwError, Status
+
+__all__ = [
+    "Also", "BUFFER_KB", "Host", "RULES", "adjusted", "broken_rule", "check_start", "checked_file",
+    "flush_seconds", "normalised", "real_flush_timer", "status_of", "updated",
+]  # fmt: skip
+
+
+# -- Which logging modes go together: each rule of the documents as one row
+#
+# A rule holds for a request when its ``when`` bits are set (all of them); then ``needs`` must be there and ``forbids``
+# must not. Rules are checked in the order of the table, and the first that is broken gives the code.
+
+
+class Also(Flag):
+    """What a request has beside its mode bits."""
+
+    NONE = 0
+    FILE = auto()
+    """A log file name."""
+    SIZE = auto()
+    """A MaximumFileSize that is not 0."""
+    SYSTEM = auto()
+    """It is a system logger: by mode, name or GUID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``when`` asks for ``needs`` and rules out any bit of ``forbids``, else ``code``; ``why`` is for people."""
+
+    when: M
+    needs: Also = Also.NONE
+    forbids: M = M.FILE_MODE_NONE
+    not_for: Also = Also.NONE
+    needs_mode: M = M.FILE_MODE_NONE
+    code: Status = Status.INVALID_PARAMETER
+    why: str = ""
+
+
+_FILE_MODES = M.FILE_MODE_SEQUENTIAL | M.FILE_MODE_CIRCULAR | M.FILE_MODE_APPEND | M.FILE_MODE_NEWFILE
+
+RULES: tuple[Rule, ...] = (
+    Rule(M.NONSTOPPABLE_MODE, forbids=M.NONSTOPPABLE_MODE, why="only a session of the boot can be unstoppable"),
+    Rule(M.USE_GLOBAL_SEQUENCE, forbids=M.USE_LOCAL_SEQUENCE, why="sequence numbers are global or local"),
+    Rule(M.STOP_ON_HYBRID_SHUTDOWN, forbids=M.PERSIST_ON_HYBRID_SHUTDOWN, why="it stops or persists"),
+    Rule(M.FILE_MODE_SEQUENTIAL, forbids=M.FILE_MODE_CIRCULAR, why="a file is sequential or circular"),
+    Rule(
+        M.FILE_MODE_CIRCULAR, needs=Also.SIZE, forbids=M.FILE_MODE_APPEND | M.FILE_MODE_NEWFILE | M.RELOG_MODE,
+        why="a circular file needs MaximumFileSize, and is neither appended to nor one of a row",
+    ),
+    Rule(
+        M.FILE_MODE_APPEND, forbids=M.FILE_MODE_CIRCULAR | M.REAL_TIME_MODE | M.RELOG_MODE,
+        why="appending is for a file alone",
+    ),
+    Rule(
+        M.FILE_MODE_NEWFILE, needs=Also.FILE | Also.SIZE, not_for=Also.SYSTEM,
+        forbids=M.FILE_MODE_PREALLOCATE | M.RELOG_MODE, why="a row of files needs a pattern and MaximumFileSize",
+    ),
+    Rule(M.FILE_MODE_PREALLOCATE, needs=Also.FILE | Also.SIZE, why="only a file of known size is preallocated"),
+    Rule(
+        M.REAL_TIME_MODE, forbids=M.PRIVATE_LOGGER_MODE | M.ADD_HEADER_MODE,
+        why="private sessions are not read in real time",
+    ),
+    Rule(M.BUFFERING_MODE, forbids=_FILE_MODES | M.REAL_TIME_MODE, why="buffering keeps events in memory only"),
+    Rule(M.USE_KBYTES_FOR_SIZE, needs=Also.FILE | Also.SIZE, why="kilobytes are a unit of MaximumFileSize"),
+    Rule(M.RELOG_MODE, needs_mode=M.PRIVATE_LOGGER_MODE, why="relogging is for private sessions"),
+    Rule(M.PRIVATE_IN_PROC, needs_mode=M.PRIVATE_LOGGER_MODE, why="in-process sessions are private"),
+    Rule(M.INDEPENDENT_SESSION_MODE, forbids=M.PRIVATE_LOGGER_MODE, why="a private session is not independent"),
+    Rule(M.USE_PAGED_MEMORY, not_for=Also.SYSTEM, why="the kernel cannot write to paged memory"),
+)  # fmt: skip
+"""Sources: the page of EVENT_TRACE_PROPERTIES_V2 (MaximumFileSize, LogFileNameOffset) and the Logging Mode Constants as
+`docs/reference/etw.md` tells them, row by row."""
+
+
+def normalised(mode: int, has_file: bool) -> M:
+    """``mode`` as the session will have it: 0 with a file name is sequential, SEQUENTIAL|NEWFILE is NEWFILE."""
+    made = M(mode)
+    in_memory = M.REAL_TIME_MODE | M.BUFFERING_MODE
+    if made & M.FILE_MODE_NEWFILE:
+        return made & ~M.FILE_MODE_SEQUENTIAL
+    if has_file and not made & (_FILE_MODES | M.BUFFERING_MODE) and not made & in_memory & ~M.REAL_TIME_MODE:
+        return made | M.FILE_MODE_SEQUENTIAL
+    return made
+
+
+def broken_rule(mode: M, also: Also) -> Rule | None:
+    """The first rule that a request with ``mode`` breaks; ``None`` if it keeps them all."""
+    for rule in RULES:
+        if mode & rule.when != rule.when:
+            continue
+        kept = (
+            also & rule.needs == rule.needs
+            and mode & rule.needs_mode == rule.needs_mode
+            and not mode & rule.forbids
+            and not also & rule.not_for
+        )
+        if not kept:
+            return rule
+    return None
+
+
+FIXED_SESSIONS = {
+    KERNEL_LOGGER_NAME: KERNEL_LOGGER,
+    "Circular Kernel Context Logger": CIRCULAR_KERNEL_LOGGER,
+    "GlobalLogger": GLOBAL_LOGGER,
+}
+"""Sessions whose name and GUID go together."""
+
+FILTER_PID, FILTER_EXECUTABLE_NAME = 0x80000004, 0x80000008
+"""EVENT_FILTER_TYPE_PID, EVENT_FILTER_TYPE_EXECUTABLE_NAME: the filters of a private session."""
+
+_MEMORY_ONLY = LogFileMode.REAL_TIME_MODE | LogFileMode.BUFFERING_MODE
+
+_STATUS_OF_ERRNO = {
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR), Status.BAD_PATHNAME),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Status.ACCESS_DENIED),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Status.DISK_FULL),
+    errno.ENOMEM: Status.NOT_ENOUGH_MEMORY,
+}
+
+
+def status_of(error: OSError) -> Status:
+    """The code for what the system refused; 1450 for what no other code tells."""
+    return _STATUS_OF_ERRNO.get(error.errno or 0, Status.NO_SYSTEM_RESOURCES)
+
+
+def check_start(request: SessionRequest) -> SessionRequest:
+    """``request`` with its file as an absolute path and the GUID of a fixed session; `EtwError` if it breaks a rule."""
+    call = "StartTrace"
+    check_name(call, request.name)
+    request = _fixed(call, request)
+    if request.clock not in (ClientContext.DEFAULT, ClientContext.QPC, ClientContext.SYSTEM_TIME):
+        raise EtwError(call, Status.INVALID_PARAMETER, f"ClientContext {request.clock} is no clock of this system")
+    if request.enable_flags and not request.system:
+        raise EtwError(call, Status.INVALID_PARAMETER, "EnableFlags are for system loggers")  # our choice
+    _check_filters(call, request)
+    _check_mode(call, request)
+    if not request.file and not request.mode & _MEMORY_ONLY:
+        raise EtwError(call, Status.BAD_PATHNAME, "there is neither a log file nor a mode without one")
+    return replace(request, file=checked_file(call, request.file, request.mode)) if request.file else request
+
+
+def _fixed(call: str, request: SessionRequest) -> SessionRequest:
+    for name, guid in FIXED_SESSIONS.items():
+        same = request.name.casefold() == name.casefold()
+        if (request.guid == guid and not same) or (same and request.guid.int and request.guid != guid):
+            raise EtwError(call, Status.INVALID_PARAMETER, f'"{name}" and {guid} go together')
+        if same:
+            return replace(request, guid=guid)
+    return request
+
+
+def _check_filters(call: str, request: SessionRequest) -> None:
+    kinds = [one.kind for one in request.filters]
+    if kinds and not request.mode & LogFileMode.PRIVATE_LOGGER_MODE:
+        raise EtwError(call, Status.INVALID_PARAMETER, "FilterDesc is for private sessions")
+    if len(set(kinds)) < len(kinds) or not {FILTER_PID, FILTER_EXECUTABLE_NAME}.issuperset(kinds):
+        raise EtwError(call, Status.INVALID_PARAMETER, "one filter by process id and one by executable name")
+
+
+def _check_mode(call: str, request: SessionRequest) -> None:
+    also = Also.NONE
+    for has, what in ((request.file, Also.FILE), (request.maximum_file_size, Also.SIZE), (request.system, Also.SYSTEM)):
+        also |= what if has else Also.NONE
+    broken = broken_rule(normalised(request.mode, bool(request.file)), also)
+    if broken is not None:
+        raise EtwError(call, broken.code, broken.why)
+
+
+def checked_file(call: str, file: str, mode: int) -> str:
+    """The absolute path of a log file.
+
+    Raises `EtwError` 123 for a NEWFILE name without exactly one ``%d``; 161 for a name of more than 1,024 characters, a
+    folder that does not exist, and a path that is a link or anything but a file. Variables are not expanded.
+    """
+    if mode & LogFileMode.FILE_MODE_NEWFILE and file.count("%d") != 1:
+        raise EtwError(call, Status.INVALID_NAME, f"{file}: a row of files needs one %d in its name")
+    if characters(file) > MAX_NAME:
+        raise EtwError(call, Status.BAD_PATHNAME, f"a log file's name has at most {MAX_NAME} characters")  # our choice
+    path = Path(os.path.abspath(file))
+    try:
+        folder = os.stat(path.parent).st_mode
+        found = _mode_of(path)
+    except OSError as error:
+        raise EtwError(call, Status.BAD_PATHNAME, f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file!r}: {error}") from error
+    if stat.S_ISLNK(found):
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is a link: name the file itself")
+    if file.endswith("/") or not stat.S_ISDIR(folder) or not stat.S_ISREG(found):
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is not a file in a folder that exists")
+    return str(path)
+
+
+def _mode_of(path: Path) -> int:
+    """Of the file itself where it is a link; that of a file where there is nothing yet."""
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return stat.S_IFREG
+
+
+def updated(now: SessionRequest, asked: SessionRequest, call: str = "ControlTrace") -> SessionRequest:
+    """A running session's request after an update: what the page of UpdateTrace lets change, and no more.
+
+    FlushTimer and MaximumBuffers where they are not 0 (no fewer than the minimum); EnableFlags of system loggers; a log
+    file with another name, which the session goes on with; REAL_TIME_MODE, on if it is given and else off. The other
+    members are ignored. Raises `EtwError` 161 for a file that is the one it has, 87 for modes that do not go together.
+    """
+    most = max(asked.maximum_buffers, now.minimum_buffers) if asked.maximum_buffers else now.maximum_buffers
+    made = replace(
+        now,
+        flush_timer=asked.flush_timer or now.flush_timer,
+        maximum_buffers=most,
+        enable_flags=asked.enable_flags if now.system else now.enable_flags,
+        mode=(now.mode & ~LogFileMode.REAL_TIME_MODE) | (asked.mode & LogFileMode.REAL_TIME_MODE),
+    )
+    if asked.file:
+        if not now.file:
+            raise EtwError(call, Status.BAD_PATHNAME, "the session has no log file that another could follow")
+        if asked.file == now.file:
+            # our choice: the page says only "returns an error"
+            raise EtwError(call, Status.BAD_PATHNAME, f"{asked.file} is the log file that the session has")
+        made = replace(made, file=asked.file)
+    if not made.file and not made.mode & _MEMORY_ONLY:
+        raise EtwError(call, Status.BAD_PATHNAME, "the session would have neither a log file nor real time")
+    _check_mode(call, made)
+    return made
+
+
+# -- How a request becomes a session: the adjustments that the documents let the system make, as pure functions
+#
+# Source of each rule: the page of EVENT_TRACE_PROPERTIES_V2, by the member that it adjusts. Where the page says only "a
+# limit that ETW determines", the limit is ours and named here.
+
+
+BUFFER_KB = (4, 16384)
+"""Smallest and largest BufferSize, KB."""
+DEFAULT_BUFFER_KB = 64
+"""For a BufferSize of 0: what the page recommends at most. Our choice."""
+SPARE_BUFFERS = 20
+"""For a MaximumBuffers of 0: so many more than the minimum, as a value "appropriate" for it. Our choice."""
+MEMORY_SHARE = 4
+"""A pool takes at most this part (1/n) of the machine's memory. Our choice."""
+MILLISECONDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What adjustments depend on: logical processors, bytes of memory, block size of the log file's disk in bytes."""
+
+    processors: int
+    memory: int
+    block: int = 4096
+
+
+def adjusted(request: SessionRequest, host: Host) -> SessionRequest:
+    """``request`` with the sizes, counts, timer, mode and clock that its session has."""
+    mode = normalised(request.mode, bool(request.file))
+    size = _buffer_size(request, host)
+    most = max(2, host.memory // MEMORY_SHARE // (size * 1024))
+    one_stream = mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING
+    least = min(2 if one_stream else 2 * host.processors, most)
+    minimum = min(max(request.minimum_buffers, least), most)
+    maximum = min(max(request.maximum_buffers or minimum + SPARE_BUFFERS, minimum), most)
+    return replace(
+        request,
+        mode=mode,
+        clock=request.clock or ClientContext.QPC,
+        buffer_size=size,
+        minimum_buffers=minimum,
+        maximum_buffers=minimum if mode & LogFileMode.BUFFERING_MODE else maximum,
+        flush_timer=real_flush_timer(request.flush_timer, mode),
+    )
+
+
+def _buffer_size(request: SessionRequest, host: Host) -> int:
+    """KB, a multiple of the disk's blocks where events go to a file."""
+    smallest, largest = BUFFER_KB
+    size = min(max(request.buffer_size or DEFAULT_BUFFER_KB, smallest), largest)
+    block = -(-host.block // 1024) if request.file else 1
+    return min(-(-size // block) * block, largest // block * block or largest)
+
+
+def real_flush_timer(timer: int, mode: LogFileMode) -> int:
+    """In the unit of the mode: 0 stays off for files, is one second in real time, and is unused in buffering mode."""
+    if mode & LogFileMode.REAL_TIME_MODE and not timer:
+        return MILLISECONDS if mode & LogFileMode.USE_MS_FLUSH_TIMER else 1
+    return timer
+
+
+def flush_seconds(request: SessionRequest) -> float | None:
+    """Seconds between flushes by time of an adjusted request, ``None`` where there are none."""
+    if request.mode & LogFileMode.BUFFERING_MODE or not request.flush_timer:
+        return None
+    return request.flush_timer / (MILLISECONDS if request.mode & LogFileMode.USE_MS_FLUSH_TIMER else 1)

@@ -1,0 +1,441 @@
+"""The process of one session: ``python -m lastbranch.etw.portable.session.daemon DESCRIPTOR``, as `spawn` starts it.
+
+One thread serves controllers, writers, readers and sources, and moves buffers between their ends. Nothing in it waits:
+an answer that needs others first (a source to be ready, writers to let go) is work in `Steps`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any
+
+from ....errors import FormatError, LastbranchError
+from ...flags import EnableProvider, Info, LogFileMode
+from ...properties import SessionRequest, SessionState
+from ...status import EtwError, Status
+from ..protocol import (
+    Connection,
+    Fields,
+    Kind,
+    Message,
+    at_folder,
+    pack_state,
+    pack_value,
+    peer_of,
+    unpack_request,
+    unpack_text,
+    unpack_value,
+)
+from ..registry import Notice, Registry, notify, process_key, remove
+from ..request import updated
+from .children import SOURCE_TIMEOUT, Children
+from .logger import Logger
+from .loop import Condition, Loop, Steps, Tasks, expected
+from .settings import Settings
+from .spawn import Order, Started
+
+__all__ = ["Commands", "main"]
+
+
+# -- What a session's daemon does on each message
+
+
+WRITERS_TIMEOUT = 2.0
+"""Seconds in which writers let go when a session stops; what they write later is lost."""
+_PROCESSOR, _SLOT, _INFO = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<I")
+
+
+class Commands:
+    """The session of a daemon: its logger, its sources, and the table of what can be asked of it."""
+
+    def __init__(self, daemon: Daemon, registry: Registry, stack: ExitStack) -> None:
+        order = daemon.order
+        self._daemon, self._registry, self._order = daemon, registry, order
+        folder = stack.enter_context(registry.folder("sessions"))
+        self.address = at_folder(folder, f"{order.key}.sock")
+        """Where the daemon is to listen, for socket calls; true in processes that inherit the descriptor in it."""
+        remove(folder, f"{order.key}.sock")
+        self.settings = Settings(order.request, order.targets, registry)
+        self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events)
+        self._children = Children(daemon.loop.post, daemon.loop.watch, daemon.loop.forget, (folder,))
+        self._slots: dict[Connection, set[int]] = {}
+        self._stopping = self._changing = False
+        self._handlers: dict[Kind, Callable[[Connection, bytes], bytes | Steps | None]] = {
+            Kind.QUERY: lambda _connection, _body: self._state(),
+            Kind.STOP: lambda _connection, _body: self.stop(),
+            Kind.UPDATE: lambda _connection, body: self._update(unpack_request(body)),
+            Kind.FLUSH: lambda _connection, body: self._flush(unpack_text(body)),
+            Kind.INCREMENT_FILE: lambda _connection, _body: self._increment_file(),
+            Kind.CONVERT_TO_REALTIME: lambda _connection, _body: self._convert(),
+            Kind.SET_INFO: lambda _connection, body: self._set(body),
+            Kind.QUERY_INFO: lambda _connection, body: self._query(body),
+            Kind.LBR: lambda _connection, body: self._lbr(body),
+            Kind.TARGETS: lambda _connection, body: self._targets(unpack_value(body)),
+            Kind.REFRESH: lambda _connection, _body: self._applied(lambda settings: settings),
+            Kind.ATTACH: self._attach,
+            Kind.DETACH: self._detach,
+            Kind.CONSUME: self._consume,
+            Kind.SOURCE: lambda connection, _body: self._children.announced(connection, peer_of(connection.stream).pid),
+        }
+
+    def handle(self, connection: Connection, message: Message) -> bytes | Steps | None:
+        """The body of the answer, steps that give it, or ``None`` where there is no answer."""
+        if message.kind in (Kind.READY, Kind.FAILED):
+            self._children.said(connection, message)
+            return None
+        handler = self._handlers.get(message.kind)
+        if handler is None:
+            raise EtwError("session", Status.NOT_SUPPORTED, f"a session takes no {message.kind.name}")
+        if self._stopping and message.kind not in (Kind.QUERY, Kind.DETACH):
+            raise EtwError("session", Status.WMI_INSTANCE_NOT_FOUND, "the session is being stopped")
+        return handler(connection, message.body)
+
+    def gone(self, connection: Connection) -> None:
+        """The peer hung up."""
+        for slot in () if self._daemon.ended else self._slots.pop(connection, ()):
+            try:
+                self.logger.detach(slot)
+            except Exception as error:  # what became of its last events is no reason to end the session
+                expected(error)
+        self._children.hung_up(connection)
+        self._daemon.poll_soon()
+
+    # -- from start to stop
+
+    def begin(self) -> Steps:
+        """Start the sources. Gives what the process that starts the session is told."""
+        yield from self._apply()
+        return Started(process_key(), self._full_state()).pack()
+
+    def stop(self) -> Steps:
+        """End the session, with all that was written before in its file. Gives the last state."""
+        if self._stopping:
+            raise EtwError("ControlTrace", Status.WMI_INSTANCE_NOT_FOUND, "the session is being stopped")
+        self._stopping = True
+        return self._stop()
+
+    def _stop(self) -> Steps:
+        with suppress(LastbranchError, OSError):
+            self._disable_providers()
+        self._children.stop()
+        yield lambda: self._children.gone, SOURCE_TIMEOUT
+        self._children.kill()
+        for connection in list(self._slots):
+            self._daemon.loop.post(connection, Kind.ENDED)
+        yield lambda: not any(self._slots.values()), WRITERS_TIMEOUT
+        try:
+            self.logger.stop()
+            return self._state()
+        finally:
+            self._leave()
+
+    def discard(self) -> None:
+        """End a session that nobody knows of yet, without a file."""
+        if self._daemon.ended:
+            return
+        self._children.kill()
+        self.logger.discard()
+        self._leave()
+
+    def _disable_providers(self) -> None:
+        with self._registry.locked() as held:
+            providers = held.enabled_by(self._order.handle)
+            for provider in providers:
+                held.set_enabled(provider, self._order.handle, None)
+        for provider in providers:
+            notify(self._registry, provider, Notice(EnableProvider.DISABLE, self._order.handle))
+
+    def _leave(self) -> None:
+        self._daemon.ended = True
+        with suppress(LastbranchError, OSError), self._registry.locked() as held:
+            held.drop(self._order.key, process_key())
+
+    # -- control
+
+    def _full_state(self) -> SessionState:
+        state: SessionState = self.logger.state()
+        request = replace(state.request, enable_flags=self.settings.request.enable_flags)
+        thread = state.logger_thread or process_key().pid
+        return replace(
+            state, request=request, handle=self._order.handle, masks=list(self.settings.masks), logger_thread=thread
+        )
+
+    def _state(self) -> bytes:
+        return pack_state(self._full_state())
+
+    def _update(self, asked: SessionRequest) -> Steps:
+        made = updated(self._full_state().request, asked)
+        self.logger.update(made)
+        yield from self._applied(lambda settings: settings.updated(made))
+        return self._state()
+
+    def _flush(self, file: str) -> bytes:
+        request = self.logger.state().request
+        if request.mode & LogFileMode.BUFFERING_MODE and not file and not request.file:
+            raise EtwError("ControlTrace", Status.BAD_PATHNAME, "a session in memory is flushed to a file: name one")
+        self.logger.flush(file)
+        return self._state()
+
+    def _increment_file(self) -> bytes:
+        if not self.logger.state().request.mode & LogFileMode.FILE_MODE_NEWFILE:
+            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, "the session does not write a row of files")
+        self.logger.increment_file()
+        return self._state()
+
+    def _convert(self) -> bytes:
+        if self.logger.state().request.mode & (LogFileMode.REAL_TIME_MODE | LogFileMode.BUFFERING_MODE):
+            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, "the session has no file mode to leave")
+        self.logger.convert_to_realtime()
+        return self._state()
+
+    # -- information
+
+    def _set(self, body: bytes) -> Steps:
+        info, value = _info(body), unpack_value(body[_INFO.size :])
+        return self._applied(lambda settings: settings.with_information(info, value))
+
+    def _query(self, body: bytes) -> bytes:
+        info = _info(body)
+        values: dict[int, Any] = {
+            Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO: list(self.settings.masks),
+            Info.DISALLOW_LIST_QUERY: self.settings.information.get(Info.SET_DISALLOW_LIST, []),
+        }
+        if info not in values:
+            raise EtwError("TraceQueryInformation", Status.NOT_SUPPORTED, f"a session does not tell {info.name}")
+        if info == Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
+            self.settings.check_system("TraceQueryInformation")
+        return pack_value(values[info])
+
+    def _lbr(self, body: bytes) -> Steps:
+        (flags,) = Fields(body).take(_INFO)
+        events = unpack_value(body[_INFO.size :])
+        return self._applied(lambda settings: settings.with_lbr(flags, events))
+
+    def _targets(self, pids: list[int]) -> Steps:
+        return self._applied(lambda settings: settings.with_targets(tuple(pids)))
+
+    def _applied(self, change: Callable[[Settings], Settings]) -> Steps:
+        """Go over to other settings, one change at a time; where a source cannot follow, they stay as they were."""
+        yield lambda: not self._changing, SOURCE_TIMEOUT
+        if self._changing:
+            raise EtwError("session", Status.BUSY, "another change of the session is not done")
+        before, self._changing = self.settings, True
+        try:
+            self.settings = change(before)
+            yield from self._apply()
+        except Exception:
+            self.settings = before
+            with suppress(EtwError):
+                yield from self._apply()
+            raise
+        finally:
+            self._changing = False
+        return b""
+
+    def _apply(self) -> Generator[Condition, None, None]:
+        yield from self._children.apply(self.settings.commands(self.address), self.settings.configuration())
+
+    # -- writers and readers
+
+    def _attach(self, connection: Connection, body: bytes) -> None:
+        fields = Fields(body)
+        (processor,) = fields.take(_PROCESSOR)
+        fields.end()
+        slot, answer, fds = self.logger.attach(peer_of(connection.stream).pid, processor)
+        self._slots.setdefault(connection, set()).add(slot)
+        self._daemon.loop.post(connection, Kind.ANSWER, answer, fds=tuple(fds))
+        self._daemon.poll_soon()
+
+    def _detach(self, connection: Connection, body: bytes) -> bytes:
+        fields = Fields(body)
+        (slot,) = fields.take(_SLOT)
+        if slot not in self._slots.get(connection, ()):
+            raise EtwError("detach", Status.INVALID_PARAMETER, f"slot {slot} is not this writer's")
+        self._slots[connection].discard(slot)
+        self.logger.detach(slot)
+        return b""
+
+    def _consume(self, connection: Connection, _body: bytes) -> None:
+        if not self.logger.state().request.mode & LogFileMode.REAL_TIME_MODE:
+            raise EtwError("OpenTrace", Status.INVALID_PARAMETER, "the session is not one in real time")
+        self._daemon.loop.post(connection, Kind.ANSWER)
+        if self._daemon.loop.release(connection):
+            self.logger.add_reader(connection.stream)
+            self._daemon.poll_soon()
+
+
+def _info(body: bytes) -> Info:
+    (number,) = Fields(body).take(_INFO)
+    if number not in Info._value2member_map_:
+        raise EtwError("session", Status.NOT_SUPPORTED, f"a session has no class {number}")
+    return Info(number)
+
+
+COMMIT_TIMEOUT = 60.0
+"""Seconds after the start in which the controller must have written the entry down."""
+_TROUBLED = 0.1
+"""Seconds between polls of a logger that failed."""
+
+
+class Daemon:
+    """Serves the session of ``order`` until it is stopped, or its start is not committed."""
+
+    def __init__(self, order: Order, boss: Connection, stack: ExitStack) -> None:
+        self.order = order
+        self.ended = False
+        self.loop = Loop(self._serve, lambda connection: self._commands.gone(connection))
+        self._committed = False
+        self._tasks = Tasks()
+        self._next_poll: float | None = None
+        """When the logger is to be called at the latest; first when the start was answered, as it loads a lot then."""
+        self._trouble = ""
+        """The newest error of the logger: told once."""
+        self._boss = boss
+        self._commands = Commands(self, Registry(order.root), stack)
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
+        try:
+            listener.bind(self._commands.address)
+            listener.listen(socket.SOMAXCONN)
+        except OSError:
+            self._commands.discard()
+            raise
+        self.loop.listen(listener)
+        self.loop.watch(self._commands.logger.doorbell, self.poll_soon)
+        self.loop.watch(boss.fileno(), self._boss_says)
+        self._on_signals(stack)
+        self._tasks.begin(self._commands.begin, self._started)
+        self._tasks.begin(self._overdue, _nobody)
+
+    def serve(self) -> None:
+        """Until the session is over."""
+        while not self.ended:
+            self.loop.turn(self._patience())
+            self._poll()
+            self._tasks.advance()
+
+    def _patience(self) -> float | None:
+        """Seconds until there is something to do without being called."""
+        times = [at for at in (self._tasks.deadline(), self._next_poll) if at is not None]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _serve(self, connection: Connection, message: Message) -> None:
+        def answer(body: bytes | None, error: LastbranchError | None) -> None:
+            if body is not None:
+                self.loop.post(connection, Kind.ANSWER, body)
+            elif error is not None:
+                self.loop.post(connection, Kind.ANSWER, _reason(error), _status(error))
+
+        self._tasks.begin(lambda: self._commands.handle(connection, message), answer)
+
+    # -- buffers
+
+    def poll_soon(self) -> None:
+        """Have the logger look at its writers in this round."""
+        self._next_poll = 0.0
+
+    def _poll(self) -> None:
+        if self.ended or self._next_poll is None or time.monotonic() < self._next_poll:
+            return
+        try:
+            wanted: float | None = self._commands.logger.poll()
+        except Exception as error:
+            if repr(error) != self._trouble:
+                expected(error)
+            self._trouble, wanted = repr(error), _TROUBLED
+        self._next_poll = None if wanted is None else time.monotonic() + wanted
+
+    # -- start and end
+
+    def _started(self, body: bytes | None, error: LastbranchError | None) -> None:
+        """The session runs, or cannot."""
+        if error is not None:
+            self._boss.post(Kind.ANSWER, _reason(error), _status(error))
+            self._commands.discard()
+        elif body is not None:
+            self._boss.post(Kind.ANSWER, body)
+            self.poll_soon()
+
+    def _boss_says(self) -> None:
+        """COMMIT, or the end of the process that starts this session."""
+        try:
+            messages = self._boss.pump()
+        except FormatError:
+            messages = None
+        if messages == []:
+            return
+        self.loop.forget(self._boss.fileno())
+        self._boss.close()
+        if messages is not None and messages[0].kind == Kind.COMMIT:
+            self._committed = True
+        elif not self.ended:
+            self._commands.discard()
+
+    def _overdue(self) -> Steps:
+        yield lambda: self._committed, COMMIT_TIMEOUT
+        if not self._committed:
+            self._commands.discard()
+        return b""
+
+    def _on_signals(self, stack: ExitStack) -> None:
+        """SIGTERM and SIGINT stop the session as STOP does."""
+        waker, wakened = (stack.enter_context(one) for one in socket.socketpair())
+        waker.setblocking(False)
+        wakened.setblocking(False)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        stack.callback(signal.set_wakeup_fd, -1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+        def stop() -> None:
+            with suppress(BlockingIOError):
+                wakened.recv(64)
+            self._tasks.begin(self._commands.stop, _nobody)
+
+        self.loop.watch(wakened.fileno(), stop)
+
+
+def _nobody(_body: bytes | None, _error: LastbranchError | None) -> None:
+    """Who is told what nobody asked for."""
+
+
+def _reason(error: LastbranchError) -> bytes:
+    return (error.reason if isinstance(error, EtwError) else str(error)).encode("utf-8", "replace")
+
+
+def _status(error: LastbranchError) -> int:
+    return error.status if isinstance(error, EtwError) else Status.INVALID_DATA
+
+
+def main(descriptor: int) -> None:
+    """Take the order from the socket ``descriptor`` and serve it, as nobody's child."""
+    if os.fork():
+        os._exit(0)
+    boss = Connection(socket.socket(fileno=descriptor))
+    message = boss.receive(COMMIT_TIMEOUT)
+    if message is None:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    os.umask(0o077)
+    with ExitStack() as stack:
+        try:
+            daemon = Daemon(Order.unpack(message.body), boss, stack)
+        except Exception as error:
+            told = expected(error)
+            boss.send(Kind.ANSWER, _reason(told), _status(told))
+            return
+        daemon.serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

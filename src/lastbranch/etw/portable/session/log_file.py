@@ -1,0 +1,90 @@
+"""Opening a session's log file: never through a link, of mode 0600, one session a file, on a disk with room for it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ...flags import LogFileMode
+from ...properties import SessionRequest
+from ...status import EtwError, Status
+
+__all__ = ["Disk", "check_room", "file_limit", "open_log"]
+
+
+RESERVE = 200 << 20
+"""Bytes that stay free on the system's drive, whatever the size of the file (the page of EVENT_TRACE_PROPERTIES)."""
+_STATUS = {
+    errno.ENOENT: Status.BAD_PATHNAME, errno.ENOTDIR: Status.BAD_PATHNAME, errno.ENAMETOOLONG: Status.BAD_PATHNAME,
+    errno.ENOSPC: Status.DISK_FULL, errno.EDQUOT: Status.DISK_FULL, errno.EFBIG: Status.DISK_FULL,
+}  # fmt: skip
+
+
+class Disk(NamedTuple):
+    """What is asked about disks; tests give their own."""
+
+    free: Callable[[str], int] = lambda folder: os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
+    """Bytes free on the file system of a directory."""
+    system: Callable[[str], bool] = lambda folder: os.stat(folder).st_dev == os.stat("/").st_dev
+    """Whether it is the drive of the operating system."""
+
+
+def file_limit(request: SessionRequest) -> int:
+    """MaximumFileSize in bytes; 0 is no limit."""
+    return request.maximum_file_size << (10 if request.mode & LogFileMode.USE_KBYTES_FOR_SIZE else 20)
+
+
+def check_room(path: str, limit: int, disk: Disk, call: str = "StartTrace") -> None:
+    """`EtwError` 112 if the system's drive would have less than the reserve beside a file of ``limit`` bytes.
+
+    161 if the directory does not exist: sessions make none.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        short = disk.system(folder) and disk.free(folder) < RESERVE + limit
+    except OSError as error:
+        raise as_status(call, path, error) from error
+    if short:
+        raise EtwError(
+            call, Status.DISK_FULL, f"{path}: its drive is the system's, and must keep {RESERVE >> 20} MB free",
+            hint="free some space, or log to another drive",
+        )  # fmt: skip
+
+
+def as_status(call: str, path: str, error: OSError) -> EtwError:
+    """What the API says where a log file cannot be had."""
+    code = _STATUS.get(error.errno or 0, Status.ACCESS_DENIED)
+    return EtwError(call, code, f"{path}: {os.strerror(error.errno or 0)}")
+
+
+def open_log(path: str, *, append: bool, call: str = "StartTrace") -> int:
+    """A descriptor of the log file, empty unless ``append``, locked by this session until it is closed.
+
+    `EtwError`: 5 for a link, what is no file, or no right; 161 for a missing directory; 183 for a file that another
+    session writes.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise as_status(call, path, error) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise EtwError(call, Status.ACCESS_DENIED, f"{path} is no file")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise EtwError(call, Status.ALREADY_EXISTS, f"{path} is the file of another session") from None
+        os.fchmod(fd, 0o600)
+        if not append:
+            os.ftruncate(fd, 0)
+    except OSError as error:
+        os.close(fd)
+        raise as_status(call, path, error) from error
+    except EtwError:
+        os.close(fd)
+        raise
+    return fd

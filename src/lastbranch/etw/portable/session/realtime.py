@@ -1,0 +1,201 @@
+"""The daemon's end of real-time sessions: a bounded backlog of buffers, and the readers that it goes out to.
+
+What a reader gets is what a file would hold: the header buffer, then buffers in on-disk form, one behind the other,
+each as long as its BufferSize says (cut to what is in use). A buffer of type EMPTY_MARKER says that all events before
+its TimeStamp have been sent, so that events of several processors can be put in order. `streams.LiveStream` is the
+reader's end.
+
+Nobody waits for a reader: sends never block, and buffers that readers have not taken stay in the backlog. Where that is
+`full` its owner is to bring no more (`Logger` leaves events in the pool then, until writers have no buffer left);
+what comes all the same is refused, past a reserve, and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, packed
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["BACKLOG", "RealTimeSink"]
+
+
+BACKLOG = 64 << 20
+"""Bytes of buffers that wait for readers. The documents say only that this is limited; the number is ours."""
+STILL = 0.5
+"""Seconds after which a reader that takes nothing is taken for one that stands still. Our choice."""
+
+_HEAD = packed(BUFFER_HEADER)
+_SIZE, _OFFSET, _FLAGS = struct.Struct("<I"), struct.Struct("<I"), struct.Struct("<H")
+_OFFSET_AT, _FLAGS_AT = 0x30, 0x34
+_FLUSHED = 3  # State
+
+
+@dataclass(slots=True)
+class _Frame:
+    """One buffer on its way: ``events`` in it, none in a marker."""
+
+    data: bytes
+    events: int
+    marker: bool = False
+
+
+@dataclass(slots=True)
+class _Reader:
+    """A connection: the number of the frame that it gets next, and what is left of what is being sent."""
+
+    sock: socket.socket
+    next: int
+    rest: memoryview
+    greeted: bool = False
+    """Whether it has had the header buffer."""
+
+
+class RealTimeSink:
+    """Buffers of one session to its readers. ``header`` is the header buffer, as a file begins with it.
+
+    The backlog is full with ``limit`` bytes, and takes ``reserve`` more of what its owner could not leave. A first
+    reader is given the backlog before anything newer; one that comes while others read begins with what none of them
+    has had. ``buffers_lost`` and ``events_lost`` count what was refused and, after `stop`, what nobody read.
+    """
+
+    def __init__(self, header: ReadableBuffer, limit: int = BACKLOG, reserve: int = 0) -> None:
+        self.buffers_lost = self.events_lost = 0
+        self._header = _cut(header)
+        self._limit, self._reserve = limit, reserve
+        self._held = 0
+        """Bytes of the backlog."""
+        self._frames: deque[_Frame] = deque()
+        self._first = 0
+        """Number of the first frame of the backlog."""
+        self._read = 0
+        """Number of the first frame that no reader has had."""
+        self._refused = False
+        self._readers: list[_Reader] = []
+
+    @property
+    def readers(self) -> int:
+        """How many are connected, as far as sending has shown."""
+        return len(self._readers)
+
+    @property
+    def full(self) -> bool:
+        """Whether the backlog has what it may have."""
+        return self._held >= self._limit
+
+    def add_reader(self, sock: socket.socket) -> None:
+        """Send to ``sock`` from now on, a connected stream socket, which belongs to the sink then."""
+        sock.setblocking(False)
+        self._readers.append(_Reader(sock, self._read, memoryview(self._header)))
+        self.poll()
+
+    def write(self, buffer: ReadableBuffer, events: int) -> bool:
+        """Take a copy of a finished buffer with ``events`` in it; False: it was refused, and is counted as lost."""
+        data = _cut(buffer)
+        if self._held + len(data) > self._limit + self._reserve:
+            self.buffers_lost += 1
+            self.events_lost += events
+            self._refused = True
+            return False
+        if self._refused:
+            self._refused = False
+            (flags,) = _FLAGS.unpack_from(data, _FLAGS_AT)
+            data = data[:_FLAGS_AT] + _FLAGS.pack(flags | BUFFER_FLAG.BUFFER_LOST) + data[_FLAGS_AT + 2 :]
+        self._append(_Frame(data, events))
+        return True
+
+    def flushed(self, time: int) -> None:
+        """Say that all events before ``time``, in ticks of the session's clock, were given to `write`."""
+        if self._frames and self._frames[-1].marker and not self._begun(self._first + len(self._frames) - 1):
+            self._held -= len(self._frames.pop().data)
+        self._append(_Frame(_marker(time), 0, marker=True))
+
+    def poll(self) -> bool:
+        """Send what the readers take without waiting; whether more is waiting for them."""
+        for reader in list(self._readers):
+            try:
+                self._send(reader)
+            except OSError:  # it has gone; what it did not get whole stays for the next one
+                self._readers.remove(reader)
+                reader.sock.close()
+        self._forget()
+        return any(self._waits(reader) for reader in self._readers)
+
+    def stop(self, seconds: float) -> None:
+        """Send what is left, waiting at most so long for those who read; what nobody has had is lost.
+
+        Readers that take nothing for `STILL` seconds are not waited for.
+        """
+        until = time.monotonic() + seconds
+        while self.poll() and (left := until - time.monotonic()) > 0:
+            waiting = [reader.sock for reader in self._readers if self._waits(reader)]
+            if not select.select([], waiting, [], min(left, STILL))[1]:
+                break
+        lost = [f for n, f in enumerate(self._frames, self._first) if n >= self._read and not f.marker]
+        self.buffers_lost += len(lost)
+        self.events_lost += sum(frame.events for frame in lost)
+        for reader in self._readers:
+            with contextlib.suppress(OSError):
+                reader.sock.shutdown(socket.SHUT_WR)
+            reader.sock.close()
+        self._readers.clear()
+        self._frames.clear()
+        self._held = 0
+
+    def _append(self, frame: _Frame) -> None:
+        self._frames.append(frame)
+        self._held += len(frame.data)
+
+    def _begun(self, number: int) -> bool:
+        """Whether a reader has had a part of the frame."""
+        return any(r.next > number or (r.next == number and r.rest) for r in self._readers) or number < self._read
+
+    def _waits(self, reader: _Reader) -> bool:
+        return bool(reader.rest) or reader.next < self._first + len(self._frames)
+
+    def _send(self, reader: _Reader) -> None:
+        try:
+            while self._waits(reader):
+                if not reader.rest:
+                    reader.rest = memoryview(self._frames[reader.next - self._first].data)
+                reader.rest = reader.rest[reader.sock.send(reader.rest) :]
+                if reader.rest:
+                    continue
+                reader.next += reader.greeted
+                reader.greeted = True
+                self._read = max(self._read, reader.next)
+        except BlockingIOError:
+            return
+
+    def _forget(self) -> None:
+        """Drop the frames that every reader has had; without readers, those that any has had."""
+        until = min((reader.next for reader in self._readers), default=self._read)
+        while self._first < until:
+            self._held -= len(self._frames.popleft().data)
+            self._first += 1
+
+
+def _cut(buffer: ReadableBuffer) -> bytes:
+    """A copy of a buffer as far as it is in use, up to a multiple of 8 bytes, with BufferSize as long."""
+    whole = memoryview(buffer).cast("B")
+    (used,) = _OFFSET.unpack_from(whole, _OFFSET_AT)
+    size = min(max(used, BUFFER_HEADER_SIZE) + 7 & ~7, len(whole))
+    return _SIZE.pack(size) + bytes(whole[_SIZE.size : size])
+
+
+def _marker(time: int) -> bytes:
+    values = dict.fromkeys((name for name, _ in BUFFER_HEADER), 0) | {
+        "BufferSize": BUFFER_HEADER_SIZE, "SavedOffset": BUFFER_HEADER_SIZE, "CurrentOffset": BUFFER_HEADER_SIZE,
+        "TimeStamp": time, "State": _FLUSHED, "Offset": BUFFER_HEADER_SIZE,
+        "BufferFlag": BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX, "BufferType": BUFFER_TYPE.EMPTY_MARKER,
+    }  # fmt: skip
+    return _HEAD.pack(*(values[name] or (bytes(16) if name == "Reserved" else 0) for name, _ in BUFFER_HEADER))

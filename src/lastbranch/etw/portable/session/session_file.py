@@ -1,0 +1,144 @@
+"""The log file of a session that runs: there under its name from the begin, readable whenever the session dies.
+
+It is a `TraceFile` in all but that: header buffer, rings, series of files and compression are written there.
+What its header says of session, machine and clock is `session_header`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import IO
+from uuid import UUID
+
+from ....errors import FormatError
+from ....formats.etl.container.header import LogHeader, read_header
+from ....formats.etl.container.trace_file import TraceFile
+from ....formats.etl.layout import BUFFER_HEADER_SIZE, HEADERS, LOG_FILE_MODE, LOGFILE_HEADER, packed
+from ....model import BytesSource
+from ...properties import SessionRequest
+from ..clock import FILETIME_EPOCH, Clock, filetime
+from .log_file import open_log
+
+__all__ = ["SessionFile", "appended_at", "session_header"]
+
+
+_MOST = (1 << 32) - 1
+_ENOUGH = 1 << 17  # bytes with the whole first event of a file
+
+
+def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
+    """Where a session begins that is appended to the log in ``fd``. FormatError if that is none, or of another form."""
+    size = os.fstat(fd).st_size
+    if not size:
+        return 0
+    log = read_header(BytesSource(os.pread(fd, _ENOUGH, 0), path))
+    if log.compressed != compressed or log.buffer_size != buffer_size:
+        reason = "a session is appended only to one with buffers of its own size, compressed as they are"
+        raise FormatError(reason, file=path, field="BufferSize", value=log.buffer_size)
+    return size if compressed else size + -size % buffer_size
+
+
+class SessionFile(TraceFile):
+    """The file, or series of files, of a session with ``header``; ``fd`` from `open_log` is that of the first.
+
+    A write that fails (`OSError`) leaves the file as it was, and the next one tries again.
+    """
+
+    def __init__(self, path: str, header: LogHeader, fd: int | None, events: tuple[bytes, ...] = ()) -> None:
+        self._given = fd
+        self._ended = False
+        super().__init__(path, header, events)
+
+    def _open(self) -> IO[bytes]:
+        fd, self._given = self._given, None
+        if fd is None:
+            fd = open_log(self._name, append=bool(self.header.mode & LOG_FILE_MODE.APPEND), call="ControlTrace")
+        return open(fd, "r+b", buffering=0)
+
+    def _put(self, at: int, *parts: bytes | memoryview) -> None:
+        assert self._file is not None
+        left = [memoryview(part) for part in parts if len(part)]
+        while left:
+            done = os.pwritev(self._file.fileno(), left, at)
+            at += done
+            while left and done >= len(left[0]):
+                done -= len(left.pop(0))
+            if left:
+                left[0] = left[0][done:]
+
+    def _copied(self) -> int:
+        """Bytes before this session: those of the sessions that the file has, filled up to whole buffers."""
+        assert self._file is not None
+        return appended_at(self._file.fileno(), self._name, self.header.buffer_size, self.header.compressed)
+
+    def _appear(self) -> None:
+        assert self._file is not None
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def discard(self) -> None:
+        """Let go of the file as it is: what was written stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0, number: int | None = None) -> bool:
+        """As `TraceFile.write`. Where the next file of a series could not be had, it is tried again."""
+        if self._file is None and not self._ended:
+            self.number -= 1
+            self._start()
+        return super().write(cpu, body, time, flags, number)
+
+    def finish(self, *, end_time: int, processors: int, events_lost: int, buffers_lost: int) -> None:
+        """Complete the file: the header gets these numbers (``end_time`` FILETIME)."""
+        self.header = replace(self.header, end_time=end_time, processors=processors)
+        self.events_lost, self.buffers_lost = min(events_lost, _MOST), min(buffers_lost, _MOST)
+        self._ended = True
+        self.close()
+
+
+# -- What the header of a session's log says: session, machine, clock
+
+
+_LEAST = BUFFER_HEADER_SIZE + HEADERS[2].size + packed(LOGFILE_HEADER).size + 4  # with two empty names
+_SPARE = 256  # bytes for the events of the header buffer
+_SECOND = 10_000_000
+
+
+def session_header(request: SessionRequest, handle: int, clock: Clock, processors: int) -> LogHeader:
+    """The header of a log that begins now. Names that are too long for its buffer are cut."""
+    from ....formats.etl.container.writer import log_header
+
+    room = (request.buffer_size * 1024 - _LEAST - _SPARE) // 2
+    session = request.name[:room]
+    return log_header(
+        buffer_size=request.buffer_size * 1024, processors=processors, timestamp=clock.now(),
+        start_time=clock.filetime(), boot_time=_boot_time(), clock_type=clock.kind, frequency=clock.frequency,
+        mode=int(request.mode), maximum_file_size=request.maximum_file_size, session_name=session,
+        file_name=request.file[: room - len(session)], process_id=os.getpid(), thread_id=threading.get_native_id(),
+        logger_id=handle, cpu_mhz=_cpu_mhz(),
+    )  # fmt: skip
+
+
+def _cpu_mhz() -> int:
+    """Of the first processor; 1 where nothing tells: other readers divide by it."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+        return max(1, next((int(float(line.split(":")[1])) for line in lines if line.startswith("cpu MHz")), 1))
+    return 1
+
+
+def _boot_time() -> int:
+    """When the machine was started, as FILETIME: the same for all sessions of one uptime, by which logs are merged.
+
+    The kernel tells the second; the rest is of the boot's id, so that machines that start together differ.
+    """
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        with open("/proc/stat", encoding="ascii", errors="replace") as lines:
+            second = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return FILETIME_EPOCH + second * _SECOND + UUID(file.read().strip()).int % _SECOND
+    return filetime() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 100

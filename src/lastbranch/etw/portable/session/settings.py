@@ -1,0 +1,146 @@
+"""What was set for a session beside its request, and which sources that asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from ...flags import EnableFlag, Info, V2Option
+from ...properties import SessionRequest
+from ...status import EtwError, Status
+from ..enable_map import settled
+from ..registry import Registry
+
+__all__ = ["Settings"]
+
+
+_ONCE = frozenset({Info.PMC_EVENT_LIST_INFO, Info.PMC_COUNTER_LIST_INFO})
+"""A session takes these one time only (`information`)."""
+_WORDS = 8
+_PMC_INTERRUPT = ("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc", 0x2F)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Never changed: a session goes over from one to the next."""
+
+    request: SessionRequest
+    targets: tuple[int, ...]
+    registry: Registry
+    masks: tuple[int, ...] = ()
+    """Eight words of PERFINFO_GROUPMASK."""
+    information: dict[Info, Any] = field(default_factory=dict)
+    """What TraceSetInformation set, by class."""
+
+    def __post_init__(self) -> None:
+        if not self.masks:
+            object.__setattr__(self, "masks", _masks(self.request.enable_flags))
+
+    def updated(self, request: SessionRequest) -> Settings:
+        """After an update: where EnableFlags changed, they change the groups that they name."""
+        if request.enable_flags == self.request.enable_flags:
+            return replace(self, request=request)
+        before, after = _masks(self.request.enable_flags), _masks(request.enable_flags)
+        masks = tuple(now & ~old | new for now, old, new in zip(self.masks, before, after, strict=True))
+        return replace(self, request=request, masks=masks)
+
+    def with_information(self, info: Info, value: Any) -> Settings:
+        """After TraceSetInformation. `EtwError` 170 for a class that was set and is set once only."""
+        call = "TraceSetInformation"
+        if info in _ONCE and info in self.information:
+            raise EtwError(call, Status.BUSY, f"{info.name} was set for this session")
+        information = {**self.information, info: value}
+        if info == Info.LBR_CONFIGURATION_INFO:
+            self._check_lbr(value, [(UUID(_PMC_INTERRUPT[0]), _PMC_INTERRUPT[1])])
+        if info != Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
+            return replace(self, information=information)
+        self.check_system(call)
+        masks = tuple(settled([*value, *[0] * _WORDS][:_WORDS]))
+        return replace(self, masks=masks, request=replace(self.request, enable_flags=value[0] if value else 0))
+
+    def check_system(self, call: str) -> None:
+        """`EtwError` 87 unless it is a system logger: no other has groups of kernel events."""
+        if not self.request.system:
+            raise EtwError(call, Status.INVALID_PARAMETER, "groups of kernel events are for system loggers")
+
+    def with_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> Settings:
+        """After TraceConfigureLastBranchRecord. `EtwError` 50, 87 or 1292 as `check_configuration` says."""
+        from ...flags import hook_ids
+
+        self._check_lbr(flags, events)
+        made = {Info.LBR_CONFIGURATION_INFO: flags, Info.LBR_EVENT_LIST_INFO: hook_ids(events)}
+        return replace(self, information={**self.information, **made})
+
+    def with_targets(self, pids: tuple[int, ...]) -> Settings:
+        """With other processes for the software LBR."""
+        return replace(self, targets=pids)
+
+    def _check_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> None:
+        from ..lbr_configuration import check_configuration
+
+        check_configuration(flags, events, self.targets[0] if self.targets else None)
+
+    # -- sources
+
+    @property
+    def _hooks(self) -> tuple[int, ...]:
+        return tuple(self.information.get(Info.LBR_EVENT_LIST_INFO, ()))
+
+    def commands(self, address: str) -> dict[str, list[str]]:
+        """Role -> command of the sources that the settings ask for; they connect to ``address``."""
+        if not self.request.system:
+            return {}
+        from .. import lbr_configuration as lbr
+        from .. import sources
+        from ..profile_sources import configured
+
+        found, counted = {}, configured(self.registry.root)
+        if sources.needed(self.request, self.masks, counted):
+            found["kernel"] = sources.argv(address)
+        flags, target = self.information.get(Info.LBR_CONFIGURATION_INFO, 0), self.targets[:1]
+        if target:
+            asked = lbr.LbrConfiguration(flags, self._hooks, target[0])
+            if lbr.needed(asked, self.masks, counted):
+                found["branch"] = lbr.argv(address)
+        return found
+
+    def header_events(self, time: int) -> list[bytes]:
+        """What the header buffer of a system logger that begins at ``time`` tells of its groups, encoded."""
+        if not self.request.system:
+            return []
+        from ..sources.recorder import mask_events
+
+        return mask_events(self.masks, time)
+
+    def configuration(self) -> bytes:
+        """`SourceConfiguration` of them; nothing for a session without sources."""
+        if not self.request.system:
+            return b""
+        from ..lbr_configuration import has_hardware
+        from ..profile_sources import configured, intervals
+        from ..sources import SourceConfiguration, hook_of
+
+        def hooks(info: Info) -> tuple[int, ...]:
+            found = (hook_of(guid, number) for guid, number in self.information.get(info, ()))
+            return tuple(hook for hook in found if hook is not None)
+
+        root = self.registry.root
+        return SourceConfiguration(
+            masks=self.masks,
+            sysconfig=not self.request.enable_flags & EnableFlag.NO_SYSCONFIG,
+            kernel_stacks=not self.request.options & V2Option.EXCLUDE_KERNEL_STACK,
+            clock=self.request.clock,
+            stack_hooks=hooks(Info.STACK_TRACING_INFO),
+            pmc_sources=tuple(configured(root)),
+            pmc_hooks=hooks(Info.PMC_EVENT_LIST_INFO),
+            pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
+            lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
+            lbr_hooks=self._hooks if has_hardware() else (),  # else interrupts of counters trigger nothing
+            targets=self.targets,
+            intervals=intervals(root),
+        ).pack()
+
+
+def _masks(enable_flags: int) -> tuple[int, ...]:
+    return tuple(settled([enable_flags, *[0] * (_WORDS - 1)]))

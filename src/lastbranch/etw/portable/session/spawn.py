@@ -1,0 +1,131 @@
+"""Starting the daemon of a session: its orders, and what comes back."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ....errors import FormatError
+from ...properties import SessionRequest, SessionState
+from ...status import EtwError, Status
+from ..protocol import Connection, Fields, Kind, pack_request, pack_state, pack_text, unpack_request, unpack_state
+from ..registry import Entry, ProcessKey, Registry
+from ..request import status_of
+
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["Order", "Started", "spawn"]
+
+
+START_TIMEOUT = 60.0
+"""Seconds until a daemon must have started its session, its sources included."""
+_NUMBERS = struct.Struct("<2Q")
+_PID = struct.Struct("<i")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a daemon is told: START's body."""
+
+    root: Path
+    handle: int
+    key: str
+    """Of the session's entry; the socket is called so."""
+    request: SessionRequest
+    """As adjusted."""
+    targets: tuple[int, ...] = ()
+
+    def pack(self) -> bytes:
+        pids = b"".join(_PID.pack(pid) for pid in self.targets)
+        texts = pack_text(str(self.root)) + pack_text(self.key)
+        head = struct.pack("<2I", self.handle, len(self.targets))
+        return texts + head + pids + pack_request(self.request)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Order:
+        """`FormatError` for anything that `pack` does not make."""
+        fields = Fields(body)
+        root, key, handle = fields.text(), fields.text(), fields.number()
+        targets = tuple(pid for (pid,) in fields.rows(_PID))
+        return cls(Path(root), handle, key, unpack_request(fields.rest()), targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The daemon's answer."""
+
+    daemon: ProcessKey
+    state: SessionState
+
+    def pack(self) -> bytes:
+        return _NUMBERS.pack(*self.daemon) + pack_state(self.state)
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Started:
+        """`FormatError` for anything that `pack` does not make."""
+        fields = Fields(body)
+        return cls(ProcessKey(*fields.take(_NUMBERS)), unpack_state(fields.rest()))
+
+
+def spawn(registry: Registry, entry: Entry, order: Order) -> SessionState:
+    """Start the daemon of a reserved entry and write down that it is there.
+
+    Raises `EtwError` with the daemon's code if it could not start the session. Until the entry is the daemon's, the
+    end of this process ends the daemon: it waits for COMMIT.
+    """
+    ours, theirs = socket.socketpair()
+    with Connection(ours) as connection, _log(registry, entry) as log:
+        with theirs:
+            process = _launch(theirs.fileno(), log)
+        try:
+            answer, _ = connection.call(Kind.START, order.pack(), name="StartTrace", timeout=START_TIMEOUT)
+        except EtwError as error:
+            if isinstance(error.__cause__, OSError | FormatError) or error.status == Status.WMI_INSTANCE_NOT_FOUND:
+                said = os.pread(log, 1 << 16, 0).decode(errors="replace").strip().rpartition("\n")[2]
+                raise EtwError("StartTrace", Status.NO_SYSTEM_RESOURCES, f"its process ended: {said}") from error
+            process.kill()
+            raise
+        finally:
+            process.wait()  # it has forked the daemon, or has failed
+        started = Started.unpack(answer)
+        with registry.locked() as held:
+            held.put(entry.of_daemon(started.daemon))
+        try:
+            connection.send(Kind.COMMIT)
+        except OSError as error:
+            raise EtwError("StartTrace", Status.TIMEOUT, f"the daemon did not wait: {error}") from error
+    return started.state
+
+
+@contextmanager
+def _log(registry: Registry, entry: Entry) -> Iterator[int]:
+    """A descriptor of the file that takes what a daemon says when something goes wrong in it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with registry.folder("sessions") as folder:
+        log = os.open(f"{entry.key}.log", flags, 0o600, dir_fd=folder)
+    try:
+        yield log
+    finally:
+        os.close(log)
+
+
+def _launch(descriptor: int, log: int) -> subprocess.Popen[bytes]:
+    """A process that forks the daemon and ends, so that the daemon is nobody's child."""
+    import subprocess  # what daemons do without
+
+    command = [sys.executable, "-m", "lastbranch.etw.portable.session.daemon", str(descriptor)]
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(descriptor,), cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise EtwError("StartTrace", status_of(error), f"no daemon: {error}") from error

@@ -1,0 +1,332 @@
+"""All writers of a session, from the daemon's side: who is attached, which buffers they have, what they lost.
+
+Each process has a pool and a doorbell of its own, and threads of a process share them: what one process does to its
+memory costs the others nothing. A process that wrote to the daemon's page is refused until all its writers hang up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from ...flags import LogFileMode
+from ...properties import SessionRequest
+from ...status import EtwError, Status
+from ..pool import ANY_PROCESSOR, FULL, MOST_SLOTS, PAGE, RING_SIZE, Attached, Geometry, Mapping, make_pool
+from ..registry import ProcessKey, process_key
+from ..request import MEMORY_SHARE
+from .slots import Piece, Slot, collect
+
+__all__ = ["Leases", "Writers", "geometry_for"]
+
+
+# -- How many buffers of a pool there are, who gets how many, and which are free
+
+
+LEAST_AHEAD = 2
+"""Buffers that every writer has, whatever MaximumBuffers says: as Windows has two for each processor."""
+
+
+CALM = 4
+"""A writer has at most this part (1/n) of the pool ahead of its need, and more only while it uses up half of that at a
+time: what it was given cannot be taken back for one that comes later."""
+_MOST_FOR_WRITERS = 4 << 30  # bytes of the pool beyond its clamp, for two buffers a writer
+_LEAST_SLOTS = 64
+
+
+class Leases:
+    """The ``most`` buffers of a session, of which it uses up to ``maximum`` (or two a writer, if that is more).
+
+    Buffers that were never used have no memory, so writers get some ahead of their need. A free buffer keeps its memory
+    in the pool where it was used last; to be used in another one it gives that back.
+    """
+
+    def __init__(self, most: int, maximum: int) -> None:
+        self.maximum = maximum
+        self._most = most
+        self._fresh = self._out = 0
+        self._free: dict[Mapping | None, list[int]] = {}
+        """By the pool that has their memory."""
+
+    @property
+    def out(self) -> int:
+        """Buffers that are with writers, or held."""
+        return self._out
+
+    def release(self, index: int, pool: Mapping) -> None:
+        """A buffer that was used in ``pool`` is free again."""
+        self._out -= 1
+        self._free.setdefault(pool, []).append(index)
+
+    def forget(self, pool: Mapping) -> None:
+        """Nobody uses ``pool`` any more: its free buffers have no memory then."""
+        self._free.setdefault(None, []).extend(self._free.pop(pool, []))
+
+    def share(self, slots: list[Slot], evict: Callable[[], Piece | None] | None = None) -> bool:
+        """Fill up the writers' rings; ``evict`` gives up a buffer that is held. False if there were too few buffers."""
+        bound = max(self.maximum, LEAST_AHEAD * len(slots))
+        calm = LEAST_AHEAD if evict else max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
+        # In memory what is ahead is taken from what is kept, so that it is less.
+        hungry = max(calm, self.maximum // (len(slots) + 1) // (CALM if evict else 1))
+        wanted = {slot: min(hungry if slot.hungry else calm, RING_SIZE) for slot in slots if not slot.broken}
+        # Round by round, so that a scarce pool is shared out evenly.
+        for ahead in range(max(wanted.values(), default=0)):
+            for slot, most in wanted.items():
+                if not len(slot.leased) <= ahead < most:
+                    continue
+                index = self._next(slot.pool, bound, ahead < LEAST_AHEAD, evict)
+                if index is None:
+                    return False
+                slot.give(index)
+        return True
+
+    def _next(
+        self, pool: Mapping, bound: int, needed: bool, evict: Callable[[], Piece | None] | None
+    ) -> int | None:  # fmt: skip
+        """A buffer for a writer in ``pool``."""
+        if self.out >= bound:
+            oldest = evict() if evict else None
+            if oldest is not None:
+                self.release(oldest.index, oldest.pool)
+            elif not needed:
+                return None
+        own = self._free.get(pool)
+        for home, free in [(pool, own)] if own else self._free.items():
+            if free:
+                index = free.pop()
+                if home not in (pool, None):
+                    home.forget(index)
+                break
+        else:
+            if self._fresh >= self._most:
+                return None
+            index = self._fresh
+            self._fresh += 1
+        self._out += 1
+        return index
+
+
+def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
+    """The layout of the pools for ``request``, with room for the largest MaximumBuffers that an update may ask for."""
+    size = request.buffer_size * 1024
+    slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_FOR_WRITERS // (LEAST_AHEAD * size)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    buffers = max(request.maximum_buffers, memory // MEMORY_SHARE // size) + LEAST_AHEAD * slots
+    return Geometry(size, buffers, slots, handle, clock, bool(request.mode & LogFileMode.BLOCKING_MODE))
+
+
+class _Process:
+    """What the session shares with one process: a pool and a doorbell, and the slots of its threads."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.slots: set[Slot] = set()
+        self._page = bytearray(PAGE)
+        """The first page as the daemon has stored it."""
+        self.fd = make_pool(geometry)
+        try:
+            self.pool = Mapping(self.fd, geometry)
+            self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    @property
+    def sound(self) -> bool:
+        """Whether nobody else has written to the daemon's page."""
+        return self.pool.memory[:PAGE] == self._page
+
+    def set_full(self, full: bool) -> None:
+        """Store the word `FULL`."""
+        memoryview(self._page).cast("Q")[FULL] = self.pool.words[FULL] = full
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.bell)
+
+
+class Writers:
+    """The slots of a session, and its buffers: ``maximum`` of them, or two a writer if that is more.
+
+    In buffering mode (``in_memory``) finished buffers are held in the pool, and the oldest is used again when all are.
+    Who asks for no processor index gets one from ``processors`` on.
+    """
+
+    def __init__(self, geometry: Geometry, maximum: int, processors: int, in_memory: bool) -> None:
+        self.slots: dict[int, Slot] = {}
+        self.processes: dict[ProcessKey, _Process] = {}
+        self.peak = 0
+        """Most buffers that had events in them at a time."""
+        self.geometry, self._processors, self._in_memory = geometry, processors, in_memory
+        self._leases = Leases(geometry.buffers, maximum)
+        self._held: deque[Piece] = deque()
+        self._lost = self._buffers_lost = 0
+        self._full = False
+        self._described = geometry.sealed()
+        self._bells = select.epoll()
+        self._spare: _Process | None = _Process(geometry)
+        """For the process that comes next. A session that cannot share anything does not start."""
+
+    @property
+    def maximum(self) -> int:
+        """MaximumBuffers, and the number of buffers in buffering mode."""
+        return self._leases.maximum
+
+    @maximum.setter
+    def maximum(self, buffers: int) -> None:
+        self._leases.maximum = buffers
+
+    @property
+    def lost(self) -> int:
+        """Events that writers had no buffer for."""
+        return self._lost + sum(slot.lost for slot in self.slots.values())
+
+    @property
+    def buffers_lost(self) -> int:
+        """Buffers of writers that broke."""
+        return self._buffers_lost + sum(slot.buffers_lost for slot in self.slots.values())
+
+    @property
+    def doorbell(self) -> int:
+        """A descriptor that is readable while the doorbell of any process rings."""
+        return self._bells.fileno()
+
+    @property
+    def busy(self) -> int:
+        """Buffers with events in them."""
+        return len(self._held) + sum(slot.filling for slot in self.slots.values())
+
+    # -- coming and going
+
+    def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
+        """A slot for a writer of process ``pid``, and the descriptors of geometry, pool and doorbell, which stay here.
+
+        `EtwError` 1450 if all slots are taken, if there is nothing to share with one more process, and if that process
+        wrote where it must not.
+        """
+        number = next((n for n in range(self.geometry.slots) if n not in self.slots), None)
+        if number is None:
+            raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, f"the session has {len(self.slots)} writers")
+        process = self._process(pid)
+        used = {slot.cpu for slot in self.slots.values()}
+        if processor in used or processor >= ANY_PROCESSOR:
+            processor = next(n for n in range(self._processors, ANY_PROCESSOR) if n not in used)
+        slot = self.slots[number] = Slot(process.pool, number, processor, pid)
+        process.slots.add(slot)
+        slot.ask_bell(1)
+        self._give()
+        return Attached(number, processor), [self._described, process.fd, process.bell]
+
+    def _process(self, pid: int) -> _Process:
+        key = process_key(pid)
+        process = self.processes.get(key)
+        if process is None:
+            try:
+                process = self._spare or _Process(self.geometry)
+            except (EtwError, OSError) as error:
+                reason = f"nothing can be shared with process {pid}: {error}"
+                raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, reason) from error
+            self.processes[key] = process
+            self._bells.register(process.bell, select.EPOLLIN)
+            process.set_full(self._full)
+            with contextlib.suppress(EtwError, OSError):
+                self._spare = None
+                self._spare = _Process(self.geometry)
+        self._check(process)
+        if not process.sound:
+            reason = f"process {pid} wrote to memory of the session where it must not"
+            raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, reason)
+        return process
+
+    def _check(self, process: _Process) -> None:
+        """Take back the buffers of writers that broke: all of them where the process wrote to the daemon's page."""
+        sound = process.sound
+        for slot in process.slots:
+            if not sound:
+                slot.fail()
+            if slot.broken:
+                for index in slot.end():
+                    self._leases.release(index, slot.pool)
+
+    def detach(self, number: int) -> None:
+        """Take back the buffers of a writer that writes no more; `take` has been called for what is in them."""
+        slot = self.slots.pop(number)
+        if self._in_memory and (last := slot.peek()):
+            self._held.append(replace(last, index=slot.leased.popleft().index))
+        self._lost += slot.lost
+        self._buffers_lost += slot.buffers_lost
+        for index in slot.end():
+            self._leases.release(index, slot.pool)
+        key, process = next((key, process) for key, process in self.processes.items() if slot in process.slots)
+        process.slots.discard(slot)
+        if not process.slots:
+            del self.processes[key]
+            self._leases.forget(process.pool)
+            self._bells.unregister(process.bell)
+            process.close()
+
+    def close(self) -> None:
+        """Let go of all that is shared; all writers are detached, or the session does not start."""
+        for process in (*self.processes.values(), *filter(None, [self._spare])):
+            process.close()
+        self._bells.close()
+        os.close(self._described)
+
+    # -- doorbells, and what writers are told
+
+    def answer_bells(self) -> None:
+        """Have the doorbells be silent until they are rung again."""
+        for bell, _ in self._bells.poll(0):
+            with contextlib.suppress(BlockingIOError):  # writers share the descriptor's O_NONBLOCK, and may take it off
+                os.preadv(bell, [bytearray(8)], -1, os.RWF_NOWAIT)
+
+    def set_full(self, full: bool) -> None:
+        """Let the writers know whether there is no free buffer as nobody reads a session in real time."""
+        if full != self._full:
+            self._full = full
+            for process in self.processes.values():
+                process.set_full(full)
+
+    # -- buffers
+
+    def take(self, only: Iterable[int] | None, unfinished: bool) -> list[Piece]:
+        """What was committed since the last time, of the slots ``only`` or of all; in order for each."""
+        for process in self.processes.values():
+            self._check(process)
+        slots = list(self.slots.values()) if only is None else [self.slots[number] for number in only]
+        pieces = collect(slots, unfinished and not self._in_memory)
+        self.peak = max(self.peak, self.busy + sum(piece.index >= 0 for piece in pieces))
+        return pieces
+
+    def done(self, pieces: list[Piece]) -> int:
+        """``pieces`` have been delivered, or are to be held: their finished buffers are free, or held. How many."""
+        finished = [piece for piece in pieces if piece.index >= 0]
+        if self._in_memory:
+            self._held.extend(finished)
+        else:
+            for piece in finished:
+                self._leases.release(piece.index, piece.pool)
+        return len(finished)
+
+    def in_memory(self) -> list[Piece]:
+        """What is held, and what writers have in the buffers that they are filling; oldest first for each."""
+        return [*self._held, *filter(None, (slot.peek() for slot in self.slots.values()))]
+
+    def share(self, busy: bool) -> bool:
+        """Give the writers what they are to have. False if there are too few buffers.
+
+        They ring when half of it is used up; if they are not ``busy``, with their next buffer.
+        """
+        enough = self._give()
+        for slot in self.slots.values():
+            slot.ask_bell(max(1, len(slot.leased) // 2) if busy else 1)
+        return enough
+
+    def _give(self) -> bool:
+        return self._leases.share(list(self.slots.values()), self._evict if self._in_memory else None)
+
+    def _evict(self) -> Piece | None:
+        return self._held.popleft() if self._held else None
