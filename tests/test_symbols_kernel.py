@@ -10,8 +10,7 @@ import pytest
 
 from lastbranch.errors import FormatError
 from lastbranch.model import Module, ModuleKind, Profile
-from lastbranch.symbols import Symbolizer, SymbolOptions
-from lastbranch.symbols import symbol_lists as kallsyms
+from lastbranch.symbols import Symbolizer, SymbolOptions, search
 from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.symbol_lists import read_bytes, read_kallsyms, running_build_id
 
@@ -57,13 +56,13 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(data)
-    monkeypatch.setattr(kallsyms, "KALLSYMS", str(tmp_path / "proc/kallsyms"))
+    monkeypatch.setattr(search, "KALLSYMS", str(tmp_path / "proc/kallsyms"))
     monkeypatch.setattr("lastbranch.symbols.search._MODULES", str(tmp_path / "proc/modules"))
 
     def build_id(module: str = "") -> bytes:
         return running_build_id(module, lambda path: read_bytes(f"{tmp_path}{path}"))
 
-    monkeypatch.setattr(kallsyms, "running_build_id", build_id)
+    monkeypatch.setattr(search, "running_build_id", build_id)
     return tmp_path
 
 

@@ -190,8 +190,8 @@ def test_other_backends_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         textwrap.dedent("""
         import socket
         from lastbranch.symbols import worker
-        from lastbranch.symbols.backends import dwarf_reader
-        dwarf_reader.resolve = lambda files, address: socket.socket()
+        from lastbranch.symbols.backends.dwarf import reader
+        reader.resolve = lambda files, address: socket.socket()
         worker.main()
     """)
     )
