@@ -28,10 +28,11 @@ import numpy as np
 import etl_builder as build
 from conftest import time_limit
 from etl_compressors import COMPRESSORS
-from lastbranch.analysis.check import check_profile
-from lastbranch.analysis.check_etl import check_log
+from lastbranch.analysis.checks import check_profile
+from lastbranch.analysis.checks.etl import check_log
 from lastbranch.errors import LastbranchError
 from lastbranch.export import ExportOptions, exporter
+from lastbranch.formats.dump import JSON, TEXT, Wanted
 from lastbranch.formats.etl import (
     LZNT1,
     XPRESS,
@@ -46,7 +47,6 @@ from lastbranch.formats.etl import (
     read_records,
     write_profile,
 )
-from lastbranch.formats.rows import JSON, TEXT, Wanted
 from lastbranch.model import BytesSource
 
 SECONDS_EACH = 10  # of the processor: others may be at work, too

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lastbranch.analysis.check import check
+from lastbranch.analysis.checks import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.portable.pool import PAGE, Geometry

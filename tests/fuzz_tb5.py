@@ -20,10 +20,10 @@ import numpy as np
 
 from conftest import run_cli, time_limit
 from lastbranch.errors import LastbranchError
-from lastbranch.formats.tb5 import Tb5File, Tb5Writer, verify
+from lastbranch.formats.tb5 import Tb5File, Tb5Writer, verify, write_profile
 from lastbranch.formats.tb5.commits import block_check
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import bind_stream, compact, write_profile
+from lastbranch.tb5_binding import bind_stream, compact
 
 
 def originals(folder: Path) -> list[bytes]:

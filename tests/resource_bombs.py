@@ -23,11 +23,10 @@ import etl_builder as eb
 import perfdata_writer as pw
 from lastbranch.demo import capture
 from lastbranch.formats.etl import compress
-from lastbranch.formats.tb5 import Entry, Scope, Table, Tb5File
+from lastbranch.formats.tb5 import Entry, Scope, Table, Tb5File, write_profile
 from lastbranch.formats.tb5.commits import encode_directory, encode_slot
 from lastbranch.formats.tb5.layout import DIRECTORY_ENTRY, SLOT_OFFSETS
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import write_profile
 from perfdata_writer import Builder
 
 MEMORY = 1 << 30

@@ -217,9 +217,8 @@ def test_code_that_is_not_at_hand_is_judged_by_where_it_goes(tmp_path: Path) -> 
     profile = open_profile(tmp_path / "x.data", symfs="/")
     (batch,) = profile.batches()
     kinds = BranchKinds(profile)
-    from lastbranch.bind import binder_of
 
-    scope, offsets = binder_of(profile).scopes(batch), np.array([0, 5])
+    scope, offsets = profile.binder.scopes(batch), np.array([0, 5])
     pairs = [
         (0x500010, 0x401005),
         (0x500010, 0x401006),
@@ -294,12 +293,11 @@ def test_call_chains_without_their_markers() -> None:
 
 
 def opened(b: pw.Builder) -> Profile:
-    from lastbranch.bind import binder_of
     from lastbranch.model import BytesSource
     from lastbranch.opening import read_profile
 
     profile = read_profile(BytesSource(b.build()))
-    profile.processes = binder_of(profile).processes
+    profile.processes = profile.binder.processes
     return profile
 
 

@@ -13,7 +13,7 @@ import pytest
 import etl_builder as build
 import perfdata_writer as pw
 from conftest import Data, run_cli
-from lastbranch.analysis.check_etl import check_log
+from lastbranch.analysis.checks.etl import check_log
 from lastbranch.analysis.counting import origin_of
 from lastbranch.analysis.findings import FINDINGS, Origin, Severity, finding
 from lastbranch.formats.etl import TraceLog

@@ -27,8 +27,8 @@ from lastbranch.etw.consumed import consume
 from lastbranch.etw.flags import Control, LogFileMode
 from lastbranch.etw.kernel import kernel
 from lastbranch.etw.providers import provider_guid
+from lastbranch.formats.dump import TEXT, Wanted
 from lastbranch.formats.etl import TraceLog, dump_live
-from lastbranch.formats.rows import TEXT, Wanted
 from lastbranch.model import BytesSource
 from test_etw_consumer import late_manifest
 

@@ -25,8 +25,8 @@ from conftest import REAL, SYNTHETIC, Data
 from etl_oracle import LINE, largest_thorough
 from lastbranch.cli.dump import command
 from lastbranch.errors import FormatError
+from lastbranch.formats.dump import milliseconds
 from lastbranch.formats.perfdata import dump as perf_dump
-from lastbranch.formats.rows import milliseconds
 from lastbranch.model import Clock
 from perfdata_writer import Builder
 from test_etl_payloads import RENAMED

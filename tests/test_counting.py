@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lastbranch
 from lastbranch.analysis import count_stacks, pairs
 from lastbranch.analysis.compact import FewRegions, ManyRegions
+from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT, branch_type, type_name
 from lastbranch.model import (
@@ -60,15 +61,11 @@ class Capture:
         columns = ("branch_from", "branch_to", "branch_flags")
         stream = SampleStream(0, columns, (0,), len(depths), sum(depths), max(depths, default=0), read)  # type: ignore[arg-type]
         seen = {(s.pid, s.tid or s.pid) for s in self.samples}
-        return Profile(
-            "made",
-            "test",
-            modules=self.modules,
-            events=self.events,
-            streams=[stream],
-            timeline=self.timeline,
+        profile = Profile(
+            "made", "test", modules=self.modules, events=self.events, streams=[stream], timeline=self.timeline,
             seen_threads=seen,
-        )
+        )  # fmt: skip
+        return bind(profile)
 
     @staticmethod
     def batch(samples: list[Sample]) -> SampleBatch:
@@ -243,9 +240,8 @@ def test_weights_are_per_event_and_never_added_up() -> None:
         (0, 0, 1, 7, True, 1), (0, 1, 1, 5, True, 0), (1, 0, 2, 200, True, 0), (2, -1, 1, 0, False, 0),
     ]  # fmt: skip
     rows = lastbranch.weights(profile, "process")
-    from lastbranch.bind import binder_of
 
-    names = [binder_of(profile).processes[k].name for k in rows.key]
+    names = [profile.binder.processes[k].name for k in rows.key]
     assert list(zip(rows.event.tolist(), names, rows.samples.tolist(), strict=True)) == [
         (0, "one", 2), (1, "one", 1), (1, "two", 1), (2, "two", 1),
     ]  # fmt: skip

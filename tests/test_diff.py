@@ -20,6 +20,7 @@ from conftest import Data, Ran
 from lastbranch.analysis.comparison import Difference, Spot, Thing, compare
 from lastbranch.analysis.naming import Namer
 from lastbranch.analysis.significance import FEWEST, Clusters, _fisher, _student, adjusted, probabilities
+from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT
 from lastbranch.model import Change, Event, Module, Profile, SampleBatch, SampleFilter, SampleStream, Timeline
@@ -197,10 +198,11 @@ def made(
     )
     timeline = Timeline()
     timeline.add(Change.MAP, 0, 1, module=0, start=0x400000, end=0x500000)
-    return Profile(
+    profile = Profile(
         name, "test", modules=[Module(name, build_id=build)], streams=[stream], timeline=timeline,
         events=[Event(event, branch_select=ANY, has_period=True)], seen_threads={(1, 1)},
     )  # fmt: skip
+    return bind(profile)
 
 
 def loop(ip: int, start: int, end: int, n: int = 8) -> tuple[int, Stack]:

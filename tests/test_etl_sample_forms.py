@@ -11,8 +11,8 @@ import pytest
 
 import etl_builder as eb
 from conftest import Ran
-from lastbranch.analysis.check import check_profile
-from lastbranch.analysis.check_etl import check_log
+from lastbranch.analysis.checks import check_profile
+from lastbranch.analysis.checks.etl import check_log
 from lastbranch.formats.etl import Decoder, TraceLog
 from lastbranch.formats.etl.profile.reader import _Reader
 from lastbranch.model import BytesSource, Profile

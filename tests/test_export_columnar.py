@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from conftest import REAL, SYNTHETIC, Data
-from lastbranch.bind import binder_of
 from lastbranch.export import columnar
 from lastbranch.export.columnar import arrow_type
 from lastbranch.lbr import FLAG_FIELDS, branch_type, type_name
@@ -46,7 +45,7 @@ def rows(column: Any) -> list[int]:
 
 def expected(profile: Profile) -> dict[str, dict[str, list[Any]]]:
     """Samples, branches and frames, from batches and the binder."""
-    binder = binder_of(profile)
+    binder = profile.binder
     out: dict[str, dict[str, list[Any]]] = {"samples": {}, "branches": {}, "frames": {}}
 
     def add(table: str, **columns: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import lastbranch
 from capture_tools import needs_ptrace
-from lastbranch.analysis.check import check
+from lastbranch.analysis.checks import check
 from private_registry import registry_at
 
 pytestmark = needs_ptrace

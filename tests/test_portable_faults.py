@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lastbranch.analysis.check import check
+from lastbranch.analysis.checks import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.portable import clock as clock_module

@@ -24,11 +24,11 @@ from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceFile, TraceLog, encode_event, log_header
 from lastbranch.formats.etl.container.writer import Packer
+from lastbranch.formats.tb5 import write_profile
 from lastbranch.lbr import KIND
 from lastbranch.lbr.filters import captured
 from lastbranch.model import BytesSource
 from lastbranch.opening import open_profile
-from lastbranch.tb5_binding import write_profile
 from lbr_recordings import Recording, program
 
 PMC = (PERFINFO_PROVIDER, 0x2F)
@@ -317,7 +317,7 @@ def test_filtered_classes_are_not_in_the_records() -> None:
 
 
 def test_what_was_configured_and_not_enabled_is_found(tmp_path: Path) -> None:
-    from lastbranch.analysis.check import check
+    from lastbranch.analysis.checks import check
     from lastbranch.formats.etl import TraceWriter
     from lastbranch.formats.etl.profile.supplement_events import supplement_event
 

@@ -12,7 +12,7 @@ import pytest
 
 from capture_tools import FREESTANDING, build, needs_ptrace
 from conftest import run_cli
-from lastbranch.analysis.check import check
+from lastbranch.analysis.checks import check
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, Info, LogFileMode
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.kernel import PortableKernel

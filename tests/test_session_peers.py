@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch.analysis.check import check
+from lastbranch.analysis.checks import check
 from lastbranch.formats.etl import TraceLog
 from lastbranch.model import BytesSource
 from make_etl_peers import line

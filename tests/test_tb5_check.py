@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from conftest import Data, Ran
+from lastbranch.formats.tb5 import write_profile
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
-from lastbranch.tb5_binding import write_profile
 from test_cli_check import BIND, PMC, sampled, session
 from test_cli_dump import write
 

@@ -13,12 +13,12 @@ import pytest
 import lastbranch
 from conftest import REAL, SYNTHETIC, Data, Ran
 from lastbranch.errors import FormatError
-from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify
+from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
 from lastbranch.formats.tb5.layout import MODEL, ModuleFlag, empty_records
 from lastbranch.formats.tb5.model_section import read_model
 from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile, SampleBatch
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import ProfileWriter, bind_stream, write_profile
+from lastbranch.tb5_binding import ProfileWriter, bind_stream
 from tb5_reader import TB5
 
 CAPTURES = [*REAL, *SYNTHETIC]

@@ -22,10 +22,9 @@ import tbrw_recipe as recipe
 from conftest import Data
 from lastbranch import demo, tbrw
 from lastbranch import open as open_profile
-from lastbranch.formats.tb5 import Scope, Table, Tb5File
+from lastbranch.formats.tb5 import Scope, Table, Tb5File, write_profile
 from lastbranch.formats.tb5.layout import STRINGS
 from lastbranch.opening import FileSource
-from lastbranch.tb5_binding import write_profile
 
 PROGRAMS = ("print_tb5", "tbrw_reader", "tbrw_writer")
 

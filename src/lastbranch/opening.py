@@ -15,10 +15,11 @@ from typing import IO, TYPE_CHECKING
 
 from .binaries import Code, Image, SegmentFlags, read_image, same_build_id
 from .binaries.candidates import Candidates
-from .bind import binder_of, rebind
+from .bind import bind
 from .errors import FormatError, LastbranchError
-from .formats.registry import SNIFFED, Progress, format_of
-from .model import BytesSource, Limits, Module, ModuleKind, Profile, Segment, Source, limited, read_at
+from .formats.interface import Reading as FormatReading
+from .formats.registry import SNIFFED, format_of
+from .model import BytesSource, Limits, Module, ModuleKind, Profile, Progress, Segment, Source, limited, read_at
 from .model.output import naming
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from .formats.etl.payload.manifest_xml import Manifests
 
 __all__ = [
-    "FileSource", "attach_binaries", "code_of", "completed", "open_profile", "open_source",
+    "FileSource", "attach_binaries", "code_of", "open_profile", "open_source",
     "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
@@ -54,23 +55,20 @@ def open_profile(
     """
     with limited(limits or Limits.current()):
         source = open_source(os.fspath(path))
-    return completed(read_profile(source, progress, reading_of(pointer_size, manifests)), symfs, folders)
+    return read_profile(source, progress, reading_of(pointer_size, manifests), symfs, folders)
 
 
-def completed(profile: Profile, symfs: str | None = None, folders: Sequence[str] = ()) -> Profile:
-    """``profile`` as `read_profile` gives it, with binaries, processes and threads; the arguments of `open_profile`."""
-    attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
-    binder = binder_of(profile)
-    profile.processes, profile.threads = binder.processes, binder.threads
-    return profile
-
-
-def read_profile(source: Source, progress: Progress | None = None, reading: Reading | None = None) -> Profile:
-    """The profile in ``source``, its modules without binaries yet. ``reading`` is for trace logs.
+def read_profile(
+    source: Source, progress: Progress | None = None, reading: FormatReading | None = None, symfs: str | None = None,
+    folders: Sequence[str] = (),
+) -> Profile:  # fmt: skip
+    """The profile in ``source``. ``reading`` is for trace logs, the other arguments are those of `open_profile`.
 
     Raises `FormatError` for an unknown format, and where there is a ``reading`` for a format that takes none.
     """
-    return format_of(source).read(source, progress, reading)
+    profile = format_of(source).open(source, progress, reading)
+    attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
+    return bind(profile)
 
 
 def reading_of(pointer_size: int | None = None, manifests: Sequence[str | os.PathLike[str]] = ()) -> Reading:
@@ -200,7 +198,7 @@ def use_binary(profile: Profile, row: int, path: str) -> None:
     """Make the file at ``path`` the binary of module ``row``, unless both have an identity and these differ."""
     module = profile.modules[row]
     module.missing = _attach(module, [(path, True)], searched=True)
-    rebind(profile)
+    bind(profile)
 
 
 def attach_binaries(

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..binaries import Code
-from ..bind import binder_of
 from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
 from ..lbr import KIND
@@ -40,7 +39,7 @@ class Nearby:
     """
 
     def __init__(self, profile: Profile, module: int, start: int, end: int) -> None:
-        self._binder, self._module = binder_of(profile), module
+        self._binder, self._module = profile.binder, module
         self._start, self._end = np.uint64(start), np.uint64(end)
         bias = self._binder.mapping_bias[self._binder.mapping_module == module]
         self._at: NDArray[np.uint64] = np.unique(bias + self._start)  # where it was mapped at any time, by anybody

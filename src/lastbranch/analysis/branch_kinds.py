@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..binaries import Code
-from ..bind import binder_of
 from ..errors import UnavailableError
 from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND, branch_type
@@ -103,7 +102,7 @@ class BranchKinds:
     """
 
     def __init__(self, profile: Profile) -> None:
-        self._binder, self._code = binder_of(profile), CodeOf(profile)
+        self._binder, self._code = profile.binder, CodeOf(profile)
         self.told = False
         """Whether the type of any branch was found."""
         self._regions: FewRegions | None = FewRegions()

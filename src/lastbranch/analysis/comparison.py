@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import ranges
-from ..bind import binder_of
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from .counting import Bound, count_stacks
@@ -207,7 +206,7 @@ class _Functions(Counter):
     """By the address of the sample; a sample weighs its period."""
 
     def __init__(self, profile: Profile, only: SampleFilter) -> None:
-        self._profile, self._only, self._binder = profile, only, binder_of(profile)
+        self._profile, self._only, self._binder = profile, only, profile.binder
         found = [_distinct(*self._places(batch)) for batch in self._batches()]
         self.spots = Spots(profile, *_distinct(*_joined_places(found)))
 
@@ -239,7 +238,7 @@ class _Edges(Counter):
     ranges = False
 
     def __init__(self, profile: Profile, only: SampleFilter) -> None:
-        self._profile, self._only, self._binder = profile, only, binder_of(profile)
+        self._profile, self._only, self._binder = profile, only, profile.binder
         counted = count_stacks(profile, ranges=self.ranges, details=False, sample_filter=only)
         found = counted.branches if counted.ranges is None else counted.ranges
         found = found.only((found.a != 0) | (found.b != 0) | (found.a_module >= 0))

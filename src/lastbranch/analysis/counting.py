@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import group, group_unordered
-from ..bind import Binder, binder_of
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
-from ..model import BRANCH, Array, Profile, SampleBatch, SampleFilter
+from ..model import BRANCH, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
 from .compact import Compactor
 from .findings import Origin
 from .pairs import PairCounter, RawPairs
@@ -73,7 +72,7 @@ class Bound:
 class PairTable:
     """Collects raw pairs, binds them and keeps one row for each bound pair."""
 
-    def __init__(self, binder: Binder, names: tuple[str, ...] = ()) -> None:
+    def __init__(self, binder: AddressSpaces, names: tuple[str, ...] = ()) -> None:
         self._binder, self._names = binder, names
         self._ops = [np.add] * 3 + [BRANCH_VALUES[n] for n in names]
         self._keys: list[list[Array]] = []
@@ -180,7 +179,7 @@ def count_stacks(
         raise NotRecordedError(reason, hint=how_to_record(profile))
     if ranges and (reason := why_no_ranges(profile, sample_filter)):
         raise NotRecordedError(f"there are no fall-through ranges: {reason}", hint=how_to_record(profile))
-    binder = binder_of(profile)
+    binder = profile.binder
     counter = EntryCounter(binder, ranges=ranges, details=details)
     for stream in profile.streams:
         if "branch_from" not in stream.columns:
@@ -196,7 +195,9 @@ def count_stacks(
 class EntryCounter:
     """Counts the branches, or the ranges between them, or both, of the batches that it is given."""
 
-    def __init__(self, binder: Binder, *, branches: bool = True, ranges: bool = True, details: bool = False) -> None:
+    def __init__(
+        self, binder: AddressSpaces, *, branches: bool = True, ranges: bool = True, details: bool = False
+    ) -> None:
         self._binder, self._details, self._wants_branches = binder, details, branches
         names = tuple(BRANCH_VALUES) if details else ()
         self._branch_table = PairTable(binder, names)

@@ -7,8 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..bind import Binder, binder_of
-from ..model import Array, Profile, SampleBatch, SampleFilter, visible
+from ..model import AddressSpaces, Array, Profile, SampleBatch, SampleFilter, visible
 from .counting import BRANCH_VALUES, Bound, Counted, count_stacks
 from .pairs import group
 from .select import kept, period_of
@@ -145,7 +144,7 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     """
     if by not in get_args(Key):
         raise ValueError(f"by = {by!r}: there are {', '.join(map(repr, get_args(Key)))}")
-    binder = binder_of(profile)
+    binder = profile.binder
     keys = 1 + {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}[by]
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
     counted: list[list[Array]] = [[np.empty(0, k) for k in (np.int64, np.int64, np.uint64, np.int64)]]
@@ -166,7 +165,7 @@ def _summed(number: Array, *values: Array) -> list[Array]:
     return [number.astype(np.int64), *sums]
 
 
-def _key(binder: Binder, batch: SampleBatch, by: Key) -> Array:
+def _key(binder: AddressSpaces, batch: SampleBatch, by: Key) -> Array:
     scope = binder.scopes(batch)
     match by:
         case "process":

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-__all__ = ["FINDINGS", "Finding", "Kind", "Origin", "Severity", "finding"]
+from ..errors import Damage
+
+__all__ = ["FINDINGS", "Finding", "Origin", "Severity", "damaged", "finding", "some"]
+
+
+_SHOWN = 3
 
 
 class Severity(StrEnum):
@@ -211,3 +216,14 @@ def finding(name: str, seen: str, severity: Severity | None = None, *, origin: O
     kind = FINDINGS[name]
     remedy = {Origin.WINDOWS: kind.windows, Origin.LASTBRANCH: kind.lastbranch}.get(origin) or kind.remedy
     return Finding(name, severity or kind.severity, kind.means, seen, remedy)
+
+
+def damaged(damage: list[Damage]) -> list[Finding]:
+    """The finding about what could not be read, if anything could not."""
+    return [finding("damage", some([str(one) for one in damage], "; "))] if damage else []
+
+
+def some(texts: list[str], between: str) -> str:
+    """The first of ``texts``, and how many more there are."""
+    rest = len(texts) - _SHOWN
+    return between.join(texts[:_SHOWN]) + (f"{between}{rest} more" if rest > 0 else "")

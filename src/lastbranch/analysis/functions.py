@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import distinct_stacks, take_rows
-from ..bind import binder_of
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
 from .branch_kinds import CodeOf
@@ -74,7 +73,7 @@ def elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: Sample
     the branches of their stacks. Reads the capture."""
     from ..symbols import Function, FunctionTable
 
-    binder, own = binder_of(profile), Tally(profile)
+    binder, own = profile.binder, Tally(profile)
     for batch in kept(profile, profile.batches(()), sample_filter):
         none = np.zeros(len(batch), np.uint64)
         own.add(none, binder.scopes(batch), none, batch.ip, np.arange(len(batch) + 1))
@@ -172,7 +171,7 @@ def _count(
     profile: Profile, sample_filter: SampleFilter | None, notes: list[str]
 ) -> tuple[Tallied, CallStacks | None, dict[int, Bound]]:
     """(samples by their own address, as stacks of one frame; call stacks; ranges by event), all of one pass."""
-    binder, own, stacks = binder_of(profile), Tally(profile), None
+    binder, own, stacks = profile.binder, Tally(profile), None
     if why := why_no_call_stacks(profile, sample_filter):
         notes.append(f"no totals: {why}")
     else:

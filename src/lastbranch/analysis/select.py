@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..bind import binder_of
 from ..model import Array, Profile, SampleBatch, SampleFilter
 
 __all__ = ["any_end_in", "kept", "period_of"]
@@ -22,7 +21,7 @@ def kept(
     for batch in batches:
         left = sample_filter(batch) if sample_filter else batch
         if len(left) and by_address and sample_filter and sample_filter.modules:
-            binder = binder_of(profile)
+            binder = profile.binder
             module, _ = binder.locate(binder.scopes(left), left.ip)
             left = left.select(np.isin(module, list(sample_filter.modules)))
         if len(left):

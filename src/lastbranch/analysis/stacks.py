@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import distinct_stacks, offsets_of, ranges, take_rows
-from ..bind import binder_of
 from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
@@ -59,7 +58,7 @@ class Tally:
     """Counts equal stacks of addresses by event and process."""
 
     def __init__(self, profile: Profile) -> None:
-        self._profile, self._binder = profile, binder_of(profile)
+        self._profile, self._binder = profile, profile.binder
         self._frames: dict[tuple[int, int], int] = {}
         self._fresh: list[_Part] = []
         self._bound: list[_Part] = []
@@ -223,7 +222,7 @@ class StackMaker:
 
     def __init__(self, profile: Profile, *, leaves: bool = False) -> None:
         self.sources: set[str] = set()
-        self._binder = binder_of(profile)
+        self._binder = profile.binder
         self._kinds = BranchKinds(profile)
         self._by_event = [source_of(event)[0] or LEAVES * leaves for event in profile.events]
 

@@ -12,7 +12,7 @@ alone says all that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ..model import (
     KERNEL,
     KERNEL_HALF,
     Array,
+    Load,
     Mode,
     Module,
     ModuleKind,
@@ -36,9 +37,10 @@ from ..model import (
     kernel_starts,
 )
 from .index import Ids, SpaceIndex
+from .loads import loaded
 from .replay import Replay, replay
 
-__all__ = ["Binder", "bias_of", "binder_of", "place", "rebind"]
+__all__ = ["Binder", "bias_of", "bind", "place"]
 
 _ADDRESSES = (1 << 64) - 1
 _ROW_COST = 64
@@ -60,7 +62,7 @@ class Binder:
     """
 
     def __init__(self, profile: Profile) -> None:
-        self.modules = profile.modules
+        self.modules, self._timeline = profile.modules, profile.timeline
 
         def cut(module: int, start: int, end: int, offset: int) -> list[tuple[int, int, int]]:
             return place(profile.modules[module], start, end, offset)
@@ -238,22 +240,17 @@ class Binder:
         module = np.where(inside, self.mapping_module[row], -1)
         return module, np.where(inside, address - self.mapping_bias[row], address)
 
-
-def binder_of(profile: Profile) -> Binder:
-    """The binder of ``profile``, built at the first call."""
-    found = profile.__dict__.get(_CACHED)
-    if found is None:
-        found = profile.__dict__[_CACHED] = Binder(profile)
-    assert isinstance(found, Binder)
-    return found
+    def loads(self) -> Iterator[Load]:
+        """Every mapping in every process that saw it; what a child has of its parent is its own."""
+        return loaded(self._timeline)
 
 
-def rebind(profile: Profile) -> None:
-    """Forget the binder of ``profile``: a module's segments have changed."""
-    profile.__dict__.pop(_CACHED, None)
-
-
-_CACHED = "_binder"
+def bind(profile: Profile) -> Profile:
+    """Make ``profile`` whole: its binder, and the processes and threads that come of it. Again, where a module's
+    segments have changed since."""
+    profile.binder = binder = Binder(profile)
+    profile.processes, profile.threads = binder.processes, binder.threads
+    return profile
 
 
 def place(module: Module, start: int, end: int, offset: int) -> list[tuple[int, int, int]]:

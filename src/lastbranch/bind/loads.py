@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model import Load, Profile
+from ..model import Load, Timeline
 from .replay import FOREVER, Replay, replay
 
 __all__ = ["loaded"]
 
 
-def loaded(profile: Profile) -> Iterator[Load]:
-    """Every mapping of ``profile`` in every process that saw it; what a child has of its parent is its own."""
-    done = replay(profile.timeline, lambda module, start, end, offset: [(start, end, 0)])
+def loaded(timeline: Timeline) -> Iterator[Load]:
+    """Every mapping of ``timeline`` in every process that saw it; what a child has of its parent is its own."""
+    done = replay(timeline, lambda module, start, end, offset: [(start, end, 0)])
     times, modules = done.times, done.mappings["module"]
 
     def row(pid: int, module: int, lo: int, hi: int, since: int, until: int) -> Iterator[Load]:

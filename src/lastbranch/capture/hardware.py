@@ -16,10 +16,11 @@ from typing import NamedTuple
 
 from ..errors import UnavailableError
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
+from ..formats.registry import format_of
 from ..lbr import PERF_SELECT
 from ..model import Profile
 from ..model.output import PartFile
-from ..opening import FileSource, read_profile
+from ..opening import FileSource
 from .launch import SIGNALS, Launched, exit_code, launch, received
 from .perf_events.host import Host, read_host
 from .perf_events.kernel import Kernel, Linux
@@ -174,7 +175,8 @@ class Recording:
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))
         if BUILD_ID in self._programmes[-1].dropped:
             self._file.flush()
-            modules = read_profile(FileSource(self._file.path)).modules
+            recorded = FileSource(self._file.path)
+            modules = format_of(recorded).open(recorded).modules
             features["BUILD_ID"] = features.get("BUILD_ID", b"") + late_build_ids(self._kernel, modules)
         size = self._file.size
         self._file.finish(features)

@@ -178,7 +178,7 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
 
             write_etl(profile, part.file(name))
         else:
-            from ..tb5_binding import write_profile
+            from ..formats.tb5 import write_profile
 
             write_profile(profile, part.file(name))
         keep_old(output)

@@ -10,8 +10,8 @@ import threading
 
 import click
 
-from .. import __version__
 from ..errors import LastbranchError, UnavailableError
+from ..version import __version__
 from .completion import VARIABLE
 from .group import Group
 

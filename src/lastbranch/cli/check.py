@@ -32,7 +32,7 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
 
     Exit code 1 if any finding is an error, else 0.
     """
-    from ..analysis.check import check
+    from ..analysis.checks import check
     from ..analysis.findings import Severity
 
     found = check(capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols,

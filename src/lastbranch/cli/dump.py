@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING
 import click
 
 from .count import Count
-from .options import Capture, LogOptions, TimeRange, file_argument, limit_options, log_options, time_option
-from .output import key
+from .options import LogOptions, TimeRange, file_argument, limit_options, log_options, time_option
+from .output import key, print_damage, print_notes
 
 if TYPE_CHECKING:
-    from ..formats.etl.decode import Reading
-    from ..formats.rows import Cells, Dump, Wanted
+    from ..formats.dump import Cells, Dump, Wanted
+    from ..formats.etl import Reading
 
 COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
 _WIDTHS = (14, 7, 7, 4, -40, 6)
 """Of the columns before the fields: rows are printed as they come. Negative ones are to the left."""
-_EVENT = COLUMNS.index("event")
-_FIRST = 10_000
-"""So many events are looked at for names that are like one that no event has."""
 _LINES = 1000
 """So many go out together."""
 
@@ -74,17 +71,25 @@ def dump_file(
     path: str, progress: bool, wanted: Wanted, events: tuple[str, ...], form: str, limit: int, reading: Reading
 ) -> int:
     """What the verb prints, and its exit code. ``events`` are the names that were asked for."""
-    from ..model import Profile
+    from ..errors import SelectionError
+    from ..verbs import dump
+    from .progress import bar
 
-    dump = _open(path, wanted, progress, reading)
-    if not print_dump(dump, form, limit):
+    # Between rows on the same terminal a bar would only be in the way.
+    shown = click.get_current_context().with_resource(bar("reading", progress and not sys.stdout.isatty()))
+    try:
+        found = dump(path, wanted, reading=reading, progress=shown)
+    except SelectionError as error:
+        raise click.BadParameter(str(error), param_hint="--provider") from None
+    if not print_dump(found, form, limit):
         _nothing(path, events, reading)
-    return Capture(path, None, False).finish(Profile(dump.name, "", damage=dump.damage()), dump.notes())
+    print_notes(found.notes())
+    return print_damage([(found.name, one) for one in found.damage()])
 
 
 def print_dump(dump: Dump, form: str, limit: int, *, at_once: int = _LINES) -> bool:
     """Print the events of ``dump``, ``at_once`` with one write; whether there was any."""
-    from ..formats.rows import JSON, TEXT
+    from ..formats.dump import JSON, TEXT
 
     rows = dump.cells(JSON if form == "json" else TEXT)
     if limit:
@@ -110,44 +115,18 @@ def _nothing(path: str, events: tuple[str, ...], reading: Reading) -> None:
     click.echo("note: no event is what was asked for", err=True)
     if not events or path == "-":
         return
-    from difflib import get_close_matches
-
-    from ..formats.rows import TEXT
     from ..model import visible
+    from ..verbs import similar_events
 
-    asked = wanted_of(events, None, (), None).events
-    all_events = _open(path, wanted_of((), None, (), None), False, reading)
-    seen = {cells[_EVENT] for cells in islice(all_events.cells(TEXT), _FIRST)}
-    names = {name.lower(): name for full in seen for name in _names(full) if name}
-    like = {names[found]: None for name in sorted(asked) for found in get_close_matches(name, names)}
+    like = similar_events(path, wanted_of(events, None, (), None).events, reading)
     if like:
         click.echo(f"hint: events here are called {', '.join(map(visible, like))}", err=True)
-
-
-def _names(full: str) -> tuple[str, str, str]:
-    """What ``--event`` knows an event by: its whole name, that without the provider, and its task."""
-    short = full.partition("/")[2]
-    return full, short, short.partition("/")[0]
-
-
-def _open(path: str, wanted: Wanted, progress: bool, reading: Reading) -> Dump:
-    from ..formats.registry import format_of
-    from ..opening import open_source
-    from .progress import bar
-
-    source = open_source(path)
-    found = format_of(source)
-    if wanted.provider is not None and not found.has_providers:
-        raise click.BadParameter(f"events of {found.name} have no provider", param_hint="--provider")
-    # Between rows on the same terminal a bar would only be in the way.
-    shown = click.get_current_context().with_resource(bar("reading", progress and not sys.stdout.isatty()))
-    return found.dump(source, wanted, shown, reading)
 
 
 def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: TimeRange | None) -> Wanted:
     from uuid import UUID
 
-    from ..formats.rows import Wanted
+    from ..formats.dump import Wanted
 
     names = frozenset(name.strip().lower() for text in events for name in text.split(",") if name.strip())
     if events and not names:

@@ -14,6 +14,7 @@ import click
 
 from .count import Count
 from .layout import wide_option
+from .output import print_damage, print_notes
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -59,12 +60,10 @@ class LogOptions:
 
     def reading(self) -> Reading:
         """What the options say, once it is read; what the manifests contradict themselves in is told."""
-        from ..model import visible
         from ..opening import reading_of
 
         read = reading_of(self.pointer_size, self.manifests)
-        for note in read.manifests.notes if read.manifests is not None else ():
-            click.echo(f"note: {visible(note)}", err=True)
+        print_notes(read.manifests.notes if read.manifests is not None else ())
         return read
 
 
@@ -99,12 +98,11 @@ class Capture:
     log: LogOptions = LogOptions()
 
     def open(self) -> Profile:
-        from ..opening import completed, open_source, read_profile
+        from ..opening import open_source, read_profile
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            profile = read_profile(open_source(self.path), progress, self.log.reading())
-            return completed(profile, self.symfs, self.folders)
+            return read_profile(open_source(self.path), progress, self.log.reading(), self.symfs, self.folders)
 
     @contextmanager
     def reading(self, profile: Profile, *, printing: bool = False) -> Iterator[None]:
@@ -125,18 +123,8 @@ class Capture:
 
     def finish(self, profile: Profile, notes: list[str] | None = None) -> int:
         """Tell ``notes`` and damage on standard error. 1 if there is damage, else 0."""
-        from ..model import visible
-
-        for note in dict.fromkeys(notes or []):
-            click.echo(f"note: {visible(note)}", err=True)
-        for damage in profile.damage[:_DAMAGE_SHOWN]:
-            click.echo(f"warning: {visible(f'{profile.name}: {damage}')}", err=True)
-        if len(profile.damage) > _DAMAGE_SHOWN:
-            click.echo(f"warning: {len(profile.damage) - _DAMAGE_SHOWN} more; `lastbranch verify` lists them", err=True)
-        return 1 if profile.damage else 0
-
-
-_DAMAGE_SHOWN = 5
+        print_notes(notes or [])
+        return print_damage([(profile.name, damage) for damage in profile.damage])
 
 
 class _Size(click.ParamType):  # type: ignore[type-arg]

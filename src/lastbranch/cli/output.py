@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .layout import Cell, Spare, table_lines
 
-__all__ = ["Cell", "key", "print_json", "print_rows", "share"]
+if TYPE_CHECKING:
+    from ..errors import Damage
+
+__all__ = ["Cell", "key", "print_damage", "print_json", "print_notes", "print_rows", "share"]
+
+_DAMAGE_SHOWN = 5
 
 
 def print_rows(
@@ -54,6 +59,25 @@ def print_json(value: Any) -> None:
 
     json.dump(value, sys.stdout, indent=1)
     print()
+
+
+def print_notes(notes: Iterable[str], severity: str = "note") -> None:
+    """Print sentences on standard error, each once."""
+    from ..model.text import visible
+
+    for note in dict.fromkeys(notes):
+        click.echo(f"{severity}: {visible(note)}", err=True)
+
+
+def print_damage(damage: Sequence[tuple[str, Damage]]) -> int:
+    """Print the first damaged places of files (by name) on standard error, and how many more. 1 if any, else 0."""
+    from ..model.text import visible
+
+    for name, one in damage[:_DAMAGE_SHOWN]:
+        click.echo(f"warning: {visible(f'{name}: {one}')}", err=True)
+    if len(damage) > _DAMAGE_SHOWN:
+        click.echo(f"warning: {len(damage) - _DAMAGE_SHOWN} more; `lastbranch verify` lists them", err=True)
+    return 1 if damage else 0
 
 
 def key(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import Capture
+from .output import print_damage
 
 __all__ = ["command", "main"]
 
@@ -13,14 +13,13 @@ __all__ = ["command", "main"]
 @click.argument("path", metavar="TB5FILE")
 def command(path: str) -> int:
     """Print what each section of a TB5 file holds. Exit code 1 where it is damaged."""
-    from ..model import Profile
     from ..tbrw.files import open_file
     from ..tbrw.listing import lines
 
     with open_file(path) as file:
         for line in lines(file):
             click.echo(line)
-        return Capture(path, None, False).finish(Profile(path, "", damage=file.damage))
+        return print_damage([(path, one) for one in file.damage])
 
 
 def main() -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["Progress", "bar"]
+if TYPE_CHECKING:
+    from ..model import Progress, Stages
 
-Progress = Callable[[int, int], None]
-"""Called with (done, in all)."""
+__all__ = ["bar", "stages"]
+
+
+def stages(wanted: bool) -> Stages:
+    """A `bar` for each stage, unless nobody wants one."""
+    return lambda stage: bar(stage, wanted)
 
 
 @contextmanager
@@ -19,11 +25,12 @@ def bar(what: str, wanted: bool) -> Iterator[Progress | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
 
     columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     # Standard output is left alone: rich would send what is printed there to the bar's terminal, whatever it is.
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
+    with Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .options import check_new, complete_file, complete_folder, force_option
+from .output import print_damage
 
 _SHOWN = 5
 
@@ -53,8 +54,7 @@ def command(
         click.echo(f"note: {visible(name)}: {reason}", err=True)
     if len(done.missing) > _SHOWN:
         click.echo(f"note: {len(done.missing) - _SHOWN} more images without a binary", err=True)
-    for name, damage in done.damage[:_SHOWN]:
-        click.echo(f"warning: {visible(f'{name}: {damage}')}", err=True)
+    code = print_damage(done.damage)
     if done.events:
         click.echo(f"{done.events} events written to {visible(output)}, {done.added} of them added", err=True)
-    return 1 if done.damage else 0
+    return code

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .options import Capture, check_new, force_option
+from .options import check_new, force_option
+from .output import print_damage
 
 __all__ = ["command", "main"]
 
@@ -19,7 +20,6 @@ def command(source: str, target: str, force: bool) -> int:
     tbrw_writer makes a TB5 file of the two again. What binding added is left out. The files appear when they are
     complete. Exit code 1 where the TB5 file is damaged.
     """
-    from ..model import Profile
     from ..tbrw.interchange import save
 
     try:
@@ -28,7 +28,7 @@ def command(source: str, target: str, force: bool) -> int:
         raise click.UsageError(f"{error.filename} {error.strerror}") from error
     for name in names:
         click.echo(f"written: {name}", err=True)
-    return Capture(source, None, False).finish(Profile(source, "", damage=damage))
+    return print_damage([(source, one) for one in damage])
 
 
 def main() -> None:

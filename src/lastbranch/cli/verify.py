@@ -6,6 +6,7 @@ import click
 
 from .options import Capture, capture_options, format_options
 from .output import print_rows
+from .progress import stages
 
 
 @click.command()
@@ -16,26 +17,16 @@ def command(capture: Capture, form: str) -> int:
 
     Of a session's log it also says which buffers the session lost. Exit code 1 if anything is damaged or lost.
     """
-    profile = capture.open()
-    samples = entries = 0
-    with capture.reading(profile):
-        for batch in profile.batches():
-            samples += len(batch)
-            entries += batch.entries
-    if profile.format == "tb5":  # samples are not all that there is
-        from ..formats.tb5 import Tb5File
-        from ..formats.tb5.verification import verify
-        from ..opening import open_source
+    from ..verbs import verify
 
-        with Tb5File(open_source(capture.path)) as file:
-            profile.damage += [d for d in verify(file) if d not in profile.damage]
+    found = verify(capture.path, symfs=capture.symfs, reading=capture.log.reading(), stages=stages(capture.progress))
     rows: list[tuple[int | None, str | None, str | None, int, str]]
-    rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in profile.damage]
-    if buffers := profile.lost.get("buffers"):
+    rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in found.damage]
+    if found.buffers_lost:
         reason = "the session lost buffers: the disk or the file was full, or a provider damaged its own"
-        rows.append((None, "BuffersLost", str(buffers), 0, reason))
+        rows.append((None, "BuffersLost", str(found.buffers_lost), 0, reason))
     if rows or form != "table":
         print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form, wrap=True)
-    records = sum(profile.records.values())
-    click.echo(f"{records} records, {samples} samples, {entries} branch entries, {len(rows)} damaged places", err=True)
+    counts = f"{found.records} records, {found.samples} samples, {found.entries} branch entries"
+    click.echo(f"{counts}, {len(rows)} damaged places", err=True)
     return 1 if rows else 0

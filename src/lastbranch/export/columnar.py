@@ -17,7 +17,6 @@ import numpy as np
 
 from ..analysis.select import kept
 from ..arrays import positions
-from ..bind import Binder, binder_of
 from ..errors import UnavailableError
 from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known, type_name
 from ..model import (
@@ -196,7 +195,7 @@ class _Long:
 
     def __init__(self, pa: Any, profile: Profile) -> None:
         self._pa, self._profile = pa, profile
-        self._binder: Binder = binder_of(profile)
+        self._binder = profile.binder
         self._sample = 0
         there = {name for stream in profile.streams for name in stream.columns} | {
             c.name for c in COLUMNS if not c.optional

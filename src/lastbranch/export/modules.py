@@ -10,7 +10,6 @@ import numpy as np
 
 from ..analysis import count_stacks, merge_processes
 from ..analysis.pairs import group
-from ..bind import binder_of
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
 from .choosing import choose
@@ -166,7 +165,7 @@ class _SampledAddresses:
     """Counts the addresses of samples, by module."""
 
     def __init__(self, profile: Profile) -> None:
-        self._binder = binder_of(profile)
+        self._binder = profile.binder
         self._parts: list[list[Array]] = []
 
     def add(self, batch: SampleBatch) -> None:

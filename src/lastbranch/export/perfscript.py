@@ -15,7 +15,6 @@ import numpy as np
 from ..analysis import count_stacks, how_to_record
 from ..analysis.counting import Bound
 from ..analysis.select import kept
-from ..bind import binder_of
 from ..bind.binder import place
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, kernel_start, word
@@ -47,7 +46,7 @@ class OneSpace:
     """Where the modules of ``profile`` are that ``branches`` lead from or to; of them, only row ``only`` if given."""
 
     def __init__(self, profile: Profile, branches: Bound, only: int | None = None) -> None:
-        self._profile, self._binder, self._only = profile, binder_of(profile), only
+        self._profile, self._binder, self._only = profile, profile.binder, only
         self._used = _addresses_by_module(branches)
         self._taken: list[tuple[int, int]] = []
         fixed = self._used.get(-1, np.empty(0, np.uint64))
@@ -187,7 +186,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
 def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | None) -> Iterator[SampleBatch]:
     """The samples in file order: those with entries, one of which is of module ``only`` if that is given."""
-    binder = binder_of(profile)
+    binder = profile.binder
     columns = ("branch_from", "branch_to", "branch_flags")
     streams = [s for s in profile.streams if "branch_from" in s.columns]
     for stream in streams:
@@ -207,7 +206,7 @@ def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | No
 
 def _moved(profile: Profile, space: OneSpace, batch: SampleBatch) -> SampleBatch:
     """``batch`` with its addresses in the one space."""
-    scope = binder_of(profile).scopes(batch)
+    scope = profile.binder.scopes(batch)
     columns: dict[str, Array] = {**batch.columns, "ip": space.moved(scope, batch.ip)}
     each = np.repeat(scope, batch.depth)
     for name in ("branch_from", "branch_to"):

@@ -12,7 +12,6 @@ import numpy as np
 from ..analysis.naming import Label, Namer
 from ..analysis.select import kept, period_of
 from ..analysis.stacks import Stacked, StackMaker
-from ..bind import binder_of
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
@@ -69,7 +68,7 @@ class StackPass:
         self.first: int | None = None
         self.last: int | None = None
         self.samples = 0
-        self._binder = binder_of(profile)
+        self._binder = profile.binder
         self._filter = limited(profile, options)
         self._maker = StackMaker(profile, leaves=True)
         # Of row -1, nothing mapped, nothing is known in any process.

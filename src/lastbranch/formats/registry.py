@@ -1,23 +1,26 @@
-"""The formats of captures, and which one a file is in. Nothing of a format is imported before it is needed."""
+"""The formats of captures: what each can do, and which one a file is in. Nothing of a format is imported before it is
+needed.
+
+A new format is one package and one line of `FORMATS`, and its rules in `analysis.checks.RULES`. Every verb goes through
+here, and none knows formats by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FormatError
-from ..model import Profile, Source, read_at
+from ..errors import Damage, FormatError, SelectionError
+from ..model import Profile, Progress, Source, read_at
+from .interface import Conversion, Reading, Rewriting, not_of_format
 
 if TYPE_CHECKING:
-    from .etl.decode import Reading
-    from .rows import Dump, Wanted
+    from .dump import Dump, Wanted
 
-__all__ = ["FORMATS", "SNIFFED", "Format", "Progress", "format_of", "not_of_format"]
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
+__all__ = ["FORMATS", "SNIFFED", "Format", "format_of", "format_written_to"]
 
 SNIFFED = 128
 """Bytes at the start of a file that tell its format."""
@@ -31,21 +34,32 @@ class Format:
     called: str
     """To users, in the list of what can be read."""
     sniffer: str
-    reader: str
+    opener: str
     dumper: str | None = None
     """``None``: the events are those of the profile."""
+    verifier: str | None = None
+    """``None``: reading all samples sees everything that there is."""
+    writer: str | None = None
+    rewriter: str | None = None
+    """For files that stay in their format; ``None``: they go through a profile."""
+    endings: tuple[str, ...] = ()
+    """Of names of files that `writer` makes, in lower case."""
     has_providers: bool = False
-    """Whether events come from providers with a GUID, and `Reading` says how."""
+    """Whether events come from providers with a GUID, and a `Reading` says how."""
+    checks_events: bool = False
+    """Whether rules of `check` look at events that its profiles do not have: `analysis.checks.RULES`."""
+    cuts: bool = False
+    """Whether `rewriter` takes several files, and parts of them."""
 
     def sniff(self, start: bytes) -> bool:
         """Whether a file that begins with ``start`` (`SNIFFED` bytes, fewer where it is shorter) is of this format."""
         found: bool = _function(self.sniffer)(start)
         return found
 
-    def read(self, source: Source, progress: Progress | None = None, reading: Reading | None = None) -> Profile:
-        """The profile in ``source``, its modules without binaries. Raises `FormatError` where nothing can be read, or a
-        ``reading`` is given for a format without providers."""
-        profile: Profile = _function(self.reader)(source, progress, **self._as_given(source, reading))
+    def open(self, source: Source, progress: Progress | None = None, reading: Reading | None = None) -> Profile:
+        """What ``source`` says, as a profile that is not bound yet. Raises `FormatError` where nothing can be read, or
+        a ``reading`` is given for a format without providers."""
+        profile: Profile = _function(self.opener)(source, progress, **self._as_given(source, reading))
         return profile
 
     def _as_given(self, source: Source, reading: Reading | None) -> dict[str, Reading]:
@@ -59,18 +73,50 @@ class Format:
     def dump(
         self, source: Source, wanted: Wanted, progress: Progress | None = None, reading: Reading | None = None
     ) -> Dump:
-        """The ``wanted`` events of ``source`` in time order. Raises `FormatError` as `read` does."""
+        """The ``wanted`` events of ``source`` in time order. Raises `FormatError` as `open` does."""
         more = self._as_given(source, reading)
         if self.dumper is None:
-            from .profile_dump import dump_profile
+            from .dump import dump_profile
 
-            return dump_profile(self.read(source), wanted, progress)
+            return dump_profile(self.open(source), wanted, progress)
         rows: Dump = _function(self.dumper)(source, wanted, progress, **more)
         return rows
 
+    def verify(self, source: Source) -> list[Damage]:
+        """What is damaged in ``source``, beside that which reading all samples finds."""
+        found: list[Damage] = _function(self.verifier)(source) if self.verifier is not None else []
+        return found
+
+    def write(
+        self, profile: Profile, path: str, *, compress: bool | None = None, progress: Progress | None = None
+    ) -> Conversion:
+        """Write all of a profile that is bound. The file appears at ``path`` when it is complete. ``progress`` is
+        called with samples. `FormatError` for a format that is only read."""
+        if self.writer is None:
+            raise FormatError(f"is not written: no function makes a file in the format {self.name}", file=path)
+        done: Conversion = _function(self.writer)(
+            profile, path, progress=progress, **({} if compress is None else {"compress": compress})
+        )
+        return done
+
+    def rewrite(self, sources: Sequence[Source], path: str, how: Rewriting) -> Conversion:
+        """Write ``sources`` of this format as one file of it, which appears at ``path`` when it is complete. Of a
+        format with a `rewriter`; raises `FormatError` for sources that it cannot take over."""
+        done: Conversion = _function(self.rewriter or "")(sources, path, how)
+        return done
+
 
 FORMATS = (
-    Format("tb5", "its own .tb5", "tb5.magic:is_tb5", "tb5.profile_reader:read_tb5"),
+    Format(
+        "tb5",
+        "its own .tb5",
+        "tb5.magic:is_tb5",
+        "tb5.profile_reader:read_tb5",
+        verifier="tb5.verification:verify_tb5",
+        writer="tb5.profile_writer:write_profile",
+        rewriter="tb5.writer:copy_tb5",
+        endings=(".tb5",),
+    ),
     Format(
         "perf.data",
         "perf.data, as `perf record -b` writes it",
@@ -84,7 +130,12 @@ FORMATS = (
         "etl.container.header:is_etl",
         "etl.profile.reader:read_etl",
         "etl.dump:dump_etl",
+        writer="etl.profile.writer:write_log",
+        rewriter="etl.relog:rewrite_logs",
+        endings=("", ".etl"),
         has_providers=True,
+        checks_events=True,
+        cuts=True,
     ),
     Format(
         "perf script",
@@ -112,20 +163,13 @@ def format_of(source: Source) -> Format:
     raise not_of_format(source.name, start, "not a capture that lastbranch reads", hint)
 
 
-def not_of_format(name: str, start: bytes, reason: str, hint: str | None = None, **where: object) -> FormatError:
-    """The error for file ``name`` that begins with ``start``: it is empty, packed, or else ``reason`` with ``hint``.
-
-    ``where``: offset, field and value that ``reason`` is about; without them the magic number.
-    """
-    for magic, (packer, unpack) in _PACKED.items():
-        if start.startswith(magic):
-            reason, hint, where = f"packed with {packer}", f"unpack it first, with `{unpack}`", {}
-    place: dict[str, Any] = {"offset": 0, "field": "magic", "value": start[:8] or None, **where}
-    return FormatError(reason if start else "file is empty", file=name, hint=hint, **place)
-
-
-_PACKED = {
-    b"\x1f\x8b": ("gzip", "gzip -d"), b"\xfd7zXZ\0": ("xz", "xz -d"), b"\x28\xb5\x2f\xfd": ("zstd", "zstd -d"),
-    b"BZh": ("bzip2", "bzip2 -d"), b"PK\3\4": ("zip", "unzip"), b"MSCF": ("cabinet", "cabextract"),
-}  # fmt: skip
-"""First bytes of what captures are sent around in -> its name, and what unpacks it."""
+def format_written_to(path: str) -> Format:
+    """The format that a file with the name ``path`` is written in, by its ending. Raises `SelectionError`."""
+    ending = os.path.splitext(path)[1].lower()
+    for found in FORMATS:
+        if ending in found.endings:
+            return found
+    raise SelectionError(
+        f"{path}: a capture becomes lastbranch's store (a name in .tb5) or a trace log (.etl, or without an "
+        f"ending), and none in {ending}; `lastbranch export` writes other forms"
+    )

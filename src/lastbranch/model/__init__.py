@@ -1,5 +1,6 @@
 """What a capture says: profile, tables, streams of sample batches. Imports nothing else of the package but errors."""
 
+from .address_spaces import AddressSpaces
 from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, SampleFilter, concatenate, cuts
 from .clock import Clock
 from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
@@ -17,7 +18,7 @@ from .order import by_time, merge
 from .output import check_replaceable
 from .profile import TABLES, Profile
 from .source import MEMORY, BytesSource, Limits, Source, limited, read_at
-from .stream import BatchReader, SampleStream
+from .stream import BatchReader, Progress, SampleStream, Stages
 from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
 from .text import counted, visible, word
 from .timeline import KERNEL, Change, Load, Timeline
@@ -35,6 +36,7 @@ __all__ = [
     "MEMORY",
     "REQUIRED",
     "TABLES",
+    "AddressSpaces",
     "Array",
     "BatchReader",
     "BytesSource",
@@ -52,12 +54,14 @@ __all__ = [
     "Node",
     "Process",
     "Profile",
+    "Progress",
     "Rows",
     "SampleBatch",
     "SampleFilter",
     "SampleStream",
     "Segment",
     "Source",
+    "Stages",
     "Thread",
     "Timeline",
     "by_time",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import Damage
+from .address_spaces import AddressSpaces
 from .batch import Array, SampleBatch
 from .clock import Clock
 from .order import merge
@@ -30,6 +30,9 @@ TABLES = ("modules", "processes", "threads", "events")
 @dataclass(eq=False)
 class Profile:
     """One capture, after its index pass: tables complete, samples still in the file.
+
+    What a format's reader returns lacks the binder, and processes and threads, until `lastbranch.bind.bind` adds them;
+    `lastbranch.open` returns it whole.
 
     ``records``  number of records by name, of every kind that the file has, unknown ones included.
     ``lost``     what the recorder says it lost, by the name of the counter: ``samples``, ``records``, ``throttles``...
@@ -67,6 +70,12 @@ class Profile:
     findings: list[tuple[str, str, str, bool]] | None = None
     """Of a .tb5 made of an .etl: what `check` found in its events, which are no longer there: name, severity, what was
     seen, whether the remedy is that on Windows."""
+
+    binder: AddressSpaces = field(init=False, repr=False)
+    """Which module, process and thread owned an address at the time of a sample."""
+
+    sql: ClassVar[Callable[[Profile, str], Any]]
+    """``profile.sql(SELECT)``: the package adds it (`lastbranch`), SQL being far above the model."""
 
     def __post_init__(self) -> None:
         self._weighed = {"modules": 0, "names": 0}
@@ -132,11 +141,6 @@ class Profile:
         rows = getattr(self, name)
         kinds: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
         return {f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(kinds[name])}
-
-    def sql(self, query: str) -> Any:
-        """The `lastbranch.sql.Result` of a SELECT statement: ``lastbranch.query(profile, query)``, which says more."""
-        # By name, as the package itself loads: SQL stands far above the model.
-        return import_module(__package__.partition(".")[0]).query(self, query)
 
 
 def _column(values: list[object]) -> Array:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from .batch import SampleBatch
 from .columns import column
 from .order import by_time
 
-__all__ = ["BatchReader", "SampleStream"]
+__all__ = ["BatchReader", "Progress", "SampleStream", "Stages"]
+
+Progress = Callable[[int, int], None]
+"""Called with (done, in all): bytes of a file, or samples."""
+Stages = Callable[[str], AbstractContextManager[Progress | None]]
+"""Begins a stage of something that takes long, by its name; what the ``with`` block gets is called meanwhile."""
 
 BatchReader = Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]
 """Given the wanted optional columns (``None``: all), yields ``(batch, watermark)`` in file order (see `order`)."""
@@ -35,7 +41,7 @@ class SampleStream:
     reader: BatchReader
     for_depth: tuple[str, ...] = ("branch_from",)
     """What to ask `batches` for where only the depths of the branch stacks matter: nothing, if they come anyway."""
-    progress: Callable[[int, int], None] | None = None
+    progress: Progress | None = None
     """Called with (samples read, samples in all) while `batches` goes on."""
 
     def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:

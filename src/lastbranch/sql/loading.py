@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ..analysis import CallStacks, Namer, call_stacks, count_stacks, how_to_record, why_no_stacks
 from ..arrays import positions
-from ..bind import Binder, binder_of
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, flag_known, type_name
-from ..model import BRANCH, FRAME, Array, Profile, SampleBatch, column
+from ..model import BRANCH, FRAME, AddressSpaces, Array, Profile, SampleBatch, column
 from .database import Chunk
 from .schema import TABLES, UNKNOWN
 
@@ -208,7 +207,7 @@ class Loading:
 
     def __init__(self, profile: Profile, symbols: Symbolizer | None) -> None:
         self.profile, self._symbols = profile, symbols
-        self.binder: Binder = binder_of(profile)
+        self.binder: AddressSpaces = profile.binder
 
     @cached_property
     def namer(self) -> Namer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .files import ProfileWriter, compact, write_profile
+from .files import ProfileWriter, compact
 from .streams import BindSummary, StreamBinding, bind_stream, is_bound, sample_streams, unbind_stream
 
 __all__ = [
     "BindSummary", "ProfileWriter", "StreamBinding", "bind_stream", "compact", "is_bound",
-    "sample_streams", "unbind_stream", "write_profile",
+    "sample_streams", "unbind_stream",
 ]  # fmt: skip

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 
 from ..bind import Binder
-from ..bind.loads import loaded
 from ..formats.tb5.profile_writer import StreamedProfile
 from ..formats.tb5.reader import Tb5File
 from ..formats.tb5.writer import Tb5Writer, copy_tables, lock
 from ..model import Profile
 from ..opening import FileSource
 
-__all__ = ["ProfileWriter", "compact", "write_profile"]
+__all__ = ["ProfileWriter", "compact"]
 
 
 class ProfileWriter(StreamedProfile):
@@ -23,30 +21,7 @@ class ProfileWriter(StreamedProfile):
     def finish(self, profile: Profile) -> None:
         """Complete the file with the tables of ``profile``: its streams are not looked at."""
         binder = Binder(profile)
-        self.complete(profile, loaded(profile), binder.processes, binder.threads)
-
-
-def write_profile(
-    profile: Profile, path: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Write all of ``profile`` as a TB5 file, which appears at ``path`` when it is complete.
-
-    ``progress`` is called with (samples written, samples in all).
-    """
-    writer = ProfileWriter(path, profile.machine)
-    try:
-        written = 0
-        for stream in profile.streams:
-            out = writer.stream(stream.columns, depth=stream.deepest)
-            for batch in stream.batches():
-                out.write(batch)
-                written += len(batch)
-                if progress:
-                    progress(written, profile.samples)
-        writer.finish(profile)
-    except BaseException:
-        writer.abort()
-        raise
+        self.complete(profile, binder.loads(), binder.processes, binder.threads)
 
 
 def compact(path: str | os.PathLike[str]) -> int:

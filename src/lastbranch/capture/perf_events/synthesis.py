@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ... import __version__
 from ...formats.perfdata.layout import MISC
 from ...formats.perfdata.writer import (
     Described,
@@ -26,6 +25,7 @@ from ...formats.perfdata.writer import (
     texts,
 )
 from ...model import Module, ModuleKind
+from ...version import __version__
 from ..procfs import cpu_list, cpu_model, cpuid, fields, mappings, memory_kb
 from .syscall import CLOCK
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import Array, Clock, Source
-from ..rows import Cells, Dump, Form, Progress, Wanted, milliseconds
+from ...model import Array, Clock, Progress, Source
+from ..dump import Cells, Dump, Form, Wanted, milliseconds
 from .container.header import LogHeader
 from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
 from .event import Event

@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from ...arrays import ranges
 from ...errors import Damage, FormatError
 from ...model import Source
+from ..interface import Conversion, Rewriting
 from .container.buffers import Buffers, DamageLog
 from .container.header import MAX_BUFFER, LogHeader, encode_log_header
 from .container.trace_file import LEAST_BUFFER, USE_KBYTES, TraceFile
 from .container.windows import BufferReader, Segment, Window
 from .container.writer import Packer
+from .decode import AS_IT_SAYS, Reading
 from .events.columns import EventBlock, Rules, events_of
 from .events.merge import Index, Run, in_order
 from .events.reader import to_log
@@ -38,7 +40,7 @@ from .kernel.session import IMAGE_ID, META_DATA, SESSION, SYS_CONFIG_EX, WIN_SAT
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, EVENT_HEADERS, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
 from .payload.manifest_xml import MANIFEST_ID
 
-__all__ = ["Converted", "Timeline", "convert"]
+__all__ = ["Converted", "Timeline", "convert", "rewrite_logs"]
 
 
 # -- Which events of a trace belong to a time range or to processes, and which are needed to make sense of those
@@ -410,6 +412,21 @@ def convert(
     file.close()
     done.damage = line.damage
     return done
+
+
+def rewrite_logs(sources: Sequence[Source], path: str, how: Rewriting) -> Conversion:
+    """`convert` as every format has it."""
+    reading = how.reading if isinstance(how.reading, Reading) else AS_IT_SAYS
+    done = convert(
+        sources, path, compress=how.compress, seconds=(how.start, how.end), pids=how.pids,
+        pointer_size=reading.pointer_size,
+    )  # fmt: skip
+    notes = []
+    if len(sources) > 1 and done.boots > 1:
+        notes.append("the inputs are of different uptimes: equal process ids may mean different processes")
+    if done.header.events_lost or done.header.buffers_lost:
+        notes.append(f"the recording lost {done.header.events_lost} events and {done.header.buffers_lost} buffers")
+    return Conversion(f"{done.kept} of {done.events} events written", done.damage, notes)
 
 
 def _cut(line: Timeline, seconds: tuple[Fraction | None, Fraction | None], pids: frozenset[int]) -> Cut:

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from ...model import Mode, SampleBatch, Source, column
+from ...model import Mode, Progress, SampleBatch, Source, column
 from ...model.output import temporary_file
-from ..rows import Cells, Dump, Form, Progress, Row, Wanted, milliseconds
+from ..dump import Cells, Dump, Form, Row, Wanted, milliseconds
 from .layout import MISC, RECORD, RECORDS, SAMPLE, SAMPLE_ID_FIELDS, USER_RECORDS
 from .reader import Reader
 from .records import attr_of_trailer, trailer_size

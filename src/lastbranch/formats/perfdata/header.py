@@ -6,7 +6,7 @@ import struct
 
 from ...errors import Damage, FormatError
 from ...model import Source, read_at
-from ..registry import not_of_format
+from ..interface import not_of_format
 from .attr import parse_attr
 from .features import decode_feature, feature_name
 from .layout import HEADER, MAGIC, OLD_MAGIC, PIPE_HEADER_SIZE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
-from ...model import MAX_ENTRIES, Clock, Profile, SampleBatch, SampleStream, Source, cuts, read_at
+from ...model import MAX_ENTRIES, Clock, Profile, Progress, SampleBatch, SampleStream, Source, cuts, read_at
 from .attr import event_of
 from .features import decode_feature
 from .header import read_header, read_magic
@@ -20,10 +20,8 @@ from .sample import SampleLayout
 from .state import State
 from .walk import TRACING_DATA, Block, first_of_each, halves, walk_blocks
 
-__all__ = ["Progress", "read_perfdata"]
+__all__ = ["read_perfdata"]
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
 
 _SAMPLE = RECORD["SAMPLE"]
 _HANDLED = np.array(sorted(HANDLERS))

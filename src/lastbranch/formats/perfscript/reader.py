@@ -27,6 +27,7 @@ from ...model import (
     Mode,
     Module,
     Profile,
+    Progress,
     SampleBatch,
     SampleStream,
     Source,
@@ -151,8 +152,6 @@ class Tables:
             Change.MAP, time, pid, tid=record.tid, module=row, start=record.start, end=end, offset=offset
         )
 
-
-Progress = Callable[[int, int], None]
 
 _TEXT = bytes(range(0x20, 0x7F)) + b"\t\r\n"
 _FOREVER = np.iinfo(np.int64).max

@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from .descriptors import check_descriptors
     from .layout import NEVER, STRUCTS, Entry, Field, Scope, Struct, Table, struct_of
     from .profile_reader import read_tb5
+    from .profile_writer import write_profile
     from .reader import Tb5File
-    from .writer import TableWriter, Tb5Writer, copy
+    from .writer import TableWriter, Tb5Writer
 
 _WHERE = {
     name: module
     for module, names in {
         "layout": ("NEVER", "STRUCTS", "Entry", "Field", "Scope", "Struct", "Table", "struct_of"),
-        "writer": ("TableWriter", "Tb5Writer", "copy"),
+        "writer": ("TableWriter", "Tb5Writer"),
         "reader": ("Tb5File",),
         "descriptors": ("check_descriptors",),
         "profile_reader": ("read_tb5",),
+        "profile_writer": ("write_profile",),
         "verification": ("verify",),
     }.items()
     for name in names
@@ -42,11 +44,11 @@ __all__ = [
     "Tb5File",
     "Tb5Writer",
     "check_descriptors",
-    "copy",
     "is_tb5",
     "read_tb5",
     "struct_of",
     "verify",
+    "write_profile",
 ]
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import Source, read_at
-from ..registry import not_of_format
+from ..interface import not_of_format
 from . import layout
 from .layout import Entry, Scope, Table, check_record_size, describe
 from .magic import is_tb5

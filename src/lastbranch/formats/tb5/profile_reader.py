@@ -24,6 +24,7 @@ from ...model import (
     ModuleKind,
     Node,
     Profile,
+    Progress,
     SampleBatch,
     SampleStream,
     Source,
@@ -199,9 +200,6 @@ def index_stream(file: Tb5File, reader: SampleReader, profile: Profile, number: 
     profile.records[f"stream {number}"] = samples
     return {"columns": columns, "events": sorted(events), "samples": samples, "entries": entries, "deepest": deepest}
 
-
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all)."""
 
 _FOREVER = int(np.iinfo(np.int64).max)
 _COMMENT = re.compile(r"(\w+) of stream (\d+)")

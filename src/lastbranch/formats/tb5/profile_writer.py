@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from ...lbr import call_stack_mode, describe_perf
-from ...model import Array, Clock, Cpu, Event, Load, Machine, Module, ModuleKind, Process, Profile, Thread
+from ...model import Array, Clock, Cpu, Event, Load, Machine, Module, ModuleKind, Process, Profile, Progress, Thread
+from ..interface import Conversion
 from .descriptors import Piece, group_dtype, group_pieces
 from .layout import (
     NEVER,
@@ -36,7 +37,7 @@ from .model_section import write_model
 from .sample_writer import Processor, SampleWriter
 from .writer import Tb5Writer
 
-__all__ = ["StreamedProfile", "write_machine"]
+__all__ = ["StreamedProfile", "write_machine", "write_profile"]
 
 
 # The guide's sections come first, for readers that know nothing of lastbranch.
@@ -331,6 +332,28 @@ class StreamedProfile:
         for group, (custom, _) in stream.groups.items():
             write_descriptor(writer, custom, group_pieces(group_dtype(group, stream.layout.columns)))
             write_stream_info(writer, custom, StreamType.CUSTOM, f"{group} of stream {number}", profile, span)
+
+
+def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: Progress | None = None) -> Conversion:
+    """Write all of ``profile`` as a TB5 file, which appears at ``path`` when it is complete.
+
+    ``progress`` is called with (samples written, samples in all).
+    """
+    file, written = StreamedProfile(path, profile.machine), 0
+    try:
+        for stream in profile.streams:
+            out = file.stream(stream.columns, depth=stream.deepest)
+            for batch in stream.batches():
+                out.write(batch)
+                written += len(batch)
+                if progress:
+                    progress(written, profile.samples)
+        binder = profile.binder
+        file.complete(profile, binder.loads(), binder.processes, binder.threads)
+    except BaseException:
+        file.abort()
+        raise
+    return Conversion(f"{profile.samples} samples, {profile.entries} branch entries written")
 
 
 def _told(stream: SampleWriter) -> dict[str, object]:

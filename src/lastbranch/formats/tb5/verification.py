@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ...errors import Damage, FormatError
-from ...model import Array
+from ...model import Array, Source
 from . import layout
 from .layout import (
     NEVER,
@@ -28,7 +28,13 @@ from .layout import (
 )
 from .reader import Tb5File, damage_of
 
-__all__ = ["verify"]
+__all__ = ["verify", "verify_tb5"]
+
+
+def verify_tb5(source: Source) -> list[Damage]:
+    """All that is wrong with the TB5 file ``source``: samples are not all that there is."""
+    with Tb5File(source) as file:
+        return verify(file)
 
 
 def verify(file: Tb5File) -> list[Damage]:

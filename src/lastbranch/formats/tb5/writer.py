@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 from zlib import crc32
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from ...errors import FormatError, LastbranchError, UnavailableError
 from ...model import Array, Limits, Source
 from ...model.output import NamedFile, PartFile
+from ..interface import Conversion, Rewriting
 from . import layout
 from .commits import block_check, encode_directory, encode_header, encode_slot
 from .layout import Entry, Scope, Table, check_record_size, describe
 from .reader import Tb5File
 from .strings import StringIds, encode_segment
 
-__all__ = ["TableWriter", "Tb5Writer", "copy", "copy_tables", "lock", "sync_folder", "write_at"]
+__all__ = ["TableWriter", "Tb5Writer", "copy_tb5", "copy_tables", "lock", "sync_folder", "write_at"]
 
 
 # -- the file: bytes onto the disk, one writer at a time, and the writer as a source
@@ -401,12 +402,13 @@ def _aligned(offset: int) -> int:
 # -- files written anew, table by table: what the last commit refers to, and nothing else
 
 
-def copy(source: Source, path: str | os.PathLike[str]) -> int:
-    """Write all tables of the TB5 file ``source`` as a file that appears at ``path`` when it is complete; returns how
-    many. Raises `FormatError` at a damaged block."""
+def copy_tb5(sources: Sequence[Source], path: str, _how: Rewriting) -> Conversion:
+    """Write all tables of the one TB5 file of ``sources`` as a file that appears at ``path`` when it is complete.
+    Raises `FormatError` at a damaged block."""
+    (source,) = sources
     with Tb5File(source) as old, Tb5Writer.create(path) as new:
         copy_tables(old, new)
-        return len(old.tables)
+        return Conversion(f"{len(old.tables)} tables copied")
 
 
 def copy_tables(old: Tb5File, new: Tb5Writer) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ....errors import Damage, FormatError
 from ....model import Clock, Source, read_at
+from ...interface import not_of_format
 from ...numbers import misfit
-from ...registry import not_of_format
 from ..event import Event, encode_event
 from ..layout import (
     BUFFER_HEADER,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from uuid import UUID
 
 import numpy as np
 
-from ....model import BRANCH, Profile, SampleBatch, SampleStream, Source
+from ....model import BRANCH, Profile, Progress, SampleBatch, SampleStream, Source
 from ....model import Event as ProfileEvent
 from ..decode import AS_IT_SAYS, Decoder, Reading, describes
 from ..event import Event
@@ -68,7 +68,6 @@ class TypeNames:
         return f"{known.provider_name}/{'TraceLogging' if known.kind == 'tracelogging' else known.event_name}"
 
 
-Progress = Callable[[int, int], None]
 _FOREVER = np.iinfo(np.int64).max
 _TYPE_COST, _SYSTEM_COST, _THREAD_COST = 1200, 1200, 300
 """Bytes for each type of events, each event that describes the system, and each start or end of a thread."""

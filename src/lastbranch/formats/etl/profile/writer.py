@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ....arrays import ranges
 from ....errors import FormatError
-from ....model import BRANCH, FRAME, REQUIRED, Mode, Profile, SampleBatch
+from ....model import BRANCH, FRAME, REQUIRED, Mode, Profile, Progress, SampleBatch
+from ...interface import Conversion
 from ..container.header import LogHeader
 from ..container.trace_file import TraceFile, aligned
 from ..container.writer import Packer
@@ -28,7 +29,7 @@ from .sample_events import MOST_ENTRIES, MOST_FRAMES, Periods, column_of, frames
 from .session import Session, session_header
 from .supplement_events import Measured
 
-__all__ = ["Written", "write_profile"]
+__all__ = ["Written", "write_log", "write_profile"]
 
 
 _KEPT = {c.name for c in REQUIRED} | {"frame", "branch_from", "branch_to", "branch_flags", "branch_info", "position"}
@@ -54,21 +55,30 @@ def write_profile(
     buffer_size: int = 1 << 16,
     mode: int = LOG_FILE_MODE.SEQUENTIAL,
     maximum_file_size: int = 0,
+    progress: Progress | None = None,
 ) -> Written:
     """Write ``profile`` to the trace log ``path``, which appears when it is complete.
 
     ``compress``, ``buffer_size`` (bytes), ``mode`` and ``maximum_file_size`` as `trace_file.TraceFile` has them.
+    ``progress`` is called with (samples written, samples in all).
     FormatError for what a log cannot say and a reader would take for something else; OSError where it cannot be
     written.
     """
-    writer = _Writer(profile, os.fspath(path))
+    writer = _Writer(profile, os.fspath(path), progress)
     mode |= LOG_FILE_MODE.COMPRESSED if compress else 0
     return writer.write(buffer_size, mode, maximum_file_size)
 
 
+def write_log(profile: Profile, path: str, *, compress: bool = False, progress: Progress | None = None) -> Conversion:
+    """`write_profile` as every format has it."""
+    done = write_profile(profile, path, compress=compress, progress=progress)
+    notes = [f"not in the log: {note}" for note in done.notes]
+    return Conversion(f"{done.samples} of {profile.samples} samples written", notes=notes)
+
+
 class _Writer:
-    def __init__(self, profile: Profile, path: str) -> None:
-        self.profile, self.path = profile, path
+    def __init__(self, profile: Profile, path: str, progress: Progress | None) -> None:
+        self.profile, self.path, self._progress = profile, path, progress
         self.session = Session(profile)
         self.begin, self.pointer = self.session.begin, self.session.pointer
         self.lives = Lives(profile, self.begin, self.pointer)
@@ -91,6 +101,8 @@ class _Writer:
             self._life(packer, self.lives.until(self.begin))
             for batch in self.profile.batches(ordered=True):
                 self._batch(packer, batch)
+                if self._progress:
+                    self._progress(self.samples, self.profile.samples)
             self._life(packer, self.lives.until(np.iinfo(np.int64).max))
             end = max([self.last, *self._cpu_time.values()])
             self._life(

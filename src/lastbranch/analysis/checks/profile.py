@@ -1,33 +1,25 @@
-"""Judge a capture: is what it was made for in it, and if not, what to do.
-
-A rule looks at one thing and yields findings; what a finding means and its remedy stand in `findings`.
-"""
+"""Rules about a profile, of whatever format: each looks at one thing and yields findings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
 
-from ..bind import binder_of
-from ..errors import Damage
-from ..formats.etl import AS_IT_SAYS, Reading
-from ..lbr import no_ranges_because
-from ..model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, Source, counted
-from ..opening import completed, open_source, read_profile
-from ..symbols import Symbolizer, SymbolOptions
-from .check_etl import check_log
-from .counting import origin_of
-from .findings import FINDINGS, Finding, Origin, Severity, finding
-from .naming import Namer
-from .pairs import group
-from .significance import ENOUGH
+from ...lbr import no_ranges_because
+from ...model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, counted
+from ...symbols import Symbolizer, SymbolOptions
+from ..counting import origin_of
+from ..findings import Finding, Severity, finding, some
+from ..naming import Namer
+from ..pairs import group
+from ..significance import ENOUGH
 
-__all__ = ["check", "check_events", "check_profile", "kept_findings"]
+__all__ = ["about_names", "check_profile", "few", "hits_of", "of_profile", "outside"]
 
-_SHOWN = 3
+
 _PARTS = 64
 _DELETED = " (deleted)"
 """What the kernel appends to the path of a file that has no name any more."""
@@ -41,61 +33,16 @@ _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lo
 """Loss counters of a profile, and the findings they make."""
 
 
-def check(
-    path: str, *, symfs: str | None = None, folders: Sequence[str] = (), symbols: SymbolOptions | None = None,
-    reading: Reading = AS_IT_SAYS,
-) -> list[Finding]:  # fmt: skip
-    """All findings about the capture at ``path`` (``-``: standard input), the worst first.
-
-    ``symfs`` and ``folders`` say where binaries are, as for `open_profile`, ``symbols`` where names come from,
-    ``reading`` how a trace log is read. Raises `FormatError` where nothing can be read of it, `OSError` where it cannot
-    be opened.
-    """
-    source = open_source(path)
-    profile = completed(read_profile(source, reading=reading), symfs, folders)
-    hits = _hits(profile)
-    kept = check_events(source, reading) if profile.format == "etl" else kept_findings(profile)
-    found = [*_of_profile(profile, hits)] if kept is None else [*kept, *_outside(profile, hits)]
-    # Of a log, `check_events` has told of the damage in the file, but not of what the tables have no room for.
-    damage = profile.damage if profile.format != "etl" else [d for d in profile.damage if profile.is_budget(d)]
-    found += _damage(damage)
-    found += [*_few(profile), *_deleted(profile, hits), *_nameless(profile, hits, symbols)]
-    return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
-
-
-def check_events(source: Source, reading: Reading = AS_IT_SAYS) -> list[Finding]:
-    """What the events of the .etl ``source`` tell, and its profile does not; damage too."""
-    log = reading.log(source)
-    found = list(check_log(log, reading.decoder()))
-    return found + _damage(log.damage)
-
-
-def kept_findings(profile: Profile) -> list[Finding] | None:
-    """What `check_events` found when a .tb5 was made of an .etl; ``None`` where nothing says so."""
-    if profile.findings is None:
-        return None
-    severities = {severity.value: severity for severity in Severity}
-    return [
-        finding(name, seen, severities[severity], origin=Origin.WINDOWS if windows else Origin.PERF)
-        for name, severity, seen, windows in profile.findings
-        if name in FINDINGS and severity in severities
-    ]
-
-
-def _damage(damage: list[Damage]) -> list[Finding]:
-    return [finding("damage", _some([str(d) for d in damage], "; "))] if damage else []
-
-
 def check_profile(profile: Profile) -> Iterator[Finding]:
     """The findings about a capture that its profile alone tells, damage and names excepted."""
-    yield from _of_profile(profile, _hits(profile))
-    yield from _few(profile)
+    yield from of_profile(profile, hits_of(profile))
+    yield from few(profile)
 
 
-def _of_profile(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+def of_profile(profile: Profile, hits: Hits) -> Iterator[Finding]:
     yield from _losses(profile)
     yield from _stacks(profile)
-    yield from _outside(profile, hits)
+    yield from outside(profile, hits)
     yield from _identity(profile, hits)
 
 
@@ -127,7 +74,7 @@ def _stacks(profile: Profile) -> Iterator[Finding]:
 
 
 @dataclass(slots=True)
-class _Hits:
+class Hits:
     """Where the samples fell that have an address."""
 
     samples: int = 0
@@ -158,8 +105,8 @@ class _Hits:
             self.places = [keys + values]
 
 
-def _hits(profile: Profile) -> _Hits:
-    binder, hits = binder_of(profile), _Hits()
+def hits_of(profile: Profile) -> Hits:
+    binder, hits = profile.binder, Hits()
     for batch in profile.batches(()):
         scope = binder.scopes(batch)
         module, address = binder.locate(scope, batch.ip)
@@ -178,7 +125,7 @@ def _hits(profile: Profile) -> _Hits:
     return hits
 
 
-def _outside(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+def outside(profile: Profile, hits: Hits) -> Iterator[Finding]:
     hidden = hits.kernel if hits.kernel and not _has_kernel(profile) else 0
     others = hits.outside - hidden - hits.guest
     if hidden:
@@ -189,7 +136,7 @@ def _outside(profile: Profile, hits: _Hits) -> Iterator[Finding]:
         yield _share("outside", others, hits, f", {hits.kernel - hidden} of them in the kernel", profile)
 
 
-def _share(name: str, number: int, hits: _Hits, more: str, profile: Profile) -> Finding:
+def _share(name: str, number: int, hits: Hits, more: str, profile: Profile) -> Finding:
     seen = f"{number} of {hits.samples} samples ({100 * number / hits.samples:.2f} %){more}"
     severity = Severity.ERROR if number * _OUTSIDE_MANY > hits.samples else None
     return finding(name, seen, severity, origin=origin_of(profile))
@@ -202,16 +149,16 @@ def _has_kernel(profile: Profile) -> bool:
     return bool(((changes["kind"] == Change.MAP) & (changes["pid"] >= KERNEL) & kernel).any())
 
 
-def _identity(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+def _identity(profile: Profile, hits: Hits) -> Iterator[Finding]:
     used = [profile.modules[row] for row in sorted(hits.modules)]
     binaries = [m for m in used if m.kind in (ModuleKind.FILE, ModuleKind.KERNEL)]
     without = [m.name for m in binaries if not m.build_id]
     if without:
-        seen = f"{len(without)} of {len(binaries)} binaries with samples: {_some(without, ', ')}"
+        seen = f"{len(without)} of {len(binaries)} binaries with samples: {some(without, ', ')}"
         yield finding("no build ids", seen)
 
 
-def _few(profile: Profile) -> Iterator[Finding]:
+def few(profile: Profile) -> Iterator[Finding]:
     """Entries of one branch stack are neighbours in one run: a stack is one observation, whatever its depth."""
     stacks = sum(s.samples for s in profile.streams if s.entries)
     number = stacks or profile.samples
@@ -222,14 +169,20 @@ def _few(profile: Profile) -> Iterator[Finding]:
         yield finding("few samples", seen, origin=origin_of(profile))
 
 
-def _deleted(profile: Profile, hits: _Hits) -> Iterator[Finding]:
+def about_names(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
+    """What keeps samples from having names."""
+    yield from _deleted(profile, hits)
+    yield from _nameless(profile, hits, symbols)
+
+
+def _deleted(profile: Profile, hits: Hits) -> Iterator[Finding]:
     names = [profile.modules[row].name for row in sorted(hits.modules)]
     gone = [name for name in names if name.endswith(_DELETED) and name.startswith("/") and "memfd:" not in name]
     if gone:
-        yield finding("deleted binary", _some(gone, ", "), origin=origin_of(profile))
+        yield finding("deleted binary", some(gone, ", "), origin=origin_of(profile))
 
 
-def _nameless(profile: Profile, hits: _Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
+def _nameless(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
     """Samples in images of which no function is known; those outside of all images are another finding."""
     if not hits.places:
         return
@@ -242,10 +195,5 @@ def _nameless(profile: Profile, hits: _Hits, symbols: SymbolOptions | None) -> I
     if without * 2 > total:
         of_module = np.bincount(module[~named], number[~named], len(profile.modules))
         heaviest = [profile.modules[row].short for row in np.argsort(-of_module).tolist() if of_module[row]]
-        seen = f"{without} of {counted(total, 'sample')} ({100 * without / total:.2f} %): {_some(heaviest, ', ')}"
+        seen = f"{without} of {counted(total, 'sample')} ({100 * without / total:.2f} %): {some(heaviest, ', ')}"
         yield finding("no names", seen, origin=origin_of(profile))
-
-
-def _some(texts: list[str], between: str) -> str:
-    rest = len(texts) - _SHOWN
-    return between.join(texts[:_SHOWN]) + (f"{between}{rest} more" if rest > 0 else "")

@@ -1,0 +1,70 @@
+"""Judge a capture: is what it was made for in it, and if not, what to do.
+
+`analysis.findings` says what there is to find, with its meaning and remedy. `profile` has the rules about every
+profile; `RULES` those of a format, about what its profiles do not have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from ...formats.interface import Reading
+from ...formats.registry import format_of
+from ...model import Profile, Source
+from ...opening import open_source, read_profile
+from ...symbols import SymbolOptions
+from ..findings import FINDINGS, Finding, Origin, Severity, damaged, finding
+from .etl import check_events
+from .profile import about_names, check_profile, few, hits_of, of_profile, outside
+
+__all__ = ["RULES", "check", "check_profile", "keep_findings"]
+
+RULES: dict[str, Callable[[Source, Reading | None], list[Finding]] | None] = {
+    "tb5": None,
+    "perf.data": None,
+    "etl": check_events,
+    "perf script": None,
+}
+"""By name of each format: rules about what is in a file and not in its profile, damage included, which take the place
+of those about profiles; ``None``: a profile says all."""
+
+
+def check(
+    path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
+    symbols: SymbolOptions | None = None, reading: Reading | None = None,
+) -> list[Finding]:  # fmt: skip
+    """All findings about the capture at ``path`` (``-``: standard input), the worst first.
+
+    ``symfs`` and ``folders`` say where binaries are, as for `open`, ``symbols`` where names come from, ``reading`` how
+    a trace log is read. Raises `FormatError` where nothing can be read of it, `OSError` where it cannot be opened.
+    """
+    source = open_source(os.fspath(path))
+    profile = read_profile(source, reading=reading, symfs=symfs, folders=folders)
+    hits, rules = hits_of(profile), RULES[format_of(source).name]
+    kept = _kept(profile) if rules is None else rules(source, reading)
+    found = [*of_profile(profile, hits)] if kept is None else [*kept, *outside(profile, hits)]
+    # Rules of a format have told of the damage in the file, but not of what the tables have no room for.
+    found += damaged(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
+    found += [*few(profile), *about_names(profile, hits, symbols)]
+    return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
+
+
+def keep_findings(profile: Profile, source: Source, reading: Reading | None = None) -> None:
+    """Have ``profile`` keep what the rules of its format find in ``source``, for files that only have a profile."""
+    rules = RULES[format_of(source).name]
+    if rules is not None:
+        found = rules(source, reading)
+        profile.findings = [(f.name, f.severity.value, f.seen, f.remedy == FINDINGS[f.name].windows) for f in found]
+
+
+def _kept(profile: Profile) -> list[Finding] | None:
+    """What `keep_findings` had ``profile`` keep; ``None`` where nothing says so."""
+    if profile.findings is None:
+        return None
+    severities = {severity.value: severity for severity in Severity}
+    return [
+        finding(name, seen, severities[severity], origin=Origin.WINDOWS if windows else Origin.PERF)
+        for name, severity, seen, windows in profile.findings
+        if name in FINDINGS and severity in severities
+    ]
