@@ -37,7 +37,7 @@ def _untold(_stage: str) -> nullcontext[None]:
 
 def convert(
     captures: _Path | Sequence[_Path], output: _Path, *, compress: bool | None = None, start: Fraction | None = None,
-    end: Fraction | None = None, pids: Iterable[int] = (), reading: Reading | None = None, stages: Stages = _untold,
+    end: Fraction | None = None, pids: Iterable[int] = (), reading: Reading | None = None, stages: Stages | None = None,
 ) -> Conversion:  # fmt: skip
     """Write ``captures`` as the file ``output``, which appears when it is complete: a TB5 where its name ends in .tb5,
     else a Windows trace log.
@@ -53,6 +53,7 @@ def convert(
     where a file cannot be opened or written. What is damaged is left out, and in the result.
     """
     paths = [os.fspath(path) for path in ([captures] if isinstance(captures, str | os.PathLike) else captures)]
+    stages = stages or _untold
     path, how = os.fspath(output), Rewriting(start, end, frozenset(pids), compress, reading)
     target, parts = format_written_to(path), how != Rewriting(compress=compress, reading=reading)
     if not target.cuts and (compress is not None or parts or len(paths) > 1):
@@ -115,13 +116,13 @@ class Verified:
 
 
 def verify(
-    path: _Path, *, symfs: str | None = None, reading: Reading | None = None, stages: Stages = _untold
+    path: _Path, *, symfs: str | None = None, reading: Reading | None = None, stages: Stages | None = None
 ) -> Verified:
     """Read everything in the capture at ``path`` (``-``: standard input), and say what is damaged in it.
 
     The arguments are those of `open` and `convert`, and so is what it raises.
     """
-    source = open_source(os.fspath(path))
+    source, stages = open_source(os.fspath(path)), stages or _untold
     with stages("indexing") as progress:
         profile = read_profile(source, progress, reading, symfs)
     samples = entries = 0
