@@ -30,6 +30,7 @@ from conftest import time_limit
 from etl_compressors import COMPRESSORS
 from lastbranch.analysis.checks import check_profile
 from lastbranch.analysis.checks.etl import check_log
+from lastbranch.bind import bind
 from lastbranch.errors import LastbranchError
 from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.dump import JSON, TEXT, Wanted
@@ -81,7 +82,7 @@ def examine(data: bytes, path: str) -> bool:
         with suppress(LastbranchError):
             encode_record(part)
     with suppress(LastbranchError):
-        profile = read_etl(source)
+        profile = bind(read_etl(source))
         samples = 0
         for batch in profile.batches():
             samples += len(batch)

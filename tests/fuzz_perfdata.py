@@ -24,6 +24,7 @@ import numpy as np
 
 import perfdata_writer as pw
 from lastbranch.analysis import weights
+from lastbranch.bind import bind
 from lastbranch.errors import LastbranchError
 from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.perfdata import read_perfdata
@@ -40,7 +41,7 @@ NUMBERS = (0, 1, 7, 8, 9, 0x7F, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (1
 def examine(data: bytes) -> Profile | None:
     """Everything the package does with a capture; ``None`` if it refuses it. What it says must fit together."""
     try:
-        profile = read_perfdata(BytesSource(data))
+        profile = bind(read_perfdata(BytesSource(data)))
     except LastbranchError:
         return None
     for stream in profile.streams:

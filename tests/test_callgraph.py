@@ -22,6 +22,7 @@ from lastbranch.analysis.naming import Namer, find_functions
 from lastbranch.analysis.stacks import call_stacks, why_no_call_stacks
 from lastbranch.binaries import read_image
 from lastbranch.binaries.files import File
+from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import KIND, PERF_SELECT
 from lastbranch.model import Profile, SampleFilter
@@ -218,7 +219,7 @@ def test_code_that_is_not_at_hand_is_judged_by_where_it_goes(tmp_path: Path) -> 
     (batch,) = profile.batches()
     kinds = BranchKinds(profile)
 
-    scope, offsets = profile.binder.scopes(batch), np.array([0, 5])
+    scope, offsets = bind(profile).binder.scopes(batch), np.array([0, 5])
     pairs = [
         (0x500010, 0x401005),
         (0x500010, 0x401006),
@@ -297,7 +298,7 @@ def opened(b: pw.Builder) -> Profile:
     from lastbranch.opening import read_profile
 
     profile = read_profile(BytesSource(b.build()))
-    profile.processes = profile.binder.processes
+    profile.processes = bind(profile).binder.processes
     return profile
 
 

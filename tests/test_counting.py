@@ -241,7 +241,7 @@ def test_weights_are_per_event_and_never_added_up() -> None:
     ]  # fmt: skip
     rows = lastbranch.weights(profile, "process")
 
-    names = [profile.binder.processes[k].name for k in rows.key]
+    names = [bind(profile).binder.processes[k].name for k in rows.key]
     assert list(zip(rows.event.tolist(), names, rows.samples.tolist(), strict=True)) == [
         (0, "one", 2), (1, "one", 1), (1, "two", 1), (2, "two", 1),
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import etl_builder as build
 import perfdata_writer as pw
 from conftest import REAL, SYNTHETIC, Data
+from lastbranch.bind import bind
 from lastbranch.errors import FormatError
 from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.etl import Decoder, TraceLog, write_profile
@@ -73,7 +74,7 @@ def counts(profile):
 
 def bound(profile):
     """Module, address in it and process of every sample."""
-    binder, out = profile.binder, []
+    binder, out = bind(profile).binder, []
     for batch in profile.batches(()):
         scope = binder.scopes(batch)
         module, address = binder.locate(scope, batch.ip)
@@ -123,7 +124,7 @@ def real_etl(name):
 
 def located(profile):
     """`bound` as sorted columns."""
-    binder = profile.binder
+    binder = bind(profile).binder
     names = np.array([*(m.name for m in profile.modules), "-"])
     batch = concatenate(list(profile.batches(())))
     module, address = binder.locate(binder.scopes(batch), batch.ip)
@@ -323,8 +324,8 @@ def test_lives_of_processes_and_images(tmp_path):
     assert counts(back) == counts(profile)
     assert said(back) == said(profile)
     assert not done.notes
-    lives = [(p.pid, p.name, p.parent, p.start, p.end) for p in profile.binder.processes]
-    assert [(p.pid, p.name, p.parent, p.start, p.end) for p in back.binder.processes] == lives
+    lives = [(p.pid, p.name, p.parent, p.start, p.end) for p in bind(profile).binder.processes]
+    assert [(p.pid, p.name, p.parent, p.start, p.end) for p in bind(back).binder.processes] == lives
     named = {m.name: m for m in back.modules}
     assert named["/bin/a"].build_id == bytes(20)
     assert (named["C:\\ä.dll"].timestamp, named["C:\\ä.dll"].checksum, named["C:\\ä.dll"].image_base) == (9, 3, 1 << 32)
@@ -445,7 +446,7 @@ def test_a_process_starts_under_its_own_name(tmp_path):
     log, decoder = TraceLog(BytesSource((tmp_path / "out.etl").read_bytes())), Decoder()
     fields = [decoder.decode(e).fields for e in log.events() if e.hook == 0x0301]
     assert [(f["ProcessID"], f["ImageFileName"]) for f in fields] == [(8, "test.exe"), (9, "cmd.exe")]
-    assert {process.pid: process.name for process in back.binder.processes}[8] == "test.exe"
+    assert {process.pid: process.name for process in bind(back).binder.processes}[8] == "test.exe"
 
 
 def test_losses_stay_known(tmp_path):

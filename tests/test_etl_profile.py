@@ -17,6 +17,7 @@ import etl_builder as eb
 import lastbranch
 from lastbranch.analysis.checks.etl import check_log
 from lastbranch.arrays import insertion_points
+from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.formats.etl import TraceLog, read_etl
 from lastbranch.formats.etl.profile.reader import _Reader
@@ -68,7 +69,7 @@ def profile_of(events: list[tuple[int, bytes]]) -> Profile:
     trace = eb.Trace()
     for cpu, event in events:
         trace.add(cpu, event)
-    return read_etl(BytesSource(bytes(trace), "made.etl"))
+    return bind(read_etl(BytesSource(bytes(trace), "made.etl")))
 
 
 WORLD = [
@@ -228,7 +229,7 @@ def test_images_that_load_and_unload_are_bound_at_their_time() -> None:
             (0, sample(360, KERNEL + 0x20, 420)),
         ]
     )
-    binder = profile.binder
+    binder = bind(profile).binder
     (batch,) = profile.batches()
     module, address = binder.locate(binder.scopes(batch), batch.ip)
     names = [profile.modules[m].short if m >= 0 else None for m in module]
@@ -359,7 +360,7 @@ def test_the_kernel_of_32_bit_windows_is_in_every_process() -> None:
             (0, sample32(200, 0x80800010)), (0, sample32(210, 0x7F000010)), (0, sample32(220, 0x80900010)),
         ]
     )  # fmt: skip
-    binder, found = profile.binder, []
+    binder, found = bind(profile).binder, []
     for batch in profile.batches():
         found += binder.locate(binder.scopes(batch), batch.ip)[0].tolist()
     assert [profile.modules[m].name if m >= 0 else None for m in found] == ["ntkrnlpa.exe", "shop32.dll", None]

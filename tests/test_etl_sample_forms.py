@@ -13,6 +13,7 @@ import etl_builder as eb
 from conftest import Ran
 from lastbranch.analysis.checks import check_profile
 from lastbranch.analysis.checks.etl import check_log
+from lastbranch.bind import bind
 from lastbranch.formats.etl import Decoder, TraceLog
 from lastbranch.formats.etl.profile.reader import _Reader
 from lastbranch.model import BytesSource, Profile
@@ -225,7 +226,7 @@ def test_stack_events_that_are_too_short_are_counted() -> None:
     kinds = ("Stack", "StackKeyKernel", "StackKeyUser", "KeyCreate", "KeyRundown")
     assert profile.lost == {f"Windows Kernel/StackWalk/{kind} events too short": 1 for kind in kinds}
     assert chains(profile) == [("Timer", 1, [0x11])]
-    assert [f.name for f in check_profile(profile)].count("damage") == 0
+    assert [f.name for f in check_profile(bind(profile))].count("damage") == 0
 
 
 @pytest.mark.parametrize("window", [1024, 1 << 20])

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lastbranch.bind import bind
 from lastbranch.formats.etl import TraceLog, TraceWriter, write_profile
 from lastbranch.formats.etl.payload.tracelogging import describe
 from lastbranch.formats.etl.profile.supplement_events import PROVIDER, load_bias
@@ -50,7 +51,7 @@ def entries(profile: Profile) -> list[tuple[int, ...]]:
 
 def threads(profile: Profile) -> list[tuple[object, ...]]:
     """Each once, with its process and its name. One that was there before has no begin."""
-    binder = profile.binder
+    binder = bind(profile).binder
     return sorted((binder.processes[t.process].pid, t.tid, t.name, t.start or 0, t.end or 0) for t in binder.threads)
 
 
@@ -69,8 +70,8 @@ def test_the_profile_comes_back(log: Path) -> None:
     assert before.header.items() <= after.header.items()
     assert after.lost == before.lost
     assert after.header["branch records tell"] == "type, privilege"
-    lives = [(p.pid, p.name, p.start, p.end) for p in before.binder.processes]
-    assert [(p.pid, p.name, p.start, p.end) for p in after.binder.processes] == lives
+    lives = [(p.pid, p.name, p.start, p.end) for p in bind(before).binder.processes]
+    assert [(p.pid, p.name, p.start, p.end) for p in bind(after).binder.processes] == lives
     assert threads(after) == threads(before)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from conftest import REAL, SYNTHETIC, Data
+from lastbranch.bind import bind
 from lastbranch.export import columnar
 from lastbranch.export.columnar import arrow_type
 from lastbranch.lbr import FLAG_FIELDS, branch_type, type_name
@@ -45,7 +46,7 @@ def rows(column: Any) -> list[int]:
 
 def expected(profile: Profile) -> dict[str, dict[str, list[Any]]]:
     """Samples, branches and frames, from batches and the binder."""
-    binder = profile.binder
+    binder = bind(profile).binder
     out: dict[str, dict[str, list[Any]]] = {"samples": {}, "branches": {}, "frames": {}}
 
     def add(table: str, **columns: Any) -> None:

@@ -19,6 +19,7 @@ from lastbranch.analysis.functions import NameTable, names
 from lastbranch.analysis.naming import Label, Namer, View, find_functions, place_of
 from lastbranch.analysis.sources import Sources
 from lastbranch.binaries.sections import open_binary
+from lastbranch.bind import bind
 from lastbranch.model import Module, Profile, SampleFilter
 from lastbranch.opening import code_of
 from lastbranch.symbols import Symbolizer, SymbolOptions
@@ -50,7 +51,7 @@ def of_binary(found: Counter[tuple[str, str]], profile: Profile) -> Counter[tupl
 
 def sample_places(profile: Profile) -> list[tuple[int, int]]:
     """(module, module address) of each sample."""
-    binder, out = profile.binder, []
+    binder, out = bind(profile).binder, []
     for batch in profile.batches(()):
         module, address = binder.locate(binder.scopes(batch), batch.ip)
         out += zip(module.tolist(), address.tolist(), strict=True)

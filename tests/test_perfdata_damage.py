@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import perfdata_writer as pw
 from conftest import FORMS, REAL, SYNTHETIC, Data, Ran, Whole, records_of, time_limit
 from fuzz_perfdata import examine, small_capture
+from lastbranch.bind import bind
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata import read_perfdata
 from lastbranch.model import BytesSource, Profile
@@ -26,7 +27,7 @@ from perfdata_writer import Builder, Record
 
 
 def read(data: bytes) -> Profile:
-    return read_perfdata(BytesSource(data, "cut.data"))
+    return bind(read_perfdata(BytesSource(data, "cut.data")))
 
 
 def delivered(profile: Profile) -> int:

@@ -14,6 +14,7 @@ import pytest
 import perfdata_writer as pw
 from binding_oracle import GUEST_KERNEL, GUEST_USER, KERNEL, USER, Event, GuestMap, KernelMap, Map, Query, bind
 from conftest import Ran
+from lastbranch.bind import bind as bound
 from lastbranch.formats.perfdata import read_perfdata
 from lastbranch.model import KERNEL_HALF, BytesSource, Mode, Profile, kernel_start
 from perfdata_writer import Builder
@@ -102,7 +103,7 @@ def capture(
 
 def names_of(profile: Profile) -> list[tuple[int, int, str | None]]:
     """(mode, address, name of its module) of each sample, and of both ends of its branches."""
-    binder, found = profile.binder, []
+    binder, found = bound(profile).binder, []
     for batch in profile.batches():
         scope = binder.scopes(batch)
         each = [scope, np.repeat(scope, batch.depth), np.repeat(scope, batch.depth)]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import Data, Ran
+from lastbranch.bind import bind
 from lastbranch.errors import FormatError, LastbranchError
 from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
 from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
@@ -208,7 +209,7 @@ def test_a_notice_of_unloading_ends_what_was_loaded_there(tmp_path: Path) -> Non
     assert [m for m, _, _ in bound(TB5(path), 4)] == [row for *_, row in cases]
     profile = open_profile(path)
     (batch,) = profile.batches()
-    binder = profile.binder
+    binder = bind(profile).binder
     found, _ = binder.locate(binder.scopes(batch), batch.ip)
     names = [profile.modules[m].name if m >= 0 else None for m in found.tolist()]
     assert names == [None if row == NEVER else f"m{ip:x}" for _, ip, _, row in cases]
@@ -277,7 +278,7 @@ def test_binding_agrees_with_the_reports(data: Data, tmp_path: Path, name: str) 
     with Tb5File(open_source(str(path))) as file:
         rows = file.records(Table(Scope.BIND, 0, 4))
         paths = [file.text(int(m)) for m in file.records(Table(Scope.GLOBAL, 0, 3))["module_path"]]
-    binder, at = profile.binder, 0
+    binder, at = bind(profile).binder, 0
     for batch in profile.streams[0].batches(()):
         scope = binder.scopes(batch)
         mine = rows[at : at + len(batch)]

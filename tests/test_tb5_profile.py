@@ -12,6 +12,7 @@ import pytest
 
 import lastbranch
 from conftest import REAL, SYNTHETIC, Data, Ran
+from lastbranch.bind import bind
 from lastbranch.errors import FormatError
 from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
 from lastbranch.formats.tb5.layout import MODEL, ModuleFlag, empty_records
@@ -204,7 +205,7 @@ def test_the_signature_of_a_processor_is_written_where_it_is_known(
     tmp_path: Path, cpuid: str, signature: int | None
 ) -> None:
     path = tmp_path / "a.tb5"
-    write_profile(Profile("x", "made", machine=Machine("x86_64", cpuid=cpuid, cpus_online=2)), path)
+    write_profile(bind(Profile("x", "made", machine=Machine("x86_64", cpuid=cpuid, cpus_online=2))), path)
     file = TB5(path)
     leaves = file.rows((0, 0, 0, 4), "<5I")
     assert leaves == ([] if signature is None else [(1, signature, 0, 0, 0)] * 2)
