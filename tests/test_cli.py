@@ -309,7 +309,7 @@ def test_damaged_files_are_delivered_and_named(verb: list[str], capture: Path, r
     assert ran.raw
     if verb == ["verify"]:
         assert "28 samples" in ran.err
-        assert "1 damaged places" in ran.err, "one cut is one damage"
+        assert "1 damaged place" in ran.err, "one cut is one damage"
     else:
         place = hex(len(whole) - 2 * SAMPLE_BYTES)
         assert f"warning: {capture}: file ends inside a record (at offset {place}, size = 0x60) (" in ran.err

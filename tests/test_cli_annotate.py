@@ -107,7 +107,7 @@ def test_annotate_says_the_same_in_every_form(demo: list[str], run: RunCli) -> N
     assert [f"0x{a}" for a in shown] == [row["address"] for row in whole["instructions"]]
     head = table.out.splitlines()[0]
     assert DISPATCH in head
-    assert f"{whole['instructions_executed']} instructions executed, 1.00 IPC" in head
+    assert f"{whole['instructions_executed']} instructions seen, 1.00 IPC" in head
     for title in ("Hottest edges", "Indirect targets"):
         assert f"\n{title}\n" in table.out
     assert "\x1b" not in table.out

@@ -83,7 +83,7 @@ def test_nothing_to_find(tmp_path):
     assert list(checked(path, small=True)) == [*SMALL]
     code, _, err = ran(path)
     assert code == 0
-    assert err == "0 error, 2 warning, 0 info\n"
+    assert err == "0 errors, 2 warnings, 0 info\n"
 
 
 def test_pmc_group_off(tmp_path):
@@ -372,6 +372,11 @@ def test_remedies_are_those_of_the_system(name):
     assert not re.search(r"perf record|perf inject|--no-mmap", of_windows)
 
 
+def test_where_names_are_missing_the_binaries_can_be_given():
+    """A recording of ours is no exception: its program may be gone, or the recording may be read elsewhere."""
+    assert "--symfs" in finding("no names", "", origin=Origin.LASTBRANCH).remedy
+
+
 @pytest.mark.parametrize("name", FINDINGS)
 def test_remedies_of_our_recordings_name_our_options(name):
     assert "perf record" not in finding(name, "", origin=Origin.LASTBRANCH).remedy or FINDINGS[name].means.count("PMC")
@@ -402,7 +407,7 @@ def test_samples_without_names(tmp_path, data: Data, symfs):
     path = data.path("demo_pie")
     assert "no names" not in checked(path, "--symfs", symfs("demo_pie"), small=True)
     found = checked(write(tmp_path, samples(capture(), 30).build()), small=True)
-    assert found["no names"] == ("warning", "30 of 30 samples (100.00 %): prog")
+    assert found["no names"] == ("warning", "30 of 30 samples (100.00 %): prog (not found)")
 
 
 def test_perf_without_build_ids(tmp_path):
@@ -435,7 +440,7 @@ def test_what_is_printed(tmp_path):
     path = write(tmp_path, samples(samples(b), ip=0x600010).build())
     code, out, err = ran(path)
     lines = out.splitlines()
-    assert (code, err) == (0, "0 error, 3 warning, 0 info\n")
+    assert (code, err) == (0, "0 errors, 3 warnings, 0 info\n")
     lines = lines[[line.startswith("warning: no build ids") for line in lines].index(True) :]
     assert lines[0].startswith("warning: no build ids: ")
     assert lines[1] == r"  seen:   1 of 2 binaries with samples: /lib/\x1b[31m.so"

@@ -98,6 +98,6 @@ def test_other_formats_have_no_such_thing(tmp_path, run):
     for verb in ("info", "dump"):
         done = run(verb, perf, "--pointer-size", "64")
         assert done.code != 0
-        assert "only events of a Windows trace log" in done.err
-    with pytest.raises(FormatError, match="only events of a Windows trace log"):
+        assert "Windows trace logs (.etl) only" in done.err
+    with pytest.raises(FormatError, match="Windows trace logs"):
         lastbranch.open(perf, pointer_size=32)

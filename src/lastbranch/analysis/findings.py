@@ -111,8 +111,8 @@ FINDINGS = {
     ),
     "pointer size": Kind(
         _E, "payloads of events have another pointer size than the events' headers say: their fields come out wrong",
-        "read the log with the option --pointer-size 32 or 64, that which fits; open() has it, too. Whatever wrote or "
-        "converted the log puts the wrong header type before its events",
+        "read the log with --pointer-size and the size that fits (in Python: open(pointer_size=...)). What wrote or "
+        "converted the log gives its events the wrong header type",
     ),
     "odd payloads": Kind(
         _W, "payloads of events are not what their layouts say: bytes left over, or values that no system gives",
@@ -179,7 +179,6 @@ FINDINGS = {
         _W, "most samples have no function name",
         "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip programs",
         "give PDBs with --symbol-store DIR",
-        "give debug files with --debug-dir DIR, or --debuginfod; do not strip programs",
     ),
     "deleted binary": Kind(
         _W, "a binary was deleted or replaced while it ran: its code and names cannot be read again",

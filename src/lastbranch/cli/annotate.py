@@ -43,9 +43,10 @@ def command(
 
     After it come its loops, its hottest edges and the targets of its indirect branches.
 
-    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. Before the first instruction of a block stand how often it
-    ran, its cycles and instructions a cycle; behind its last one how often the branch was taken, and how often of
-    those it was mispredicted. All of it comes from the ranges between the entries of branch stacks (docs: hot code).
+    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. The first instruction of a block shows how often the block
+    ran, its cycles and its instructions per cycle. Its last instruction shows how often its branch was taken, and
+    how often the taken branch was mispredicted. All of it comes from the ranges between the entries of branch stacks
+    (docs: hot code).
     """
     from ..analysis.annotation import annotate
     from ..analysis.naming import Namer

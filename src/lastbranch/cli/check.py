@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     """Judge a capture: what is missing or wrong, and the remedy.
 
-    A finding is an error (what the capture was made for cannot be had of it), a warning (something is missing, or may
-    be) or info. Each has what in the capture says so and a remedy.
+    A finding is an error (the capture cannot answer what it was made for), a warning (something is or may be missing)
+    or info. Each names its evidence in the capture and a remedy.
 
     .etl: PMC sampling and group masks, branch records and their triggers, lost events, lists of what ran, samples
     outside of images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All:
@@ -34,6 +34,7 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     """
     from ..analysis.checks import check
     from ..analysis.findings import Severity
+    from ..model import counted
 
     found = check(capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols,
                   reading=capture.log.reading())  # fmt: skip
@@ -44,7 +45,9 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
         else:
             print_rows(("severity", "finding", "means", "seen", "remedy"), rows, form)
     counts = {severity: sum(f.severity is severity for f in found) for severity in Severity}
-    click.echo(", ".join(f"{number} {severity.value}" for severity, number in counts.items()), err=True)
+    click.echo(
+        ", ".join(counted(n, s.value, "info" if s is Severity.INFO else "") for s, n in counts.items()), err=True
+    )
     return 1 if counts[Severity.ERROR] else 0
 
 

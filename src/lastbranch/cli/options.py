@@ -72,7 +72,7 @@ def log_options(function: _Command) -> _Command:
 
     @click.option(
         "--pointer-size", type=click.Choice(["32", "64"]),
-        help="Of an .etl: the bits of pointers in its events, where their headers say it wrong.",
+        help="Of an .etl: the pointer size of its events in bits, where their headers have it wrong.",
     )  # fmt: skip
     @click.option(
         "--manifest", "manifests", multiple=True, metavar="FILE|FOLDER", shell_complete=complete_file,
@@ -167,13 +167,13 @@ def limit_options(function: _Command) -> _Command:
         "--max-memory",
         type=_Size(),
         metavar="SIZE",
-        help="Memory that the tables of a capture may take; what goes beyond it is not read. "
+        help="Memory that the tables of a capture may take; the rest is not read. "
         "[default: 256M, or the size of the file if that is more]",
     )
     @click.option(
         "--max-expansion", type=_Expansion(), metavar="SIZE|RATIOx",
-        help="What compressed data may become: so many bytes, or so many times their own size, or the larger of both "
-        "(256M,100x); what goes beyond it is not read. [default: 256M,100x]",
+        help="How far compressed data may expand: to a number of bytes, to a multiple of the compressed size, or to "
+        "the larger of both; the rest is not read. [default: 256M,100x]",
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(max_memory: int | None, max_expansion: tuple[int | None, int | None] | None, **rest: Any) -> Any:

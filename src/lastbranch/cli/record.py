@@ -134,7 +134,7 @@ def _auto(wish: _Wish) -> int:
     except UnavailableError as error:
         if wish.target is None:
             raise
-        click.echo(f"software engine, because: {error}", err=True)
+        click.echo(f"using the software engine: {error}", err=True)
         return _software(wish)
 
 
@@ -158,6 +158,7 @@ def _hardware(wish: _Wish) -> int:
 def _software(wish: _Wish) -> int:
     from ..capture import CollectorError, Options, record
     from ..lbr import PERF_SELECT
+    from ..model import counted
 
     if wish.target is None:
         raise CollectorError(
@@ -187,7 +188,8 @@ def _software(wish: _Wish) -> int:
         done = record(wish.target, options, wish.output, command, _say, line)
     share = done.in_bursts / done.seconds if done.seconds else 0.0
     click.echo(
-        f"{done.branches} branches in {done.bursts} bursts ({share:.1%} of {done.seconds:.1f} s) "
+        f"{counted(done.branches, 'branch', 'branches')} in {counted(done.bursts, 'burst')} "
+        f"({share:.1%} of {done.seconds:.1f} s) "
         f"written to {wish.output}",
         err=True,
     )

@@ -17,6 +17,7 @@ def command(capture: Capture, form: str) -> int:
 
     Of a session's log it also says which buffers the session lost. Exit code 1 if anything is damaged or lost.
     """
+    from ..model import counted
     from ..verbs import verify
 
     found = verify(capture.path, symfs=capture.symfs, reading=capture.log.reading(), stages=stages(capture.progress))
@@ -27,6 +28,11 @@ def command(capture: Capture, form: str) -> int:
         rows.append((None, "BuffersLost", str(found.buffers_lost), 0, reason))
     if rows or form != "table":
         print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form, wrap=True)
-    counts = f"{found.records} records, {found.samples} samples, {found.entries} branch entries"
-    click.echo(f"{counts}, {len(rows)} damaged places", err=True)
+    counts = (
+        counted(found.records, "record"),
+        counted(found.samples, "sample"),
+        counted(found.entries, "branch entry", "branch entries"),
+        counted(len(rows), "damaged place"),
+    )
+    click.echo(", ".join(counts), err=True)
     return 1 if rows else 0

@@ -66,7 +66,7 @@ class Format:
         if not reading:
             return {}
         if not self.has_providers:
-            reason = f"is {self.name}: only events of a Windows trace log can be read differently from what they say"
+            reason = f"is {self.name}: a pointer size and manifests are for Windows trace logs (.etl) only"
             raise FormatError(reason, file=source.name)
         return {"reading": reading}
 

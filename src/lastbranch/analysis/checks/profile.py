@@ -194,6 +194,7 @@ def _nameless(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> It
     without, total = int(number[~named].sum()), int(number.sum())
     if without * 2 > total:
         of_module = np.bincount(module[~named], number[~named], len(profile.modules))
-        heaviest = [profile.modules[row].short for row in np.argsort(-of_module).tolist() if of_module[row]]
+        nameless = [profile.modules[row] for row in np.argsort(-of_module).tolist() if of_module[row]]
+        heaviest = [f"{m.short} ({m.missing})" if m.missing else m.short for m in nameless]
         seen = f"{without} of {counted(total, 'sample')} ({100 * without / total:.2f} %): {some(heaviest, ', ')}"
         yield finding("no names", seen, origin=origin_of(profile))
