@@ -55,7 +55,7 @@ def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:
     facts = shown.summary()
     where = f"  {facts['module']} {facts['start']}..{facts['end']}, {facts['samples']} samples"
     if facts["instructions_executed"] is not None:
-        where += f", {counted(facts['instructions_executed'], 'instruction')} seen"
+        where += f", {counted(int(facts['instructions_executed']), 'instruction')} seen"
     where = visible(where + (f", {facts['ipc']:.2f} IPC" if facts["ipc"] is not None else ""))
     room = terminal_width()
     yield shorten(visible(str(facts["function"])), None if room is None else max(_LEAST, room - len(where))) + where
