@@ -18,6 +18,7 @@ lint: $(VENV)/developer
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tests/house.py
 
 bench: $(VENV)/developer ## against the peers that are installed (docs/benchmarks.md)
 	$(BIN)/python benchmarks/bench_startup.py

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import resource_bombs as bombs
 from binding_oracle import History, address_space_histories
 from conftest import run_cli, time_limit
-from lastbranch.bind import Binder, SpaceIndex, bind
+from lastbranch.bind import Binder, SpaceIndex
 from lastbranch.bind import replay as space
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import TraceLog, read_etl
@@ -50,7 +50,7 @@ SMALL = Limits(memory=2 << 20, expansion=6 << 20, ratio=4)
 
 def read(data: bytes, limits: Limits = SMALL) -> Profile:
     with limited(limits):
-        return bind(read_perfdata(BytesSource(data, "bomb.data")))
+        return read_perfdata(BytesSource(data, "bomb.data"))
 
 
 def budget_notes(profile: Profile) -> list[str]:
