@@ -19,6 +19,7 @@ COUNT = """
 import sys
 import numpy as np
 from lastbranch.analysis.counting import count_stacks
+from lastbranch.bind import bind
 from lastbranch.model import BRANCH, Event, Mode, Profile, SampleBatch, SampleStream
 
 DEEP, SAMPLES, DISTINCT, BATCHES = 32, 2048, 64, 60
@@ -41,6 +42,7 @@ total = BATCHES * SAMPLES
 profile = Profile("spread", "etl", events=[Event("LBR", branch_select=0, branch_select_kind="etw")])
 names = ("branch_from", "branch_to", "branch_flags")
 profile.streams = [SampleStream(0, names, (0,), total, total * DEEP, DEEP, batches)]
+bind(profile)
 found = count_stacks(profile, ranges=False, details=True).branches
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(len(found.a), int(found.count.sum()), int(found.mispredicted.sum()), peak >> 10)
