@@ -37,7 +37,7 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     from ..model import counted
 
     found = check(capture.path, symfs=capture.symfs, folders=capture.folders, symbols=symbols,
-                  reading=capture.log.reading())  # fmt: skip
+                  reading=capture.log.given())  # fmt: skip
     if found or form != "table":
         rows = [(f.severity.value, f.name, f.means, f.seen, f.remedy) for f in found]
         if form == "table":

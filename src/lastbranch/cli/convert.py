@@ -69,7 +69,7 @@ def command(
     check_new(output, force, "OUT")
     start, end = time or (None, None)
     try:
-        done = convert(inputs, output, compress=compress, start=start, end=end, pids=pid, reading=log.reading(),
+        done = convert(inputs, output, compress=compress, start=start, end=end, pids=pid, reading=log.given(),
                        stages=stages(True))  # fmt: skip
     except SelectionError as error:
         raise click.UsageError(str(error)) from None

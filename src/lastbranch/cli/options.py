@@ -58,6 +58,11 @@ class LogOptions:
     """Bits."""
     manifests: tuple[str, ...] = ()
 
+    def given(self) -> Reading | None:
+        """`reading`, or ``None`` where no option was given: the decoder of trace logs is not loaded then, which takes a
+        third of the time to start."""
+        return self.reading() if self.pointer_size is not None or self.manifests else None
+
     def reading(self) -> Reading:
         """What the options say, once it is read; what the manifests contradict themselves in is told."""
         from ..opening import reading_of
@@ -102,7 +107,7 @@ class Capture:
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            return read_profile(open_source(self.path), progress, self.log.reading(), self.symfs, self.folders)
+            return read_profile(open_source(self.path), progress, self.log.given(), self.symfs, self.folders)
 
     @contextmanager
     def reading(self, profile: Profile, *, printing: bool = False) -> Iterator[None]:

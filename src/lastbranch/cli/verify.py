@@ -20,7 +20,7 @@ def command(capture: Capture, form: str) -> int:
     from ..model import counted
     from ..verbs import verify
 
-    found = verify(capture.path, symfs=capture.symfs, reading=capture.log.reading(), stages=stages(capture.progress))
+    found = verify(capture.path, symfs=capture.symfs, reading=capture.log.given(), stages=stages(capture.progress))
     rows: list[tuple[int | None, str | None, str | None, int, str]]
     rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in found.damage]
     if found.buffers_lost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -272,7 +273,8 @@ class Inflater:
 
 _LONGEST = 64
 """Words of the longest record that is compared: a block holds few of longer ones."""
-_FACTORS = np.random.default_rng(1).integers(1, 1 << 63, _LONGEST, np.uint64) | np.uint64(1)
+_FACTORS = np.frombuffer(os.urandom(8 * _LONGEST), np.uint64) | np.uint64(1)
+"""Numbers that nobody can know, so that no file can be made to have unlike records with one sum."""
 
 
 def first_of_each(block: Block, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
