@@ -20,10 +20,18 @@ from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import bursts as startup_test
-from lastbranch.capture.software.block_step import BlockStep, DebugRegisters, PerfBreakpoints, moves
 from lastbranch.capture.software.bursts import Bursts, NoBurst, Together, _Target
 from lastbranch.capture.software.control_flow import End, Fork
-from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
+from lastbranch.capture.software.engines import (
+    BlockStep,
+    Burst,
+    DebugRegisters,
+    Engine,
+    Limits,
+    PerfBreakpoints,
+    SingleStep,
+    moves,
+)
 from lastbranch.capture.software.tree import Process, Thread
 
 pytestmark = needs_ptrace

@@ -22,11 +22,20 @@ from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
 from lastbranch.capture import Summary, native, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import block_step, run, walk_tables
 from lastbranch.capture.software import bursts as startup_test
-from lastbranch.capture.software.block_step import BlockStep, Context, DebugRegisters, Walked
+from lastbranch.capture.software import collector as run
+from lastbranch.capture.software import engines, walk_tables
 from lastbranch.capture.software.bursts import Bursts, Together
-from lastbranch.capture.software.engines import Burst, Engine, Limits, SingleStep
+from lastbranch.capture.software.engines import (
+    BlockStep,
+    Burst,
+    Context,
+    DebugRegisters,
+    Engine,
+    Limits,
+    SingleStep,
+    Walked,
+)
 from lastbranch.capture.software.successors import Ways
 from lastbranch.capture.software.tree import Process, Thread
 from lastbranch.lbr import KIND
@@ -340,7 +349,7 @@ def test_it_makes_no_more_stops_than_it_may() -> None:
 
 
 def test_a_walk_with_no_room_left_goes_on_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_step, "_ROOM", 3)
+    monkeypatch.setattr(engines, "_ROOM", 3)
     with crafted(counting(JZ)) as child:
         follow(child.warm().edges)
         assert child.ends["before"] > 1
@@ -445,7 +454,7 @@ def test_the_committed_bytes_are_those_of_the_source(monkeypatch: pytest.MonkeyP
         assert make_walk.module() == make_walk.MADE.read_text(), "make walk"
     code, functions = make_walk.build()
     monkeypatch.setattr(native, "CODE", code)
-    monkeypatch.setattr(block_step, "WALK", functions["walk"])
+    monkeypatch.setattr(engines, "WALK", functions["walk"])
     monkeypatch.setattr(native, "_base", native._base.__wrapped__)
     engine = BlockStep(DebugRegisters())
     ends = walking(engine)

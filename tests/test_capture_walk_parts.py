@@ -16,8 +16,8 @@ from capture_tools import needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RSP
 from lastbranch.capture.software import walk_tables
-from lastbranch.capture.software.block_step import _TABLES, Context, _Shared
 from lastbranch.capture.software.control_flow import Code, Effects, End, Fork, State, Told, Word, memory_of
+from lastbranch.capture.software.engines import _TABLES, Context, _Shared
 from lastbranch.capture.software.instructions import Branch, Condition, InMemory, InRegister, Store, direct, returns
 from lastbranch.capture.software.successors import Ahead, Ways
 from lastbranch.lbr import KIND

@@ -1,23 +1,34 @@
-"""Engines: how the taken branches of a short piece of a thread's run are seen.
+"""Engines: each follows the taken branches of one thread for a short burst.
 
-Block stepping (`block_step`) runs from branch to branch with breakpoints. Single stepping looks at every instruction;
-it is slower and needs no model of a branch. Both end before a system call: a thread that blocks in one while others
-wait in a stop would hang them all.
+`BlockStep` runs from branch to branch with breakpoints. `SingleStep` executes one instruction at a time; it is slower
+and needs no model of a branch. Both end before a system call: a thread that blocks in one while others wait in a stop
+would hang them all.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from signal import SIGTRAP
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .. import ptrace
-from ..ptrace import RIP, event_of, next_stop, signal_of, stopped
-from .control_flow import Edge
-from .instructions import NOT_TAKEN, Branch
-from .successors import Ways
+from ..native import WALK, function
+from ..perf_events import syscall
+from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Onward, Poke, event_of, next_stop, signal_of, stopped
+from .control_flow import Edge, End, Fork, Placed
+from .instructions import ADDRESSES, NOT_TAKEN, Branch
+from .successors import Ahead, Ways
 
-__all__ = ["Burst", "Engine", "Limits", "SingleStep", "Target"]
+__all__ = [
+    "BlockStep", "Burst", "Context", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep",
+    "Walked",
+]  # fmt: skip
+
 
 _PUSHF, _POPF = 0x9C, 0x9D
 
@@ -174,3 +185,414 @@ def _opcode(code: bytes) -> int:
         if byte != 0x66 and byte & 0xF0 != 0x40:
             return byte
     return -1
+
+
+# -- Block stepping: from branch to branch with breakpoints
+#
+# It decodes what comes, stops at a branch further on, and tells from the place which way the branches before went, and
+# from the registers where this one goes. `Walker` does the same in machine code for what came before; this goes on
+# where it cannot, and is what it is compared with.
+
+
+# -- breakpoints that move through one thread, over debug registers or over perf events
+#
+# Debug registers are faster. But their stop is a SIGTRAP: if the collector dies at that moment, the signal kills the
+# thread. The perf event's stop is a signal that programs ignore, and the event goes with the collector.
+
+
+_SLOTS = 4
+_DR = tuple(ptrace.DEBUG_REGISTER + slot * 8 for slot in range(_SLOTS))
+_DR7 = ptrace.DEBUG_REGISTER + 7 * 8
+_ENABLE = (0x00, 0x01, 0x05, 0x15, 0x55)
+"""DR7 with the first so many debug registers on, for execution, length 1 (Intel SDM volume 3, 18.2.4)."""
+_TRAP_HWBKPT, _POLL_IN = 4, 1
+
+_BREAKPOINT = (5, 0)
+"""PERF_TYPE_BREAKPOINT."""
+_EXECUTION, _LENGTH = 4, 8
+"""HW_BREAKPOINT_X, which wants the length sizeof(long)."""
+
+
+class Breakpoints(Protocol):
+    """Up to ``slots`` execution breakpoints; the thread is stopped when a method is called, but for `abandon`."""
+
+    name: str
+    slots: int
+    signal: int
+    """What stops the thread at one. It must not be blocked there."""
+
+    def arm(self, tid: int) -> None: ...
+
+    def place(self, fork: Fork) -> Sequence[Poke]:
+        """Stop at the ends of ``fork`` and nowhere before, once words of its struct user are set as is told."""
+
+    def struck(self) -> bool:
+        """Whether the stop, which is by ``signal``, is one of ours."""
+
+    def disarm(self) -> None: ...
+
+    def abandon(self) -> None:
+        """`disarm` for a thread that runs: `clear` must follow when it stops."""
+
+    def clear(self, tid: int) -> None: ...
+
+
+def moves(before: tuple[int, ...], fork: Fork) -> Placed:
+    """How breakpoints that stand at the addresses ``before`` are made to fit ``fork``.
+
+    What stood elsewhere before may stay, if no way leads past it. Each answer is kept in the fork.
+    """
+    found = fork.placed.get(before)
+    if found is None:
+        found = fork.placed[before] = _moves(list(before), fork)
+    return found
+
+
+def _moves(at: list[int], fork: Fork) -> Placed:
+    wanted = [address for address in fork.ends if address not in at]
+    done = []
+    free = [slot for slot, address in enumerate(at) if address not in fork.ends or address in at[:slot]]
+    free.sort(key=lambda slot: not fork.passes(at[slot]))  # what must not stay is taken first
+    for slot in free:
+        if wanted:
+            at[slot] = wanted.pop()
+        elif fork.passes(at[slot]):
+            at[slot] = next(iter(fork.ends))
+        else:
+            continue
+        done.append((slot, at[slot]))
+    for address in wanted:
+        done.append((len(at), address))
+        at.append(address)
+    return tuple(done), tuple(at)
+
+
+class DebugRegisters:
+    """DR0 to DR3, set by ptrace. For threads that may end with us."""
+
+    name = "debug registers"
+    slots = _SLOTS
+    signal = int(signal.SIGTRAP)
+
+    def __init__(self) -> None:
+        self._tid = -1
+        self.at: tuple[int, ...] = ()
+        """Where they stand."""
+
+    def arm(self, tid: int) -> None:
+        self._tid, self.at = tid, ()
+
+    def place(self, fork: Fork) -> Sequence[Poke]:
+        before = self.at
+        moved, self.at = moves(before, fork)
+        pokes = [(_DR[slot], address) for slot, address in moved]
+        if len(self.at) != len(before):
+            pokes.append((_DR7, _ENABLE[len(self.at)]))
+        return pokes
+
+    def struck(self) -> bool:
+        return ptrace.siginfo(self._tid)[0] == _TRAP_HWBKPT
+
+    def disarm(self) -> None:
+        if self.at:
+            self.clear(self._tid)
+
+    def abandon(self) -> None:
+        self.at = ()
+
+    def clear(self, tid: int) -> None:
+        ptrace.poke_user(tid, _DR7, 0)
+
+
+class PerfBreakpoints:
+    """PERF_TYPE_BREAKPOINT events, moved by PERF_EVENT_IOC_MODIFY_ATTRIBUTES. They stop nobody once we are gone."""
+
+    name = "perf breakpoints"
+    slots = _SLOTS
+
+    def __init__(self, signal: int) -> None:
+        self.signal = signal
+        self._tid, self._at, self._fds = -1, tuple[int, ...](), list[int]()
+
+    def arm(self, tid: int) -> None:
+        self._tid, self._at = tid, ()
+
+    def place(self, fork: Fork) -> Sequence[Poke]:
+        moved, self._at = moves(self._at, fork)
+        for slot, address in moved:
+            if slot < len(self._fds):
+                syscall.modify(self._fds[slot], _attribute(address))
+            else:
+                fd = syscall.open_event(_attribute(address), self._tid)
+                self._fds.append(fd)
+                syscall.signal_thread(fd, self._tid, self.signal)
+        return ()
+
+    def struck(self) -> bool:
+        code, _, fd = ptrace.siginfo(self._tid)
+        return code == _POLL_IN and fd in self._fds
+
+    def disarm(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
+
+    abandon = disarm
+
+    def clear(self, tid: int) -> None:
+        """Nothing is left of closed events."""
+
+
+def _attribute(address: int) -> bytes:
+    return syscall.attribute(
+        _BREAKPOINT, syscall.USER_ONLY, period=1, bp_type=_EXECUTION, config1=address, config2=_LENGTH, wakeup=1
+    )
+
+
+# -- the walk from stop to stop in machine code (native/walk.c), as far as `walk_tables` say what comes
+#
+# Between two stops Python takes as long as the kernel does for one. What the walk does is what `BlockStep` does by
+# itself, which goes on wherever the walk comes to something that is not in the tables.
+
+
+_TOLD = 3
+_AT_END, _BEFORE, _CAME, _WAITING, _FAILED = range(5)
+_ROOM = 512
+"""Ends that one walk may pass."""
+
+
+class _Shared(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("branch", "at", "was")]
+    branch: int
+    at: int
+    was: int
+
+
+class _Block(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("length", ctypes.c_int64), ("bytes", ctypes.c_uint8 * 512)]
+
+
+class Context(ctypes.Structure):
+    """`struct context` of walk.c, which tells what the fields are."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in (
+            "tid", "memory", "struck", "alone", "burst", "counted_kinds", "registers", "nodes", "ends", "path", "lines",
+            "stores", "page_lists", "pages", "entries", "mask", "stops", "wanted", "room", "passed", "node", "stack",
+            "stack_known", "pending", "slots_used",
+        )),
+        ("slots", ctypes.c_uint64 * _SLOTS), ("shares", ctypes.c_uint64), ("shared", _Shared * _TOLD),
+        *((name, ctypes.c_uint64) for name in ("ends_passed", "stops_made", "status", "error", "before", "again")),
+        ("was", ptrace.Registers), ("blocks", ctypes.c_uint64), ("block", _Block * 4),
+        ("scratch", ctypes.c_uint8 * 4096),
+    ]  # fmt: skip
+
+
+_TABLES = ("nodes", "ends", "path", "lines", "stores", "page_lists", "pages", "entries")
+
+
+class Came(NamedTuple):
+    """What came instead of a breakpoint at an end; all that is known of it."""
+
+    status: int | None
+    """``None``: a signal to us ended the wait, the thread still runs."""
+    before: int
+    """Where it ran from."""
+    was: bytes
+    """Registers there, if it stood at an end that it may come back to, `but_counter`."""
+
+
+class Walked(NamedTuple):
+    """Where the walk ended. Branches that were taken until then are in the burst."""
+
+    ahead: Ahead
+    chosen: Edge | None
+    """The branch it stands before, or ran on from, if that is taken."""
+    here: bool
+    """It stopped at an end of ``ahead``, and nothing of that was looked at yet."""
+    came: Came | None
+    """It ran to ``ahead``, and this came. ``None`` and not ``here``: it did not run yet."""
+
+
+class Walker:
+    """For one engine, whose ``registers`` and ``breakpoints`` it works on. `OSError` where no memory may be
+    executed."""
+
+    def __init__(self, registers: ctypes.Array[ctypes.c_uint64], breakpoints: DebugRegisters) -> None:
+        self._run = function(WALK)
+        self._breakpoints = breakpoints
+        self._passed = (ctypes.c_uint64 * (2 * _ROOM))()
+        self._context = Context()
+        self._context.registers = ctypes.addressof(registers)
+        self._context.passed, self._context.room = ctypes.addressof(self._passed), _ROOM
+        self._context.struck = breakpoints.signal << 8 | 0x7F
+        self._at = ctypes.c_void_p(ctypes.addressof(self._context))
+        self._tables: object = None
+
+    def walk(
+        self, thread: Target, ways: Ways, ahead: Ahead, chosen: Edge | None, burst: Burst, limits: Limits
+    ) -> Walked | None:
+        """Go on from before the run to an end of ``ahead``. ``None`` where the tables do not know that."""
+        tables = ways.tables
+        if tables is None or not ahead.fork.node:
+            return None
+        c = self._context
+        if tables is not self._tables:
+            self._tables = tables
+            for name in _TABLES:
+                setattr(c, name, tables.at[name])
+            c.memory, c.mask = tables.fd, tables.mask
+        c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, ways.alone, ways.burst, limits.kinds
+        c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
+        c.node, c.stack, c.stack_known = ahead.fork.node, (ahead.stack or 0) & ADDRESSES, ahead.stack is not None
+        c.pending = chosen is not None and limits.kinds >> chosen[2] & 1
+        slots = self._breakpoints.at
+        c.slots_used, c.slots[: len(slots)] = len(slots), slots
+        c.shares = len(ahead.shared)
+        for index, shared in enumerate(ahead.shared):
+            c.shared[index] = _Shared(*shared)
+        c.ends_passed = c.stops_made = 0
+        why = self._run(self._at)
+        self._breakpoints.at = tuple(c.slots[: c.slots_used])
+        burst.stops += c.stops_made
+        if why == _FAILED:
+            raise ptrace.refusal(thread.tid, c.error)
+        passed, edges = self._passed, burst.edges
+        for index in range(0, 2 * c.ends_passed, 2):
+            word = passed[index]
+            if chosen is not None:
+                edges.append(chosen)
+            end = tables.end(word >> 1)
+            edges += end.path
+            branch = end.branch
+            burst.end = branch.address
+            chosen = (branch.address, passed[index + 1], branch.kind) if word & 1 else None
+        if c.ends_passed:
+            believed = tuple((s.branch, s.at, s.was) for s in c.shared[: c.shares])
+            ahead = Ahead(tables.forks[c.node], c.stack if c.stack_known else None, believed)
+        if why == _AT_END and chosen is not None:
+            edges.append(chosen)
+            burst.end, chosen = chosen[1], None
+        came = None
+        if why in (_CAME, _WAITING):
+            was = but_counter(c.was) if c.again else b""
+            came = Came(None if why == _WAITING else c.status, c.before, was)
+        return Walked(ahead, chosen, why == _AT_END, came)
+
+
+def but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
+    """All but RCX, which `Ways.after` sets to what LOOP will make of it."""
+    found = bytes(registers)
+    return found[: RCX * 8] + found[RCX * 8 + 8 :]
+
+
+class BlockStep:
+    """From branch to branch with ``breakpoints``; see `successors` for where they are put."""
+
+    def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
+        """``walks``: in machine code, where that can be."""
+        self.breakpoints = breakpoints
+        self.signal, self.ends = breakpoints.signal, breakpoints.slots
+        self._struck = self.signal << 8 | 0x7F
+        self._registers = ptrace.Registers()
+        self._onward = Onward(self._registers)
+        self._walker: Walker | None = None
+        if walks and isinstance(breakpoints, DebugRegisters):  # it can move no others
+            with suppress(OSError):  # no memory may be executed
+                self._walker = Walker(self._registers, breakpoints)
+        self.walks = self._walker is not None
+        self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
+
+    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
+        registers = self._registers
+        ptrace.registers(thread.tid, registers)
+        burst = Burst(registers[RIP], registers[RIP])
+        edges = burst.edges
+        first = ways.line(burst.start)
+        if first is not None and first.address == burst.start:  # it stands before its first branch already
+            ahead, here = Ahead(Fork({first.address: End(first, ())}, frozenset()), None), True
+        else:
+            ahead, here = ways.of(burst.start, registers, registers[RSP]), False
+        chosen: Edge | None = None  # the branch it stands before, if that will be taken: not the burst's yet
+        self.breakpoints.arm(thread.tid)
+        try:
+            while True:
+                if not ahead.fork.ends:
+                    burst.why = "unreadable code"
+                    break
+                came: Came | None = None
+                walked = (
+                    None if here or not self._walker else self._walker.walk(thread, ways, ahead, chosen, burst, limits)
+                )
+                if walked is not None:
+                    ahead, chosen, here, came = walked
+                    ways.read.moved()
+                fork = ahead.fork
+                if not here:
+                    burst.why = self._run(thread, fork, burst, limits, came)
+                    ways.read.moved()
+                    if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
+                        edges.append(chosen)
+                        burst.end = chosen[1]
+                    if burst.why != "full":
+                        break
+                end = fork.ends[registers[RIP]]
+                branch = end.branch
+                if ways.astray(ahead, end, registers[RSP]):
+                    burst.why = "astray"
+                    break
+                edges += end.path
+                burst.end = branch.address
+                if branch.goes is None:
+                    burst.why = "system call"
+                    break
+                goes = branch.goes(registers, branch, ways.read)
+                if goes is None:
+                    burst.why = "unreadable code"
+                    break
+                if limits.full(burst):
+                    break
+                chosen = None if goes == NOT_TAKEN else (branch.address, goes, branch.kind)
+                ahead, here = ways.after(branch, goes, registers), False
+        finally:
+            if burst.dropped:
+                self.breakpoints.abandon()
+            else:
+                self.breakpoints.disarm()
+        return burst
+
+    def clean(self, tid: int) -> None:
+        self.breakpoints.clear(tid)
+
+    def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits, came: Came | None = None) -> str:
+        """Go on to one of the ends of ``fork``; ``full`` when it is there. ``came``: it is on its way already."""
+        registers, pokes = self._registers, tuple[Poke, ...]()
+        if came is None:
+            if burst.stops == limits.stops:
+                return "stops"
+            burst.stops += 1
+            before, was = registers[RIP], b""  # the registers at a place that it may come back to at once
+            pokes = (*self.breakpoints.place(fork),)
+            if before in fork.ends:
+                if registers[EFLAGS] & RESUME_FLAG:
+                    was = but_counter(registers)
+                else:  # this instruction must run once before a breakpoint on it counts
+                    pokes = (*pokes, (EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG))
+            status = self._onward.go(thread.tid, pokes, limits.seconds)
+        else:
+            status, before, was = came
+            if status is None:
+                status = self._onward.wait(thread.tid, limits.seconds)
+        while True:
+            if status is None:
+                return "deadline"
+            if status == self._struck and (at := registers[RIP]) in fork.ends:
+                # The kernel sets the resume flag where a breakpoint struck, and one executed instruction clears it. It
+                # may stand from the last stop, too, if nothing was executed since.
+                ran = at != before or (was and but_counter(registers) != was)
+                if (ran and registers[EFLAGS] & RESUME_FLAG) or self.breakpoints.struck():
+                    return "full"
+            if not thread.is_trigger(status):
+                burst.status = status
+                return "signal" if stopped(status) else "gone"
+            before, was = registers[RIP], b""
+            status = self._onward.go(thread.tid, (), limits.seconds)
