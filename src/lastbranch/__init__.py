@@ -11,8 +11,9 @@ Everything is loaded at first use: importing the package costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from .lazy import lazy_names
 
 if TYPE_CHECKING:
     from .analysis import branches, ranges, weights
@@ -24,30 +25,6 @@ if TYPE_CHECKING:
     from .sql import query
     from .verbs import convert, dump, verify
     from .version import __version__
-
-_WHERE = {
-    "Damage": "errors",
-    "FormatError": "errors",
-    "LastbranchError": "errors",
-    "Limits": "model",
-    "NotRecordedError": "errors",
-    "Profile": "model",
-    "SampleBatch": "model",
-    "SampleFilter": "model",
-    "UnavailableError": "errors",
-    "__version__": "version",
-    "branches": "analysis",
-    "check": "analysis.checks",
-    "convert": "verbs",
-    "dump": "verbs",
-    "open": "opening",
-    "query": "sql",
-    "ranges": "analysis",
-    "reading_of": "opening",
-    "verify": "verbs",
-    "weights": "analysis",
-}
-_OTHER_NAME = {"open": "open_profile"}
 
 __all__ = [
     "Damage",
@@ -73,21 +50,25 @@ __all__ = [
 ]
 
 
+_public = lazy_names(__name__, {
+    "analysis": "branches ranges weights",
+    "analysis.checks": "check",
+    "errors": "Damage FormatError LastbranchError NotRecordedError UnavailableError",
+    "model": "Limits Profile SampleBatch SampleFilter",
+    "opening": "open=open_profile reading_of",
+    "sql": "query",
+    "verbs": "convert dump verify",
+    "version": "__version__",
+})  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_WHERE[name]}", __name__), _OTHER_NAME.get(name, name))
-    if name in ("Profile", "open"):
-        _attach()
-    globals()[name] = value
+    value = _public(name)
+    if name in ("Profile", "open"):  # profiles get a method of a layer above them
+        from .model import Profile
+
+        Profile.sql = _sql
     return value
-
-
-def _attach() -> None:
-    """Give profiles the methods of what stands above them."""
-    from .model import Profile
-
-    Profile.sql = _sql
 
 
 def _sql(self: Profile, query: str) -> Any:

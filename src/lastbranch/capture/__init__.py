@@ -5,8 +5,9 @@ Loaded at first use: some of it needs Linux.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .hardware import HardwareSummary, record_hardware
@@ -15,26 +16,15 @@ if TYPE_CHECKING:
     from .recording import record
     from .traceable import CollectorError, RunError
 
-_WHERE = {
-    "CollectorError": "traceable",
-    "HardwareSummary": "hardware",
-    "Options": "options",
-    "Request": "perf_events.programme",
-    "RunError": "traceable",
-    "Summary": "options",
-    "Target": "perf_events.programme",
-    "record": "recording",
-    "record_hardware": "hardware",
-}
-
 __all__ = [
     "CollectorError", "HardwareSummary", "Options", "Request", "RunError", "Summary", "Target", "record",
     "record_hardware",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_WHERE[name]}", __name__), name)
-    return value
+__getattr__ = lazy_names(__name__, {
+    "hardware": "HardwareSummary record_hardware",
+    "options": "Options Summary",
+    "perf_events.programme": "Request Target",
+    "recording": "record",
+    "traceable": "CollectorError RunError",
+})  # fmt: skip

@@ -12,8 +12,9 @@ Everything is loaded at first use: a program that only writes events to a sessio
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ...lazy import lazy_names
 
 if TYPE_CHECKING:
     from .container.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress
@@ -35,29 +36,6 @@ if TYPE_CHECKING:
     from .profile.writer import Written, write_profile
     from .relog import Converted, convert
     from .rewrite import BufferRecord, EventRecord, drop_event, encode_record, read_records
-
-_FACE = {
-    "container.compression": "LZNT1 XPRESS XPRESS_HUFF compress decompress",
-    "container.header": "LogHeader is_etl read_header",
-    "container.trace_file": "TraceFile",
-    "container.writer": "TraceWriter log_header",
-    "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of types_of",
-    "dump": "dump_etl dump_live",
-    "event": "Event encode_event",
-    "events.columns": "EventBlock events_of",
-    "events.reader": "EventType TraceLog",
-    "kernel.layouts": "kernel_event kernel_layout",
-    "kernel.providers": "kernel_names",
-    "payload.manifest_xml": "Manifests",
-    "profile.intervals": "INTERVAL_HOOKS",
-    "profile.reader": "read_etl",
-    "profile.records": "SAMPLE_CACHE Carry Records newest_events too_short",
-    "profile.supplement": "Supplement",
-    "profile.writer": "Written write_profile",
-    "relog": "Converted convert",
-    "rewrite": "BufferRecord EventRecord drop_event encode_record read_records",
-}
-_WHERE = {name: module for module, names in _FACE.items() for name in names.split()}
 
 __all__ = [
     "AS_IT_SAYS",
@@ -110,10 +88,24 @@ __all__ = [
     "write_profile",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, {
+    "container.compression": "LZNT1 XPRESS XPRESS_HUFF compress decompress",
+    "container.header": "LogHeader is_etl read_header",
+    "container.trace_file": "TraceFile",
+    "container.writer": "TraceWriter log_header",
+    "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of types_of",
+    "dump": "dump_etl dump_live",
+    "event": "Event encode_event",
+    "events.columns": "EventBlock events_of",
+    "events.reader": "EventType TraceLog",
+    "kernel.layouts": "kernel_event kernel_layout",
+    "kernel.providers": "kernel_names",
+    "payload.manifest_xml": "Manifests",
+    "profile.intervals": "INTERVAL_HOOKS",
+    "profile.reader": "read_etl",
+    "profile.records": "Carry Records SAMPLE_CACHE newest_events too_short",
+    "profile.supplement": "Supplement",
+    "profile.writer": "Written write_profile",
+    "relog": "Converted convert",
+    "rewrite": "BufferRecord EventRecord drop_event encode_record read_records",
+})  # fmt: skip

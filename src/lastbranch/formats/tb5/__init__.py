@@ -5,9 +5,9 @@ Everything but `is_tb5` is loaded at first use.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...lazy import lazy_names
 from .magic import is_tb5
 
 if TYPE_CHECKING:
@@ -16,21 +16,8 @@ if TYPE_CHECKING:
     from .profile_reader import read_tb5
     from .profile_writer import write_profile
     from .reader import Tb5File
+    from .verification import verify
     from .writer import TableWriter, Tb5Writer
-
-_WHERE = {
-    name: module
-    for module, names in {
-        "layout": ("NEVER", "STRUCTS", "Entry", "Field", "Scope", "Struct", "Table", "struct_of"),
-        "writer": ("TableWriter", "Tb5Writer"),
-        "reader": ("Tb5File",),
-        "descriptors": ("check_descriptors",),
-        "profile_reader": ("read_tb5",),
-        "profile_writer": ("write_profile",),
-        "verification": ("verify",),
-    }.items()
-    for name in names
-}
 
 __all__ = [
     "NEVER",
@@ -51,10 +38,12 @@ __all__ = [
     "write_profile",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, {
+    "descriptors": "check_descriptors",
+    "layout": "Entry Field NEVER STRUCTS Scope Struct Table struct_of",
+    "profile_reader": "read_tb5",
+    "profile_writer": "write_profile",
+    "reader": "Tb5File",
+    "verification": "verify",
+    "writer": "TableWriter Tb5Writer",
+})  # fmt: skip
