@@ -230,7 +230,7 @@ def scale(folder: Path, capture: str, symfs: str, gigabytes: float, large: str |
     """Memory: a file of ``gigabytes`` and a conversion of ``large``."""
     path = folder / "large.tb5"
     code = (
-        "import sys; from lastbranch.opening import open_profile; from lastbranch.tb5_binding import ProfileWriter\n"
+        "import sys; from lastbranch.opening import open_profile; from lastbranch.formats.tb5 import ProfileWriter\n"
         "path, out, limit = sys.argv[1:]; profile = open_profile(path); writer = ProfileWriter(out, profile.machine)\n"
         "(stream,) = profile.streams; to = writer.stream(stream.columns, depth=stream.deepest)\n"
         "while to.samples * to.layout.dtype.itemsize < float(limit):\n"

@@ -20,17 +20,18 @@ import numpy as np
 
 from conftest import run_cli, time_limit
 from lastbranch.errors import LastbranchError
-from lastbranch.formats.tb5 import Tb5File, Tb5Writer, verify, write_profile
+from lastbranch.formats.tb5 import Tb5File, Tb5Writer, compact, verify, write_profile
 from lastbranch.formats.tb5.commits import block_check
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import bind_stream, compact
+from lastbranch.tb5_binding import bind_stream
 
 
 def originals(folder: Path) -> list[bytes]:
     """A file with branch stacks, bound; one with call chains and raw data; one of the guide's sections alone."""
+    from lastbranch.bind import bind
     from lastbranch.demo import capture
+    from lastbranch.formats.tb5 import ProfileWriter
     from lastbranch.model import COLUMNS, Event, Machine, Profile
-    from lastbranch.tb5_binding import ProfileWriter
     from test_tb5_bind import KERNEL, NEVER, write
     from test_tb5_profile import every_column
 
@@ -38,7 +39,7 @@ def originals(folder: Path) -> list[bytes]:
     write_profile(open_profile(capture()), paths[0])
     writer = ProfileWriter(paths[1], Machine(arch="x86_64", os="Linux"))
     writer.stream([c.name for c in COLUMNS], depth=5).write(every_column(50, 5))
-    writer.finish(Profile("x", "made", events=[Event(f"e{i}") for i in range(3)]))
+    writer.finish(bind(Profile("x", "made", events=[Event(f"e{i}") for i in range(3)])))
     module = dict.fromkeys(("module_associated_pid", "module_flags", "module_event_when"), 0)
     module |= {"module_unload_tsc": NEVER, "module_length": 4096, "module_load_address": KERNEL}
     one = {"ip": KERNEL, "pid": 1, "tid": 1, "cs": 0, "mode": 0, "time": 5}

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from conftest import Data, Ran
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError, LastbranchError
-from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
+from lastbranch.formats.tb5 import NEVER, STRUCTS, Scope, Table, Tb5File, Tb5Writer, compact, verify, write_profile
 from lastbranch.formats.tb5.layout import ModuleFlag, empty_records
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import bind_stream, compact, is_bound, unbind_stream
-from lastbranch.tb5_binding.streams import Pairs
+from lastbranch.tb5_binding import Pairs, bind_stream, sample_streams, unbind_stream
 from tb5_reader import TB5
 
 KERNEL = 0xFFFF_8000_0000_0000
@@ -297,7 +296,7 @@ def test_unbind_and_compact_give_the_file_back(data: Data, run: Callable[..., Ra
     sections = TB5(path).tables
     size = path.stat().st_size
     assert run("bind", path).err.startswith("stream 0: 240 samples bound: 100.0 % module")
-    assert is_bound(path)
+    assert sample_streams(path, bound=True) == [0]
     bound_tables = TB5(path).tables
     assert {k: v for k, v in bound_tables.items() if k[0] != 2} == sections
     assert Tb5File(open_source(str(path))).streams == max(k[1] for k in sections if k[0] == 1) + 1
@@ -351,9 +350,9 @@ def test_an_incomplete_binding_is_told_and_made_again(tmp_path: Path, kind: int,
     assert verify(Tb5File(open_source(str(whole)))) == []
     rewritten(whole, path, {Table(Scope.BIND, 0, kind, part)})
     assert any("is not complete: no bind of stream 0" in str(d) for d in verify(Tb5File(open_source(str(path)))))
-    assert not is_bound(path)
+    assert sample_streams(path, bound=True) == []
     bind_stream(path)
-    assert is_bound(path)
+    assert sample_streams(path, bound=True) == [0]
     assert verify(Tb5File(open_source(str(path)))) == []
     assert TB5(path).tables == TB5(whole).tables
     rewritten(whole, path, {Table(Scope.BIND, 0, kind, part)})
@@ -379,7 +378,7 @@ def test_compact_keeps_permissions_and_links(tmp_path: Path) -> None:
     unbind_stream(link)
     assert compact(link) > 0
     assert (path.stat().st_mode & 0o777, link.is_symlink(), link.resolve()) == (0o600, True, path)
-    assert not is_bound(path)
+    assert sample_streams(path, bound=True) == []
 
 
 def test_a_tb5_file_is_converted_with_all_that_is_in_it(run: Callable[..., Ran], tmp_path: Path) -> None:

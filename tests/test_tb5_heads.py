@@ -10,11 +10,11 @@ import pytest
 
 import tbrw_recipe as recipe
 from lastbranch import tbrw
-from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, verify
+from lastbranch.bind import bind
+from lastbranch.formats.tb5 import ProfileWriter, Scope, Table, Tb5File, Tb5Writer, verify
 from lastbranch.formats.tb5.layout import HEADS
 from lastbranch.model import BRANCH, COLUMNS, Event, Profile, SampleBatch, concatenate
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import ProfileWriter
 from lastbranch.tbrw.interchange import load, save
 from tb5_reader import TB5
 from test_tb5_profile import every_column
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     stream = writer.stream([c.name for c in COLUMNS], depth=DEPTH)
     for _ in range(3):
         stream.write(batch_of(3000))
-    writer.finish(Profile("a", "test", events=[Event("cycles", 1)]))
+    writer.finish(bind(Profile("a", "test", events=[Event("cycles", 1)])))
     return tmp_path / "a.tb5"
 
 

@@ -14,12 +14,12 @@ import lastbranch
 from conftest import REAL, SYNTHETIC, Data, Ran
 from lastbranch.bind import bind
 from lastbranch.errors import FormatError
-from lastbranch.formats.tb5 import STRUCTS, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
+from lastbranch.formats.tb5 import STRUCTS, ProfileWriter, Scope, Table, Tb5File, Tb5Writer, verify, write_profile
 from lastbranch.formats.tb5.layout import MODEL, ModuleFlag, empty_records
 from lastbranch.formats.tb5.model_section import read_model
 from lastbranch.model import COLUMNS, Clock, Event, Machine, Module, Profile, SampleBatch
 from lastbranch.opening import open_profile, open_source
-from lastbranch.tb5_binding import ProfileWriter, bind_stream
+from lastbranch.tb5_binding import bind_stream
 from tb5_reader import TB5
 
 CAPTURES = [*REAL, *SYNTHETIC]
@@ -324,7 +324,7 @@ def test_all_columns_with_extreme_values(tmp_path: Path, bits: int) -> None:
     for batch in batches:
         stream.write(batch)
     tables = Profile("x", "made", events=[Event(f"e{i}") for i in range(3)], clock=Clock("TSC", 3_000_000_000))
-    writer.finish(tables)
+    writer.finish(bind(tables))
     copy = open_profile(path)
     assert (copy.samples, copy.deepest, copy.clock) == (4797, 5, tables.clock)
     (got,) = columns_of(copy, ordered=False)

@@ -128,12 +128,10 @@ def _load() -> None:
     """What the end needs is loaded beside the program, and beside `_wait`: signals must not queue up."""
     import numpy.ma  # noqa: F401  # np.unique does when it is first called
 
-    from .. import (
-        opening,  # noqa: F401
-        tb5_binding,  # noqa: F401
-    )
+    from .. import opening  # noqa: F401
     from ..binaries import elf  # noqa: F401  # `read_image` does, for the program's own file
     from ..formats.perfdata import reader  # noqa: F401
+    from ..formats.tb5 import profile_writer  # noqa: F401
 
 
 def _wait(pid: int) -> None:

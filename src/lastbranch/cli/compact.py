@@ -15,7 +15,7 @@ def command(path: str) -> int:
     That is bind information that was taken away, and what writers that died left. The new file takes the place of the
     old one when it is complete.
     """
-    from ..tb5_binding import compact
+    from ..formats.tb5 import compact
 
     click.echo(f"{compact(path)} bytes freed", err=True)
     return 0

@@ -19,7 +19,7 @@ from ..formats.tb5.writer import lock, sync_folder
 from ..model import Array, check_replaceable
 from ..model.output import OutputError, PartFolder
 from ..opening import FileSource
-from ..tb5_binding.streams import StreamBinding
+from ..tb5_binding import StreamBinding
 from .rules import FileMode
 from .status import Status, TbrwError
 from .structures import ID_MARK

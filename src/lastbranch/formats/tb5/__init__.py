@@ -14,16 +14,17 @@ if TYPE_CHECKING:
     from .descriptors import check_descriptors
     from .layout import NEVER, STRUCTS, Entry, Field, Scope, Struct, Table, struct_of
     from .profile_reader import read_tb5
-    from .profile_writer import write_profile
+    from .profile_writer import ProfileWriter, write_profile
     from .reader import Tb5File
     from .verification import verify
-    from .writer import TableWriter, Tb5Writer
+    from .writer import TableWriter, Tb5Writer, compact
 
 __all__ = [
     "NEVER",
     "STRUCTS",
     "Entry",
     "Field",
+    "ProfileWriter",
     "Scope",
     "Struct",
     "Table",
@@ -31,6 +32,7 @@ __all__ = [
     "Tb5File",
     "Tb5Writer",
     "check_descriptors",
+    "compact",
     "is_tb5",
     "read_tb5",
     "struct_of",

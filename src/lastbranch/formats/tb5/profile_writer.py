@@ -37,7 +37,7 @@ from .model_section import write_model
 from .sample_writer import Processor, SampleWriter
 from .writer import Tb5Writer
 
-__all__ = ["StreamedProfile", "write_machine", "write_profile"]
+__all__ = ["ProfileWriter", "write_machine", "write_profile"]
 
 
 # The guide's sections come first, for readers that know nothing of lastbranch.
@@ -277,8 +277,8 @@ def cpuid_signature(cpuid: str) -> int | None:
     return (family - base) << 20 | (model >> 4) << 16 | base << 8 | (model & 0xF) << 4 | stepping
 
 
-class StreamedProfile:
-    """A TB5 file in the making. It appears as ``path`` when it is finished."""
+class ProfileWriter:
+    """Writes a TB5 file from batches as they come. The file appears as ``path`` when it is finished."""
 
     def __init__(self, path: str | os.PathLike[str], machine: Machine | None = None) -> None:
         """``machine`` is where the samples are from; without it, this one."""
@@ -295,17 +295,15 @@ class StreamedProfile:
         self._streams.append(made)
         return made
 
-    def complete(
-        self, profile: Profile, loads: Iterable[Load], processes: Sequence[Process], threads: Sequence[Thread]
-    ) -> None:
-        """Complete the file: tables of ``profile`` (not its streams), ``loads`` for the module section."""
-        writer = self.writer
+    def finish(self, profile: Profile) -> None:
+        """Complete the file with the tables of ``profile``; its streams are not read."""
+        writer, binder = self.writer, profile.binder
         for stream in self._streams:
             stream.done()
             self._describe(stream, profile)
         write_machine(writer, profile.machine)
-        write_modules(writer, profile.modules, loads, self._processor)
-        write_tasks(writer, processes, threads)
+        write_modules(writer, profile.modules, binder.loads(), self._processor)
+        write_tasks(writer, binder.processes, binder.threads)
         if profile.streams:  # it was read from somewhere, and knows
             pairs = [np.array(sorted(profile.seen_threads), np.int32).reshape(-1, 2)]
         else:
@@ -339,7 +337,7 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
 
     ``progress`` is called with (samples written, samples in all).
     """
-    file, written = StreamedProfile(path, profile.machine), 0
+    file, written = ProfileWriter(path, profile.machine), 0
     try:
         for stream in profile.streams:
             out = file.stream(stream.columns, depth=stream.deepest)
@@ -348,8 +346,7 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
                 written += len(batch)
                 if progress:
                     progress(written, profile.samples)
-        binder = profile.binder
-        file.complete(profile, binder.loads(), binder.processes, binder.threads)
+        file.finish(profile)
     except BaseException:
         file.abort()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
@@ -21,7 +22,7 @@ from .layout import Entry, Scope, Table, check_record_size, describe
 from .reader import Tb5File
 from .strings import StringIds, encode_segment
 
-__all__ = ["TableWriter", "Tb5Writer", "copy_tb5", "copy_tables", "lock", "sync_folder", "write_at"]
+__all__ = ["TableWriter", "Tb5Writer", "compact", "copy_tb5", "lock", "sync_folder", "write_at"]
 
 
 # -- the file: bytes onto the disk, one writer at a time, and the writer as a source
@@ -407,11 +408,26 @@ def copy_tb5(sources: Sequence[Source], path: str, _how: Rewriting) -> Conversio
     Raises `FormatError` at a damaged block."""
     (source,) = sources
     with Tb5File(source) as old, Tb5Writer.create(path) as new:
-        copy_tables(old, new)
+        _copy_tables(old, new)
         return Conversion(f"{len(old.tables)} tables copied")
 
 
-def copy_tables(old: Tb5File, new: Tb5Writer) -> None:
+def compact(path: str | os.PathLike[str]) -> int:
+    """Rewrite a TB5 file without what its directory no longer refers to. Returns the bytes that this freed.
+
+    The new file replaces the old one when it is complete, and keeps its permissions; a link keeps pointing to it.
+    Raises `FormatError` at a damaged block, and leaves the old file as it was.
+    """
+    name = os.path.realpath(path)
+    with open(name, "r+b", buffering=0) as file, Tb5File(PathSource(file, name)) as old, Tb5Writer.create(name) as new:
+        lock(file, name)
+        shutil.copymode(name, new.path)
+        before = old.source.size
+        _copy_tables(old, new)
+    return before - os.path.getsize(name)
+
+
+def _copy_tables(old: Tb5File, new: Tb5Writer) -> None:
     """Write all tables of ``old``. Raises `FormatError` at a damaged block."""
     for key, entry in old.tables.items():
         table = new.table(key, entry.record_size, in_order=False)
