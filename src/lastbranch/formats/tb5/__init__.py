@@ -44,8 +44,8 @@ __getattr__ = lazy_names(__name__, {
     "descriptors": "check_descriptors",
     "layout": "Entry Field NEVER STRUCTS Scope Struct Table struct_of",
     "profile_reader": "read_tb5",
-    "profile_writer": "write_profile",
+    "profile_writer": "ProfileWriter write_profile",
     "reader": "Tb5File",
     "verification": "verify",
-    "writer": "TableWriter Tb5Writer",
+    "writer": "TableWriter Tb5Writer compact",
 })  # fmt: skip
