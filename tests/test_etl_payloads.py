@@ -25,8 +25,8 @@ from etl_oracle import largest_thorough
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import Decoded, Decoder, Event, decompress, kernel_layout, kernel_names, read_etl
 from lastbranch.formats.etl.decode import PAYLOAD
+from lastbranch.formats.etl.kernel.hooks import GROUPS, hook_provider, kernel_key
 from lastbranch.formats.etl.kernel.layouts import LAYOUTS
-from lastbranch.formats.etl.kernel.providers import GROUPS, hook_provider, kernel_key
 from lastbranch.formats.etl.payload.layouts import REST, layout, newest
 from lastbranch.formats.etl.payload.types import (
     ANSI,

@@ -34,7 +34,7 @@ from lastbranch.formats.etl.container.header import encode_log_header
 from lastbranch.formats.etl.container.trace_file import USE_KBYTES
 from lastbranch.formats.etl.container.writer import Packer
 from lastbranch.formats.etl.event import encode_header
-from lastbranch.formats.etl.kernel.providers import hook_provider
+from lastbranch.formats.etl.kernel.hooks import hook_provider
 from lastbranch.model import BytesSource
 
 UNCOMPRESSED = (

@@ -198,7 +198,7 @@ MAX_LBR_EVENTS = 4
 
 @cache
 def _groups() -> dict[UUID, int]:
-    from ..formats.etl.kernel.providers import GROUPS
+    from ..formats.etl.kernel.hooks import GROUPS
 
     return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
 

@@ -25,10 +25,8 @@ from ..binaries import Image, read_image
 from ..errors import Damage, FormatError, LastbranchError, UnavailableError
 from ..formats.etl import Event, EventBlock, LogHeader, TraceLog, TraceWriter
 from ..formats.etl.decode import Decoder
+from ..formats.etl.kernel.hooks import IMAGE, IMAGE_ID, PROCESS, kernel_key
 from ..formats.etl.kernel.layouts import kernel_event
-from ..formats.etl.kernel.process import IMAGE, PROCESS
-from ..formats.etl.kernel.providers import kernel_key
-from ..formats.etl.kernel.session import IMAGE_ID
 from ..formats.etl.layout import LOG_FILE_MODE
 from ..formats.etl.payload.tracelogging import describe
 from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event

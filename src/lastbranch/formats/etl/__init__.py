@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .event import Event, encode_event
     from .events.columns import EventBlock, events_of
     from .events.reader import EventType, TraceLog
+    from .kernel.hooks import kernel_names
     from .kernel.layouts import kernel_event, kernel_layout
-    from .kernel.providers import kernel_names
     from .payload.manifest_xml import Manifests
     from .profile.intervals import INTERVAL_HOOKS
     from .profile.reader import read_etl

@@ -31,9 +31,8 @@ from .event import Event
 from .events.columns import EVENT, MESSAGE_FORM, EventBlock, Ints, events_of
 from .events.reader import TraceLog
 from .events.walk import HEADER_BYTES
+from .kernel.hooks import META_DATA, guid_text, kernel_key, kernel_names, opcode_name
 from .kernel.layouts import kernel_layout
-from .kernel.providers import guid_text, kernel_key, kernel_names, opcode_name
-from .kernel.session import META_DATA
 from .layout import CLASSIC_HEADERS, EVENT_FLAG, EVENT_HEADERS, PMC_COUNTERS
 from .payload.column_decode import Payloads, decode_columns
 from .payload.columns import Column, Lists, Objects

@@ -20,9 +20,7 @@ from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
 from .event import Event
 from .events.columns import EventBlock, events_of
 from .events.reader import TraceLog
-from .kernel.config import SYS_CONFIG
-from .kernel.process import IMAGE, PROCESS, THREAD, THREAD_LIFE
-from .kernel.providers import Key, kernel_key, kernel_names
+from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
 from .payload.columns import Blobs, Column, Floats, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
 

@@ -30,13 +30,28 @@ from .events.columns import EventBlock, Rules, events_of
 from .events.merge import Index, Run, in_order
 from .events.reader import to_log
 from .events.walk import MESSAGE_BYTES
-from .kernel.config import SYS_CONFIG
-from .kernel.io import FILE_IO
+from .kernel.hooks import (
+    DC_END,
+    DC_START,
+    END,
+    FILE_IO,
+    IMAGE,
+    IMAGE_ID,
+    LBR,
+    META_DATA,
+    PERF_INFO,
+    PROCESS,
+    SESSION,
+    STACK_WALK,
+    START,
+    SYS_CONFIG,
+    SYS_CONFIG_EX,
+    THREAD,
+    WIN_SAT,
+    Key,
+    kernel_key,
+)
 from .kernel.layouts import kernel_layout
-from .kernel.perf import LBR, PERF_INFO, STACK_WALK
-from .kernel.process import DC_END, DC_START, END, IMAGE, PROCESS, START, THREAD
-from .kernel.providers import Key, kernel_key
-from .kernel.session import IMAGE_ID, META_DATA, SESSION, SYS_CONFIG_EX, WIN_SAT
 from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, EVENT_HEADERS, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
 from .payload.manifest_xml import MANIFEST_ID
 

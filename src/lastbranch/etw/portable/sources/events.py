@@ -1,6 +1,6 @@
 """Kernel events as columns of 64-bit words: many at once, with headers, each followed by its call stack.
 
-Layouts: `formats.etl.layout` (headers), `formats.etl.kernel.perf` (StackWalk).
+Layouts: `formats.etl.layout` (headers), `formats.etl.kernel.layouts` (StackWalk).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kinds of events: what perf is asked for, and how its samples become kernel events. One row each in `KINDS`.
 
 Layouts of raw data: the ``format`` files of tracefs, read when a kind is opened. Of the kernel events:
-`formats.etl.kernel.process`, `perf`, `io`.
+`formats.etl.kernel.layouts`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
 from ....formats.etl.event import Event, encode_event
-from ....formats.etl.kernel.process import IMAGE, PROCESS, THREAD
+from ....formats.etl.kernel.hooks import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.rundown import Lives
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.records import handle

@@ -15,9 +15,8 @@ from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel, Linux
 from ....capture.procfs import memory_kb
 from ....formats.etl.event import Event, encode_event
+from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
 from ....formats.etl.kernel.layouts import kernel_event
-from ....formats.etl.kernel.perf import PERF_INFO
-from ....formats.etl.kernel.session import SESSION
 from ....formats.etl.profile.session import Session
 from ....model import Clock, Machine, Profile
 from ...flags import ClientContext

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..container.buffers import DamageLog
 from ..container.windows import Window
 from ..event import Event
-from ..kernel.providers import hook_provider
+from ..kernel.hooks import hook_provider
 from ..layout import (
     EVENT_FLAG,
     EVENT_HEADERS,

@@ -18,7 +18,7 @@ from ..container.buffers import Buffers, DamageLog
 from ..container.header import LogHeader
 from ..container.windows import BufferReader, Segment
 from ..event import Event
-from ..kernel.providers import hook_provider
+from ..kernel.hooks import hook_provider
 from ..layout import BUFFER_FLAG, LOG_FILE_MODE
 from .columns import CHUNK, EventBlock, Rules, events_of
 from .merge import Index, Run, blocks_of_runs, in_order

@@ -1,2 +1,1 @@
-"""Events of the Windows kernel: the layouts of their payloads by group, one table of them all (`layouts`), and the
-GUIDs and names of their providers (`providers`)."""
+"""Events of the Windows kernel: hook ids and their names (`hooks`), layouts of their payloads (`layouts`)."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..decode import Decoder
 from ..events.columns import EventBlock, events_of
-from ..kernel.perf import PERF_INFO
+from ..kernel.hooks import PERF_INFO
 
 __all__ = ["INTERVAL_HOOKS", "IntervalTable", "Intervals"]
 

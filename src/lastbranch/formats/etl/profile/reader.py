@@ -15,8 +15,7 @@ from ..decode import AS_IT_SAYS, Decoder, Reading, describes
 from ..event import Event
 from ..events.columns import EventBlock, events_of
 from ..events.reader import EventType, TraceLog, count_events, first_of_types
-from ..kernel.providers import GROUPS, guid_text, kernel_key, kernel_names
-from ..kernel.session import META_DATA
+from ..kernel.hooks import GROUPS, META_DATA, guid_text, kernel_key, kernel_names
 from ..payload.manifest_xml import MANIFEST_ID
 from .intervals import Intervals, IntervalTable
 from .samples import Sampler, Triggers

@@ -16,9 +16,8 @@ import numpy as np
 
 from ....model import KERNEL, KERNEL_HALF, Change, Module, ModuleKind, Profile, kernel_map_start
 from ..event import Event
+from ..kernel.hooks import DC_END, DC_START, END, IMAGE, IMAGE_ID, LOAD, PROCESS, START, THREAD, UNLOAD
 from ..kernel.layouts import kernel_event
-from ..kernel.process import DC_END, DC_START, END, IMAGE, LOAD, PROCESS, START, THREAD, UNLOAD
-from ..kernel.session import IMAGE_ID
 from .supplement_events import load_bias, mapping_fields, module_fields, segment_fields, supplement_event
 
 __all__ = ["Lives"]

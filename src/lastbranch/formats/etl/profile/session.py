@@ -13,10 +13,8 @@ from ....model import Profile
 from ..container.header import LogHeader
 from ..container.writer import log_header
 from ..event import Event
-from ..kernel.config import SYS_CONFIG
+from ..kernel.hooks import PERF_INFO, SESSION, SYS_CONFIG, SYS_CONFIG_EX
 from ..kernel.layouts import kernel_event
-from ..kernel.perf import PERF_INFO
-from ..kernel.session import SESSION, SYS_CONFIG_EX
 from ..layout import FILETIME_EPOCH
 from .sample_events import MOST_INTERVAL, Trigger
 from .supplement_events import event_fields, machine_fields, recording_events, supplement_event

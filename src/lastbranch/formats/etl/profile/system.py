@@ -20,10 +20,23 @@ from ....model import KERNEL, KERNEL_HALF_32, Array, Change, Module, Profile, Ti
 from ..decode import Decoder, batches_of
 from ..event import Event
 from ..events.columns import EventBlock
-from ..kernel.config import SYS_CONFIG
-from ..kernel.process import DC_END, DC_START, END, IMAGE, LOAD, PROCESS, START, THREAD, THREAD_LIFE, UNLOAD
-from ..kernel.providers import Key
-from ..kernel.session import IMAGE_ID, SESSION, SYS_CONFIG_EX
+from ..kernel.hooks import (
+    DC_END,
+    DC_START,
+    END,
+    IMAGE,
+    IMAGE_ID,
+    LOAD,
+    PROCESS,
+    SESSION,
+    START,
+    SYS_CONFIG,
+    SYS_CONFIG_EX,
+    THREAD,
+    THREAD_LIFE,
+    UNLOAD,
+    Key,
+)
 
 __all__ = ["HANDLERS", "System", "ThreadEvents", "ThreadTable"]
 

@@ -1,8 +1,8 @@
-"""Names of providers and events: from the group of a hook id, or the GUID of a provider, to what consumers show.
+"""Hook ids of the kernel's events: groups, event types, the GUIDs they are reported under and the names they have.
 
-Groups and GUIDs: Geoff Chappell's table of hook ids, phnt's ntwmi.h. Names of tasks and opcodes are those under which
-Microsoft's TraceEvent prints the events, so that output can be compared; where it has none, the constant's name in
-ntwmi.h or evntrace.h, in the same style.
+A hook id is group << 8 | type. Groups and GUIDs: Geoff Chappell's table of hook ids, phnt's ntwmi.h. Names of tasks and
+opcodes are those under which Microsoft's TraceEvent prints the events, so that output can be compared; where TraceEvent
+has none, the constant's name in ntwmi.h or evntrace.h, in the same style.
 """
 
 from __future__ import annotations
@@ -10,13 +10,35 @@ from __future__ import annotations
 from uuid import UUID
 
 from ..event import Event
-from .session import IMAGE_ID, META_DATA, SYS_CONFIG_EX, WIN_SAT
 
-__all__ = ["GROUPS", "Key", "guid_text", "hook_provider", "kernel_key", "kernel_names", "opcode_name"]
+__all__ = [
+    "ALPC", "CRIT_SEC", "DC_END", "DC_START", "DISK_IO", "END", "FILE_IO", "GROUPS", "HEAP", "IMAGE", "IMAGE_ID",
+    "Key", "LBR", "LOAD", "META_DATA", "OBJECT", "PAGE_FAULT", "PERF_INFO", "PROCESS", "REGISTRY", "SESSION",
+    "SPLIT_IO", "STACK_WALK", "START", "SYS_CONFIG", "SYS_CONFIG_EX", "TCP_IP", "THREAD", "THREAD_LIFE", "THREAD_POOL",
+    "UDP_IP", "UNLOAD", "WIN_SAT", "guid_text", "hook_provider", "kernel_key", "kernel_names", "opcode_name",
+]  # fmt: skip
 
 
 Key = tuple[int | str, int]
 """What the kernel tables are keyed by: the group of the hook id, or a GUID that has no group, and the event's type."""
+
+SESSION, DISK_IO, PAGE_FAULT, PROCESS, FILE_IO, THREAD, TCP_IP, UDP_IP, REGISTRY = 0, 1, 2, 3, 4, 5, 6, 8, 9
+SYS_CONFIG, LBR, PERF_INFO, HEAP, OBJECT, IMAGE, CRIT_SEC, STACK_WALK = 0x0B, 0x0C, 0x0F, 0x10, 0x11, 0x14, 0x17, 0x18
+ALPC, SPLIT_IO, THREAD_POOL = 0x1A, 0x1B, 0x1C
+"""Groups."""
+
+IMAGE_ID = "b3e675d7-2554-4f18-830b-2762732560de"
+SYS_CONFIG_EX = "9b79ee91-b5fd-41c0-a243-4248e266e9d0"
+META_DATA = "bbccf6c1-6cd1-48c4-80ff-839482e37671"
+WIN_SAT = "ed54dff8-c409-4cf6-bf83-05e1e61a09c4"
+"""GUIDs of the events that merging (KernelTraceControl) adds; they have no group."""
+
+START, END, DC_START, DC_END = 1, 2, 3, 4
+"""Types of process and thread events; the last two list what exists when a session begins and ends (rundown)."""
+THREAD_LIFE = tuple(THREAD << 8 | type_ for type_ in (START, END, DC_START, DC_END))
+"""Hooks of the events that say which process a thread belongs to."""
+UNLOAD, LOAD = 2, 10
+"""Types of image events, beside DC_START and DC_END."""
 
 GROUPS: dict[int, tuple[str, str]] = {  # group of a hook id: GUID, name
     0x00: ("68fdd900-4a3e-11d1-84f4-0000f80464e3", "EventTrace"),
@@ -53,16 +75,16 @@ GROUPS: dict[int, tuple[str, str]] = {  # group of a hook id: GUID, name
 }
 
 _OPCODES: dict[int | str, dict[int, str]] = {  # of a group or GUID; "Task/Name" where the task is not the group
-    0x00: {
+    SESSION: {
         0: "", 5: "Extension", 8: "RundownComplete", 32: "EndExtension", 48: "RundownBegin", 49: "RundownEnd",
         64: "DbgID_RSDS", 66: "BuildLab", 67: "BinaryPath", 80: "PartitionInfo",
     },
-    0x01: {
+    DISK_IO: {
         10: "Read", 11: "Write", 12: "ReadInit", 13: "WriteInit", 14: "FlushBuffers", 15: "FlushInit",
         34: "DriverMajorFunctionCall", 35: "DriverMajorFunctionReturn", 37: "DriverCompletionRoutine",
         52: "DriverCompleteRequest", 53: "DriverCompleteRequestReturn",
     },
-    0x02: {
+    PAGE_FAULT: {
         10: "TransitionFault", 11: "DemandZeroFault", 12: "CopyOnWrite", 13: "GuardMemory", 14: "HardMemory",
         15: "AccessViolation", 32: "HardFault", 35: "InMemory", 73: "PFMappedSectionCreate", 76: "SessionDCStop",
         79: "PFMappedSectionDelete", 98: "VirtualMem/Alloc", 99: "VirtualMem/Free", 100: "HeapRangeRundown",
@@ -73,91 +95,75 @@ _OPCODES: dict[int | str, dict[int, str]] = {  # of a group or GUID; "Task/Name"
         127: "VirtualRotate", 128: "VirtualAllocDCStart", 129: "VirtualAllocDCStop", 130: "PageAccess",
         131: "RemoveFromWS", 132: "WSSharableRundown", 133: "InMemoryActiveRundown",
     },
-    0x03: {
+    PROCESS: {
         1: "Start", 2: "Stop", 3: "DCStart", 4: "DCStop", 10: "Image/Load", 11: "Terminate", 32: "PerfCtr",
         33: "PerfCtrRundown", 39: "Defunct",
     },
-    0x04: {
+    FILE_IO: {
         0: "Name", 32: "FileCreate", 35: "FileDelete", 36: "FileRundown", 37: "MapFile", 38: "UnmapFile",
         39: "MapFileDCStart", 40: "MapFileDCStop", 64: "Create", 65: "Cleanup", 66: "Close", 67: "Read",
         68: "Write", 69: "SetInfo", 70: "Delete", 71: "Rename", 72: "DirEnum", 73: "Flush", 74: "QueryInfo",
         75: "FSControl", 76: "OperationEnd", 77: "DirNotify",
     },
-    0x05: {
+    THREAD: {
         1: "Start", 2: "Stop", 3: "DCStart", 4: "DCStop", 36: "CSwitch", 37: "CompCS",
         50: "Dispatcher/ReadyThread", 57: "WorkerThread", 62: "Enqueue", 63: "Dequeue", 72: "SetName",
     },
-    0x06: {
+    TCP_IP: {
         10: "Send", 11: "Recv", 12: "Connect", 13: "Disconnect", 14: "Retransmit", 15: "Accept", 16: "Reconnect",
         17: "Fail", 18: "TCPCopy", 19: "ARPCopy", 20: "FullACK", 21: "PartACK", 22: "DupACK", 26: "SendIPV6",
         27: "RecvIPV6", 28: "ConnectIPV6", 29: "DisconnectIPV6", 30: "RetransmitIPV6", 31: "AcceptIPV6",
         32: "ReconnectIPV6", 34: "TCPCopyIPV6",
     },
-    0x08: {
-        10: "Send", 11: "Recv", 17: "Fail", 26: "SendIPV6", 27: "RecvIPV6",
-    },
-    0x09: {
+    UDP_IP: {10: "Send", 11: "Recv", 17: "Fail", 26: "SendIPV6", 27: "RecvIPV6"},
+    REGISTRY: {
         10: "Create", 11: "Open", 12: "Delete", 13: "Query", 14: "SetValue", 15: "DeleteValue", 16: "QueryValue",
         17: "EnumerateKey", 18: "EnumerateValueKey", 19: "QueryMultipleValue", 20: "SetInformation", 21: "Flush",
         22: "KCBCreate", 23: "KCBDelete", 24: "KCBRundownBegin", 25: "KCBRundownEnd", 26: "Virtualize",
         27: "Close",
     },
-    0x0B: {
+    SYS_CONFIG: {
         10: "CPU", 11: "PhyDisk", 12: "LogDisk", 13: "NIC", 14: "Video", 15: "Services", 16: "Power",
         17: "Network", 18: "OpticalMedia", 21: "IRQ", 22: "PnP", 23: "IDEChannel", 24: "NumaNode", 25: "Platform",
         26: "ProcessorGroup", 27: "ProcessorNumber", 28: "DPI", 29: "CodeIntegrity", 30: "MachineId",
         33: "DeviceFamily", 34: "FlightId", 35: "Processor", 36: "Virtualization", 37: "Boot",
     },
-    0x0C: {
-        32: "Sample",
-    },
-    0x0F: {
+    LBR: {32: "Sample"},
+    PERF_INFO: {
         34: "Mark", 46: "Sample", 47: "PMCSample", 48: "PMCConfig", 49: "PMCCorruption", 50: "MessageISR",
         51: "SysClEnter", 52: "SysClExit", 55: "BatchedSample", 58: "DebuggerEnabled", 66: "ThreadedDPC",
         67: "ISR", 68: "DPC", 69: "TimerDPC", 71: "NMISample", 72: "SetInterval", 73: "CollectionStart",
         74: "CollectionEnd", 79: "ClockInterrupt", 100: "DPCEnqueue", 101: "DPCExecution",
     },
-    0x10: {
+    HEAP: {
         32: "Create", 33: "Alloc", 34: "ReAlloc", 35: "Destroy", 36: "Free", 37: "Expand", 38: "SnapShot",
         42: "Contract", 43: "Lock", 44: "Unlock", 45: "Validate", 46: "Walk",
     },
-    0x11: {
+    OBJECT: {
         32: "CreateHandle", 33: "CloseHandle", 34: "DuplicateHandle", 36: "TypeDCStart", 37: "TypeDCEnd",
         38: "HandleDCStart", 39: "HandleDCEnd",
     },
-    0x14: {
+    IMAGE: {
         2: "Unload", 3: "DCStart", 4: "DCStop", 10: "Load", 32: "Relocation", 33: "KernelBase",
         34: "HypercallPage",
     },
-    0x17: {
-        34: "Collision", 35: "Initialize",
-    },
-    0x18: {
+    CRIT_SEC: {34: "Collision", 35: "Initialize"},
+    STACK_WALK: {
         32: "Stack", 34: "KeyCreate", 35: "KeyDelete", 36: "KeyRundown", 37: "StackKeyKernel", 38: "StackKeyUser",
     },
-    0x1A: {
-        33: "SendMessage", 34: "ReceiveMessage", 35: "WaitForReply", 36: "WaitForNewMessage", 37: "Unwait",
-    },
-    0x1B: {
-        32: "VolMgr",
-    },
-    0x1C: {
+    ALPC: {33: "SendMessage", 34: "ReceiveMessage", 35: "WaitForReply", 36: "WaitForNewMessage", 37: "Unwait"},
+    SPLIT_IO: {32: "VolMgr"},
+    THREAD_POOL: {
         32: "CBEnqueue", 33: "CBDequeue", 34: "CBStart", 35: "CBStop", 36: "CBCancel", 37: "PoolCreate",
         38: "PoolClose", 39: "ThreadMinSet", 40: "ThreadMaxSet",
     },
-    SYS_CONFIG_EX: {
-        32: "BuildInfo", 33: "SystemPaths", 34: "UnknownVolume", 35: "VolumeMapping",
-    },
+    SYS_CONFIG_EX: {32: "BuildInfo", 33: "SystemPaths", 34: "UnknownVolume", 35: "VolumeMapping"},
     IMAGE_ID: {
         0: "", 32: "None", 36: "DbgID_RSDS", 37: "DbgID_ILRSDS", 38: "DbgPPDB", 40: "DbgDeterm",
         64: "FileVersion",
     },
-    META_DATA: {
-        32: "EventInfo", 33: "EventMapInfo",
-    },
-    WIN_SAT: {
-        33: "WinSPR", 35: "Metrics", 37: "SystemConfig",
-    },
+    META_DATA: {32: "EventInfo", 33: "EventMapInfo"},
+    WIN_SAT: {33: "WinSPR", 35: "Metrics", 37: "SystemConfig"},
 }  # fmt: skip
 
 _OTHERS = {  # GUIDs of their own that merging (KernelTraceControl) adds: provider, task
@@ -211,5 +217,5 @@ def opcode_name(opcode: int) -> str:
 
 
 def guid_text(guid: bytes) -> str:
-    """The usual form of the 16 bytes of a GUID as they stand in a file."""
+    """The 16 bytes of a GUID in a file, in the usual notation."""
     return str(UUID(bytes_le=guid))
