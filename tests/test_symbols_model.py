@@ -40,7 +40,7 @@ chains = st.lists(st.lists(st.tuples(functions, texts, st.integers(0, 2**32 - 1)
 def names_of(chains: list[list[tuple[Function, str, int]]]) -> Names:
     made = Chains()
     for chain in chains:
-        made.add(chain)
+        made.add([Frame(*frame) for frame in chain])
     return made.names()
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..binaries.files import open_regular
 from .demangle import demangle
-from .model import Chains, DebugFiles, Function, FunctionTable, Names
+from .model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
 from .symbol_lists import lines_of, table_of
 
 __all__ = ["Breakpad", "module_id"]
@@ -107,22 +107,19 @@ class _Code:
     inlines: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     """Start, end, depth, line and file of the call, origin."""
 
-    def chain(
-        self, address: int, function: Function, origins: dict[int, str], files: dict[int, str]
-    ) -> list[tuple[Function, str, int]]:
-        """(function, file, line), innermost first."""
+    def chain(self, address: int, function: Function, origins: dict[int, str], files: dict[int, str]) -> list[Frame]:
+        """The frames at ``address``, innermost first."""
         at = bisect_right(self.starts, address) - 1
         end, line, file = self.lines[at] if at >= 0 else (0, 0, -1)
         if address >= end:
             line, file = 0, -1
-        out: list[tuple[Function, str, int]] = []
+        out: list[Frame] = []
         here = sorted((i for i in self.inlines if i[0] <= address < i[1]), key=lambda i: -i[2])
         for _, _, _, call_line, call_file, origin in here:
             name = origins.get(origin, "")
-            out.append((Function(name, name), files.get(file, ""), line))
+            out.append(Frame(Function(name, name), files.get(file, ""), line))
             line, file = call_line, call_file
-        out.append((function, files.get(file, ""), line))
-        return out
+        return [*out, Frame(function, files.get(file, ""), line)]
 
 
 def _code(file: _File, start: int) -> _Code:

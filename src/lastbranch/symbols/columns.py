@@ -16,7 +16,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from .model import Function, FunctionTable, Names
+from .model import NAME_COLUMNS, Function, FunctionTable, Names
 
 __all__ = [
     "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "texts_column", "texts_of", "unpack",
@@ -87,13 +87,7 @@ def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
 def pack_names(names: Names) -> Columns:
     """``names`` as columns."""
     return {
-        "function": names.function,
-        "offsets": names.offsets,
-        "frame_function": names.frame_function,
-        "frame_file": names.frame_file,
-        "frame_line": names.frame_line,
-        "frame_column": names.frame_column,
-        "frame_discriminator": names.frame_discriminator,
+        **{name: getattr(names, name) for name in NAME_COLUMNS},
         "files": texts_column(names.files),
         "notes": texts_column(names.notes),
         **_function_columns(names.functions),
@@ -102,18 +96,9 @@ def pack_names(names: Names) -> Columns:
 
 def unpack_names(columns: Columns, count: int) -> Names:
     """The names of ``count`` addresses in ``columns``. Raises `ValueError` where they are not sound."""
-    return Names(
-        _column(columns, "function", np.int32),
-        _column(columns, "offsets", np.int64),
-        _column(columns, "frame_function", np.int32),
-        _column(columns, "frame_file", np.int32),
-        _column(columns, "frame_line", np.uint32),
-        _column(columns, "frame_column", np.uint32),
-        _column(columns, "frame_discriminator", np.uint32),
-        PackedFunctions(columns),
-        texts_of(columns, "files"),
-        texts_of(columns, "notes"),
-    ).check(count)
+    arrays: dict[str, Any] = {name: _column(columns, name, dtype) for name, dtype in NAME_COLUMNS.items()}
+    functions, files, notes = PackedFunctions(columns), texts_of(columns, "files"), texts_of(columns, "notes")
+    return Names(**arrays, functions=functions, files=files, notes=notes).check(count)
 
 
 def pack_functions(table: FunctionTable) -> Columns:
@@ -130,11 +115,8 @@ def pack_functions(table: FunctionTable) -> Columns:
 
 def unpack_functions(columns: Columns) -> FunctionTable:
     """The table in ``columns``. Raises `ValueError` where it is not sound."""
-    start, end, functions = (
-        _column(columns, "start", np.uint64),
-        _column(columns, "end", np.uint64),
-        PackedFunctions(columns),
-    )
+    start, end = _column(columns, "start", np.uint64), _column(columns, "end", np.uint64)
+    functions = PackedFunctions(columns)
     if not len(start) == len(end) == len(functions):
         raise ValueError("starts, ends and functions differ in number")
     if (start[1:] < start[:-1]).any() or (end < start).any():
@@ -148,8 +130,11 @@ def unpack_functions(columns: Columns) -> FunctionTable:
     return FunctionTable(start, end, functions, aliases)
 
 
-_FUNCTION_COLUMNS = ("name", "shown", "function_start", "function_size", "function_file", "function_line",
-                     "function_described", "function_files")  # fmt: skip
+_FUNCTION_NUMBERS: dict[str, type[np.generic]] = {
+    "function_start": np.uint64, "function_size": np.uint64, "function_file": np.int32, "function_line": np.uint32,
+    "function_described": np.uint8,
+}  # fmt: skip
+_FUNCTION_COLUMNS = ("name", "shown", *_FUNCTION_NUMBERS, "function_files")
 
 
 def _function_columns(functions: Sequence[Function]) -> Columns:
@@ -159,15 +144,11 @@ def _function_columns(functions: Sequence[Function]) -> Columns:
     name, shown, start, size, file, line, described = columns
     files: dict[str, int] = {}
     rows = [files.setdefault(f, len(files)) for f in file]
+    numbers = zip(_FUNCTION_NUMBERS.items(), (start, size, rows, line, described), strict=True)
     return {
         "name": texts_column(name),
-        # What is shown as it is called is not written twice.
-        "shown": texts_column(["" if s == n else s for s, n in zip(shown, name, strict=True)]),
-        "function_start": np.array(start, np.uint64),
-        "function_size": np.array(size, np.uint64),
-        "function_file": np.array(rows, np.int32),
-        "function_line": np.array(line, np.uint32),
-        "function_described": np.array(described, np.uint8),
+        "shown": texts_column(["" if s == n else s for s, n in zip(shown, name, strict=True)]),  # equal: written once
+        **{column: np.array(values, dtype) for (column, dtype), values in numbers},
         "function_files": texts_column(list(files)),
     }
 
@@ -182,16 +163,7 @@ class PackedFunctions(Sequence[Function]):
         self.columns = {name: columns[name] for name in _FUNCTION_COLUMNS if name in columns}
         """As `pack_names` and `pack_functions` have them."""
         self._name, self._shown = _Texts(columns, "name"), _Texts(columns, "shown")
-        self._numbers = [
-            _column(columns, f"function_{n}", k)
-            for n, k in (
-                ("start", np.uint64),
-                ("size", np.uint64),
-                ("file", np.int32),
-                ("line", np.uint32),
-                ("described", np.uint8),
-            )
-        ]
+        self._numbers = [_column(columns, name, dtype) for name, dtype in _FUNCTION_NUMBERS.items()]
         self._files = texts_of(columns, "function_files")
         if len({len(self._name), len(self._shown), *map(len, self._numbers)}) != 1:
             raise ValueError("the columns of functions differ in length")
@@ -267,13 +239,10 @@ def _decoded(data: bytes) -> str:
 
 
 def texts_column(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Texts as bytes, each with a zero behind it. What is no UTF-8 in the file stays what it was."""
-    joined = (
-        "".join(f"{t}\0" for t in texts)
-        if not any("\0" in t for t in texts)
-        else "".join(t.replace("\0", "\ufffd") + "\0" for t in texts)
-    )
-    return np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
+    """Texts as bytes, each followed by a zero. What is no UTF-8 in the file stays what it was."""
+    if any("\0" in text for text in texts):
+        texts = [text.replace("\0", "\ufffd") for text in texts]
+    return np.frombuffer("".join(f"{text}\0" for text in texts).encode("utf-8", "surrogatepass"), np.uint8)
 
 
 def texts_of(columns: Columns, name: str) -> list[str]:

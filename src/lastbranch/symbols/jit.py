@@ -23,7 +23,7 @@ from ..binaries.files import below, open_regular
 from ..errors import FormatError, LastbranchError
 from ..model import Process, Profile
 from .demangle import demangle
-from .model import Chains, DebugFiles, Function, FunctionTable, Names
+from .model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
 from .options import SymbolOptions
 from .symbol_lists import lines_of
 
@@ -104,14 +104,12 @@ def names_in(files: DebugFiles, address: NDArray[np.uint64], time: NDArray[np.ui
     with os.fdopen(open_regular(files.binary, links=False), "rb") as file:
         data = file.read()
     codes = _codes(data, read_header(data, files.binary))
-    from .demangle import demangle
-
     shown = demangle([c.name for c in codes])
     functions = [Function(c.name, s, c.start, c.size) for c, s in zip(codes, shown, strict=True)]
     owner = _owners(codes, address, time)
     chains = Chains()
     for a, row in zip(address.tolist(), owner.tolist(), strict=True):
-        chains.add([(functions[row], *_line(codes[row], a))] if row >= 0 else [])
+        chains.add([Frame(functions[row], *_line(codes[row], a))] if row >= 0 else [])
     return chains.names()
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -62,13 +62,21 @@ class Frame(NamedTuple):
     function: Function
     file: str
     line: int
-    column: int
-    discriminator: int
+    column: int = 0
+    discriminator: int = 0
+
+
+NAME_COLUMNS: dict[str, type[np.generic]] = {
+    "function": np.int32, "offsets": np.int64, "frame_function": np.int32, "frame_file": np.int32,
+    "frame_line": np.uint32, "frame_column": np.uint32, "frame_discriminator": np.uint32,
+}  # fmt: skip
+"""The columns of `Names`, in their order."""
+_FRAME_COLUMNS = tuple(NAME_COLUMNS)[2:]
 
 
 @dataclass(slots=True, eq=False)
 class Names:
-    """What stands at ``n`` addresses of one module, in the order in which they were asked for.
+    """The names of ``n`` addresses of one module, in the order in which they were asked for.
 
     ``functions`` and ``files`` are tables that the columns refer to by row.
     """
@@ -89,101 +97,84 @@ class Names:
     functions: Sequence[Function] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What the user should know of them: parts of the symbol files that are damaged or missing."""
+    """For the user: which parts of the symbol files are damaged or missing."""
 
     @classmethod
     def unknown(cls, count: int) -> Names:
         """``count`` addresses of which nothing is known."""
-        none, numbers = np.empty(0, np.int32), np.empty(0, np.uint32)
-        function = np.full(count, -1, np.int32)
-        return cls(function, np.zeros(count + 1, np.int64), none, none, numbers, numbers, numbers)
+        return cls.of_functions(np.full(count, -1), [])
 
     @classmethod
-    def of_functions(cls, function: NDArray[np.integer], functions: Sequence[Function]) -> Names:
-        """Names without lines: each address has its function (a row of ``functions``, -1 unknown) as its only frame."""
-        known = function >= 0
-        offsets = np.concatenate([[0], np.cumsum(known)]).astype(np.int64)
-        frames = function[known].astype(np.int32)
-        zero = np.zeros(len(frames), np.uint32)
-        none = np.full(len(frames), -1, np.int32)
-        return cls(function.astype(np.int32), offsets, frames, none, zero, zero, zero, functions)
+    def of_functions(cls, row: NDArray[np.integer], functions: Sequence[Function]) -> Names:
+        """Names without lines: each address has one frame, the function in ``row`` of ``functions`` (-1: unknown)."""
+        function = row.astype(np.int32)
+        frames = function[row >= 0]
+        zero, no_file = np.zeros(len(frames), np.uint32), np.full(len(frames), -1, np.int32)
+        offsets = offsets_of((row >= 0).astype(np.int64))
+        return cls(function, offsets, frames, no_file, zero, zero, zero, functions)
 
     def __len__(self) -> int:
         return len(self.function)
 
     def frames(self, row: int) -> list[Frame]:
         """The inline chain of the address in ``row``, innermost first."""
+        chain = slice(self.offsets[row], self.offsets[row + 1])
+        columns = (getattr(self, name)[chain].tolist() for name in _FRAME_COLUMNS)
         return [
-            Frame(
-                self.functions[self.frame_function[i]],
-                self.files[self.frame_file[i]] if self.frame_file[i] >= 0 else "",
-                int(self.frame_line[i]), int(self.frame_column[i]), int(self.frame_discriminator[i]),
-            )
-            for i in range(self.offsets[row], self.offsets[row + 1])
-        ]  # fmt: skip
+            Frame(self.functions[function], self.files[file] if file >= 0 else "", *place)
+            for function, file, *place in zip(*columns, strict=True)
+        ]
 
     def take(self, rows: NDArray[np.integer]) -> Names:
         """The names of the addresses in ``rows``, in that order, repeated if wanted; -1 is an unknown address."""
         function = np.append(self.function, np.int32(-1))[rows]
         first, count = self.offsets[rows], np.append(np.diff(self.offsets), 0)[rows]
-        offsets, frames = offsets_of(count), ranges(first, count)
-        columns: list[Any] = [c[frames] for c in self._frame_columns()]
-        named, file, line, column, discriminator = columns
-        return Names(
-            function, offsets, named, file, line, column, discriminator, self.functions, self.files, self.notes
-        )
+        frames = ranges(first, count)
+        columns: dict[str, Any] = {name: getattr(self, name)[frames] for name in _FRAME_COLUMNS}
+        return replace(self, function=function, offsets=offsets_of(count), **columns)
 
     @classmethod
     def join(cls, parts: list[Names]) -> Names:
-        """``parts`` behind each other; equal functions and files share a row."""
+        """``parts`` one after the other; equal functions and files share a row."""
         if len(parts) == 1:
             return parts[0]
-        function_rows: dict[Function, int] = {}
-        file_rows: dict[str, int] = {}
-        functions = [_rows(part.functions, function_rows) for part in parts]
-        files = [_rows(part.files, file_rows) for part in parts]
-        counts = [np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)]
-        function = [_through(f, p.function) for f, p in zip(functions, parts, strict=True)]
-        frame_function = [_through(f, p.frame_function) for f, p in zip(functions, parts, strict=True)]
-        frame_file = [_through(f, p.frame_file) for f, p in zip(files, parts, strict=True)]
-        return cls(
-            _behind(function, np.int32),
-            np.cumsum(np.concatenate(counts)),
-            _behind(frame_function, np.int32),
-            _behind(frame_file, np.int32),
-            _behind([p.frame_line for p in parts], np.uint32),
-            _behind([p.frame_column for p in parts], np.uint32),
-            _behind([p.frame_discriminator for p in parts], np.uint32),
-            list(function_rows),
-            list(file_rows),
-            list(dict.fromkeys(note for part in parts for note in part.notes)),
-        )
+        parts = parts or [cls.unknown(0)]
+        functions: dict[Function, int] = {}
+        files: dict[str, int] = {}
+        function_rows = [_rows(part.functions, functions) for part in parts]
+        file_rows = [_rows(part.files, files) for part in parts]
+        rows = {"function": function_rows, "frame_function": function_rows, "frame_file": file_rows}
+        columns: dict[str, Any] = {
+            name: np.concatenate(
+                [rows[name][i][getattr(p, name)] if name in rows else getattr(p, name) for i, p in enumerate(parts)]
+            )
+            for name in NAME_COLUMNS
+        }
+        columns["offsets"] = offsets_of(np.concatenate([np.diff(part.offsets) for part in parts]))
+        notes = list(dict.fromkeys(note for part in parts for note in part.notes))
+        return cls(**columns, functions=list(functions), files=list(files), notes=notes)
 
     def check(self, count: int) -> Names:
         """These names, if they are sound and of ``count`` addresses: rows within their tables, offsets in order.
 
         Raises `ValueError` that says what is not.
         """
-        frames = self._frame_columns()
+        frames = [getattr(self, name) for name in _FRAME_COLUMNS]
         if len(self.function) != count or len(self.offsets) != count + 1:
             raise ValueError(f"{len(self.function)} functions and {len(self.offsets)} offsets for {count} addresses")
         if len({len(c) for c in frames}) != 1:
             raise ValueError("the columns of frames differ in length")
         if self.offsets[0] != 0 or self.offsets[-1] != len(frames[0]) or (np.diff(self.offsets) < 0).any():
             raise ValueError("offsets do not cut the frames")
-        for what, rows, table, least in (
-            ("function", self.function, len(self.functions), -1),
-            ("frame_function", self.frame_function, len(self.functions), 0),
-            ("frame_file", self.frame_file, len(self.files), -1),
+        for what, table, least in (
+            ("function", len(self.functions), -1),
+            ("frame_function", len(self.functions), 0),
+            ("frame_file", len(self.files), -1),
         ):
+            rows = getattr(self, what)
             if len(rows) and not least <= rows.min() <= rows.max() < table:
                 raise ValueError(f"{what} points outside of its table of {table}")
         return self
-
-    def _frame_columns(
-        self,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint32], NDArray[np.uint32], NDArray[np.uint32]]:
-        return self.frame_function, self.frame_file, self.frame_line, self.frame_column, self.frame_discriminator
 
 
 @dataclass(slots=True, eq=False)
@@ -319,26 +310,25 @@ _GOES_ON = re.compile(r"(?: (?:const|volatile)| ?&&?)*::").match
 _OPERATOR = re.compile(r"\boperator(\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)")
 
 _Row = TypeVar("_Row", Function, str)
-_Number = TypeVar("_Number", np.int32, np.uint32)
 
 
 def _rows(values: Sequence[_Row], known: dict[_Row, int]) -> NDArray[np.int32]:
-    return np.array([known.setdefault(v, len(known)) for v in values], np.int32)
-
-
-def _behind(parts: list[NDArray[_Number]], dtype: type[_Number]) -> NDArray[_Number]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
-
-
-def _through(rows: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int32]:
-    """``rows[wanted]`` where -1 stays -1."""
-    return np.append(rows, np.int32(-1))[wanted]
+    """The row in ``known``, which grows, of each value; then -1, so that index -1 (unknown) stays -1."""
+    return np.array([*(known.setdefault(v, len(known)) for v in values), -1], np.int32)
 
 
 # -- `Names` from inline chains that come one by one
 
 
 _LAST_LINE = (1 << 32) - 1
+
+
+def used_rows(row: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the distinct values of ``row`` that are not -1, ``row`` as rows of these): no table is larger than needed."""
+    used, back = np.unique(row[row >= 0], return_inverse=True)
+    rows = np.full(len(row), -1, np.int64)
+    rows[row >= 0] = back
+    return used, rows
 
 
 class Chains:
@@ -348,34 +338,28 @@ class Chains:
         self._functions: dict[Function, int] = {}
         self._files: dict[str, int] = {}
         self._function: list[int] = []
-        self._offsets = [0]
-        self._frames: list[tuple[int, int, int]] = []
+        self._count: list[int] = []
+        self._frames: list[tuple[int, int, int, int, int]] = []
 
-    def add(self, chain: Iterable[tuple[Function, str, int]]) -> None:
-        """The next address's frames as (function, file, line), innermost first; none where nothing is known."""
+    def __len__(self) -> int:
+        return len(self._function)
+
+    def add(self, chain: Sequence[Frame]) -> None:
+        """The frames of the next address, innermost first; none where nothing is known."""
         row = -1
-        for function, file, line in chain:
+        for function, file, line, column, discriminator in chain:
             row = self._functions.setdefault(function, len(self._functions))
-            column = self._files.setdefault(file, len(self._files)) if file else -1
-            self._frames.append((row, column, min(max(line, 0), _LAST_LINE)))
+            file_row = self._files.setdefault(file, len(self._files)) if file else -1
+            self._frames.append((row, file_row, min(max(line, 0), _LAST_LINE), column, discriminator))
         self._function.append(row)
-        self._offsets.append(len(self._frames))
+        self._count.append(len(chain))
 
     def names(self) -> Names:
-        """What was collected. Columns and discriminators are not known."""
-        function, file, line = zip(*self._frames, strict=True) if self._frames else ((), (), ())
-        zero = np.zeros(len(self._frames), np.uint32)
-        return Names(
-            np.array(self._function, np.int32),
-            np.array(self._offsets, np.int64),
-            np.array(function, np.int32),
-            np.array(file, np.int32),
-            np.array(line, np.uint32),
-            zero,
-            zero,
-            list(self._functions),
-            list(self._files),
-        )
+        """The names of all addresses so far."""
+        columns = np.array(self._frames, np.int64).reshape(-1, len(_FRAME_COLUMNS)).T
+        frames: dict[str, Any] = {n: c.astype(NAME_COLUMNS[n]) for n, c in zip(_FRAME_COLUMNS, columns, strict=True)}
+        function, offsets = np.array(self._function, np.int32), offsets_of(np.array(self._count, np.int64))
+        return Names(function, offsets, **frames, functions=list(self._functions), files=list(self._files))
 
 
 class Backend(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from ..binaries.elf import build_id_in
 from ..binaries.files import open_regular
 from ..errors import FormatError, LastbranchError
 from .demangle import demangle
-from .model import DebugFiles, Function, FunctionTable, Names
+from .model import DebugFiles, Function, FunctionTable, Names, used_rows
 
 __all__ = ["TableReader", "is_module_name", "lines_of", "read_kallsyms", "running_build_id", "table_of"]
 
@@ -73,15 +73,8 @@ class TableReader:
     def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """The function that each address lies in; no lines. Raises `FormatError`, `OSError`."""
         table = self._read(files)
-        return only_used(table.at(address), table.functions)
-
-
-def only_used(row: NDArray[np.int64], functions: Sequence[Function]) -> Names:
-    """`Names.of_functions` with no more functions than are used."""
-    used, back = np.unique(row[row >= 0], return_inverse=True)
-    rows = np.full(len(row), -1, np.int64)
-    rows[row >= 0] = back
-    return Names.of_functions(rows, [functions[i] for i in used.tolist()])
+        used, rows = used_rows(table.at(address))
+        return Names.of_functions(rows, [table.functions[row] for row in used.tolist()])
 
 
 def lines_of(path: str, *, links: bool = True) -> list[str]:

@@ -20,7 +20,7 @@ from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from .. import outside
 from ..columns import unpack_names
-from ..model import DebugFiles, Function, FunctionTable, Names
+from ..model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
 from ..tools import newest
 from . import symbol_tables
 from .dwarf.reader import names_split_files
@@ -49,7 +49,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         raise UnavailableError("llvm-symbolizer is not installed", hint="install LLVM's tools, or use another backend")
     if not _described(files):
         return symbol_tables.resolve(files, address)
-    answers = _Answers(_image_base(files))
+    chains, image_base = Chains(), _image_base(files)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write("".join(f"{a:#x}\n" for a in address.tolist()).encode())
         asked.seek(0)
@@ -61,15 +61,15 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
             assert running.stdout is not None
             try:
                 for line in running.stdout:
-                    answers.add(line)
+                    chains.add(_chain(line, image_base))
             except (ValueError, KeyError, TypeError) as error:
                 running.kill()
                 raise FormatError(f"{program} answered what cannot be read: {error}", file=files.binary) from None
-        if answers.count != len(address):
+        if len(chains) != len(address):
             said.seek(0)
             why = said.read(500).decode(errors="replace").strip() or f"exit code {running.returncode}"
-            raise FormatError(f"{program} gave {answers.count} of {len(address)} answers: {why}", file=files.binary)
-    return _with_stubs(files, address, answers.names())
+            raise FormatError(f"{program} gave {len(chains)} of {len(address)} answers: {why}", file=files.binary)
+    return _with_stubs(files, address, chains.names())
 
 
 def _with_stubs(files: DebugFiles, address: NDArray[np.uint64], names: Names) -> Names:
@@ -140,44 +140,17 @@ def _linked(path: str, folder: str, name: str) -> str:
     return made
 
 
-class _Answers:
-    """Collects answers as columns."""
-
-    def __init__(self, base: int) -> None:
-        self.base = base
-        self.count = 0
-        self._functions: dict[Function, int] = {}
-        self._files: dict[str, int] = {}
-        self._function: list[int] = []
-        self._offsets = [0]
-        self._frames: list[tuple[int, int, int, int, int]] = []
-
-    def add(self, line: bytes) -> None:
-        """One line of JSON: the frames of one address, innermost first."""
-        frames = json.loads(line).get("Symbol", [])
-        self.count += 1
-        if not any(f["FunctionName"] or f["FileName"] for f in frames):
-            frames = []
-        row = -1
-        for number, frame in enumerate(frames, 1):
-            function = self._of(frame, number == len(frames))
-            row = self._functions.setdefault(function, len(self._functions))
-            file = frame["FileName"]
-            place = self._files.setdefault(file, len(self._files)) if file else -1
-            self._frames.append((row, place, frame["Line"], frame["Column"], frame["Discriminator"]))
-        self._function.append(row)
-        self._offsets.append(len(self._frames))
-
-    def _of(self, frame: dict[str, Any], whole: bool) -> Function:
-        name, start = frame["FunctionName"], frame.get("StartAddress") or "0"
-        begin = max(0, int(start, 16) - self.base) if whole else 0
-        return Function(name, name, begin, 0, frame.get("StartFileName", ""), frame.get("StartLine", 0))
-
-    def names(self) -> Names:
-        columns = np.array(self._frames, np.int64).reshape(-1, 5).T
-        function, file = columns[:2].astype(np.int32)
-        line, column, discriminator = columns[2:].astype(np.uint32)
-        return Names(
-            np.array(self._function, np.int32), np.array(self._offsets, np.int64), function, file, line, column,
-            discriminator, list(self._functions), list(self._files),
+def _chain(line: bytes, image_base: int) -> list[Frame]:
+    """The frames of one address, innermost first, from a line of JSON."""
+    frames = json.loads(line).get("Symbol", [])
+    if not any(f["FunctionName"] or f["FileName"] for f in frames):
+        return []
+    chain = []
+    for number, frame in enumerate(frames, 1):
+        start = int(frame.get("StartAddress") or "0", 16) if number == len(frames) else 0
+        function = Function(
+            name := frame["FunctionName"], name, max(0, start - image_base), 0, frame.get("StartFileName", ""),
+            frame.get("StartLine", 0),
         )  # fmt: skip
+        chain.append(Frame(function, frame["FileName"], frame["Line"], frame["Column"], frame["Discriminator"]))
+    return chain

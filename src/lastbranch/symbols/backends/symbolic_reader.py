@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...binaries.files import open_regular
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
-from ..model import Chains, DebugFiles, Function, FunctionTable, Names
+from ..model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
 from . import symbol_tables
 from .dwarf.reader import names_split_files
 
@@ -54,8 +54,8 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         for value, row in zip(address.tolist(), symbols.at(address).tolist(), strict=True):
             frames = list(map(_frame, lookup(value - base) if value >= base else ()))
             if row >= 0:
-                _, file, line = frames.pop() if frames else ("", "", 0)
-                frames.append((functions[row], file, line))
+                outermost = frames.pop() if frames else Frame(functions[row], "", 0)
+                frames.append(outermost._replace(function=functions[row]))
             chains.add(frames)
     except exceptions.SymbolicError as error:
         raise FormatError(f"symbolic cannot read it: {error}", file=path) from None
@@ -84,6 +84,6 @@ def _base(files: DebugFiles) -> int:
     return min((s.vaddr for s in segments), default=0)
 
 
-def _frame(frame: Any) -> tuple[Function, str, int]:
+def _frame(frame: Any) -> Frame:
     name = frame.symbol if frame.symbol != "?" else ""
-    return Function(name, name), frame.full_path or "", frame.line
+    return Frame(Function(name, name), frame.full_path or "", frame.line)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...binaries.files import strings_at
-from ..model import Function, FunctionTable, Names
+from ..model import Function, FunctionTable, Names, used_rows
 
 __all__ = ["Symbols", "until_next"]
 
@@ -96,11 +96,8 @@ class Symbols:
 
     def resolve(self, address: NDArray[np.uint64]) -> Names:
         """The names of ``address``, for symbols by address."""
-        row = self.at(address)
-        used, inverse = np.unique(row[row >= 0], return_inverse=True)
-        function = np.full(len(address), -1, np.int64)
-        function[row >= 0] = inverse
-        return Names.of_functions(function, self.functions(used))
+        used, rows = used_rows(self.at(address))
+        return Names.of_functions(rows, self.functions(used))
 
     def table(self) -> FunctionTable:
         """All code symbols by address; a size that is not known reaches to the next symbol."""
