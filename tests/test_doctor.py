@@ -39,7 +39,7 @@ def found(machine: Machine, files: dict[str, str] | None = None, no_trace: int =
 
 
 def commands(finding: Finding) -> list[str]:
-    return [change.command for change in finding.changes]
+    return [change.command for change in finding.remedies]
 
 
 @linux
@@ -56,7 +56,7 @@ class TestOnFakedMachines:
     )
     def test_a_facility_is_named_with_its_depth_and_event(self, machine: Machine, said: str) -> None:
         row = found(machine)[BRANCHES]
-        assert (row.state, row.why, row.changes) == ("yes", said, ())
+        assert (row.state, row.why, row.remedies) == ("yes", said, ())
 
     @pytest.mark.parametrize(
         ("machine", "said"),
@@ -101,10 +101,10 @@ class TestOnFakedMachines:
         assert [rows[c].state for c in (BRANCHES, KERNEL, SYSTEM)] == [user, kernel, system]
         setting = rows["kernel.perf_event_paranoid"]
         assert setting.state == str(paranoid)
-        assert (command is None and not setting.changes) or (command and command in commands(setting)[0])
+        assert (command is None and not setting.remedies) or (command and command in commands(setting)[0])
         privileged = found(replace(fake.SKYLAKE, paranoid=paranoid, caps=fake.CAP_PERFMON))
         assert {privileged[c].state for c in (BRANCHES, KERNEL, SYSTEM)} == {"yes"}
-        assert not privileged["kernel.perf_event_paranoid"].changes
+        assert not privileged["kernel.perf_event_paranoid"].remedies
 
     @pytest.mark.parametrize(
         ("scope", "caps", "state"),
@@ -115,7 +115,7 @@ class TestOnFakedMachines:
         files = {} if scope is None else {"/proc/sys/kernel/yama/ptrace_scope": f"{scope}\n"}
         row = found(replace(fake.SKYLAKE, caps=caps), files)[ATTACH]
         assert row.state == state
-        assert bool(row.changes) == (state == "no" and scope != 3), "scope 3 cannot be lowered"
+        assert bool(row.remedies) == (state == "no" and scope != 3), "scope 3 cannot be lowered"
 
     def test_the_software_records_need_ptrace_and_x86(self) -> None:
         assert found(fake.VM)[SOFTWARE].state == "yes"
@@ -205,17 +205,17 @@ class TestTheVerb:
         rows = {finding.capability: finding for finding in doctor.examine()}
         assert rows["software branch records"].state == "no"
         assert rows["read captures"].state == "yes"
-        assert bool(rows[BRANCHES].changes) == (system == "win32")
+        assert bool(rows[BRANCHES].remedies) == (system == "win32")
 
 
 @linux
 def test_this_machine_is_the_same_before_and_after() -> None:
     """Settings that a command would change are not touched by telling it."""
-    from lastbranch.capture.perf_events.kernel import Linux
+    from lastbranch.capture.perf_events.kernel import Kernel
 
     def settings() -> list[str | None]:
         names = ("perf_event_paranoid", "perf_event_mlock_kb", "kptr_restrict", "nmi_watchdog", "yama/ptrace_scope")
-        return [Linux().text(f"/proc/sys/kernel/{name}") for name in names]
+        return [Kernel().text(f"/proc/sys/kernel/{name}") for name in names]
 
     before = settings()
     assert examine()

@@ -24,7 +24,7 @@ import perfdata_writer
 from fake_kernel import FakeKernel, Machine
 from lastbranch.capture import HardwareSummary, Request, RunError, Target, record_hardware
 from lastbranch.capture.hardware import Recording
-from lastbranch.capture.perf_events import programme
+from lastbranch.capture.perf_events import event_set
 from lastbranch.capture.perf_events.refusals import EventUnavailable
 from lastbranch.errors import UnavailableError
 from lastbranch.formats.perfdata import writer
@@ -404,7 +404,7 @@ def test_the_whole_system_by_the_clock(clock: Callable[..., Recording], tmp_path
 
 def test_losses_are_accounted(clock: Callable[..., Recording], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings of four pages that nobody empties: what the kernel dropped is counted, what it kept is there."""
-    monkeypatch.setattr(programme, "PAGES", 4)
+    monkeypatch.setattr(event_set, "PAGES", 4)
     on_one = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"  # each processor has a ring
     child, recording = launched(clock, sys.executable, "-c", on_one + BUSY.replace("0.4", "1.2"))
     child.wait()

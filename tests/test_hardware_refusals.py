@@ -13,9 +13,9 @@ import pytest
 import fake_kernel as fake
 from fake_kernel import FakeKernel, Machine
 from lastbranch.capture import Request, Target
-from lastbranch.capture.hardware import Recording, settled
-from lastbranch.capture.perf_events.host import CHANGES, read_host
-from lastbranch.capture.perf_events.programme import choices_of
+from lastbranch.capture.hardware import Recording, negotiated
+from lastbranch.capture.perf_events.event_set import requested_events
+from lastbranch.capture.perf_events.host import REMEDIES, read_host
 from lastbranch.capture.perf_events.refusals import OTHER, REFUSALS, Attempt, EventUnavailable, Refusal, explain
 
 ANY_USER = fake.ANY | fake.USER
@@ -34,7 +34,7 @@ def refusal(machine: Machine, request: Request, **fake: Any) -> EventUnavailable
     """What opening ``request`` on ``machine`` ends with."""
     kernel = FakeKernel(machine, **fake)
     with pytest.raises(EventUnavailable) as caught:
-        settled(request, kernel, read_host(kernel), request.target.pid)
+        negotiated(request, kernel, read_host(kernel), request.target.pid)
     assert not kernel.opened
     return caught.value
 
@@ -155,10 +155,10 @@ def test_every_errno_on_every_machine_has_a_sentence_and_a_way_out(machine: Mach
     for more, paranoid, caps in CIRCUMSTANCES:
         host = read_host(FakeKernel(replace(files(machine, more), paranoid=paranoid, caps=caps)))
         for request in REQUESTS if (more, paranoid, caps) == ({}, 2, 0) else REQUESTS[::7]:
-            for choice, number in product(choices_of(request, host), ERRNOS):
+            for choice, number in product(requested_events(request, host), ERRNOS):
                 row = explain(OSError(number, ""), Attempt(request, choice, 1000, False, 4), host)
                 assert row.cause != OTHER.cause
-                for text in (row.sentence, row.way_out):
+                for text in (row.sentence, row.advice):
                     assert text
                     assert not re.search(r"[{}]|None|\.$|  ", text), text
                 if caps:
@@ -175,7 +175,7 @@ def test_permission_is_never_blamed_on_a_level_that_allows_it() -> None:
         if not before.cause.startswith("paranoid"):
             continue
         blamed += 1
-        level = next(levels[c] for c in before.changes if c in levels)
+        level = next(levels[c] for c in before.remedies if c in levels)
         assert level < paranoid
         # One step of several, or another reason that was hidden behind this one.
         assert cause_of(replace(machine, paranoid=level), request).cause != before.cause
@@ -186,7 +186,7 @@ def cause_of(machine: Machine, request: Request) -> Refusal:
     """Why it is refused; `OTHER` where it is not."""
     kernel = FakeKernel(machine)
     try:
-        settled(request, kernel, read_host(kernel), request.target.pid)
+        negotiated(request, kernel, read_host(kernel), request.target.pid)
     except EventUnavailable as error:
         return error.refusal
     return OTHER
@@ -200,9 +200,9 @@ def test_a_hypervisor_is_asked_only_for_what_it_can_pass_on() -> None:
 
 
 def test_commands_are_known_and_have_a_scope() -> None:
-    used = {name for row in REFUSALS for name in row.changes}
-    assert used <= set(CHANGES)
-    for change in CHANGES.values():
+    used = {name for row in REFUSALS for name in row.remedies}
+    assert used <= set(REMEDIES)
+    for change in REMEDIES.values():
         assert change.command
         assert change.scope
 

@@ -76,10 +76,10 @@ def _software() -> Profile:
 
 def _hardware(folder: Path) -> Profile:
     from lastbranch.capture.perf_events.host import read_host
-    from lastbranch.capture.perf_events.kernel import Linux
+    from lastbranch.capture.perf_events.kernel import Kernel
     from lastbranch.capture.perf_events.synthesis import features_of
 
-    kernel, events = Linux(), [Described("clock", attribute(ID), [1])]
+    kernel, events = Kernel(), [Described("clock", attribute(ID), [1])]
     file = PerfFile(str(folder / "hardware"), events)
     file.write(SideRecords(ID, 1).comm(1, 1, "a"))
     file.finish(features_of(kernel, read_host(kernel), events, ["lastbranch", "record", "a b"], branches=True))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lastbranch.bind import Binder
-from lastbranch.capture.perf_events.kernel import Linux
+from lastbranch.capture.perf_events.kernel import Kernel
 from lastbranch.etw.portable import profile_sources
 from lastbranch.etw.portable.enable_map import settled
 from lastbranch.etw.portable.sources import check
@@ -370,7 +370,7 @@ class TestSystemCalls:
         assert returned[os.getpid()] >= 1000
 
 
-class Counting(Linux):
+class Counting(Kernel):
     """Keeps what each event counted: its own account of how often it happened."""
 
     def __init__(self) -> None:
@@ -439,7 +439,7 @@ class TestTimer:
         stacks = {(f["EventTimeStamp"], f["ThreadID"]) for _, f in busy.events(0x1820)}
         left = {(e.time, f["OldThreadID"]) for e, f in busy.events(0x0524)}
         assert left
-        if has_tracefs(Linux()):
+        if has_tracefs(Kernel()):
             assert left <= stacks
         else:
             sampled = {(e.time, f["ThreadID"]) for e, f in busy.events(0x0F2E)}

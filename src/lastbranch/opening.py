@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .formats.etl.payload.manifest_xml import Manifests
 
 __all__ = [
-    "FileSource", "attach_binaries", "code_of", "open_profile", "open_source",
+    "FileSource", "attach_binaries", "build_id_at", "code_of", "open_profile", "open_source",
     "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
@@ -268,6 +268,20 @@ def same_binary(module: Module, image: Image) -> bool | None:
     if not (module.build_id and image.build_id):
         return None
     return same_build_id(module.build_id, image.build_id)
+
+
+def build_id_at(path: str) -> bytes:
+    """The build id of the binary at ``path``; empty where there is no such file, or it has none."""
+    try:
+        source = FileSource(path)
+    except (OSError, LastbranchError):
+        return b""
+    try:
+        return read_image(source).build_id or b""
+    except (OSError, LastbranchError):
+        return b""
+    finally:
+        source.close()
 
 
 def _segments(image: Image) -> tuple[Segment, ...]:

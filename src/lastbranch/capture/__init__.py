@@ -12,7 +12,7 @@ from ..lazy import lazy_names
 if TYPE_CHECKING:
     from .hardware import HardwareSummary, record_hardware
     from .options import Options, Summary
-    from .perf_events.programme import Request, Target
+    from .perf_events.event_set import Request, Target
     from .recording import record
     from .traceable import CollectorError, RunError
 
@@ -24,7 +24,7 @@ __all__ = [
 __getattr__ = lazy_names(__name__, {
     "hardware": "HardwareSummary record_hardware",
     "options": "Options Summary",
-    "perf_events.programme": "Request Target",
+    "perf_events.event_set": "Request Target",
     "recording": "record",
     "traceable": "CollectorError RunError",
 })  # fmt: skip

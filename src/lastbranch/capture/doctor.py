@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import LastbranchError
 from ..lbr import PERF_SELECT
-from .perf_events.host import CAP_SYS_PTRACE, CHANGES, SECCOMP_FILTER, Change, Host, read_host
+from .perf_events.host import CAP_SYS_PTRACE, REMEDIES, SECCOMP_FILTER, Host, Remedy, read_host
 
 if TYPE_CHECKING:
+    from .perf_events.event_set import Request
     from .perf_events.kernel import Kernel
-    from .perf_events.programme import Request
 
 __all__ = ["COLUMNS", "Finding", "examine", "findings", "hardware_reason"]
 
@@ -26,27 +26,27 @@ COLUMNS = ("capability", "state", "why", "command", "scope")
 
 
 class Finding(NamedTuple):
-    """``state`` is ``yes``, ``no``, or the value of a setting; ``changes`` would make more possible."""
+    """``state`` is ``yes``, ``no``, or the value of a setting; ``remedies`` would make more possible."""
 
     capability: str
     state: str
     why: str = ""
-    changes: tuple[Change, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def rows(self) -> list[tuple[str, str, str, str, str]]:
         """As `COLUMNS`: one row a command, or one without."""
         what = (self.capability, self.state, self.why)
-        return [(*what, *change) for change in self.changes] or [(*what, "", "")]
+        return [(*what, *change) for change in self.remedies] or [(*what, "", "")]
 
 
 def examine() -> list[Finding]:
     """Look at this machine."""
     system: str = sys.platform
     if system.startswith("linux"):
-        from .perf_events.kernel import Linux
+        from .perf_events.kernel import Kernel
 
-        return list(findings(Linux()))
+        return list(findings(Kernel()))
     return list(_ELSEWHERE.get(system, _ELSEWHERE["other"]))
 
 
@@ -57,7 +57,7 @@ _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
         Finding(
             "hardware branch records", "by Windows",
             "event tracing records them where the processor has LBR and no hypervisor hides it",
-            (Change("xperf -on PROC_THREAD+LOADER+PMC_PROFILE -LastBranch PmcInterrupt", "until xperf -stop"),),
+            (Remedy("xperf -on PROC_THREAD+LOADER+PMC_PROFILE -LastBranch PmcInterrupt", "until xperf -stop"),),
         ),
         _NO_SOFTWARE, _READS,
     ),
@@ -113,7 +113,7 @@ def findings(kernel: Kernel) -> Iterator[Finding]:
 
 
 def _probe(event: str, what: str) -> Request:
-    from .perf_events.programme import Request, Target
+    from .perf_events.event_set import Request, Target
 
     target = Target() if what == "system" else Target(os.getpid())
     if event:
@@ -124,23 +124,23 @@ def _probe(event: str, what: str) -> Request:
 
 def _tried(capability: str, request: Request, kernel: Kernel, host: Host) -> Finding:
     """Open the events of ``request`` as a recording would, and close them."""
-    from .hardware import settled
+    from .hardware import negotiated
     from .perf_events.refusals import EventUnavailable
 
     try:
-        programmes = settled(request, kernel, host, request.target.pid)
+        specs = negotiated(request, kernel, host, request.target.pid)
     except EventUnavailable as error:
         # That there is another engine is told in a row of its own.
-        changes = tuple(CHANGES[name] for name in error.refusal.changes if name != "software")
-        return Finding(capability, "no", f"{error}; {error.refusal.way_out}", changes)
+        remedies = tuple(REMEDIES[name] for name in error.refusal.remedies if name != "software")
+        return Finding(capability, "no", f"{error}; {error.refusal.advice}", remedies)
     except LastbranchError as error:
         return Finding(capability, "no", str(error))
-    sampled = programmes[:-1]
+    sampled = specs[:-1]
     parts = [", ".join(dict.fromkeys(p.choice.name for p in sampled))]
     if request.select:
         depth = max((p.choice.pmu.depth for p in sampled if p.choice.pmu), default=0)
         parts.insert(0, f"{host.facility or 'branch records'}, {depth} deep" if depth else host.facility)
-    parts += dict.fromkeys(wish.loss for p in sampled for wish in p.dropped)
+    parts += dict.fromkeys(extra.loss for p in sampled for extra in p.dropped)
     return Finding(capability, "yes", "; ".join(filter(None, parts)))
 
 
@@ -151,9 +151,9 @@ def _software(kernel: Kernel, host: Host) -> Finding:
     try:
         kernel.trace_child()
     except OSError as error:
-        changes = ("ptrace",) if (host.ptrace_scope or 0) > 1 else ("container",)
+        remedies = ("ptrace",) if (host.ptrace_scope or 0) > 1 else ("container",)
         why = f"ptrace is refused ({error.strerror}): {_why_no_ptrace(host)}"
-        return Finding(name, "no", why, tuple(CHANGES[c] for c in changes))
+        return Finding(name, "no", why, tuple(REMEDIES[c] for c in remedies))
     return Finding(name, "yes", "taken branches of a traced program, followed in short bursts")
 
 
@@ -172,7 +172,7 @@ def _attaching(host: Host) -> Finding:
     why = f"kernel.yama.ptrace_scope is {scope}: a command that is started by the recording still works"
     if scope == 3:  # it cannot be lowered again
         return Finding(name, "no", f"kernel.yama.ptrace_scope is {scope}, which holds until the next boot")
-    return Finding(name, "no", why, (CHANGES["ptrace"], CHANGES["root"]))
+    return Finding(name, "no", why, (REMEDIES["ptrace"], REMEDIES["root"]))
 
 
 # -- Linux: the settings that they depend on
@@ -208,7 +208,7 @@ def _paranoid(kernel: Kernel, host: Host) -> Finding:
         return Finding(name, str(host.paranoid), "does not bind this user (CAP_PERFMON or CAP_SYS_ADMIN)")
     for above, meaning, change in _PARANOID:
         if host.paranoid > above:
-            return Finding(name, str(host.paranoid), meaning, (CHANGES[change], CHANGES["perfmon"]))
+            return Finding(name, str(host.paranoid), meaning, (REMEDIES[change], REMEDIES["perfmon"]))
     return Finding(name, str(host.paranoid), "everything is allowed")
 
 
@@ -217,7 +217,7 @@ def _seccomp(kernel: Kernel, host: Host) -> Finding:
     if host.seccomp != SECCOMP_FILTER:
         return Finding("seccomp filter", "none", inside)
     why = f"{inside}; it may refuse perf_event_open and ptrace"
-    return Finding("seccomp filter", "active", why, (CHANGES["container"],) if host.container else ())
+    return Finding("seccomp filter", "active", why, (REMEDIES["container"],) if host.container else ())
 
 
 def _lockdown(kernel: Kernel, host: Host) -> Finding:
@@ -231,7 +231,7 @@ def _rings(kernel: Kernel, host: Host) -> Finding:
         return Finding(name, "none", "the kernel has no performance events")
     if host.mlock_kb >= _MLOCK_ONE_RING or host.may_perf:
         return Finding(name, str(host.mlock_kb), "enough for one recording at a time")
-    return Finding(name, str(host.mlock_kb), "rings are made smaller, and lose records sooner", (CHANGES["mlock"],))
+    return Finding(name, str(host.mlock_kb), "rings are made smaller, and lose records sooner", (REMEDIES["mlock"],))
 
 
 def _kernel_addresses(kernel: Kernel, host: Host) -> Finding:
@@ -239,7 +239,7 @@ def _kernel_addresses(kernel: Kernel, host: Host) -> Finding:
     line = (kernel.text("/proc/kallsyms") or "").partition("\n")[0]
     hidden = not line or set(line.split()[0]) == {"0"}
     if hidden and (host.kptr_restrict or 0) > 0:
-        return Finding(name, "hidden", f"kernel.kptr_restrict is {host.kptr_restrict}", (CHANGES["symbols"],))
+        return Finding(name, "hidden", f"kernel.kptr_restrict is {host.kptr_restrict}", (REMEDIES["symbols"],))
     return Finding(name, "hidden" if hidden else "shown", "" if not hidden else "this user may not see them")
 
 

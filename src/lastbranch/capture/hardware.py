@@ -22,27 +22,27 @@ from ..model import Profile
 from ..model.output import PartFile
 from ..opening import FileSource
 from .launch import SIGNALS, Launched, exit_code, launch, received
-from .perf_events.host import Host, read_host
-from .perf_events.kernel import Kernel, Linux
-from .perf_events.programme import (
+from .perf_events.event_set import (
     BUILD_ID,
     PAGES,
     EventRefused,
     EventSet,
-    Programme,
+    EventSpec,
     Request,
     Target,
-    choices_of,
     negotiate,
-    programme_of,
-    tracking_of,
+    requested_events,
+    sampling_spec,
+    tracking_spec,
 )
+from .perf_events.host import Host, read_host
+from .perf_events.kernel import Kernel
 from .perf_events.refusals import Attempt, refused
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
 from .recording import save
 from .traceable import describe_exec
 
-__all__ = ["HardwareSummary", "Recording", "Request", "Target", "record_hardware", "settled"]
+__all__ = ["HardwareSummary", "Recording", "Request", "Target", "record_hardware", "negotiated"]
 
 
 _KERNEL = PERF_SELECT["KERNEL"]
@@ -60,29 +60,29 @@ class Summary(NamedTuple):
     notes: tuple[str, ...]
 
 
-def settled(request: Request, kernel: Kernel, host: Host, tid: int) -> list[Programme]:
-    """The events of ``request``, the tracking event last, each with as much of its wishes as ``tid`` can have.
+def negotiated(request: Request, kernel: Kernel, host: Host, tid: int) -> list[EventSpec]:
+    """The events of ``request``, the tracking event last, each with as much of its extras as ``tid`` can have.
 
     Raises `UnavailableError` as `Recording` does. Nothing stays open.
     """
     wakeup = PAGES * os.sysconf("SC_PAGESIZE") // 8  # in time, too, where less memory may be locked
-    programmes = [programme_of(choice, request, host, wakeup) for choice in choices_of(request, host)]
-    programmes.append(tracking_of(request.target, host, wakeup))
-    for programme in programmes:
+    specs = [sampling_spec(choice, request, host, wakeup) for choice in requested_events(request, host)]
+    specs.append(tracking_spec(request.target, host, wakeup))
+    for spec in specs:
         try:
-            negotiate(programme, kernel, tid)
+            negotiate(spec, kernel, tid)
         except OSError as error:
-            raise _explained(error, programme, programmes, request, kernel, host) from error
-    return programmes
+            raise _explained(error, spec, specs, request, kernel, host) from error
+    return specs
 
 
 def _explained(
-    error: OSError, programme: Programme, all_of_them: list[Programme], request: Request, kernel: Kernel, host: Host
+    error: OSError, spec: EventSpec, all_of_them: list[EventSpec], request: Request, kernel: Kernel, host: Host
 ) -> UnavailableError:
     pid = request.target.pid
     threads = len(tasks_of(kernel, pid)) if pid >= 0 else 1
     files = max(1, threads) * sum(len(p.cpus) for p in all_of_them)
-    attempt = Attempt(request, programme.choice, programme.fields["period"], "freq" in programme.flags, files)
+    attempt = Attempt(request, spec.choice, spec.fields["sample_period"], "freq" in spec.flags, files)
     return refused(error, attempt, host)
 
 
@@ -94,7 +94,7 @@ class Recording:
     """
 
     def __init__(self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None) -> None:
-        self._kernel: Kernel = kernel or Linux()
+        self._kernel = kernel or Kernel()
         self._host = host or read_host(self._kernel)
         self._request = request
         self._file: PerfFile | None = None
@@ -102,8 +102,8 @@ class Recording:
         target = request.target
         attach = target.pid >= 0 and not target.before_exec
         tid = next(iter(tasks_of(self._kernel, target.pid)), target.pid) if attach else target.pid
-        self._programmes = settled(request, self._kernel, self._host, tid)
-        self._set = EventSet(self._kernel, self._programmes)
+        self._specs = negotiated(request, self._kernel, self._host, tid)
+        self._set = EventSet(self._kernel, self._specs)
         early: list[bytes] = []
         try:
             if attach:
@@ -115,23 +115,23 @@ class Recording:
                 self._file.write(part)
         except EventRefused as no:
             self.close()
-            why = _explained(no.error, no.programme, self._programmes, request, self._kernel, self._host)
+            why = _explained(no.error, no.spec, self._specs, request, self._kernel, self._host)
             raise why from no.error
         except BaseException:
             self.close()
             raise
 
     def _described(self) -> list[Described]:
-        return [Described(p.choice.name, p.final, p.ids) for p in self._programmes]
+        return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
 
     def _beside(self, identifier: int | None = None) -> SideRecords:
         """Records of the tracking event, or with another event's ``identifier``."""
-        tracking = self._programmes[-1]
+        tracking = self._specs[-1]
         return SideRecords(tracking.fields["sample_type"], tracking.ids[0] if identifier is None else identifier)
 
     @property
     def _sees_kernel(self) -> bool:
-        sampling = self._programmes[:-1]
+        sampling = self._specs[:-1]
         return any("exclude_kernel" not in p.flags for p in sampling) or bool(self._request.select & _KERNEL)
 
     def _before(self) -> Iterator[bytes]:
@@ -170,10 +170,10 @@ class Recording:
         for identifier, count in self._set.losses():
             lost += count
             self._file.write(record("LOST_SAMPLES", number(count) + self._beside(identifier).trailer()))
-        counted = all(p.counts_losses for p in self._programmes)
+        counted = all(p.counts_losses for p in self._specs)
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))
-        if BUILD_ID in self._programmes[-1].dropped:
+        if BUILD_ID in self._specs[-1].dropped:
             self._file.flush()
             recorded = FileSource(self._file.path)
             modules = format_of(recorded).open(recorded).modules
@@ -182,7 +182,7 @@ class Recording:
         self._file.finish(features)
         self._file = None
         self.close()
-        self._notes += [wish.loss for p in self._programmes for wish in p.dropped]
+        self._notes += [extra.loss for p in self._specs for extra in p.dropped]
         return Summary(size, lost if counted else None, tuple(dict.fromkeys(self._notes)))
 
     def close(self) -> None:

@@ -156,9 +156,9 @@ def describe_launch(error: OSError) -> UnavailableError:
     """Why a program of our own cannot be traced."""
     scope = _scope()
     if error.errno in (errno.EPERM, errno.EACCES) and scope in ("2", "3"):
-        meaning, way_out = _SCOPES[scope]
+        meaning, advice = _SCOPES[scope]
         return UnavailableError(
-            f"programs cannot be traced here: kernel.yama.ptrace_scope is {scope}: {meaning}", hint=way_out
+            f"programs cannot be traced here: kernel.yama.ptrace_scope is {scope}: {meaning}", hint=advice
         )
     return UnavailableError(
         f"programs cannot be traced here: {error.strerror}",
@@ -184,9 +184,9 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
     if error.errno in (errno.EPERM, errno.EACCES):
         scope = _scope()
         if scope in _SCOPES:
-            meaning, way_out = _SCOPES[scope]
+            meaning, advice = _SCOPES[scope]
             because = f"kernel.yama.ptrace_scope is {scope}: {meaning}"
-            return UnavailableError(f"process {pid} may not be traced: {because}", hint=way_out)
+            return UnavailableError(f"process {pid} may not be traced: {because}", hint=advice)
         hint = "record as its user, or as root with CAP_SYS_PTRACE"
         return UnavailableError(f"process {pid} may not be traced: {error.strerror}", hint=hint)
     return UnavailableError(

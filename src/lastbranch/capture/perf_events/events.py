@@ -145,6 +145,11 @@ class EventChoice:
     def software(self) -> bool:
         return self.type == TYPE.SOFTWARE
 
+    @property
+    def fields(self) -> dict[str, int]:
+        """Fields of perf_event_attr that select it."""
+        return {name: getattr(self, name) for name in ("type", *FIELDS)}
+
 
 def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
     """What ``text`` asks for, one choice for each core source of a hybrid processor that it stands for.

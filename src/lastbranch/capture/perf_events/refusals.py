@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from ...errors import UnavailableError
 from ...lbr import PERF_SELECT, describe_perf
+from .event_set import Request
 from .events import EventChoice
-from .host import CHANGES, SECCOMP_FILTER, Host
-from .programme import Request
+from .host import REMEDIES, SECCOMP_FILTER, Host
 
 __all__ = ["Attempt", "EventUnavailable", "OTHER", "REFUSALS", "Refusal", "explain", "refused"]
 
@@ -60,14 +60,14 @@ class Attempt(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """One row. ``sentence`` and ``way_out`` are format strings over `_words`; ``changes`` name `CHANGES`."""
+    """One row. ``sentence`` and ``advice`` are format strings over `_words`; ``remedies`` name `REMEDIES`."""
 
     cause: str
     errnos: tuple[int, ...]
     applies: Callable[[Attempt, Host], bool]
     sentence: str
-    way_out: str
-    changes: tuple[str, ...] = ()
+    advice: str
+    remedies: tuple[str, ...] = ()
 
 
 _LEVELS = PERF_SELECT["USER"] | PERF_SELECT["KERNEL"] | PERF_SELECT["HV"]
@@ -198,16 +198,16 @@ def explain(error: OSError, attempt: Attempt, host: Host) -> Refusal:
     number = error.errno or 0
     row = next((r for r in REFUSALS if number in r.errnos and r.applies(attempt, host)), OTHER)
     words = _words(number, attempt, host)
-    changes = tuple(name for name in row.changes if name != "qemu" or words["qemu"])
-    return row._replace(sentence=row.sentence.format(**words), way_out=row.way_out.format(**words), changes=changes)
+    remedies = tuple(name for name in row.remedies if name != "qemu" or words["qemu"])
+    return row._replace(sentence=row.sentence.format(**words), advice=row.advice.format(**words), remedies=remedies)
 
 
 class EventUnavailable(UnavailableError):
     """An event that cannot be opened: what, why and the errno; the hint has the way out with its commands."""
 
     def __init__(self, error: OSError, refusal: Refusal) -> None:
-        commands = [f"`{CHANGES[c].command}` ({CHANGES[c].scope})" for c in refusal.changes]
-        hint = "; ".join([refusal.way_out, *([" or ".join(commands)] if commands else [])])
+        commands = [f"`{REMEDIES[c].command}` ({REMEDIES[c].scope})" for c in refusal.remedies]
+        hint = "; ".join([refusal.advice, *([" or ".join(commands)] if commands else [])])
         super().__init__(f"{refusal.sentence} ({_name(error.errno or 0)})", hint=hint)
         self.refusal = refusal
 

@@ -1,7 +1,7 @@
 """perf_event_open(2) by ctypes: attributes, counters, and rings of records.
 
-Layout and numbers: Linux include/uapi/linux/perf_event.h. Attributes are the 136 bytes of PERF_ATTR_SIZE_VER8; older
-kernels take them as long as the fields that they do not know are 0.
+Numbers: Linux include/uapi/linux/perf_event.h. Attributes have the 136 bytes of PERF_ATTR_SIZE_VER8; older kernels
+accept them while the fields that they do not know are 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from ...errors import UnavailableError
-from ...formats.perfdata.layout import ATTR_FLAGS
+from ...formats.perfdata.layout import ATTR_FIELDS, ATTR_FLAGS, TYPE
 
 __all__ = [
     "CLOCK", "CPU_CLOCK", "FLAG", "Ring", "USER_ONLY", "attribute", "disable", "enable", "event_id", "modify",
@@ -27,11 +27,13 @@ __all__ = [
 
 _NR_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241, "ppc64le": 319, "s390x": 331}
 _FLAG_FD_CLOEXEC = 8
-ATTR_SIZE = 136
 CLOCK = time.CLOCK_MONOTONIC
 """Clock of all records."""
-CPU_CLOCK = (1, 0)
-"""PERF_TYPE_SOFTWARE, PERF_COUNT_SW_CPU_CLOCK: an hrtimer, which every machine has."""
+CPU_CLOCK = {"type": int(TYPE.SOFTWARE), "config": 0}
+"""PERF_COUNT_SW_CPU_CLOCK: an hrtimer, which every machine has."""
+
+_UNSET = {name: 0 for name, _ in ATTR_FIELDS if name != "config4"}
+_ATTR = struct.Struct("=" + "".join(code for name, code in ATTR_FIELDS if name in _UNSET))
 
 FLAG = {name: 1 << bit for bit, name in enumerate(ATTR_FLAGS)}
 """The bit field of perf_event_attr."""
@@ -47,29 +49,21 @@ _syscall = ctypes.CDLL(None, use_errno=True).syscall
 _syscall.restype = ctypes.c_long
 
 
-def attribute(
-    event: tuple[int, int], flags: int, *, period: int = 0, sample_type: int = 0, wakeup: int = 0, clockid: int = 0,
-    bp_type: int = 0, config1: int = 0, config2: int = 0, config3: int = 0, branch_sample_type: int = 0,
-    read_format: int = 0,
-) -> bytes:  # fmt: skip
-    """struct perf_event_attr. ``event`` is ``(type, config)``; of a breakpoint, config1 is bp_addr and config2
-    bp_len."""
-    kind, config = event
-    return struct.pack(
-        "=IIQQQQQIIQQQQIiQIHHIIQQ",
-        kind, ATTR_SIZE, config, period, sample_type, read_format, flags, wakeup, bp_type, config1, config2,
-        branch_sample_type, 0, 0, clockid, 0, 0, 0, 0, 0, 0, 0, config3,
-    )  # fmt: skip
+def attribute(flags: int, **fields: int) -> bytes:
+    """struct perf_event_attr with these `ATTR_FIELDS`, the others 0. A breakpoint has bp_addr in ``config1`` and bp_len
+    in ``config2``. Raises `struct.error` for an unknown field."""
+    values = _UNSET | {"size": _ATTR.size, "flags": flags} | fields
+    return _ATTR.pack(*values.values())
 
 
 def open_event(attr: bytes, tid: int, cpu: int = -1, group: int = -1) -> int:
     """A file descriptor that counts on thread ``tid`` (-1: everything on ``cpu``), in the group of the event ``group``.
 
-    `OSError` as the kernel says.
+    Raises the kernel's `OSError`.
     """
     number = _NR_PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
-        raise OSError(errno.ENOSYS, f"perf_event_open: its number on {os.uname().machine} is not known")
+        raise OSError(errno.ENOSYS, f"perf_event_open: no system call number known for {os.uname().machine}")
     fd: int = _syscall(number, ctypes.c_char_p(attr), tid, cpu, group, _FLAG_FD_CLOEXEC)
     if fd < 0:
         code = ctypes.get_errno()
@@ -85,7 +79,7 @@ def signal_thread(fd: int, tid: int, signal: int) -> None:
 
 
 def read_count(fd: int) -> int:
-    """What the event has counted; of the clock events, ns of CPU time."""
+    """The event's count; of a clock event, ns of CPU time."""
     return int.from_bytes(os.read(fd, 8), "little")
 
 
@@ -98,7 +92,7 @@ def disable(fd: int) -> None:
 
 
 def more_files() -> bool:
-    """Raise this process's own limit of open descriptors as far as it may; whether there are more now."""
+    """Raise this process's soft limit of open descriptors to the hard one; whether that allows more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return False
@@ -111,20 +105,20 @@ def set_period(fd: int, period: int) -> None:
 
 
 def modify(fd: int, attr: bytes) -> None:
-    """Give a breakpoint event another address (Linux 4.17)."""
+    """Change a breakpoint event, such as its address (Linux 4.17)."""
     fcntl.ioctl(fd, _MODIFY, attr)
 
 
 def event_id(fd: int) -> int:
-    """The number that its records carry."""
+    """The id in the event's records."""
     return int.from_bytes(fcntl.ioctl(fd, _ID, bytes(8)), "little")
 
 
 class Ring:
-    """The records of the events of one processor. Further ones join with `share`."""
+    """The ring buffer of one processor, mapped from its first event. Others write into it after `share`."""
 
     def __init__(self, fd: int, pages: int) -> None:
-        """``pages`` (a power of two) of data. `UnavailableError` where the kernel locks no more memory for this
+        """``pages`` (a power of two) of data. Raises `UnavailableError` where the kernel locks no more memory for this
         user."""
         self.fd = fd
         self._size = pages * mmap.PAGESIZE
@@ -137,12 +131,12 @@ class Ring:
             raise UnavailableError(f"no memory for a perf ring of {pages} pages: {error}", hint=hint) from error
 
     def share(self, fd: int) -> None:
-        """Let the event ``fd`` of the same processor write into this ring."""
+        """Have the event ``fd`` of the same processor write into this ring."""
         fcntl.ioctl(fd, _SET_OUTPUT, self.fd)
 
     def drain(self, write: Callable[[bytes], object]) -> int:
-        """Hand over what is new, in whole records; the number of bytes."""
-        (head, tail) = struct.unpack_from("=QQ", self._map, _HEAD)
+        """Pass the new records, all whole, to ``write``; the number of bytes."""
+        head, tail = struct.unpack_from("=QQ", self._map, _HEAD)
         if head == tail:
             return 0
         start, end = tail % self._size, head % self._size

@@ -403,8 +403,7 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
 def _trigger(launched: bool) -> Trigger:
     """Perf events if they are allowed. What is attached must survive us: no SIGSTOP there."""
     try:
-        flags = USER_ONLY | FLAG["disabled"]
-        os.close(open_event(attribute(CPU_CLOCK, flags, period=_FIRST_PERIOD), 0))
+        os.close(open_event(attribute(USER_ONLY | FLAG["disabled"], sample_period=_FIRST_PERIOD, **CPU_CLOCK), 0))
     except OSError:
         return PollTrigger()
     return ClockTrigger(signal.SIGSTOP if launched else _HARMLESS)

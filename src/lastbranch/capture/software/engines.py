@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from signal import SIGTRAP
 from typing import NamedTuple, Protocol
 
+from ...formats.perfdata.layout import TYPE
 from .. import ptrace
 from ..native import WALK, function
 from ..perf_events import syscall
@@ -207,8 +208,6 @@ _ENABLE = (0x00, 0x01, 0x05, 0x15, 0x55)
 """DR7 with the first so many debug registers on, for execution, length 1 (Intel SDM volume 3, 18.2.4)."""
 _TRAP_HWBKPT, _POLL_IN = 4, 1
 
-_BREAKPOINT = (5, 0)
-"""PERF_TYPE_BREAKPOINT."""
 _EXECUTION, _LENGTH = 4, 8
 """HW_BREAKPOINT_X, which wants the length sizeof(long)."""
 
@@ -342,10 +341,15 @@ class PerfBreakpoints:
         """Nothing is left of closed events."""
 
 
+_BREAKPOINT = syscall.attribute(
+    syscall.USER_ONLY, type=TYPE.BREAKPOINT, sample_period=1, bp_type=_EXECUTION, config2=_LENGTH, wakeup_events=1
+)
+_BP_ADDR = 56
+"""Offset of config1, which is bp_addr."""
+
+
 def _attribute(address: int) -> bytes:
-    return syscall.attribute(
-        _BREAKPOINT, syscall.USER_ONLY, period=1, bp_type=_EXECUTION, config1=address, config2=_LENGTH, wakeup=1
-    )
+    return _BREAKPOINT[:_BP_ADDR] + address.to_bytes(8, "little") + _BREAKPOINT[_BP_ADDR + 8 :]
 
 
 # -- the walk from stop to stop in machine code (native/walk.c), as far as `walk_tables` say what comes

@@ -86,7 +86,8 @@ class ClockTrigger(Trigger):
 
     def arm(self, thread: Thread, period: int) -> None:
         thread.clock = syscall.open_event(
-            syscall.attribute(CPU_CLOCK, USER_ONLY | FLAG["disabled"], period=period, wakeup=1), thread.tid
+            syscall.attribute(USER_ONLY | FLAG["disabled"], sample_period=period, wakeup_events=1, **CPU_CLOCK),
+            thread.tid,
         )
         thread.period = period
         syscall.signal_thread(thread.clock, thread.tid, self.signal)

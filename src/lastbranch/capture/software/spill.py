@@ -56,10 +56,15 @@ class Spill:
         self.flush = file.flush
         self.write(pipe_begin())
         self.time_attr = syscall.attribute(
-            CPU_CLOCK, sideband_flags(), period=time_period, sample_type=TIME_SAMPLES, clockid=CLOCK
+            sideband_flags(), sample_period=time_period, sample_type=TIME_SAMPLES, clockid=CLOCK, **CPU_CLOCK
         )
         self._burst_attr = syscall.attribute(
-            CPU_CLOCK, sideband_flags(), period=period, sample_type=BURSTS, clockid=CLOCK, branch_sample_type=select
+            sideband_flags(),
+            sample_period=period,
+            sample_type=BURSTS,
+            clockid=CLOCK,
+            branch_sample_type=select,
+            **CPU_CLOCK,
         )
 
     def begin(self, time_ids: Sequence[int], command: Sequence[str]) -> None:
@@ -115,9 +120,9 @@ def build_id_of(path: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _build_id(path: str, inode: int, changed: int) -> bytes:
-    from ..perf_events.kernel import read_build_id  # loads what reads binaries, which few recordings need
+    from ...opening import build_id_at  # loads the readers of binaries, which few recordings need
 
-    return read_build_id(path)
+    return build_id_at(path)
 
 
 # -- the sideband, from perf events
@@ -173,7 +178,7 @@ class KernelSideband(Sideband):
         """``at_exec``: begin when the thread executes a program. `OSError` where the kernel refuses."""
         flags = sideband_flags() | FLAG["inherit"] | (FLAG["disabled"] | FLAG["enable_on_exec"] if at_exec else 0)
         attr = syscall.attribute(
-            CPU_CLOCK, flags, period=period, sample_type=TIME_SAMPLES, clockid=CLOCK, wakeup=1 << 20
+            flags, sample_period=period, sample_type=TIME_SAMPLES, clockid=CLOCK, wakeup_events=1 << 20, **CPU_CLOCK
         )
         super().__init__()
         self._fds: dict[tuple[int, int], int] = {}

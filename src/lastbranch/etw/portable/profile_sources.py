@@ -71,9 +71,9 @@ def choices_of(source: int, kernel: Kernel | None = None) -> list[EventChoice]:
 
 
 def _linux() -> Kernel:
-    from ...capture.perf_events.kernel import Linux
+    from ...capture.perf_events.kernel import Kernel
 
-    return Linux()
+    return Kernel()
 
 
 def _own_events(kernel: Kernel) -> dict[int, str]:
@@ -104,11 +104,9 @@ def _offered(kernel: Kernel, source: int) -> bool:
 
 
 def _opens(kernel: Kernel, choice: EventChoice) -> bool:
-    from ...capture.perf_events import syscall as perf_events
+    from ...capture.perf_events.syscall import FLAG, USER_ONLY, attribute
 
-    flags = perf_events.FLAG["disabled"] | perf_events.FLAG["exclude_kernel"] | perf_events.FLAG["exclude_hv"]
-    words = {name: getattr(choice, name) for name in ("config1", "config2", "config3")}
-    attr = perf_events.attribute((choice.type, choice.config), flags, period=_COUNTER_LIMITS[2], **words)
+    attr = attribute(FLAG["disabled"] | USER_ONLY, sample_period=_COUNTER_LIMITS[2], **choice.fields)
     cpu = choice.pmu.cpus[0] if choice.pmu and choice.pmu.cpus else -1
     try:
         kernel.close(kernel.open_event(attr, 0, cpu))

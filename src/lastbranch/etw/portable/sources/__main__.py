@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
 from ....capture.perf_events.host import read_host
-from ....capture.perf_events.kernel import Linux
+from ....capture.perf_events.kernel import Kernel
 from ...status import EtwError, Status
 from ..protocol import Connection, Kind, Message
 from ..provider.writer import Writer, connect_writer
@@ -70,7 +70,7 @@ def run(path: str) -> int:
         os.setpriority(os.PRIO_PROCESS, 0, _URGENT)
     with Connection.open(path) as connection:
         body, _ = connection.call(Kind.SOURCE)
-        kernel = Linux()
+        kernel = Kernel()
         host = read_host(kernel)
         with ExitStack() as stack:
             try:

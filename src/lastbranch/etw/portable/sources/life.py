@@ -64,8 +64,8 @@ class Life:
         return self._made(self._lives.end(now))
 
     def _listed(self) -> Iterator[bytes]:
-        programme = self.stream.programme
-        records = SideRecords(programme.fields["sample_type"], programme.ids[0])
+        spec = self.stream.spec
+        records = SideRecords(spec.fields["sample_type"], spec.ids[0])
         images = "image" in self.wanted
         if images:
             yield from kernel_records(self._kernel, records)

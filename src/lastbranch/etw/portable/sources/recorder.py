@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ....capture.perf_events.host import Host, read_host
-from ....capture.perf_events.kernel import Kernel, Linux
+from ....capture.perf_events.kernel import Kernel
 from ....capture.procfs import memory_kb
 from ....formats.etl.event import Event, encode_event
 from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
@@ -121,7 +121,7 @@ class Recorder:
     def __init__(
         self, configuration: SourceConfiguration, output: Output, kernel: Kernel | None = None, host: Host | None = None
     ) -> None:
-        self._kernel: Kernel = kernel or Linux()
+        self._kernel = kernel or Kernel()
         self._host = host or read_host(self._kernel)
         self._output, self._configuration = output, configuration
         self._wall = configuration.clock == ClientContext.SYSTEM_TIME
@@ -176,8 +176,8 @@ class Recorder:
                 counters = Counters(sources, self._kernel, self._host)
             for one in wanted:
                 if one.key not in self._streams:
-                    programme = one.programme(self._host, counters.leaders)
-                    opened[one.key] = _Open(one, Stream(programme, self._kernel, self._host))
+                    spec = one.spec(self._host, counters.leaders)
+                    opened[one.key] = _Open(one, Stream(spec, self._kernel, self._host))
             if any(one.wanted.counters for one in opened.values()):
                 counters.start()
         except BaseException:

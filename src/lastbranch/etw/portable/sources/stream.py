@@ -15,21 +15,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....capture.perf_events.events import EventChoice
-from ....capture.perf_events.host import Host
-from ....capture.perf_events.kernel import Kernel, RecordRing
-from ....capture.perf_events.programme import (
+from ....capture.perf_events.event_set import (
     EventRefused,
     EventSet,
-    Programme,
+    EventSpec,
     Request,
     Target,
     negotiate,
     open_event,
-    tracking_of,
+    tracking_spec,
 )
+from ....capture.perf_events.events import EventChoice
+from ....capture.perf_events.host import Host
+from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.refusals import Attempt, explain
-from ....capture.perf_events.syscall import CLOCK
+from ....capture.perf_events.syscall import CLOCK, Ring
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
 from ....formats.perfdata.layout import READ, RECORD, SAMPLE
@@ -61,30 +61,30 @@ def _wakeup() -> int:
 def sampling(
     choice: EventChoice, host: Host, *, period: int = 1, sample: int = 0, stacks: bool = False,
     kernel_stacks: bool = True, branches: int = 0, more: frozenset[str] = frozenset(),
-    joins: Mapping[int, int] | None = None,
-) -> Programme:  # fmt: skip
+    group_leaders: Mapping[int, int] | None = None,
+) -> EventSpec:  # fmt: skip
     """An event that samples all tasks. ``sample``: PERF_SAMPLE_* beyond the common ones; ``branches``: which; ``more``:
-    flags; ``joins``: by processor the event whose group it joins, to sample the counts of that, too."""
-    base = tracking_of(ALL, host, _wakeup())
+    flags; ``group_leaders``: by processor the event whose group it joins, to sample the counts of that, too."""
+    base = tracking_spec(ALL, host, _wakeup())
     flags = {"sample_id_all", "use_clockid", "watermark", *choice.exclude, *more}
     flags |= set() if kernel_stacks else {"exclude_callchain_kernel"}
-    fields = dict(base.fields, period=period)
+    fields = dict(base.fields, sample_period=period)
     fields["sample_type"] |= sample | (SAMPLE.CALLCHAIN if stacks else 0) | (SAMPLE.BRANCH_STACK if branches else 0)
     fields["branch_sample_type"] = branches
     cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
     own = tuple(cpu for cpu in cpus if cpu in host.cpus)
-    if joins:  # counters of losses would stand behind each count, and are left out
+    if group_leaders:  # counters of losses would stand behind each count, and are left out
         fields |= {"sample_type": fields["sample_type"] | SAMPLE.READ, "read_format": READ.GROUP}
-        return Programme(choice, own, frozenset(flags), fields, joins=joins)
-    return Programme(choice, own, frozenset(flags), fields, base.wishes[:1])
+        return EventSpec(choice, own, frozenset(flags), fields, group_leaders=group_leaders)
+    return EventSpec(choice, own, frozenset(flags), fields, base.extras[:1])
 
 
-def tracking(host: Host, *, images: bool) -> Programme:
+def tracking(host: Host, *, images: bool) -> EventSpec:
     """Forks, exits, names and (``images``) executable mappings of all tasks."""
-    base = tracking_of(ALL, host, _wakeup())
+    base = tracking_spec(ALL, host, _wakeup())
     mapped = set() if images else {"mmap", "mmap2"}
-    wishes = base.wishes if images else base.wishes[:1]
-    return replace(base, flags=base.flags - mapped, wishes=wishes)
+    extras = base.extras if images else base.extras[:1]
+    return replace(base, flags=base.flags - mapped, extras=extras)
 
 
 class Round(NamedTuple):
@@ -100,22 +100,22 @@ class Round(NamedTuple):
 
 
 class Stream:
-    """A programme that is open on all its processors. `EtwError` where the kernel refuses it."""
+    """A spec that is open on all its processors. `EtwError` where the kernel refuses it."""
 
-    def __init__(self, programme: Programme, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
-        self._kernel, self.programme = kernel, programme
+    def __init__(self, spec: EventSpec, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
+        self._kernel, self.spec = kernel, spec
         try:
-            negotiate(programme, kernel, ALL.pid)
-            self._set = EventSet(kernel, [programme], PAGES)
+            negotiate(spec, kernel, ALL.pid)
+            self._set = EventSet(kernel, [spec], PAGES)
             self._set.open_thread(ALL.pid)
         except (OSError, EventRefused) as error:
             self.close()
-            raise refusal(error.error if isinstance(error, EventRefused) else error, programme, host, call) from error
+            raise refusal(error.error if isinstance(error, EventRefused) else error, spec, host, call) from error
         except UnavailableError as error:
             self.close()
             raise EtwError(call, Status.NOT_ENOUGH_MEMORY, str(error)) from error
-        self.attr: Attr = parse_attr(programme.final, 0, "<", "perf")
-        self.attr.ids = tuple(programme.ids)
+        self.attr: Attr = parse_attr(spec.attr, 0, "<", "perf")
+        self.attr.ids = tuple(spec.ids)
         self._layout = SampleLayout(self.attr)
         self._kept = b""
         self._told = 0
@@ -166,7 +166,7 @@ class Stream:
 
     def untold(self) -> int:
         """After the last round: records that were lost and that no record told of."""
-        if not self.programme.counts_losses:
+        if not self.spec.counts_losses:
             return 0
         return max(0, sum(lost for _, lost in self._set.losses()) - self._told)
 
@@ -189,17 +189,17 @@ _SENTENCES = {
 }
 
 
-def refusal(error: OSError, programme: Programme, host: Host, call: str = "StartTrace") -> EtwError:
-    """Why the kernel did not open ``programme``: 1314 for want of permission, 170 where counters are taken, 8 and 1450
+def refusal(error: OSError, spec: EventSpec, host: Host, call: str = "StartTrace") -> EtwError:
+    """Why the kernel did not open ``spec``: 1314 for want of permission, 170 where counters are taken, 8 and 1450
     for memory and files, else 50. The codes are our choice but for 1314."""
-    if programme.joins and error.errno == errno.EINVAL:
+    if spec.group_leaders and error.errno == errno.EINVAL:
         sentence = "the processor cannot count it at once with the counters whose values are to be in headers"
-        return EtwError(call, Status.NOT_SUPPORTED, f"{programme.choice.name}: {sentence}")
-    period = programme.fields["period"] if programme.choice.pmu else 0
-    why = explain(error, Attempt(Request(ALL), programme.choice, period, False, len(programme.cpus)), host)
+        return EtwError(call, Status.NOT_SUPPORTED, f"{spec.choice.name}: {sentence}")
+    period = spec.fields["sample_period"] if spec.choice.pmu else 0
+    why = explain(error, Attempt(Request(ALL), spec.choice, period, False, len(spec.cpus)), host)
     status = Status.PRIVILEGE_NOT_HELD if why.cause in _PRIVILEGE else _STATUS.get(why.cause, Status.NOT_SUPPORTED)
     sentence = _SENTENCES[why.cause].format(host.paranoid) if why.cause in _SENTENCES else why.sentence
-    return EtwError(call, status, f"{programme.choice.name}: {sentence}")
+    return EtwError(call, status, f"{spec.choice.name}: {sentence}")
 
 
 # -- Counter values in the headers of events: one group of counters on each processor, which the events join
@@ -232,7 +232,7 @@ class Counters:
         self.leaders: dict[int, int] = {}
         """By processor, the descriptor of the first one."""
         self._opened: list[int] = []
-        self._rings: list[RecordRing] = []
+        self._rings: list[Ring] = []
         if len(sources) > MOST:
             why = f"a header has room for {MOST} counter values, not {len(sources)}"
             raise EtwError(_CALL, Status.INVALID_PARAMETER, why)
@@ -247,13 +247,13 @@ class Counters:
 
     def _open(self, choice: EventChoice, cpu: int, host: Host) -> None:
         flags = {"use_clockid", *choice.exclude, *([] if cpu in self.leaders else ["pinned", "disabled"])}
-        joins = {cpu: self.leaders[cpu]} if cpu in self.leaders else {}
-        fields = {"clockid": CLOCK, "period": 0}
-        programme = Programme(choice, host.cpus, frozenset(flags), fields, joins=joins)
+        group_leaders = {cpu: self.leaders[cpu]} if cpu in self.leaders else {}
+        fields = {"clockid": CLOCK}
+        spec = EventSpec(choice, host.cpus, frozenset(flags), fields, group_leaders=group_leaders)
         try:
-            fd = open_event(self._kernel, programme, ALL.pid, cpu)
+            fd = open_event(self._kernel, spec, ALL.pid, cpu)
         except OSError as error:
-            raise refusal(error, programme, host, _CALL) from error
+            raise refusal(error, spec, host, _CALL) from error
         self._opened.append(fd)
         if cpu in self.leaders:
             return

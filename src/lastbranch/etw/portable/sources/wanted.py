@@ -1,4 +1,4 @@
-"""What a configuration asks of perf: the streams that are to be open, each with its programme and its conversion."""
+"""What a configuration asks of perf: the streams that are to be open, each with its spec and its conversion."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from .... import lbr
+from ....capture.perf_events.event_set import EventSpec
 from ....capture.perf_events.events import EventChoice
 from ....capture.perf_events.host import Host, read_host
-from ....capture.perf_events.kernel import Kernel, Linux
-from ....capture.perf_events.programme import Programme
+from ....capture.perf_events.kernel import Kernel
 from ....formats.etl.profile.sample_events import Told, Trigger, sample_events
 from ....formats.perfdata.layout import TYPE
 from ....model import SampleBatch
@@ -50,14 +50,14 @@ class Wanted:
     counters: tuple[int, ...] = ()
     """Profile sources whose counts its samples carry."""
 
-    def programme(self, host: Host, group: Mapping[int, int] | None = None) -> Programme:
+    def spec(self, host: Host, group: Mapping[int, int] | None = None) -> EventSpec:
         """For perf_event_open. ``group``: by processor, the first event of `counters`."""
         flags = self.kind.flags | (self.kind.counting if self.counters else set()) if self.kind else frozenset()
         branches = 0 if self.options is None else lbr.convert(self.options, "etw", "perf").value
         return sampling(
             self.choice, host, period=self.period, sample=self.kind.sample if self.kind else 0,
             stacks=self.stacks, kernel_stacks=self.kernel_stacks, branches=branches,
-            more=flags, joins=group if self.counters else None,
+            more=flags, group_leaders=group if self.counters else None,
         )  # fmt: skip
 
     def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
@@ -143,16 +143,16 @@ def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> 
 
     Counters are tried when they are configured; here only that there is a profile source beside the timer.
     """
-    given, kernel = kernel, kernel or Linux()
+    given, kernel = kernel, kernel or Kernel()
     host = read_host(kernel)
     configuration = SourceConfiguration(masks=tuple(masks))
-    programmes = [tracking(host, images=True)] if kinds_of(masks) & LIVES else []
-    programmes += [one.programme(host) for one in wanted_streams(configuration, kernel, host)]
-    for programme in programmes:
+    specs = [tracking(host, images=True)] if kinds_of(masks) & LIVES else []
+    specs += [one.spec(host) for one in wanted_streams(configuration, kernel, host)]
+    for spec in specs:
         try:
-            kernel.close(kernel.open_event(programme.attr(programme.wishes), ALL.pid, programme.cpus[0]))
+            kernel.close(kernel.open_event(spec.attr_without(spec.extras), ALL.pid, spec.cpus[0]))
         except OSError as error:
-            raise refusal(error, programme, host, call) from error
+            raise refusal(error, spec, host, call) from error
     if "pmc" in kinds_of(masks) and len(profile_sources(given)) == 1:
         cycles = sampling(EventChoice("PMC_PROFILE", TYPE.HARDWARE), host)
         raise refusal(OSError(errno.ENOENT, ""), cycles, host, call)

@@ -1,4 +1,4 @@
-"""What is asked of the kernel on each machine: default events, and as much of the wishes as can be had."""
+"""What is asked of the kernel on each machine: default events, and as much of the extras as can be had."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import pytest
 import fake_kernel as fake
 from fake_kernel import Attr, FakeKernel, Machine
 from lastbranch.capture import Request, Target
-from lastbranch.capture.hardware import settled
+from lastbranch.capture.hardware import negotiated
+from lastbranch.capture.perf_events.event_set import EventSpec, requested_events, sampling_spec
 from lastbranch.capture.perf_events.host import read_host
-from lastbranch.capture.perf_events.programme import Programme, choices_of, programme_of
 from lastbranch.errors import LastbranchError, SelectionError, UnavailableError
 
 ME = Target(77)
 
 
-def sampled(machine: Machine, request: Request | None = None) -> list[tuple[Programme, Attr]]:
-    """The programmes that are opened besides the tracking event, and their final attributes."""
+def sampled(machine: Machine, request: Request | None = None) -> list[tuple[EventSpec, Attr]]:
+    """The specs that are opened besides the tracking event, and their final attributes."""
     kernel = FakeKernel(machine)
-    programmes = settled(request or Request(ME), kernel, read_host(kernel), 77)
+    specs = negotiated(request or Request(ME), kernel, read_host(kernel), 77)
     assert not kernel.opened, "an event stayed open"
-    return [(p, Attr(p.final)) for p in programmes[:-1]]
+    return [(p, Attr(p.attr)) for p in specs[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_brs_is_opened_by_its_rules_and_refused_by_name_where_they_are_broken() 
 def test_a_selection_that_contradicts_itself_is_refused_before_the_kernel_is_asked() -> None:
     kernel = FakeKernel(fake.SKYLAKE)
     with pytest.raises(SelectionError, match="CALL_STACK"):
-        settled(Request(ME, branches=fake.CALL_STACK | fake.ANY | fake.USER), kernel, read_host(kernel), 77)
+        negotiated(Request(ME, branches=fake.CALL_STACK | fake.ANY | fake.USER), kernel, read_host(kernel), 77)
     assert not kernel.tried
 
 
@@ -126,17 +126,17 @@ OLD = {
 
 @pytest.mark.parametrize("machine", OLD.values(), ids=OLD.keys())
 def test_nothing_that_can_be_had_is_given_up(machine: Machine) -> None:
-    """Against every subset of the wishes: what is kept opens, and no subset with more in it does."""
+    """Against every subset of the extras: what is kept opens, and no larger subset does."""
     kernel = FakeKernel(machine)
     request, host = Request(ME), read_host(kernel)
-    for programme in settled(request, kernel, host, 77):
-        kept = len(programme.wishes) - len(programme.dropped)
+    for spec in negotiated(request, kernel, host, 77):
+        kept = len(spec.extras) - len(spec.dropped)
         open_with = []
-        for count in range(len(programme.wishes) + 1):
-            for dropped in combinations(programme.wishes, count):
+        for count in range(len(spec.extras) + 1):
+            for dropped in combinations(spec.extras, count):
                 try:
-                    kernel.close(kernel.open_event(programme.attr(dropped), 77, 0))
-                    open_with.append(len(programme.wishes) - count)
+                    kernel.close(kernel.open_event(spec.attr_without(dropped), 77, 0))
+                    open_with.append(len(spec.extras) - count)
                 except OSError:
                     pass
         assert kept == max(open_with)
@@ -147,12 +147,12 @@ def test_what_was_given_up_is_told_and_no_more_than_that() -> None:
         ("4.14", True, True, False, 3), ("5.10", True, False, False, 3), ("6.12", False, False, False, 3),
         ("odd", False, False, True, 1),
     ):  # fmt: skip
-        ((programme, attr),) = sampled(OLD[name])
+        ((spec, attr),) = sampled(OLD[name])
         assert bool(attr.read_format & fake.FORMAT_LOST) != lost
         assert bool(attr.branches & fake.HW_INDEX) != index
         assert bool(attr.branches & fake.TYPE_SAVE) != types
         assert attr.precise == precise
-        assert {w.name for w in programme.dropped} >= {
+        assert {w.name for w in spec.dropped} >= {
             n for n, on in (("lost", lost), ("index", index), ("type", types)) if on
         }
 
@@ -167,8 +167,8 @@ def test_an_explicit_precise_level_is_not_negotiated() -> None:
 def test_build_ids_are_asked_of_the_kernel_in_mappings_where_it_knows_them() -> None:
     for machine, asked in ((OLD["5.10"], False), (OLD["5.15"], True)):
         kernel = FakeKernel(machine)
-        tracking = settled(Request(ME), kernel, read_host(kernel), 77)[-1]
-        assert bool(Attr(tracking.final).flags & fake.BUILD_ID) == asked
+        tracking = negotiated(Request(ME), kernel, read_host(kernel), 77)[-1]
+        assert bool(Attr(tracking.attr).flags & fake.BUILD_ID) == asked
 
 
 def test_the_kernel_is_asked_no_more_often_than_the_wishes_can_make_it() -> None:
@@ -176,14 +176,14 @@ def test_the_kernel_is_asked_no_more_often_than_the_wishes_can_make_it() -> None
         kernel = FakeKernel(replace(machine, always=errno.EINVAL))
         host = read_host(kernel)
         with pytest.raises(LastbranchError):
-            settled(Request(ME), kernel, host, 77)
-        first = programme_of(choices_of(Request(ME), host)[0], Request(ME), host, 4096)
-        assert len(kernel.tried) == len(first.wishes) + 1
+            negotiated(Request(ME), kernel, host, 77)
+        first = sampling_spec(requested_events(Request(ME), host)[0], Request(ME), host, 4096)
+        assert len(kernel.tried) == len(first.extras) + 1
 
 
 def test_a_refusal_that_no_wish_can_change_ends_the_attempts_at_once() -> None:
     for number in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ESRCH, errno.EBUSY, errno.ENOSYS):
         kernel = FakeKernel(replace(fake.BARE_WITHOUT_LBR, always=number))
         with pytest.raises(UnavailableError):
-            settled(Request(ME), kernel, read_host(kernel), 77)
+            negotiated(Request(ME), kernel, read_host(kernel), 77)
         assert len(kernel.tried) == 1

@@ -1,7 +1,7 @@
-"""What to ask the kernel for, and all of it open: attributes, what of them is negotiable, event sets with their rings.
+"""Events from the request to the open set: attributes, negotiation of their optional parts, sets with their rings.
 
-A kernel refuses an attribute as a whole. So all that is only wanted (branch types, the hardware index, a more precise
-address, loss counters) is dropped until the rest opens, and what can be had is then taken back.
+A kernel refuses an attribute as a whole. So `negotiate` drops its optional parts (branch types, the hardware index, a
+more precise address, loss counters) until the rest opens, and then tries to take them back.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, NamedTuple
 from ... import lbr
 from ...errors import UnavailableError
 from ...formats.perfdata.layout import HARDWARE_EVENTS, READ, RECORD, SAMPLE, SOFTWARE_EVENTS, TYPE
-from . import syscall as perf_events
 from .events import EventChoice, Pmu, parse_event
 from .host import Host
 from .synthesis import tasks_of
-from .syscall import CLOCK
+from .syscall import CLOCK, FLAG, Ring, attribute
 
 if TYPE_CHECKING:
-    from .kernel import Kernel, RecordRing
+    from .kernel import Kernel
 
 __all__ = [
-    "BUILD_ID", "EventRefused", "EventSet", "PAGES", "Programme", "Request", "Target", "choices_of", "negotiate",
-    "open_event", "programme_of", "tracking_of",
+    "BUILD_ID", "EventRefused", "EventSet", "PAGES", "EventSpec", "Request", "Target", "requested_events", "negotiate",
+    "open_event", "sampling_spec", "tracking_spec",
 ]  # fmt: skip
 
 
 _PERF = lbr.PERF_SELECT
 PERIOD, FREQUENCY = 400_009, 1000
-"""Default sampling: so many taken branches (prime, so that it does not beat with loops), other events by time."""
+"""Default sampling: a period in taken branches (prime, to avoid beating with loops); a rate in Hz for other events."""
 
 _SAMPLE_ID = SAMPLE.IDENTIFIER | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU
 _NEGOTIABLE = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.E2BIG})
@@ -40,7 +39,7 @@ CALL_STACK = _PERF["CALL_STACK"] | _PERF["USER"] | _PERF["NO_FLAGS"] | _PERF["NO
 
 
 class Target(NamedTuple):
-    """What is recorded: a command that waits to exec, all threads of a process, or (``pid`` -1) the whole system."""
+    """A command that waits to exec, all threads of a process, or (``pid`` -1) the whole system."""
 
     pid: int = -1
     before_exec: bool = False
@@ -48,7 +47,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user wants. ``branches`` are PERF_SAMPLE_BRANCH_* bits, 0 for none; ``event`` the text of --event."""
+    """What to record. ``branches`` are PERF_SAMPLE_BRANCH_* bits, 0 for none; ``event`` is the text of --event."""
 
     target: Target
     event: str | None = None
@@ -60,48 +59,47 @@ class Request:
 
     @property
     def select(self) -> int:
-        """The branches to record: call-stack mode goes with no other class."""
+        """The branches to record: call-stack mode excludes all other classes."""
         return CALL_STACK if self.call_stack else self.branches
 
 
 @dataclass(slots=True)
-class Programme:
-    """One event as it will be opened: fields of perf_event_attr, and what was dropped of the wishes."""
+class EventSpec:
+    """One event to open: fields of perf_event_attr, its extras, and those that `negotiate` dropped."""
 
     choice: EventChoice
     cpus: tuple[int, ...]
     flags: frozenset[str]
     fields: dict[str, int]
-    wishes: tuple[Wish, ...] = ()
-    dropped: list[Wish] = field(default_factory=list)
+    extras: tuple[Extra, ...] = ()
+    dropped: list[Extra] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
-    joins: Mapping[int, int] = field(default_factory=dict)
+    group_leaders: Mapping[int, int] = field(default_factory=dict)
     """By processor, the descriptor of the event whose group it joins."""
 
-    def attr(self, without: Sequence[Wish] = ()) -> bytes:
-        """The attribute with all wishes but these."""
-        c, fields, flags, precise = self.choice, dict(self.fields), set(self.flags), self.choice.precise or 0
-        for wish in self.wishes:
-            if wish not in without:
-                fields[wish.field] = fields.get(wish.field, 0) | wish.bits
-                flags |= {wish.flag} if wish.flag else set()
-                precise += wish.precise
-        word = sum(perf_events.FLAG[name] for name in flags) | precise * perf_events.FLAG["precise_ip_0"]
-        words = {name: getattr(c, name) for name in ("config1", "config2", "config3")}
-        return perf_events.attribute((c.type, c.config), word, **words, **fields)
+    def attr_without(self, dropped: Sequence[Extra]) -> bytes:
+        """The attribute with all extras but ``dropped``."""
+        fields, flags, precise = dict(self.fields), set(self.flags), self.choice.precise or 0
+        for extra in self.extras:
+            if extra not in dropped:
+                fields[extra.field] = fields.get(extra.field, 0) | extra.bits
+                flags |= {extra.flag} if extra.flag else set()
+                precise += extra.precise
+        word = sum(FLAG[name] for name in flags) | precise * FLAG["precise_ip_0"]
+        return attribute(word, **self.choice.fields, **fields)
 
     @property
-    def final(self) -> bytes:
-        """The attribute with what was found out to be had."""
-        return self.attr(self.dropped)
+    def attr(self) -> bytes:
+        """The attribute with the extras that `negotiate` left."""
+        return self.attr_without(self.dropped)
 
     @property
     def counts_losses(self) -> bool:
-        return _LOST in self.wishes and _LOST not in self.dropped
+        return _LOST in self.extras and _LOST not in self.dropped
 
 
-class Wish(NamedTuple):
-    """Something that a kernel or processor may not offer; ``loss`` tells what is missing without it."""
+class Extra(NamedTuple):
+    """An optional part of an attribute; ``loss`` tells the user what is missing without it."""
 
     name: str
     loss: str
@@ -111,16 +109,16 @@ class Wish(NamedTuple):
     precise: int = 0
 
 
-_LOST = Wish("lost", "records lost at the very end are not counted (before Linux 6.0)", bits=READ.LOST)
-BUILD_ID = Wish("build-id", "binaries are identified as they were at the end (before Linux 5.12)", flag="build_id")
-_TYPE = Wish("type", "branch types are not recorded", "branch_sample_type", _PERF["TYPE_SAVE"])
-_INDEX = Wish("index", "call stacks cannot be stitched (no hardware index)", "branch_sample_type", _PERF["HW_INDEX"])
+_LOST = Extra("lost", "records lost at the very end are not counted (before Linux 6.0)", bits=READ.LOST)
+BUILD_ID = Extra("build-id", "binaries are identified as they were at the end (before Linux 5.12)", flag="build_id")
+_TYPE = Extra("type", "branch types are not recorded", "branch_sample_type", _PERF["TYPE_SAVE"])
+_INDEX = Extra("index", "call stacks cannot be stitched (no hardware index)", "branch_sample_type", _PERF["HW_INDEX"])
 
 
-def choices_of(request: Request, host: Host) -> list[EventChoice]:
-    """The events to open: what was asked for, or the taken-branch event of each core source.
+def requested_events(request: Request, host: Host) -> list[EventChoice]:
+    """The events to open: the requested one, or the taken-branch event of each core PMU.
 
-    Raises `SelectionError` for an event or a selection that is not valid.
+    Raises `SelectionError` for an unknown event or an impossible selection of branches.
     """
     if request.select:
         lbr.validate(request.select, "perf")
@@ -167,15 +165,15 @@ def _taken(pmu: Pmu, host: Host) -> EventChoice:
     return EventChoice(name, pmu.type if hybrid else TYPE.RAW, config, pmu=pmu, precise=None)
 
 
-def programme_of(choice: EventChoice, request: Request, host: Host, wakeup: int) -> Programme:
-    """``choice`` as an attribute; ``wakeup`` is how many bytes in the ring end a wait."""
+def sampling_spec(choice: EventChoice, request: Request, host: Host, wakeup: int) -> EventSpec:
+    """How to open ``choice``; a wait ends when ``wakeup`` bytes are in the ring."""
     sample_type = _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD
-    fields = {"wakeup": wakeup, "clockid": CLOCK}
-    wishes = [_LOST]
+    fields = {"wakeup_events": wakeup, "clockid": CLOCK}
+    extras = [_LOST]
     if request.select:
         sample_type |= SAMPLE.BRANCH_STACK | (SAMPLE.CALLCHAIN if request.call_stack else 0)
         fields["branch_sample_type"] = request.select
-        wishes += [_TYPE, _INDEX]
+        extras += [_TYPE, _INDEX]
     flags = _common(request.target) | choice.exclude
     by_period = request.event is None and choice.pmu is not None
     period = request.period or (None if request.frequency else choice.period or (PERIOD if by_period else None))
@@ -186,24 +184,24 @@ def programme_of(choice: EventChoice, request: Request, host: Host, wakeup: int)
         # AMD's precise events are IBS, another facility, which has no branch records.
         most = choice.pmu.max_precise if "max_precise" in choice.pmu.caps else 3
         more = "the sampled address is some instructions late (less precise)"
-        wishes += [Wish(f"precise {level}", more, precise=1) for level in range(1, most + 1)]
-    fields |= {"sample_type": sample_type, "period": period}
+        extras += [Extra(f"precise {level}", more, precise=1) for level in range(1, most + 1)]
+    fields |= {"sample_type": sample_type, "sample_period": period}
     cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
-    return Programme(choice, tuple(c for c in cpus if c in host.cpus), frozenset(flags), fields, tuple(wishes))
+    return EventSpec(choice, tuple(c for c in cpus if c in host.cpus), frozenset(flags), fields, tuple(extras))
 
 
 TRACKING = EventChoice("dummy:u", TYPE.SOFTWARE, SOFTWARE_EVENTS.index("dummy"))
-"""Counts nothing. Its records tell what was mapped, named, forked, also where no other event may be opened."""
+"""Counts nothing. It records mappings, names and forks even where no other event may be opened."""
 
 
-def tracking_of(target: Target, host: Host, wakeup: int) -> Programme:
-    """The event that owns the rings; it wants no permission beyond that for the target."""
+def tracking_spec(target: Target, host: Host, wakeup: int) -> EventSpec:
+    """The event that owns the rings; it needs no permission beyond that for the target."""
     flags = _common(target) | {"mmap", "mmap2", "comm", "comm_exec", "task", "exclude_kernel", "exclude_hv"}
     fields = {
-        "wakeup": wakeup, "clockid": CLOCK, "period": 1,
+        "wakeup_events": wakeup, "clockid": CLOCK, "sample_period": 1,
         "sample_type": _SAMPLE_ID | SAMPLE.IP | SAMPLE.PERIOD,
     }  # fmt: skip
-    return Programme(TRACKING, host.cpus, frozenset(flags), fields, (_LOST, BUILD_ID))
+    return EventSpec(TRACKING, host.cpus, frozenset(flags), fields, (_LOST, BUILD_ID))
 
 
 def _common(target: Target) -> frozenset[str]:
@@ -213,41 +211,40 @@ def _common(target: Target) -> frozenset[str]:
     return frozenset(flags | {"disabled", "enable_on_exec"} if target.before_exec else flags)
 
 
-def negotiate(programme: Programme, kernel: Kernel, tid: int) -> None:
-    """Find the most of the wishes with which ``kernel`` opens it on ``tid``; ``dropped`` then has the others.
+def negotiate(spec: EventSpec, kernel: Kernel, tid: int) -> None:
+    """Find the most extras with which ``kernel`` opens ``spec`` on ``tid``, and set its ``dropped`` to the others.
 
-    Raises the `OSError` of the attempt without any wish: what is refused then is the request itself. Nothing stays
-    open.
+    Raises the `OSError` of the attempt without extras: the kernel refuses the request itself. Nothing stays open.
     """
-    cpu = programme.cpus[0] if programme.cpus else 0
+    cpu = spec.cpus[0] if spec.cpus else 0
 
-    def opens(dropped: Sequence[Wish]) -> bool:
+    def opens(dropped: Sequence[Extra]) -> bool:
         try:
-            kernel.close(kernel.open_event(programme.attr(dropped), tid, cpu))
+            kernel.close(kernel.open_event(spec.attr_without(dropped), tid, cpu))
         except OSError as error:
-            if len(dropped) == len(programme.wishes) or error.errno not in _NEGOTIABLE:
+            if len(dropped) == len(spec.extras) or error.errno not in _NEGOTIABLE:
                 raise
             return False
         return True
 
-    dropped: list[Wish] = []
+    dropped: list[Extra] = []
     while not opens(dropped):
-        dropped.append(programme.wishes[-1 - len(dropped)])
-    for wish in reversed(dropped[:-1]):  # the last one dropped made the difference
-        fewer = [other for other in dropped if other is not wish]
+        dropped.append(spec.extras[-1 - len(dropped)])
+    for extra in reversed(dropped[:-1]):  # the last one dropped made the difference
+        fewer = [other for other in dropped if other is not extra]
         if opens(fewer):
             dropped = fewer
-    programme.dropped = dropped
+    spec.dropped = dropped
 
 
 # -- all events of one recording, on every thread and processor, and the rings that they write into
 #
-# A ring belongs to a processor: the kernel lets events that are inherited by new tasks write only into one of their own
-# processor. The first event opened there owns it, all others share it.
+# A ring belongs to a processor: events that new tasks inherit may only write into a ring of their own processor. The
+# first event opened there owns the ring, all others share it.
 
 
 PAGES = 128
-"""Of data in each ring: with its header page just what perf_event_mlock_kb allows an unprivileged user by default."""
+"""Data pages of a ring: with its header page, the default perf_event_mlock_kb of an unprivileged user."""
 _FEWEST_PAGES = 4
 
 _Write = Callable[[bytes], object]
@@ -255,49 +252,49 @@ _Write = Callable[[bytes], object]
 
 class _Opened(NamedTuple):
     fd: int
-    programme: Programme
+    spec: EventSpec
     identifier: int
 
 
 class EventSet:
-    """``programmes``: the last one is the tracking event, which owns the rings."""
+    """Open events of ``specs``, the last of which is the tracking event and owns the rings."""
 
-    def __init__(self, kernel: Kernel, programmes: Sequence[Programme], pages: int | None = None) -> None:
-        """``pages``: of data in each ring (`PAGES`), fewer where the kernel locks no more."""
+    def __init__(self, kernel: Kernel, specs: Sequence[EventSpec], pages: int | None = None) -> None:
+        """``pages`` of data in each ring (default `PAGES`), fewer where the kernel locks no more."""
         self._kernel = kernel
-        self._programmes = programmes
+        self._specs = specs
         self._pages = pages or PAGES
         self._opened: list[_Opened] = []
-        self._rings: dict[int, RecordRing] = {}
+        self._rings: dict[int, Ring] = {}
         self._alive: set[int] = set()
-        """Descriptors of tracking events whose tasks are not known to have ended."""
+        """Descriptors of tracking events with tasks that have not ended as far as is known."""
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def open_thread(self, tid: int) -> None:
         """Open every event on ``tid`` (-1: the whole system). Raises `EventRefused`."""
-        for programme in reversed(self._programmes):
-            for cpu in programme.cpus:
-                self._open(programme, tid, cpu)
+        for spec in reversed(self._specs):
+            for cpu in spec.cpus:
+                self._open(spec, tid, cpu)
 
-    def _open(self, programme: Programme, tid: int, cpu: int) -> None:
+    def _open(self, spec: EventSpec, tid: int, cpu: int) -> None:
         try:
-            fd = open_event(self._kernel, programme, tid, cpu)
+            fd = open_event(self._kernel, spec, tid, cpu)
         except OSError as error:
-            raise EventRefused(error, programme) from error
+            raise EventRefused(error, spec) from error
         identifier = self._kernel.event_id(fd)
-        self._opened.append(_Opened(fd, programme, identifier))
-        programme.ids.append(identifier)
-        if programme is self._programmes[-1]:
+        self._opened.append(_Opened(fd, spec, identifier))
+        spec.ids.append(identifier)
+        if spec is self._specs[-1]:
             self._alive.add(fd)
         if cpu in self._rings:
             self._rings[cpu].share(fd)
         else:
             self._rings[cpu] = self._map(fd)
 
-    def _map(self, fd: int) -> RecordRing:
-        """The largest ring that the kernel still locks memory for."""
+    def _map(self, fd: int) -> Ring:
+        """The largest ring for which the kernel still locks memory."""
         pages = self._pages
         while True:
             try:
@@ -308,10 +305,10 @@ class EventSet:
                     raise
 
     def attach(self, pid: int, write: _Write) -> None:
-        """Open every thread of ``pid``, again and again until none is new. Raises as `open_thread` does.
+        """Open every thread of ``pid``, and repeat until none is new. Raises as `open_thread` does.
 
-        A thread that one of ours has started meanwhile inherited its events: the fork record in a ring tells. Opened
-        a second time it would be sampled twice. ``write`` gets the records that come meanwhile.
+        A thread that an opened one has started meanwhile inherited its events, as the fork record in a ring shows;
+        opening it again would sample it twice. ``write`` gets the records that arrive meanwhile.
         """
         seen: set[int] = set()
         inherited: set[int] = set()
@@ -327,7 +324,7 @@ class EventSet:
                 if tid not in inherited:
                     self._open_if_there(tid)
         if not self._opened:
-            raise EventRefused(OSError(errno.ESRCH, "no thread left"), self._programmes[0])
+            raise EventRefused(OSError(errno.ESRCH, "no thread left"), self._specs[0])
 
     def _open_if_there(self, tid: int) -> None:
         try:
@@ -337,12 +334,12 @@ class EventSet:
                 raise
 
     def wait(self, seconds: float) -> bool:
-        """Until records are due; whether any task is left that could make more."""
+        """Wait for records; whether any task is left that could make more."""
         self._alive -= self._kernel.wait(self._alive, seconds)
         return bool(self._alive)
 
     def drain(self, write: _Write) -> int:
-        """Hand over what is in the rings; the number of bytes."""
+        """Pass the records in all rings to ``write``; the number of bytes."""
         return sum(ring.drain(write) for ring in self._rings.values())
 
     def disable(self) -> None:
@@ -350,14 +347,14 @@ class EventSet:
             self._kernel.disable(opened.fd)
 
     def set_period(self, period: int) -> None:
-        """Sample with another period from the next interrupt on."""
+        """Change the period from the next interrupt on."""
         for opened in self._opened:
             self._kernel.set_period(opened.fd, period)
 
     def losses(self) -> Iterator[tuple[int, int]]:
-        """(id, records lost) of each event that counts them and lost any."""
+        """(id, records lost) of each event that counts losses and had any."""
         for opened in self._opened:
-            if opened.programme.counts_losses and (lost := self._kernel.lost(opened.fd)):
+            if opened.spec.counts_losses and (lost := self._kernel.lost(opened.fd)):
                 yield opened.identifier, lost
 
     def close(self) -> None:
@@ -369,9 +366,9 @@ class EventSet:
         self._opened.clear()
 
 
-def open_event(kernel: Kernel, programme: Programme, tid: int, cpu: int) -> int:
-    """A descriptor of ``programme`` on ``tid`` and ``cpu``; where there are too many already, as many as may be."""
-    attr, group = programme.final, programme.joins.get(cpu, -1)
+def open_event(kernel: Kernel, spec: EventSpec, tid: int, cpu: int) -> int:
+    """A descriptor of ``spec`` on ``tid`` and ``cpu``; raises the limit of open files if that helps."""
+    attr, group = spec.attr, spec.group_leaders.get(cpu, -1)
     try:
         return kernel.open_event(attr, tid, cpu, group)
     except OSError as error:
@@ -381,15 +378,15 @@ def open_event(kernel: Kernel, programme: Programme, tid: int, cpu: int) -> int:
 
 
 class EventRefused(Exception):
-    """``programme`` could not be opened; ``error`` is the kernel's answer."""
+    """``spec`` could not be opened; ``error`` is the kernel's answer."""
 
-    def __init__(self, error: OSError, programme: Programme) -> None:
+    def __init__(self, error: OSError, spec: EventSpec) -> None:
         super().__init__(str(error))
-        self.error, self.programme = error, programme
+        self.error, self.spec = error, spec
 
 
 def _forked(records: bytes) -> Iterator[int]:
-    """Thread ids in the FORK records among ``records``: u32 pid, ppid, tid."""
+    """Thread ids in the FORK records of ``records``: u32 pid, ppid, tid."""
     at = 0
     while at + 8 <= len(records):
         kind, _, size = struct.unpack_from("=IHH", records, at)
