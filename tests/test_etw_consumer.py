@@ -24,7 +24,8 @@ from lastbranch.etw import consumer
 from lastbranch.etw.consumed import CallbackChannel, consume
 from lastbranch.etw.consumer import CloseTrace, OpenTrace, ProcessTrace, close_trace, open_trace, process_trace
 from lastbranch.etw.event_records import event_of
-from lastbranch.etw.logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, ProcessTraceMode
+from lastbranch.etw.flags import ProcessTraceMode
+from lastbranch.etw.logfile import INVALID_PROCESSTRACE_HANDLE, Logfile
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.streams import LiveStream
 from lastbranch.etw.structures import structure

@@ -7,9 +7,8 @@ from uuid import UUID
 import pytest
 
 from etw_fake import SOURCES, FakeKernel
-from lastbranch.etw import LogFileMode, Provider, Session, provider_guid
-from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableProvider, Info
-from lastbranch.etw.providers import EVENT_ID, PID, event_id_filter, pid_filter
+from lastbranch.etw import LogFileMode, Provider, Session, event_id_filter, pid_filter, provider_guid
+from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableProvider, FilterType, Info
 from lastbranch.etw.session import (
     configure_profile_sources,
     profile_interval,
@@ -96,7 +95,7 @@ class TestSession:
         session.enable(GUID, 4, 0x10, 0x1, event_ids=[5, 7], timeout=0.5)
         *call, parameters = kernel.calls[-1]
         assert call == ["enable", 1, GUID, EnableProvider.ENABLE, 4, 0x10, 0x1, 500]
-        assert [(f.kind, f.data) for f in parameters.filters] == [(EVENT_ID, b"\x01\0\x02\0\x05\0\x07\0")]
+        assert [(f.kind, f.data) for f in parameters.filters] == [(FilterType.EVENT_ID, b"\x01\0\x02\0\x05\0\x07\0")]
         for level, keywords, match_all in ((256, 0, 0), (-1, 0, 0), (0, 1 << 64, 0), (0, 0, -1)):
             refused(87, session.enable, GUID, level, keywords, match_all)
         session.enable("{01020304-0506-0708-090a-0b0c0d0e0f10}")
@@ -164,7 +163,7 @@ def test_a_guid_with_a_mistake_is_no_name(text: str) -> None:
 
 
 def test_filters() -> None:
-    assert (pid_filter([7]).kind, pid_filter([7]).data) == (PID, b"\x07\0\0\0")
+    assert (pid_filter([7]).kind, pid_filter([7]).data) == (FilterType.PID, b"\x07\0\0\0")
     assert event_id_filter([1], take=False).data == b"\0\0\x01\0\x01\0"
     for bad in (lambda: pid_filter([]), lambda: pid_filter(range(9)), lambda: event_id_filter(range(65)),
                 lambda: event_id_filter([70000]), lambda: provider_guid("")):  # fmt: skip

@@ -24,15 +24,13 @@ from lastbranch.etw.flags import (
     PERFINFO_PROVIDER,
     Control,
     EnableProvider,
+    FilterType,
     Info,
     LogFileMode,
 )
-from lastbranch.etw.portable import request as rules
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.registry import MAX_SYSTEM_LOGGERS, Registry
 from lastbranch.etw.portable.request import (
-    FILTER_EXECUTABLE_NAME,
-    FILTER_PID,
     SPARE_BUFFERS,
     check_start,
     checked_file,
@@ -40,13 +38,13 @@ from lastbranch.etw.portable.request import (
 )
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.properties import Filter, SessionRequest
-from lastbranch.etw.status import EtwError, Status
+from lastbranch.etw.status import EtwError, Status, status_of
 from lastbranch.etw.types import EnableParameters
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
 
 M = LogFileMode
 PROVIDER = UUID("11111111-2222-3333-4444-555555555555")
-PID, NAME = Filter(FILTER_PID, b"\1\0\0\0"), Filter(FILTER_EXECUTABLE_NAME, b"a\0")
+PID, NAME = Filter(FilterType.PID, b"\1\0\0\0"), Filter(FilterType.EXECUTABLE_NAME, b"a\0")
 
 
 @pytest.fixture
@@ -139,7 +137,7 @@ class TestRules:
         ("number", "code"), [(2, 161), (13, 5), (1, 5), (28, 112), (12, 8), (24, 1450), (40, 161), (30, 5), (5, 1450)]
     )
     def test_codes_of_what_the_system_refuses(self, number: int, code: int) -> None:
-        assert rules.status_of(OSError(number, "why")) == code
+        assert status_of(OSError(number, "why")) == code
 
 
 class TestUpdates:

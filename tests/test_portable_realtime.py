@@ -19,7 +19,8 @@ from etl_oracle import sample
 from lastbranch.errors import FormatError
 from lastbranch.etw import streams as live
 from lastbranch.etw.consumer import ProcessTrace, close_trace, open_trace, process_trace
-from lastbranch.etw.logfile import Logfile, ProcessTraceMode
+from lastbranch.etw.flags import ProcessTraceMode
+from lastbranch.etw.logfile import Logfile
 from lastbranch.etw.portable.session.realtime import RealTimeSink
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.streams import LiveStream

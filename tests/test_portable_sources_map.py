@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import fake_kernel as fake
 from fake_kernel import Machine
-from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode
+from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode, hook_ids
 from lastbranch.etw.portable.enable_map import ROWS, kinds_of, rows_of, settled, unmapped
-from lastbranch.etw.portable.sources import SourceConfiguration, argv, check, hook_of, needed
+from lastbranch.etw.portable.sources import SourceConfiguration, argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
 from lastbranch.etw.portable.sources.wanted import LIVES
 from lastbranch.etw.properties import SessionRequest
@@ -170,7 +170,7 @@ class TestHooks:
          ("00000000-0000-0000-0000-000000000001", 1, None)],
     )  # fmt: skip
     def test_of_classic_event_ids(self, guid: str, kind: int, hook: int | None) -> None:
-        assert hook_of(UUID(guid), kind) == hook
+        assert hook_ids([(UUID(guid), kind)]) == ([] if hook is None else [hook])
 
     def test_the_command_of_the_process(self) -> None:
         assert argv("/x")[1:] == ["-m", "lastbranch.etw.portable.sources", "/x"]

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from .flags import EnableProvider as EnableProvider
     from .flags import Info as Info
     from .flags import LogFileMode as LogFileMode
+    from .flags import ProcessTraceMode as ProcessTraceMode
     from .flags import V2Option as V2Option
     from .flags import WnodeFlag as WnodeFlag
     from .logfile import INVALID_PROCESSTRACE_HANDLE as INVALID_PROCESSTRACE_HANDLE
     from .logfile import Logfile as Logfile
-    from .logfile import ProcessTraceMode as ProcessTraceMode
     from .merging import CreateMergedTraceFile as CreateMergedTraceFile
     from .merging import MergeFlag as MergeFlag
     from .properties import Filter as Filter
@@ -81,8 +81,10 @@ _MODULES = {
         "TraceQueryInformation TraceSetInformation"
     ),
     "event_records": "event_of",
-    "flags": "GROUPS ClientContext Control EnableFlag EnableProvider Info LogFileMode V2Option WnodeFlag",
-    "logfile": "INVALID_PROCESSTRACE_HANDLE Logfile ProcessTraceMode",
+    "flags": (
+        "GROUPS ClientContext Control EnableFlag EnableProvider Info LogFileMode ProcessTraceMode V2Option WnodeFlag"
+    ),
+    "logfile": "INVALID_PROCESSTRACE_HANDLE Logfile",
     "merging": "CreateMergedTraceFile MergeFlag",
     "properties": "Filter SessionRequest SessionState",
     "provider_api": (
@@ -107,9 +109,7 @@ def __getattr__(name: str) -> Any:
     if name in _WHERE:
         value = getattr(import_module(f".{_WHERE[name]}", __name__), name)
     elif not name.islower():  # as the modules are, which `from . import` asks for here
-        from .names import constant
-
-        value = constant(name)
+        value = import_module(".flags", __name__).constants().get(name)
     if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -117,6 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from .names import constants
-
-    return sorted({*__all__, *constants()})
+    return sorted({*__all__, *import_module(".flags", __name__).constants()})

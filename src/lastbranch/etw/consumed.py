@@ -29,7 +29,8 @@ from ..formats.etl.payload.manifest import Described, message_of
 from ..opening import reading_of
 from .consumer import close_trace, open_trace, process_trace
 from .event_records import event_of
-from .logfile import Logfile, ProcessTraceMode
+from .flags import ProcessTraceMode
+from .logfile import Logfile
 from .streams import FileStream, LiveStream, Stream, filetimes, open_stream
 
 __all__ = ["CallbackChannel", "ConsumedEvent", "consume", "is_session", "open_source"]

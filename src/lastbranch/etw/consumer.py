@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError
 from .event_records import Structures, event_records, event_traces
-from .logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, ProcessTraceMode, describe
-from .status import EtwError, Status, returns_status, returns_status_and
-from .streams import Ended, Stream, Timed, merged, open_stream, status_of, timed
+from .flags import ProcessTraceMode
+from .logfile import INVALID_PROCESSTRACE_HANDLE, Logfile, describe
+from .status import EtwError, Status, returns_status, returns_status_and, status_of_reading
+from .streams import Ended, Stream, Timed, merged, open_stream, timed
 
 if TYPE_CHECKING:
     from .windows.consumer import WindowsTraces
@@ -177,13 +178,13 @@ def _drop(trace: _Trace) -> None:
 
 
 def _read(runs: Iterator[tuple[Timed, int, int]]) -> Iterator[tuple[Timed, int, int]]:
-    """``runs``, with what is wrong with a file or a stream as a status: 13, or that of `status_of`."""
+    """``runs``, with what is wrong with a file or a stream as a status: 13, or that of `status_of_reading`."""
     try:
         yield from runs
     except FormatError as error:
         raise EtwError("ProcessTrace", Status.INVALID_DATA, str(error)) from None
     except OSError as error:
-        raise EtwError("ProcessTrace", status_of(error), str(error)) from None
+        raise EtwError("ProcessTrace", status_of_reading(error), str(error)) from None
 
 
 # -- to the callbacks

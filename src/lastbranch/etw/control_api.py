@@ -13,7 +13,15 @@ from typing import Any
 from uuid import UUID
 
 from . import information
-from .flags import MAX_LBR_EVENTS, Control, EnableProvider
+from .flags import (
+    LBR_EXCLUDE_KERNEL,
+    LBR_EXCLUDE_USER,
+    LBR_FLAGS,
+    MAX_LBR_EVENTS,
+    Control,
+    EnableProvider,
+    FilterType,
+)
 from .kernel import kernel
 from .properties import (
     Filter,
@@ -24,7 +32,6 @@ from .properties import (
     read_properties,
     write_properties,
 )  # fmt: skip
-from .providers import EVENT_ID, EXECUTABLE_NAME, PID
 from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of
 from .types import EnableParameters
@@ -38,11 +45,12 @@ MAX_SESSIONS = 64
 """Of QueryAllTraces' array."""
 MAX_FILTERS = 13
 """MAX_EVENT_FILTERS_COUNT."""
-MAX_FILTER_DATA = {0x80000001: 1024, PID: 4 * 8, EXECUTABLE_NAME: 1024, EVENT_ID: 4 + 2 * 64, 0x80001000: 4 + 2 * 64}
-"""Bytes of the data of some EVENT_FILTER_TYPE_*: system flags, 8 PIDs, executable names, 64 event ids."""
+MAX_FILTER_DATA = {
+    FilterType.SYSTEM_FLAGS: 1024, FilterType.PID: 4 * 8, FilterType.EXECUTABLE_NAME: 1024,
+    FilterType.EVENT_ID: 4 + 2 * 64, FilterType.STACKWALK: 4 + 2 * 64,
+}  # fmt: skip
+"""Bytes of the data of a filter, by type: 8 process ids and 64 event ids are the most."""
 _MOST_FILTER_DATA = 64 * 1024
-_EXCLUDE_KERNEL, _EXCLUDE_USER = 1, 2
-_LBR_FLAGS = 0x7FF
 _EVENT_ID, _PARAMETERS = structure("CLASSIC_EVENT_ID"), structure("ENABLE_TRACE_PARAMETERS")
 _FILTER = structure("EVENT_FILTER_DESCRIPTOR")
 
@@ -191,8 +199,8 @@ def check_lbr(flags: int, count: int, given: bool = True) -> None:
         raise EtwError(call, Status.IMPLEMENTATION_LIMIT, f"{count} events; {MAX_LBR_EVENTS} are the most")
     if count and not given:
         raise EtwError(call, Status.INVALID_PARAMETER, f"no array for {count} events")
-    both = _EXCLUDE_KERNEL | _EXCLUDE_USER
+    both = LBR_EXCLUDE_KERNEL | LBR_EXCLUDE_USER
     if flags & both == both:
         raise EtwError(call, Status.INVALID_PARAMETER, "kernel and user branches are both left out")
-    if flags & ~_LBR_FLAGS:
-        raise EtwError(call, Status.INVALID_PARAMETER, f"unknown flags {flags & ~_LBR_FLAGS:#x}")
+    if flags & ~LBR_FLAGS:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"unknown flags {flags & ~LBR_FLAGS:#x}")

@@ -6,16 +6,19 @@ is in `portable.request`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from enum import IntEnum, IntFlag
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from .structures import LAYOUTS, structure
+
 __all__ = [
-    "CIRCULAR_KERNEL_LOGGER", "ClientContext", "Control", "EnableFlag", "EnableProvider", "GLOBAL_LOGGER",
-    "GROUPS", "Info", "KERNEL_LOGGER", "KERNEL_LOGGER_NAME", "LBR_PROVIDER", "LogFileMode", "MAX_LBR_EVENTS",
-    "PERFINFO_PROVIDER", "V2Option", "WnodeFlag", "hook_ids", "hook_of",
+    "CIRCULAR_KERNEL_LOGGER", "ClientContext", "Control", "EnableFlag", "EnableProvider", "FilterType",
+    "GLOBAL_LOGGER", "GROUPS", "Info", "KERNEL_LOGGER", "KERNEL_LOGGER_NAME", "LBR_EXCLUDE_KERNEL",
+    "LBR_EXCLUDE_USER", "LBR_FLAGS", "LBR_PROVIDER", "LBR_SAMPLED", "LogFileMode", "MAX_LBR_EVENTS",
+    "PERFINFO_PROVIDER", "PMC_INTERRUPT", "ProcessTraceMode", "V2Option", "WnodeFlag", "constants", "hook_ids",
 ]  # fmt: skip
 
 
@@ -98,6 +101,15 @@ class LogFileMode(IntFlag):
     ADDTO_TRIAGE_DUMP = 0x80000000
 
 
+class ProcessTraceMode(IntFlag):
+    """PROCESS_TRACE_MODE_*: what a `Logfile` names, and how its events are delivered."""
+
+    FILE = 0
+    REAL_TIME = 0x100
+    RAW_TIMESTAMP = 0x1000
+    EVENT_RECORD = 0x10000000
+
+
 class EnableFlag(IntFlag):
     """EVENT_TRACE_FLAG_*: events of the system provider; word 0 of the group masks."""
 
@@ -132,6 +144,16 @@ class EnableFlag(IntFlag):
     ENABLE_RESERVE = 0x20000000
     FORWARD_WMI = 0x40000000
     EXTENSION = 0x80000000
+
+
+class FilterType(IntEnum):
+    """EVENT_FILTER_TYPE_*: the type of an EVENT_FILTER_DESCRIPTOR."""
+
+    SYSTEM_FLAGS = 0x80000001
+    PID = 0x80000004
+    EXECUTABLE_NAME = 0x80000008
+    EVENT_ID = 0x80000200
+    STACKWALK = 0x80001000
 
 
 class Info(IntEnum):
@@ -190,10 +212,19 @@ GLOBAL_LOGGER = UUID("e8908abc-aa84-11d2-9a93-00805f85d7c6")
 CIRCULAR_KERNEL_LOGGER = UUID("54dea73a-ed1f-42a4-af71-3e63d056f174")
 PERFINFO_PROVIDER = UUID("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc")
 LBR_PROVIDER = UUID("99134383-5248-43fc-834b-529454e75df3")
+PMC_INTERRUPT = 0x2F
+"""Type of the event of `PERFINFO_PROVIDER` that a performance counter triggers."""
 MAX_LBR_EVENTS = 4
+LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED = 0x1, 0x2, 0x400
+LBR_FLAGS = 0x7FF
+"""All EVNTRACE_LBR_FLAGS; their names are those of `lbr.NOTATIONS`."""
 
 
 # -- Hook ids of kernel events: CLASSIC_EVENT_ID (GUID and type) as the number that the kernel has for it
+
+
+_IMAGE_LOAD = {0x140A: 0x030A}
+"""An image load has the GUID of images and the hook id of processes."""
 
 
 @cache
@@ -203,12 +234,51 @@ def _groups() -> dict[UUID, int]:
     return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
 
 
-def hook_of(guid: UUID, kind: int) -> int | None:
-    """The hook id (group << 8 | type); ``None`` for a GUID that is no kernel group."""
-    group = _groups().get(guid)
-    return None if group is None else group << 8 | kind & 0xFF
+def hook_ids(events: Iterable[tuple[UUID, int]]) -> list[int]:
+    """The hook ids (group << 8 | type) of ``events``, without those that no kernel group has.
+
+    TraceConfigureLastBranchRecord leaves these out, too.
+    """
+    hooks = [_groups()[guid] << 8 | kind & 0xFF for guid, kind in events if guid in _groups()]
+    return [_IMAGE_LOAD.get(hook, hook) for hook in hooks]
 
 
-def hook_ids(events: Sequence[tuple[UUID, int]]) -> list[int]:
-    """Those of ``events``; what no kernel group has is left out, as TraceConfigureLastBranchRecord does."""
-    return [hook for hook in (hook_of(*event) for event in events) if hook is not None]
+# -- The headers' own names: ``EVENT_TRACE_CONTROL_STOP`` is ``Control.STOP``
+
+
+_CLASS_WORDS = {"GUID": "Guid", "PMC": "Pmc", "LBR": "Lbr"}
+
+
+def _class_name(name: str) -> str:
+    """``PROFILE_SOURCE_LIST_INFO`` is TraceProfileSourceListInfo."""
+    return "Trace" + "".join(_CLASS_WORDS.get(word, word.title()) for word in name.split("_"))
+
+
+@cache
+def constants() -> dict[str, Any]:
+    """Name of a header -> number, GUID or ctypes class."""
+    from ..lbr import NOTATIONS
+
+    made: dict[str, Any] = {name: structure(name) for name in LAYOUTS}
+    for prefix, numbers in (
+        ("EVENT_TRACE_", LogFileMode), ("EVENT_TRACE_FLAG_", EnableFlag), ("EVENT_TRACE_CONTROL_", Control),
+        ("WNODE_FLAG_", WnodeFlag), ("PROCESS_TRACE_MODE_", ProcessTraceMode),
+    ):  # fmt: skip
+        made |= {f"{prefix}{number.name}": number for number in numbers}
+    made |= {_class_name(info.name): info for info in Info}
+    made |= {f"PERF_{name}": group for name, group in GROUPS.items()}
+    for name, bit in NOTATIONS["etw"].named().items():
+        made[f"EVNTRACE_LBR_{'' if name in ('CALLSTACK_ENABLE', 'SAMPLED') else 'FILTER_'}{name}"] = bit
+    return made | {
+        "EVENT_TRACE_FILE_MODE_NONE": LogFileMode.FILE_MODE_NONE,
+        "EVNTRACE_LBR_FILTER_NONE": 0,
+        "TRACE_LBR_CONFIGURATION_NONE": 0,
+        "PERFINFO_LOG_TYPE_PMC_INTERRUPT": PMC_INTERRUPT,
+        "EVNTRACE_MAX_LBR_EVENTS": MAX_LBR_EVENTS,
+        "EVENT_CONTROL_CODE_DISABLE_PROVIDER": EnableProvider.DISABLE,
+        "EVENT_CONTROL_CODE_ENABLE_PROVIDER": EnableProvider.ENABLE,
+        "EVENT_CONTROL_CODE_CAPTURE_STATE": EnableProvider.CAPTURE_STATE,
+        "KERNEL_LOGGER_NAME": KERNEL_LOGGER_NAME,
+        "SystemTraceControlGuid": KERNEL_LOGGER,
+        "GlobalLoggerGuid": GLOBAL_LOGGER,
+    }

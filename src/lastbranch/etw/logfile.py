@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from enum import IntFlag
 from typing import Any
 
 from ..formats.etl import LogHeader
 from .flags import KERNEL_LOGGER_NAME, LogFileMode
 from .structures import structure
 
-__all__ = ["INVALID_PROCESSTRACE_HANDLE", "Logfile", "ProcessTraceMode", "describe"]
+__all__ = ["INVALID_PROCESSTRACE_HANDLE", "Logfile", "describe"]
 
 INVALID_PROCESSTRACE_HANDLE = (1 << 64) - 1
 """What OpenTrace gives where it fails."""
 
 _Base: Any = structure("EVENT_TRACE_LOGFILEW")
-
-
-class ProcessTraceMode(IntFlag):
-    """PROCESS_TRACE_MODE_*: what `Logfile` names, and how its events are delivered."""
-
-    FILE = 0
-    REAL_TIME = 0x100
-    RAW_TIMESTAMP = 0x1000
-    EVENT_RECORD = 0x10000000
 
 
 def _text(field: str) -> property:

@@ -34,8 +34,7 @@ from ..formats.etl.relog import convert
 from ..model import Module, ModuleKind, Source, check_replaceable
 from ..model.output import PartFolder
 from ..opening import FileSource, attach_binaries
-from .status import EtwError, Status, returns_status
-from .streams import status_of
+from .status import EtwError, Status, returns_status, status_of_reading
 
 __all__ = ["CreateMergedTraceFile", "MergeFlag", "Merged", "create_merged_trace_file"]
 
@@ -262,7 +261,9 @@ def create_merged_trace_file(
             return _merged(stack, output, inputs, MergeFlag(flags), symfs, folders)
     except OSError as error:
         raise EtwError(
-            _CALL, status_of(error), f"{error.filename if error.filename in inputs else output}: {error.strerror}"
+            _CALL,
+            status_of_reading(error),
+            f"{error.filename if error.filename in inputs else output}: {error.strerror}",
         ) from None
     except UnavailableError as error:
         raise EtwError(_CALL, Status.ACCESS_DENIED, str(error), hint=error.hint) from None

@@ -8,14 +8,12 @@ import struct
 from collections.abc import Iterable
 from uuid import UUID
 
+from .flags import FilterType
 from .properties import Filter
 from .status import EtwError, Status
 
-__all__ = ["EVENT_ID", "EXECUTABLE_NAME", "PID", "event_id_filter", "pid_filter", "provider_guid"]
+__all__ = ["event_id_filter", "pid_filter", "provider_guid"]
 
-PID = 0x80000004
-EXECUTABLE_NAME = 0x80000008
-EVENT_ID = 0x80000200
 _NAMESPACE = UUID("482c2db2-c390-47c8-87f8-1a15bfc130fb")
 _MEANT_AS_GUID = re.compile(r"\{|[0-9a-fA-F]+(-[0-9a-fA-F]+){4}$")
 _MAX_EVENT_IDS, _MAX_PIDS = 64, 8
@@ -45,7 +43,7 @@ def event_id_filter(ids: Iterable[int], *, take: bool = True) -> Filter:
     numbers = sorted(set(ids))
     if len(numbers) > _MAX_EVENT_IDS or any(not 0 <= n <= 0xFFFF for n in numbers):
         raise EtwError("EnableTraceEx2", Status.INVALID_PARAMETER, f"{_MAX_EVENT_IDS} ids of 16 bits are the most")
-    return Filter(EVENT_ID, struct.pack(f"<BBH{len(numbers)}H", take, 0, len(numbers), *numbers))
+    return Filter(FilterType.EVENT_ID, struct.pack(f"<BBH{len(numbers)}H", take, 0, len(numbers), *numbers))
 
 
 def pid_filter(pids: Iterable[int]) -> Filter:
@@ -53,4 +51,4 @@ def pid_filter(pids: Iterable[int]) -> Filter:
     numbers = list(pids)
     if not 0 < len(numbers) <= _MAX_PIDS:
         raise EtwError("EnableTraceEx2", Status.INVALID_PARAMETER, f"1 to {_MAX_PIDS} process ids")
-    return Filter(PID, struct.pack(f"<{len(numbers)}I", *numbers))
+    return Filter(FilterType.PID, struct.pack(f"<{len(numbers)}I", *numbers))

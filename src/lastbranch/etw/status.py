@@ -6,6 +6,7 @@ Codes and texts are winerror.h's. Which call returns which, and where no documen
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from uuid import UUID
 from ..errors import LastbranchError
 from .structures import structure, uuid_of
 
-__all__ = ["EtwError", "Status", "guid_given", "returns_status", "returns_status_and"]
+__all__ = [
+    "EtwError", "Status", "guid_given", "returns_status", "returns_status_and", "status_of", "status_of_reading",
+]  # fmt: skip
 
 
 class Status(IntEnum):
@@ -78,6 +81,25 @@ class EtwError(LastbranchError):
         self.status: int = known if isinstance(known, Status) else status
         self.reason: str = why or getattr(known, "reason", "an unknown error")
         super().__init__(f"{call}: {self.reason} (code {int(status)})", hint=hint)
+
+
+_OF_ERRNO = {
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR), Status.BAD_PATHNAME),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Status.ACCESS_DENIED),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Status.DISK_FULL),
+    errno.ENOMEM: Status.NOT_ENOUGH_MEMORY,
+}
+_OF_READING = {errno.ENOENT: Status.FILE_NOT_FOUND, errno.ENOTDIR: Status.PATH_NOT_FOUND}
+
+
+def status_of(error: OSError, other: Status = Status.NO_SYSTEM_RESOURCES) -> Status:
+    """The code for what the system refused to a session; ``other`` where no code fits."""
+    return _OF_ERRNO.get(error.errno or 0, other)
+
+
+def status_of_reading(error: OSError) -> Status:
+    """The code for a file that a consumer cannot open or a merge cannot write."""
+    return _OF_READING.get(error.errno or 0) or status_of(error, Status.BAD_PATHNAME)
 
 
 # -- The border of the API: inside, failures are exceptions; outside, each function returns a status first

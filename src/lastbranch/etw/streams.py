@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 import struct
@@ -29,21 +28,15 @@ from ..formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
 from ..model import BytesSource
 from ..opening import FileSource
 from .kernel import kernel
-from .status import EtwError, Status
+from .status import EtwError, Status, status_of_reading
 
 __all__ = [
-    "Ended", "FileStream", "LiveStream", "Stream", "Timed", "filetimes", "merged", "open_stream", "status_of",
-    "timed",
+    "Ended", "FileStream", "LiveStream", "Stream", "Timed", "filetimes", "merged", "open_stream", "timed",
 ]  # fmt: skip
 
 
 _FILETIME_HZ = 10_000_000
 _SYSTEM_TIME = 2
-_STATUS = {
-    errno.ENOENT: Status.FILE_NOT_FOUND, errno.ENOTDIR: Status.PATH_NOT_FOUND, errno.EACCES: Status.ACCESS_DENIED,
-    errno.EPERM: Status.ACCESS_DENIED, errno.EROFS: Status.ACCESS_DENIED, errno.ENOSPC: Status.DISK_FULL,
-    errno.EFBIG: Status.DISK_FULL,
-}  # fmt: skip
 Ints = NDArray[np.int64]
 
 
@@ -120,7 +113,7 @@ class FileStream:
         try:
             self._source = FileSource(path)
         except OSError as error:
-            raise EtwError("OpenTrace", status_of(error), f"{path}: {error.strerror}") from None
+            raise EtwError("OpenTrace", status_of_reading(error), f"{path}: {error.strerror}") from None
         except FormatError as error:
             raise EtwError("OpenTrace", Status.BAD_PATHNAME, str(error)) from None
         try:
@@ -155,11 +148,6 @@ def open_stream(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) ->
         if error.status == Status.WMI_INSTANCE_NOT_FOUND and not os.path.exists(source):
             error.hint = "there is no file of that name either"
         raise
-
-
-def status_of(error: OSError) -> Status:
-    """What the API says of a file that cannot be opened or written."""
-    return _STATUS.get(error.errno or 0, Status.BAD_PATHNAME)
 
 
 def filetimes(ticks: Ints, header: LogHeader) -> Ints:

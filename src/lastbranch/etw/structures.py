@@ -18,26 +18,23 @@ __all__ = ["LAYOUTS", "UNPROVEN", "guid_of", "layout_of", "structure", "uuid_of"
 
 Fields = tuple[tuple[str, str], ...]
 
+_PROPERTIES: Fields = (
+    ("Wnode", "WNODE_HEADER"), ("BufferSize", "u4"), ("MinimumBuffers", "u4"), ("MaximumBuffers", "u4"),
+    ("MaximumFileSize", "u4"), ("LogFileMode", "u4"), ("FlushTimer", "u4"), ("EnableFlags", "u4"),
+    ("AgeLimit|FlushThreshold", "i4"), ("NumberOfBuffers", "u4"), ("FreeBuffers", "u4"), ("EventsLost", "u4"),
+    ("BuffersWritten", "u4"), ("LogBuffersLost", "u4"), ("RealTimeBuffersLost", "u4"), ("LoggerThreadId", "P"),
+    ("LogFileNameOffset", "u4"), ("LoggerNameOffset", "u4"),
+)  # fmt: skip
+
 LAYOUTS: dict[str, Fields] = {
     "GUID": (("Data1", "u4"), ("Data2", "u2"), ("Data3", "u2"), ("Data4", "u1[8]")),
     "WNODE_HEADER": (
         ("BufferSize", "u4"), ("ProviderId", "u4"), ("HistoricalContext", "u8"), ("TimeStamp|KernelHandle", "i8"),
         ("Guid", "GUID"), ("ClientContext", "u4"), ("Flags", "u4"),
     ),
-    "EVENT_TRACE_PROPERTIES": (
-        ("Wnode", "WNODE_HEADER"), ("BufferSize", "u4"), ("MinimumBuffers", "u4"), ("MaximumBuffers", "u4"),
-        ("MaximumFileSize", "u4"), ("LogFileMode", "u4"), ("FlushTimer", "u4"), ("EnableFlags", "u4"),
-        ("AgeLimit|FlushThreshold", "i4"), ("NumberOfBuffers", "u4"), ("FreeBuffers", "u4"), ("EventsLost", "u4"),
-        ("BuffersWritten", "u4"), ("LogBuffersLost", "u4"), ("RealTimeBuffersLost", "u4"), ("LoggerThreadId", "P"),
-        ("LogFileNameOffset", "u4"), ("LoggerNameOffset", "u4"),
-    ),
+    "EVENT_TRACE_PROPERTIES": _PROPERTIES,
     "EVENT_TRACE_PROPERTIES_V2": (
-        ("Wnode", "WNODE_HEADER"), ("BufferSize", "u4"), ("MinimumBuffers", "u4"), ("MaximumBuffers", "u4"),
-        ("MaximumFileSize", "u4"), ("LogFileMode", "u4"), ("FlushTimer", "u4"), ("EnableFlags", "u4"),
-        ("AgeLimit|FlushThreshold", "i4"), ("NumberOfBuffers", "u4"), ("FreeBuffers", "u4"), ("EventsLost", "u4"),
-        ("BuffersWritten", "u4"), ("LogBuffersLost", "u4"), ("RealTimeBuffersLost", "u4"), ("LoggerThreadId", "P"),
-        ("LogFileNameOffset", "u4"), ("LoggerNameOffset", "u4"), ("V2Control", "u4"), ("FilterDescCount", "u4"),
-        ("FilterDesc", "P"), ("V2Options", "u8"),
+        *_PROPERTIES, ("V2Control", "u4"), ("FilterDescCount", "u4"), ("FilterDesc", "P"), ("V2Options", "u8"),
     ),
     "EVENT_FILTER_DESCRIPTOR": (("Ptr", "u8"), ("Size", "u4"), ("Type", "u4")),
     "ENABLE_TRACE_PARAMETERS": (

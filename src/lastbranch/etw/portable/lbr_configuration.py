@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
-from ..flags import GROUPS, MAX_LBR_EVENTS, hook_ids
+from ..flags import GROUPS, LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED, MAX_LBR_EVENTS, hook_ids
 from ..status import EtwError, Status
 from ..types import ProfileSource
 from .registry import Registry
 
 __all__ = [
-    "CALL", "EXCLUDE_KERNEL", "LbrConfiguration", "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
+    "CALL", "LbrConfiguration", "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
     "has_hardware", "needed", "software_source", "state_triggers",
 ]  # fmt: skip
 
@@ -28,7 +28,6 @@ CALL = "TraceConfigureLastBranchRecord"
 SOFTWARE_BRANCHES = 65
 """The profile source: the one that a log has which is made of a recording."""
 PMC_HOOK = 0x0F2F
-EXCLUDE_KERNEL, EXCLUDE_USER, SAMPLED = 0x1, 0x2, 0x400
 _PMC_PROFILE = GROUPS["PMC_PROFILE"]
 SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
 
@@ -59,7 +58,7 @@ def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: 
     """
     if len(events) > MAX_LBR_EVENTS:
         raise EtwError(CALL, Status.IMPLEMENTATION_LIMIT, f"{len(events)} events, at most {MAX_LBR_EVENTS} can trigger")
-    if flags & EXCLUDE_KERNEL and flags & EXCLUDE_USER:
+    if flags & LBR_EXCLUDE_KERNEL and flags & LBR_EXCLUDE_USER:
         raise EtwError(CALL, Status.INVALID_PARAMETER, "nothing is left without kernel and user branches")
     if not events or has_hardware():
         return
@@ -72,8 +71,8 @@ def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: 
 
 
 _REFUSED = {
-    EXCLUDE_USER: "the software branch record sees user code only",
-    SAMPLED: "sampled branch records (SPE) are of ARM64",
+    LBR_EXCLUDE_USER: "the software branch record sees user code only",
+    LBR_SAMPLED: "sampled branch records (SPE) are of ARM64",
 }
 
 

@@ -34,9 +34,8 @@ from uuid import UUID
 from ...errors import FormatError
 from ..flags import EnableProvider
 from ..properties import NO_GUID, Filter
-from ..status import EtwError, Status
+from ..status import EtwError, Status, status_of
 from .protocol import at_folder
-from .request import status_of
 
 __all__ = [
     "EnableState", "Entry", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "Notice", "ProcessKey", "Registry", "notify",

@@ -7,21 +7,28 @@ marked as our choice.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from dataclasses import dataclass, replace
 from enum import Flag, auto
 from pathlib import Path
 
-from ..flags import CIRCULAR_KERNEL_LOGGER, GLOBAL_LOGGER, KERNEL_LOGGER, KERNEL_LOGGER_NAME, ClientContext, LogFileMode
+from ..flags import (
+    CIRCULAR_KERNEL_LOGGER,
+    GLOBAL_LOGGER,
+    KERNEL_LOGGER,
+    KERNEL_LOGGER_NAME,
+    ClientContext,
+    FilterType,
+    LogFileMode,
+)
 from ..flags import LogFileMode as M
 from ..properties import MAX_NAME, SessionRequest, characters, check_name
 from ..status import EtwError, Status
 
 __all__ = [
     "Also", "BUFFER_KB", "Host", "RULES", "adjusted", "broken_rule", "check_start", "checked_file",
-    "flush_seconds", "normalised", "real_flush_timer", "status_of", "updated",
+    "flush_seconds", "normalised", "real_flush_timer", "updated",
 ]  # fmt: skip
 
 
@@ -125,22 +132,9 @@ FIXED_SESSIONS = {
 }
 """Sessions whose name and GUID go together."""
 
-FILTER_PID, FILTER_EXECUTABLE_NAME = 0x80000004, 0x80000008
-"""EVENT_FILTER_TYPE_PID, EVENT_FILTER_TYPE_EXECUTABLE_NAME: the filters of a private session."""
-
+_PRIVATE_FILTERS = {FilterType.PID, FilterType.EXECUTABLE_NAME}
+"""The filters that a private session may have."""
 _MEMORY_ONLY = LogFileMode.REAL_TIME_MODE | LogFileMode.BUFFERING_MODE
-
-_STATUS_OF_ERRNO = {
-    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR), Status.BAD_PATHNAME),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), Status.ACCESS_DENIED),
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), Status.DISK_FULL),
-    errno.ENOMEM: Status.NOT_ENOUGH_MEMORY,
-}
-
-
-def status_of(error: OSError) -> Status:
-    """The code for what the system refused; 1450 for what no other code tells."""
-    return _STATUS_OF_ERRNO.get(error.errno or 0, Status.NO_SYSTEM_RESOURCES)
 
 
 def check_start(request: SessionRequest) -> SessionRequest:
@@ -173,7 +167,7 @@ def _check_filters(call: str, request: SessionRequest) -> None:
     kinds = [one.kind for one in request.filters]
     if kinds and not request.mode & LogFileMode.PRIVATE_LOGGER_MODE:
         raise EtwError(call, Status.INVALID_PARAMETER, "FilterDesc is for private sessions")
-    if len(set(kinds)) < len(kinds) or not {FILTER_PID, FILTER_EXECUTABLE_NAME}.issuperset(kinds):
+    if len(set(kinds)) < len(kinds) or not _PRIVATE_FILTERS.issuperset(kinds):
         raise EtwError(call, Status.INVALID_PARAMETER, "one filter by process id and one by executable name")
 
 

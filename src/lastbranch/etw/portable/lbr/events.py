@@ -27,7 +27,8 @@ from ....formats.perfdata.walk import Block, chase
 from ....lbr import convert, flag, held
 from ....model import BRANCH, BytesSource, Profile, SampleBatch, Timeline, column
 from ....opening import attach_binaries
-from ..lbr_configuration import EXCLUDE_KERNEL, SOFTWARE_BRANCHES
+from ...flags import LBR_EXCLUDE_KERNEL
+from ..lbr_configuration import SOFTWARE_BRANCHES
 from ..sources.events import Events, Ints, encoded
 
 __all__ = ["Conversion", "FINISHED_ROUND", "Scope", "kinds_of"]
@@ -42,7 +43,7 @@ _CALL_STACK = 1 << 9
 
 def kinds_of(flags: int) -> NDArray[np.bool_]:
     """By perf's branch type, whether EVNTRACE_LBR_FLAGS record it; those of call-stack mode delete what they do not."""
-    select = convert(flags | EXCLUDE_KERNEL, "etw", "msr").value & ~_CALL_STACK
+    select = convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr").value & ~_CALL_STACK
     there = np.ones(1, np.uint64)
     kinds = (np.array([kind], np.uint8) for kind in range(16))
     return np.array([len(held(there, there << np.uint64(8), kind, depth=1, select=select)) > 0 for kind in kinds])

@@ -24,10 +24,10 @@ from ....capture.options import Options
 from ....capture.recording import collect
 from ....errors import LastbranchError
 from ....lbr import convert
-from ...flags import ClientContext
+from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
 from ...status import EtwError, Status
 from ..clock import FILETIME_EPOCH
-from ..lbr_configuration import CALL, EXCLUDE_KERNEL, SOFTWARE_BRANCHES, SOURCE
+from ..lbr_configuration import CALL, SOFTWARE_BRANCHES, SOURCE
 from ..protocol import Connection, Kind
 from ..sources.configuration import SourceConfiguration
 from ..sources.events import Ints
@@ -47,7 +47,7 @@ def options_of(configuration: SourceConfiguration) -> Options:
     """How to record for a session: as its LBR flags and the interval of the profile source say. `EtwError` 87 for
     flags that no processor takes."""
     try:
-        chosen = convert(configuration.lbr_flags | EXCLUDE_KERNEL, "etw", "perf").value
+        chosen = convert(configuration.lbr_flags | LBR_EXCLUDE_KERNEL, "etw", "perf").value
     except LastbranchError as error:
         raise EtwError(CALL, Status.INVALID_PARAMETER, str(error)) from error
     period = configuration.intervals.get(SOFTWARE_BRANCHES, 0)

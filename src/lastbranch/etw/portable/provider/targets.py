@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ...flags import FilterType
 from ...properties import Filter, SessionRequest
 from ...status import EtwError, Status
 from ...types import EventDescriptor
@@ -20,13 +21,8 @@ __all__ = ["Target", "admitted", "target_of"]
 # A filter of another kind lets everything through, as it is for providers to apply.
 
 
-PID = 0x80000004
-"""Data: u32 process ids."""
-EXECUTABLE_NAME = 0x80000008
-"""Data: UTF-16, file names of executables with ``;`` between them."""
-EVENT_ID = 0x80000200
-"""Data: EVENT_FILTER_EVENT_ID: u8 FilterIn, u8, u16 count, u16 ids."""
 _EVENT_IDS = struct.Struct("<BBH")
+"""EVENT_FILTER_EVENT_ID: FilterIn, Reserved, Count; then u16 ids."""
 
 
 def takes_process(filters: Iterable[Filter], pid: int) -> bool:
@@ -41,11 +37,13 @@ def admitted(request: SessionRequest, pid: int) -> None:
 
 
 def _pid(data: bytes, pid: int) -> bool:
+    """Whether ``data``, u32 process ids, has ``pid``."""
     whole = len(data) & ~3
     return pid in struct.unpack(f"<{whole // 4}I", data[:whole])
 
 
 def _executable(data: bytes, pid: int) -> bool:
+    """Whether ``data``, UTF-16 file names with ``;`` between them, has that of the process."""
     wanted = data[: len(data) & ~1].decode("utf-16-le", "replace").rstrip("\0").casefold().split(";")
     try:
         path = os.readlink(f"/proc/{pid}/exe")
@@ -54,13 +52,13 @@ def _executable(data: bytes, pid: int) -> bool:
     return os.path.basename(path).casefold() in (name.strip() for name in wanted)
 
 
-_SCOPES = {PID: _pid, EXECUTABLE_NAME: _executable}
+_SCOPES: dict[int, Callable[[bytes, int], bool]] = {FilterType.PID: _pid, FilterType.EXECUTABLE_NAME: _executable}
 
 
 def event_ids(filters: Iterable[Filter]) -> tuple[bool, frozenset[int]] | None:
     """Event ids that are let through (True) or held back (False); ``None``: no such filter, or one cut short."""
     for f in filters:
-        if f.kind == EVENT_ID and len(f.data) >= _EVENT_IDS.size:
+        if f.kind == FilterType.EVENT_ID and len(f.data) >= _EVENT_IDS.size:
             keep, _, count = _EVENT_IDS.unpack_from(f.data)
             if len(f.data) >= _EVENT_IDS.size + 2 * count:
                 return bool(keep), frozenset(struct.unpack_from(f"<{count}H", f.data, _EVENT_IDS.size))

@@ -11,17 +11,14 @@ from typing import NamedTuple
 
 from ...flags import LogFileMode
 from ...properties import SessionRequest
-from ...status import EtwError, Status
+from ...status import EtwError, Status, status_of
 
 __all__ = ["Disk", "check_room", "file_limit", "open_log"]
 
 
 RESERVE = 200 << 20
 """Bytes that stay free on the system's drive, whatever the size of the file (the page of EVENT_TRACE_PROPERTIES)."""
-_STATUS = {
-    errno.ENOENT: Status.BAD_PATHNAME, errno.ENOTDIR: Status.BAD_PATHNAME, errno.ENAMETOOLONG: Status.BAD_PATHNAME,
-    errno.ENOSPC: Status.DISK_FULL, errno.EDQUOT: Status.DISK_FULL, errno.EFBIG: Status.DISK_FULL,
-}  # fmt: skip
+_NO_PLAIN_FILE = (errno.ELOOP, errno.EISDIR)
 
 
 class Disk(NamedTuple):
@@ -57,7 +54,8 @@ def check_room(path: str, limit: int, disk: Disk, call: str = "StartTrace") -> N
 
 def as_status(call: str, path: str, error: OSError) -> EtwError:
     """What the API says where a log file cannot be had."""
-    code = _STATUS.get(error.errno or 0, Status.ACCESS_DENIED)
+    denied = Status.ACCESS_DENIED
+    code = denied if error.errno in _NO_PLAIN_FILE else status_of(error, denied)
     return EtwError(call, code, f"{path}: {os.strerror(error.errno or 0)}")
 
 

@@ -14,9 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ....errors import FormatError, LastbranchError
-from ...status import EtwError, Status
+from ...status import EtwError, Status, status_of
 from ..protocol import Connection, Kind, Message, check_peer
-from ..request import status_of
 
 __all__ = ["Condition", "Loop", "Steps", "Tasks", "expected"]
 

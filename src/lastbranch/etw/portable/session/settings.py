@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from ...flags import EnableFlag, Info, V2Option
+from ...flags import PERFINFO_PROVIDER, PMC_INTERRUPT, EnableFlag, Info, V2Option, hook_ids
 from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..enable_map import settled
@@ -18,7 +18,6 @@ __all__ = ["Settings"]
 _ONCE = frozenset({Info.PMC_EVENT_LIST_INFO, Info.PMC_COUNTER_LIST_INFO})
 """A session takes these one time only (`information`)."""
 _WORDS = 8
-_PMC_INTERRUPT = ("ce1dbfb4-137e-4da6-87b0-3f59aa102cbc", 0x2F)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Settings:
             raise EtwError(call, Status.BUSY, f"{info.name} was set for this session")
         information = {**self.information, info: value}
         if info == Info.LBR_CONFIGURATION_INFO:
-            self._check_lbr(value, [(UUID(_PMC_INTERRUPT[0]), _PMC_INTERRUPT[1])])
+            self._check_lbr(value, [(PERFINFO_PROVIDER, PMC_INTERRUPT)])
         if info != Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             return replace(self, information=information)
         self.check_system(call)
@@ -66,8 +65,6 @@ class Settings:
 
     def with_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> Settings:
         """After TraceConfigureLastBranchRecord. `EtwError` 50, 87 or 1292 as `check_configuration` says."""
-        from ...flags import hook_ids
-
         self._check_lbr(flags, events)
         made = {Info.LBR_CONFIGURATION_INFO: flags, Info.LBR_EVENT_LIST_INFO: hook_ids(events)}
         return replace(self, information={**self.information, **made})
@@ -119,11 +116,10 @@ class Settings:
             return b""
         from ..lbr_configuration import has_hardware
         from ..profile_sources import configured, intervals
-        from ..sources import SourceConfiguration, hook_of
+        from ..sources import SourceConfiguration
 
         def hooks(info: Info) -> tuple[int, ...]:
-            found = (hook_of(guid, number) for guid, number in self.information.get(info, ()))
-            return tuple(hook for hook in found if hook is not None)
+            return tuple(hook_ids(self.information.get(info, ())))
 
         root = self.registry.root
         return SourceConfiguration(

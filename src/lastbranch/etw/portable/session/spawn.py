@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from ....errors import FormatError
 from ...properties import SessionRequest, SessionState
-from ...status import EtwError, Status
+from ...status import EtwError, Status, status_of
 from ..protocol import Connection, Fields, Kind, pack_request, pack_state, pack_text, unpack_request, unpack_state
 from ..registry import Entry, ProcessKey, Registry
-from ..request import status_of
 
 if TYPE_CHECKING:
     import subprocess

@@ -8,9 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from ... import flags
 from ...flags import EnableFlag
 from ...properties import SessionRequest
 from ...status import EtwError, Status
@@ -21,7 +19,7 @@ from .configuration import SourceConfiguration
 if TYPE_CHECKING:
     from ....capture.perf_events.kernel import Kernel
 
-__all__ = ["SourceConfiguration", "argv", "check", "hook_of", "needed", "settled"]
+__all__ = ["SourceConfiguration", "argv", "check", "needed", "settled"]
 
 
 def needed(request: SessionRequest, masks: Sequence[int], pmc_sources: Sequence[int] | None = None) -> bool:
@@ -59,13 +57,3 @@ def check(
 def argv(socket_path: str) -> list[str]:
     """The command line of the process that is a session's source."""
     return [sys.executable, "-m", "lastbranch.etw.portable.sources", socket_path]
-
-
-_IMAGE_LOAD = 0x140A, 0x030A
-"""An image load has the GUID of images and the hook id of processes."""
-
-
-def hook_of(guid: UUID, kind: int) -> int | None:
-    """The hook id of CLASSIC_EVENT_ID; ``None`` for a GUID that no kernel event has."""
-    hook = flags.hook_of(guid, kind)
-    return _IMAGE_LOAD[1] if hook == _IMAGE_LOAD[0] else hook
