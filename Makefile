@@ -55,7 +55,7 @@ man: $(VENV)/installed ## write manual pages, made from the help texts: man -M b
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/make_etw_layouts.py --prove
 
-walk: $(VENV)/developer ## compile the walk of the software branch record anew (needs gcc)
+walk: $(VENV)/developer ## compile the inner loop of the software branch record (needs gcc)
 	$(BIN)/python tests/make_walk.py
 
 $(VENV)/python:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from .native import CALLS, function
+from .native import function
 
 __all__ = [
     "Batch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
@@ -186,7 +186,7 @@ class Batch:
         at, size = ctypes.addressof(self.words), WORDS * 8
         self._rows = rows
         self._calls = [(ctypes.c_void_p(at + row * size), ctypes.c_int(rows - row)) for row in range(rows)]
-        self._run = function(CALLS)
+        self._run = function("calls")
 
     def set(self, row: int, number: int, *arguments: int) -> None:
         """Make ``row`` the call ``number`` with up to four ``arguments``."""

@@ -1,12 +1,12 @@
 /* What must be fast between two stops of a traced thread, on x86-64 Linux: system calls in a row, and the walk.
  *
- * walk() goes from stop to stop by tables that software/tables.py fills, as software/block_step.py does by itself: it puts
- * breakpoints on the ends of a fork, lets the thread run, sees at which end it stops and where the branch there goes,
- * and looks up the fork behind. Whatever is not in the tables, and every stop that is not a breakpoint's, is left to
- * Python, with all that it needs to go on. Names are those of forks.py, told.py and ways.py.
+ * walk() does what BlockStep of software/engines.py does, over the tables of software/walk_tables.py: it sets breakpoints
+ * on the ends of a fork, resumes the thread, finds the end at which it stopped and where the branch there goes, and looks
+ * up the next fork. It returns to Python for whatever the tables lack, and at every stop that is not a breakpoint's, with
+ * all that Python needs to go on. Names are those of software/control_flow.py and successors.py.
  *
- * No library, no data, no relocations: the bytes of .text run wherever they lie. tests/make_walk.py makes code.py of
- * them. */
+ * No library, no data, no relocations: the bytes of .text run at any address. tests/make_walk.py compiles them to
+ * walk.bin. */
 
 typedef unsigned char u8;
 typedef unsigned int u32;

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from ...formats.perfdata.layout import TYPE
 from .. import ptrace
-from ..native import WALK, function
+from ..native import function
 from ..perf_events import syscall
 from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Onward, Poke, event_of, next_stop, signal_of, stopped
 from .control_flow import Edge, End, Fork, Placed
@@ -422,7 +422,7 @@ class Walker:
     executed."""
 
     def __init__(self, registers: ctypes.Array[ctypes.c_uint64], breakpoints: DebugRegisters) -> None:
-        self._run = function(WALK)
+        self._run = function("walk")
         self._breakpoints = breakpoints
         self._passed = (ctypes.c_uint64 * (2 * _ROOM))()
         self._context = Context()
