@@ -23,7 +23,7 @@ import etl_builder as build
 import perfdata_writer as pw
 from conftest import REAL, SYNTHETIC, Data
 from etl_oracle import LINE, largest_thorough
-from lastbranch.cli.dump import command
+from lastbranch.cli.dump import dump as command
 from lastbranch.errors import FormatError
 from lastbranch.formats.dump import milliseconds
 from lastbranch.formats.perfdata import dump as perf_dump

@@ -14,8 +14,8 @@ import pytest
 from capture_tools import PROGRAMS, needs_ptrace, record
 from conftest import Ran
 from lastbranch import demo
-from lastbranch.cli import layout
-from lastbranch.cli.layout import shorten
+from lastbranch.cli import output as layout
+from lastbranch.cli.output import shorten
 from test_cli import shown_on
 
 pty = pytest.importorskip("pty")

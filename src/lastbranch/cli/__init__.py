@@ -1,4 +1,4 @@
-"""The command line: one verb a module, named in `VERBS`. Each module has a click command called ``command``."""
+"""The command line: the verbs are in `VERBS`, each a module with a click command called ``command``."""
 
 from __future__ import annotations
 
@@ -12,39 +12,23 @@ import click
 
 from ..errors import LastbranchError, UnavailableError
 from ..version import __version__
-from .completion import VARIABLE
 from .group import Group
+from .help import COMPLETION_VARIABLE
 
 __all__ = ["VERBS", "main", "run"]
 
 VERBS = (
-    "record",
-    "session",
-    "sources",
-    "consume",
-    "info",
-    "report",
-    "branches",
-    "annotate",
-    "callers",
-    "callees",
-    "stacks",
-    "query",
-    "diff",
-    "export",
-    "convert",
-    "bind",
-    "unbind",
-    "compact",
-    "dump",
-    "check",
-    "verify",
-    "lbr",
-    "doctor",
-    "help",
-    "completion",
-)
-
+    "record", "session", "sources", "consume", "info", "report", "branches", "annotate", "callers", "callees", "stacks",
+    "query", "diff", "export", "convert", "bind", "unbind", "compact", "dump", "check", "verify", "lbr", "doctor",
+    "help", "completion",
+)  # fmt: skip
+"""In the order of `lastbranch --help`."""
+_WHERE = {
+    "bind": "tb5:bind", "unbind": "tb5:unbind", "compact": "tb5:compact",
+    "dump": "dump:dump", "consume": "dump:consume",
+    "help": "help:help", "completion": "help:completion",
+}  # fmt: skip
+"""Verbs that are not ``command`` of the module with their name."""
 _UNREADABLE = 3
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 _INTERRUPTED = 130
@@ -52,7 +36,7 @@ _INTERRUPTED = 130
 
 @click.group(
     cls=Group,
-    lazy={verb: verb for verb in VERBS},
+    lazy={verb: _WHERE.get(verb, verb) for verb in VERBS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="lastbranch")
@@ -70,11 +54,11 @@ def cli() -> None:
 
 def main() -> None:
     """Run ``lastbranch``."""
-    asked = os.environ.get(VARIABLE)
+    asked = os.environ.get(COMPLETION_VARIABLE)
     if asked:  # by a shell, for completions
         from click.shell_completion import shell_complete
 
-        sys.exit(shell_complete(cli, {}, "lastbranch", VARIABLE, asked))
+        sys.exit(shell_complete(cli, {}, "lastbranch", COMPLETION_VARIABLE, asked))
     run(cli, "lastbranch")
 
 

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .count import Count
-from .layout import wide_option
-from .naming import chosen_function, module_of, symbol_notes
-from .options import Capture, capture_and, complete_folder, filter_options
-from .symbol_options import symbol_options
+from .options import Capture, Count, capture_and, complete_folder, filter_options
+from .output import wide_option
+from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .naming import function_of, module_of
 from .output import Cell, share
+from .symbols import module_of
 
 if TYPE_CHECKING:
     from ..analysis.annotation import Annotation
@@ -58,7 +58,7 @@ class Annotated:
     @property
     def title(self) -> str:
         """The function as people see it."""
-        return function_of(self.profile, self.found.place.label)
+        return self.found.place.label.shown(self.profile)
 
     def _lines(self, roots: tuple[str, ...]) -> list[Line | None]:
         from ..analysis.sources import Sources

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .naming import symbol_notes
 from .options import Capture, capture_options, filter_options, table_options
 from .output import Cell, print_rows, share
-from .symbol_options import symbol_options
+from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..model import Profile

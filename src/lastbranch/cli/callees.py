@@ -8,7 +8,7 @@ import click
 
 from .callgraph import print_calls
 from .options import Capture, capture_and, filter_options, table_options
-from .symbol_options import symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions

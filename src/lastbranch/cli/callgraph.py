@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .naming import chosen_function, function_of, module_of, symbol_notes
 from .options import Capture
 from .output import Cell, print_rows, share
+from .symbols import chosen_function, module_of, symbol_notes
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions
@@ -42,7 +42,7 @@ def print_calls(
         )
         rows.append(
             [
-                function_of(profile, label), module_of(profile, label),
+                label.shown(profile), module_of(profile, label),
                 calls, share(calls, every) if calls is not None else None, indirect, jumps or None,
                 share(wrong, wrong + right) if wrong is not None and right is not None else None,
                 samples, share(samples, table.in_stacks) if samples is not None else None,
@@ -52,7 +52,7 @@ def print_calls(
     columns = [direction, "module", "calls", "calls %", "indirect", "jumps", "mispredicted %", "samples", "samples %",
                "linkage name"]  # fmt: skip
     print_rows(columns, rows, form, machine_only=("linkage name",), names=(direction, "module"), spare=_SPARE)
-    notes = [] if rows else [f"no {direction} of {function_of(profile, place.label)} was seen"]
+    notes = [] if rows else [f"no {direction} of {place.label.shown(profile)} was seen"]
     notes += [f"samples: {source}" for source in table.stacks] + table.notes
     shown = {module_of(profile, table.labels[row]) for row in table.function[: limit or None].tolist()}
     shown.add(module_of(profile, place.label))

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .layout import wrapped
 from .options import Capture, capture_options, format_options
-from .output import print_rows
-from .symbol_options import symbol_options
+from .output import print_rows, wrapped
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .naming import symbol_notes
 from .options import (
     Capture,
     LogOptions,
@@ -18,7 +17,7 @@ from .options import (
     table_options,
 )  # fmt: skip
 from .output import Cell, print_rows
-from .symbol_options import symbol_options
+from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Difference, Thing

@@ -1,19 +1,34 @@
-"""``lastbranch dump``."""
+"""``lastbranch dump`` and ``consume``: events as rows, of a capture and of a trace session as they come."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import click
 
-from .count import Count
-from .options import LogOptions, TimeRange, file_argument, limit_options, log_options, time_option
+from .options import (
+    Count,
+    LogOptions,
+    TimeRange,
+    complete_file,
+    file_argument,
+    grouped,
+    limit_options,
+    log_options,
+    no_progress_option,
+    pid_option,
+    stacked,
+    time_option,
+)
 from .output import key, print_damage, print_notes
 
 if TYPE_CHECKING:
+    from ..etw.streams import Stream
     from ..formats.dump import Cells, Dump, Wanted
     from ..formats.etl import Reading
 
@@ -21,33 +36,71 @@ COLUMNS = ("time ms", "pid", "tid", "cpu", "event", "size", "fields")
 _WIDTHS = (14, 7, 7, 4, -40, 6)
 """Of the columns before the fields: rows are printed as they come. Negative ones are to the left."""
 _LINES = 1000
-"""So many go out together."""
+"""Rows that are written together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which events to print, and how."""
+
+    events: tuple[str, ...]
+    provider: str | None
+    pid: tuple[int, ...]
+    time: TimeRange | None
+    form: str
+    limit: int
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of events in lower case."""
+        names = frozenset(name.strip().lower() for text in self.events for name in text.split(",") if name.strip())
+        if self.events and not names:
+            raise click.BadParameter("no name in it", param_hint="--event")
+        return names
+
+    def wanted(self, reading: Reading, guid_of: Callable[[str], object] = str) -> Wanted:
+        """The selection. ``guid_of`` knows providers that no manifest of ``reading`` names."""
+        from uuid import UUID
+
+        from ..formats.dump import Wanted
+
+        guid = None
+        if self.provider is not None:
+            provider = str(reading.provider_of(self.provider) or guid_of(self.provider))
+            try:
+                guid = UUID(provider).bytes_le
+            except ValueError:
+                raise click.BadParameter(f"{provider!r} is not a GUID", param_hint="--provider") from None
+        return Wanted(self.names, guid, frozenset(self.pid), *(self.time or ()))
+
+
+def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """What `Asked` holds, as the argument ``asked``, and `log_options`."""
+    asked = grouped(
+        "asked", Asked,
+        click.option(
+            "--event", "events", multiple=True, metavar="NAME,...",
+            help=f"Only these events: a task ({tasks}), a whole name, or one without its provider, in upper or lower "
+            "case.",
+        ),
+        click.option("--provider", metavar="GUID|NAME", help=f"Only events of this provider{provider}."),
+        pid_option,
+        time_option(since),
+        click.option(
+            "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
+            help="How to print; json is a list with one object a line.",
+        ),
+        click.option("--limit", type=Count(), default=0, help="Events to print; 0 is all.  [default: all]"),
+    )  # fmt: skip
+    return stacked(asked, log_options)
 
 
 @click.command()
 @limit_options
 @file_argument
-@click.option("--no-progress", is_flag=True, help="No progress on standard error.")
-@click.option(
-    "--event", "events", multiple=True, metavar="NAME,...",
-    help="Only these events: a task (Process, Image, SAMPLE, MMAP2), a whole name, or one without its provider, in "
-    "upper or lower case.",
-)  # fmt: skip
-@click.option(
-    "--provider", metavar="GUID|NAME", help="Only events of this provider (.etl); names are those of --manifest."
-)
-@click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
-@time_option("the first event")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    help="How to print; json is a list with one object a line.",
-)  # fmt: skip
-@click.option("--limit", type=Count(), default=0, help="Events to print; 0 is all.  [default: all]")
-@log_options
-def command(
-    path: str, no_progress: bool, events: tuple[str, ...], provider: str | None, pid: tuple[int, ...],
-    time: TimeRange | None, form: str, limit: int, log: LogOptions,
-) -> int:  # fmt: skip
+@no_progress_option
+@asked_options("Process, Image, SAMPLE, MMAP2", " (.etl); names are those of --manifest", "the first event")
+def dump(path: str, no_progress: bool, asked: Asked, log: LogOptions) -> int:
     """Every event of a capture in time order, with its fields by name.
 
     time ms (time_ms in csv and json) is milliseconds since the first event, with all the decimals that the clock has;
@@ -62,15 +115,54 @@ def command(
     EXIT, NAME.
     """
     reading = log.reading()
-    if provider is not None:
-        provider = str(reading.provider_of(provider) or provider)
-    return dump_file(path, not no_progress, wanted_of(events, provider, pid, time), events, form, limit, reading)
+    return _dump_file(path, not no_progress, asked, asked.wanted(reading), reading)
 
 
-def dump_file(
-    path: str, progress: bool, wanted: Wanted, events: tuple[str, ...], form: str, limit: int, reading: Reading
-) -> int:
-    """What the verb prints, and its exit code. ``events`` are the names that were asked for."""
+@click.command()
+@click.argument("source", metavar="NAME|FILE", shell_complete=complete_file)
+@click.option("--real-time", is_flag=True, help="NAME is that of a session, even if there is a file called so.")
+@asked_options("Process, Image", "", "the trace began")
+def consume(source: str, real_time: bool, asked: Asked, log: LogOptions) -> int:
+    """Print the events of a trace session as they come, or of a file.
+
+    NAME is that of a session that runs with real time (session start --real-time). Its events are printed as soon as
+    the session flushes its buffers, until it stops or Ctrl-C; nothing of it waits for the terminal. A FILE is printed
+    as by dump, which says what the columns are. Providers of EventSource and TraceLogging, and those of
+    manifests, can be named.
+    """
+    from ..etw.consumed import dump_session, is_session
+    from ..etw.providers import provider_guid
+
+    reading = log.reading()
+    wanted = asked.wanted(reading, provider_guid)
+    if not (real_time or is_session(source)):
+        return _dump_file(source, True, asked, wanted, reading)
+    stream, live = dump_session(source, wanted, reading)
+    with closing(stream), _ended_by_interrupt(stream):
+        if not _print_dump(live, asked, at_once=1):
+            print_notes(["no event was what was asked for"])
+        print_notes(live.notes())
+    return 0
+
+
+@contextmanager
+def _ended_by_interrupt(stream: Stream) -> Iterator[None]:
+    """Let Ctrl-C end the stream, so that what is printed is complete."""
+    import signal
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stream.end())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _dump_file(path: str, progress: bool, asked: Asked, wanted: Wanted, reading: Reading) -> int:
+    """Print the events of a capture; the exit code."""
     from ..errors import SelectionError
     from ..verbs import dump
     from .progress import bar
@@ -81,19 +173,19 @@ def dump_file(
         found = dump(path, wanted, reading=reading, progress=shown)
     except SelectionError as error:
         raise click.BadParameter(str(error), param_hint="--provider") from None
-    if not print_dump(found, form, limit):
-        _nothing(path, events, reading)
+    if not _print_dump(found, asked):
+        _nothing(path, wanted, reading)
     print_notes(found.notes())
     return print_damage([(found.name, one) for one in found.damage()])
 
 
-def print_dump(dump: Dump, form: str, limit: int, *, at_once: int = _LINES) -> bool:
+def _print_dump(dump: Dump, asked: Asked, at_once: int = _LINES) -> bool:
     """Print the events of ``dump``, ``at_once`` with one write; whether there was any."""
     from ..formats.dump import JSON, TEXT
 
-    rows = dump.cells(JSON if form == "json" else TEXT)
-    if limit:
-        rows = islice(rows, limit)
+    rows = dump.cells(JSON if asked.form == "json" else TEXT)
+    if asked.limit:
+        rows = islice(rows, asked.limit)
     seen = False
 
     def noted() -> Iterator[Cells]:
@@ -106,36 +198,21 @@ def print_dump(dump: Dump, form: str, limit: int, *, at_once: int = _LINES) -> b
     if at_once == _LINES:  # nothing is printed of what cannot be read; events that come later have their head at once
         first = next(given, None)
         given = given if first is None else chain([first], given)
-    _PRINT[form](given, at_once)
+    _PRINT[asked.form](given, at_once)
     return seen
 
 
-def _nothing(path: str, events: tuple[str, ...], reading: Reading) -> None:
+def _nothing(path: str, wanted: Wanted, reading: Reading) -> None:
     """Say that no event was chosen, and which names of the first events are like those that were asked for."""
-    click.echo("note: no event is what was asked for", err=True)
-    if not events or path == "-":
+    print_notes(["no event is what was asked for"])
+    if not wanted.events or path == "-":
         return
     from ..model import visible
     from ..verbs import similar_events
 
-    like = similar_events(path, wanted_of(events, None, (), None).events, reading)
+    like = similar_events(path, wanted.events, reading)
     if like:
         click.echo(f"hint: events here are called {', '.join(map(visible, like))}", err=True)
-
-
-def wanted_of(events: tuple[str, ...], provider: str | None, pid: tuple[int, ...], time: TimeRange | None) -> Wanted:
-    from uuid import UUID
-
-    from ..formats.dump import Wanted
-
-    names = frozenset(name.strip().lower() for text in events for name in text.split(",") if name.strip())
-    if events and not names:
-        raise click.BadParameter("no name in it", param_hint="--event")
-    try:
-        guid = None if provider is None else UUID(provider).bytes_le
-    except ValueError:
-        raise click.BadParameter(f"{provider!r} is not a GUID", param_hint="--provider") from None
-    return Wanted(names, guid, frozenset(pid), *(time or ()))
 
 
 # -- the forms: rows go out as they come, many in one write

@@ -9,9 +9,8 @@ import click
 
 from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
-from .naming import brief
 from .options import Capture, capture_options, check_new, complete_file, filter_options, force_option
-from .symbol_options import symbol_options
+from .symbols import brief, symbol_options
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions

@@ -13,7 +13,7 @@ __all__ = ["Group", "summary"]
 
 
 class Group(click.Group):
-    """``lazy`` has the names of the verbs that are modules of this package, each with the name of its module."""
+    """``lazy`` maps verbs to modules of this package; ``module:function`` where the function is not ``command``."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -25,7 +25,8 @@ class Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
-        found: click.Command = import_module(f".{self.lazy[cmd_name]}", __package__).command
+        module, _, function = self.lazy[cmd_name].partition(":")
+        found: click.Command = getattr(import_module(f".{module}", __package__), function or "command")
         return found
 
     def resolve_command(

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from .annotated import EDGES, INSTRUCTIONS, LOOPS, TARGETS, Annotated
-from .layout import shorten, terminal_width
-from .output import Cell, key, print_json, print_rows
+from .output import Cell, key, print_json, print_rows, shorten, terminal_width
 
 __all__ = ["print_annotated"]
 

@@ -7,14 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from .count import Count
-from .layout import wide_option
-from .output import print_damage, print_notes
+from .output import print_damage, print_notes, wide_option
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -25,24 +24,28 @@ if TYPE_CHECKING:
     from ..model import Profile, SampleFilter
 
 __all__ = [
-    "DEFAULT_FILE",
-    "Capture",
-    "LogOptions",
-    "TimeRange",
-    "capture_and",
-    "capture_options",
-    "check_new",
-    "complete_file",
-    "complete_folder",
-    "file_argument",
-    "filter_options",
-    "force_option",
-    "format_options",
-    "limit_options",
-    "log_options",
-    "table_options",
-    "time_option",
-]
+    "Capture", "Count", "DEFAULT_FILE", "LogOptions", "TimeRange", "capture_and", "capture_options", "check_new",
+    "complete_file", "complete_folder", "file_argument", "filter_options", "force_option", "format_options",
+    "limit_options", "log_options", "table_options", "time_option",
+]  # fmt: skip
+
+
+# -- Whole numbers of the command line
+
+
+class Count(click.IntRange):
+    """A whole number, ``least`` or more, that fits in ``bits`` bits: what takes it has no room for others."""
+
+    def __init__(self, least: int = 0, bits: int = 63) -> None:
+        super().__init__(min=least)
+        self._most = (1 << bits) - 1
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number: int = super().convert(value, param, ctx)
+        if number > self._most:
+            self.fail(f"{value} is more than {self._most}.", param, ctx)
+        return number
+
 
 DEFAULT_FILE = "lastbranch.tb5"
 """What `record` writes and other verbs read where no name is given."""
@@ -50,45 +53,106 @@ DEFAULT_FILE = "lastbranch.tb5"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def grouped(argument: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """A decorator that adds click ``options`` to a command. ``make`` gets their values by name; the command gets what
+    it returns as ``argument``."""
+    names = tuple(signature(make).parameters)
+
+    def decorate(function: _Command) -> _Command:
+        @functools.wraps(function)
+        def wrapped(**values: Any) -> Any:
+            made = make(**{name: values.pop(name) for name in names})
+            return function(**{argument: made}, **values)
+
+        return stacked(*options)(wrapped)  # type: ignore[return-value]
+
+    return decorate
+
+
+def stacked(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """A decorator that adds click ``options`` to a command, which gets each as an argument."""
+
+    def decorate(function: _Command) -> _Command:
+        for option in reversed(options):  # as decorators above each other are applied
+            function = option(function)
+        return function
+
+    return decorate
+
+
+# -- names of files, which a shell completes
+
+
+def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have a shell complete the name of a file."""
+    return _complete("file", incomplete)
+
+
+def complete_folder(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Have a shell complete the name of a folder."""
+    return _complete("dir", incomplete)
+
+
+def _complete(what: str, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type=what)]
+
+
+force_option = click.option("--force", is_flag=True, help="Replace what has the name of the output.")
+
+
+def check_new(paths: str | Sequence[str], force: bool, hint: str, *, folder: bool = False) -> None:
+    """Raise `click.BadParameter` of ``hint`` where one of these files (``folder``: folders) exists, unless ``force``.
+
+    Nothing else of these names is replaced: devices and pipes are written to, and the rest is refused by the writers.
+    """
+    for path in [paths] if isinstance(paths, str) else paths:
+        replaced = os.path.isdir(path) if folder else os.path.isfile(path) or not os.path.exists(path)
+        if not force and replaced and os.path.lexists(path):
+            from ..model import visible
+
+            raise click.BadParameter(f"{visible(path)} exists; --force replaces it", param_hint=hint)
+
+
+# -- captures: FILE, and how it is read
+
+
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How a trace log is read where it does not say it, or says it wrong."""
+    """How to read a trace log that does not describe itself, or not correctly."""
 
-    pointer_size: int | None = None
+    pointer_size: str | None = None
     """Bits."""
     manifests: tuple[str, ...] = ()
 
     def given(self) -> Reading | None:
-        """`reading`, or ``None`` where no option was given: the decoder of trace logs is not loaded then, which takes a
-        third of the time to start."""
-        return self.reading() if self.pointer_size is not None or self.manifests else None
+        """`reading`, or ``None`` without options: the decoder of trace logs is not loaded then, which takes a third of
+        the time to start."""
+        return self.reading() if self.pointer_size or self.manifests else None
 
     def reading(self) -> Reading:
-        """What the options say, once it is read; what the manifests contradict themselves in is told."""
+        """How the options say to read a log. Prints where the manifests contradict each other."""
         from ..opening import reading_of
 
-        read = reading_of(self.pointer_size, self.manifests)
+        read = reading_of(int(self.pointer_size) if self.pointer_size else None, self.manifests)
         print_notes(read.manifests.notes if read.manifests is not None else ())
         return read
 
 
-def log_options(function: _Command) -> _Command:
-    """--pointer-size and --manifest, as one `LogOptions` argument ``log``."""
-
-    @click.option(
+log_options = grouped(
+    "log", LogOptions,
+    click.option(
         "--pointer-size", type=click.Choice(["32", "64"]),
         help="Of an .etl: the pointer size of its events in bits, where their headers have it wrong.",
-    )  # fmt: skip
-    @click.option(
+    ),
+    click.option(
         "--manifest", "manifests", multiple=True, metavar="FILE|FOLDER", shell_complete=complete_file,
-        help="Of an .etl: names and fields of events from this instrumentation manifest, or all in a folder (again for "
-        "more).",
-    )  # fmt: skip
-    @functools.wraps(function)
-    def wrapped(pointer_size: str | None, manifests: tuple[str, ...], **rest: Any) -> Any:
-        return function(log=LogOptions(int(pointer_size) if pointer_size else None, manifests), **rest)
-
-    return wrapped  # type: ignore[return-value]
+        help="Of an .etl: names and fields of events from this instrumentation manifest, or from all in a folder "
+        "(repeatable).",
+    ),
+)  # fmt: skip
+"""--pointer-size and --manifest, as one `LogOptions` argument ``log``."""
 
 
 @dataclass(slots=True)
@@ -132,190 +196,132 @@ class Capture:
         return print_damage([(profile.name, damage) for damage in profile.damage])
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    """Bytes, with a suffix for binary multiples: 512M, 4G."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        unit = value[-1:].upper() if value[-1:].isalpha() else ""
-        number = value.removesuffix(value[-1:]) if unit else value
-        if unit not in _UNITS or not (number.isascii() and number.isdecimal()) or not int(number):
-            self.fail(f"{value!r} is not a size, for example 512M or 4G", param, ctx)
-        return int(number) << _UNITS[unit]
-
-
-class _Expansion(_Size):
-    """(bytes or ``None``, ratio or ``None``) of SIZE, RATIOx or SIZE,RATIOx."""
-
-    name = "expansion"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        size, ratio = None, None
-        for part in value.split(","):
-            if part[-1:] in ("x", "X") and part[:-1].isascii() and part[:-1].isdecimal():
-                ratio = int(part[:-1])
-            else:
-                size = super().convert(part, param, ctx)
-        return size, ratio
-
-
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def limit_options(function: _Command) -> _Command:
-    """--max-memory and --max-expansion: in force while the verb runs."""
+def _size(text: str) -> int:
+    """Bytes, with a suffix for binary multiples: 512M, 4G."""
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if unit not in _UNITS or not (number.isascii() and number.isdecimal()) or not int(number):
+        raise click.BadParameter(f"{text!r} is not a size, for example 512M or 4G")
+    return int(number) << _UNITS[unit]
 
-    @click.option(
-        "--max-memory",
-        type=_Size(),
-        metavar="SIZE",
+
+def _limit(ctx: click.Context, **changes: int) -> None:
+    """Change the limits that are in force while the verb runs."""
+    from ..model import Limits, limited
+
+    ctx.with_resource(limited(replace(Limits.current(), **changes)))
+
+
+def _max_memory(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _limit(ctx, memory=_size(value))
+
+
+def _max_expansion(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """SIZE, RATIOx or SIZE,RATIOx."""
+    if value is None:
+        return
+    limits = {"expansion": 0, "ratio": 0}
+    for part in value.split(","):
+        if part[-1:] in ("x", "X") and part[:-1].isascii() and part[:-1].isdecimal():
+            limits["ratio"] = int(part[:-1])
+        else:
+            limits["expansion"] = _size(part)
+    _limit(ctx, **limits)
+
+
+limit_options = stacked(
+    click.option(
+        "--max-memory", metavar="SIZE", callback=_max_memory, expose_value=False,
         help="Memory that the tables of a capture may take; the rest is not read. "
         "[default: 256M, or the size of the file if that is more]",
-    )
-    @click.option(
-        "--max-expansion", type=_Expansion(), metavar="SIZE|RATIOx",
+    ),
+    click.option(
+        "--max-expansion", metavar="SIZE|RATIOx", callback=_max_expansion, expose_value=False,
         help="How far compressed data may expand: to a number of bytes, to a multiple of the compressed size, or to "
         "the larger of both; the rest is not read. [default: 256M,100x]",
-    )  # fmt: skip
-    @functools.wraps(function)
-    def wrapped(max_memory: int | None, max_expansion: tuple[int | None, int | None] | None, **rest: Any) -> Any:
-        if max_memory is None and max_expansion is None:
-            return function(**rest)
-        from ..model import Limits, limited
-
-        limits = Limits(memory=max_memory)
-        if max_expansion is not None:
-            size, ratio = max_expansion
-            limits = Limits(max_memory, size or 0, ratio or 0)
-        with limited(limits):
-            return function(**rest)
-
-    return wrapped  # type: ignore[return-value]
+    ),
+)  # fmt: skip
+"""--max-memory and --max-expansion: in force while the verb runs."""
 
 
-def complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Have a shell complete the name of a file."""
-    return _complete("file", incomplete)
+def _file_or_default(path: str | None) -> str:
+    if path is None and not os.path.exists(DEFAULT_FILE):
+        makes = "`lastbranch record COMMAND` makes one"
+        raise click.UsageError(f"Missing argument 'FILE': there is no {DEFAULT_FILE} in this folder; {makes}.")
+    return DEFAULT_FILE if path is None else path
 
 
-def complete_folder(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Have a shell complete the name of a folder."""
-    return _complete("dir", incomplete)
+file_argument = click.argument(
+    "path", metavar="[FILE]", required=False, shell_complete=complete_file,
+    callback=lambda ctx, _, value: value if ctx.resilient_parsing else _file_or_default(value),
+)  # fmt: skip
+"""FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
+no_progress_option = click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+_reading_options = stacked(
+    click.option(
+        "--symfs", metavar="DIR", shell_complete=complete_folder,
+        help="Look for the capture's binaries at DIR + their full path.",
+    ),
+    no_progress_option, log_options, limit_options,
+)  # fmt: skip
 
 
-def _complete(what: str, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type=what)]
-
-
-def file_argument(function: _Command) -> _Command:
-    """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
-
-    @click.argument("path", metavar="[FILE]", required=False, shell_complete=complete_file)
-    @functools.wraps(function)
-    def wrapped(path: str | None, **rest: Any) -> Any:
-        if path is None and not os.path.exists(DEFAULT_FILE):
-            raise _no_file()
-        return function(path=DEFAULT_FILE if path is None else path, **rest)
-
-    return wrapped  # type: ignore[return-value]
-
-
-def _no_file() -> click.UsageError:
-    makes = "`lastbranch record COMMAND` makes one"
-    return click.UsageError(f"Missing argument 'FILE': there is no {DEFAULT_FILE} in this folder; {makes}.")
+def _capture(path: str, symfs: str | None, no_progress: bool, log: LogOptions) -> Capture:
+    return Capture(path, symfs, not no_progress, log=log)
 
 
 def capture_options(function: _Command) -> _Command:
     """FILE, --symfs, --no-progress and what `log_options` has, as one `Capture` argument."""
-
-    @file_argument
-    @_capture_settings
-    @functools.wraps(function)
-    def wrapped(path: str, symfs: str | None, no_progress: bool, log: LogOptions, **rest: Any) -> Any:
-        return function(capture=Capture(path, symfs, not no_progress, log=log), **rest)
-
-    return wrapped  # type: ignore[return-value]
+    return stacked(file_argument, _reading_options, grouped("capture", _capture))(function)
 
 
 def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
     """The same with one more argument, ``name``, after FILE. A word alone is that argument: FILE may be left out."""
 
     def decorate(function: _Command) -> _Command:
-        @click.argument("words", metavar=f"[FILE] {metavar}", nargs=-1, shell_complete=complete_file)
-        @_capture_settings
-        @functools.wraps(function)
-        def wrapped(words: tuple[str, ...], symfs: str | None, no_progress: bool, log: LogOptions, **rest: Any) -> Any:
+        whole = grouped("capture", _capture)(function)
+
+        @functools.wraps(whole)
+        def wrapped(words: tuple[str, ...], **rest: Any) -> Any:
             if len(words) > 2:
                 raise click.UsageError(f"Got unexpected extra argument ({words[2]}); give FILE and {metavar}.")
             if not words or (len(words) == 1 and os.path.isfile(words[0]) and not os.path.exists(DEFAULT_FILE)):
                 raise click.UsageError(f"Missing argument '{metavar}'.")
-            if len(words) == 1 and not os.path.exists(DEFAULT_FILE):
-                raise _no_file()
-            path, value = words if len(words) == 2 else (DEFAULT_FILE, *words)
-            return function(capture=Capture(path, symfs, not no_progress, log=log), **{name: value}, **rest)
+            path = _file_or_default(words[0] if len(words) == 2 else None)
+            return whole(path=path, **{name: words[-1]}, **rest)
 
-        return wrapped  # type: ignore[return-value]
+        words = click.argument("words", metavar=f"[FILE] {metavar}", nargs=-1, shell_complete=complete_file)
+        return stacked(words, _reading_options)(wrapped)  # type: ignore[return-value]
 
     return decorate
 
 
-def _capture_settings(function: _Command) -> _Command:
-    @click.option(
-        "--symfs",
-        metavar="DIR",
-        shell_complete=complete_folder,
-        help="Look for the capture's binaries at DIR + their full path.",
-    )
-    @click.option("--no-progress", is_flag=True, help="No progress on standard error.")
-    @log_options
-    @limit_options
-    @functools.wraps(function)
-    def wrapped(**given: Any) -> Any:
-        return function(**given)
-
-    return wrapped  # type: ignore[return-value]
+# -- what is printed, and of which samples
 
 
-def format_options(function: _Command) -> _Command:
-    """--format, as ``form``, and --wide."""
-    form = click.option(
+format_options = stacked(
+    click.option(
         "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
         help="How to print.",
-    )  # fmt: skip
-    return form(wide_option(function))
+    ),
+    wide_option,
+)  # fmt: skip
+"""--format, as ``form``, and --wide."""
 
 
-force_option = click.option("--force", is_flag=True, help="Replace what has the name of the output.")
+def _rows_to_print(ctx: click.Context, _param: click.Parameter, value: int | None) -> int:
+    return (20 if ctx.params.get("form") == "table" else 0) if value is None else value
 
 
-def check_new(paths: str | Sequence[str], force: bool, hint: str, *, folder: bool = False) -> None:
-    """Raise `click.BadParameter` of ``hint`` where one of these files (``folder``: folders) exists, unless ``force``.
-
-    Nothing else of these names is replaced: devices and pipes are written to, and the rest is refused by the writers.
-    """
-    for path in [paths] if isinstance(paths, str) else paths:
-        replaced = os.path.isdir(path) if folder else os.path.isfile(path) or not os.path.exists(path)
-        if not force and replaced and os.path.lexists(path):
-            from ..model import visible
-
-            raise click.BadParameter(f"{visible(path)} exists; --force replaces it", param_hint=hint)
-
-
-def table_options(function: _Command) -> _Command:
-    """--format, --wide and --limit."""
-
-    @format_options
-    @click.option("--limit", type=Count(), help="Rows to print; 0 is all. [default: 20 in a table, else all]")
-    @functools.wraps(function)
-    def wrapped(limit: int | None, form: str, **rest: Any) -> Any:
-        return function(form=form, limit=(20 if form == "table" else 0) if limit is None else limit, **rest)
-
-    return wrapped  # type: ignore[return-value]
+table_options = stacked(
+    format_options,
+    click.option("--limit", type=Count(), callback=_rows_to_print,
+                 help="Rows to print; 0 is all. [default: 20 in a table, else all]"),
+)  # fmt: skip
+"""--format, --wide and --limit."""
 
 
 class TimeRange(NamedTuple):
@@ -358,39 +364,37 @@ def time_option(since: str) -> Callable[[_Command], _Command]:
     return click.option("--time", callback=_time_range, metavar="FROM..TO", help=words)
 
 
-def filter_options(function: _Command) -> _Command:
-    """--pid, --tid, --module, --event and --time, as one ``make_filter`` argument: profile -> filter."""
+pid_option = click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
 
-    @click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
-    @click.option("--tid", type=int, multiple=True, help="Only this thread id (again for more).")
-    @click.option(
+
+def _filter_of(
+    pid: tuple[int, ...], tid: tuple[int, ...], module: tuple[str, ...], event: tuple[str, ...], time: TimeRange | None,
+) -> Callable[[Profile], SampleFilter | None]:  # fmt: skip
+    def make(profile: Profile) -> SampleFilter | None:
+        from ..model import SampleFilter
+
+        zero, clock = profile.start or 0, profile.clock
+        first, last = (None if s is None else zero + clock.ticks(s) for s in time or (None, None))
+        made = SampleFilter(
+            pids=frozenset(pid), tids=frozenset(tid), events=frozenset(_event_row(profile, e) for e in event),
+            first=first, last=last, modules=frozenset(row for m in module for row in _module_rows(profile, m)),
+        )  # fmt: skip
+        return made or None
+
+    return make
+
+
+filter_options = grouped(
+    "make_filter", _filter_of,
+    pid_option,
+    click.option("--tid", type=int, multiple=True, help="Only this thread id (repeatable)."),
+    click.option(
         "--module", multiple=True, metavar="NAME", help="Only this module: path, last part of it, or pattern with *."
-    )
-    @click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number.")
-    @time_option("the first event")
-    @functools.wraps(function)
-    def wrapped(
-        pid: tuple[int, ...], tid: tuple[int, ...], module: tuple[str, ...], event: tuple[str, ...],
-        time: TimeRange | None, **rest: Any,
-    ) -> Any:  # fmt: skip
-        def make(profile: Profile) -> SampleFilter | None:
-            from ..model import SampleFilter
-
-            zero, clock = profile.start or 0, profile.clock
-            first, last = (None if s is None else zero + clock.ticks(s) for s in time or (None, None))
-            made = SampleFilter(
-                pids=frozenset(pid),
-                tids=frozenset(tid),
-                events=frozenset(_event_row(profile, e) for e in event),
-                first=first,
-                last=last,
-                modules=frozenset(row for m in module for row in _module_rows(profile, m)),
-            )
-            return made or None
-
-        return function(make_filter=make, **rest)
-
-    return wrapped  # type: ignore[return-value]
+    ),
+    click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number."),
+    time_option("the first event"),
+)  # fmt: skip
+"""--pid, --tid, --module, --event and --time, as one ``make_filter`` argument: profile -> filter."""
 
 
 def _event_row(profile: Profile, wanted: str) -> int:

@@ -3,18 +3,237 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .layout import Cell, Spare, table_lines
-
 if TYPE_CHECKING:
     from ..errors import Damage
 
-__all__ = ["Cell", "key", "print_damage", "print_json", "print_notes", "print_rows", "share"]
+__all__ = [
+    "Cell", "key", "print_damage", "print_json", "print_notes", "print_rows", "share", "shorten",
+    "terminal_width", "wide_option", "wrapped",
+]  # fmt: skip
+
+
+# -- Tables for people: columns under each other, and as wide as the terminal where there is one
+#
+# Numbers come first. In a terminal that is too narrow, columns that can be spared are left out, and names are shortened
+# in the middle; a file or a pipe gets all of it.
+
+
+Cell = str | int | float | bool | None
+Spare = str | Mapping[str, str]
+"""A column that can be left out; or columns that are left out together, each with the one whose empty cells it fills.
+"""
+
+_NARROWEST = 40
+_LEAST = 24
+"""A name is not made shorter than this while there are columns that can be spared."""
+_GAP = 2
+_WIDE = "lastbranch.wide"
+_SHORTENED = "lastbranch.shortened"
+
+
+def _set_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    ctx.meta[_WIDE] = value
+
+
+wide_option = click.option(
+    "--wide", is_flag=True, expose_value=False, callback=_set_wide,
+    help="All columns and whole names, even if the terminal is narrower.",
+)  # fmt: skip
+
+
+def terminal_width() -> int | None:
+    """How many columns standard output has; ``None`` where it is no terminal, or --wide was given."""
+    context = click.get_current_context(silent=True)
+    if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
+        return None
+    return max(_NARROWEST, shutil.get_terminal_size().columns)
+
+
+def table_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, names: Sequence[str], spare: Sequence[Spare],
+    wrap: bool,
+) -> Iterator[str]:  # fmt: skip
+    """The lines of a table. ``names`` are columns that come last, in that order, and may be shortened; without any, the
+    order stays, and every column of text may be. ``spare`` are those that are left out first, in that order. ``wrap``:
+    text goes on in the next line instead."""
+    where = {name: i for i, name in enumerate(columns)}
+    last = [where[name] for name in names if name in where]
+    shown = [i for i in range(len(columns)) if i not in last] + last
+    right = [any(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
+    flexible = {i for i in last or shown if not right[i]}
+    texts = [[_shown(cell) for cell in row] for row in rows]
+    widths = [_width(i, columns, texts) for i in range(len(columns))]
+    room = terminal_width()
+    if room is not None:
+        left_out: list[str] = []
+        for one in spare:
+            if _total([min(widths[i], _LEAST) if i in flexible else widths[i] for i in shown]) <= room:
+                break
+            heirs = {one: one} if isinstance(one, str) else one
+            if not all(name in where and heir in where for name, heir in heirs.items()):
+                continue
+            for name, heir in heirs.items():
+                at, its = where[name], where[heir]
+                shown.remove(at)
+                left_out.append(name)
+                texts = [[row[at] if i == its and not t else t for i, t in enumerate(row)] for row in texts]
+                widths[its] = _width(its, columns, texts)
+        cut = _total([widths[i] for i in shown]) > room
+        if cut:
+            widths = _fitted(widths, shown, flexible, room)
+        if cut and not wrap:
+            texts = [[shorten(t, widths[i]) if i in flexible else t for i, t in enumerate(row)] for row in texts]
+        if left_out or (cut and not wrap):
+            _say(left_out)
+    for row in [list(columns), *texts]:
+        yield from _row(row, shown, widths, right)
+
+
+def wrapped(text: str, *, indent: int) -> str:
+    """``text`` in lines of the terminal's width, all but the first indented; as it is where there is no terminal."""
+    room = terminal_width()
+    return text if room is None else "\n".join(_Wrapper(room, subsequent_indent=" " * indent).wrap(text))
+
+
+def shorten(text: str, width: int | None) -> str:
+    """``text`` in ``width`` columns, without its middle if need be; ``None``: all of it."""
+    if width is None or _cells(text) <= width:
+        return text
+    mark = "…" if _can_print("…") else ".."
+    brief = _without_arguments(text, mark)
+    if _cells(brief) <= width:
+        return brief
+    kept = max(0, width - len(mark))
+    end = kept // 2
+    cut = _start(brief, kept - end) + mark + _start(brief[::-1], end)[::-1]
+    return cut.replace(mark * 2, mark)
+
+
+def _without_arguments(name: str, mark: str) -> str:
+    """A C++ or Rust name without what is in its brackets; any other text as it is."""
+    if any(sign in name for sign in _CODE):
+        return name
+    out, depth = [], 0
+    for part in _BRACKETS.split(name):
+        opens, closes = part in ("<", "("), part in (">", ")")
+        depth = max(0, depth - closes)
+        if depth == 0 and part:
+            out.append(part)
+        if opens and (out != ["<"] or depth):  # what a Rust name begins with is its type
+            depth += 1
+            out += [mark] if depth == 1 else []
+    return "".join(out) if depth == 0 else name
+
+
+_CODE = (";", " = ", "{ ")
+"""What a name does not have in it, and a line of code does."""
+_BRACKETS = re.compile(r"(operator(?:\(\)|<=>|<<=?|>>=?|[<>]=?|->\*?)|->|[<>()])")
+
+
+def _start(text: str, width: int) -> str:
+    """As much of ``text`` as has room in ``width`` columns."""
+    if text.isascii():
+        return text[:width]
+    at = 0
+    for i, letter in enumerate(text):
+        at += _cells(letter)
+        if at > width:
+            return text[:i]
+    return text
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal ``text`` takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _can_print(text: str) -> bool:
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _width(column: int, names: Sequence[str], texts: Sequence[Sequence[str]]) -> int:
+    return max([_cells(names[column]), *(_cells(row[column]) for row in texts)])
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _fitted(widths: Sequence[int], shown: Sequence[int], flexible: Collection[int], room: int) -> list[int]:
+    """``widths`` with the widest of the ``flexible`` ones as narrow as it takes, all of these alike."""
+    room -= _total([0 if i in flexible else widths[i] for i in shown])
+    out, left = list(widths), sorted((i for i in shown if i in flexible), key=lambda i: widths[i])
+    while left:
+        each = max(1, room // len(left))
+        out[left[0]] = min(widths[left[0]], each)
+        room -= out[left.pop(0)]
+    return out
+
+
+def _say(left_out: Sequence[str]) -> None:
+    """Once: that there is more than the terminal shows."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.meta.setdefault(_SHORTENED, False):
+        return
+    context.meta[_SHORTENED] = True
+    more = (
+        f"left out to fit the terminal: {', '.join(left_out)}"
+        if left_out
+        else "names are shortened to fit the terminal"
+    )
+    click.echo(f"note: {more}; --wide prints all", err=True)
+
+
+def _row(row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
+    """The lines of a row: one, unless a cell is wider than its column."""
+    parts = [_Wrapper(widths[i]).wrap(text) if _cells(text) > widths[i] else [text] for i, text in enumerate(row)]
+    for n in range(max(len(parts[i]) for i in shown)):
+        yield _line([part[n] if n < len(part) else "" for part in parts], shown, widths, right)
+
+
+class _Wrapper(TextWrapper):
+    """Breaks lines at spaces, and behind commas: lists of names have no others."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=,)(?=\S))")
+
+    def __init__(self, width: int, *, subsequent_indent: str = "") -> None:
+        super().__init__(max(1, width), subsequent_indent=subsequent_indent, break_on_hyphens=False)
+
+
+def _line(row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool]) -> str:
+    cells = []
+    for i in shown:
+        fill = " " * (widths[i] - _cells(row[i]))
+        cells.append(fill + row[i] if right[i] else row[i] + fill)
+    return (" " * _GAP).join(cells).rstrip()
+
+
+def _shown(cell: Cell) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else ""
+    if isinstance(cell, float):
+        return f"{cell:.2f}"
+    return str(cell)
+
 
 _DAMAGE_SHOWN = 5
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .count import Count
-from .options import Capture, capture_and, table_options
+from .options import Capture, Count, capture_and, table_options
 from .output import Cell, key, print_rows
-from .symbol_options import symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..symbols import SymbolOptions

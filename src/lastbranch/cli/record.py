@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .count import Count
-from .options import DEFAULT_FILE, complete_file
+from .options import DEFAULT_FILE, Count, complete_file
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -9,7 +9,7 @@ import click
 from .options import Capture, capture_options, complete_folder, filter_options, table_options
 from .output import Cell, print_rows, share
 from .report_names import VIEWS, report_names
-from .symbol_options import symbol_options
+from .symbols import symbol_options
 
 if TYPE_CHECKING:
     from ..analysis import Key

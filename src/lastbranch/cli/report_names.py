@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from .naming import brief, function_of, line_of, module_of, symbol_notes
 from .options import Capture
 from .output import Cell, print_rows, share
+from .symbols import brief, line_of, module_of, symbol_notes
 
 if TYPE_CHECKING:
     from ..analysis.naming import Label, View
@@ -92,5 +92,5 @@ def _share(part: int | None, whole: int) -> float | None:
 
 
 def _name(profile: Profile, label: Label, by: str) -> list[Cell]:
-    function = function_of(profile, label)
+    function = label.shown(profile)
     return [line_of(label), function] if by == "line" else [function]

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .count import Count
 from .group import Group
-from .options import check_new, complete_file, force_option, format_options
+from .options import Count, check_new, complete_file, force_option, format_options
 from .output import print_rows
 
 if TYPE_CHECKING:

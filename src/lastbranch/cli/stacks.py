@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .count import Count
-from .layout import wide_option
-from .naming import symbol_notes
-from .options import Capture, capture_options, filter_options
-from .output import Cell, print_rows
-from .symbol_options import symbol_options
+from .options import Capture, Count, capture_options, filter_options
+from .output import Cell, print_rows, wide_option
+from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.naming import View

@@ -17,11 +17,12 @@ from queue import Empty, Full, Queue
 from typing import Any
 from uuid import UUID
 
+from ..formats.dump import Dump, Wanted
 from ..formats.etl import Event, log_header
 from ..formats.etl.container.header import buffer_head
 from ..formats.etl.container.trace_file import aligned, header_buffer
 from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading
-from ..formats.etl.dump import teaches
+from ..formats.etl.dump import dump_live, teaches
 from ..formats.etl.event import encode_event
 from ..formats.etl.events.columns import CHUNK, events_of
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
@@ -33,7 +34,7 @@ from .flags import ProcessTraceMode
 from .logfile import Logfile
 from .streams import FileStream, LiveStream, Stream, filetimes, open_stream
 
-__all__ = ["CallbackChannel", "ConsumedEvent", "consume", "is_session", "open_source"]
+__all__ = ["CallbackChannel", "ConsumedEvent", "consume", "dump_session", "is_session", "open_source"]
 
 
 _FIRST_DAY = datetime(1601, 1, 1, tzinfo=UTC)
@@ -134,6 +135,12 @@ def open_source(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) ->
     if session and sys.platform == "win32":
         return LiveStream(CallbackChannel(source), source)
     return open_stream(source, session=session, reading=reading)
+
+
+def dump_session(name: str, wanted: Wanted, reading: Reading = AS_IT_SAYS) -> tuple[Stream, Dump]:
+    """The session ``name`` in real time, and its ``wanted`` events as rows, as they come. Raises `EtwError`."""
+    stream = open_source(name, session=True)
+    return stream, dump_live(name, stream.header, (part.block for part in stream.parts()), wanted, reading)
 
 
 def is_session(name: str) -> bool:

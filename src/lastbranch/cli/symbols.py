@@ -1,19 +1,76 @@
-"""Names on the command line: how a function is shown, and which one the user means."""
+"""Options of verbs that show names."""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from .options import complete_folder, grouped
 
 if TYPE_CHECKING:
     from ..analysis.naming import Label, Namer, Place
     from ..model import Profile, SampleFilter
-    from ..symbols import Symbolizer
+    from ..symbols import Symbolizer, SymbolOptions
 
-__all__ = ["brief", "chosen_function", "function_of", "line_of", "module_of", "symbol_notes"]
+__all__ = ["brief", "chosen_function", "line_of", "module_of", "symbol_notes", "symbol_options"]
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
+
+
+def _symbols(
+    debug_dir: tuple[str, ...], symbol_store: tuple[str, ...], debuginfod: bool, symbol_backend: str,
+    no_symbol_cache: bool,
+) -> SymbolOptions:  # fmt: skip
+    from ..symbols import SymbolOptions
+    from ..symbols.options import default_cache
+
+    if debuginfod and no_symbol_cache:
+        raise click.UsageError("--debuginfod keeps its files in the cache: leave out --no-symbol-cache")
+    cache = None if no_symbol_cache else default_cache()
+    return SymbolOptions(debug_dirs=debug_dir, symbol_store=symbol_store, debuginfod=debuginfod,
+                         backend=symbol_backend, cache=cache)  # fmt: skip
+
+
+_symbol_options = grouped(
+    "symbols", _symbols,
+    click.option(
+        "--debug-dir", multiple=True, metavar="DIR", shell_complete=complete_folder,
+        help="Look for debug files here, too (repeatable): by build id in .build-id/, or at DIR + full path.",
+    ),
+    click.option(
+        "--symbol-store", multiple=True, metavar="DIR", shell_complete=complete_folder,
+        help="Look for PDBs, PE files and Breakpad files here (repeatable): NAME/KEY/NAME, or NAME.",
+    ),
+    click.option("--debuginfod", is_flag=True, help="Ask the servers of DEBUGINFOD_URLS for debug files."),
+    click.option(
+        "--symbol-backend", type=click.Choice(_BACKENDS), default="auto", show_default=True,
+        help="What reads symbol files; tables: symbol tables only.",
+    ),
+    click.option("--no-symbol-cache", is_flag=True, help="Neither use nor keep names found before."),
+)  # fmt: skip
+
+
+def symbol_options(function: _Command) -> _Command:
+    """--debug-dir, --symbol-store, --debuginfod, --symbol-backend, --no-symbol-cache: one ``symbols`` argument."""
+
+    @functools.wraps(function)
+    def wrapped(symbols: SymbolOptions, **rest: Any) -> Any:
+        if "capture" in rest:  # code comes from where names do
+            rest["capture"].folders = (*symbols.debug_dirs, *symbols.symbol_store)
+        return function(symbols=symbols, **rest)
+
+    return _symbol_options(wrapped)  # type: ignore[return-value]
+
+
+# -- Functions by name: which notes help, and which function the user means
+
 
 _LISTED, _NEAR, _NOTES = 20, 5, 5
 _UNNAMED = ": no names: "
@@ -21,11 +78,6 @@ _LACKING = re.compile(rf"{_UNNAMED}|: (no debug information|stripped): |: split 
 _NO_LINES = ": no debug information: functions, but "
 _COMPARED = 2000
 """Names that are compared letter by letter, which takes a millisecond for ten of them."""
-
-
-def function_of(profile: Profile, label: Label) -> str:
-    """``name``, or ``[module]`` for code without one."""
-    return label.shown(profile)
 
 
 def module_of(profile: Profile, label: Label) -> str | None:
@@ -84,7 +136,7 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
     if len(found) == 1:
         return found[0]
     if found:
-        places = [visible(f"{profile.place(p.module, p.start)}  {function_of(profile, p.label)}") for p in found]
+        places = [visible(f"{profile.place(p.module, p.start)}  {p.label.shown(profile)}") for p in found]
         rest = [f"and {len(places) - _LISTED} more"] if len(places) > _LISTED else []
         text = "\n  ".join([f"{wanted!r} means {len(found)} functions; give one of:", *places[:_LISTED], *rest])
     else:
@@ -108,7 +160,7 @@ def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: Sampl
             "`stacks` only"
         )
     if inlined:
-        into = ", ".join(dict.fromkeys(function_of(profile, label) for label in inlined[:_NEAR]))
+        into = ", ".join(dict.fromkeys(label.shown(profile) for label in inlined[:_NEAR]))
         more = f" and {len(inlined) - _NEAR} more" if len(inlined) > _NEAR else ""
         return f"{wanted!r} has no code of its own: it was inlined into {into}{more} (see `report --by inline`)"
     return ""
