@@ -23,7 +23,7 @@ from .progress import stages
 @click.argument("paths", metavar="IN... OUT", nargs=-1, required=True, shell_complete=complete_file)
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
 @time_option("the log's start")
-@click.option("--pid", type=int, multiple=True, help="Only this process id (again for more).")
+@click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
 @force_option
 @log_options
 def command(
