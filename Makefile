@@ -37,14 +37,14 @@ peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of
 
 fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader, and what is too long for every run
 	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
-	$(BIN)/python tests/resource_bombs.py
-	$(BIN)/python tests/fuzz_perfdata.py --seconds 600
-	$(BIN)/python tests/fuzz_etl.py --seconds 600
-	$(BIN)/python tests/fuzz_tb5.py --seconds 600
-	$(BIN)/python tests/fuzz_symbols.py --seconds 600
-	$(BIN)/python tests/compare_symbols.py
-	$(BIN)/python tests/fuzz_capture.py
-	$(BIN)/python tests/fuzz_sessions.py --seconds 600
+	$(BIN)/python tests/tools/resource_bombs.py
+	$(BIN)/python tests/tools/fuzz_perfdata.py --seconds 600
+	$(BIN)/python tests/tools/fuzz_etl.py --seconds 600
+	$(BIN)/python tests/tools/fuzz_tb5.py --seconds 600
+	$(BIN)/python tests/tools/fuzz_symbols.py --seconds 600
+	$(BIN)/python tests/tools/compare_symbols.py
+	$(BIN)/python tests/tools/fuzz_capture.py
+	$(BIN)/python tests/tools/fuzz_sessions.py --seconds 600
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python docs/generate.py
@@ -53,10 +53,10 @@ man: $(VENV)/installed ## write manual pages, made from the help texts: man -M b
 	$(BIN)/python docs/manual.py build/man
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
-	$(BIN)/python tests/make_etw_layouts.py --prove
+	$(BIN)/python tests/tools/make_etw_layouts.py --prove
 
 walk: $(VENV)/developer ## compile the inner loop of the software branch record (needs gcc)
-	$(BIN)/python tests/make_walk.py
+	$(BIN)/python tests/tools/make_walk.py
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

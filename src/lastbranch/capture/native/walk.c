@@ -5,7 +5,7 @@
  * up the next fork. It returns to Python for whatever the tables lack, and at every stop that is not a breakpoint's, with
  * all that Python needs to go on. Names are those of software/control_flow.py and successors.py.
  *
- * No library, no data, no relocations: the bytes of .text run at any address. tests/make_walk.py compiles them to
+ * No library, no data, no relocations: the bytes of .text run at any address. tests/tools/make_walk.py compiles them to
  * walk.bin. */
 
 typedef unsigned char u8;

@@ -1,0 +1,153 @@
+"""Programs of all kinds do what they do without recording: output, exit code, signals."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace, record
+from command_line import run_cli
+
+pytestmark = needs_ptrace
+DENSE = ("--engine", "software", "--duty", "30", "--period", "2000000")
+Both = Callable[..., Recorded]
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Both:
+    """Runs a command alone and recorded, compares what came out, and gives the recording.
+
+    On a busy machine a short program may see few bursts: it is recorded again, a few times.
+    """
+
+    def run(*words: str | Path, least: int = 1, options: tuple[str, ...] = DENSE) -> Recorded:
+        alone = subprocess.run([str(w) for w in words], capture_output=True, timeout=60)
+        code = alone.returncode if alone.returncode >= 0 else 128 - alone.returncode
+        for _ in range(6):
+            done = record(tmp_path / "it.data", *options, "--", *words)
+            assert (done.code, done.out) == (code, alone.stdout), done.err
+            if done.bursts() >= least:
+                return done
+        raise AssertionError(f"never {least} bursts: {done.err}")
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.mark.parametrize("flags", [("-no-pie",), ("-static",), ("-static-pie", "-s")], ids=" ".join)
+@pytest.mark.parametrize("name", ["timer"])
+def test_however_it_is_linked(name: str, flags: tuple[str, ...], folder: Path, both: Both) -> None:
+    both(build(folder, name, *flags), least=5)
+
+
+def test_threads_have_bursts_of_their_own(folder: Path, both: Both) -> None:
+    profile = both(build(folder, "threads"), least=5).profile()
+    assert len({tid for batch in profile.streams[-1].batches() for tid in batch.tid.tolist()}) >= 2
+
+
+def test_a_program_that_blocks_all_signals(folder: Path, both: Both) -> None:
+    both(build(folder, "blocked"), least=5)
+
+
+def test_a_program_that_uses_traps_and_stops(folder: Path, both: Both) -> None:
+    both(build(folder, "traps"), least=5)
+
+
+def test_forks_vforks_and_execs_are_followed(folder: Path, both: Both) -> None:
+    profile = both(build(folder, "storm"), least=0, options=(*DENSE[:-1], "200000")).profile()
+    assert len(profile.processes) == 151
+    assert sum(process.name == "true" for process in profile.processes) == 100
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["exit 3", "kill -SEGV $$", "seq 1 20000 | sort -n | tail -1", "true", "(kill -CONT $PPID); kill -TERM $$"],
+)
+def test_shells(script: str, both: Both) -> None:
+    both("sh", "-c", script, least=0)
+
+
+def test_a_stopped_program_stays_stopped_until_it_is_continued(both: Both) -> None:
+    clock = "$(date +%s%N)"
+    script = (
+        f"(sleep 0.4; kill -CONT $$) & t={clock}; kill -STOP $$; [ $((({clock} - t) / 1000000)) -ge 300 ] && echo so"
+    )
+    assert both("sh", "-c", script, least=0).out == b"so\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("python3", ("-c", "print(sum(i * i % 7 for i in range(300000)))")),
+        ("node", ("-e", "let s = 0; for (let i = 0; i < 1e7; i++) s = (s + i * i) % 1000003; console.log(s)")),
+        ("java", ("-Xcomp", "-XX:TieredStopAtLevel=1", "-version")),
+    ],
+)
+def test_interpreters_and_compilers_at_run_time(program: str, words: tuple[str, ...], both: Both) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    both(program, *words, least=2)
+
+
+def test_without_perf_events_the_process_table_and_the_mappings_are_told_by_ptrace(
+    folder: Path, tmp_path: Path
+) -> None:
+    """perf_event_open is refused by a seccomp filter, as containers do."""
+    program = build(folder, "branches", *FREESTANDING)
+    output = tmp_path / "filtered.data"
+    words = ["record", *DENSE, "--no-progress", "-o", str(output), "--", str(program), "15000"]
+    done = subprocess.run([sys.executable, "-c", DENY.format(298), *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    profile = Recorded(0, b"", "", output).profile()
+    assert profile.samples > 3
+    assert any(module.name == str(program) for module in profile.modules)
+
+
+LATE = (
+    "import time; from lastbranch.capture import ptrace; cont = ptrace.cont;"
+    "ptrace.cont = lambda *words: (cont(*words), time.sleep(0.01));"
+    "from lastbranch.cli import main; main()"
+)
+"""``python -c`` this: lastbranch that comes late to whatever it does after it let a thread run."""
+
+
+@pytest.mark.parametrize("wrapped", [LATE, DENY.format(298)], ids=["perf events", "/proc"])
+def test_branches_belong_to_the_file_that_was_mapped_when_they_were_taken(
+    wrapped: str, folder: Path, tmp_path: Path
+) -> None:
+    program, output = build(folder, "replaced"), tmp_path / "it.data"
+    loop = bytes.fromhex("48ffcf 75fb c3")  # dec rdi; jnz to it; ret
+    files = [tmp_path / "first", tmp_path / "second"]
+    for which, file in enumerate(files, 1):
+        file.write_bytes((bytes(256 * which) + loop).ljust(4096, b"\0"))
+    counts = {"first+0x103": 0, "second+0x203": 0}
+    for _ in range(6):  # a busy machine may give few bursts
+        words = ["record", *DENSE, "--no-progress", "-o", str(output), "--", str(program), *map(str, files)]
+        subprocess.run([sys.executable, "-c", wrapped, *words], check=True, capture_output=True, timeout=60)
+        listed = csv.DictReader(run_cli("branches", output, "--format", "csv").out.splitlines())
+        found = {row["from"]: int(row["count"]) for row in listed if row["from"].startswith(("first", "second"))}
+        assert found.keys() <= counts.keys()
+        counts = {name: count + found.get(name, 0) for name, count in counts.items()}
+        if min(counts.values()) > 300:
+            return
+    raise AssertionError(f"too few bursts: {counts}")
+
+
+def test_many_threads_have_triggers_where_few_files_may_be_open(folder: Path, tmp_path: Path) -> None:
+    """The program keeps the limit that it was given."""
+    program, output = build(folder, "crowd"), tmp_path / "it.tb5"
+    command = f'ulimit -Sn 128; exec "$@" -- sh -c "ulimit -Sn; {program} 200"'
+    words = ["sh", "-c", command, "sh", sys.executable, "-m", "lastbranch", "record", *DENSE, "-o", str(output)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "128\n200\n"), done.stderr
+    assert "no trigger" not in run_cli("info", output).out

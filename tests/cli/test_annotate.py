@@ -1,0 +1,400 @@
+"""report by name, annotate, callers, callees, stacks, and names in branches: what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import lzma
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perfdata_writer as pw
+from captures import Data
+from command_line import Ran
+from lastbranch.lbr import PERF_SELECT
+from small_elf import tiny_elf
+
+RunCli = Callable[..., Ran]
+
+DISPATCH = "dispatch(unsigned int, unsigned int)"
+
+
+@pytest.fixture(autouse=True)
+def names_kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of names for the tests of this file: what this machine's C library is called takes long to find out."""
+    global _cache
+    _cache = _cache or tmp_path_factory.mktemp("names")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(_cache))
+
+
+_cache: Path | None = None
+
+
+@pytest.fixture
+def demo(data: Data, symfs: Callable[[str], Path]) -> list[str]:
+    """The capture with its binaries."""
+    return [str(data.path("demo_pie")), "--symfs", str(symfs("demo_pie"))]
+
+
+def rows_of(ran: Ran, form: str = "json") -> list[dict[str, Any]]:
+    assert ran.code == 0, ran.err
+    return json.loads(ran.out) if form == "json" else list(csv.DictReader(io.StringIO(ran.out)))
+
+
+# -- report
+
+
+@pytest.mark.parametrize("by", ["function", "inline", "line"])
+def test_report_by_name_in_every_form(by: str, demo: list[str], run: RunCli) -> None:
+    every = rows_of(run("report", "--by", by, "--format", "json", *demo))
+    assert rows_of(run("report", "--by", by, "--format", "csv", *demo), "csv") == [
+        {k: "" if v is None else str(v) for k, v in row.items()} for row in every
+    ]
+    assert sum(row["samples"] for row in every) == 403
+    assert sum(row["samples_percent"] for row in every) == pytest.approx(100, abs=0.2)
+    assert {"total", "total_percent", "instructions", "linkage_name", "file", "line_number"} <= every[0].keys()
+    ran = run("report", "--by", by, "--limit", "3", *demo)
+    assert len(ran.out.splitlines()) == 4
+    assert "note: totals: rebuilt from branch stacks" in ran.err
+    if by == "function":
+        row = next(r for r in every if r["function"] == DISPATCH)
+        assert (row["module"], row["samples"], row["instructions"]) == ("lbrdemo", 11, 3811)
+    else:
+        assert any("mix<" in r["function"] for r in every)  # inlined into dispatch
+
+
+def test_source_lines_come_from_below_the_given_folder(demo: list[str], data: Data, run: RunCli) -> None:
+    root = data.path("demo_pie").parent
+    every = rows_of(run("report", "--by", "line", "--source-root", root, "--format", "json", *demo))
+    text = (root / "lbrdemo.cc").read_text().splitlines()
+    shown = [r for r in every if r["source"]]
+    assert len(shown) > 8
+    assert all(r["source"] == text[r["line_number"] - 1] for r in shown if Path(r["file"]).name == "lbrdemo.cc")
+    assert not any(r["source"] for r in rows_of(run("report", "--by", "line", "--format", "json", *demo)))
+
+
+def test_report_by_name_obeys_filters(demo: list[str], run: RunCli) -> None:
+    every = rows_of(run("report", "--by", "function", "--format", "json", *demo))
+    only = rows_of(run("report", "--by", "function", "--module", "liblbrdemo.so", "--format", "json", *demo))
+    wanted = {r["function"]: r["samples"] for r in every if r["module"] == "liblbrdemo.so" and r["samples"]}
+    assert {r["function"]: r["samples"] for r in only if r["samples"]} == wanted
+    time = json.loads(run("info", "--format", "json", demo[0]).out)["time"]
+    middle = time["first_sample_ns"] + time["span_ns"] / 2
+    half = rows_of(run("report", "--by", "function", "--time", f"..{middle / 1e9:.9f}", "--format", "json", *demo))
+    assert 0 < sum(r["samples"] for r in half) < 403
+
+
+# -- annotate
+
+
+def test_annotate_says_the_same_in_every_form(demo: list[str], run: RunCli) -> None:
+    whole = json.loads(run("annotate", "--format", "json", demo[0], "dispatch", *demo[1:]).out)
+    assert (whole["function"], whole["linkage_name"], whole["module"]) == (DISPATCH, "_Z8dispatchjj", "lbrdemo")
+    assert whole["ipc"] == 1.0  # the capture's cycles are instructions
+    lines = rows_of(run("annotate", "--format", "csv", demo[0], "dispatch", *demo[1:]), "csv")
+    assert lines == [{k: "" if v is None else str(v) for k, v in row.items()} for row in whole["instructions"]]
+    assert whole["instructions_executed"] == sum(row["count"] for row in whole["instructions"])
+    table = run("annotate", "--all", demo[0], "dispatch", *demo[1:])
+    assert table.code == 0
+    shown = [
+        line.split("0x", 1)[1].split()[0] for line in table.out.splitlines() if re.search(r"^[ \d.]*0x\w+  ", line)
+    ]
+    assert [f"0x{a}" for a in shown] == [row["address"] for row in whole["instructions"]]
+    head = table.out.splitlines()[0]
+    assert DISPATCH in head
+    assert f"{whole['instructions_executed']} instructions seen, 1.00 IPC" in head
+    for title in ("Hottest edges", "Indirect targets"):
+        assert f"\n{title}\n" in table.out
+    assert "\x1b" not in table.out
+    by_place = run("annotate", "--all", demo[0], "lbrdemo+0x1122", *demo[1:])
+    assert by_place.out == table.out
+
+
+def test_annotate_tells_loops_edges_and_targets(demo: list[str], run: RunCli) -> None:
+    loop = json.loads(run("annotate", "--format", "json", demo[0], "sumloop", *demo[1:]).out)
+    hot = next(row for row in loop["loops"] if row["iterations"])
+    assert hot["trips"] == pytest.approx(8, rel=0.1)  # 64 elements, 8 at a time
+    assert hot["cycles"] == pytest.approx(7)
+    jumps = json.loads(run("annotate", "--format", "json", "--limit", "0", demo[0], "dispatch", *demo[1:]).out)
+    targets = jumps["indirect_targets"]
+    assert len(targets) == 7
+    assert [t["count"] for t in targets] == sorted((t["count"] for t in targets), reverse=True)
+    assert sum(t["share_percent"] for t in targets) == pytest.approx(100, abs=0.1)
+    assert {t["branch"] for t in targets} == {f"{DISPATCH}+0x29"}
+    edges = jumps["edges"]
+    assert [e["count"] for e in edges] == sorted((e["count"] for e in edges), reverse=True)
+    assert {"cond", "uncond", "ind", "ret", "fall through", None} <= {e["kind"] for e in edges}
+    assert any(e["from"].startswith("main+") and e["to"] == DISPATCH for e in edges)
+    few = json.loads(run("annotate", "--format", "json", "--limit", "2", demo[0], "dispatch", *demo[1:]).out)
+    assert few["edges"] == edges[:2]
+    assert few["indirect_targets"] == targets[:2]
+
+
+def test_annotate_with_source(demo: list[str], data: Data, run: RunCli) -> None:
+    root = data.path("demo_pie").parent
+    ran = run("annotate", "--source", "--source-root", root, demo[0], "sumloop", *demo[1:])
+    assert ran.code == 0
+    assert re.search(r"; lbrdemo\.cc:\d+  s \+= p\[i\];", ran.out)
+    assert re.search(r"\.\.\. (1 instruction|\d+ instructions) not seen$", ran.out, re.M)
+    assert "never" not in ran.out  # branch records are samples: what is not among them may have run
+    bare = run("annotate", "--source", demo[0], "sumloop", *demo[1:])
+    assert re.search(r"; lbrdemo\.cc:\d+$", bare.out, re.M)
+    rows = json.loads(run("annotate", "--source", "--format", "json", demo[0], "sumloop", *demo[1:]).out)
+    assert {Path(r["file"]).name for r in rows["instructions"] if r["file"]} == {"lbrdemo.cc"}
+
+
+def test_a_name_that_is_not_one_function(demo: list[str], run: RunCli) -> None:
+    for verb in ("annotate", "callers", "callees"):
+        several = run(verb, demo[0], "*::area*", *demo[1:])
+        assert several.code == 2
+        assert "'*::area*' means 3 functions" in several.err
+        assert len(re.findall(r"^  lbrdemo\+0x\w+  \w+::area", several.err, re.M)) == 3
+        none = run(verb, demo[0], "dispatchh", *demo[1:])
+        assert none.code == 2
+        assert "there are: dispatch" in none.err
+        control = run(verb, demo[0], "no\x1b[31m", *demo[1:])
+        assert "\x1b" not in control.err
+
+
+def test_annotate_without_code(data: Data, run: RunCli) -> None:
+    ran = run("annotate", data.path("skx_6154_32deep_pie"), "propeller_sample.bin+0x1000")
+    assert (ran.code, ran.out) == (5, "")
+    assert "the code of propeller_sample.bin+0x1000 is not at hand: binary not" in ran.err
+    assert "--symfs" in ran.err
+    ran = run("annotate", data.path("skx_6154_32deep_pie"), "main")
+    assert ran.code == 2
+    assert "no module has names" in ran.err
+
+
+def test_annotate_where_no_code_is(demo: list[str], run: RunCli) -> None:
+    ran = run("annotate", demo[0], "lbrdemo+0xfffff0", *demo[1:])
+    assert (ran.code, ran.out) == (2, "")
+    assert "no code lies at lbrdemo+0xfffff0" in ran.err
+
+
+def test_where_names_would_come_from_is_told_once(demo: list[str], tmp_path: Path, run: RunCli) -> None:
+    """A name that is not found may be that of a module without names, and a note says where its files belong."""
+    (tmp_path / "none").mkdir()
+    alone = [demo[0], "--symfs", str(tmp_path / "none"), "--debug-dir", str(Path(demo[2]))]
+    places = "for more names, give --symfs DIR (binaries) or --debug-dir DIR (debug files)"
+    for capture, nameless in ((demo, False), (alone, False), ([demo[0], "--symfs", str(tmp_path / "none")], True)):
+        ran = run("report", "--by", "function", *capture)
+        assert ran.err.count(places) == nameless
+    some = tmp_path / "some"
+    shutil.copytree(demo[2], some)
+    (library,) = some.rglob("liblbrdemo.so")
+    library.unlink()
+    ran = run("callers", demo[0], "no_such_function", "--symfs", str(some))
+    assert ran.code == 2
+    assert "no names are known in liblbrdemo.so (not found)" in ran.err
+    assert places in ran.err
+
+
+@pytest.mark.parametrize(
+    ("select", "why"),
+    [
+        (None, "the capture has no branch stacks"),
+        (PERF_SELECT["ANY_CALL"], "only some branch classes were recorded"),
+        (PERF_SELECT["CALL_STACK"] | PERF_SELECT["USER"], "call-stack mode"),
+    ],
+)
+def test_annotate_without_ranges(
+    select: int | None, why: str, demo: list[str], symfs: Callable[[str], Path], tmp_path: Path, run: RunCli
+) -> None:
+    """Samples are shown all the same, and the exit code says that executions are not."""
+    kind = pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK * (select is not None)
+    b = pw.Builder(sample_type=kind, branch_sample_type=select or 0)
+    b.mmap2(pid=7, addr=0x501000, length=0x1000, pgoff=0x1000, name="/opt/lbrdemo/lbrdemo", time=0)
+    for _ in range(5):
+        b.sample(ip=0x501122, pid=7, time=1)
+    (tmp_path / "x.data").write_bytes(b.build())
+    words = [tmp_path / "x.data", "--symfs", symfs("demo_pie")]
+    ran = run("annotate", words[0], "dispatch", *words[1:])
+    assert ran.code == 4
+    assert why in ran.err
+    assert "hint: record with" in ran.err
+    assert "5 samples" in ran.out.splitlines()[0]
+    assert re.search(r"^ *5 +0x1122 ", ran.out, re.M)
+    assert "executed" not in ran.out
+    report = run("report", "--by", "function", *words, "--format", "json")
+    assert [(r["function"], r["samples"], r["instructions"]) for r in rows_of(report)] == [(DISPATCH, 5, None)]
+
+
+# -- callers, callees, stacks
+
+
+def test_callers_and_callees(demo: list[str], run: RunCli) -> None:
+    up = rows_of(run("callers", "--format", "json", demo[0], "fib", *demo[1:]))
+    assert (up[0]["caller"], up[0]["calls"], up[0]["calls_percent"]) == ("fib(unsigned int)", 57, 100.0)
+    assert next(r for r in up if r["caller"] == DISPATCH)["jumps"] == 22  # a tail call
+    down = rows_of(run("callees", "--format", "csv", demo[0], "main", *demo[1:]), "csv")
+    found = {r["callee"]: (int(r["calls"]), int(r["indirect"])) for r in down}
+    assert found[DISPATCH] == (217, 0)
+    assert found["Sq::area(unsigned int) const"] == (82, 82)
+    ran = run("callers", demo[0], "main", "--limit", "1", *demo[1:])
+    assert len(ran.out.splitlines()) == 2
+    assert "note: samples: rebuilt from branch stacks" in ran.err
+
+
+def test_callers_by_call_chains_alone(
+    demo: list[str], symfs: Callable[[str], Path], tmp_path: Path, run: RunCli
+) -> None:
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.CALLCHAIN)
+    b.mmap2(pid=7, addr=0x501000, length=0x1000, pgoff=0x1000, name="/opt/lbrdemo/lbrdemo", time=0)
+    for chain in ([0x501122, 0x50132F], [0x501122, 0x50132F], [0x5010F0, 0x501103, 0x501103, 0x50132F]):
+        b.sample(ip=chain[0], pid=7, time=1, callchain=[(1 << 64) - 512, *chain])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    rest = ["--symfs", symfs("demo_pie")]
+    (row,) = rows_of(run("callers", path, "dispatch", *rest, "--format", "json"))
+    assert (row["caller"], row["calls"], row["samples"], row["samples_percent"]) == ("main", None, 2, 100.0)
+    rows = rows_of(run("callers", path, "fib", *rest, "--format", "json"))
+    assert {(r["caller"], r["samples"]) for r in rows} == {("fib(unsigned int)", 1), ("main", 1)}
+    folded = run("stacks", path, *rest)
+    assert folded.out.splitlines() == [
+        f"[unknown];main;{DISPATCH} 2",
+        "[unknown];main;fib(unsigned int);fib(unsigned int);fib(unsigned int) 1",
+    ]
+    assert "note: stacks: call chains" in folded.err
+    table = rows_of(run("report", "--by", "function", path, *rest, "--format", "json"))
+    assert {(r["function"], r["samples"], r["total"]) for r in table} == {
+        (DISPATCH, 2, 2), ("fib(unsigned int)", 1, 1), ("main", 0, 3),
+    }  # fmt: skip
+
+
+def test_stacks_in_every_form(demo: list[str], run: RunCli) -> None:
+    ran = run("stacks", *demo)
+    assert "note: stacks: rebuilt from branch stacks" in ran.err
+    lines = [line.rpartition(" ") for line in ran.out.splitlines()]
+    assert sum(int(n) for _, _, n in lines) == 403
+    assert [int(n) for _, _, n in lines] == sorted((int(n) for _, _, n in lines), reverse=True)
+    rows = rows_of(run("stacks", "--format", "json", *demo))
+    assert [(f"{r['process']};{r['stack']}", r["samples"], r["depth"]) for r in rows] == [
+        (stack, int(n), stack.count(";")) for stack, _, n in lines
+    ]
+    assert rows_of(run("stacks", "--format", "csv", *demo), "csv") == [{k: str(v) for k, v in r.items()} for r in rows]
+    period = rows_of(run("stacks", "--weight", "period", "--limit", "1", "--format", "json", *demo))
+    assert [r["period"] for r in period] == [4000 * rows[0]["samples"]]
+    inline = run("stacks", "--inline", *demo).out
+    assert "mix<" in inline
+    assert "mix<" not in ran.out
+
+
+def test_verbs_refuse_what_was_not_recorded(
+    tmp_path: Path, demo: list[str], symfs: Callable[[str], Path], run: RunCli
+) -> None:
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME)
+    b.mmap2(pid=7, addr=0x501000, length=0x1000, pgoff=0x1000, name="/opt/lbrdemo/lbrdemo", time=0)
+    b.sample(ip=0x501122, pid=7, time=1)
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    rest = ["--symfs", symfs("demo_pie")]
+    for words in (["stacks", path], ["callers", path, "fib"], ["callees", path, "fib"]):
+        ran = run(*words, *rest)
+        assert (ran.code, ran.out) == (4, ""), words
+        assert "has neither call chains nor branch stacks" in ran.err
+        assert "hint:" in ran.err
+    empty = run("stacks", "--pid", "99", *demo)
+    assert (empty.code, empty.out) == (0, "")
+    assert "nothing passes the filters" in empty.err
+
+
+# -- branches
+
+
+def test_branches_with_names(demo: list[str], run: RunCli) -> None:
+    named = rows_of(run("branches", "--format", "json", *demo))
+    bare = rows_of(run("branches", "--no-symbols", "--format", "json", *demo))
+    ends = ("from_function", "to_function")
+    assert [{k: v for k, v in row.items() if k not in ends} for row in named] == [
+        {k: v for k, v in row.items() if k not in ends} for row in bare
+    ]
+    assert all(row[end] is None for row in bare for end in ends)
+    calls = [r for r in named if r["to_function"] == DISPATCH]
+    assert [r["from_function"].partition("+")[0] for r in calls] == ["main"]
+    inside = next(r for r in named if r["from"] == "lbrdemo+0x1149")
+    assert inside["from_function"] == f"{DISPATCH}+0x29"
+    assert "from function" not in run("branches", "--no-symbols", *demo).out
+    assert f"{DISPATCH}+0x29" in run("branches", "--limit", "0", *demo).out
+
+
+# -- code that has no function of its own
+
+
+def test_a_function_that_was_inlined_says_where(tmp_path: Path, run: RunCli) -> None:
+    """``local.cpp`` by ``g++ -O1 -gdwarf-4 -flto``: nothing but inlined calls is left of Fold<0>::go."""
+    program = tmp_path / "program"
+    program.write_bytes(lzma.decompress((Path(__file__).parents[1] / "data" / "local-lto4.xz").read_bytes()))
+    kept = json.loads((Path(__file__).parents[1] / "data" / "symbols.json").read_text())["local-lto4"]
+    at = next(at for at, frames in kept if frames[0][0] == "_ZN4FoldILi0EE2goEi" and frames[-1][0] == "start")
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.mmap2(pid=7, addr=0x401000, length=0x1000, pgoff=0x1000, name=str(program), time=0)
+    b.sample(ip=at, pid=7, time=1, branches=[(at, 0x401000, 0)])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    for verb in ("annotate", "callers", "callees"):
+        ran = run(verb, str(path), "Fold<0>::go", "--symfs", "/")
+        assert ran.code == 2
+        said = " ".join(ran.err.split())
+        assert "'Fold<0>::go' has no code of its own: it was inlined into start (see" in said
+
+
+# -- code that was made at run time
+
+
+def test_jit_code_has_names_in_branches_and_is_refused_by_annotate(
+    tmp_path: Path, run: RunCli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the perf map of the process that ran it: two processes have other code at one address."""
+    from lastbranch.symbols import jit
+
+    monkeypatch.setattr(jit, "PERF_MAPS", str(tmp_path))
+    for pid, name in ((7, "first"), (8, "second")):
+        (tmp_path / f"perf-{pid}.map").write_text(f"501000 100 {name}\n")
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    for pid, at in ((7, 0x501010), (8, 0x501020)):
+        b.mmap2(pid=pid, addr=0x501000, length=0x1000, pgoff=0, name="//anon", time=0)
+        b.sample(ip=at, pid=pid, time=1, branches=[(at, 0x501000, 0)])
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    maps = ["--debug-dir", str(tmp_path)]  # the capture does not say that it is of this machine
+    found = rows_of(run("branches", str(path), *maps, "--format", "json"))
+    named = {(row["from_function"], row["to_function"]) for row in found}
+    assert named == {("first+0x10", "first"), ("second+0x20", "second")}
+    ran = run("annotate", str(path), "//anon+0x501000", *maps)
+    assert ran.code == 5
+    assert "made at run time" in ran.err
+    for verb in ("annotate", "callers", "callees"):
+        ran = run(verb, str(path), "first", *maps)
+        assert ran.code == 2
+        assert "'first' is code that process 7 made at run time (JIT)" in " ".join(ran.err.split())
+        ran = run(verb, str(path), "third", *maps)
+        assert ran.code == 2
+        assert "no function is called 'third'" in ran.err
+
+
+def test_an_event_without_branches_is_refused_beside_one_that_has_them(tmp_path: Path, run: RunCli) -> None:
+    elf = tmp_path / "prog"
+    elf.write_bytes(tiny_elf(bytes.fromhex("e8fb0f0000 90 c3")))  # call; nop; ret
+    common = pw.IP | pw.TID | pw.TIME | pw.IDENTIFIER
+    b = pw.Builder(sample_type=common | pw.BRANCH_STACK)
+    plain = b.attr(sample_type=common, type=1)
+    b.mmap2(pid=7, addr=0x401000, length=0x1000, pgoff=0x1000, name=str(elf), time=0)
+    b.sample(ip=0x401005, pid=7, time=1, branches=[(0x401006, 0x401000, 0)])
+    b.sample(ip=0x401005, pid=7, time=2, event=plain)
+    path = tmp_path / "x.data"
+    path.write_bytes(b.build())
+    given = [str(path), "--symfs", "/", "--event", "cpu-clock"]
+    ran = run("annotate", *given, "prog+0x401000")
+    assert ran.code == 4
+    assert "event cpu-clock has no branch stacks" in ran.err
+    assert "executed" not in ran.out
+    ran = run("callers", *given, "prog+0x401000")
+    assert ran.code == 4
+    assert "cpu-clock" in ran.err

@@ -1,0 +1,332 @@
+"""The software LBR as a source of sessions: what it takes and refuses, and a recording as events while it goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+from command_line import run_cli
+from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, LogFileMode, hook_ids
+from lastbranch.etw.portable import lbr_configuration as lbr
+from lastbranch.etw.portable.clock import FILETIME_EPOCH
+from lastbranch.etw.portable.lbr.events import Conversion, Scope, kinds_of
+from lastbranch.etw.portable.lbr.source import options_of, ticks_of
+from lastbranch.etw.portable.registry import Registry
+from lastbranch.etw.portable.session.settings import Settings
+from lastbranch.etw.portable.sources.configuration import SourceConfiguration
+from lastbranch.etw.portable.sources.events import Events
+from lastbranch.etw.properties import SessionRequest
+from lastbranch.etw.status import EtwError, Status
+from lastbranch.formats.etl import TraceFile, TraceLog, encode_event, log_header
+from lastbranch.formats.etl.container.writer import Packer
+from lastbranch.formats.tb5 import write_profile
+from lastbranch.lbr import KIND
+from lastbranch.lbr.filters import captured
+from lastbranch.model import BytesSource
+from lastbranch.opening import open_profile
+from lbr_recordings import Recording, program
+
+PMC = (PERFINFO_PROVIDER, 0x2F)
+TARGET = 1
+
+
+@pytest.fixture(autouse=True)
+def no_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lbr, "has_hardware", lambda: False)
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "events", "target", "status"),
+    [
+        (0, [PMC] * 5, TARGET, Status.IMPLEMENTATION_LIMIT),
+        (0, [PMC] * 4, TARGET, None),
+        (0x3, [PMC], TARGET, Status.INVALID_PARAMETER),
+        (0x3, [], None, Status.INVALID_PARAMETER),
+        (0x3, [PMC] * 5, None, Status.IMPLEMENTATION_LIMIT),
+        (0x2, [PMC], TARGET, Status.NOT_SUPPORTED),
+        (0x400, [PMC], TARGET, Status.NOT_SUPPORTED),
+        (0, [PMC], None, Status.NOT_SUPPORTED),
+        (0, [], None, None),
+        (0x2, [], None, None),
+        (0x1, [PMC], TARGET, None),
+        (0x4 | 0x100, [PMC, (LBR_PROVIDER, 0x20)], TARGET, None),
+    ],
+)
+def test_what_a_session_may_be_configured_with(
+    flags: int, events: list[tuple[UUID, int]], target: int | None, status: Status | None
+) -> None:
+    if status is None:
+        lbr.check_configuration(flags, events, target)
+    else:
+        with pytest.raises(EtwError) as caught:
+            lbr.check_configuration(flags, events, target)
+        assert (caught.value.status, caught.value.call) == (status, "TraceConfigureLastBranchRecord")
+
+
+def test_with_hardware_no_target_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lbr, "has_hardware", lambda: True)
+    lbr.check_configuration(0x2, [PMC], None)
+    assert lbr.software_source() == []
+
+
+def test_hooks_of_events() -> None:
+    """By the table of 32 GUIDs; others are left out in silence, as Windows does."""
+    events = [PMC, (UUID(int=5), 1), (UUID("3d6fa8d1-fe05-11d0-9dda-00c04fd7ba7c"), 36)]
+    assert hook_ids(events) == [0x0F2F, 0x0524]
+    assert hook_ids([]) == []
+
+
+ON = (0, 0x400, 0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("target", "hooks", "masks", "sources", "needed"),
+    [
+        (TARGET, (0x0F2F,), ON, (), True),
+        (TARGET, (0x0524, 0x0F2F), ON, (65, 6), True),
+        (None, (0x0F2F,), ON, (), False),
+        (TARGET, (), ON, (), False),
+        (TARGET, (0x0F2E, 0x0524), ON, (), False),
+        (TARGET, (0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), (), False),
+        (TARGET, (0x0F2F,), ON, (6,), False),
+    ],
+)
+def test_when_branches_are_recorded(
+    target: int | None, hooks: tuple[int, ...], masks: Sequence[int], sources: Sequence[int], needed: bool
+) -> None:
+    """Nothing but PMC interrupts of the source triggers, where they are enabled, and a target is named."""
+    assert lbr.needed(lbr.LbrConfiguration(0, hooks, target), masks, sources) is needed
+
+
+def test_other_sources_trigger_nothing_without_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupts of counters are logged as they are: asking the processor for branches would fail."""
+    request = SessionRequest("s", mode=LogFileMode.SYSTEM_LOGGER_MODE)
+    made = Settings(request, (TARGET,), Registry(tmp_path)).with_lbr(0x1, [PMC])
+    assert SourceConfiguration.unpack(made.configuration()).lbr_hooks == ()
+    monkeypatch.setattr(lbr, "has_hardware", lambda: True)
+    assert SourceConfiguration.unpack(made.configuration()).lbr_hooks == (0x0F2F,)
+
+
+# -- how it is recorded
+
+
+def test_options_of_a_session() -> None:
+    made = options_of(SourceConfiguration(lbr_flags=0, intervals={65: 5_000_000, 6: 1}))
+    assert (made.depth, made.period) == (32, 5_000_000)
+    assert captured(made.select, "perf") == captured(0x1, "etw")
+    assert options_of(SourceConfiguration()).period == 0
+    with pytest.raises(EtwError) as caught:
+        options_of(SourceConfiguration(lbr_flags=0x200))  # call stacks need the other classes left out
+    assert caught.value.status == Status.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize(
+    ("flags", "out"),
+    [
+        (0, ()),
+        (0x4, ("cond",)),
+        (0x8, ("call",)),
+        (0x10, ("ind_call",)),
+        (0x20, ("ret",)),
+        (0x40, ("ind",)),
+        (0x80, ("uncond",)),
+        (0x4 | 0x20, ("cond", "ret")),
+    ],
+)
+def test_each_flag_leaves_its_class_out(flags: int, out: tuple[str, ...]) -> None:
+    near = ("cond", "uncond", "ind", "call", "ind_call", "ret")
+    assert [name for name in near if not kinds_of(flags)[KIND[name]]] == [n for n in near if n in out]
+
+
+def test_ticks_of_both_clocks() -> None:
+    import time
+
+    ns = np.array([time.monotonic_ns()])
+    assert ticks_of(1)(ns).tolist() == ns.tolist()
+    wall = FILETIME_EPOCH + time.time_ns() // 100
+    assert abs(int(ticks_of(2)(ns)[0]) - wall) < 100_000_000
+
+
+# -- events while it goes on
+
+
+def converted(data: bytes, sizes: Sequence[int], scope: Scope | None = None) -> tuple[Conversion, list[Events]]:
+    """The events of a recording that comes in pieces of ``sizes``."""
+    conversion, at, parts = Conversion(scope or Scope()), 0, []
+    for size in sizes:
+        parts.append(conversion.feed(data[at : at + size]))
+        at += size
+    parts.append(conversion.feed(data[at:]))
+    parts.append(conversion.finish(50_000_000))
+    return conversion, parts
+
+
+def by_processor(parts: Sequence[Events]) -> dict[int, list[bytes]]:
+    """The events of each processor, in the order in which they are written."""
+    found: dict[int, list[bytes]] = {}
+    for part in parts:
+        data, ends = part.words.tobytes(), np.cumsum(part.size) * 8
+        for cpu, begin, end in zip(part.cpu.tolist(), (ends - part.size * 8).tolist(), ends.tolist(), strict=True):
+            found.setdefault(cpu, []).append(data[begin:end])
+    return found
+
+
+def log_of(parts: Sequence[Events], path: Path) -> Path:
+    times = np.concatenate([part.time for part in parts])
+    header = log_header(timestamp=int(times.min()), frequency=1_000_000_000, processors=3)
+    file = TraceFile(path, header, [])
+    packer = Packer(file)
+    for part in parts:
+        ends, data = np.cumsum(part.size) * 8, part.words.tobytes()
+        for i, end in enumerate(ends.tolist()):
+            packer.add(int(part.cpu[i]), data[end - int(part.size[i]) * 8 : end], int(part.time[i]))
+    packer.flush()
+    file.close()
+    return path
+
+
+def test_events_do_not_depend_on_how_the_bytes_come() -> None:
+    recording = Recording()
+    program(recording)
+    _, whole = converted(recording.data, ())
+    expected, draw = by_processor(whole), random.Random(5)
+    for longest in (300, 2000, 9000):
+        sizes = [draw.randint(1, longest) for _ in range(len(recording.data) // longest)]
+        _, parts = converted(recording.data, sizes)
+        assert by_processor(parts) == expected
+        assert sum(len(part) > 0 for part in parts) > 1
+
+
+def test_the_events_of_a_processor_are_in_the_order_of_time() -> None:
+    recording = Recording()
+    program(recording)
+    _, parts = converted(recording.data, [3000] * 40)
+    last: dict[int, int] = {}
+    for part in parts:
+        for cpu, time in zip(part.cpu.tolist(), part.time.tolist(), strict=True):
+            assert time >= last.get(cpu, 0)
+            last[cpu] = time
+    assert set(last) == {0, 1, 2}
+
+
+def test_records_that_come_late_wait_for_their_round() -> None:
+    """The kernel's rings are emptied one after the other: what is younger than the round before may not be all."""
+    recording = Recording()
+    recording.spill.comm(1000, 40, 40, "prog")
+    recording.round(2000)
+    recording.time(5000, 0x10, 40, 40, 0)
+    recording.round(6000)
+    before = len(recording.data)
+    recording.time(3000, 0x20, 40, 40, 0)
+    recording.time(6500, 0x30, 40, 40, 0)
+    recording.round(7000)
+    conversion = Conversion(Scope())
+    parts = [
+        conversion.feed(recording.data[:before]),
+        conversion.feed(recording.data[before:]),
+        conversion.finish(8000),
+    ]
+    interrupts = [[int(t) for t, e in zip(p.time, _hooks(p), strict=True) if e == 0x0F2F] for p in parts]
+    assert interrupts == [[], [3000, 5000], [6500]]
+
+
+def _hooks(part: Events) -> list[int]:
+    """Hooks of PERFINFO events, -1 of the others."""
+    at = np.cumsum(part.size) - part.size
+    heads = part.words[at]
+    is_perf = (heads >> np.uint64(16)) & np.uint64(0xFF) == 17
+    return np.where(is_perf, (heads >> np.uint64(48)).astype(np.int64), -1).tolist()
+
+
+VERBS = [["branches"], ["branches", "--format", "csv"]] + [
+    ["report", "--by", by, "--format", "json"] for by in ("process", "thread", "module")
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_followed_recording_is_the_one_that_is_written_at_the_end(tmp_path: Path, verb: list[str]) -> None:
+    """The same output from the .etl of a session, a .tb5, and the recording itself."""
+    recording = Recording()
+    program(recording)
+    _, parts = converted(recording.data, [5000] * 30)
+    (tmp_path / "prog.data").write_bytes(recording.data)
+    write_profile(open_profile(tmp_path / "prog.data"), tmp_path / "prog.tb5")
+    log_of(parts, tmp_path / "prog.etl")
+    answers = [run_cli(*verb, tmp_path / f"prog.{ending}") for ending in ("data", "tb5", "etl")]
+    assert {a.code for a in answers} == {0}
+    assert answers[0].out == answers[1].out == answers[2].out
+    assert len(answers[0].out) > 200
+
+
+def test_a_recording_that_breaks_off_keeps_what_is_complete(tmp_path: Path) -> None:
+    recording = Recording()
+    program(recording)
+    for length in (10, 300, 2000, 15_000):
+        _, parts = converted(recording.data[:length], ())
+        if any(len(part) for part in parts):
+            profile = open_profile(log_of(parts, tmp_path / "cut.etl"))
+            assert not profile.damage
+            assert profile.samples > 0
+
+
+def test_bursts_alone() -> None:
+    """What a session with other sources gets: interrupts with their records, and how the source was programmed."""
+    recording = Recording()
+    program(recording)
+    _, whole = converted(recording.data, ())
+    conversion, parts = converted(recording.data, (), Scope(whole=False, flags=0x4, name="SoftwareBranches"))
+    hooks = [hook for part in parts for hook in _hooks(part)]
+    assert set(hooks) == {0x0F2F, 0x0C20, -1}
+    bursts = sum(hook == 0x0C20 for part in whole for hook in _hooks(part))
+    assert hooks.count(0x0F2F) >= bursts > 40
+    log = TraceLog(BytesSource(log_bytes(parts)))
+    stamps: dict[int, list[int]] = {0x0F2F: [], 0x0C20: []}
+    for event in log.events():
+        if event.hook in stamps:
+            stamps[event.hook].append(event.time)
+    assert set(stamps[0x0C20]) <= set(stamps[0x0F2F])
+    assert conversion.recorded
+
+
+def log_bytes(parts: Sequence[Events]) -> bytes:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return log_of(parts, Path(folder, "it.etl")).read_bytes()
+
+
+def test_filtered_classes_are_not_in_the_records() -> None:
+    recording = Recording()
+    program(recording)
+    _, parts = converted(recording.data, (), Scope(whole=False, flags=0x4 | 0x20, name="x"))
+    from lastbranch.opening import read_profile
+
+    profile = read_profile(BytesSource(log_bytes(parts)))
+    assert profile.events[0].branch_select is not None
+    kinds = {int(flags) >> 20 & 15 for batch in profile.batches() for flags in batch["branch_flags"]}
+    assert {KIND["call"], KIND["ind"]} <= kinds
+    assert not kinds & {KIND["cond"], KIND["ret"]}
+
+
+def test_what_was_configured_and_not_enabled_is_found(tmp_path: Path) -> None:
+    from lastbranch.analysis.checks import check
+    from lastbranch.formats.etl import TraceWriter
+    from lastbranch.formats.etl.profile.supplement_events import supplement_event
+
+    for hooks, names in (([0x0F2F, 0x0524], ["trigger off", "trigger off"]), ([], [])):
+        path = tmp_path / f"{len(hooks)}.etl"
+        with TraceWriter(path, log_header(timestamp=1)) as writer:
+            writer.add(supplement_event("Triggers", 5, {"Flags": 0, "Hooks": [0x0F2F]}))
+            writer.add(supplement_event("Triggers", 9, {"Flags": 0, "Hooks": hooks}))  # the last one holds
+        found = [f for f in check(str(path)) if f.name == "trigger off"]
+        assert [f.name for f in found] == names
+        assert all("hook 0x" in f.seen for f in found)
+    assert encode_event(supplement_event("Triggers", 5, {"Flags": 0, "Hooks": []}))

@@ -1,0 +1,83 @@
+"""Runs the command line in this process or in one of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+CRASHED = 70
+
+
+@dataclass
+class Ran:
+    """A finished run of the command line."""
+
+    code: int
+    raw: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
+
+
+def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dict[str, str] | None = None) -> Ran:
+    """Anything but an exit is the test's failure, and so is the exit of an error that nobody foresaw."""
+    words = [str(a) for a in args]
+    if alone:
+        command = [sys.executable, "-m", "lastbranch", *words]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
+        assert done.returncode != CRASHED, done.stderr.decode(errors="replace")
+        return Ran(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
+    from lastbranch.cli import main
+
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()
+    given = io.TextIOWrapper(io.BytesIO(stdin))
+    patches = mock.patch.object(sys, "argv", ["lastbranch", *words]), mock.patch.object(sys, "stdin", given)
+    with patches[0], patches[1], redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main()
+    out.flush()
+    code = end.value.code
+    assert code is None or isinstance(code, int), code
+    assert code != CRASHED, err.getvalue()
+    assert isinstance(out.buffer, io.BytesIO)
+    return Ran(code or 0, out.buffer.getvalue(), err.getvalue())
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Makes a hang a failure (where the system has SIGALRM)."""
+
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(_number: int, _frame: object) -> None:
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def shown_on(main: int) -> bytes:
+    """All that was written to a terminal whose other side is closed; closes it."""
+    shown = b""
+    with suppress(OSError), open(main, "rb", buffering=0) as terminal:  # EIO is its end
+        while part := terminal.read(1 << 16):
+            shown += part
+    return shown
