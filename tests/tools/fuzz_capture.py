@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of those")
     arguments = parser.parse_args()
     killed = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(HERE / "test_capture_attach.py"), "-k", "killed"],
+        [sys.executable, "-m", "pytest", "-q", str(HERE / "capture/test_attach.py"), "-k", "killed"],
         env={**os.environ, "LASTBRANCH_KILLS": str(arguments.kills)},
     )
     return killed.returncode or flat(arguments.seconds) or rights(arguments.rights, arguments.seed)

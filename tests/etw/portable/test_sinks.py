@@ -342,6 +342,7 @@ def test_names_that_are_longer_than_the_header_buffer(file: Path) -> None:
 # -- disks that fail
 
 
+TOOLS = Path(__file__).parents[3] / "tools"
 _FULL_DISK = """
 import resource, sys
 from pathlib import Path
@@ -364,7 +365,7 @@ print(rig.offered, state.events_lost, state.log_buffers_lost)
 
 
 def test_a_full_disk_loses_what_it_cannot_hold_and_nothing_else(file: Path) -> None:
-    argv = [sys.executable, "-B", "-c", _FULL_DISK, str(Path(__file__).parents[2]), str(file)]
+    argv = [sys.executable, "-B", "-c", _FULL_DISK, str(TOOLS), str(file)]
     offered, lost, buffers = map(int, subprocess.run(argv, check=True, capture_output=True).stdout.split())
     found = read(file)
     assert lost > 0
