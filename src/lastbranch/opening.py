@@ -19,7 +19,19 @@ from .bind import bind
 from .errors import FormatError, LastbranchError
 from .formats.interface import Reading as FormatReading
 from .formats.registry import SNIFFED, format_of
-from .model import BytesSource, Limits, Module, ModuleKind, Profile, Progress, Segment, Source, limited, read_at
+from .model import (
+    BytesSource,
+    Limits,
+    Module,
+    ModuleKind,
+    OpenFile,
+    Profile,
+    Progress,
+    Segment,
+    Source,
+    limited,
+    read_at,
+)
 from .model.output import naming
 
 if TYPE_CHECKING:
@@ -144,40 +156,16 @@ def _is_capture(folder: str) -> bool:
     return os.path.isfile(os.path.join(folder, "data"))
 
 
-class FileSource:
+class FileSource(OpenFile):
     """A regular file as a `Source`. Raises `FormatError` for anything else, which is opened without blocking."""
 
     def __init__(self, path: str, name: str | None = None) -> None:
-        self.name = name if name is not None else path
-        self.limits = Limits.current()
         flags = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
         fd = os.open(path, os.O_RDONLY | sum(getattr(os, f, 0) for f in flags))
-        self._file = os.fdopen(fd, "rb", buffering=0)
+        super().__init__(os.fdopen(fd, "rb", buffering=0), name if name is not None else path)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            self._file.close()
+            self.close()
             raise FormatError("not a regular file", file=self.name)
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def readinto(self, offset: int, buffer: memoryview) -> int:
-        done = 0
-        while done < len(buffer):
-            got = self._read(buffer[done:], offset + done)
-            if not got:
-                break
-            done += got
-        return done
-
-    def _read(self, buffer: memoryview, offset: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._file.fileno(), [buffer], offset)
-        self._file.seek(offset)
-        return self._file.readinto(buffer) or 0
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def _spool(stream: IO[bytes], name: str) -> FileSource:

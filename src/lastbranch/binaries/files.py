@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError
-from ..model import Limits, Source
+from ..model import OpenFile, Source
 
 __all__ = ["File", "PAD", "Space", "below", "is_remote", "open_regular", "strings_at"]
 
@@ -72,23 +72,11 @@ PAD = 16
 """Zero bytes behind a `Space`, so that a word or the rest of a LEB128 at its last byte can be read."""
 
 
-class File:
-    """A `Source` over a regular file (``lastbranch.model.Source``)."""
+class File(OpenFile):
+    """A `Source` over the regular file at ``path``."""
 
     def __init__(self, path: str) -> None:
-        self.name, self.limits = path, Limits.current()
-        self._file = open(open_regular(path), "rb", buffering=0)  # noqa: SIM115
-        self.size = os.fstat(self._file.fileno()).st_size
-
-    def readinto(self, offset: int, buffer: memoryview) -> int:
-        self._file.seek(offset)
-        done = 0
-        while done < len(buffer) and (got := self._file.readinto(buffer[done:])):
-            done += got
-        return done
-
-    def close(self) -> None:
-        self._file.close()
+        super().__init__(open(open_regular(path), "rb", buffering=0), path)  # noqa: SIM115
 
 
 class Space:

@@ -17,7 +17,7 @@ from .kernel_half import (
 from .order import by_time, merge
 from .output import check_replaceable
 from .profile import TABLES, Profile
-from .source import MEMORY, BytesSource, Limits, Source, limited, read_at
+from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
 from .stream import BatchReader, Progress, SampleStream, Stages
 from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
 from .text import counted, visible, word
@@ -52,6 +52,7 @@ __all__ = [
     "Module",
     "ModuleKind",
     "Node",
+    "OpenFile",
     "Process",
     "Profile",
     "Progress",

@@ -1,14 +1,15 @@
-"""What a parser reads from: bytes at offsets. Files are opened in ``open.py`` alone."""
+"""What a parser reads from: bytes at offsets. Captures and binaries are opened in `opening` alone."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
-__all__ = ["BytesSource", "Limits", "MEMORY", "Source", "limited", "read_at"]
+__all__ = ["BytesSource", "Limits", "MEMORY", "OpenFile", "Source", "limited", "read_at"]
 
 
 # -- What a file may ask for: counts and sizes in it are claims, and some kilobytes can claim the memory of a machine
@@ -88,6 +89,32 @@ class BytesSource:
         part = self._data[offset : offset + len(buffer)]
         buffer[: len(part)] = part
         return len(part)
+
+
+class OpenFile:
+    """A `Source` over a file that is open for reading, without a buffer. Whoever opened it, or `close`, closes it."""
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self.name, self.limits, self._file = name, Limits.current(), file
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        done = 0
+        while done < len(buffer) and (got := self._read(buffer[done:], offset + done)):
+            done += got
+        return done
+
+    def _read(self, buffer: memoryview, offset: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file.fileno(), [buffer], offset)
+        self._file.seek(offset)
+        return self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def read_at(source: Source, offset: int, length: int) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError, LastbranchError, UnavailableError
-from ...model import Array, Limits, Source
+from ...model import Array, OpenFile, Source
 from ...model.output import NamedFile, PartFile
 from ..interface import Conversion, Rewriting
 from . import layout
@@ -71,30 +71,6 @@ def lock(file: IO[bytes], path: str) -> None:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise UnavailableError(f"{path}: another program is writing to it", hint="try again when it is done") from error
-
-
-class PathSource:
-    """An open file as a `Source`; closing it is left to whoever opened it unless `close` is called."""
-
-    def __init__(self, file: IO[bytes], name: str) -> None:
-        self._file, self.name, self.limits = file, name, Limits.current()
-
-    @property
-    def size(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
-
-    def readinto(self, offset: int, buffer: memoryview) -> int:
-        self._file.seek(offset)
-        done = 0
-        while done < len(buffer):
-            got = self._file.readinto(buffer[done:])  # type: ignore[attr-defined]
-            if not got:
-                break
-            done += got
-        return done
-
-    def close(self) -> None:
-        self._file.close()
 
 
 # -- one table, and the file of them
@@ -223,7 +199,7 @@ class Tb5Writer:
         file = NamedFile(name, "r+b", name)
         try:
             lock(file, name)
-            reader = Tb5File(PathSource(file, name))
+            reader = Tb5File(OpenFile(file, name))
             commit = reader._commit
             if file.seek(0, os.SEEK_END) < commit.end:
                 raise FormatError("file is cut short; nothing can be added to it", file=name, field="end",
@@ -347,7 +323,7 @@ class Tb5Writer:
         """The file as last committed, for reading while it is written. Raises `FormatError` before the first commit."""
 
         name = self.path if self._part is None else self._part.final
-        return Tb5File(PathSource(open(self.path, "rb", buffering=0), name))
+        return Tb5File(OpenFile(open(self.path, "rb", buffering=0), name))
 
     def _commit(self, closed: bool) -> None:
         try:
@@ -419,7 +395,7 @@ def compact(path: str | os.PathLike[str]) -> int:
     Raises `FormatError` at a damaged block, and leaves the old file as it was.
     """
     name = os.path.realpath(path)
-    with open(name, "r+b", buffering=0) as file, Tb5File(PathSource(file, name)) as old, Tb5Writer.create(name) as new:
+    with open(name, "r+b", buffering=0) as file, Tb5File(OpenFile(file, name)) as old, Tb5Writer.create(name) as new:
         lock(file, name)
         shutil.copymode(name, new.path)
         before = old.source.size
