@@ -19,7 +19,6 @@ import random
 import resource
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,7 @@ from lastbranch.analysis.checks import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.portable.pool import PAGE, Geometry
-from lastbranch.etw.portable.protocol import Kind, encode
+from lastbranch.etw.portable.protocol import Kind, encode, pack
 from lastbranch.etw.portable.registry import MAX_SESSIONS
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
@@ -183,7 +182,7 @@ class Round:
 
     def scribbled(self) -> None:
         with self.sessions.connected("fuzz") as connection:
-            _, fds = connection.call(Kind.ATTACH, struct.pack("<H", 0xFFFF))
+            _, fds = connection.call(Kind.ATTACH, pack(0xFFFF))
             geometry = Geometry.read(fds[0])
             with mmap.mmap(fds[1], geometry.size) as memory:
                 reach = geometry.buffer(40)

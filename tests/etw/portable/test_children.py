@@ -20,7 +20,7 @@ from lastbranch.etw.status import EtwError, Status
 
 SOURCE = """
     import struct, sys
-    from lastbranch.etw.portable.protocol import Connection, Kind
+    from lastbranch.etw.portable.protocol import Connection, Kind, pack
     address, behaviour = sys.argv[1:]
     if behaviour == "dies":
         sys.exit(3)
@@ -29,7 +29,7 @@ SOURCE = """
         while True:
             print(body.decode(), flush=True)
             if behaviour == "fails" or body == b"bad":
-                connection.send(Kind.FAILED, struct.pack("<I", 1314) + b"no right to that")
+                connection.send(Kind.FAILED, pack((1314, "no right to that")))
             elif behaviour != "silent":
                 connection.send(Kind.READY)
             message = connection.receive(60)

@@ -22,9 +22,11 @@ import pytest
 from lastbranch.etw.consumed import consume
 from lastbranch.etw.flags import Control, EnableProvider
 from lastbranch.etw.portable import kernel as kernel_module
-from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, at_folder, encode, unpack_state
+from lastbranch.etw.portable.pool import Attached
+from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, at_folder, encode, pack, unpack
 from lastbranch.etw.portable.provider.writer import Writer, connect_writer
 from lastbranch.etw.portable.registry import process_key
+from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.types import EventDescriptor
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
@@ -215,7 +217,7 @@ class TestKilled:
         pid = sessions.pid()
         with sessions.connected() as connection:
             shutil.rmtree(sessions.root)
-            assert unpack_state(connection.call(Kind.QUERY)[0]).handle == 1
+            assert unpack(SessionState, connection.call(Kind.QUERY)[0]).handle == 1
             assert sessions.names() == []
             os.kill(pid, signal.SIGTERM)
             until(lambda: not processes_of(sessions.root))
@@ -247,11 +249,11 @@ class TestStrangers:
                     assert _hung_up(bad.stream)
             with running.connected() as half:
                 half.stream.sendall(encode(Kind.QUERY)[:9])
-                assert unpack_state(well.call(Kind.QUERY)[0]).handle == 1
+                assert unpack(SessionState, well.call(Kind.QUERY)[0]).handle == 1
             with running.connected() as long:
                 long.stream.sendall(struct.pack("<4sHHII", b"LBET", 1, Kind.QUERY, 0, 2**32 - 1))
                 assert _hung_up(long.stream)
-            assert unpack_state(well.call(Kind.QUERY)[0]).handle == 1
+            assert unpack(SessionState, well.call(Kind.QUERY)[0]).handle == 1
 
     def test_wrong_bodies_are_answered_with_a_code(self, running: Sessions) -> None:
         chance = random.Random(11)
@@ -264,15 +266,15 @@ class TestStrangers:
                 for size in (0, 1, 7, 40, 3000):
                     status = _status(connection, kind, chance.randbytes(size))
                     assert status, (kind, size)
-            assert unpack_state(connection.call(Kind.QUERY)[0]).handle == 1
+            assert unpack(SessionState, connection.call(Kind.QUERY)[0]).handle == 1
 
     @pytest.mark.parametrize(
         ("kind", "body", "status"),
         [
-            (Kind.SET_INFO, struct.pack("<I", 99) + b"\0", Status.NOT_SUPPORTED),
-            (Kind.QUERY_INFO, struct.pack("<I", 99), Status.NOT_SUPPORTED),
-            (Kind.QUERY_INFO, struct.pack("<I", 5), Status.NOT_SUPPORTED),
-            (Kind.DETACH, struct.pack("<I", 0), Status.INVALID_PARAMETER),
+            (Kind.SET_INFO, pack((99, None)), Status.NOT_SUPPORTED),
+            (Kind.QUERY_INFO, pack(99), Status.NOT_SUPPORTED),
+            (Kind.QUERY_INFO, pack(5), Status.NOT_SUPPORTED),
+            (Kind.DETACH, pack(0), Status.INVALID_PARAMETER),
             (Kind.SOURCE, b"", Status.ACCESS_DENIED),
             (Kind.START, b"", Status.NOT_SUPPORTED),
             (Kind.CONSUME, b"", Status.INVALID_PARAMETER),
@@ -323,7 +325,7 @@ class TestStrangers:
                 decoder = Decoder()
                 while (message := decoder.next()) is None:
                     decoder.feed(stream.recv(decoder.missing))
-                assert unpack_state(message.body).handle == 1
+                assert unpack(SessionState, message.body).handle == 1
                 stream.close()
 
 
@@ -345,7 +347,7 @@ class TestWriters:
     def test_they_are_told_of_the_end(self, sessions: Sessions) -> None:
         sessions.start()
         with sessions.connected() as connection:
-            connection.call(Kind.ATTACH, struct.pack("<H", 0xFFFF))
+            connection.call(Kind.ATTACH, pack(0xFFFF))
             with sessions.connected() as control:
                 control.send(Kind.STOP)
                 message = connection.receive(30)
@@ -359,23 +361,23 @@ class TestWriters:
     def test_one_that_does_not_let_go_is_not_waited_for_long(self, sessions: Sessions) -> None:
         sessions.start()
         with sessions.connected() as connection:
-            connection.call(Kind.ATTACH, struct.pack("<H", 0xFFFF))
+            connection.call(Kind.ATTACH, pack(0xFFFF))
             assert sessions.stop().handle == 1
             until(lambda: not processes_of(sessions.root))
 
     def test_slots_come_back_when_a_writer_detaches_or_hangs_up(self, running: Sessions) -> None:
         def attach(connection: Connection) -> int:
-            body, fds = connection.call(Kind.ATTACH, struct.pack("<H", 0xFFFF))
+            body, fds = connection.call(Kind.ATTACH, pack(0xFFFF))
             for fd in fds:
                 os.close(fd)
-            return int(struct.unpack_from("<I", body)[0])
+            return int(unpack(Attached, body).slot)
 
         with running.connected() as one:
             first, second = attach(one), attach(one)
             assert first != second
             with running.connected() as other:
-                assert _status(other, Kind.DETACH, struct.pack("<I", first)) == Status.INVALID_PARAMETER
-            assert _status(one, Kind.DETACH, struct.pack("<I", first)) == 0
+                assert _status(other, Kind.DETACH, pack(first)) == Status.INVALID_PARAMETER
+            assert _status(one, Kind.DETACH, pack(first)) == 0
             assert attach(one) == first
         with running.connected() as again:
             assert until(lambda: attach(again) == first)

@@ -35,7 +35,7 @@ from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.portable import clock as clock_module
 from lastbranch.etw.portable.clock import Clock
 from lastbranch.etw.portable.pool import PAGE, Geometry
-from lastbranch.etw.portable.protocol import Connection, Kind
+from lastbranch.etw.portable.protocol import Connection, Kind, pack
 from lastbranch.etw.portable.provider import attachments
 from lastbranch.etw.portable.provider.writer import Writer
 from lastbranch.etw.portable.registry import process_key
@@ -51,7 +51,7 @@ from provider_process import PROVIDER, provider
 from session_rig import Rig, read
 
 EVENT = EventDescriptor(1)
-ANY = struct.pack("<H", 0xFFFF)
+ANY = pack(0xFFFF)
 HOUR = 3600 * 10**9
 
 

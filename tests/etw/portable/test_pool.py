@@ -10,7 +10,7 @@ import struct
 import pytest
 
 from lastbranch.etw.portable import pool
-from lastbranch.etw.portable.pool import PAGE, Attached, Geometry, Mapping, make_pool
+from lastbranch.etw.portable.pool import PAGE, Geometry, Mapping, make_pool
 from lastbranch.etw.portable.session.writers import Leases
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl.layout import BUFFER_HEADER, packed
@@ -137,13 +137,6 @@ def test_what_is_no_geometry_is_refused(content: bytes) -> None:
         assert caught.value.status == Status.INVALID_DATA
     finally:
         os.close(made)
-
-
-def test_attached() -> None:
-    assert Attached.unpack(Attached(3, 17).pack()) == (3, 17)
-    for body in (b"", bytes(7), bytes(9)):
-        with pytest.raises(EtwError):
-            Attached.unpack(body)
 
 
 def test_more_memory_than_can_be_mapped() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import struct
@@ -9,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -18,26 +19,24 @@ from hypothesis import strategies as st
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import LogFileMode, V2Option
 from lastbranch.etw.portable import protocol
+from lastbranch.etw.portable.pool import Attached
 from lastbranch.etw.portable.protocol import (
     MOST_BODY,
     Connection,
     Decoder,
     Kind,
     Peer,
+    Value,
     at_folder,
     check_peer,
     encode,
-    pack_request,
-    pack_state,
-    pack_value,
+    pack,
     peer_of,
-    unpack_request,
-    unpack_state,
-    unpack_text,
-    unpack_value,
+    unpack,
 )
-from lastbranch.etw.portable.registry import Notice, ProcessKey
+from lastbranch.etw.portable.registry import EnableState, Entry, Notice, ProcessKey
 from lastbranch.etw.portable.session.spawn import Order, Started
+from lastbranch.etw.portable.sources import SourceConfiguration
 from lastbranch.etw.properties import Filter, SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
 
@@ -53,6 +52,10 @@ VALUES = st.one_of(
     st.none(), U64, st.lists(U64, max_size=9), st.lists(st.uuids(), max_size=5),
     st.lists(st.tuples(st.uuids(), U32), max_size=5),
 )  # fmt: skip
+SOME = st.lists(U32, max_size=20).map(tuple)
+JSON = st.recursive(
+    st.none() | st.booleans() | U64 | NAMES, lambda of: st.lists(of) | st.dictionaries(NAMES, of), max_leaves=9
+)
 MESSAGES = st.lists(st.tuples(st.sampled_from(Kind), U32, st.binary(max_size=50)), max_size=5)
 
 
@@ -63,61 +66,75 @@ def ends() -> Iterator[tuple[Connection, Connection]]:
         yield left, right
 
 
+CONFIGURATIONS = st.builds(
+    SourceConfiguration, st.tuples(*[U32] * 8), st.booleans(), st.booleans(), st.sampled_from([1, 2]), *[SOME] * 4, U32,
+    *[SOME] * 2, st.dictionaries(U32, U32, max_size=9),
+)  # fmt: skip
+KEYS = st.builds(ProcessKey, U32, U64)
+BODIES: dict[Any, st.SearchStrategy[Any]] = {
+    SessionRequest: REQUESTS,
+    SessionState: STATES,
+    Value: VALUES,
+    Order: st.builds(Order, NAMES.map(Path), U32, NAMES, REQUESTS, SOME),
+    Started: st.builds(Started, KEYS, STATES),
+    Attached: st.builds(Attached, U32, U32),
+    SourceConfiguration: CONFIGURATIONS,
+    Entry: st.builds(Entry, U32, NAMES, st.uuids(), KEYS, st.booleans(), st.booleans(), NAMES),
+    list[EnableState]: st.lists(
+        st.builds(EnableState, U32, KEYS, NAMES, U32, U64, U64, U32, st.uuids(), st.just((Filter(1, b"\0\xff"),)))
+    ),
+    tuple[int, str]: st.tuples(U32, NAMES),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES, ids=str)
 class TestBodies:
-    @given(REQUESTS)
-    def test_requests(self, request: SessionRequest) -> None:
-        assert unpack_request(pack_request(request)) == request
+    @given(st.data())
+    def test_come_back_as_they_were(self, kind: Any, data: st.DataObject) -> None:
+        value = data.draw(BODIES[kind])
+        found = unpack(kind, pack(value))
+        assert found == value
+        assert type(found) is type(value)
 
-    @given(STATES)
-    def test_states(self, state: SessionState) -> None:
-        assert unpack_state(pack_state(state)) == state
-
-    @given(VALUES)
-    def test_values(self, value: Any) -> None:
-        assert unpack_value(pack_value(value)) == value
-
-    @given(REQUESTS, st.lists(st.integers(1, 2**31 - 1), max_size=4).map(tuple))
-    def test_orders(self, request: SessionRequest, targets: tuple[int, ...]) -> None:
-        order = Order(Path("/somewhere"), 64, "key", request, targets)
-        assert Order.unpack(order.pack()) == order
-
-    @given(STATES)
-    def test_what_a_daemon_says_first(self, state: SessionState) -> None:
-        started = Started(ProcessKey(5, 6), state)
-        assert Started.unpack(started.pack()) == started
-
-    @given(st.binary(max_size=300))
-    def test_any_bytes_are_a_body_or_a_format_error(self, body: bytes) -> None:
-        for unpack in (
-            unpack_request,
-            unpack_state,
-            unpack_value,
-            unpack_text,
-            Order.unpack,
-            Started.unpack,
-            Notice.unpack,
-        ):
-            try:
-                unpack(body)
-            except FormatError:
-                continue
-
-    @given(STATES, st.data())
-    def test_a_cut_or_longer_body_is_a_format_error(self, state: SessionState, data: st.DataObject) -> None:
-        body = pack_state(state)
+    @given(st.data())
+    def test_that_are_cut_or_longer_are_refused(self, kind: Any, data: st.DataObject) -> None:
+        body = pack(data.draw(BODIES[kind].filter(lambda value: not isinstance(value, int))))
         cut = data.draw(st.integers(0, len(body) - 1))
         for wrong in (body[:cut], body + b"\0"):
             with pytest.raises(FormatError):
-                unpack_state(wrong)
+                unpack(kind, wrong)
 
-    def test_a_count_is_checked_before_memory_is_taken(self) -> None:
-        for tag in b"\2\3\4":
-            with pytest.raises(FormatError):
-                unpack_value(bytes([tag]) + struct.pack("<I", 2**32 - 1))
+    @given(st.binary(max_size=300) | JSON.map(json.dumps).map(str.encode))
+    def test_anything_else_is_a_format_error(self, kind: Any, body: bytes) -> None:
+        try:
+            value = unpack(kind, body)
+        except FormatError:
+            return
+        assert unpack(kind, pack(value)) == value
 
-    def test_a_list_of_other_things_is_refused(self) -> None:
-        with pytest.raises(TypeError):
-            pack_value([UUID(int=1), 5])
+    @pytest.mark.parametrize("body", [b"[" * 100_000, b"9" * 5000, b"1e999", b'{"name": 1}', b"[true]", b"[[1, 2]]"])
+    def test_deep_large_and_mistyped_ones_are_refused(self, kind: Any, body: bytes) -> None:
+        with pytest.raises(FormatError):
+            unpack(kind, body)
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("number", [-(1 << 63) - 1, 1 << 64])
+    def test_have_64_bits(self, number: int) -> None:
+        with pytest.raises(FormatError, match="64 bits"):
+            unpack(int, pack(number))
+
+    def test_are_not_truth_values(self) -> None:
+        with pytest.raises(FormatError):
+            unpack(int, b"true")
+        with pytest.raises(FormatError):
+            unpack(bool, b"1")
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_notice_or_a_format_error(data: bytes) -> None:
+    with contextlib.suppress(FormatError):
+        assert Notice.unpack(data).pack() == data
 
 
 class TestFraming:

@@ -305,7 +305,7 @@ class TestDirectory:
             with pytest.raises(OSError, match=r"symbolic|links"):
                 write_state(folder, "a", {})
             write_state(folder, "b", [1])
-            assert read_state(folder, "b") == [1]
+            assert read_state(folder, "b", list[int]) == [1]
         finally:
             os.close(folder)
         assert target.read_text() == "kept"

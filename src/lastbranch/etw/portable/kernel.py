@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,12 +20,10 @@ from .protocol import (
     CALL_TIMEOUT,
     Connection,
     Kind,
+    Value,
     at_folder,
-    pack_request,
-    pack_text,
-    pack_value,
-    unpack_state,
-    unpack_value,
+    pack,
+    unpack,
 )
 from .registry import EnableState, Entry, Notice, Registry, notify
 from .request import Host, adjusted, check_start, checked_file
@@ -38,11 +35,6 @@ STOP_TIMEOUT = 120.0
 """Seconds until a session that is stopped must have written everything."""
 LIST_TIMEOUT = 5.0
 """Seconds for all sessions together to tell their state; the name of one that does not is listed all the same."""
-_KIND = {
-    Control.QUERY: Kind.QUERY, Control.STOP: Kind.STOP, Control.UPDATE: Kind.UPDATE, Control.FLUSH: Kind.FLUSH,
-    Control.INCREMENT_FILE: Kind.INCREMENT_FILE, Control.CONVERT_TO_REALTIME: Kind.CONVERT_TO_REALTIME,
-}  # fmt: skip
-_U32 = struct.Struct("<I")
 
 
 class PortableKernel:
@@ -76,21 +68,21 @@ class PortableKernel:
 
     def control(self, code: Control, session: int | str, request: SessionRequest | None) -> SessionState:
         """As `Kernel.control`."""
-        call, body = "ControlTrace", b""
+        call = "ControlTrace"
+        body: SessionRequest | str | None = None
         if code == Control.UPDATE:
             if request is None:
                 raise EtwError(call, Status.INVALID_PARAMETER, "an update of nothing")
             now = self.control(Control.QUERY, session, None).request
-            file = checked_file(call, request.file, now.mode) if request.file else ""
-            made = replace(request, file=file)
+            body = replace(request, file=checked_file(call, request.file, now.mode) if request.file else "")
             if now.system:
                 self._check_groups(now, [request.enable_flags], call)
-            body = pack_request(made)
         elif code == Control.FLUSH:
             file = request.file if request is not None else ""
-            body = pack_text(checked_file(call, file, LogFileMode.FILE_MODE_NONE) if file else "")
+            body = checked_file(call, file, LogFileMode.FILE_MODE_NONE) if file else ""
         timeout = STOP_TIMEOUT if code == Control.STOP else CALL_TIMEOUT
-        return unpack_state(self._call(session, _KIND[code], body, call, timeout))
+        state: SessionState = self._ask(session, Kind[code.name], body, call, SessionState, timeout)
+        return state
 
     def sessions(self) -> list[SessionState]:
         """As `Kernel.sessions`; a session whose process does not answer has nothing but its name, GUID and handle."""
@@ -162,13 +154,13 @@ class PortableKernel:
                 else:
                     profile_sources.configure(registry.root, list(value))
             for entry in (e for e in registry.entries() if e.ready and e.system):
-                self._call(entry.handle, Kind.REFRESH, b"", call)
+                self._ask(entry.handle, Kind.REFRESH, None, call)
             return
         if info == Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             now = self.control(Control.QUERY, handle, None).request
             if now.system:
                 self._check_groups(now, value, call)
-        self._call(handle, Kind.SET_INFO, _U32.pack(info) + pack_value(value), call)
+        self._ask(handle, Kind.SET_INFO, (info, value), call)
 
     def query_information(self, handle: int, info: Info, value: Any) -> Any:
         """As `Kernel.query_information`."""
@@ -180,19 +172,19 @@ class PortableKernel:
         if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
             with registry.locked():
                 return profile_sources.interval(registry.root, value)
-        return unpack_value(self._call(handle, Kind.QUERY_INFO, _U32.pack(info), call))
+        return self._ask(handle, Kind.QUERY_INFO, info, call, Value)
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
         """As `Kernel.configure_lbr`. `EtwError` 50 for a session without a target, else as
         `lbr_configuration.check_configuration` says."""
         from .lbr_configuration import state_triggers
 
-        self._call(handle, Kind.LBR, _U32.pack(flags) + pack_value(list(events)), "TraceConfigureLastBranchRecord")
+        self._ask(handle, Kind.LBR, (flags, events), "TraceConfigureLastBranchRecord")
         state_triggers(self.registry, handle, flags, events)
 
     def set_targets(self, handle: int, pids: Sequence[int]) -> None:
         """Name the processes whose branches the software LBR may record for a session that runs."""
-        self._call(handle, Kind.TARGETS, pack_value(list(pids)), "session")
+        self._ask(handle, Kind.TARGETS, pids, "session")
 
     def _check_groups(self, request: SessionRequest, masks: Sequence[int], call: str) -> None:
         if any(masks):
@@ -213,13 +205,13 @@ class PortableKernel:
         connection.stream.settimeout(None)
         return connection.stream
 
-    def _call(self, session: int | str, kind: Kind, body: bytes, call: str, timeout: float = CALL_TIMEOUT) -> bytes:
+    def _ask(
+        self, session: int | str, kind: Kind, body: Any, call: str, answer: Any = None, timeout: float = CALL_TIMEOUT
+    ) -> Any:
+        """Send a request with ``body`` to a session. Returns its answer, of type ``answer`` (`None`: no answer)."""
         with self._connect(session, call) as connection:
-            try:
-                answer, _ = connection.call(kind, body, name=call, timeout=timeout)
-            except FormatError as error:
-                raise EtwError(call, Status.INVALID_DATA, str(error)) from error
-            return answer
+            data, _ = connection.call(kind, pack(body), name=call, timeout=timeout)
+        return None if answer is None else unpack(answer, data)
 
     def _connect(self, session: int | str, call: str) -> Connection:
         registry = self.registry
@@ -244,7 +236,7 @@ def _told(entry: Entry, connection: Connection, end: float) -> SessionState | No
     """The answer to QUERY; ``None`` if the session has ended, its entry alone if it does not answer."""
     try:
         message = connection.receive(max(0.01, end - time.monotonic()))
-        return None if message is None else unpack_state(message.body)
+        return None if message is None else unpack(SessionState, message.body)
     except TimeoutError:
         return SessionState(SessionRequest(entry.name, entry.guid), entry.handle, logger_thread=entry.owner.pid)
     except (OSError, FormatError):

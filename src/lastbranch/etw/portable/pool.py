@@ -70,7 +70,6 @@ EVENT = 1 << 32
 
 _MAGIC = b"LBPOOL1\0"
 _GEOMETRY = struct.Struct("<8sIIIIII")
-_ATTACHED = struct.Struct("<II")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _CONSTANT = _SEALS | fcntl.F_SEAL_WRITE
 _BARRIER = {"aarch64": 283, "riscv64": 283, "ppc64le": 365}.get(os.uname().machine)
@@ -133,16 +132,6 @@ class Attached(NamedTuple):
     slot: int
     cpu: int
     """ProcessorIndex of its buffers."""
-
-    def pack(self) -> bytes:
-        return _ATTACHED.pack(*self)
-
-    @classmethod
-    def unpack(cls, body: bytes) -> Attached:
-        """`EtwError` 13 for what is no such answer."""
-        if len(body) != _ATTACHED.size:
-            raise EtwError("attach", Status.INVALID_DATA, f"an answer of {len(body)} bytes")
-        return cls(*_ATTACHED.unpack(body))
 
 
 class Mapping:

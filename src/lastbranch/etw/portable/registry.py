@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import socket
 import stat
@@ -35,7 +34,7 @@ from ...errors import FormatError
 from ..flags import EnableProvider
 from ..properties import NO_GUID, Filter
 from ..status import EtwError, Status, status_of
-from .protocol import at_folder
+from .protocol import at_folder, pack, unpack
 
 __all__ = [
     "EnableState", "Entry", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "Notice", "ProcessKey", "Registry", "notify",
@@ -95,23 +94,6 @@ class Entry:
         """The entry when its daemon has started."""
         return replace(self, owner=daemon, ready=True)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "handle": self.handle, "name": self.name, "guid": str(self.guid), "owner": list(self.owner),
-            "system": self.system, "ready": self.ready, "key": self.key,
-        }  # fmt: skip
-
-    @classmethod
-    def of(cls, value: Any) -> Entry | None:
-        """The entry of a file's content; ``None`` if it is none."""
-        try:
-            return cls(
-                int(value["handle"]), str(value["name"]), UUID(value["guid"]), ProcessKey(*map(int, value["owner"])),
-                bool(value["system"]), bool(value["ready"]), str(value["key"]),
-            )  # fmt: skip
-        except (TypeError, KeyError, ValueError, AttributeError):
-            return None
-
 
 @dataclass(frozen=True, slots=True)
 class EnableState:
@@ -131,25 +113,6 @@ class EnableState:
     """SourceId of ENABLE_TRACE_PARAMETERS, for the provider's callback."""
     filters: tuple[Filter, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "handle": self.handle, "owner": list(self.owner), "socket": self.socket, "level": self.level,
-            "any": self.match_any, "all": self.match_all, "property": self.property, "source": str(self.source),
-            "filters": [[f.kind, f.data.hex()] for f in self.filters],
-        }  # fmt: skip
-
-    @classmethod
-    def of(cls, value: Any) -> EnableState | None:
-        """The state in a file's content; ``None`` if it is none."""
-        try:
-            return cls(
-                int(value["handle"]), ProcessKey(*map(int, value["owner"])), str(value["socket"]), int(value["level"]),
-                int(value["any"]), int(value["all"]), int(value["property"]), UUID(value["source"]),
-                tuple(Filter(int(kind), bytes.fromhex(data)) for kind, data in value["filters"]),
-            )  # fmt: skip
-        except (TypeError, KeyError, ValueError, AttributeError):
-            return None
-
 
 # -- Small JSON files in the registry's directory: written whole or not at all, never through a link
 #
@@ -166,17 +129,17 @@ def write_state(folder: int, name: str, value: Any) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     new = f"{name}.new"
     with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
-        file.write(json.dumps(value, separators=(",", ":")).encode())
+        file.write(pack(value))
     os.rename(new, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def read_state(folder: int, name: str) -> Any:
-    """What `write_state` wrote; ``None`` where there is no such file or it is something else."""
+def read_state(folder: int, name: str, kind: Any) -> Any:
+    """The value of type ``kind`` that `write_state` wrote; ``None`` if there is no such file, or another value."""
     try:
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder), "rb") as f:
             data = f.read(MOST + 1)
-        return json.loads(data) if len(data) <= MOST else None
-    except (OSError, ValueError, RecursionError):
+        return unpack(kind, data) if len(data) <= MOST else None
+    except (OSError, FormatError):
         return None
 
 
@@ -281,7 +244,7 @@ class Held:
         """Entries of the sessions that live, by handle; those of dead ones are removed with all they enabled."""
         found, stale = [], False
         for key in {name.partition(".")[0] for name in os.listdir(self._sessions)}:
-            entry = Entry.of(read_state(self._sessions, f"{key}.state"))
+            entry = read_state(self._sessions, f"{key}.state", Entry)
             if entry is not None and entry.key == key and entry.owner.alive:
                 found.append(entry)
             else:
@@ -318,11 +281,11 @@ class Held:
 
     def put(self, entry: Entry) -> None:
         """Write an entry, over that of the same name."""
-        write_state(self._sessions, f"{entry.key}.state", entry.to_json())
+        write_state(self._sessions, f"{entry.key}.state", entry)
 
     def drop(self, key: str, owner: ProcessKey) -> None:
         """Remove the entry of ``key`` and what its session enabled, if the entry still is ``owner``'s."""
-        there = Entry.of(read_state(self._sessions, f"{key}.state"))
+        there = read_state(self._sessions, f"{key}.state", Entry)
         if there is not None and there.owner == owner:
             self._remove(key)
             self._forget({entry.handle for entry in self.entries()})
@@ -350,7 +313,7 @@ class Held:
 
     def _write(self, name: str, states: dict[int, EnableState]) -> None:
         if states:
-            write_state(self._enable, name, [state.to_json() for state in states.values()])
+            write_state(self._enable, name, list(states.values()))
         else:
             remove(self._enable, name)
 
@@ -366,9 +329,8 @@ def session_key(name: str) -> str:
 
 
 def _states(folder: int, name: str) -> dict[int, EnableState]:
-    found = read_state(folder, name)
-    states = [EnableState.of(one) for one in found] if isinstance(found, list) else []
-    return {state.handle: state for state in states if state is not None and state.owner.alive}
+    states: list[EnableState] = read_state(folder, name, list[EnableState]) or []
+    return {state.handle: state for state in states if state.owner.alive}
 
 
 def _private(name: str, within: int | None) -> int:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
-import struct
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fake_kernel as fake
 from fake_kernel import Machine
 from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode, hook_ids
 from lastbranch.etw.portable.enable_map import ROWS, kinds_of, rows_of, settled, unmapped
-from lastbranch.etw.portable.sources import SourceConfiguration, argv, check, needed
+from lastbranch.etw.portable.sources import argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
 from lastbranch.etw.portable.sources.wanted import LIVES
 from lastbranch.etw.properties import SessionRequest
@@ -174,47 +170,3 @@ class TestHooks:
 
     def test_the_command_of_the_process(self) -> None:
         assert argv("/x")[1:] == ["-m", "lastbranch.etw.portable.sources", "/x"]
-
-
-U32 = st.integers(0, 2**32 - 1)
-SOME = st.lists(U32, max_size=20).map(tuple)
-
-
-class TestConfiguration:
-    @given(
-        st.builds(
-            SourceConfiguration,
-            masks=st.tuples(*[U32] * 8),
-            sysconfig=st.booleans(),
-            kernel_stacks=st.booleans(),
-            clock=st.sampled_from([1, 2]),
-            stack_hooks=SOME,
-            pmc_sources=SOME,
-            pmc_hooks=SOME,
-            pmc_counters=SOME,
-            lbr_flags=U32,
-            lbr_hooks=SOME,
-            targets=SOME,
-            intervals=st.dictionaries(U32, U32, max_size=9),
-        )
-    )
-    def test_comes_back_as_it_was(self, configuration: SourceConfiguration) -> None:
-        assert SourceConfiguration.unpack(configuration.pack()) == configuration
-
-    @given(st.binary(max_size=200))
-    def test_other_bytes_are_refused(self, data: bytes) -> None:
-        with contextlib.suppress(ValueError):
-            SourceConfiguration.unpack(data)
-
-    def test_what_is_cut_too_long_or_of_another_version_is_refused(self) -> None:
-        whole = SourceConfiguration(stack_hooks=(1, 2), intervals={0: 5}).pack()
-        for end in range(len(whole)):
-            with pytest.raises(ValueError, match=r"configuration|list"):
-                SourceConfiguration.unpack(whole[:end])
-        with pytest.raises(ValueError, match="1 bytes behind"):
-            SourceConfiguration.unpack(whole + b"\0")
-        with pytest.raises(ValueError, match="version 9"):
-            SourceConfiguration.unpack(struct.pack("<H", 9) + whole[2:])
-        odd = SourceConfiguration().pack()[:-4] + struct.pack("<II", 1, 7)
-        with pytest.raises(ValueError, match="zip"):
-            SourceConfiguration.unpack(odd)

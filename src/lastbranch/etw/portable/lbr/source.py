@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import struct
 import sys
 import threading
 import time
@@ -22,13 +21,13 @@ import numpy as np
 
 from ....capture.options import Options
 from ....capture.recording import collect
-from ....errors import LastbranchError
+from ....errors import FormatError, LastbranchError
 from ....lbr import convert
 from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
 from ...status import EtwError, Status
 from ..clock import FILETIME_EPOCH
 from ..lbr_configuration import CALL, SOFTWARE_BRANCHES, SOURCE
-from ..protocol import Connection, Kind
+from ..protocol import Connection, Kind, pack, unpack
 from ..sources.configuration import SourceConfiguration
 from ..sources.events import Ints
 from .events import Conversion, Scope
@@ -118,8 +117,8 @@ class _Recording:
         messages = self._connection.pump()
         for message in messages or ():
             if message.kind == Kind.CONFIGURE:
-                with suppress(ValueError):
-                    self.next = SourceConfiguration.unpack(message.body)
+                with suppress(FormatError):
+                    self.next = unpack(SourceConfiguration, message.body)
         if messages is None or any(message.kind == Kind.SOURCE_STOP for message in messages):
             self.next = None
 
@@ -133,7 +132,7 @@ def run(path: str) -> int:
     """Record for the session whose daemon listens at ``path`` until it ends. Returns the exit code."""
     with Connection.open(path) as connection:
         body, _ = connection.call(Kind.SOURCE)
-        configuration: SourceConfiguration | None = SourceConfiguration.unpack(body)
+        configuration: SourceConfiguration | None = unpack(SourceConfiguration, body)
         output = Output(path)
         try:
             while configuration is not None:
@@ -142,7 +141,7 @@ def run(path: str) -> int:
                 recording.wait()
                 configuration = recording.next
         except EtwError as error:
-            connection.post(Kind.FAILED, struct.pack("<I", error.status) + error.reason.encode())
+            connection.post(Kind.FAILED, pack((error.status, error.reason)))
             return 1
         finally:
             output.close()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from ....errors import FormatError
 from ....formats.etl.layout import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
 from ...status import EtwError, Status
 from ...types import ClassicHeader, EventDescriptor
@@ -39,7 +40,7 @@ from ..pool import (
     Geometry,
     Mapping,
 )
-from ..protocol import Connection, Kind
+from ..protocol import Connection, Kind, pack, unpack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +66,7 @@ def connect_writer(path: str | os.PathLike[str], processor: int = ANY_PROCESSOR)
     except OSError as error:
         raise EtwError("attach", Status.WMI_INSTANCE_NOT_FOUND, f"no session listens at {path}: {error}") from error
     try:
-        body, fds = connection.call(Kind.ATTACH, struct.pack("<H", processor), name="attach")
+        body, fds = connection.call(Kind.ATTACH, pack(processor), name="attach")
         return Writer.of_answer(body, fds, connection)
     except BaseException:
         connection.close()
@@ -124,7 +125,10 @@ class Writer:
             mapping = _mappings.get(key)
             if mapping is None:
                 mapping = _mappings[key] = Mapping(pool, Geometry.read(described))
-            return cls(mapping, Attached.unpack(body), bell, connection)
+            return cls(mapping, unpack(Attached, body), bell, connection)
+        except FormatError as error:
+            os.close(bell)
+            raise EtwError("attach", Status.INVALID_DATA, str(error)) from error
         except BaseException:
             os.close(bell)
             raise

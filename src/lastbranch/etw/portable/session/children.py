@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...status import EtwError, Status
-from ..protocol import Connection, Fields, Kind, Message
+from ..protocol import Connection, Kind, Message, unpack
 from .loop import Condition
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ class Children:
                 child.answered += 1
                 child.error = None
                 if message.kind == Kind.FAILED:
-                    fields = Fields(message.body)
-                    status = fields.number()
-                    child.error = EtwError("source", status, fields.rest().decode("utf-8", "replace"))
+                    child.error = EtwError("source", *unpack(tuple[int, str], message.body))
 
     def hung_up(self, connection: Connection) -> None:
         """A source that hangs up is about to end."""

@@ -10,13 +10,13 @@ import os
 import resource
 import signal
 import socket
-import struct
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from ....errors import FormatError, LastbranchError
 from ...flags import EnableProvider, Info, LogFileMode
@@ -24,16 +24,13 @@ from ...properties import SessionRequest, SessionState
 from ...status import EtwError, Status
 from ..protocol import (
     Connection,
-    Fields,
     Kind,
     Message,
+    Value,
     at_folder,
-    pack_state,
-    pack_value,
+    pack,
     peer_of,
-    unpack_request,
-    unpack_text,
-    unpack_value,
+    unpack,
 )
 from ..registry import Notice, Registry, notify, process_key, remove
 from ..request import updated
@@ -51,7 +48,6 @@ __all__ = ["Commands", "main"]
 
 WRITERS_TIMEOUT = 2.0
 """Seconds in which writers let go when a session stops; what they write later is lost."""
-_PROCESSOR, _SLOT, _INFO = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<I")
 
 
 class Commands:
@@ -69,35 +65,18 @@ class Commands:
         self._children = Children(daemon.loop.post, daemon.loop.watch, daemon.loop.forget, (folder,))
         self._slots: dict[Connection, set[int]] = {}
         self._stopping = self._changing = False
-        self._handlers: dict[Kind, Callable[[Connection, bytes], bytes | Steps | None]] = {
-            Kind.QUERY: lambda _connection, _body: self._state(),
-            Kind.STOP: lambda _connection, _body: self.stop(),
-            Kind.UPDATE: lambda _connection, body: self._update(unpack_request(body)),
-            Kind.FLUSH: lambda _connection, body: self._flush(unpack_text(body)),
-            Kind.INCREMENT_FILE: lambda _connection, _body: self._increment_file(),
-            Kind.CONVERT_TO_REALTIME: lambda _connection, _body: self._convert(),
-            Kind.SET_INFO: lambda _connection, body: self._set(body),
-            Kind.QUERY_INFO: lambda _connection, body: self._query(body),
-            Kind.LBR: lambda _connection, body: self._lbr(body),
-            Kind.TARGETS: lambda _connection, body: self._targets(unpack_value(body)),
-            Kind.REFRESH: lambda _connection, _body: self._applied(lambda settings: settings),
-            Kind.ATTACH: self._attach,
-            Kind.DETACH: self._detach,
-            Kind.CONSUME: self._consume,
-            Kind.SOURCE: lambda connection, _body: self._children.announced(connection, peer_of(connection.stream).pid),
-        }
 
     def handle(self, connection: Connection, message: Message) -> bytes | Steps | None:
         """The body of the answer, steps that give it, or ``None`` where there is no answer."""
         if message.kind in (Kind.READY, Kind.FAILED):
             self._children.said(connection, message)
             return None
-        handler = self._handlers.get(message.kind)
-        if handler is None:
+        if message.kind not in _HANDLERS:
             raise EtwError("session", Status.NOT_SUPPORTED, f"a session takes no {message.kind.name}")
         if self._stopping and message.kind not in (Kind.QUERY, Kind.DETACH):
             raise EtwError("session", Status.WMI_INSTANCE_NOT_FOUND, "the session is being stopped")
-        return handler(connection, message.body)
+        body, handler = _HANDLERS[message.kind]
+        return handler(self, connection, None if body is None else unpack(body, message.body))
 
     def gone(self, connection: Connection) -> None:
         """The peer hung up."""
@@ -114,7 +93,7 @@ class Commands:
     def begin(self) -> Steps:
         """Start the sources. Gives what the process that starts the session is told."""
         yield from self._apply()
-        return Started(process_key(), self._full_state()).pack()
+        return pack(Started(process_key(), self._full_state()))
 
     def stop(self) -> Steps:
         """End the session, with all that was written before in its file. Gives the last state."""
@@ -170,7 +149,7 @@ class Commands:
         )
 
     def _state(self) -> bytes:
-        return pack_state(self._full_state())
+        return pack(self._full_state())
 
     def _update(self, asked: SessionRequest) -> Steps:
         made = updated(self._full_state().request, asked)
@@ -199,12 +178,12 @@ class Commands:
 
     # -- information
 
-    def _set(self, body: bytes) -> Steps:
-        info, value = _info(body), unpack_value(body[_INFO.size :])
+    def _set(self, number: int, value: Any) -> Steps:
+        info = _info(number)
         return self._applied(lambda settings: settings.with_information(info, value))
 
-    def _query(self, body: bytes) -> bytes:
-        info = _info(body)
+    def _query(self, number: int) -> bytes:
+        info = _info(number)
         values: dict[int, Any] = {
             Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO: list(self.settings.masks),
             Info.DISALLOW_LIST_QUERY: self.settings.information.get(Info.SET_DISALLOW_LIST, []),
@@ -213,15 +192,7 @@ class Commands:
             raise EtwError("TraceQueryInformation", Status.NOT_SUPPORTED, f"a session does not tell {info.name}")
         if info == Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             self.settings.check_system("TraceQueryInformation")
-        return pack_value(values[info])
-
-    def _lbr(self, body: bytes) -> Steps:
-        (flags,) = Fields(body).take(_INFO)
-        events = unpack_value(body[_INFO.size :])
-        return self._applied(lambda settings: settings.with_lbr(flags, events))
-
-    def _targets(self, pids: list[int]) -> Steps:
-        return self._applied(lambda settings: settings.with_targets(tuple(pids)))
+        return pack(values[info])
 
     def _applied(self, change: Callable[[Settings], Settings]) -> Steps:
         """Go over to other settings, one change at a time; where a source cannot follow, they stay as they were."""
@@ -244,27 +215,25 @@ class Commands:
     def _apply(self) -> Generator[Condition, None, None]:
         yield from self._children.apply(self.settings.commands(self.address), self.settings.configuration())
 
-    # -- writers and readers
+    # -- writers, readers and sources
 
-    def _attach(self, connection: Connection, body: bytes) -> None:
-        fields = Fields(body)
-        (processor,) = fields.take(_PROCESSOR)
-        fields.end()
+    def _announced(self, connection: Connection) -> bytes:
+        return self._children.announced(connection, peer_of(connection.stream).pid)
+
+    def _attach(self, connection: Connection, processor: int) -> None:
         slot, answer, fds = self.logger.attach(peer_of(connection.stream).pid, processor)
         self._slots.setdefault(connection, set()).add(slot)
         self._daemon.loop.post(connection, Kind.ANSWER, answer, fds=tuple(fds))
         self._daemon.poll_soon()
 
-    def _detach(self, connection: Connection, body: bytes) -> bytes:
-        fields = Fields(body)
-        (slot,) = fields.take(_SLOT)
+    def _detach(self, connection: Connection, slot: int) -> bytes:
         if slot not in self._slots.get(connection, ()):
             raise EtwError("detach", Status.INVALID_PARAMETER, f"slot {slot} is not this writer's")
         self._slots[connection].discard(slot)
         self.logger.detach(slot)
         return b""
 
-    def _consume(self, connection: Connection, _body: bytes) -> None:
+    def _consume(self, connection: Connection) -> None:
         if not self.logger.state().request.mode & LogFileMode.REAL_TIME_MODE:
             raise EtwError("OpenTrace", Status.INVALID_PARAMETER, "the session is not one in real time")
         self._daemon.loop.post(connection, Kind.ANSWER)
@@ -273,11 +242,36 @@ class Commands:
             self._daemon.poll_soon()
 
 
-def _info(body: bytes) -> Info:
-    (number,) = Fields(body).take(_INFO)
+def _info(number: int) -> Info:
     if number not in Info._value2member_map_:
         raise EtwError("session", Status.NOT_SUPPORTED, f"a session has no class {number}")
     return Info(number)
+
+
+_HANDLERS: dict[Kind, tuple[Any, Callable[[Commands, Connection, Any], bytes | Steps | None]]] = {
+    Kind.QUERY: (None, lambda session, _connection, _: session._state()),
+    Kind.STOP: (None, lambda session, _connection, _: session.stop()),
+    Kind.UPDATE: (SessionRequest, lambda session, _connection, asked: session._update(asked)),
+    Kind.FLUSH: (str, lambda session, _connection, file: session._flush(file)),
+    Kind.INCREMENT_FILE: (None, lambda session, _connection, _: session._increment_file()),
+    Kind.CONVERT_TO_REALTIME: (None, lambda session, _connection, _: session._convert()),
+    Kind.SET_INFO: (tuple[int, Value], lambda session, _connection, set_: session._set(*set_)),
+    Kind.QUERY_INFO: (int, lambda session, _connection, number: session._query(number)),
+    Kind.LBR: (
+        tuple[int, list[tuple[UUID, int]]],
+        lambda session, _connection, lbr: session._applied(lambda settings: settings.with_lbr(*lbr)),
+    ),
+    Kind.TARGETS: (
+        tuple[int, ...],
+        lambda session, _connection, pids: session._applied(lambda settings: replace(settings, targets=pids)),
+    ),
+    Kind.REFRESH: (None, lambda session, _connection, _: session._applied(lambda settings: settings)),
+    Kind.ATTACH: (int, Commands._attach),
+    Kind.DETACH: (int, Commands._detach),
+    Kind.CONSUME: (None, lambda session, connection, _: session._consume(connection)),
+    Kind.SOURCE: (None, lambda session, connection, _: session._announced(connection)),
+}
+"""Message -> the type of its body, and what answers it."""
 
 
 COMMIT_TIMEOUT = 60.0
@@ -429,7 +423,7 @@ def main(descriptor: int) -> None:
     os.umask(0o077)
     with ExitStack() as stack:
         try:
-            daemon = Daemon(Order.unpack(message.body), boss, stack)
+            daemon = Daemon(unpack(Order, message.body), boss, stack)
         except Exception as error:
             told = expected(error)
             boss.send(Kind.ANSWER, _reason(told), _status(told))

@@ -26,6 +26,7 @@ from ...properties import SessionRequest, SessionState
 from ...status import EtwError
 from ..clock import Clock
 from ..pool import ANY_PROCESSOR
+from ..protocol import pack
 from ..provider.targets import admitted
 from ..request import flush_seconds, real_flush_timer
 from .log_file import Disk
@@ -105,7 +106,7 @@ class Logger:
         """
         admitted(self.request, pid)
         attached, descriptors = self._writers.attach(pid, processor)
-        return attached.slot, attached.pack(), descriptors
+        return attached.slot, pack(attached), descriptors
 
     def detach(self, number: int) -> None:
         """The writer of slot ``number`` has gone, or died: what it committed is taken, its buffers are free again."""

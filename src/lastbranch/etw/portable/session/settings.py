@@ -10,6 +10,7 @@ from ...flags import PERFINFO_PROVIDER, PMC_INTERRUPT, EnableFlag, Info, V2Optio
 from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..enable_map import settled
+from ..protocol import pack
 from ..registry import Registry
 
 __all__ = ["Settings"]
@@ -69,10 +70,6 @@ class Settings:
         made = {Info.LBR_CONFIGURATION_INFO: flags, Info.LBR_EVENT_LIST_INFO: hook_ids(events)}
         return replace(self, information={**self.information, **made})
 
-    def with_targets(self, pids: tuple[int, ...]) -> Settings:
-        """With other processes for the software LBR."""
-        return replace(self, targets=pids)
-
     def _check_lbr(self, flags: int, events: list[tuple[UUID, int]]) -> None:
         from ..lbr_configuration import check_configuration
 
@@ -122,20 +119,22 @@ class Settings:
             return tuple(hook_ids(self.information.get(info, ())))
 
         root = self.registry.root
-        return SourceConfiguration(
-            masks=self.masks,
-            sysconfig=not self.request.enable_flags & EnableFlag.NO_SYSCONFIG,
-            kernel_stacks=not self.request.options & V2Option.EXCLUDE_KERNEL_STACK,
-            clock=self.request.clock,
-            stack_hooks=hooks(Info.STACK_TRACING_INFO),
-            pmc_sources=tuple(configured(root)),
-            pmc_hooks=hooks(Info.PMC_EVENT_LIST_INFO),
-            pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
-            lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
-            lbr_hooks=self._hooks if has_hardware() else (),  # else interrupts of counters trigger nothing
-            targets=self.targets,
-            intervals=intervals(root),
-        ).pack()
+        return pack(
+            SourceConfiguration(
+                masks=self.masks,
+                sysconfig=not self.request.enable_flags & EnableFlag.NO_SYSCONFIG,
+                kernel_stacks=not self.request.options & V2Option.EXCLUDE_KERNEL_STACK,
+                clock=self.request.clock,
+                stack_hooks=hooks(Info.STACK_TRACING_INFO),
+                pmc_sources=tuple(configured(root)),
+                pmc_hooks=hooks(Info.PMC_EVENT_LIST_INFO),
+                pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
+                lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
+                lbr_hooks=self._hooks if has_hardware() else (),  # else interrupts of counters trigger nothing
+                targets=self.targets,
+                intervals=intervals(root),
+            )
+        )
 
 
 def _masks(enable_flags: int) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 from ....errors import FormatError
 from ...properties import SessionRequest, SessionState
 from ...status import EtwError, Status, status_of
-from ..protocol import Connection, Fields, Kind, pack_request, pack_state, pack_text, unpack_request, unpack_state
+from ..protocol import Connection, Kind, pack, unpack
 from ..registry import Entry, ProcessKey, Registry
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ __all__ = ["Order", "Started", "spawn"]
 
 START_TIMEOUT = 60.0
 """Seconds until a daemon must have started its session, its sources included."""
-_NUMBERS = struct.Struct("<2Q")
-_PID = struct.Struct("<i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +39,6 @@ class Order:
     """As adjusted."""
     targets: tuple[int, ...] = ()
 
-    def pack(self) -> bytes:
-        pids = b"".join(_PID.pack(pid) for pid in self.targets)
-        texts = pack_text(str(self.root)) + pack_text(self.key)
-        head = struct.pack("<2I", self.handle, len(self.targets))
-        return texts + head + pids + pack_request(self.request)
-
-    @classmethod
-    def unpack(cls, body: bytes) -> Order:
-        """`FormatError` for anything that `pack` does not make."""
-        fields = Fields(body)
-        root, key, handle = fields.text(), fields.text(), fields.number()
-        targets = tuple(pid for (pid,) in fields.rows(_PID))
-        return cls(Path(root), handle, key, unpack_request(fields.rest()), targets)
-
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -63,15 +46,6 @@ class Started:
 
     daemon: ProcessKey
     state: SessionState
-
-    def pack(self) -> bytes:
-        return _NUMBERS.pack(*self.daemon) + pack_state(self.state)
-
-    @classmethod
-    def unpack(cls, body: bytes) -> Started:
-        """`FormatError` for anything that `pack` does not make."""
-        fields = Fields(body)
-        return cls(ProcessKey(*fields.take(_NUMBERS)), unpack_state(fields.rest()))
 
 
 def spawn(registry: Registry, entry: Entry, order: Order) -> SessionState:
@@ -85,7 +59,7 @@ def spawn(registry: Registry, entry: Entry, order: Order) -> SessionState:
         with theirs:
             process = _launch(theirs.fileno(), log)
         try:
-            answer, _ = connection.call(Kind.START, order.pack(), name="StartTrace", timeout=START_TIMEOUT)
+            answer, _ = connection.call(Kind.START, pack(order), name="StartTrace", timeout=START_TIMEOUT)
         except EtwError as error:
             if isinstance(error.__cause__, OSError | FormatError) or error.status == Status.WMI_INSTANCE_NOT_FOUND:
                 said = os.pread(log, 1 << 16, 0).decode(errors="replace").strip().rpartition("\n")[2]
@@ -94,7 +68,7 @@ def spawn(registry: Registry, entry: Entry, order: Order) -> SessionState:
             raise
         finally:
             process.wait()  # it has forked the daemon, or has failed
-        started = Started.unpack(answer)
+        started: Started = unpack(Started, answer)
         with registry.locked() as held:
             held.put(entry.of_daemon(started.daemon))
         try:

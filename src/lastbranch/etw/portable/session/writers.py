@@ -212,7 +212,7 @@ class Writers:
             raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, f"the session has {len(self.slots)} writers")
         process = self._process(pid)
         used = {slot.cpu for slot in self.slots.values()}
-        if processor in used or processor >= ANY_PROCESSOR:
+        if processor in used or not 0 <= processor < ANY_PROCESSOR:
             processor = next(n for n in range(self._processors, ANY_PROCESSOR) if n not in used)
         slot = self.slots[number] = Slot(process.pool, number, processor, pid)
         process.slots.add(slot)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 import select
-import struct
 import sys
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
 from ....capture.perf_events.host import read_host
 from ....capture.perf_events.kernel import Kernel
+from ....errors import FormatError
 from ...status import EtwError, Status
-from ..protocol import Connection, Kind, Message
+from ..protocol import Connection, Kind, Message, pack, unpack
 from ..provider.writer import Writer, connect_writer
 from .configuration import SourceConfiguration
 from .events import Ints
@@ -76,7 +76,7 @@ def run(path: str) -> int:
             try:
                 writers = _Writers(path, host.cpus)
                 stack.callback(writers.close)
-                recorder = Recorder(SourceConfiguration.unpack(body), writers, kernel, host)
+                recorder = Recorder(unpack(SourceConfiguration, body), writers, kernel, host)
                 stack.callback(recorder.close)
                 writers.wait_for_room(_LISTING)
                 recorder.begin()
@@ -113,17 +113,17 @@ def _answer(connection: Connection, recorder: Recorder, message: Message) -> Non
     if message.kind != Kind.CONFIGURE:
         return
     try:
-        recorder.configure(SourceConfiguration.unpack(message.body))
+        recorder.configure(unpack(SourceConfiguration, message.body))
     except EtwError as error:
         connection.post(Kind.FAILED, _failure(error))
-    except ValueError as error:
+    except FormatError as error:
         connection.post(Kind.FAILED, _failure(EtwError("source", Status.INVALID_DATA, str(error))))
     else:
         connection.post(Kind.READY)
 
 
 def _failure(error: EtwError) -> bytes:
-    return struct.pack("<I", error.status) + error.reason.encode("utf-8", "surrogateescape")
+    return pack((error.status, error.reason))
 
 
 if __name__ == "__main__":
