@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from command_line import run_cli
-from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, LogFileMode, hook_ids
+from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
 from lastbranch.etw.portable.lbr.events import Conversion, Scope, kinds_of
 from lastbranch.etw.portable.lbr.source import options_of, ticks_of
-from lastbranch.etw.portable.registry import Registry
+from lastbranch.etw.portable.profile_sources import SourceSettings
+from lastbranch.etw.portable.protocol import unpack
+from lastbranch.etw.portable.registry import Registry, write_state
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
@@ -90,29 +92,35 @@ ON = (0, 0x400, 0, 0, 0, 0, 0, 0)
 @pytest.mark.parametrize(
     ("target", "hooks", "masks", "sources", "needed"),
     [
-        (TARGET, (0x0F2F,), ON, (), True),
-        (TARGET, (0x0524, 0x0F2F), ON, (65, 6), True),
-        (None, (0x0F2F,), ON, (), False),
-        (TARGET, (), ON, (), False),
-        (TARGET, (0x0F2E, 0x0524), ON, (), False),
-        (TARGET, (0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), (), False),
-        (TARGET, (0x0F2F,), ON, (6,), False),
+        (TARGET, (0x0F2F,), ON, [], True),
+        (TARGET, (0x0524, 0x0F2F), ON, [65, 6], True),
+        (None, (0x0F2F,), ON, [], False),
+        (TARGET, (), ON, [], False),
+        (TARGET, (0x0F2E, 0x0524), ON, [], False),
+        (TARGET, (0x0F2F,), (0x400, 0x2, 0, 0, 0, 0, 0, 0), [], False),
+        (TARGET, (0x0F2F,), ON, [6], False),
     ],
 )
 def test_when_branches_are_recorded(
-    target: int | None, hooks: tuple[int, ...], masks: Sequence[int], sources: Sequence[int], needed: bool
+    target: int | None, hooks: tuple[int, ...], masks: tuple[int, ...], sources: list[int], needed: bool, tmp_path: Path
 ) -> None:
     """Nothing but PMC interrupts of the source triggers, where they are enabled, and a target is named."""
-    assert lbr.needed(lbr.LbrConfiguration(0, hooks, target), masks, sources) is needed
+    registry = Registry(tmp_path)
+    with registry.folder() as folder:
+        write_state(folder, "profile", SourceSettings(sources=sources))
+    request = SessionRequest("s", mode=LogFileMode.SYSTEM_LOGGER_MODE)
+    targets = () if target is None else (target,)
+    settings = Settings(request, targets, registry, masks, {Info.LBR_EVENT_LIST_INFO: hooks})
+    assert ("branch" in settings.commands("address")) is needed
 
 
 def test_other_sources_trigger_nothing_without_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupts of counters are logged as they are: asking the processor for branches would fail."""
     request = SessionRequest("s", mode=LogFileMode.SYSTEM_LOGGER_MODE)
     made = Settings(request, (TARGET,), Registry(tmp_path)).with_lbr(0x1, [PMC])
-    assert SourceConfiguration.unpack(made.configuration()).lbr_hooks == ()
+    assert unpack(SourceConfiguration, made.configuration()).lbr_hooks == ()
     monkeypatch.setattr(lbr, "has_hardware", lambda: True)
-    assert SourceConfiguration.unpack(made.configuration()).lbr_hooks == (0x0F2F,)
+    assert unpack(SourceConfiguration, made.configuration()).lbr_hooks == (0x0F2F,)
 
 
 # -- how it is recorded

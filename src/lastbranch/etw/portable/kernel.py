@@ -150,9 +150,9 @@ class PortableKernel:
         if info in (Info.SAMPLED_PROFILE_INTERVAL_INFO, Info.PROFILE_SOURCE_CONFIG_INFO):
             with registry.locked():
                 if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
-                    profile_sources.set_interval(registry.root, *value)
+                    profile_sources.set_interval(registry, *value)
                 else:
-                    profile_sources.configure(registry.root, list(value))
+                    profile_sources.configure(registry, list(value))
             for entry in (e for e in registry.entries() if e.ready and e.system):
                 self._ask(entry.handle, Kind.REFRESH, None, call)
             return
@@ -171,7 +171,7 @@ class PortableKernel:
             return profile_sources.profile_sources()
         if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
             with registry.locked():
-                return profile_sources.interval(registry.root, value)
+                return profile_sources.interval(registry, value)
         return self._ask(handle, Kind.QUERY_INFO, info, call, Value)
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:

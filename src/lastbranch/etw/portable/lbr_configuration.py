@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from uuid import UUID
 
 from ..flags import GROUPS, LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED, MAX_LBR_EVENTS, hook_ids
@@ -19,7 +18,7 @@ from ..types import ProfileSource
 from .registry import Registry
 
 __all__ = [
-    "CALL", "LbrConfiguration", "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
+    "CALL", "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
     "has_hardware", "needed", "software_source", "state_triggers",
 ]  # fmt: skip
 
@@ -76,24 +75,14 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LbrConfiguration:
-    """What was configured: EVNTRACE_LBR_FLAGS, the hooks that trigger, the process to be traced."""
+def needed(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -> bool:
+    """Whether a session with a target records branches by software: its trigger is configured, and enabled.
 
-    flags: int = 0
-    hooks: tuple[int, ...] = ()
-    target: int | None = None
-
-
-def needed(configuration: LbrConfiguration, masks: Sequence[int], sources: Sequence[int]) -> bool:
-    """Whether branches are to be recorded by software now: there is a target and a trigger, and it is enabled.
-
-    ``masks``: words of PERFINFO_GROUPMASK; ``sources``: the profile sources that PMC_PROFILE enables, all if there are
-    none.
+    ``hooks`` trigger a branch record; ``masks`` are the words of PERFINFO_GROUPMASK; ``sources`` are the profile
+    sources that PMC_PROFILE enables, all if there are none.
     """
     enabled = masks[_PMC_PROFILE.word] & _PMC_PROFILE.bits
-    counted = not sources or SOFTWARE_BRANCHES in sources
-    return bool(configuration.target is not None and PMC_HOOK in configuration.hooks and enabled and counted)
+    return bool(PMC_HOOK in hooks and enabled and (not sources or SOFTWARE_BRANCHES in sources))
 
 
 def argv(socket: str) -> list[str]:

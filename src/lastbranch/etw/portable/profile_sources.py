@@ -1,36 +1,33 @@
-"""Profile sources: what can interrupt a processor regularly, with how many of its events between two interrupts.
+"""Profile sources: the events that can interrupt a processor every so many times.
 
-Numbers and names below 25 are KPROFILE_SOURCE's, those from 25 on what Windows calls the architectural events of
-Intel's processors; further ones are of this machine and are found by name. Intervals hold for all sessions of a user:
-they stand in a file of the registry, whose lock the caller of each function with a ``root`` has.
+Numbers and names below 25 are KPROFILE_SOURCE's. Those from 25 on are what Windows calls the architectural events of
+Intel's processors. Further ones are events of this machine, known by their names.
 """
 
 from __future__ import annotations
 
 import errno
-import json
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ...errors import LastbranchError
-from ...model.output import PartFile
 from ..status import EtwError, Status
 from ..types import ProfileSource
 from .lbr_configuration import software_source
+from .registry import Registry, read_state, write_state
 
 if TYPE_CHECKING:
     from ...capture.perf_events.events import EventChoice
     from ...capture.perf_events.kernel import Kernel
 
 __all__ = [
-    "MOST_CONFIGURED", "TIMER", "choices_of", "configure", "configured", "default_interval", "interval",
-    "intervals", "profile_sources", "set_interval",
+    "MOST_CONFIGURED", "TIMER", "choices_of", "configure", "default_interval", "interval", "profile_sources",
+    "set_interval", "source_settings",
 ]  # fmt: skip
 
 TIMER = 0
 MOST_CONFIGURED = 4
-"""Sources that may be configured at once: the counters that every processor with any has. Our choice."""
+"""Sources that may be configured at once: as many as any processor with counters has. Our choice."""
 _TIMER_LIMITS = (1221, 1_000_000, 10_000)
 _COUNTER_LIMITS = (4096, 2_147_483_647, 65_536)
 """Minimum, maximum, default; those of Windows."""
@@ -43,7 +40,7 @@ _GENERIC: dict[int, tuple[str, str]] = {
     29: ("LLCMisses", "cache-misses"), 30: ("BranchInstructionRetired", "branches"),
     31: ("BranchMispredictsRetired", "branch-misses"),
 }  # fmt: skip
-"""Number -> name, and what Linux calls the event."""
+"""Number -> name, and perf's name of the event."""
 _FIRST_OWN = 256
 """Events that the kernel describes for the cores of this machine, by their names in order."""
 _ABSENT = frozenset({errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENXIO, errno.ENOSYS})
@@ -51,12 +48,12 @@ _FILE = "profile"
 
 
 def default_interval(source: int) -> int:
-    """The interval until one is set."""
+    """The interval before one is set."""
     return (_TIMER_LIMITS if source == TIMER else _COUNTER_LIMITS)[2]
 
 
 def choices_of(source: int, kernel: Kernel | None = None) -> list[EventChoice]:
-    """The events of perf that ``source`` is: one for each kind of core; none for the timer and unknown numbers."""
+    """perf's events for ``source``, one for each kind of core. None for the timer and for unknown numbers."""
     from ...capture.perf_events.events import parse_event, read_pmus
 
     kernel = kernel or _linux()
@@ -86,7 +83,7 @@ def _own_events(kernel: Kernel) -> dict[int, str]:
 
 
 def profile_sources(kernel: Kernel | None = None) -> list[ProfileSource]:
-    """What this machine has: the timer always, counters that it can sample, the software branch record."""
+    """The sources of this machine: the timer, the counters that it can sample, the software branch record."""
     from ...capture.perf_events.events import read_pmus
 
     given, kernel = kernel, kernel or _linux()
@@ -98,7 +95,7 @@ def profile_sources(kernel: Kernel | None = None) -> list[ProfileSource]:
 
 
 def _offered(kernel: Kernel, source: int) -> bool:
-    """Whether the processor can interrupt for it: tried on the calling thread, without the kernel's side."""
+    """Whether the processor can interrupt for it: opens it for the calling thread, in user mode."""
     choices = choices_of(source, kernel)
     return bool(choices) and all(_opens(kernel, choice) for choice in choices)
 
@@ -122,37 +119,46 @@ def _known(source: int, call: str) -> ProfileSource:
     raise EtwError(call, Status.INVALID_PARAMETER, f"this machine has no profile source {source}")
 
 
-# -- what is set for all sessions
+# -- settings that hold for all sessions of a user
 
 
-def interval(root: Path, source: int) -> int:
+@dataclass(frozen=True)
+class SourceSettings:
+    """The registry's file `_FILE`. Its writer holds the registry's lock."""
+
+    intervals: dict[int, int] = field(default_factory=dict)
+    """Profile source -> interval, of those that were set."""
+    sources: list[int] = field(default_factory=list)
+    """The sources whose interrupts PMC_PROFILE enables."""
+
+
+def source_settings(registry: Registry) -> SourceSettings:
+    """What was set; the defaults if the file cannot be read as settings."""
+    with registry.folder() as folder:
+        found: SourceSettings | None = read_state(folder, _FILE, SourceSettings)
+    return found or SourceSettings()
+
+
+def _store(registry: Registry, changed: SourceSettings) -> None:
+    with registry.folder() as folder:
+        write_state(folder, _FILE, changed)
+
+
+def interval(registry: Registry, source: int) -> int:
     """The interval of ``source``. `EtwError` 87 for one that the machine does not have."""
     known = _known(source, "TraceQueryInformation")
-    return intervals(root).get(source, known.default)
+    return source_settings(registry).intervals.get(source, known.default)
 
 
-def intervals(root: Path) -> dict[int, int]:
-    """Those that were set."""
-    stored = _read(root).get("intervals", {})
-    return {int(source): int(value) for source, value in stored.items()}
-
-
-def set_interval(root: Path, source: int, value: int) -> int:
-    """Set the interval of ``source``, the nearest one that it may have; gives that. `EtwError` 87 as `interval`."""
-    known = _known(source, "TraceSetInformation")
+def set_interval(registry: Registry, source: int, value: int) -> int:
+    """Set the interval of ``source`` to the nearest possible one, and return that. `EtwError` 87 as `interval`."""
+    known, now = _known(source, "TraceSetInformation"), source_settings(registry)
     value = min(max(value, known.minimum), known.maximum)
-    stored = _read(root)
-    stored["intervals"] = {**stored.get("intervals", {}), str(source): value}
-    _write(root, stored)
+    _store(registry, replace(now, intervals={**now.intervals, source: value}))
     return value
 
 
-def configured(root: Path) -> list[int]:
-    """The sources whose interrupts PMC_PROFILE enables."""
-    return [int(source) for source in _read(root).get("sources", [])]
-
-
-def configure(root: Path, sources: list[int]) -> None:
+def configure(registry: Registry, sources: list[int]) -> None:
     """Have PMC_PROFILE enable these sources. `EtwError` 87 for an unknown one or the timer, 1292 for too many."""
     if len(sources) > MOST_CONFIGURED:
         why = f"{len(sources)} profile sources, and at most {MOST_CONFIGURED} can be counted at once"
@@ -162,24 +168,4 @@ def configure(root: Path, sources: list[int]) -> None:
             why = "the timer is no counter: EVENT_TRACE_FLAG_PROFILE enables it"
             raise EtwError("TraceSetInformation", Status.INVALID_PARAMETER, why)
         _known(source, "TraceSetInformation")
-    _write(root, {**_read(root), "sources": sources})
-
-
-def _read(root: Path) -> dict[str, Any]:
-    """What the file says; nothing where there is none, or it is not what `_write` leaves."""
-    try:
-        with open(os.open(root / _FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), encoding="utf-8") as file:
-            stored = json.load(file)
-        if isinstance(stored, dict) and {*map(type, stored.get("sources", []))} <= {int}:
-            {int(source): int(value) for source, value in stored.get("intervals", {}).items()}
-            return stored
-    except (OSError, ValueError, TypeError, AttributeError):
-        pass
-    return {}
-
-
-def _write(root: Path, stored: dict[str, Any]) -> None:
-    """All or nothing: a reader never sees half of it."""
-    with PartFile(root / _FILE, mode=0o600) as part:
-        part.file.write(json.dumps(stored).encode())
-        part.appear()
+    _store(registry, replace(source_settings(registry), sources=sources))

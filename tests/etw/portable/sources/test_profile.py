@@ -12,6 +12,7 @@ import pytest
 import fake_kernel as fake
 from fake_kernel import Machine
 from lastbranch.etw.portable import profile_sources as ps
+from lastbranch.etw.portable.registry import Registry
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.types import ProfileSource
 from source_tools import SourceKernel
@@ -64,22 +65,23 @@ class TestOffered:
 
 class TestIntervals:
     def test_until_one_is_set_and_after(self, tmp_path: Path) -> None:
-        assert ps.interval(tmp_path, 0) == 10_000
-        assert ps.intervals(tmp_path) == {}
-        assert ps.set_interval(tmp_path, 0, 5_000) == 5_000
-        assert ps.interval(tmp_path, 0) == 5_000
-        assert ps.intervals(tmp_path) == {0: 5_000}
+        assert ps.interval(Registry(tmp_path), 0) == 10_000
+        assert ps.source_settings(Registry(tmp_path)).intervals == {}
+        assert ps.set_interval(Registry(tmp_path), 0, 5_000) == 5_000
+        assert ps.interval(Registry(tmp_path), 0) == 5_000
+        assert ps.source_settings(Registry(tmp_path)).intervals == {0: 5_000}
 
     @pytest.mark.parametrize(
         ("asked", "held"), [(0, 1221), (1220, 1221), (1221, 1221), (1_000_000, 1_000_000), (1 << 31, 1_000_000)]
     )
     def test_the_nearest_that_is_possible(self, tmp_path: Path, asked: int, held: int) -> None:
-        assert ps.set_interval(tmp_path, 0, asked) == held
+        assert ps.set_interval(Registry(tmp_path), 0, asked) == held
 
     @pytest.mark.parametrize("source", [1, 4711])
     def test_sources_that_the_machine_does_not_have(self, tmp_path: Path, source: int) -> None:
-        for call in (lambda: ps.interval(tmp_path, source), lambda: ps.set_interval(tmp_path, source, 5000),
-                     lambda: ps.configure(tmp_path, [source])):  # fmt: skip
+        registry = Registry(tmp_path)
+        for call in (lambda: ps.interval(registry, source), lambda: ps.set_interval(registry, source, 5000),
+                     lambda: ps.configure(registry, [source])):  # fmt: skip
             with pytest.raises(EtwError, match=f"no profile source {source}") as error:
                 call()
             assert error.value.status == Status.INVALID_PARAMETER
@@ -88,24 +90,24 @@ class TestIntervals:
     def test_of_two_one_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         counters = ps.profile_sources(SourceKernel(fake.SKYLAKE))
         monkeypatch.setattr(ps, "profile_sources", lambda kernel=None: counters)
-        ps.set_interval(tmp_path, 19, 100_000)
-        ps.set_interval(tmp_path, 0, 20_000)
-        ps.configure(tmp_path, [19, 10])
-        assert ps.intervals(tmp_path) == {19: 100_000, 0: 20_000}
-        assert ps.configured(tmp_path) == [19, 10]
-        ps.configure(tmp_path, [])
-        assert ps.configured(tmp_path) == []
+        ps.set_interval(Registry(tmp_path), 19, 100_000)
+        ps.set_interval(Registry(tmp_path), 0, 20_000)
+        ps.configure(Registry(tmp_path), [19, 10])
+        assert ps.source_settings(Registry(tmp_path)).intervals == {19: 100_000, 0: 20_000}
+        assert ps.source_settings(Registry(tmp_path)).sources == [19, 10]
+        ps.configure(Registry(tmp_path), [])
+        assert ps.source_settings(Registry(tmp_path)).sources == []
         with pytest.raises(EtwError) as many:
-            ps.configure(tmp_path, [2, 6, 10, 11, 19])
+            ps.configure(Registry(tmp_path), [2, 6, 10, 11, 19])
         assert many.value.status == Status.IMPLEMENTATION_LIMIT
         with pytest.raises(EtwError, match="PROFILE enables it") as timer:
-            ps.configure(tmp_path, [0])
+            ps.configure(Registry(tmp_path), [0])
         assert timer.value.status == Status.INVALID_PARAMETER
 
 
 class TestFile:
     def test_nobody_else_reads_it(self, tmp_path: Path) -> None:
-        ps.set_interval(tmp_path, 0, 5_000)
+        ps.set_interval(Registry(tmp_path), 0, 5_000)
         (file,) = tmp_path.iterdir()
         assert file.stat().st_mode & 0o777 == 0o600
 
@@ -116,20 +118,20 @@ class TestFile:
     )  # fmt: skip
     def test_other_content_counts_as_none(self, tmp_path: Path, content: str) -> None:
         (tmp_path / "profile").write_bytes(content.encode("latin-1"))
-        assert ps.interval(tmp_path, 0) == 10_000
-        assert ps.configured(tmp_path) == []
-        ps.set_interval(tmp_path, 0, 5_000)
+        assert ps.interval(Registry(tmp_path), 0) == 10_000
+        assert ps.source_settings(Registry(tmp_path)).sources == []
+        ps.set_interval(Registry(tmp_path), 0, 5_000)
         assert json.loads((tmp_path / "profile").read_text())["intervals"] == {"0": 5000}
 
     def test_a_link_is_never_followed(self, tmp_path: Path) -> None:
         (tmp_path / "other").write_text('{"intervals": {"0": 7777}}')
         os.symlink(tmp_path / "other", tmp_path / "profile")
-        assert ps.interval(tmp_path, 0) == 10_000
-        ps.set_interval(tmp_path, 0, 5_000)
+        assert ps.interval(Registry(tmp_path), 0) == 10_000
+        ps.set_interval(Registry(tmp_path), 0, 5_000)
         assert (tmp_path / "other").read_text() == '{"intervals": {"0": 7777}}'
         assert not (tmp_path / "profile").is_symlink()
 
     def test_what_a_writer_left_that_died_is_no_hindrance(self, tmp_path: Path) -> None:
         (tmp_path / f"profile.{os.getpid()}").write_text("half")
-        ps.set_interval(tmp_path, 0, 5_000)
-        assert ps.interval(tmp_path, 0) == 5_000
+        ps.set_interval(Registry(tmp_path), 0, 5_000)
+        assert ps.interval(Registry(tmp_path), 0) == 5_000

@@ -18,7 +18,6 @@ __all__ = ["Settings"]
 
 _ONCE = frozenset({Info.PMC_EVENT_LIST_INFO, Info.PMC_COUNTER_LIST_INFO})
 """A session takes these one time only (`information`)."""
-_WORDS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class Settings:
         if info != Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             return replace(self, information=information)
         self.check_system(call)
-        masks = tuple(settled([*value, *[0] * _WORDS][:_WORDS]))
+        masks = tuple(settled(value))
         return replace(self, masks=masks, request=replace(self.request, enable_flags=value[0] if value else 0))
 
     def check_system(self, call: str) -> None:
@@ -87,16 +86,13 @@ class Settings:
             return {}
         from .. import lbr_configuration as lbr
         from .. import sources
-        from ..profile_sources import configured
+        from ..profile_sources import source_settings
 
-        found, counted = {}, configured(self.registry.root)
+        found, counted = {}, source_settings(self.registry).sources
         if sources.needed(self.request, self.masks, counted):
             found["kernel"] = sources.argv(address)
-        flags, target = self.information.get(Info.LBR_CONFIGURATION_INFO, 0), self.targets[:1]
-        if target:
-            asked = lbr.LbrConfiguration(flags, self._hooks, target[0])
-            if lbr.needed(asked, self.masks, counted):
-                found["branch"] = lbr.argv(address)
+        if self.targets and lbr.needed(self._hooks, self.masks, counted):
+            found["branch"] = lbr.argv(address)
         return found
 
     def header_events(self, time: int) -> list[bytes]:
@@ -112,13 +108,13 @@ class Settings:
         if not self.request.system:
             return b""
         from ..lbr_configuration import has_hardware
-        from ..profile_sources import configured, intervals
+        from ..profile_sources import source_settings
         from ..sources import SourceConfiguration
 
         def hooks(info: Info) -> tuple[int, ...]:
             return tuple(hook_ids(self.information.get(info, ())))
 
-        root = self.registry.root
+        profile = source_settings(self.registry)
         return pack(
             SourceConfiguration(
                 masks=self.masks,
@@ -126,16 +122,16 @@ class Settings:
                 kernel_stacks=not self.request.options & V2Option.EXCLUDE_KERNEL_STACK,
                 clock=self.request.clock,
                 stack_hooks=hooks(Info.STACK_TRACING_INFO),
-                pmc_sources=tuple(configured(root)),
+                pmc_sources=tuple(profile.sources),
                 pmc_hooks=hooks(Info.PMC_EVENT_LIST_INFO),
                 pmc_counters=tuple(self.information.get(Info.PMC_COUNTER_LIST_INFO, ())),
                 lbr_flags=self.information.get(Info.LBR_CONFIGURATION_INFO, 0),
                 lbr_hooks=self._hooks if has_hardware() else (),  # else interrupts of counters trigger nothing
                 targets=self.targets,
-                intervals=intervals(root),
+                intervals=profile.intervals,
             )
         )
 
 
 def _masks(enable_flags: int) -> tuple[int, ...]:
-    return tuple(settled([enable_flags, *[0] * (_WORDS - 1)]))
+    return tuple(settled([enable_flags]))
