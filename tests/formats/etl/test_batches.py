@@ -17,8 +17,7 @@ from etl_oracle import largest_thorough
 from lastbranch.formats.etl import Decoder, TraceLog, batches_of, events_of
 from lastbranch.formats.etl.decode import COUNTERS
 from lastbranch.formats.etl.kernel.layouts import LAYOUTS
-from lastbranch.formats.etl.payload.column_decode import Payloads, decode_columns
-from lastbranch.formats.etl.payload.columns import Numbers, Texts
+from lastbranch.formats.etl.payload.columns import Numbers, Payloads, Texts, decode_columns
 from lastbranch.formats.etl.payload.layouts import REST
 from lastbranch.model import BytesSource
 

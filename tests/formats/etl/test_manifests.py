@@ -166,6 +166,18 @@ def test_arrays_lengths_and_structures(tmp_path):
     }  # fmt: skip
 
 
+def test_a_count_whose_values_have_names_still_counts(tmp_path):
+    xml = document(
+        '<maps><valueMap name="Amount"><map value="2" message="two"/></valueMap></maps>'
+        '<events><event value="7" symbol="Seven" template="T"/></events><templates><template tid="T">'
+        '<data name="n" inType="win:UInt8" map="Amount"/><data name="numbers" inType="win:UInt16" count="n"/>'
+        '<data name="flags" inType="win:Boolean" map="Amount"/></template></templates>'
+    )
+    fields = fields_of(tmp_path, xml, struct.pack("<BHHI", 2, 5, 6, 2))
+    assert fields == {"n": 2, "numbers": [5, 6], "flags": 2}
+    assert (str(fields["n"]), str(fields["flags"])) == ("two", "two")
+
+
 WHOLE = document(
     """
   <levels><level name="Chatty" value="16"/></levels>

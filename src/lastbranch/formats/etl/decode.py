@@ -10,8 +10,7 @@ What has no known layout stays whole: one field, the payload, and the reason.
 
 One decoder with two faces: `Decoder.decode` takes one event, `batches_of` all events of a block. Kernel tables,
 TraceLogging schemas and manifests all make a `Layout`, and both faces run it: `Layout.decode` value by value,
-`column_decode` as columns. Only manifest events whose counts or lengths stand in other fields have no layout; their
-description is laid over each event by itself (`manifest.decode_described`), for both faces.
+`decode_columns` as columns. Events whose counts or lengths are in other fields are decoded one by one for both faces.
 """
 
 from __future__ import annotations
@@ -34,16 +33,14 @@ from .events.walk import HEADER_BYTES
 from .kernel.hooks import META_DATA, guid_text, kernel_key, kernel_names, opcode_name
 from .kernel.layouts import kernel_layout
 from .layout import CLASSIC_HEADERS, EVENT_FLAG, EVENT_HEADERS, PMC_COUNTERS
-from .payload.column_decode import Payloads, decode_columns
-from .payload.columns import Column, Lists, Objects
+from .payload.columns import Column, Lists, Objects, Payloads, decode_columns
 from .payload.layouts import REST, Layout, layout
 from .payload.manifest import (
     Described,
     EventMap,
     MapKey,
     Property,
-    decode_described,
-    fixed_layout,
+    described_layout,
     parse_event_info,
     parse_map_info,
 )
@@ -91,7 +88,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a type of event: its names, and one of ``layout`` and ``described`` unless it is raw.
+    """What is known of a type of event: its names, its ``layout`` unless it is raw, and what a manifest says.
 
     ``skip`` bytes of the payload come before the layout.
     """
@@ -124,7 +121,8 @@ class Decoder:
         self._missing: set[tuple[bytes, int, int]] = set()
         self._misfits: Counter[Described] = Counter()
         self._chunks = Chunks()
-        self._fixed: dict[Described, Layout | None] = {}
+        self._layouts: dict[int, Layout] = {}
+        """By the id of their description."""
 
     def learn(self, event: Event) -> None:
         """Take in what an event says about others: EventMetadata and manifests of event sources; others do nothing."""
@@ -134,6 +132,7 @@ class Decoder:
                 if text is not None:
                     events, maps = parse_manifest(text)
                     self._maps.update(maps)
+                    self._layouts.clear()
                     for described in events:
                         self._add(described)
         elif event.provider == _META_DATA and event.hook < 0:
@@ -145,11 +144,12 @@ class Decoder:
                 known = parse_map_info(event.payload)
                 if known is not None:
                     self._maps[known[0]] = known[1]
+                    self._layouts.clear()
 
     def _add(self, described: Described) -> None:
         number = described.opcode if described.classic else described.id
         self._described[described.provider, described.classic, number, described.version] = described
-        self._fixed.clear()
+        self._layouts.clear()
         if described.provider not in self._given.names:
             self._names.setdefault(described.provider, described.provider_name)
 
@@ -161,11 +161,7 @@ class Decoder:
 
     def fields(self, known: Known, event: Event, pointer: int) -> dict[str, Any]:
         """The fields of an event of which that much is ``known``, read with that pointer size."""
-        if known.described is not None:
-            return decode_described(known.described, event.payload, pointer, self._maps)
-        if known.layout is not None:
-            return known.layout.decode(event.payload[known.skip :], pointer)
-        return {PAYLOAD: event.payload}
+        return (known.layout or _WHOLE).decode(event.payload[known.skip :], pointer)
 
     def find(self, event: Event) -> Known:
         """What is known of the type of ``event``, without decoding it."""
@@ -184,7 +180,8 @@ class Decoder:
         if described is None and not classic and event.header in EVENT_HEADERS:
             described = self._given.events.get((event.provider, event.id, event.version))
         if described is not None:
-            return Known(described.provider_name, described.event_name, "manifest", described=described)
+            fields = self._described_layout(described)
+            return Known(described.provider_name, described.event_name, "manifest", fields, described)
         provider = self._names.get(event.provider) or guid_text(event.provider)
         if not classic and event.id == MANIFEST_ID:
             chunk = CHUNK.decode(event.payload, 8)
@@ -234,13 +231,10 @@ class Decoder:
         name = f"{schema.name}/{opcode}" if opcode else schema.name
         return Known(provider, name, "tracelogging", schema.layout, skip=len(event.payload) - len(payload))
 
-    def columns_layout(self, known: Known) -> Layout | None:
-        """The layout that makes columns of events of this type; None for those that are only decoded one by one."""
-        if known.described is None:
-            return known.layout or _WHOLE
-        if known.described not in self._fixed:
-            self._fixed[known.described] = fixed_layout(known.described, self._maps)
-        return self._fixed[known.described]
+    def _described_layout(self, described: Described) -> Layout:
+        if id(described) not in self._layouts:
+            self._layouts[id(described)] = described_layout(described, self._maps)
+        return self._layouts[id(described)]
 
     def layout_of(self, event: Event) -> Layout | None:
         """The declared layout of a kernel event, None for others and for what no table has."""
@@ -396,8 +390,8 @@ def _is_single(block: EventBlock) -> NDArray[np.bool_]:
 def _batches(
     block: EventBlock, decoder: Decoder, known: Known, first: Event, rows: Ints, skip: Ints | None = None
 ) -> Iterator[Batch]:
-    layout = decoder.columns_layout(known)
-    if layout is None:
+    layout = known.layout or _WHOLE
+    if layout.dependent:
         yield from _one_by_one(block, decoder, known, rows)
         return
     at = block.payload[rows]
@@ -430,7 +424,7 @@ def _self_describing(block: EventBlock, decoder: Decoder, rows: Ints) -> Iterato
     counted: dict[object, list[list[int]]] = {}
     for row, event in zip(rows.tolist(), events_of(block.take(rows)), strict=True):
         known = decoder.find(event)
-        key = (known.provider_name, known.event_name, known.kind, known.reason, id(known.layout), id(known.described),
+        key = (known.provider_name, known.event_name, known.kind, known.reason, id(known.layout),
                decoder.pointer(event), len(event.counters))  # fmt: skip
         group = groups.setdefault(key, (known, event, [], []))
         group[2].append(row)

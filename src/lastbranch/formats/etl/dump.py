@@ -21,7 +21,7 @@ from .event import Event
 from .events.columns import EventBlock, events_of
 from .events.reader import TraceLog
 from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
-from .payload.columns import Blobs, Column, Floats, Lists, Numbers, Objects, Texts
+from .payload.columns import Blobs, Column, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
 
 __all__ = ["dump_etl", "dump_live", "teaches"]
@@ -50,7 +50,7 @@ def shown(column: Column, form: Form) -> list[str]:
         texts, bounds = _numbers(column.values.tolist(), column.wrap, form), column.offsets.tolist()
         join = form.between.join
         return [form.limited(f"[{join(texts[begin:end])}]") for begin, end in pairwise(bounds)]
-    if isinstance(column, Numbers) and not isinstance(column, Floats):
+    if isinstance(column, Numbers):
         return _numbers(column.values.tolist(), column.wrap, form)
     if isinstance(column, Blobs):
         type_, size, pointer = column.type, column.values.dtype.itemsize, column.pointer

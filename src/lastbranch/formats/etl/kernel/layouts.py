@@ -35,17 +35,17 @@ from ..payload.types import (
     U16,
     U32,
     U64,
+    UTF16,
     WIDE,
     Array,
     Bits,
-    Columns,
     FieldType,
     Fixed,
     Hex,
     Named,
     Rest,
+    Rows,
     Scalar,
-    Text16,
     named,
 )  # fmt: skip
 from .hooks import (
@@ -95,8 +95,8 @@ _LOG_HEADER = layout(  # TRACE_LOGFILE_HEADER, 0x110/0x118 bytes, and two names
     EndTime=FILETIME, TimerResolution=U32, MaxFileSize=U32,  # 0x10
     LogFileMode=HEX32, BuffersWritten=U32, StartBuffers=U32, PointerSize=U32,  # 0x20
     EventsLost=U32, CPUSpeed=U32, LoggerName=PTR, LogFileNamePointer=PTR,  # 0x30
-    UtcOffsetMinutes=I32, StandardName=Fixed(32, Text16()), StandardDate=SYSTEMTIME, StandardBias=I32,  # 0x40/0x48
-    DaylightName=Fixed(32, Text16()), DaylightDate=SYSTEMTIME, DaylightBias=I32,  # TIME_ZONE_INFORMATION ends
+    UtcOffsetMinutes=I32, StandardName=Fixed(32, UTF16), StandardDate=SYSTEMTIME, StandardBias=I32,  # 0x40/0x48
+    DaylightName=Fixed(32, UTF16), DaylightDate=SYSTEMTIME, DaylightBias=I32,  # TIME_ZONE_INFORMATION ends
     Padding=U32, BootTime=FILETIME, PerfFreq=I64, StartTime=FILETIME,  # BootTime: 0xF0/0xF8
     ReservedFlags=U32,  # the clock: 1 QPC, 2 system time, 3 CPU cycles
     BuffersLost=U32, SessionName=WIDE, LogFileName=WIDE,
@@ -237,14 +237,14 @@ _LBR = layout(  # pack(1)
     TimeStamp=U64,  # of the event that triggered it
     ProcessID=U32, ThreadID=U32, Options=named(U32, _LBR_OPTIONS, flags=True),
     Unused=_Filler({4: 12}),  # 0x14: documented for all, but left out by the readers of 32-bit events
-    Entries=Columns(FromAddress=PTR, ToAddress=PTR, Information=PTR),  # newest first
+    Entries=Rows(FromAddress=PTR, ToAddress=PTR, Information=PTR),  # newest first
 )  # fmt: skip
 _SAMPLE_FLAGS = Bits(U8, ExecutingDPC=(0x01, 0), ExecutingISR=(0x02, 1), FlagsReserved=(0x04, 2), Priority=(0xF8, 3))
 _SAMPLE = layout(InstructionPointer=PTR, ThreadID=U32, Count=U16, Flags=_SAMPLE_FLAGS, Rank=U8)
 _SAMPLE_CACHE = layout(
     Count=U32,
     Padding=_Filler({4: 12, 8: 16}),  # 64-bit samples are aligned
-    Samples=Columns(InstructionPointer=PTR, ThreadID=U32, SampleCount=U16, Flags=U8, Rank=U8),
+    Samples=Rows(InstructionPointer=PTR, ThreadID=U32, SampleCount=U16, Flags=U8, Rank=U8),
 )
 # Intervals are in 100 ns for source 0 (Timer), in events for the others. The name came with version 3 (Windows 8).
 _INTERVAL = layout(SampleSource=U32, NewInterval=U32, OldInterval=U32)
@@ -334,7 +334,7 @@ def _tcp(middle: Layout) -> Versions:
 
 
 def _wide(units: int) -> Fixed:
-    return Fixed(units, Text16())
+    return Fixed(units, UTF16)
 
 
 def _cpu(domain: int, hyper_threading: Scalar) -> Layout:

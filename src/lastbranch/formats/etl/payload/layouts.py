@@ -1,14 +1,15 @@
 """A payload layout: named fields in file order, decoded to a dict and encoded back to the same bytes.
 
-What the payload holds of a layout is a prefix of its fields. Bytes behind the last field, and everything from a field
-that its bytes do not hold as a whole, are kept under the name `REST`, so that `Layout.encode` gives the payload back
-byte for byte, whatever it was.
+A payload holds a prefix of its layout's fields. Bytes after the last field, and everything from a field on that the
+payload does not hold as a whole, are kept under the name `REST`, so that `Layout.encode` returns the payload byte for
+byte, whatever it was.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from .types import Bits, FieldType, Scalar, Short
@@ -25,9 +26,19 @@ class Field(NamedTuple):
     name: str
     type: FieldType
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its values."""
+        return self.type.parts or (self.name,)
+
+    def code(self, pointer: int) -> str:
+        """The `struct` code of a little-endian number whose value one wrapping call makes; "" for other types."""
+        plain = type(self.type) is Bits or (type(self.type) is Scalar and self.type.order == "<")
+        return self.type.code_for(pointer) if plain else ""  # type: ignore[attr-defined]
+
 
 class _Run(NamedTuple):
-    """Numbers side by side that one `struct` call reads."""
+    """Adjacent numbers that one `struct` call reads."""
 
     packed: struct.Struct
     fields: tuple[Field, ...]
@@ -40,12 +51,14 @@ class Layout:
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         self.fields = fields
+        self.dependent = any(field.type.dependent for field in fields)
+        """Whether lengths or counts are in other fields."""
         self._steps: dict[int, list[_Run | Field]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the values that `decode` can return, without `REST`."""
-        return tuple(name for field in self.fields for name in (field.type.parts or (field.name,)))
+        return tuple(name for field in self.fields for name in field.names)
 
     def decode(self, data: bytes, pointer: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -65,11 +78,14 @@ class Layout:
                     fields = step.fields
                 else:
                     fields = (step,)
-                for field in fields:
-                    if at >= end and not field.type.empty:
+                for name, type_ in fields:
+                    if at >= end and not type_.empty:
                         return found
-                    value, at = field.type.decode(data, at, end, pointer)
-                    _store(found, field, value)
+                    value, at = type_.within(found).decode(data, at, end, pointer)
+                    if type_.parts:
+                        found.update(zip(type_.parts, value, strict=True))
+                    elif value is not None:  # None: this payload lacks the field
+                        found[name] = value
         except Short:
             pass
         if at < end:
@@ -80,10 +96,9 @@ class Layout:
         """The payload of ``values``; fields that are missing are left out. ValueError for a value out of range."""
         made = []
         for field in self.fields:
-            names = field.type.parts or (field.name,)
-            if any(name in values for name in names):
+            if any(name in values for name in field.names):
                 try:
-                    value = tuple(values[name] for name in names) if field.type.parts else values[field.name]
+                    value = tuple(values[name] for name in field.names) if field.type.parts else values[field.name]
                     made.append(field.type.encode(value, pointer))
                 except struct.error as error:
                     raise ValueError(f"{field.name}: {values.get(field.name)!r} does not fit") from error
@@ -95,51 +110,27 @@ class Layout:
         """(offset, `struct` code) of the numbers before the first field without a fixed size, for reading in bulk."""
         found: dict[str, tuple[int, str]] = {}
         at = 0
-        for step in self._plan(pointer):
-            if not isinstance(step, _Run):
+        for field in self.fields:
+            code = field.code(pointer)
+            if not code:
                 break
-            for field in step.fields:
-                code = _code(field.type, pointer)
-                found[field.name] = (at, code)
-                at += struct.calcsize("<" + code)
+            found[field.name] = (at, code)
+            at += struct.calcsize("<" + code)
         return found
 
     def _plan(self, pointer: int) -> list[_Run | Field]:
         if pointer not in self._steps:
-            self._steps[pointer] = _plan(self.fields, pointer)
+            steps: list[_Run | Field] = []
+            for is_number, group in groupby(self.fields, lambda field: bool(field.code(pointer))):
+                fields = tuple(group)
+                steps += [_run(fields, pointer)] if is_number else fields
+            self._steps[pointer] = steps
         return self._steps[pointer]
 
 
-def _plan(fields: tuple[Field, ...], pointer: int) -> list[_Run | Field]:
-    steps: list[_Run | Field] = []
-    run: list[Field] = []
-    for field in (*fields, None):
-        if field is not None and _code(field.type, pointer):
-            run.append(field)
-            continue
-        if run:
-            packed = struct.Struct("<" + "".join(_code(f.type, pointer) for f in run))
-            cells = [(f.name, getattr(f.type, "wrap", None), f.type.parts) for f in run]
-            steps.append(_Run(packed, tuple(run), cells))
-            run = []
-        if field is not None:
-            steps.append(field)
-    return steps
-
-
-def _code(type_: FieldType, pointer: int) -> str:
-    """The `struct` code of a little-endian number whose value one wrapping call makes; "" for other types."""
-    if type(type_) is Scalar:
-        return type_.code_for(pointer) if type_.order == "<" else ""
-    return type_.code_for(pointer) if type(type_) is Bits else ""
-
-
-def _store(found: dict[str, Any], field: Field, value: Any) -> None:
-    """None stands for a field that this payload leaves out."""
-    if field.type.parts:
-        found.update(zip(field.type.parts, value, strict=True))
-    elif value is not None:
-        found[field.name] = value
+def _run(fields: tuple[Field, ...], pointer: int) -> _Run:
+    packed = struct.Struct("<" + "".join(field.code(pointer) for field in fields))
+    return _Run(packed, fields, [(f.name, getattr(f.type, "wrap", None), f.type.parts) for f in fields])
 
 
 class Names:
@@ -165,7 +156,7 @@ Versions = Mapping[int, Layout]
 
 
 def layout(*bases: Layout, **fields: FieldType) -> Layout:
-    """A layout of named fields, behind those of ``bases``: how the tables are written."""
+    """A layout of named fields, after those of ``bases``: how the tables are written."""
     inherited = tuple(field for base in bases for field in base.fields)
     return Layout(inherited + tuple(Field(name, type_) for name, type_ in fields.items()))
 

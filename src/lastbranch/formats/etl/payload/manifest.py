@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import re
 import struct
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from uuid import UUID
 
-from .layouts import REST, Layout, Names, layout
+from .layouts import Layout, Names, layout
 from .types import (
     ANSI,
     BOOL8,
@@ -39,33 +37,34 @@ from .types import (
     PTR,
     SID,
     SIZE,
-    SLACK,
     SYSTEMTIME,
     U8,
     U16,
     U32,
     U64,
+    UNKNOWN,
+    UTF8,
+    UTF16,
     WIDE,
+    Array,
     Blob,
     Counted,
     CountedBytes,
+    Dependent,
     Exact,
     FieldType,
     FileTime,
     Fixed,
     Hex,
-    Named,
     Rest,
     Scalar,
     Short,
-    Text,
-    Text8,
-    Text16,
+    Struct,
     named,
 )
 
 __all__ = [
-    "Described", "EventMap", "IN_TYPES", "MapKey", "OUT_STRING", "Property", "decode_described", "fixed_layout",
+    "Described", "EventMap", "IN_TYPES", "MapKey", "OUT_STRING", "Property", "described_layout", "join_names",
     "message_of", "parse_event_info", "parse_map_info", "shown",
 ]  # fmt: skip
 
@@ -256,7 +255,7 @@ def parse_map_info(data: bytes) -> tuple[MapKey, EventMap] | None:
 IN_TYPES: dict[int, FieldType] = {
     1: WIDE, 2: ANSI, 3: I8, 4: U8, 5: I16, 6: U16, 7: I32, 8: U32, 9: I64, 10: U64, 11: F32, 12: F64, 13: BOOL32,
     14: CountedBytes(U16), 15: GUID, 16: PTR, 17: FILETIME, 18: SYSTEMTIME, 19: PLAIN_SID, 20: HEX32, 21: HEX64,
-    22: Counted(U16, Text16()), 23: Counted(U16, Text8()), 25: CountedBytes(U16),
+    22: Counted(U16, UTF16), 23: Counted(U16, UTF8), 25: CountedBytes(U16),
 }  # fmt: skip
 
 (
@@ -298,17 +297,18 @@ class _Ipv6Bytes(CountedBytes):
         return super().encode(IPV6.encode(value, pointer) if isinstance(value, str) else value, pointer)
 
 
-# -- Payloads of manifest events: a description laid over the bytes
+# -- The layout of a described event
 #
-# Unlike the kernel's layouts, counts and lengths of a field may stand in another one.
+# Unlike the kernel's layouts, the counts and lengths of a field may be the values of other fields.
 
 
 _BIG16 = Scalar("H", order=">")
 _EXTRA_TYPES: dict[int, FieldType] = {  # TDH_INTYPE_* from 300 up, of classic (WBEM) descriptions
-    300: Counted(U16, Text16()), 301: Counted(U16, Text8()), 302: Counted(_BIG16, Text16()),
-    303: Counted(_BIG16, Text8()), 306: Fixed(1, Text16()), 307: Fixed(1, Text8()), 308: SIZE,
-    309: CountedBytes(U32), 310: SID,
+    300: Counted(U16, UTF16), 301: Counted(U16, UTF8), 302: Counted(_BIG16, UTF16), 303: Counted(_BIG16, UTF8),
+    304: Rest(), 305: Rest(), 306: Fixed(1, UTF16), 307: Fixed(1, UTF8), 308: SIZE, 309: CountedBytes(U32), 310: SID,
 }  # fmt: skip
+_STRINGS = {1: (WIDE, UTF16), 2: (ANSI, UTF8)}
+_BINARY = 14
 
 
 class _SocketAddress(Blob):
@@ -325,107 +325,45 @@ class _SocketAddress(Blob):
         return raw, after
 
 
-def decode_described(event: Described, data: bytes, pointer: int, maps: Mapping[MapKey, EventMap]) -> dict[str, Any]:
-    """The fields of a payload; from where it does not hold what the description says, bytes under ``REST``."""
-    reader = _PayloadReader(data, pointer, event.provider, maps)
-    found: dict[str, Any] = {}
-    with suppress(Short):
-        reader.read(event.properties, found, None)
-    if reader.done < len(data):
-        found[REST] = data[reader.done :]
-    return found
+def described_layout(event: Described, maps: Mapping[MapKey, EventMap]) -> Layout:
+    """The layout of the payloads of a described event; from a field of unknown size on they stay bytes."""
+    return layout(**{item.name: _type_of(item, event.provider, maps) for item in event.properties})
 
 
-def fixed_layout(event: Described, maps: Mapping[MapKey, EventMap]) -> Layout | None:
-    """The same as a layout, for a description in which no count or length stands in another field, else None."""
-    fields: dict[str, FieldType] = {}
-    for item in event.properties:
-        if item.members or item.count is not None or isinstance(item.length, str) or item.name in (*fields, REST):
-            return None
-        try:
-            type_ = _type_of(item, item.length)
-        except Short:
-            return None
-        known = maps.get((event.provider, item.map_name)) if item.map_name else None
-        if known is not None:
-            if type(type_) is not Scalar:
-                return None
-            type_ = named(type_, known.names, known.flags)
-        fields[item.name] = type_
-    return layout(**fields)
+def _type_of(item: Property, provider: bytes, maps: Mapping[MapKey, EventMap]) -> FieldType:
+    names = maps.get((provider, item.map_name)) if item.map_name else None
+    members = {member.name: _type_of(member, provider, maps) for member in item.members}
+
+    def resolved(scope: Mapping[str, Any]) -> FieldType:
+        count = None if item.count is None else _number(item.count, scope)
+        if count == 0:
+            return Array(UNKNOWN, 0)
+        length = None if item.length is None else _number(item.length, scope)
+        one = Struct(members, scope) if members else _plain_type(item, length)
+        one = one if names is None else named(one, names.names, names.flags)
+        return one if count is None else Array(one, count)
+
+    is_fixed = all(n is None or (isinstance(n, int) and n >= 0) for n in (item.count, item.length))
+    return resolved({}) if is_fixed else Dependent(resolved)
 
 
-_Scope = dict[str, Any] | ChainMap[str, Any]
-"""Values by name: of this structure, and outside of it."""
+def _number(value: int | str, scope: Mapping[str, Any]) -> int:
+    """A count or length, or the value of the field that holds it. Raises `Short` where that is none."""
+    number = scope.get(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or number < 0:
+        raise Short
+    return int(number)
 
 
-class _PayloadReader:
-    def __init__(self, data: bytes, pointer: int, provider: bytes, maps: Mapping[MapKey, EventMap]) -> None:
-        self.data, self.end, self.pointer = data, len(data), pointer
-        self.provider, self.maps = provider, maps
-        self.at = self.done = 0
-
-    def read(self, properties: tuple[Property, ...], found: dict[str, Any], outer: _Scope | None) -> None:
-        """The properties in order into ``found``. At the top (no ``outer``) what is whole so far is ``done``."""
-        scope: _Scope = found if outer is None else ChainMap(found, outer)
-        for item in properties:
-            if item.count is None:
-                found[item.name] = self._one(item, scope)
-            else:
-                found[item.name] = self._many(item, self._number(item.count, scope), scope)
-            if outer is None:
-                self.done = self.at
-
-    def _number(self, value: int | str, scope: _Scope) -> int:
-        number = scope.get(value) if isinstance(value, str) else value
-        if not isinstance(number, int) or number < 0:
-            raise Short
-        return number
-
-    def _many(self, item: Property, count: int, scope: _Scope) -> list[Any]:
-        if count * _leaves(item) > self.end - self.at + SLACK:
-            raise Short
-        values = []
-        for _ in range(count):
-            before = self.at
-            values.append(self._one(item, scope))
-            if self.at == before:  # elements without bytes could be any number
-                raise Short
-        return values
-
-    def _one(self, item: Property, scope: _Scope) -> Any:
-        if item.members:
-            found: dict[str, Any] = {}
-            self.read(item.members, found, scope)
-            return found
-        length = None if item.length is None else self._number(item.length, scope)
-        type_ = _type_of(item, length)
-        value, self.at = type_.decode(self.data, self.at, self.end, self.pointer)
-        known = self.maps.get((self.provider, item.map_name)) if item.map_name else None
-        return Named(value, known.names, known.flags) if known and _is_number(value) else value
-
-
-def _leaves(item: Property) -> int:
-    return 1 + sum(_leaves(member) for member in item.members)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _type_of(item: Property, length: int | None) -> FieldType:
-    if item.in_type in (1, 2):
-        text: Text = Text16() if item.in_type == 1 else Text8()
-        return Fixed(length, text) if length else WIDE if item.in_type == 1 else ANSI
-    if item.in_type in (304, 305):
-        return Rest()
-    if item.in_type == 14:
+def _plain_type(item: Property, length: int | None) -> FieldType:
+    if item.in_type in _STRINGS:
+        terminated, text = _STRINGS[item.in_type]
+        return Fixed(length, text) if length else terminated
+    if item.in_type == _BINARY:
         if item.out_type == OUT_IPV6 and length in (None, 16):
             return IPV6
         if length is None:
-            raise Short
+            return UNKNOWN
         return _SocketAddress(length) if item.out_type == OUT_SOCKET else Blob(length)
     type_ = _EXTRA_TYPES.get(item.in_type) or IN_TYPES.get(item.in_type)
-    if type_ is None:
-        raise Short
-    return shown(type_, item.out_type)
+    return UNKNOWN if type_ is None else shown(type_, item.out_type)

@@ -21,7 +21,7 @@ from uuid import UUID
 from ..event import Event
 from .layouts import Field, Layout, Names
 from .manifest import IN_TYPES, OUT_STRING, shown
-from .types import U16, Array, Counted, CountedBytes, FieldType, Fixed, Struct, Text, Text8, Text16
+from .types import U16, UTF8, UTF16, Array, Counted, CountedBytes, FieldType, Fixed, Struct
 
 __all__ = ["describe", "parse_schema", "parse_traits"]
 
@@ -168,7 +168,7 @@ def _typed(in_type: int, out: int, counted: int, count: int) -> FieldType:
     if type_ is None:
         raise ValueError(f"unknown type {in_type}")
     if out == OUT_STRING and in_type in (3, 4, 5, 6):  # a character; an array of them is a string
-        text: Text = Text8() if in_type < 5 else Text16()
+        text = UTF8 if in_type < 5 else UTF16
         if counted == _VARIABLE:
             return Counted(U16, text, text.unit)
         return Fixed(count if counted else 1, text)

@@ -2,8 +2,8 @@
 
 A type turns bytes into a value and back: ``decode(data, at, end, pointer) -> (value, next)`` and
 ``encode(value, pointer) -> bytes``, where ``pointer`` is the pointer size of the event (4 or 8). It reads nothing at or
-past ``end`` and raises `Short` where the bytes do not hold one whole value. For every value it returns, encode gives
-the very bytes back.
+past ``end`` and raises `Short` where the bytes do not hold one whole value. `encode` returns the very bytes that
+`decode` read a value from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import codecs
 import ipaddress
 import struct
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -20,18 +22,18 @@ from uuid import UUID
 from ...numbers import pack_number
 
 __all__ = [
-    "ANSI", "Array", "BOOL32", "BOOL8", "Bits", "Blob", "Columns", "Counted", "CountedBytes", "Exact", "F32",
-    "F64", "FILETIME", "FieldType", "FileTime", "Fixed", "GUID", "HEX32", "HEX64", "Hex", "I16", "I32", "I64",
-    "I8", "IPV4", "IPV6", "Named", "PLAIN_SID", "PORT", "PTR", "Rest", "SID", "SIZE", "SLACK", "SYSTEMTIME",
-    "Scalar", "Short", "Struct", "Text", "Text16", "Text8", "U16", "U32", "U64", "U8", "WIDE", "named",
+    "ANSI", "Array", "BOOL32", "BOOL8", "Bits", "Blob", "Counted", "CountedBytes", "Dependent", "Exact", "F32", "F64",
+    "FILETIME", "FieldType", "FileTime", "Fixed", "GUID", "HEX32", "HEX64", "Hex", "I16", "I32", "I64", "I8", "IPV4",
+    "IPV6", "Named", "PLAIN_SID", "PORT", "PTR", "Rest", "Rows", "SID", "SIZE", "SLACK", "SYSTEMTIME", "Scalar",
+    "Short", "Struct", "Text", "U16", "U32", "U64", "U8", "UNKNOWN", "UTF16", "UTF8", "WIDE", "named",
 ]  # fmt: skip
 
 
-# -- What decoded fields hold beside plain int, str, bool and lists: values that know how to be shown, and stay exact
+# -- Values that are shown in a form of their own
 #
 # The number kinds are ints (they compare, hash and compute as such) whose ``str()`` is the customary form. An `Exact`
-# is a string that also keeps the bytes it was read from, for text that does not determine them: a string cut off by the
-# end of its event, letters behind the NUL of a fixed-size array, a SID behind a pointer.
+# is a string that keeps the bytes it was read from, for text that does not determine them: a string cut off by the end
+# of its event, letters after the NUL of a fixed-size array, a SID with the pointers before it.
 
 
 _FILETIME_EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
@@ -83,7 +85,7 @@ class Named(int):
 
 
 class Exact(str):
-    """A string and the ``raw`` bytes of its whole field, which encoding writes back as they are."""
+    """A string and the ``raw`` bytes of its whole field, which encoding writes back unchanged."""
 
     raw: bytes
 
@@ -101,14 +103,20 @@ class Short(ValueError):
 
 
 class FieldType:
-    """One type of field. ``parts`` names the values of a type that makes several; ``empty`` ones may take no bytes.
-
-    ``leaves`` is how many values one of it holds at least.
-    """
+    """One type of field."""
 
     parts: tuple[str, ...] = ()
+    """Names of the values of a type that makes several."""
     empty = False
+    """Whether a value may take no bytes."""
     leaves = 1
+    """How many values one of it holds at least."""
+    dependent = False
+    """Whether lengths or counts are the values of earlier fields: `within` has to be called before `decode`."""
+
+    def within(self, scope: Mapping[str, Any]) -> FieldType:
+        """The type after fields with the values of ``scope``. Raises `Short` where these do not determine it."""
+        return self
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         raise NotImplementedError
@@ -117,9 +125,28 @@ class FieldType:
         raise NotImplementedError
 
 
+class _Unknown(FieldType):
+    """A type of unknown size: it and what follows stay bytes."""
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        raise Short
+
+
+UNKNOWN = _Unknown()
+
+
 @cache
 def _struct(code: str) -> struct.Struct:
     return struct.Struct(code)
+
+
+def _bytes(data: bytes, at: int, size: int, end: int) -> bytes:
+    if at + size > end:
+        raise Short
+    return bytes(data[at : at + size])
+
+
+# -- Numbers
 
 
 class Scalar(FieldType):
@@ -173,35 +200,61 @@ PORT = Scalar("H", order=">")  # network byte order
 FILETIME = Scalar("Q", FileTime)
 
 
-def named(base: Scalar, names: Mapping[int, str], flags: bool = False) -> Scalar:
-    """The number type ``base`` whose values (or bits) have names."""
+class _NamedValues(FieldType):
+    """Numbers of another type, with names; values that are no numbers stay as they are."""
+
+    def __init__(self, base: FieldType, names: Mapping[int, str], flags: bool) -> None:
+        self._base, self._names, self._flags = base, names, flags
+        self.empty = base.empty
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        value, after = self._base.decode(data, at, end, pointer)
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return (Named(value, self._names, self._flags) if is_number else value), after
+
+
+def named(base: FieldType, names: Mapping[int, str], flags: bool = False) -> FieldType:
+    """The type ``base``, whose values (or, with ``flags``, bits) have names."""
+    if type(base) is not Scalar:
+        return _NamedValues(base, names, flags)
     return Scalar(base.code, lambda value: Named(value, names, flags), base.code4, base.order)
 
 
-class Blob(FieldType):
-    """``size`` bytes as they are, or what ``read`` makes of them and ``write`` turns back."""
+# -- Bytes of a fixed number
 
-    def __init__(
-        self, size: int, read: Callable[[bytes], Any] | None = None, write: Callable[[Any], bytes] | None = None
-    ) -> None:
-        self.size, self._read, self._write = size, read, write
 
-    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
-        after = at + self.size
-        if after > end:
-            raise Short
-        raw = bytes(data[at:after])
-        return (raw if self._read is None else self._read(raw)), after
+class _Exactly(FieldType):
+    """A type whose values may be an `Exact`; others are made into bytes by `_write`."""
 
     def encode(self, value: Any, pointer: int) -> bytes:
-        raw = value.raw if isinstance(value, Exact) else bytes(value) if self._write is None else self._write(value)
+        return value.raw if isinstance(value, Exact) else self._write(value, pointer)
+
+    def _write(self, value: Any, pointer: int) -> bytes:
+        raise NotImplementedError
+
+
+class Blob(_Exactly):
+    """``size`` bytes as they are, or what ``read`` makes of them and ``write`` turns back."""
+
+    def __init__(self, size: int, read: Callable[[bytes], Any] = bytes, write: Callable[[Any], bytes] = bytes) -> None:
+        self.size, self._read, self._to_bytes = size, read, write
+        self.empty = not size
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        return self._read(_bytes(data, at, self.size, end)), at + self.size
+
+    def encode(self, value: Any, pointer: int) -> bytes:
+        raw = super().encode(value, pointer)
         if len(raw) != self.size:
             raise ValueError(f"{len(raw)} bytes for a field of {self.size}")
         return raw
 
+    def _write(self, value: Any, pointer: int) -> bytes:
+        return self._to_bytes(value)
+
 
 def _read_systemtime(raw: bytes) -> str:
-    """ISO text; with the bytes where the day of the week or the date itself is not right."""
+    """ISO text; an `Exact` where the day of the week or the date itself is not right."""
     year, month, _weekday, day, hour, minute, second, ms = struct.unpack("<8H", raw)
     text = f"{year:04d}-{month:02d}-{day:02d}T{hour:02d}:{minute:02d}:{second:02d}.{ms:03d}"
     try:
@@ -223,6 +276,9 @@ IPV4 = Blob(4, lambda raw: str(ipaddress.IPv4Address(raw)), lambda value: ipaddr
 IPV6 = Blob(16, lambda raw: str(ipaddress.IPv6Address(raw)), lambda value: ipaddress.IPv6Address(value).packed)
 
 
+# -- Bytes of a varying number
+
+
 class Rest(FieldType):
     """All bytes up to the end of the payload."""
 
@@ -235,54 +291,56 @@ class Rest(FieldType):
         return bytes(value)
 
 
-# -- String and SID types of ETW payloads
+class CountedBytes(FieldType):
+    """Bytes after their number."""
+
+    def __init__(self, size: Scalar) -> None:
+        self.size = size
+
+    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
+        size, at = self.size.decode(data, at, end, pointer)
+        return _bytes(data, at, size, end), at + size
+
+    def encode(self, value: Any, pointer: int) -> bytes:
+        return self.size.encode(len(value), pointer) + bytes(value)
+
+
+# -- Text
 #
 # Wide strings are UTF-16LE in which lone surrogates are kept; narrow ones are shown as UTF-8, with bytes that are not
-# UTF-8 (the system's ANSI code page is not recorded) as surrogate escapes, so that both encode back exactly. Text that
-# its bytes alone do not follow from, such as one cut by the end of the event, comes as an `Exact`.
+# UTF-8 (the log does not record the system's ANSI code page) as surrogate escapes, so that both encode back exactly.
 
 
+@dataclass(frozen=True, slots=True)
 class Text:
-    """A character coding: from bytes to a string and exactly back."""
+    """A character coding of ``unit`` bytes: from bytes to a string and exactly back."""
 
-    unit = 1
-    coding, errors = "utf-8", "surrogateescape"
-    decoder = staticmethod(codecs.utf_8_decode)
+    unit: int
+    coding: str
+    errors: str
+    decoder: Callable[..., tuple[str, int]]
 
     def read(self, raw: bytes) -> str:
-        return raw.decode(self.coding, self.errors)
+        return raw[: len(raw) - len(raw) % self.unit].decode(self.coding, self.errors)
 
     def write(self, text: str) -> bytes:
         return text.encode(self.coding, self.errors)
 
     def find_end(self, data: bytes, at: int, end: int) -> int:
-        """Where the first NUL character stands, -1 without one."""
-        return data.find(b"\0", at, end)
-
-
-class Text8(Text):
-    """One byte a unit."""
-
-
-class Text16(Text):
-    """Two bytes a unit."""
-
-    unit = 2
-    coding, errors = "utf-16-le", "surrogatepass"
-    decoder = staticmethod(codecs.utf_16_le_decode)
-
-    def read(self, raw: bytes) -> str:
-        return raw[: len(raw) & ~1].decode(self.coding, self.errors)
-
-    def find_end(self, data: bytes, at: int, end: int) -> int:
-        found = data.find(b"\0\0", at, end)
-        while found >= 0 and (found - at) % 2:
-            found = data.find(b"\0\0", found + 1, end)
+        """Position of the first NUL character, -1 without one."""
+        nul = bytes(self.unit)
+        found = data.find(nul, at, end)
+        while found >= 0 and (found - at) % self.unit:
+            found = data.find(nul, found + 1, end)
         return found
 
 
-class _Terminated(FieldType):
-    """A string up to its NUL character; without one before the end, all that is there (an `Exact`)."""
+UTF8 = Text(1, "utf-8", "surrogateescape", codecs.utf_8_decode)
+UTF16 = Text(2, "utf-16-le", "surrogatepass", codecs.utf_16_le_decode)
+
+
+class _Terminated(_Exactly):
+    """A string up to its NUL character, or to the end without one (an `Exact`)."""
 
     def __init__(self, text: Text) -> None:
         self.text = text
@@ -296,62 +354,52 @@ class _Terminated(FieldType):
             return Exact(self.text.read(raw), raw), end
         return self.text.read(bytes(data[at:stop])), stop + self.text.unit
 
-    def encode(self, value: Any, pointer: int) -> bytes:
-        if isinstance(value, Exact):
-            return value.raw
+    def _write(self, value: Any, pointer: int) -> bytes:
         if "\0" in value:
             raise ValueError("a NUL inside of a NUL-terminated string")
         return self.text.write(value) + bytes(self.text.unit)
 
 
-class Fixed(FieldType):
-    """A string in ``units`` characters of room, filled up with NUL; what else stands behind the first NUL is kept."""
+class Fixed(Blob):
+    """A string in ``units`` characters of room, padded with NUL; one with other bytes after the first NUL is an
+    `Exact`."""
 
     def __init__(self, units: int, text: Text) -> None:
-        self.size, self.text = units * text.unit, text
+        super().__init__(units * text.unit, self._text_of, lambda value: text.write(value).ljust(self.size, b"\0"))
+        self.text = text
 
-    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
-        after = at + self.size
-        if after > end:
-            raise Short
-        raw = bytes(data[at:after])
+    def _text_of(self, raw: bytes) -> str:
         stop = self.text.find_end(raw, 0, self.size)
-        text = self.text.read(raw if stop < 0 else raw[:stop])
-        return (text if stop < 0 or not any(raw[stop:]) else Exact(text, raw)), after
-
-    def encode(self, value: Any, pointer: int) -> bytes:
-        raw = value.raw if isinstance(value, Exact) else self.text.write(value).ljust(self.size, b"\0")
-        if len(raw) != self.size:
-            raise ValueError(f"{len(raw)} bytes for a field of {self.size}")
-        return raw
+        if stop < 0:
+            return self.text.read(raw)
+        text = self.text.read(raw[:stop])
+        return Exact(text, raw) if any(raw[stop:]) else text
 
 
-class Counted(FieldType):
-    """A string behind its size, in bytes or units of ``scale`` bytes; NUL characters have no meaning in it."""
+class Counted(_Exactly):
+    """A string after its size, in bytes or units of ``scale`` bytes; NUL characters have no meaning in it."""
 
     def __init__(self, size: Scalar, text: Text, scale: int = 1) -> None:
         self.size, self.text, self.scale = size, text, scale
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         size, start = self.size.decode(data, at, end, pointer)
-        size *= self.scale
-        after = start + size
-        if after > end:
-            raise Short
-        text = self.text.read(bytes(data[start:after]))
-        return (Exact(text, bytes(data[at:after])) if size % self.text.unit else text), after
+        after = start + size * self.scale
+        text = self.text.read(_bytes(data, start, after - start, end))
+        return (Exact(text, bytes(data[at:after])) if (after - start) % self.text.unit else text), after
 
-    def encode(self, value: Any, pointer: int) -> bytes:
-        if isinstance(value, Exact):
-            return value.raw
+    def _write(self, value: Any, pointer: int) -> bytes:
         raw = self.text.write(value)
         return self.size.encode(len(raw) // self.scale, pointer) + raw
 
 
-WIDE, ANSI = _Terminated(Text16()), _Terminated(Text8())
+WIDE, ANSI = _Terminated(UTF16), _Terminated(UTF8)
 
 
-class _Sid(FieldType):
+# -- Security identifiers
+
+
+class _Sid(_Exactly):
     """A binary SID: u8 revision, u8 count, 6-byte authority (big endian), count u32 sub-authorities. As "S-1-5-18"."""
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
@@ -363,9 +411,7 @@ class _Sid(FieldType):
         shown = authority if authority < 1 << 32 else f"{authority:#x}"
         return "-".join(map(str, ("S", data[at], shown, *subs))), after
 
-    def encode(self, value: Any, pointer: int) -> bytes:
-        if isinstance(value, Exact):
-            return value.raw
+    def _write(self, value: Any, pointer: int) -> bytes:
         letter, revision, authority, *subs = value.split("-")
         if letter != "S" or len(subs) > 15:
             raise ValueError(f"not a SID: {value}")
@@ -373,11 +419,11 @@ class _Sid(FieldType):
         return head + struct.pack(f"<{len(subs)}I", *map(int, subs))
 
 
-class _UserSid(FieldType):
-    """The block before a process' name: TOKEN_USER (two pointers) and the SID, or 4 zero bytes for none (as "").
+class _UserSid(_Exactly):
+    """The block before a process's name: TOKEN_USER (two pointers) and the SID, or 4 zero bytes for none (as "").
 
-    The rule of Microsoft's reader takes a zero first u32 for "none"; some writers zero the TOKEN_USER and put a SID
-    behind it all the same (facts: the Windows 7 test captures), so there the SID itself decides.
+    Microsoft's reader takes a zero first u32 for "none". Some writers zero the TOKEN_USER and put a SID after it all
+    the same (the Windows 7 test captures), so there the SID itself decides.
     """
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
@@ -395,18 +441,14 @@ class _UserSid(FieldType):
             return False
         return 1 <= data[start + 1] <= 15 and start + 8 + 4 * data[start + 1] <= end
 
-    def encode(self, value: Any, pointer: int) -> bytes:
-        if isinstance(value, Exact):
-            return value.raw
-        if not value:
-            return bytes(4)
-        return b"\1".ljust(2 * pointer, b"\0") + PLAIN_SID.encode(value, pointer)
+    def _write(self, value: Any, pointer: int) -> bytes:
+        return b"\1".ljust(2 * pointer, b"\0") + PLAIN_SID.encode(value, pointer) if value else bytes(4)
 
 
 PLAIN_SID, SID = _Sid(), _UserSid()
 
 
-# -- Field types made of others: bit fields, structures, arrays, columns of rows
+# -- Types made of others: bit fields, structures, arrays, rows
 
 
 SLACK = 1024
@@ -416,7 +458,7 @@ SLACK = 1024
 class Bits(FieldType):
     """A number cut into parts: ``Bits(U8, Low=(0x0F, 0), High=(0xF0, 4))``; the masks cover every bit once.
 
-    A third item of a part is made of the value, for example a `Named`; a part of one bit is a bool without one.
+    A third item of a part makes its value, for example a `Named`; a part of one bit is a bool without one.
     """
 
     def __init__(self, base: Scalar, **parts: tuple[int, int] | tuple[int, int, Callable[[int], Any]]) -> None:
@@ -447,16 +489,22 @@ class Bits(FieldType):
 
 
 class Struct(FieldType):
-    """Fields inside of a field, as a dict."""
+    """Fields inside a field, as a dict. ``outer``: values of the fields before it."""
 
-    def __init__(self, members: Mapping[str, FieldType]) -> None:
-        self.members = members
+    def __init__(self, members: Mapping[str, FieldType], outer: Mapping[str, Any] | None = None) -> None:
+        self.members, self._outer = members, outer or {}
         self.leaves = 1 + sum(type_.leaves for type_ in members.values())
+        self.dependent = any(type_.dependent for type_ in members.values())
+        self.empty = bool(members) and all(type_.empty for type_ in members.values())
+
+    def within(self, scope: Mapping[str, Any]) -> FieldType:
+        return Struct(self.members, scope) if self.dependent else self
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
-        found = {}
+        found: dict[str, Any] = {}
+        scope = ChainMap(found, self._outer)  # type: ignore[arg-type]
         for name, type_ in self.members.items():
-            found[name], at = type_.decode(data, at, end, pointer)
+            found[name], at = type_.within(scope).decode(data, at, end, pointer)
         return found, at
 
     def encode(self, value: Any, pointer: int) -> bytes:
@@ -464,11 +512,15 @@ class Struct(FieldType):
 
 
 class Array(FieldType):
-    """A list of ``item``: with ``count`` elements, behind a number of them, or (None) all that fit up to the end."""
+    """A list of ``item``: with ``count`` elements, after a number of them, or (None) all that fit up to the end."""
 
     def __init__(self, item: FieldType, count: int | Scalar | None = None) -> None:
         self.item, self.count = item, count
-        self.empty = count is None
+        self.empty = not count
+        self.dependent = item.dependent
+
+    def within(self, scope: Mapping[str, Any]) -> FieldType:
+        return Array(self.item.within(scope), self.count) if self.dependent else self
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
         wanted: int | None = self.count if not isinstance(self.count, Scalar) else None
@@ -508,7 +560,7 @@ class Array(FieldType):
         return head + b"".join(self.item.encode(item, pointer) for item in value)
 
 
-class Columns(FieldType):
+class Rows(FieldType):
     """Rows of number fields up to the end of the payload, as one list a column."""
 
     empty = True
@@ -517,8 +569,11 @@ class Columns(FieldType):
         self.columns = columns
         self.parts = tuple(columns)
 
+    def _row(self, pointer: int) -> struct.Struct:
+        return struct.Struct("<" + "".join(column.code_for(pointer) for column in self.columns.values()))
+
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
-        row = struct.Struct("<" + "".join(column.code_for(pointer) for column in self.columns.values()))
+        row = self._row(pointer)
         after = at + (end - at) // row.size * row.size
         cells = list(zip(*row.iter_unpack(data[at:after]), strict=True)) or [()] * len(self.columns)
         return tuple(
@@ -527,21 +582,17 @@ class Columns(FieldType):
         ), after
 
     def encode(self, value: Any, pointer: int) -> bytes:
-        row = struct.Struct("<" + "".join(column.code_for(pointer) for column in self.columns.values()))
-        return b"".join(row.pack(*cells) for cells in zip(*value, strict=True))
+        return b"".join(self._row(pointer).pack(*cells) for cells in zip(*value, strict=True))
 
 
-class CountedBytes(FieldType):
-    """Bytes behind their number."""
+class Dependent(FieldType):
+    """A type that the values of earlier fields determine: ``make`` returns it for these, or raises `Short`."""
 
-    def __init__(self, size: Scalar) -> None:
-        self.size = size
+    empty = True
+    dependent = True
 
-    def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[Any, int]:
-        size, at = self.size.decode(data, at, end, pointer)
-        if at + size > end:
-            raise Short
-        return bytes(data[at : at + size]), at + size
+    def __init__(self, make: Callable[[Mapping[str, Any]], FieldType]) -> None:
+        self._make = make
 
-    def encode(self, value: Any, pointer: int) -> bytes:
-        return self.size.encode(len(value), pointer) + bytes(value)
+    def within(self, scope: Mapping[str, Any]) -> FieldType:
+        return self._make(scope)
