@@ -14,10 +14,8 @@ import pytest
 from lastbranch.binaries.files import Space
 from lastbranch.errors import FormatError
 from lastbranch.symbols.backends import backend_of
-from lastbranch.symbols.backends.dwarf import reader as beside
+from lastbranch.symbols.backends.dwarf import bytecode
 from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
-from lastbranch.symbols.backends.dwarf import reader as lookup
-from lastbranch.symbols.backends.dwarf import tokens
 from lastbranch.symbols.model import DebugFiles
 from symbol_programs import (
     PROGRAMS,
@@ -231,18 +229,18 @@ def test_instructions_are_found_wherever_pieces_begin(monkeypatch: pytest.Monkey
                 )
             else:
                 data += dice.integers(0, 6, operand, np.uint8).tobytes()
-    space, table = Space.of(bytes(data)), tokens.machine(codes, counted=5)
+    space, table = Space.of(bytes(data)), bytecode.state_table(codes, counted=5)
     begin, end = np.array([0, starts[700]]), np.array([len(data), starts[900]])
     for piece in (7, 64, 256):
-        monkeypatch.setattr(tokens, "PIECE", piece)
-        at, program = tokens.starts_of(space, begin, end, table)
+        monkeypatch.setattr(bytecode, "PIECE", piece)
+        at, program = bytecode.instruction_starts(space, begin, end, table)
         assert at[program == 0].tolist() == starts
         assert at[program == 1].tolist() == starts[700:900]
 
 
 def test_a_program_ends_at_a_byte_that_means_nothing() -> None:
     space = Space.of(bytes([1, 0, 0, 9, 0, 0, 0]))
-    at, _ = tokens.starts_of(space, np.array([0]), np.array([7]), tokens.machine({0: (), 1: (-1,)}))
+    at, _ = bytecode.instruction_starts(space, np.array([0]), np.array([7]), bytecode.state_table({0: (), 1: (-1,)}))
     assert at.tolist() == [0, 2]
 
 
@@ -344,28 +342,28 @@ def test_lines_and_some_entries_are_read_beside_the_others(programs: Programs, m
     whole = told(dwarf_reader.resolve(elf(path), address))
     forks = []
     fork = os.fork
-    monkeypatch.setattr(lookup, "LARGE", 0)
-    monkeypatch.setattr(beside.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(beside.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(beside.os, "fork", lambda: forks.append(1) or fork())
+    monkeypatch.setattr(dwarf_reader, "LARGE", 0)
+    monkeypatch.setattr(dwarf_reader.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(dwarf_reader.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(dwarf_reader.os, "fork", lambda: forks.append(1) or fork())
     assert told(dwarf_reader.resolve(elf(path), address)) == whole
-    monkeypatch.setattr(beside, "pack", lambda *_: b"not columns")
+    monkeypatch.setattr(dwarf_reader, "pack", lambda *_: b"not columns")
     assert told(dwarf_reader.resolve(elf(path), address)) == whole
     assert len(forks) == 2 * 2
 
 
 def test_what_a_copy_has_to_say_is_told(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "LARGE", 0)
-    monkeypatch.setattr(beside.threading, "active_count", lambda: 1)
-    monkeypatch.setattr(beside.os, "cpu_count", lambda: 2)
-    chains, here = lookup.Dwarf._chains, os.getpid()
+    monkeypatch.setattr(dwarf_reader, "LARGE", 0)
+    monkeypatch.setattr(dwarf_reader.threading, "active_count", lambda: 1)
+    monkeypatch.setattr(dwarf_reader.os, "cpu_count", lambda: 2)
+    chains, here = dwarf_reader.Dwarf._chains, os.getpid()
 
-    def noting(self: lookup.Dwarf, *arguments: Any) -> Any:
+    def noting(self: dwarf_reader.Dwarf, *arguments: Any) -> Any:
         if os.getpid() != here:
             self.notes.append("a part is damaged")
         return chains(self, *arguments)
 
-    monkeypatch.setattr(lookup.Dwarf, "_chains", noting)
+    monkeypatch.setattr(dwarf_reader.Dwarf, "_chains", noting)
     path = programs.path("gcc")
     assert dwarf_reader.resolve(elf(path), code_addresses(path, MOST)).notes == ["a part is damaged"]
 

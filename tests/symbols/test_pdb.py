@@ -49,10 +49,17 @@ def test_publics_and_procedures() -> None:
     assert [f.name for f in symbols.table().functions] == [shown, "hidden", "f" * 700, "assembled"]
 
 
-@pytest.mark.parametrize("block", [1024, 4096, 65536])
-def test_blocks_of_other_sizes(block: int) -> None:
+@pytest.mark.parametrize("block", [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536])
+def test_every_block_size_that_linkers_write(block: int) -> None:
     symbols = pdb_symbols(BytesSource(written(PUBLICS, PROCEDURES, [(0x1000, 0x200)], block)))
     assert [f.start for f in symbols.table().functions] == [0x1010, 0x1040, 0x1060, 0x1080]
+
+
+@pytest.mark.parametrize("block", [0, 256, 768, 131072])
+def test_no_other_block_size(block: int) -> None:
+    data = PDB[: len(MAGIC)] + struct.pack("<I", block) + PDB[len(MAGIC) + 4 :]
+    with pytest.raises(FormatError, match="BlockSize"):
+        pdb_symbols(BytesSource(data))
 
 
 def test_truncated_anywhere() -> None:

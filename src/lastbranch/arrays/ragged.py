@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 __all__ = [
     "Array",
     "Ints",
+    "bisect_within",
     "in_groups",
     "insertion_points",
+    "interval_of",
     "offsets_of",
     "positions",
     "ranges",
@@ -93,12 +95,29 @@ def insertion_points(a: Array, b: Array, wanted_a: Array, wanted_b: Array, *, ri
     All pairs are bisected in step among those of their ``a``, of which there are few in what this is used for.
     """
     low, high = np.searchsorted(a, wanted_a, "left"), np.searchsorted(a, wanted_a, "right")
+    return bisect_within(b, low, high, wanted_b, right=right)
+
+
+def bisect_within(values: Array, low: Ints, high: Ints, wanted: Array, *, right: bool = False) -> Ints:
+    """Left (``right``: right) insertion point of each of ``wanted`` among ``values[low:high]``, which ascend.
+
+    All are bisected in step. ``low`` and ``high`` are changed.
+    """
     live = np.flatnonzero(low < high)
     while len(live):
         middle = (low[live] + high[live]) >> 1
-        there, mine = b[middle], wanted_b[live]
-        behind = (there <= mine) if right else (there < mine)
-        low[live] = np.where(behind, middle + 1, low[live])
-        high[live] = np.where(behind, high[live], middle)
+        there, mine = values[middle], wanted[live]
+        after = (there <= mine) if right else (there < mine)
+        low[live] = np.where(after, middle + 1, low[live])
+        high[live] = np.where(after, high[live], middle)
         live = live[low[live] < high[live]]
     return low
+
+
+def interval_of(start: Array, end: Array, value: Array) -> Ints:
+    """The row of the interval ``start:end`` (ascending, disjoint, as wide as ``value``) that holds each value, int64;
+    -1 where none does."""
+    if not len(start):
+        return np.full(len(value), -1, np.int64)
+    row = np.searchsorted(start, value, side="right").astype(np.int64) - 1
+    return np.where((row >= 0) & (value < end[np.maximum(row, 0)]), row, -1)

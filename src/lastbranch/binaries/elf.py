@@ -26,64 +26,45 @@ IDENT = Layout(
     ("EI_OSABI", "B"), ("EI_ABIVERSION", "B"), ("EI_PAD", "7s"),  # 0x07
 )  # fmt: skip
 
-EHDR32 = Layout(
-    "Elf32_Ehdr",
-    ("e_ident", "16s"),  # 0x00
-    ("e_type", "H"), ("e_machine", "H"), ("e_version", "I"),  # 0x10
-    ("e_entry", "I"), ("e_phoff", "I"), ("e_shoff", "I"), ("e_flags", "I"),  # 0x18
-    ("e_ehsize", "H"), ("e_phentsize", "H"), ("e_phnum", "H"),  # 0x28
-    ("e_shentsize", "H"), ("e_shnum", "H"), ("e_shstrndx", "H"),  # 0x2e
+# "N" is a number as wide as an address of the class.
+EHDR = (
+    ("e_ident", "16s"), ("e_type", "H"), ("e_machine", "H"), ("e_version", "I"),
+    ("e_entry", "N"), ("e_phoff", "N"), ("e_shoff", "N"), ("e_flags", "I"),
+    ("e_ehsize", "H"), ("e_phentsize", "H"), ("e_phnum", "H"),
+    ("e_shentsize", "H"), ("e_shnum", "H"), ("e_shstrndx", "H"),
 )  # fmt: skip
 
-EHDR64 = Layout(
-    "Elf64_Ehdr",
-    ("e_ident", "16s"),  # 0x00
-    ("e_type", "H"), ("e_machine", "H"), ("e_version", "I"),  # 0x10
-    ("e_entry", "Q"), ("e_phoff", "Q"), ("e_shoff", "Q"), ("e_flags", "I"),  # 0x18
-    ("e_ehsize", "H"), ("e_phentsize", "H"), ("e_phnum", "H"),  # 0x34
-    ("e_shentsize", "H"), ("e_shnum", "H"), ("e_shstrndx", "H"),  # 0x3a
+SHDR = (
+    ("sh_name", "I"), ("sh_type", "I"), ("sh_flags", "N"), ("sh_addr", "N"), ("sh_offset", "N"), ("sh_size", "N"),
+    ("sh_link", "I"), ("sh_info", "I"), ("sh_addralign", "N"), ("sh_entsize", "N"),
 )  # fmt: skip
 
-SHDR32 = Layout(
-    "Elf32_Shdr",
-    ("sh_name", "I"), ("sh_type", "I"), ("sh_flags", "I"), ("sh_addr", "I"),  # 0x00
-    ("sh_offset", "I"), ("sh_size", "I"),  # 0x10
-    ("sh_link", "I"), ("sh_info", "I"), ("sh_addralign", "I"), ("sh_entsize", "I"),  # 0x18
+PHDR32 = (
+    ("p_type", "I"), ("p_offset", "I"), ("p_vaddr", "I"), ("p_paddr", "I"), ("p_filesz", "I"), ("p_memsz", "I"),
+    ("p_flags", "I"), ("p_align", "I"),
 )  # fmt: skip
 
-SHDR64 = Layout(
-    "Elf64_Shdr",
-    ("sh_name", "I"), ("sh_type", "I"), ("sh_flags", "Q"), ("sh_addr", "Q"),  # 0x00
-    ("sh_offset", "Q"), ("sh_size", "Q"),  # 0x18
-    ("sh_link", "I"), ("sh_info", "I"), ("sh_addralign", "Q"), ("sh_entsize", "Q"),  # 0x28
-)  # fmt: skip
-
-PHDR32 = Layout(
-    "Elf32_Phdr",
-    ("p_type", "I"), ("p_offset", "I"), ("p_vaddr", "I"), ("p_paddr", "I"),  # 0x00
-    ("p_filesz", "I"), ("p_memsz", "I"), ("p_flags", "I"), ("p_align", "I"),  # 0x10
-)  # fmt: skip
-
-PHDR64 = Layout(
-    "Elf64_Phdr",
-    ("p_type", "I"), ("p_flags", "I"), ("p_offset", "Q"), ("p_vaddr", "Q"), ("p_paddr", "Q"),  # 0x00
-    ("p_filesz", "Q"), ("p_memsz", "Q"), ("p_align", "Q"),  # 0x20
+PHDR64 = (
+    ("p_type", "I"), ("p_flags", "I"), ("p_offset", "Q"), ("p_vaddr", "Q"), ("p_paddr", "Q"), ("p_filesz", "Q"),
+    ("p_memsz", "Q"), ("p_align", "Q"),
 )  # fmt: skip
 
 NOTE = Layout("Elf_Nhdr", ("namesz", "I"), ("descsz", "I"), ("type", "I"))  # the same in both classes
 
 
-@dataclass(frozen=True, slots=True)
 class ElfClass:
     """The structures of one ``EI_CLASS``."""
 
-    bits: Literal[32, 64]
-    ehdr: Layout
-    phdr: Layout
-    shdr: Layout
+    def __init__(self, bits: Literal[32, 64], program_header: tuple[tuple[str, str], ...]) -> None:
+        word = {32: "I", 64: "Q"}[bits]
+        self.bits: Literal[32, 64] = bits
+        self.ehdr, self.phdr, self.shdr = (
+            Layout(f"Elf{bits}_{name}", *((field, code.replace("N", word)) for field, code in fields))
+            for name, fields in (("Ehdr", EHDR), ("Phdr", program_header), ("Shdr", SHDR))
+        )
 
 
-CLASSES = {1: ElfClass(32, EHDR32, PHDR32, SHDR32), 2: ElfClass(64, EHDR64, PHDR64, SHDR64)}  # EI_CLASS
+CLASSES = {1: ElfClass(32, PHDR32), 2: ElfClass(64, PHDR64)}  # EI_CLASS
 ORDERS: dict[int, ByteOrder] = {1: "little", 2: "big"}  # EI_DATA
 KINDS = {0: "none", 1: "relocatable", 2: "executable", 3: "shared object", 4: "core"}  # e_type
 
@@ -115,6 +96,7 @@ class SHT:
 
 PF = {1: SegmentFlags.EXECUTE, 2: SegmentFlags.WRITE, 4: SegmentFlags.READ}  # bits of p_flags
 SHF = {1: SegmentFlags.WRITE, 2: SegmentFlags.READ, 4: SegmentFlags.EXECUTE}  # sh_flags: WRITE, ALLOC, EXECINSTR
+SHF_COMPRESSED = 0x800
 
 
 # -- The build id of an ELF file: a note of type ``NT_GNU_BUILD_ID`` by "GNU" (gABI, Note Section; ld, --build-id)
@@ -308,6 +290,7 @@ def _section(header: Record, name: str) -> Section:
         offset=header["sh_offset"],
         file_size=0 if header["sh_type"] in (SHT.NULL, SHT.NOBITS) else header["sh_size"],
         flags=flags if flags & SegmentFlags.READ else SegmentFlags(0),  # without SHF_ALLOC it takes no memory
+        compressed=bool(header["sh_flags"] & SHF_COMPRESSED),
     )
 
 

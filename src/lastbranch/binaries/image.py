@@ -80,7 +80,7 @@ class Section:
 
     ``vaddr`` is a link address (0 for what is not loaded), ``size`` bytes in memory, ``file_size`` bytes at ``offset``
     of the file (0 for ELF ``SHT_NOBITS`` and PE sections without raw data). ``flags`` is 0 for an ELF section that is
-    not loaded (no ``SHF_ALLOC``).
+    not loaded (no ``SHF_ALLOC``). ``compressed``: the bytes begin with a compression header (ELF ``SHF_COMPRESSED``).
     """
 
     name: str
@@ -89,6 +89,7 @@ class Section:
     offset: int
     file_size: int
     flags: SegmentFlags
+    compressed: bool = False
 
 
 _LINKAGE_STUBS = frozenset({".plt", ".plt.sec", ".plt.got", ".iplt"})

@@ -6,8 +6,7 @@ The container is a multi-stream file (MSF 7.00; LLVM documentation, "The MSF Fil
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
-from uuid import UUID
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,10 @@ from numpy.typing import NDArray
 from ..errors import FormatError
 from ..model import Source
 from .files import PAD, Space
-from .layout import Layout
+from .layout import Layout, guid_of
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 __all__ = ["DBI_STREAM", "Streams", "pdb_identity"]
 
@@ -118,4 +120,4 @@ def pdb_identity(source: Source) -> PdbIdentity:
         raise info.bad("shorter than its header", 0, "StreamSizes", info.size)
     age, guid = _INFO.unpack_from(info.raw)
     dbi = streams.stream(DBI_STREAM, "DBI", _DBI.size)
-    return PdbIdentity(UUID(bytes_le=guid), (age, *(_DBI.unpack_from(dbi.raw) if dbi.size == _DBI.size else ())))
+    return PdbIdentity(guid_of(guid), (age, *(_DBI.unpack_from(dbi.raw) if dbi.size == _DBI.size else ())))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 from ..model import Source, read_at
 from .image import Image, Section, Segment, SegmentFlags
-from .layout import Layout, Record, Strings, text_of
+from .layout import Layout, Record, Strings, guid_of, text_of
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-__all__ = ["DATA_DIRECTORY", "DOS_HEADER", "FILE_HEADER", "OPTIONAL_HEADERS", "SECTION_HEADER", "read_pe"]
+__all__ = ["PeHeaders", "pe_headers", "read_pe"]
 
 
 # -- Declarations, in the order and with the names of Microsoft's "PE Format" specification (and ``winnt.h``)
@@ -36,43 +36,28 @@ FILE_HEADER = Layout(
     ("SizeOfOptionalHeader", "H"), ("Characteristics", "H"),  # 0x14
 )  # fmt: skip
 
-OPTIONAL32 = Layout(
-    "IMAGE_OPTIONAL_HEADER32",
-    ("Magic", "H"), ("MajorLinkerVersion", "B"), ("MinorLinkerVersion", "B"),  # 0x00
-    ("SizeOfCode", "I"), ("SizeOfInitializedData", "I"), ("SizeOfUninitializedData", "I"),  # 0x04
-    ("AddressOfEntryPoint", "I"), ("BaseOfCode", "I"), ("BaseOfData", "I"),  # 0x10
-    ("ImageBase", "I"), ("SectionAlignment", "I"), ("FileAlignment", "I"),  # 0x1c
-    ("MajorOperatingSystemVersion", "H"), ("MinorOperatingSystemVersion", "H"),  # 0x28
-    ("MajorImageVersion", "H"), ("MinorImageVersion", "H"),  # 0x2c
-    ("MajorSubsystemVersion", "H"), ("MinorSubsystemVersion", "H"), ("Win32VersionValue", "I"),  # 0x30
-    ("SizeOfImage", "I"), ("SizeOfHeaders", "I"), ("CheckSum", "I"),  # 0x38
-    ("Subsystem", "H"), ("DllCharacteristics", "H"),  # 0x44
-    ("SizeOfStackReserve", "I"), ("SizeOfStackCommit", "I"),  # 0x48
-    ("SizeOfHeapReserve", "I"), ("SizeOfHeapCommit", "I"),  # 0x50
-    ("LoaderFlags", "I"), ("NumberOfRvaAndSizes", "I"),  # 0x58
+# "N" is a number as wide as an address.
+OPTIONAL = (
+    ("Magic", "H"), ("MajorLinkerVersion", "B"), ("MinorLinkerVersion", "B"),
+    ("SizeOfCode", "I"), ("SizeOfInitializedData", "I"), ("SizeOfUninitializedData", "I"),
+    ("AddressOfEntryPoint", "I"), ("BaseOfCode", "I"), ("BaseOfData", "I"),
+    ("ImageBase", "N"), ("SectionAlignment", "I"), ("FileAlignment", "I"),
+    ("MajorOperatingSystemVersion", "H"), ("MinorOperatingSystemVersion", "H"),
+    ("MajorImageVersion", "H"), ("MinorImageVersion", "H"),
+    ("MajorSubsystemVersion", "H"), ("MinorSubsystemVersion", "H"), ("Win32VersionValue", "I"),
+    ("SizeOfImage", "I"), ("SizeOfHeaders", "I"), ("CheckSum", "I"), ("Subsystem", "H"), ("DllCharacteristics", "H"),
+    ("SizeOfStackReserve", "N"), ("SizeOfStackCommit", "N"), ("SizeOfHeapReserve", "N"), ("SizeOfHeapCommit", "N"),
+    ("LoaderFlags", "I"), ("NumberOfRvaAndSizes", "I"),
 )  # fmt: skip
-
+OPTIONAL32 = Layout("IMAGE_OPTIONAL_HEADER32", *((field, code.replace("N", "I")) for field, code in OPTIONAL))
 OPTIONAL64 = Layout(
     "IMAGE_OPTIONAL_HEADER64",
-    ("Magic", "H"), ("MajorLinkerVersion", "B"), ("MinorLinkerVersion", "B"),  # 0x00
-    ("SizeOfCode", "I"), ("SizeOfInitializedData", "I"), ("SizeOfUninitializedData", "I"),  # 0x04
-    ("AddressOfEntryPoint", "I"), ("BaseOfCode", "I"),  # 0x10
-    ("ImageBase", "Q"), ("SectionAlignment", "I"), ("FileAlignment", "I"),  # 0x18
-    ("MajorOperatingSystemVersion", "H"), ("MinorOperatingSystemVersion", "H"),  # 0x28
-    ("MajorImageVersion", "H"), ("MinorImageVersion", "H"),  # 0x2c
-    ("MajorSubsystemVersion", "H"), ("MinorSubsystemVersion", "H"), ("Win32VersionValue", "I"),  # 0x30
-    ("SizeOfImage", "I"), ("SizeOfHeaders", "I"), ("CheckSum", "I"),  # 0x38
-    ("Subsystem", "H"), ("DllCharacteristics", "H"),  # 0x44
-    ("SizeOfStackReserve", "Q"), ("SizeOfStackCommit", "Q"),  # 0x48
-    ("SizeOfHeapReserve", "Q"), ("SizeOfHeapCommit", "Q"),  # 0x58
-    ("LoaderFlags", "I"), ("NumberOfRvaAndSizes", "I"),  # 0x68
-)  # fmt: skip
+    *((field, code.replace("N", "Q")) for field, code in OPTIONAL if field != "BaseOfData"),
+)
 
 OPTIONAL_MAGIC = Layout("IMAGE_OPTIONAL_HEADER", ("Magic", "H"))
-OPTIONAL_HEADERS: dict[int, tuple[Literal[32, 64], Layout]] = {
-    0x10B: (32, OPTIONAL32),
-    0x20B: (64, OPTIONAL64),
-}  # Magic
+OPTIONAL_HEADERS: dict[int, tuple[Literal[32, 64], Layout]] = {0x10B: (32, OPTIONAL32), 0x20B: (64, OPTIONAL64)}
+"""``Magic`` -> bits, layout."""
 
 DATA_DIRECTORY = Layout("IMAGE_DATA_DIRECTORY", ("VirtualAddress", "I"), ("Size", "I"))
 
@@ -115,8 +100,8 @@ TYPE_CODEVIEW = 2  # Type of a debug directory entry: IMAGE_DEBUG_TYPE_CODEVIEW
 
 
 @dataclass(frozen=True, slots=True)
-class _Pe:
-    """A file whose headers were read."""
+class PeHeaders:
+    """The headers of a PE file."""
 
     source: Source
     bits: Literal[32, 64]
@@ -124,14 +109,18 @@ class _Pe:
     optional: Record
     sections: tuple[Record, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class _Pdb:
-    """What a CodeView record says about the PDB."""
-
-    guid: UUID | None = None
-    age: int | None = None
-    name: str | None = None
+    def directory(self, number: int) -> Record | None:
+        """Data directory ``number``; ``None`` where the file has none. Raises `FormatError` where they do not fit."""
+        optional, layout = self.optional, self.optional.layout
+        count = min(optional["NumberOfRvaAndSizes"], DIRECTORY_ENTRIES)
+        if layout.size + count * DATA_DIRECTORY.size > self.file["SizeOfOptionalHeader"]:
+            reason = "the data directories are past the end of the optional header"
+            raise optional.bad("NumberOfRvaAndSizes", reason)
+        if count <= number:
+            return None
+        offset = optional.offset + layout.size + number * DATA_DIRECTORY.size
+        directory = DATA_DIRECTORY.read(self.source, offset, "little")
+        return directory if directory["VirtualAddress"] and directory["Size"] else None
 
 
 def read_pe(source: Source) -> Image:
@@ -141,10 +130,10 @@ def read_pe(source: Source) -> Image:
     a count, an address or a name contradicts the specification or the file's size. The contents of sections are not
     read, except for the debug directory and the CodeView record.
     """
-    pe = _open(source)
+    pe = pe_headers(source)
     optional = pe.optional
     segments = tuple(_segment(header, pe) for header in pe.sections)
-    pdb = _pdb(pe)
+    guid, age, name = _pdb(pe)
     return Image(
         format="pe",
         bits=pe.bits,
@@ -158,13 +147,14 @@ def read_pe(source: Source) -> Image:
         timestamp=pe.file["TimeDateStamp"],
         checksum=optional["CheckSum"],
         image_size=optional["SizeOfImage"],
-        pdb_guid=pdb.guid,
-        pdb_age=pdb.age,
-        pdb_name=pdb.name,
+        pdb_guid=guid,
+        pdb_age=age,
+        pdb_name=name,
     )
 
 
-def _open(source: Source) -> _Pe:
+def pe_headers(source: Source) -> PeHeaders:
+    """The headers of the PE file in ``source``. Raises `FormatError`."""
     dos = DOS_HEADER.read(source, 0, "little")
     if dos.raw("e_magic") != b"MZ":
         raise dos.bad("e_magic", "not a PE file")
@@ -179,7 +169,7 @@ def _open(source: Source) -> _Pe:
     optional = layout.read(source, begin, "little")
     after = begin + file["SizeOfOptionalHeader"]
     sections = SECTION_HEADER.table(file, "NumberOfSections", after, file["NumberOfSections"], "little")
-    return _Pe(source, bits, file, optional, tuple(sections))
+    return PeHeaders(source, bits, file, optional, tuple(sections))
 
 
 def _optional_layout(source: Source, offset: int) -> tuple[Literal[32, 64], Layout]:
@@ -190,7 +180,7 @@ def _optional_layout(source: Source, offset: int) -> tuple[Literal[32, 64], Layo
     return found
 
 
-def _address(owner: Record, field: str, size: int, pe: _Pe) -> int:
+def _address(owner: Record, field: str, size: int, pe: PeHeaders) -> int:
     """The link address for the RVA in ``field``, from which ``size`` bytes must be in the address space."""
     address = pe.optional["ImageBase"] + owner[field]
     if address + size > 1 << pe.bits:
@@ -198,7 +188,7 @@ def _address(owner: Record, field: str, size: int, pe: _Pe) -> int:
     return address
 
 
-def _segment(header: Record, pe: _Pe) -> Segment:
+def _segment(header: Record, pe: PeHeaders) -> Segment:
     raw = header["SizeOfRawData"] if header["PointerToRawData"] else 0
     memory = header["VirtualSize"] or raw  # 0 is written by some old linkers, and the loader takes the other size then
     return Segment(
@@ -214,7 +204,7 @@ def _section(name: str, segment: Segment) -> Section:
     return Section(name, segment.vaddr, segment.memory_size, segment.offset, segment.file_size, segment.flags)
 
 
-def _names(pe: _Pe) -> Iterator[str]:
+def _names(pe: PeHeaders) -> Iterator[str]:
     """Names of the sections. ``/123`` is an offset into the string table, which only GNU tools and LLVM still write."""
     strings: Strings | None = None
     for header in pe.sections:
@@ -237,7 +227,7 @@ def _long_name(name: bytes) -> int | None:
     return None
 
 
-def _string_table(pe: _Pe) -> Strings:
+def _string_table(pe: PeHeaders) -> Strings:
     offset = pe.file["PointerToSymbolTable"] + pe.file["NumberOfSymbols"] * SYMBOL_SIZE
     pe.file.require(offset, STRING_TABLE.size, "PointerToSymbolTable")
     table = STRING_TABLE.read(pe.source, offset, "little")
@@ -245,8 +235,9 @@ def _string_table(pe: _Pe) -> Strings:
     return Strings(pe.source, offset, table["size"])
 
 
-def _pdb(pe: _Pe) -> _Pdb:
-    """The first CodeView record that names a PDB: RSDS with a GUID, or NB10 of the time before (until 2002)."""
+def _pdb(pe: PeHeaders) -> tuple[UUID | None, int | None, str | None]:
+    """(GUID, age, name) of the PDB, from the first CodeView record that names one: RSDS, or NB10 (until 2002) without
+    GUID."""
     for entry in _debug_entries(pe):
         offset = entry["PointerToRawData"]
         if offset == 0 and entry["AddressOfRawData"]:
@@ -261,34 +252,21 @@ def _pdb(pe: _Pe) -> _Pdb:
             raise entry.bad("SizeOfData", f"{layout.name} has more than {layout.size} bytes")
         record = layout.read(pe.source, offset, "little")
         names = Strings(pe.source, offset + layout.size, entry["SizeOfData"] - layout.size)
-        guid = _guid(record.raw("Signature")) if layout is CODEVIEW[b"RSDS"] else None
-        return _Pdb(guid, record["Age"], names.at(0, entry, "SizeOfData"))
-    return _Pdb()
+        guid = guid_of(record.raw("Signature")) if layout is RSDS else None
+        return guid, record["Age"], names.at(0, entry, "SizeOfData")
+    return None, None, None
 
 
-def _guid(data: bytes) -> UUID:
-    from uuid import UUID
-
-    return UUID(bytes_le=data)
-
-
-def _debug_entries(pe: _Pe) -> Iterator[Record]:
-    optional = pe.optional
-    count = min(optional["NumberOfRvaAndSizes"], DIRECTORY_ENTRIES)
-    begin = optional.offset + optional.layout.size
-    if optional.layout.size + count * DATA_DIRECTORY.size > pe.file["SizeOfOptionalHeader"]:
-        raise optional.bad("NumberOfRvaAndSizes", "the data directories are past the end of the optional header")
-    if count <= DEBUG_ENTRY:
-        return iter(())
-    directory = DATA_DIRECTORY.read(pe.source, begin + DEBUG_ENTRY * DATA_DIRECTORY.size, "little")
-    entries = directory["Size"] // DEBUG_DIRECTORY.size
-    if directory["VirtualAddress"] == 0 or entries == 0:
+def _debug_entries(pe: PeHeaders) -> Iterator[Record]:
+    directory = pe.directory(DEBUG_ENTRY)
+    entries = directory["Size"] // DEBUG_DIRECTORY.size if directory else 0
+    if directory is None or entries == 0:
         return iter(())
     offset = _file_offset(directory, "VirtualAddress", pe)
     return DEBUG_DIRECTORY.table(directory, "Size", offset, entries, "little")
 
 
-def _file_offset(owner: Record, field: str, pe: _Pe) -> int:
+def _file_offset(owner: Record, field: str, pe: PeHeaders) -> int:
     """Where the byte at the RVA in ``field`` is in the file, through the section whose raw data holds it."""
     for header in pe.sections:
         inside = owner[field] - header["VirtualAddress"]

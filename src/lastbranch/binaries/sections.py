@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import lzma
 import zlib
-from functools import cached_property
 
 import numpy as np
 
 from ..errors import FormatError
 from ..model import BytesSource, Source
-from . import Image, SegmentFlags, read_image
-from .elf import CLASSES
+from . import Image, read_image
 from .files import File, Space
 
 __all__ = ["Binary", "open_binary", "unpack_xz"]
 
 
-SHF_COMPRESSED = 0x800
 EXPANSION = 2000
 """Most bytes that a compressed one becomes: zlib's own limit is 1,032."""
 PACKED_LIMIT = 1 << 31
@@ -33,17 +30,6 @@ class Binary:
         self.order = "<" if self.image.byte_order == "little" else ">"
         self._spaces: dict[str, Space] = {}
 
-    @cached_property
-    def flags(self) -> list[int]:
-        """ELF: ``sh_flags`` of each section. Empty for PE."""
-        image = self.image
-        if image.format != "elf" or not image.sections:
-            return []
-        layout = CLASSES[{32: 1, 64: 2}[image.bits]]
-        ehdr = layout.ehdr.read(self.source, 0, image.byte_order)
-        table = layout.shdr.table(ehdr, "e_shoff", ehdr["e_shoff"], len(image.sections), image.byte_order)
-        return [header["sh_flags"] for header in table]
-
     def has(self, name: str) -> bool:
         """Whether there is a section ``name`` with bytes in the file."""
         return self._number(name) is not None
@@ -56,10 +42,6 @@ class Binary:
         if name not in self._spaces:
             self._spaces[name] = self._read(name)
         return self._spaces[name]
-
-    def executable(self) -> np.ndarray:
-        """bool[sections]: which sections hold code."""
-        return np.array([bool(s.flags & SegmentFlags.EXECUTE) for s in self.image.sections], bool)
 
     def _number(self, name: str) -> int | None:
         """The first section ``name`` with bytes; GNU tools once wrote compressed ``.debug_x`` as ``.zdebug_x``."""
@@ -77,7 +59,7 @@ class Binary:
             size = min(size, section.size)  # raw data are filled up to the file's alignment
         space = Space.part(self.source, section.offset, size, self.order, name)
         old = section.name.startswith(".zdebug_")
-        if not old and not (self.flags and self.flags[number] & SHF_COMPRESSED):
+        if not old and not section.compressed:
             return space
         unpacked = self._unpacked_old(space, section.offset) if old else self._unpacked(space, section.offset)
         return Space.of(unpacked, self.order, name, self.name)

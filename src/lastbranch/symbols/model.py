@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import offsets_of, ranges
+from ..arrays import interval_of, offsets_of, ranges
 
 __all__ = ["Backend", "Chains", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
 
@@ -199,10 +199,7 @@ class FunctionTable:
 
     def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[n]: the row of the function that each address lies in, or -1."""
-        if not len(self.start):
-            return np.full(len(address), -1, np.int64)
-        row = np.searchsorted(self.start, address, side="right").astype(np.int64) - 1
-        return np.where((row >= 0) & (address < self.end[np.maximum(row, 0)]), row, -1)
+        return interval_of(self.start, self.end, address)
 
     def find(self, pattern: str) -> list[int]:
         """Rows of the functions that ``pattern`` means, by address: those of `found`."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ...binaries import SegmentFlags
 from ...binaries.files import File, Space, strings_at
-from ...binaries.pe import DATA_DIRECTORY, DOS_HEADER, FILE_HEADER, OPTIONAL_HEADERS
+from ...binaries.pe import pe_headers
 from ...binaries.sections import Binary, open_binary, unpack_xz
 from ..model import DebugFiles, FunctionTable, Names
 from .plt import stub_symbols
@@ -57,7 +57,6 @@ WORDS = {  # st_name and so on, in the order of each class
 NOTYPE, OBJECT, FUNC, GNU_IFUNC = 0, 1, 2, 10  # st_info & 15
 LOCAL, GLOBAL = 0, 1  # st_info >> 4
 UNDEF, LORESERVE = 0, 0xFF00  # st_shndx
-SHF_ALLOC, SHF_EXECINSTR = 2, 4
 
 MAPPING = {"arm": ("$a", "$d", "$t"), "aarch64": ("$d", "$x"), "riscv": ("$d", "$x", ".L0 ")}
 """Machine -> what names of symbols begin with that only tell code from data (psABIs of those processors)."""
@@ -88,17 +87,18 @@ def _read_elf(binary: Binary, name: str, strings: str) -> Symbols:
     )
     table = space.data[: space.size // fields.itemsize * fields.itemsize].view(fields)
     kind, number = table["info"] & 15, table["shndx"].astype(np.int64)
-    flags = np.array([*binary.flags, 0], np.uint64)
+    flags = np.array([*(int(s.flags) for s in binary.image.sections), 0])
     known = (number != UNDEF) & (number < len(flags) - 1)
     section_flags = flags[np.where(known, number, len(flags) - 1)]
-    wanted = known & np.isin(kind, (NOTYPE, OBJECT, FUNC, GNU_IFUNC)) & (section_flags & SHF_ALLOC != 0)
+    wanted = known & np.isin(kind, (NOTYPE, OBJECT, FUNC, GNU_IFUNC)) & (section_flags & SegmentFlags.READ != 0)
     wanted &= table["name"] < max(1, names.size)
     row = np.flatnonzero(wanted)
     row = row[~_is_mapping(binary, names.raw, table["name"][row], kind[row])]
     start = table["value"][row].astype(np.uint64)
     if binary.image.machine == "arm":  # the lowest bit of a function says that it is Thumb code
         start &= ~(np.isin(kind[row], (FUNC, GNU_IFUNC)).astype(np.uint64))
-    code = np.isin(kind[row], (FUNC, GNU_IFUNC)) | (kind[row] == NOTYPE) & (section_flags[row] & SHF_EXECINSTR != 0)
+    runs = section_flags[row] & SegmentFlags.EXECUTE != 0
+    code = np.isin(kind[row], (FUNC, GNU_IFUNC)) | (kind[row] == NOTYPE) & runs
     return Symbols(
         start=start,
         size=table["size"][row].astype(np.uint64),
@@ -148,8 +148,7 @@ def coff_symbols(binary: Binary) -> Symbols:
 
 def _table(binary: Binary) -> Symbols:
     source = binary.source
-    dos = DOS_HEADER.read(source, 0, "little")
-    header = FILE_HEADER.read(source, dos["e_lfanew"], "little")
+    header = pe_headers(source).file
     at, count = header["PointerToSymbolTable"], header["NumberOfSymbols"]
     if not at or not count:
         return Symbols.empty()
@@ -232,15 +231,8 @@ def _function_starts(binary: Binary) -> NDArray[np.uint64]:
 
 def _directory(binary: Binary, row: int) -> tuple[int, int]:
     """(address, size) of a data directory; zeros where there is none."""
-    source = binary.source
-    dos = DOS_HEADER.read(source, 0, "little")
-    begin = dos["e_lfanew"] + FILE_HEADER.size
-    layout = next(layout for bits, layout in OPTIONAL_HEADERS.values() if bits == binary.image.bits)
-    optional = layout.read(source, begin, "little")
-    if optional["NumberOfRvaAndSizes"] <= row:
-        return 0, 0
-    entry = DATA_DIRECTORY.read(source, begin + layout.size + row * DATA_DIRECTORY.size, "little")
-    return entry["VirtualAddress"], entry["Size"]
+    entry = pe_headers(binary.source).directory(row)
+    return (entry["VirtualAddress"], entry["Size"]) if entry else (0, 0)
 
 
 def _at(binary: Binary, address: int) -> Space:

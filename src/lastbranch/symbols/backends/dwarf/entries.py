@@ -13,10 +13,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import Ints, offsets_of
 from ....binaries.files import Space, strings_at
 from ....errors import FormatError
 from .units import (
-    BLOCKS,
+    BLOCK,
     FORM,
     INDEXED,
     LEB,
@@ -72,32 +73,21 @@ def walk(info: Info, units: NDArray[np.int64], *, whole: bool) -> Tree:
     offset = np.concatenate([*places, np.empty(0, np.int64)])
     unit = np.repeat(units, [len(p) for p in places])
     shape, _ = info.shapes_of(offset, unit)
-    tags, children = info.shapes.columns()
-    null = shape < 0
-    tag = np.where(null, 0, np.append(tags, 0)[shape])
-    change = np.where(null, -1, np.append(children, False)[shape]).astype(np.int64)
+    tag, change = (np.append(column, -1)[shape] for column in info.shapes.columns())  # -1: the end of children
     depth = np.cumsum(change) - change
-    first = np.cumsum([0, *(len(p) for p in places)])[:-1]
     sizes = np.array([len(p) for p in places], np.int64)
-    depth -= np.repeat(depth[np.minimum(first, max(0, len(depth) - 1))] if len(depth) else sizes, sizes)
-    routine = (tag == TAG.SUBPROGRAM) | (tag == TAG.INLINED_SUBROUTINE)
-    return _tree(offset, unit, tag, np.clip(depth, 0, DEPTH_LIMIT), null, routine)
+    depth -= np.repeat(np.append(depth, 0)[offsets_of(sizes)[:-1]], sizes)
+    return _tree(offset, unit, tag, np.clip(depth, 0, DEPTH_LIMIT))
 
 
-def _tree(
-    offset: NDArray[np.int64],
-    unit: NDArray[np.int64],
-    tag: NDArray[np.int64],
-    depth: NDArray[np.int64],
-    null: NDArray[np.bool_],
-    routine: NDArray[np.bool_],
-) -> Tree:
+def _tree(offset: Ints, unit: Ints, tag: Ints, depth: Ints) -> Tree:
     """Link each routine to the one around it: an entry's parent is the last one before it on the depth above."""
+    routine = (tag == TAG.SUBPROGRAM) | (tag == TAG.INLINED_SUBROUTINE)
     around = np.full(len(offset), -1, np.int64)  # the innermost routine around an entry, or itself
     up = np.full(len(offset), -1, np.int64)
     level = np.zeros(len(offset), np.int64)
     order = np.lexsort((np.arange(len(offset)), depth))
-    order = order[~null[order]]
+    order = order[tag[order] >= 0]
     cuts = np.searchsorted(depth[order], np.arange(int(depth.max(initial=0)) + 2))
     above = order[:0]
     for first, last in pairwise(cuts):
@@ -157,7 +147,7 @@ def _walk(info: Info, row: int, whole: bool) -> list[int]:
                     continue
             if known.recorded:
                 record(at)
-            at = behind + known.size if known.size >= 0 else _behind(space, known, behind)
+            at = behind + known.size if known.size >= 0 else _end_of(space, known, behind)
     return found
 
 
@@ -178,8 +168,8 @@ def _quick(codes: dict[int, Shape]) -> list[int]:
 _ORDERS: dict[str, Literal["little", "big"]] = {"<": "little", ">": "big"}
 
 
-def _behind(space: Space, shape: Shape, at: int) -> int:
-    """The offset behind an entry whose attributes begin at ``at`` and have no fixed size."""
+def _end_of(space: Space, shape: Shape, at: int) -> int:
+    """Where an entry ends whose attributes begin at ``at`` and have no fixed size."""
     raw = space.raw
     for skip, kind in shape.steps:
         at += skip
@@ -189,9 +179,9 @@ def _behind(space: Space, shape: Shape, at: int) -> int:
             while raw[at] > 0x7F:
                 at += 1
             at += 1
-        elif kind == -9 or kind == -10:
+        elif kind == BLOCK or kind == BLOCK - 1:
             length = raw[at]
-            if length < 0x80 or kind == -10:
+            if length < 0x80 or kind == BLOCK - 1:
                 at += length + 1
             else:
                 length, at = uleb(raw, at)
@@ -199,7 +189,7 @@ def _behind(space: Space, shape: Shape, at: int) -> int:
         elif kind == TEXT:
             at = raw.find(b"\0", at) + 1 or space.size
         else:
-            width = -9 - kind
+            width = BLOCK - kind
             at += width + int.from_bytes(raw[at : at + width], _ORDERS[space.order])
     return at + shape.tail
 
@@ -308,7 +298,7 @@ def _value(
         signed, behind = space.sleb(at)
         return signed.view(np.uint64), behind
     length = size_of(form, sizes)
-    if length == -3:
+    if length == LEB:
         return space.uleb(at)
     if length in (1, 2, 3, 4, 8):
         return space.read(at, length), at + length
@@ -323,9 +313,9 @@ def _past(space: Space, form: int, sizes: Format, at: NDArray[np.int64]) -> NDAr
         return at + length
     if form == FORM.STRING:
         return np.array([space.raw.find(b"\0", a) + 1 or space.size for a in space.clip(at).tolist()], np.int64)
-    if form not in BLOCKS:
+    if length == LEB:
         return space.uleb(at)[1]
-    width = -9 - length
+    width = BLOCK - length
     count, behind = (space.read(at, width), at + width) if width else space.uleb(at)
     return behind + np.minimum(count, np.uint64(space.size)).astype(np.int64)
 

@@ -161,8 +161,15 @@ class Frames:
     column: NDArray[np.int64]
     discriminator: NDArray[np.int64]
 
-    def columns(self) -> list[NDArray[np.int64]]:
-        return [getattr(self, f.name) for f in fields(self)]
+    def columns(self) -> dict[str, NDArray[np.int64]]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def join(cls, parts: list[Frames]) -> Frames:
+        """All frames by address and step."""
+        columns = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)}
+        order = np.lexsort((columns["step"], columns["owner"]))
+        return cls(**{name: column[order] for name, column in columns.items()})
 
 
 @dataclass(slots=True)
@@ -204,7 +211,7 @@ def named(
 
     The innermost frame is where the line table says; the outermost function is called as the symbol.
     """
-    frames = _together(parts, len(unit), (symbol >= 0) | places.there)
+    frames = _complete(parts, len(unit), (symbol >= 0) | places.there)
     owner = frames.owner
     inner = np.flatnonzero((frames.step == 0) & places.there[owner])
     row = owner[inner]
@@ -226,21 +233,18 @@ def named(
     )  # fmt: skip
 
 
-def _together(parts: list[tuple[Frames, Origins]], count: int, known: NDArray[np.bool_]) -> Frames:
+def _complete(parts: list[tuple[Frames, Origins]], count: int, known: NDArray[np.bool_]) -> Frames:
     """All frames by address and step, origins numbered through; ``known`` addresses without a chain have one frame."""
     chained = np.zeros(count, bool)
-    columns, base = [], 0
+    base = 0
     for frames, origins in parts:
         chained[frames.owner] = True
         frames.origin = np.where(frames.origin >= 0, frames.origin + base, -1)
-        columns.append(frames.columns())
         base += len(origins.name)
     alone = np.flatnonzero(~chained & known)
     zero = np.zeros(len(alone), np.int64)
-    columns.append(Frames(alone, zero, zero - 1, zero, zero - 1, zero, zero, zero).columns())
-    joined = [np.concatenate(c) for c in zip(*columns, strict=True)]
-    order = np.lexsort((joined[1], joined[0]))
-    return Frames(*(c[order] for c in joined))
+    single = Frames(alone, zero, zero - 1, zero, zero - 1, zero, zero, zero)
+    return Frames.join([*(frames for frames, _ in parts), single])
 
 
 def _functions(

@@ -1,7 +1,7 @@
 """Line number programs (DWARF 5, section 6.2; versions 2 to 5), all units at once.
 
 The state machine's registers are sums and last values over the instructions of a sequence, so no instruction is
-executed: `tokens` finds where each begins, and the rest is cumulative sums.
+executed: `bytecode` finds where each begins, and the rest is cumulative sums.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import bisect_within
 from ....binaries.files import Space
-from .tokens import machine, starts_of
-from .units import BLOCKS, FIXED, FORM, LEB, OFFSET, uleb
+from .bytecode import instruction_starts, state_table
+from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor, uleb
 
 __all__ = ["LineHeader", "read_header", "read_lines"]
 
@@ -81,58 +82,39 @@ def _join(*parts: str) -> str:
 
 def read_header(space: Space, start: int, text: Texts) -> LineHeader | None:
     """The header at ``start``; ``None`` for a version that is not known. Raises `FormatError`."""
-    order = "little" if space.order == "<" else "big"
-    raw, at = space.raw, start
-
-    def number(width: int) -> int:
-        nonlocal at
-        at += width
-        return int.from_bytes(raw[at - width : at], order)  # type: ignore[arg-type]
-
     if not 0 <= start < space.size:
         raise space.bad("no line table there", start, "DW_AT_stmt_list", start)
-    length, offset_size = number(4), 4
-    if length == 0xFFFFFFFF:
-        length, offset_size = number(8), 8
-    end = at + length
-    if end > space.size:
-        raise space.bad("a line table is past the end of the section", start, "unit_length", length)
-    version = number(2)
+    cursor = Cursor(space, start)
+    end, offset_size = cursor.unit_end("a line table")
+    version = cursor.number(2)
     if not 2 <= version <= 5:
         return None
     if version >= 5:
-        number(2)  # sizes of addresses and of segment selectors
-    header_length = number(offset_size)
-    program = at + header_length
+        cursor.number(2)  # sizes of addresses and of segment selectors
+    header_length = cursor.number(offset_size)
+    program = cursor.at + header_length
     if program > end:
-        raise space.bad("the program begins behind its end", start, "header_length", header_length)
-    minimum = number(1)
+        raise space.bad("the program begins after its end", start, "header_length", header_length)
+    minimum = cursor.number(1)
     if version >= 4:
-        number(1)  # maximum_operations_per_instruction: 1 but on VLIW processors
-    number(1)  # default_is_stmt
-    line_base = (number(1) ^ 0x80) - 0x80
-    line_range, opcode_base = number(1), number(1)
+        cursor.number(1)  # maximum_operations_per_instruction: 1 but on VLIW processors
+    cursor.number(1)  # default_is_stmt
+    line_base = (cursor.number(1) ^ 0x80) - 0x80
+    line_range, opcode_base = cursor.number(1), cursor.number(1)
     if line_range == 0 or opcode_base == 0:
         raise space.bad("a line table that cannot be decoded", start, "line_range", line_range)
-    operands = tuple(raw[at : at + opcode_base - 1])
-    at += opcode_base - 1
-    header = LineHeader(version, program, end, minimum, line_base, line_range, operands)
-    tables = _Tables(space, at, program, offset_size, text)
-    if version >= 5:
-        header.folders = [name for name, _ in tables.coded()]
-        header.files = tables.coded()
-    else:
-        header.folders = [name for name, _ in tables.plain(numbers=0)]
-        header.files = tables.plain(numbers=3)
-    return header
+    operands = tuple(space.raw[cursor.at : cursor.at + opcode_base - 1])
+    tables = _Tables(space, cursor.at + opcode_base - 1, program, offset_size, text)
+    folders, files = (tables.coded(), tables.coded()) if version >= 5 else (tables.plain(0), tables.plain(3))
+    return LineHeader(version, program, end, minimum, line_base, line_range, operands, [f for f, _ in folders], files)
 
 
-class _Tables:
-    """Reads the two tables of a header, one behind the other."""
+class _Tables(Cursor):
+    """Reads the two tables of a header, one after the other, up to offset ``end``."""
 
     def __init__(self, space: Space, at: int, end: int, offset_size: int, text: Texts) -> None:
-        self.space, self.at, self.end, self.offset_size, self.text = space, at, end, offset_size, text
-        self.order = "little" if space.order == "<" else "big"
+        super().__init__(space, at)
+        self.end, self.offset_size, self.text = end, offset_size, text
 
     def plain(self, numbers: int) -> list[tuple[str, int]]:
         """Before DWARF 5: strings, each with ``numbers`` LEB128 numbers, up to an empty one."""
@@ -147,7 +129,7 @@ class _Tables:
 
     def coded(self) -> list[tuple[str, int]]:
         """DWARF 5: the formats of the fields, a count, and the fields."""
-        count = self._word(1)
+        count = self.number(1)
         formats = [(self._leb(), self._leb()) for _ in range(count)]
         rows = self._leb()
         if rows > min(ENTRIES_LIMIT, self.end - self.at):
@@ -167,22 +149,18 @@ class _Tables:
     def _value(self, form: int) -> int | str:
         if form == FORM.STRING:
             return self._string()
-        if form in BLOCKS:
-            size = self._leb() if BLOCKS[form] == LEB else self._word(BLOCKS[form])
-            self.at = min(self.end, self.at + size)
+        size = SIZES.get(form)
+        if size is not None and size <= BLOCK:
+            length = self._leb() if size == BLOCK else self.number(BLOCK - size)
+            self.at = min(self.end, self.at + length)
             return 0
-        size = FIXED.get(form, -9)
         if size == LEB:
             return self._leb()
         size = self.offset_size if size == OFFSET else size
-        if size < 0:
+        if size is None or size < 0:
             raise self.space.bad("a form that is not known", self.at, "form", form)
-        value = self._word(size)
+        value = self.number(size)
         return self.text(form, value) if form in (FORM.STRP, FORM.LINE_STRP) else value
-
-    def _word(self, size: int) -> int:
-        self.at += size
-        return int.from_bytes(self.space.raw[self.at - size : self.at], self.order)  # type: ignore[arg-type]
 
     def _leb(self) -> int:
         if self.at >= self.space.size:
@@ -192,8 +170,8 @@ class _Tables:
 
     def _string(self) -> str:
         end = self.space.raw.find(b"\0", self.at, self.end)
-        text = self.space.raw[self.at : end if end >= 0 else self.end]
-        self.at = (end if end >= 0 else self.end) + 1
+        end = end if end >= 0 else self.end
+        text, self.at = self.space.raw[self.at : end], end + 1
         return text.decode("utf-8", "backslashreplace")
 
 
@@ -225,29 +203,14 @@ class LineTable:
         """The row of the program of ``unit`` that each address belongs to, or -1: the last row that is not above it."""
         begin = np.searchsorted(self.sequence_unit, unit, side="left")
         end = np.searchsorted(self.sequence_unit, unit, side="right")
-        place = _above(self.sequence_high, begin, end, address)
-        found = np.flatnonzero(place < end)
-        found = found[self.sequence_low[place[found]] <= address[found]]
-        sequence = place[found]
-        first, last = self.sequence_first[sequence], self.sequence_last[sequence]
+        sequence = bisect_within(self.sequence_high, begin, end.copy(), address, right=True)
+        found = np.flatnonzero(sequence < end)
+        found = found[self.sequence_low[sequence[found]] <= address[found]]
+        sequence = sequence[found]
+        first, last = self.sequence_first[sequence] + 1, self.sequence_last[sequence] - 1
         row = np.full(len(address), -1, np.int64)
-        row[found] = _above(self.address, first + 1, np.maximum(first + 1, last - 1), address[found]) - 1
+        row[found] = bisect_within(self.address, first, last, address[found], right=True) - 1
         return row
-
-
-def _above(
-    values: NDArray[np.uint64], begin: NDArray[np.int64], end: NDArray[np.int64], wanted: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Binary searches side by side: the first place in ``begin:end`` with a value above it, else ``end``."""
-    low, high = begin.astype(np.int64), end.astype(np.int64)
-    while True:
-        open_ = np.flatnonzero(low < high)
-        if not len(open_):
-            return low
-        middle = (low[open_] + high[open_]) >> 1
-        above = values[middle] > wanted[open_]
-        high[open_[above]] = middle[above]
-        low[open_[~above]] = middle[~above] + 1
 
 
 def read_lines(space: Space, headers: dict[int, LineHeader]) -> LineTable:
@@ -278,7 +241,9 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     codes |= dict.fromkeys(range(base, 256), ())
     every = list(headers.values())
     begin, end = (np.array([getattr(h, n) for h in every], np.int64) for n in ("program", "end"))
-    at, program = starts_of(space, begin, end, machine(codes, EXTENDED))
+    at, program = instruction_starts(space, begin, end, state_table(codes, EXTENDED))
+    if not len(at):
+        return _joined([])
     opcode = space.data[at].astype(np.int64)
     special = opcode >= base
     standard = np.where(special, 256, opcode)  # whose numbers mean something else in a program that has fewer of them
@@ -313,12 +278,12 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     ends = extended & (kind == END_SEQUENCE)
     emits = special | (standard == COPY) | ends
     row_number = np.arange(len(at))
-    fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1])) if len(at) else ends
-    sequence = np.maximum.accumulate(np.where(fresh, row_number, 0)) if len(at) else row_number
+    fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1]))
+    sequence = np.maximum.accumulate(np.where(fresh, row_number, 0))
 
     def newest(there: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The newest instruction of ``there`` up to each one, in the same sequence; -1: none."""
-        last = np.maximum.accumulate(np.where(there, row_number, -1)) if len(at) else row_number
+        last = np.maximum.accumulate(np.where(there, row_number, -1))
         return np.where(last >= sequence, last, -1)
 
     def register(there: NDArray[np.bool_], begin: int) -> NDArray[np.uint64]:
@@ -333,7 +298,7 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     lines = np.cumsum(line_by)
     line = 1 + lines - (lines - line_by)[sequence]
     file, column = register(standard == SET_FILE, 1), register(standard == SET_COLUMN, 0)
-    emitted = np.append(-1, np.maximum.accumulate(np.where(emits, row_number, -1))[:-1]) if len(at) else row_number
+    emitted = np.append(-1, np.maximum.accumulate(np.where(emits, row_number, -1))[:-1])
     said = newest(extended & (kind == SET_DISCRIMINATOR))
     discriminator = np.where(said > emitted, operand[np.maximum(said, 0)], np.uint64(0))
 
@@ -348,26 +313,24 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     )  # fmt: skip
 
 
+_DTYPES: dict[str, type[np.generic]] = {
+    "address": np.uint64, "file": np.uint32, "line": np.uint32, "column": np.uint32, "discriminator": np.uint32,
+    "sequence_unit": np.int64, "sequence_low": np.uint64, "sequence_high": np.uint64, "sequence_first": np.int64,
+    "sequence_last": np.int64,
+}  # fmt: skip
+"""The columns of `LineTable`."""
+
+
 def _joined(tables: list[LineTable]) -> LineTable:
-    base = np.cumsum([0, *(len(t.address) for t in tables)])
-    columns: list[Any] = [
-        np.concatenate([getattr(t, name) for t in tables] or [np.empty(0, kind)]).astype(kind)
-        for name, kind in (
-            ("address", np.uint64), ("file", np.uint32), ("line", np.uint32), ("column", np.uint32),
-            ("discriminator", np.uint32), ("sequence_unit", np.int64), ("sequence_low", np.uint64),
-            ("sequence_high", np.uint64),
-        )
-    ]  # fmt: skip
-    first, last = (
-        np.concatenate(
-            [getattr(t, name) + b for t, b in zip(tables, base[:-1], strict=True)] or [np.empty(0, np.int64)]
-        )
-        for name in ("sequence_first", "sequence_last")
-    )
-    address, file, line, column, discriminator, unit, low, high = columns
-    kept = np.flatnonzero(low < high)
-    order = kept[np.lexsort((high[kept], unit[kept]))]
-    return LineTable(
-        address, file, line, column, discriminator,
-        unit[order], low[order], high[order], first[order], last[order],
-    )  # fmt: skip
+    """All rows and the sequences that are not empty, by unit and end."""
+    columns: dict[str, Any] = {
+        name: np.concatenate([np.empty(0, dtype), *(getattr(table, name) for table in tables)])
+        for name, dtype in _DTYPES.items()
+    }
+    base = np.cumsum([0, *(len(table.address) for table in tables)])[:-1]
+    base = np.repeat(base, [len(table.sequence_unit) for table in tables])
+    columns["sequence_first"] += base
+    columns["sequence_last"] += base
+    kept = np.flatnonzero(columns["sequence_low"] < columns["sequence_high"])
+    order = kept[np.lexsort((columns["sequence_high"][kept], columns["sequence_unit"][kept]))]
+    return LineTable(**{n: column[order] if n.startswith("sequence") else column for n, column in columns.items()})

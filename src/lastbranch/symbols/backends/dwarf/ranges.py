@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import interval_of, offsets_of, ranges
 from ....binaries.files import Space
+from .bytecode import instruction_starts, state_table
 from .entries import Column, Kind, read_attributes
-from .tokens import machine, starts_of
-from .units import AT, NO_BASE, RLE, Info
+from .units import AT, NO_BASE, RLE, Cursor, Info
 
-__all__ = ["Owners", "Ranges", "ranges_of"]
+__all__ = ["Ranges", "ranges_of"]
 
 
 WANTED = AT.LOW_PC, AT.HIGH_PC, AT.RANGES
@@ -31,10 +33,39 @@ class Ranges:
     @classmethod
     def join(cls, parts: list[Ranges]) -> Ranges:
         """All ranges that are not empty, by their rows. Code that the linker dropped may have empty ones."""
+        parts = parts or [cls(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
         low, high, row = (np.concatenate([getattr(p, name) for p in parts]) for name in ("low", "high", "row"))
         kept = np.flatnonzero(low < high)
         order = kept[np.argsort(row[kept], kind="stable")]
         return cls(low[order], high[order], row[order])
+
+    def take(self, rows: NDArray[Any]) -> Ranges:
+        """The ranges in ``rows``, numbers or a mask."""
+        return Ranges(self.low[rows], self.high[rows], self.row[rows])
+
+    def disjoint(self) -> Ranges:
+        """Ascending ranges that do not overlap: where these do, the address belongs to the lowest row."""
+        ordered = self.take(np.lexsort((self.row, self.low)))
+        if not (ordered.low[1:] < np.maximum.accumulate(ordered.high)[:-1]).any():
+            return ordered
+        low, high, row = ordered.low.tolist(), ordered.high.tolist(), ordered.row.tolist()
+        pieces: list[tuple[int, int, int]] = []
+        heap: list[tuple[int, int]] = []
+        i = 0
+        for edge, following in pairwise(sorted({*low, *high})):
+            while i < len(low) and low[i] <= edge:
+                heappush(heap, (row[i], high[i]))
+                i += 1
+            while heap and heap[0][1] <= edge:
+                heappop(heap)
+            if heap:
+                pieces.append((edge, following, heap[0][0]))
+        edges, ends, rows = zip(*pieces, strict=True)
+        return Ranges(np.array(edges, np.uint64), np.array(ends, np.uint64), np.array(rows, np.int64))
+
+    def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The row that each address belongs to, or -1, where ranges are `disjoint`."""
+        return np.append(self.row, -1)[interval_of(self.low, self.high, address)]
 
 
 def ranges_of(info: Info, offset: NDArray[np.int64], unit: NDArray[np.int64]) -> Ranges:
@@ -63,19 +94,18 @@ def _pairs(info: Info, lists: Column, unit: NDArray[np.int64]) -> Ranges:
             rows = np.flatnonzero((info.address_size[unit] == width) & (at % (2 * width) == part) & (at < space.size))
             if not len(rows):
                 continue
-            count = (space.size - part) // (2 * width)
-            places: NDArray[np.int64] = part + np.arange(2 * count) * width
+            pairs = (space.size - part) // (2 * width)
+            places: NDArray[np.int64] = part + np.arange(2 * pairs) * width
             words = space.read(places, width).reshape(-1, 2)
             first = at[rows] // (2 * width)
             stop = np.flatnonzero((words == 0).all(axis=1))
-            last = np.append(stop, count)[np.searchsorted(stop, first)]
-            entry, row = _spread(first, last)
-            low, high = words[entry].T
+            last = np.append(stop, pairs)[np.searchsorted(stop, first)]
+            count = np.maximum(0, last - first)
+            low, high = words[ranges(first, count)].T
             selects = low == np.uint64(2**32 - 1 if width == 4 else 2**64 - 1)
-            base = _carried(np.where(selects, high, 0), selects, first, last, info.low[unit[rows]])
-            kept = ~selects
-            parts.append(Ranges((base + low)[kept], (base + high)[kept], rows[row[kept]]))
-    return Ranges.join(parts or [_none()])
+            base = _bases(np.where(selects, high, 0), selects, count, info.low[unit[rows]])
+            parts.append(Ranges(base + low, base + high, np.repeat(rows, count)).take(~selects))
+    return Ranges.join(parts)
 
 
 OPERANDS = {
@@ -99,7 +129,7 @@ def _coded(info: Info, lists: Column, unit: NDArray[np.int64]) -> Ranges:
         rows = np.flatnonzero((info.address_size[unit] == size) & (at < space.size))
         if len(rows):
             parts.append(_coded_at(info, space, at[rows], unit[rows], size, rows))
-    return Ranges.join(parts or [_none()])
+    return Ranges.join(parts)
 
 
 def _coded_at(
@@ -107,16 +137,16 @@ def _coded_at(
 ) -> Ranges:
     codes = {kind: tuple(size if o == 0 else o for o in operands) for kind, operands in OPERANDS.items()}
     lists = np.unique(at)
-    entry, _ = starts_of(space, *_stretches(space, lists), machine(codes))
+    entry, _ = instruction_starts(space, *_stretches(space, lists), state_table(codes))
     kind = space.data[entry]
     stop = np.flatnonzero(kind == RLE.END)
     first = np.searchsorted(entry, at)
     found = np.flatnonzero(np.append(entry, -1)[first] == at)
     first, unit, rows = first[found], unit[found], rows[found]
     last = np.append(stop, len(entry))[np.searchsorted(stop, first)]
-    place, row = _spread(first, last)
-    where, kind = entry[place] + 1, kind[place]
-    owner = unit[row]
+    count = np.maximum(0, last - first)
+    place = ranges(first, count)
+    where, kind, owner = entry[place] + 1, kind[place], np.repeat(unit, count)
     low, high = np.zeros(len(place), np.uint64), np.zeros(len(place), np.uint64)
     for code, operands in OPERANDS.items():
         mine = np.flatnonzero(kind == code)
@@ -136,103 +166,40 @@ def _coded_at(
     address(high, kind == RLE.STARTX_ENDX)
     lengths = np.isin(kind, (RLE.STARTX_LENGTH, RLE.START_LENGTH))
     selects = np.isin(kind, (RLE.BASE_ADDRESSX, RLE.BASE_ADDRESS))
-    base = _carried(np.where(selects, low, 0), selects, first, last, info.low[unit])
+    base = _bases(np.where(selects, low, 0), selects, count, info.low[unit])
     offsets = kind == RLE.OFFSET_PAIR
     high = np.where(lengths, low + high, np.where(offsets, base + high, high))
     low = np.where(offsets, base + low, low)
-    return Ranges(low[~selects], high[~selects], rows[row[~selects]])
+    return Ranges(low, high, np.repeat(rows, count)).take(~selects)
 
 
 def _stretches(space: Space, lists: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where byte code may be run through: from the first list of each contribution to its end.
+    """Which bytes to decode: of each contribution, from its first list to its end.
 
-    Contributions begin with a header (DWARF 5, 7.28) that says how long they are; lists outside of any run to the end.
+    Contributions begin with a header (DWARF 5, 7.28) that has their length; a list outside of them is not read.
     """
     begin, end, at = [], [], 0
     while at + 4 < space.size:
-        length = int(space.read(np.array([at]), 4)[0])
-        head = 4
-        if length == 0xFFFFFFFF:
-            length, head = int(space.read(np.array([at + 4]), 8)[0]), 12
-        behind = min(space.size, at + head + length)
+        cursor = Cursor(space, at)
+        length, _ = cursor.unit_length()
+        past = min(space.size, cursor.at + length)
         first = int(np.searchsorted(lists, at))
-        if first < len(lists) and lists[first] < behind:
+        if first < len(lists) and lists[first] < past:
             begin.append(int(lists[first]))
-            end.append(behind)
-        at = behind
+            end.append(past)
+        at = past
     return np.array(begin, np.int64), np.array(end, np.int64)
 
 
-def _spread(first: NDArray[np.int64], last: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All numbers of ``range(first, last)`` behind each other, and the row that each comes from."""
-    count = np.maximum(0, last - first)
-    row = np.repeat(np.arange(len(first)), count)
-    return np.repeat(first - (np.cumsum(count) - count), count) + np.arange(int(count.sum())), row
-
-
-def _carried(
-    value: NDArray[np.uint64],
-    there: NDArray[np.bool_],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    begin: NDArray[np.uint64],
+def _bases(
+    value: NDArray[np.uint64], there: NDArray[np.bool_], count: NDArray[np.int64], first: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """For each entry of lists that `_spread` laid out: the last ``value`` before it in its list, else ``begin``."""
-    count = np.maximum(0, last - first)
-    start = np.repeat(np.cumsum(count) - count, count)
-    newest = np.maximum.accumulate(np.where(there, np.arange(len(value)), -1)) if len(value) else start
-    return np.where(newest >= start, value[np.maximum(newest, 0)] if len(value) else value, np.repeat(begin, count))
+    """The base of each entry of lists with ``count`` entries each: the last ``value`` that is ``there`` in the list so
+    far, else the list's ``first`` base."""
+    newest = np.maximum.accumulate(np.where(there, np.arange(len(value)), -1))
+    selected = newest >= np.repeat(offsets_of(count)[:-1], count)
+    return np.where(selected, np.append(value, np.uint64(0))[newest], np.repeat(first, count))
 
 
 def _bounded(value: NDArray[np.uint64]) -> NDArray[np.int64]:
     return np.minimum(value, np.uint64(NO_BASE)).astype(np.int64)
-
-
-def _none() -> Ranges:
-    return Ranges(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
-
-
-# -- Which unit an address belongs to
-
-
-@dataclass(slots=True)
-class Owners:
-    """Which unit an address belongs to: ranges that do not overlap, ascending."""
-
-    low: NDArray[np.uint64]
-    high: NDArray[np.uint64]
-    unit: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, ranges: Ranges) -> Owners:
-        """Where units overlap, the first one in the file has the address."""
-        order = np.lexsort((ranges.row, ranges.low))
-        low, high, unit = ranges.low[order], ranges.high[order], ranges.row[order]
-        if len(low) and (low[1:] < np.maximum.accumulate(high)[:-1]).any():
-            return cls._swept(low.tolist(), high.tolist(), unit.tolist())
-        return cls(low, high, unit)
-
-    @classmethod
-    def _swept(cls, low: list[int], high: list[int], unit: list[int]) -> Owners:
-        edges = sorted({*low, *high})
-        pieces: list[tuple[int, int, int]] = []
-        heap: list[tuple[int, int]] = []
-        i = 0
-        for edge, following in pairwise(edges):
-            while i < len(low) and low[i] <= edge:
-                heappush(heap, (unit[i], high[i]))
-                i += 1
-            while heap and heap[0][1] <= edge:
-                heappop(heap)
-            if heap:
-                pieces.append((edge, following, heap[0][0]))
-        columns = list(zip(*pieces, strict=True)) or [(), (), ()]
-        return cls(np.array(columns[0], np.uint64), np.array(columns[1], np.uint64), np.array(columns[2], np.int64))
-
-    def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The unit of each address, or -1."""
-        if not len(self.low):
-            return np.full(len(address), -1, np.int64)
-        row = np.searchsorted(self.low, address, side="right") - 1
-        inside = (row >= 0) & (address < self.high[np.maximum(row, 0)])
-        return np.where(inside, self.unit[row], -1)

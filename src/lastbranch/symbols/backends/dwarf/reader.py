@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,30 +14,27 @@ from ....binaries import SegmentFlags
 from ....binaries.files import Space, strings_at
 from ....binaries.sections import Binary, open_binary
 from ....errors import FormatError
-from ...columns import pack, unpack
+from ...columns import Columns, pack, texts_column, texts_of, unpack
 from ...model import DebugFiles, FunctionTable, Names
 from .. import symbol_tables
 from ..symbols import Symbols
 from .entries import Kind, Tree, read_attributes, texts, walk
 from .frames import Frames, Origins, Places, chains_of, described, innermost, named
 from .lines import LineHeader, read_header, read_lines
-from .ranges import Owners, Ranges, ranges_of
+from .ranges import Ranges, ranges_of
 from .split import Splits
 from .units import AT, FORM, NO_BASE, Info, Sections
 
 __all__ = ["Dwarf", "names_split_files", "resolve"]
 
 
-# -- Work that a copy of this process does meanwhile: reading a large file has two long parts that need not wait
+# -- Reading a large file has two long parts that do not need each other: a copy of this process does one of them
 
 
-Arrays = list[NDArray[Any]]
+def meanwhile(work: Callable[[], Columns]) -> Callable[[], Columns]:
+    """Begin ``work`` in a copy of this process. The function that is returned waits for its columns; call it once.
 
-
-def beside(work: Callable[[], Arrays]) -> Callable[[], Arrays]:
-    """Begin ``work``; what is returned waits for its arrays. Call it once.
-
-    Where a process cannot be copied, or its copy came to nothing, the work is done here and then.
+    Where the process cannot be copied, or the copy fails, that function does the work itself.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1 or (os.cpu_count() or 1) < 2:
         return work
@@ -47,31 +43,21 @@ def beside(work: Callable[[], Arrays]) -> Callable[[], Arrays]:
     if process == 0:
         try:
             with os.fdopen(out, "wb") as stream:
-                stream.write(pack({}, {str(n): a for n, a in enumerate(work())}))
+                stream.write(pack({}, work()))
         finally:
-            os._exit(0)  # nothing of what this process has open is the copy's to finish
+            os._exit(0)  # what this process has open is not the copy's to flush or close
     os.close(out)
 
-    def arrays() -> Arrays:
+    def columns() -> Columns:
         with os.fdopen(back, "rb") as stream:
             packed = stream.read()
         os.waitpid(process, 0)
         try:
-            return list(unpack(packed)[1].values())
+            return unpack(packed)[1]
         except ValueError:
             return work()
 
-    return arrays
-
-
-def as_bytes(texts: list[str]) -> NDArray[np.uint8]:
-    """``texts``, which have no zero in them, as an array."""
-    return np.frombuffer("".join(f"{text}\0" for text in texts).encode("utf-8", "surrogatepass"), np.uint8)
-
-
-def as_texts(array: NDArray[np.uint8]) -> list[str]:
-    """The texts that `as_bytes` made one array of."""
-    return array.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]
+    return columns
 
 
 # -- Names, lines and inline chains of addresses from DWARF
@@ -129,7 +115,7 @@ class Dwarf:
 
     def resolve(self, address: NDArray[np.uint64], symbols: Symbols) -> Names:
         """The names of ``address`` (ascending); the outermost function is called as in ``symbols`` (by address)."""
-        owners = Owners.of(self._clipped(self._unit_ranges()))
+        owners = self._clipped(self._unit_ranges()).disjoint()
         unit, symbol = owners.at(address), symbols.at(address)
         # A table with exported symbols only does not tell padding from a local function.
         expected = (symbol >= 0) | bool(symbols.public.all())
@@ -138,11 +124,11 @@ class Dwarf:
         splits = {n: info for n in np.unique(unit[unit >= 0]).tolist() if (info := self._split(n)) is not None}
         here = np.flatnonzero((unit >= 0) & ~np.isin(unit, list(splits)))
         shared = np.isin(unit[here], self._shared(unit[here]))
-        copys = self._chains_beside(here[shared], wanted, owners)
+        others = self._chains_meanwhile(here[shared], wanted, owners)
         parts = [self._chains(self.info, here[~shared], wanted, None, owners)]
         for number, info in splits.items():
             parts.append(self._chains(info, np.flatnonzero(unit == number), wanted, number, owners))
-        return named(unit, symbol, places(), [*parts, *copys()], symbols, self._path)
+        return named(unit, symbol, places(), [*parts, *others()], symbols, self._path)
 
     def _shared(self, unit: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of the units in ``unit`` are left to a copy of this process; none where that is not worth it."""
@@ -151,25 +137,30 @@ class Dwarf:
         total = int(behind[-1]) if len(used) else 0
         return used[behind > (1 - SHARE) * total] if total > LARGE else used[:0]
 
-    def _chains_beside(
-        self, rows: NDArray[np.int64], wanted: Wanted, owners: Owners
+    def _chains_meanwhile(
+        self, rows: NDArray[np.int64], wanted: Wanted, owners: Ranges
     ) -> Callable[[], list[tuple[Frames, Origins]]]:
         """What waits for `_chains` of ``rows`` from this file, which a copy of this process works out meanwhile."""
         if not len(rows):
             return list
 
-        def work() -> list[NDArray[Any]]:
+        def work() -> Columns:
             known = len(self.notes)
             frames, origins = self._chains(self.info, rows, wanted, None, owners)
-            texts = (as_bytes(origins.name), as_bytes(self.notes[known:]))
-            return [*frames.columns(), origins.unit, origins.file, origins.line, *texts]
+            return {
+                **frames.columns(),
+                "origin_name": texts_column(origins.name), "origin_unit": origins.unit, "origin_file": origins.file,
+                "origin_line": origins.line, "notes": texts_column(self.notes[known:]),
+            }  # fmt: skip
 
-        begun = beside(work)
+        finish = meanwhile(work)
 
         def chains() -> list[tuple[Frames, Origins]]:
-            *columns, units, files, lines, names, notes = begun()
-            self.notes += as_texts(notes)
-            return [(Frames(*columns), Origins(as_texts(names), units, files, lines))]
+            columns = finish()
+            self.notes += texts_of(columns, "notes")
+            numbers = (columns[f"origin_{name}"] for name in ("unit", "file", "line"))
+            frames = Frames(**{name: column for name, column in columns.items() if name in Frames.__slots__})
+            return [(frames, Origins(texts_of(columns, "origin_name"), *numbers))]
 
         return chains
 
@@ -199,10 +190,10 @@ class Dwarf:
     def _clipped(self, ranges: Ranges) -> Ranges:
         low, high = self.code
         kept = (ranges.low >= np.uint64(low)) & (ranges.high <= np.uint64(high))
-        return Ranges(ranges.low[kept], ranges.high[kept], ranges.row[kept])
+        return ranges.take(kept)
 
     def _chains(
-        self, info: Info, rows: NDArray[np.int64], wanted: Wanted, skeleton: int | None, owners: Owners
+        self, info: Info, rows: NDArray[np.int64], wanted: Wanted, skeleton: int | None, owners: Ranges
     ) -> tuple[Frames, Origins]:
         """Frames of the addresses in ``rows`` from ``info``; that of a split unit has one unit, ``skeleton``'s."""
         mine = wanted.unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
@@ -215,7 +206,7 @@ class Dwarf:
             # Of a function that several units have, the linker kept one: the entries of the others describe code that
             # is not there, although they name the same addresses.
             own = owners.at(ranges.low) == (tree.unit[ranges.row] if skeleton is None else skeleton)
-            ranges = Ranges(ranges.low[own], ranges.high[own], ranges.row[own])
+            ranges = ranges.take(own)
             return tree, innermost(tree, ranges, address[left], nested=nested)
 
         tree, entry = find(np.arange(len(rows)), False)
@@ -237,18 +228,19 @@ class Dwarf:
         headers = {unit: header for unit in used if (header := self._header(unit)) is not None}
         space = self.info.sections("line")
 
-        def read() -> list[NDArray[np.uint32]]:
+        def read() -> Columns:
             lines = read_lines(space, headers)
             row = lines.find(address, unit)
-            columns = (lines.file, lines.line, lines.column, lines.discriminator)
-            return [(row >= 0).astype(np.uint32), *(np.append(c, np.uint32(0))[row] for c in columns)]
+            columns = ("file", "line", "column", "discriminator")
+            found = {name: np.append(getattr(lines, name), np.uint32(0))[row] for name in columns}
+            return {"there": (row >= 0).astype(np.uint8), **found}
 
         large = sum(h.end - h.program for h in headers.values()) > LARGE
-        work = beside(read) if large else read
+        finish = meanwhile(read) if large else read
 
         def places() -> Places:
-            there, *columns = work()
-            return Places(there != 0, *columns)
+            columns = finish()
+            return Places(columns.pop("there") != 0, **columns)
 
         return places
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import Ints, interval_of
 from ....binaries.files import Space
 from ....errors import FormatError
 
 __all__ = [
-    "AT", "BLOCKS", "FIXED", "FORM", "Format", "INDEXED", "Info", "OFFSET", "REFERENCES", "RLE", "STRINGS",
+    "AT", "BLOCK", "Cursor", "FORM", "Format", "INDEXED", "Info", "OFFSET", "REFERENCES", "RLE", "SIZES", "STRINGS",
     "Sections", "Shape", "TAG",
 ]  # fmt: skip
 
@@ -24,31 +25,16 @@ __all__ = [
 class TAG:
     """Tags of entries that matter here."""
 
-    ARRAY, CLASS, ENUMERATION, LEXICAL_BLOCK, COMPILE_UNIT, STRUCTURE, SUBROUTINE_TYPE = (
-        0x01,
-        0x02,
-        0x04,
-        0x0B,
-        0x11,
-        0x13,
-        0x15,
-    )
-    UNION, INLINED_SUBROUTINE, SUBPROGRAM, INTERFACE, CALL_SITE, GNU_CALL_SITE = 0x17, 0x1D, 0x2E, 0x38, 0x48, 0x4109
+    ARRAY, CLASS, ENUMERATION, STRUCTURE, SUBROUTINE_TYPE, UNION = 0x01, 0x02, 0x04, 0x13, 0x15, 0x17
+    INLINED_SUBROUTINE, SUBPROGRAM, INTERFACE, CALL_SITE, GNU_CALL_SITE = 0x1D, 0x2E, 0x38, 0x48, 0x4109
 
 
 class AT:
     """Attributes that are read."""
 
     SIBLING, NAME, STMT_LIST, LOW_PC, HIGH_PC, COMP_DIR, ABSTRACT_ORIGIN = 0x01, 0x03, 0x10, 0x11, 0x12, 0x1B, 0x31
-    DECL_FILE, DECL_LINE, SPECIFICATION, RANGES, CALL_COLUMN, CALL_FILE, CALL_LINE = (
-        0x3A,
-        0x3B,
-        0x47,
-        0x55,
-        0x57,
-        0x58,
-        0x59,
-    )
+    DECL_FILE, DECL_LINE, SPECIFICATION, RANGES = 0x3A, 0x3B, 0x47, 0x55
+    CALL_COLUMN, CALL_FILE, CALL_LINE = 0x57, 0x58, 0x59
     LINKAGE_NAME, STR_OFFSETS_BASE, ADDR_BASE, RNGLISTS_BASE, DWO_NAME = 0x6E, 0x72, 0x73, 0x74, 0x76
     MIPS_LINKAGE_NAME, GNU_DWO_NAME, GNU_DWO_ID, GNU_RANGES_BASE, GNU_ADDR_BASE = 0x2007, 0x2130, 0x2131, 0x2132, 0x2133
     GNU_DISCRIMINATOR = 0x2136
@@ -57,30 +43,10 @@ class AT:
 class FORM:
     """Forms of attributes."""
 
-    ADDR, BLOCK2, BLOCK4, DATA2, DATA4, DATA8, STRING, BLOCK, BLOCK1 = (
-        0x01,
-        0x03,
-        0x04,
-        0x05,
-        0x06,
-        0x07,
-        0x08,
-        0x09,
-        0x0A,
-    )
-    DATA1, FLAG, SDATA, STRP, UDATA, REF_ADDR, REF1, REF2, REF4, REF8 = (
-        0x0B,
-        0x0C,
-        0x0D,
-        0x0E,
-        0x0F,
-        0x10,
-        0x11,
-        0x12,
-        0x13,
-        0x14,
-    )
-    REF_UDATA, INDIRECT, SEC_OFFSET, EXPRLOC, FLAG_PRESENT, STRX, ADDRX = 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B
+    ADDR, BLOCK2, BLOCK4, DATA2, DATA4, DATA8 = 0x01, 0x03, 0x04, 0x05, 0x06, 0x07
+    STRING, BLOCK, BLOCK1, DATA1, FLAG, SDATA, STRP, UDATA = 0x08, 0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x0E, 0x0F
+    REF_ADDR, REF1, REF2, REF4, REF8, REF_UDATA, INDIRECT = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16
+    SEC_OFFSET, EXPRLOC, FLAG_PRESENT, STRX, ADDRX = 0x17, 0x18, 0x19, 0x1A, 0x1B
     REF_SUP4, STRP_SUP, DATA16, LINE_STRP, REF_SIG8, IMPLICIT_CONST = 0x1C, 0x1D, 0x1E, 0x1F, 0x20, 0x21
     LOCLISTX, RNGLISTX, REF_SUP8, STRX1, STRX2, STRX3, STRX4 = 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28
     ADDRX1, ADDRX2, ADDRX3, ADDRX4 = 0x29, 0x2A, 0x2B, 0x2C
@@ -90,7 +56,7 @@ class FORM:
 class UT:
     """``unit_type`` of DWARF 5."""
 
-    COMPILE, TYPE, PARTIAL, SKELETON, SPLIT_COMPILE, SPLIT_TYPE = 1, 2, 3, 4, 5, 6
+    COMPILE, TYPE, SKELETON, SPLIT_COMPILE, SPLIT_TYPE = 1, 2, 4, 5, 6
 
 
 class RLE:
@@ -99,10 +65,11 @@ class RLE:
     END, BASE_ADDRESSX, STARTX_ENDX, STARTX_LENGTH, OFFSET_PAIR, BASE_ADDRESS, START_END, START_LENGTH = range(8)
 
 
-OFFSET, ADDRESS, LEB, TEXT = -1, -2, -3, -4
-"""Sizes of forms that are not a number of bytes: section offset, address, LEB128 number, string with its zero."""
+OFFSET, ADDRESS, LEB, TEXT, BLOCK = -1, -2, -3, -4, -9
+"""Sizes of forms that are not a number of bytes: section offset, address, LEB128 number, string with its zero, and
+``BLOCK - n`` for a block whose length has ``n`` bytes (0: a LEB128 number)."""
 
-FIXED: dict[int, int] = {
+SIZES: dict[int, int] = {
     FORM.ADDR: ADDRESS, FORM.DATA1: 1, FORM.DATA2: 2, FORM.DATA4: 4, FORM.DATA8: 8, FORM.DATA16: 16, FORM.FLAG: 1,
     FORM.FLAG_PRESENT: 0, FORM.IMPLICIT_CONST: 0, FORM.SDATA: LEB, FORM.UDATA: LEB, FORM.STRING: TEXT,
     FORM.STRP: OFFSET, FORM.LINE_STRP: OFFSET, FORM.STRP_SUP: OFFSET, FORM.GNU_STRP_ALT: OFFSET,
@@ -110,12 +77,11 @@ FIXED: dict[int, int] = {
     FORM.REF8: 8, FORM.REF_UDATA: LEB, FORM.REF_SIG8: 8, FORM.REF_SUP4: 4, FORM.REF_SUP8: 8,
     FORM.STRX: LEB, FORM.STRX1: 1, FORM.STRX2: 2, FORM.STRX3: 3, FORM.STRX4: 4, FORM.GNU_STR_INDEX: LEB,
     FORM.ADDRX: LEB, FORM.ADDRX1: 1, FORM.ADDRX2: 2, FORM.ADDRX3: 3, FORM.ADDRX4: 4, FORM.GNU_ADDR_INDEX: LEB,
-    FORM.LOCLISTX: LEB, FORM.RNGLISTX: LEB,
+    FORM.LOCLISTX: LEB, FORM.RNGLISTX: LEB, FORM.BLOCK1: BLOCK - 1, FORM.BLOCK2: BLOCK - 2, FORM.BLOCK4: BLOCK - 4,
+    FORM.BLOCK: BLOCK, FORM.EXPRLOC: BLOCK,
 }  # fmt: skip
-"""Form -> bytes."""
+"""Form -> bytes, or one of the sizes above."""
 
-BLOCKS: dict[int, int] = {FORM.BLOCK1: 1, FORM.BLOCK2: 2, FORM.BLOCK4: 4, FORM.BLOCK: LEB, FORM.EXPRLOC: LEB}
-"""Form -> bytes of the length that stands before its bytes."""
 
 REFERENCES = frozenset({FORM.REF1, FORM.REF2, FORM.REF4, FORM.REF8, FORM.REF_UDATA})
 """Forms that count from the start of their unit."""
@@ -152,7 +118,7 @@ class Format(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Bytes to skip, and what says how many more: ``LEB``, ``TEXT`` or ``-9 - n``, the size of a block's length."""
+    """Bytes to skip, and the variable size that follows: ``LEB``, ``TEXT`` or ``BLOCK - n``."""
 
     skip: int
     kind: int
@@ -256,20 +222,17 @@ class Shapes:
             children or (tag in (TAG.SUBPROGRAM, TAG.INLINED_SUBROUTINE) and code),
         )  # fmt: skip
 
-    def columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """(tag, whether there are children) of each shape."""
-        return np.array([s.tag for s in self.shapes], np.int64), np.array([s.children for s in self.shapes], bool)
+    def columns(self) -> tuple[Ints, Ints]:
+        """(tag, 1 if it has children) of each shape."""
+        return np.array([s.tag for s in self.shapes], np.int64), np.array([s.children for s in self.shapes], np.int64)
 
 
 def size_of(kind: int, form: Format) -> int | None:
-    """Bytes of a form in ``form``; `LEB`, `TEXT`, or ``-9 - n`` for a block whose length has ``n`` bytes (0: LEB)."""
-    if kind in BLOCKS:
-        length = BLOCKS[kind]
-        return -9 if length == LEB else -9 - length
-    length = FIXED.get(kind)  # type: ignore[assignment]
-    if length == OFFSET:
+    """Bytes of values of form ``kind``; `LEB`, `TEXT` or ``BLOCK - n``; ``None`` for a form that is not known."""
+    size = SIZES.get(kind)
+    if size == OFFSET:
         return form.address_size if kind == FORM.REF_ADDR and form.version == 2 else form.offset_size
-    return form.address_size if length == ADDRESS else length
+    return form.address_size if size == ADDRESS else size
 
 
 def uleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
@@ -295,6 +258,33 @@ def sleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
     value, end = uleb(raw, at)
     bits = 7 * (end - at)
     return (value - (1 << bits) if value >> (bits - 1) & 1 else value), end
+
+
+class Cursor:
+    """Reads a `Space` one value after the other, from offset ``at`` on."""
+
+    def __init__(self, space: Space, at: int) -> None:
+        self.space, self.at = space, at
+        self._order: Literal["little", "big"] = "little" if space.order == "<" else "big"
+
+    def number(self, width: int) -> int:
+        """An unsigned number of ``width`` bytes."""
+        self.at += width
+        return int.from_bytes(self.space.raw[self.at - width : self.at], self._order)
+
+    def unit_length(self) -> tuple[int, int]:
+        """(length of what follows, bytes of an offset in it): ``unit_length`` (DWARF 5, 7.4)."""
+        length = self.number(4)
+        return (length, 4) if length < 0xFFFFFFFF else (self.number(8), 8)
+
+    def unit_end(self, what: str) -> tuple[int, int]:
+        """(where ``what``, which begins here, ends; bytes of an offset in it). Raises `FormatError` if that is past the
+        end of the section."""
+        start = self.at
+        length, offset_size = self.unit_length()
+        if self.at + length > self.space.size:
+            raise self.space.bad(f"{what} is past the end of the section", start, "unit_length", length)
+        return self.at + length, offset_size
 
 
 Sections = Callable[[str], Space]
@@ -349,10 +339,7 @@ class Info:
 
     def unit_of(self, offset: NDArray[np.int64]) -> NDArray[np.int64]:
         """Row of the unit that each offset of ``.debug_info`` lies in, or -1."""
-        if not len(self.units):
-            return np.full(len(offset), -1, np.int64)
-        row = np.searchsorted(self.start, offset, side="right") - 1
-        return np.where((row >= 0) & (offset < self.end[np.maximum(row, 0)]), row, -1)
+        return interval_of(self.start, self.end, offset)
 
     def shapes_of(
         self, offset: NDArray[np.int64], unit: NDArray[np.int64]
@@ -411,30 +398,16 @@ def _headers(space: Space, notes: list[str]) -> list[Unit]:
 
 
 def _header(space: Space, start: int) -> Unit:
-    order = "little" if space.order == "<" else "big"
-    at = start
-
-    def number(width: int) -> int:
-        nonlocal at
-        at += width
-        return int.from_bytes(space.raw[at - width : at], order)  # type: ignore[arg-type]
-
-    length, offset_size = number(4), 4
-    if length == 0xFFFFFFFF:
-        length, offset_size = number(8), 8
-    end = at + length
-    if end > space.size:
-        raise space.bad("a unit is past the end of the section", start, "unit_length", length)
-    version = number(2)
+    cursor = Cursor(space, start)
+    end, offset_size = cursor.unit_end("a unit")
+    version = cursor.number(2)
     kind, dwo_id = UT.COMPILE, 0
     if version >= 5:
-        kind, address_size = number(1), number(1)
-        abbreviations = number(offset_size)
+        kind, address_size, abbreviations = cursor.number(1), cursor.number(1), cursor.number(offset_size)
         if kind in (UT.SKELETON, UT.SPLIT_COMPILE):
-            dwo_id = number(8)
+            dwo_id = cursor.number(8)
     else:
-        abbreviations, address_size = number(offset_size), number(1)
-    if not 2 <= version <= 5 or address_size not in (4, 8) or at > end:
+        abbreviations, address_size = cursor.number(offset_size), cursor.number(1)
+    if not 2 <= version <= 5 or address_size not in (4, 8) or cursor.at > end:
         return Unit(start, max(end, start + 4), end, Format(0, offset_size, 8), kind, 0)
-    form = Format(version, offset_size, address_size)
-    return Unit(start, end, at, form, kind, abbreviations, dwo_id)
+    return Unit(start, end, cursor.at, Format(version, offset_size, address_size), kind, abbreviations, dwo_id)

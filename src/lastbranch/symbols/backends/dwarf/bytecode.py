@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import offsets_of, positions
 from ....binaries.files import Space
 
-__all__ = ["BAD", "machine", "starts_of"]
+__all__ = ["instruction_starts", "state_table"]
 
 PIECE = 256
 """Bytes of a piece. Short pieces run wider, but more of them are begun wrongly."""
@@ -22,7 +23,7 @@ BAD = 1
 wrongly finds its way; a program counts only up to there."""
 
 
-def machine(instructions: dict[int, tuple[int, ...]], counted: int | None = None) -> NDArray[np.uint16]:
+def state_table(instructions: dict[int, tuple[int, ...]], counted: int | None = None) -> NDArray[np.uint16]:
     """uint16[states, 256]: the state after each byte; state 0: an instruction begins.
 
     ``instructions``: first byte -> operands, each a number of bytes or -1 for a LEB128 number. ``counted`` is the first
@@ -56,7 +57,7 @@ def machine(instructions: dict[int, tuple[int, ...]], counted: int | None = None
     return np.stack(rows)
 
 
-def starts_of(
+def instruction_starts(
     space: Space, begin: NDArray[np.int64], end: NDArray[np.int64], table: NDArray[np.uint16]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(offsets at which instructions begin, ascending within a program; row of the program).
@@ -65,8 +66,7 @@ def starts_of(
     """
     end = np.minimum(end, space.size)
     pieces = np.maximum(0, -(-(end - begin) // PIECE))
-    program = np.repeat(np.arange(len(begin)), pieces)
-    number = np.arange(len(program)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    program, number = np.repeat(np.arange(len(begin)), pieces), positions(offsets_of(pieces))
     first = begin[program] + number * PIECE
     length = np.minimum(end[program] - first, PIECE)
     flags = np.zeros((len(first), PIECE), np.uint8)
