@@ -57,7 +57,7 @@ def test_every_block_size_that_linkers_write(block: int) -> None:
 
 @pytest.mark.parametrize("block", [0, 256, 768, 131072])
 def test_no_other_block_size(block: int) -> None:
-    data = PDB[: len(MAGIC)] + struct.pack("<I", block) + PDB[len(MAGIC) + 4 :]
+    data = PDB[:32] + struct.pack("<I", block) + PDB[36:]  # after the 32 bytes of magic
     with pytest.raises(FormatError, match="BlockSize"):
         pdb_symbols(BytesSource(data))
 
