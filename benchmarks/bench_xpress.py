@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from lastbranch.formats.etl import compress
-from lastbranch.formats.etl.container.compression import decompress_many
+from lastbranch.formats.etl.container.decompression import decompress_many
 from measure import machine
 
 Blocks = tuple[list[bytes], list[int]]

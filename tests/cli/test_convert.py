@@ -16,7 +16,7 @@ import etl_builder as build
 from command_line import Ran
 from etl_oracle import COUNTS, GUID, largest_thorough, real, slow
 from lastbranch import cli
-from lastbranch.formats.etl import Decoder, Event, TraceLog, TraceWriter, convert, log_header, read_header
+from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, convert, read_header
 from lastbranch.formats.etl.relog import Timeline
 from lastbranch.model import BytesSource
 
@@ -250,7 +250,7 @@ def test_two_logs_with_equal_times_keep_the_order_of_the_inputs(tmp_path):
 
 def test_events_of_equal_time_are_written_in_the_order_of_add(tmp_path):
     order, added = random.Random(1), []
-    with TraceWriter(tmp_path / "a.etl", log_header(buffer_size=1024, processors=4, timestamp=BEGIN)) as writer:
+    with TraceWriter(tmp_path / "a.etl", LogHeader(buffer_size=1024, processors=4, timestamp=BEGIN)) as writer:
         for i in range(900):
             event = Event(
                 header=2, pointer_size=8, time=BEGIN + i // 3, pid=4, tid=8, cpu=order.randrange(4), hook=0x0F33,

@@ -20,7 +20,7 @@ from lastbranch.errors import LastbranchError
 from lastbranch.etw import Session
 from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, create_merged_trace_file
 from lastbranch.etw.status import EtwError
-from lastbranch.formats.etl import Decoder, Event, TraceLog, TraceWriter, kernel_event, log_header
+from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, kernel_event
 from lastbranch.formats.etl.payload.tracelogging import describe
 from lastbranch.formats.etl.profile.supplement_events import mapping_fields, module_fields, supplement_event
 from lastbranch.model import BytesSource, Module
@@ -49,7 +49,7 @@ def image_event(kind: int, time: int, name: str, stamp: int, base: int = 0x7FF0_
 
 def trace(path: Path, events: list[Event], **header: Any) -> str:
     begun = {"start_time": build.START_TIME} | header
-    head = log_header(timestamp=1000, processors=8, buffer_size=4096, **begun)
+    head = LogHeader(timestamp=1000, processors=8, buffer_size=4096, **begun)
     with TraceWriter(path, head) as writer:
         for event in events:
             writer.add(event)
@@ -104,9 +104,9 @@ def test_identities_are_those_that_microsofts_tool_writes(tmp_path: Path) -> Non
             break
     assert len(images) == 40
     header = TraceLog(BytesSource(real("net.4.5.2.x64.etl"))).header
-    source = trace(tmp_path / "in.etl", [], frequency=header.frequency)
+    source = trace(tmp_path / "in.etl", [], perf_freq=header.frequency)
     with TraceWriter(
-        source, log_header(timestamp=header.timestamp, start_time=build.START_TIME, processors=8)
+        source, LogHeader(timestamp=header.timestamp, start_time=build.START_TIME, processors=8)
     ) as writer:
         for image in images:
             writer.add(image)

@@ -32,7 +32,7 @@ def digest(data):
 def cases():
     """(name, format, function that gives a block and its data).
 
-    The blocks are those of compressors for tests: what `xpress_encoder` makes depends on zlib.
+    The blocks are those of compressors for tests: what `formats.etl.compress` makes depends on zlib.
     """
     for form, pack in ((LZNT1, lznt1_compress), (XPRESS, xpress_compress), (XPRESS_HUFF, huffman_blocks)):
         for name, data in DATA.items():

@@ -15,7 +15,7 @@ import numpy as np
 from fake_kernel import Attr, FakeKernel, FakeRing, Machine
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
-from lastbranch.formats.etl import TraceFile, log_header
+from lastbranch.formats.etl import LogHeader, TraceFile
 from lastbranch.formats.etl.container.writer import Packer
 
 MONOTONIC = 10**9
@@ -84,8 +84,8 @@ class Log:
     def __init__(self, path: Path) -> None:
         now = time.monotonic_ns()
         wall = 116_444_736_000_000_000 + time.time_ns() // 100
-        header = log_header(
-            buffer_size=1 << 16, timestamp=now, start_time=wall, clock_type=1, frequency=MONOTONIC, mode=1,
+        header = LogHeader(
+            buffer_size=1 << 16, timestamp=now, start_time=wall, clock_type=1, perf_freq=MONOTONIC, mode=1,
             session_name="test", file_name=path.name,
         )  # fmt: skip
         self.file = TraceFile(path, header)

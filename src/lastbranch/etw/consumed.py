@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from ..formats.dump import Dump, Wanted
-from ..formats.etl import Event, log_header
+from ..formats.etl import Event, LogHeader
 from ..formats.etl.container.header import buffer_head
 from ..formats.etl.container.trace_file import aligned, header_buffer
 from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading
@@ -231,10 +231,10 @@ class CallbackChannel:
     def _stream(self, told: Any, name: str) -> Iterator[bytes]:
         """The header buffer, then buffers of what came, each batch with a marker: events come in time order."""
         start = told.StartTime or 1
-        yield header_buffer(log_header(
-            timestamp=start, start_time=start, clock_type=_SYSTEM_TIME, frequency=_FILETIME_HZ,
+        yield header_buffer(LogHeader(
+            timestamp=start, start_time=start, clock_type=_SYSTEM_TIME, perf_freq=_FILETIME_HZ,
             processors=max(told.NumberOfProcessors, 1), boot_time=told.BootTime, session_name=name,
-            pointer_size=told.PointerSize if told.PointerSize in (4, 8) else 8, build=told.ProviderVersion,
+            pointer_size=told.PointerSize if told.PointerSize in (4, 8) else 8, provider_version=told.ProviderVersion,
         ))  # fmt: skip
         while not self._stopped.is_set() and (events := self._received()):
             yield b"".join(_buffers(events))

@@ -27,7 +27,7 @@ from ..formats.etl import Event, EventBlock, LogHeader, TraceLog, TraceWriter
 from ..formats.etl.decode import Decoder
 from ..formats.etl.kernel.hooks import IMAGE, IMAGE_ID, PROCESS, kernel_key
 from ..formats.etl.kernel.layouts import kernel_event
-from ..formats.etl.layout import LOG_FILE_MODE
+from ..formats.etl.layout import LogFileMode
 from ..formats.etl.payload.tracelogging import describe
 from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
 from ..formats.etl.relog import convert
@@ -319,14 +319,10 @@ def _count(done: Merged, found: Identities) -> None:
     done.missing |= found.missing
 
 
-_KEPT_MODES = LOG_FILE_MODE.COMPRESSED
-
-
 def _written(path: Path, log: LogHeader, found: Identities) -> FileSource:
     """The events as a log with the clock of ``log``."""
-    header = replace(
-        log, mode=LOG_FILE_MODE.SEQUENTIAL | log.mode & _KEPT_MODES, maximum_file_size=0, events_lost=0, buffers_lost=0
-    )
+    mode = LogFileMode.FILE_MODE_SEQUENTIAL | log.mode & LogFileMode.COMPRESSED_MODE
+    header = replace(log, mode=mode, maximum_file_size=0, events_lost=0, buffers_lost=0)
     with TraceWriter(path, header) as writer:
         for event in found.events:
             writer.add(replace(event, time=max(event.time, log.timestamp)))

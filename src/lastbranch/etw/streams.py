@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import FormatError
-from ..formats.etl.container.buffers import DamageLog, buffer_rows, heads_at
-from ..formats.etl.container.header import MAX_BUFFER, LogHeader, read_header
+from ..formats.etl.container.buffers import Buffers, DamageLog
+from ..formats.etl.container.header import LogHeader, read_header
 from ..formats.etl.container.windows import PAD, Segment, Window
 from ..formats.etl.decode import AS_IT_SAYS, Reading
 from ..formats.etl.events.columns import EventBlock, Rules
 from ..formats.etl.events.merge import Run, blocks_of_runs
-from ..formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
+from ..formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, picked
 from ..model import BytesSource
 from ..opening import FileSource
 from .kernel import kernel
@@ -222,8 +221,7 @@ def _runs(heads: list[Timed]) -> Iterator[tuple[Timed, int, int]]:
 # too much waits: then all go out, and what is older comes late.
 
 
-_HEAD = struct.Struct("<I12xq24xIHH")
-"""Of a buffer header: BufferSize, TimeStamp, Offset, BufferFlag, BufferType."""
+_HEAD = picked(BUFFER_HEADER, "BufferSize", "TimeStamp", "Offset", "BufferFlag", "BufferType")
 _RECEIVE = 1 << 20
 _MOST_HELD = 32 << 20
 """Bytes of buffers whose events wait for a marker."""
@@ -279,8 +277,7 @@ class LiveStream:
         self._damage = DamageLog()
         first = self._first()
         self.header: LogHeader = read_header(BytesSource(first, name))
-        pointer = self.header.pointer_size
-        self._rules = Rules(self._damage, pointer if pointer in (4, 8) else 8)
+        self._rules = Rules(self._damage, self.header.payload_pointer_size)
         self._segment = Segment(0, self.header)
 
     @classmethod
@@ -367,8 +364,7 @@ class LiveStream:
         length = np.diff(np.append(at, len(came.data)))
         came.data += bytes(PAD)
         raw = np.frombuffer(came.data, np.uint8)
-        heads = heads_at(raw, at)
-        buffers = buffer_rows(heads, self._offset + at, length, heads["Offset"].astype(np.int64))
+        buffers = Buffers.of(raw, at, self._offset, length)
         self._offset += int(length.sum())
         window = Window(raw, raw[: len(raw) & ~7].view(np.uint64), at, buffers, self._segment)
         block = EventBlock.of(window, self._rules)

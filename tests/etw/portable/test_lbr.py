@@ -24,7 +24,7 @@ from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.formats.etl import TraceFile, TraceLog, encode_event, log_header
+from lastbranch.formats.etl import LogHeader, TraceFile, TraceLog, encode_event
 from lastbranch.formats.etl.container.writer import Packer
 from lastbranch.formats.tb5 import write_profile
 from lastbranch.lbr import KIND
@@ -189,7 +189,7 @@ def by_processor(parts: Sequence[Events]) -> dict[int, list[bytes]]:
 
 def log_of(parts: Sequence[Events], path: Path) -> Path:
     times = np.concatenate([part.time for part in parts])
-    header = log_header(timestamp=int(times.min()), frequency=1_000_000_000, processors=3)
+    header = LogHeader(timestamp=int(times.min()), perf_freq=1_000_000_000, processors=3)
     file = TraceFile(path, header, [])
     packer = Packer(file)
     for part in parts:
@@ -331,7 +331,7 @@ def test_what_was_configured_and_not_enabled_is_found(tmp_path: Path) -> None:
 
     for hooks, names in (([0x0F2F, 0x0524], ["trigger off", "trigger off"]), ([], [])):
         path = tmp_path / f"{len(hooks)}.etl"
-        with TraceWriter(path, log_header(timestamp=1)) as writer:
+        with TraceWriter(path, LogHeader(timestamp=1)) as writer:
             writer.add(supplement_event("Triggers", 5, {"Flags": 0, "Hooks": [0x0F2F]}))
             writer.add(supplement_event("Triggers", 9, {"Flags": 0, "Hooks": hooks}))  # the last one holds
         found = [f for f in check(str(path)) if f.name == "trigger off"]

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from etl_streams import FLAT, HuffmanWriter, huffman_blocks, lengths_table, lznt1_compress, mixed
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress
-from lastbranch.formats.etl.container import compression
-from lastbranch.formats.etl.container.compression import decompress_many
+from lastbranch.formats.etl.container import decompression
+from lastbranch.formats.etl.container.decompression import decompress_many
 from make_etl_codecs import DATA, cases, digest
 from xpress_tokens import Tokens
 
@@ -289,7 +289,7 @@ def test_damaged_streams_like_the_reference(seed, size, draw):
 @given(st.sampled_from([LZNT1, XPRESS, XPRESS_HUFF]), st.binary(max_size=600), st.integers(0, 70_000))
 @settings(deadline=None)
 def test_noise(format, block, size):
-    data = result(compression.DECODERS[format], block, size)
+    data = result(decompression.DECODERS[format], block, size)
     assert data is None or len(data) == size
 
 
@@ -341,11 +341,11 @@ def test_real_file_equals_the_live_oracle(oracle):
 
 @pytest.fixture
 def any_size_is_worth_a_worker(monkeypatch):
-    monkeypatch.setattr(compression, "WORTH_A_WORKER", 1)
-    monkeypatch.setattr(compression, "_losses", 0)
-    compression.stop()
+    monkeypatch.setattr(decompression, "WORTH_A_WORKER", 1)
+    monkeypatch.setattr(decompression, "_losses", 0)
+    decompression.stop()
     yield
-    compression.stop()
+    decompression.stop()
 
 
 def some_blocks(count=9):
@@ -370,27 +370,27 @@ def test_workers(any_size_is_worth_a_worker):
         assert isinstance(decoded[0], FormatError)
         assert f"more than {sizes[0]} bytes" in decoded[0].reason
         assert decoded[0].offset is not None
-        assert len(compression._running) == count - 1
+        assert len(decompression._running) == count - 1
 
 
 def test_a_killed_worker_is_replaced(any_size_is_worth_a_worker):
     data, blocks, sizes = some_blocks()
     assert decompress_many(blocks, sizes, workers=2) == data
-    first = compression._running[0].process
+    first = decompression._running[0].process
     first.kill()
     first.wait()
     assert decompress_many(blocks, sizes, workers=2) == data
     assert decompress_many(blocks, sizes, workers=2) == data
-    assert compression._running[0].process.pid != first.pid
-    assert compression._losses == 1
+    assert decompression._running[0].process.pid != first.pid
+    assert decompression._losses == 1
 
 
 def test_without_an_interpreter_all_is_done_here(any_size_is_worth_a_worker, monkeypatch):
-    monkeypatch.setattr(compression.sys, "executable", "/nonexistent/python")
+    monkeypatch.setattr(decompression.sys, "executable", "/nonexistent/python")
     data, blocks, sizes = some_blocks()
     for _ in range(5):
         assert decompress_many(blocks, sizes, workers=3) == data
-    assert compression._losses == compression.MOST_LOSSES
+    assert decompression._losses == decompression.MOST_LOSSES
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -400,27 +400,27 @@ def test_a_forked_child_has_workers_of_its_own(any_size_is_worth_a_worker):
     child = os.fork()
     if not child:
         good = decompress_many(blocks, sizes, workers=2) == data
-        compression.stop()
+        decompression.stop()
         os._exit(0 if good else 1)
     assert decompress_many(blocks, sizes, workers=2) == data
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert decompress_many(blocks, sizes, workers=2) == data
-    assert compression._losses == 0
+    assert decompression._losses == 0
 
 
 def test_a_worker_ends_with_its_input(any_size_is_worth_a_worker):
     _, blocks, sizes = some_blocks()
     decompress_many(blocks, sizes, workers=2)
-    process = compression._running[0].process
+    process = decompression._running[0].process
     process.stdin.close()
     assert process.wait(timeout=60) == 0
 
 
 def test_small_work_starts_no_worker():
     _, blocks, sizes = some_blocks(3)
-    compression.stop()
+    decompression.stop()
     decompress_many(blocks, sizes, workers=2)
-    assert compression._running == []
+    assert decompression._running == []
 
 
 def test_arguments():
@@ -435,9 +435,9 @@ def test_shares_are_balanced_and_complete():
     for lengths in ([1] * 10, [100, 1, 1, 1], [1, 1, 1, 100], [5, 5], [0, 0, 7]):
         blocks = [bytes(length) for length in lengths]
         for count in range(1, len(blocks) + 1):
-            shares = compression._shares(blocks, sum(lengths), count)
+            shares = decompression._shares(blocks, sum(lengths), count)
             assert [block for share in shares for block in blocks[share]] == blocks
-    assert compression._shares([bytes(9)] * 8, 72, 2) == [slice(0, 4), slice(4, 8)]
+    assert decompression._shares([bytes(9)] * 8, 72, 2) == [slice(0, 4), slice(4, 8)]
 
 
 def test_errors_survive_the_way_between_processes():
@@ -485,10 +485,10 @@ def test_lznt1_like_the_live_oracle(seed, oracle):
         (SONG_LZNT1[:-1], 142, "cut off", 2),
         (b"\x01", 142, "cut off", 0),
         (b"\x01\x80ab", 2, "without its signature .*header = 0x8001", 0),
-        (b"\x02\xb0\x01\0\0", 3, "before its chunk", 3),
-        (b"\x03\xb0\x02a\xff\x1f", 4, "before its chunk", 4),
+        (b"\x02\xb0\x01\0\0", 3, "before the start of the chunk", 3),
+        (b"\x03\xb0\x02a\xff\x1f", 4, "before the start of the chunk", 4),
         (b"\x03\xb0\x02a\0\0\x00\x30b", 5, "before the last", 6),
-        (b"\x02\xb0\x03a\0", 4, "before its chunk|cut off", 3),
+        (b"\x02\xb0\x03a\0", 4, "before the start of the chunk|cut off", 3),
     ],
 )
 def test_lznt1_damage_is_located(block, size, message, offset):

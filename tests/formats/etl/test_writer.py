@@ -19,6 +19,7 @@ from lastbranch.errors import FormatError
 from lastbranch.formats.etl import (
     BufferRecord,
     Event,
+    LogHeader,
     TraceFile,
     TraceLog,
     TraceWriter,
@@ -26,17 +27,17 @@ from lastbranch.formats.etl import (
     drop_event,
     encode_event,
     encode_record,
-    log_header,
     read_header,
     read_records,
 )
 from lastbranch.formats.etl.container.header import encode_log_header
-from lastbranch.formats.etl.container.trace_file import USE_KBYTES
 from lastbranch.formats.etl.container.writer import Packer
 from lastbranch.formats.etl.event import encode_header
 from lastbranch.formats.etl.kernel.hooks import hook_provider
+from lastbranch.formats.etl.layout import LogFileMode
 from lastbranch.model import BytesSource
 
+USE_KBYTES = LogFileMode.USE_KBYTES_FOR_SIZE
 UNCOMPRESSED = (
     "ShutdownPerfDiagLogger.etl", "diaghub.kernel.1.etl", "gcevents.PerfViewData.etl",
     "gcrundownevents.PerfViewData.clrRundown.etl", "primitive-types.etl", "AMSITrace.etl", "lxcore_kernel.etl",
@@ -251,7 +252,7 @@ def test_headers_that_lack_a_field_are_refused():
     with pytest.raises(FormatError, match="TimeStamp"):
         encode_header(17, {"Version": 2, "HeaderType": 17, "MarkerFlags": 0xC0, "Size": 16, "Type": 0, "Group": 0})
     with pytest.raises(FormatError, match="PointerSize"):
-        encode_log_header(log_header(pointer_size=3))
+        encode_log_header(LogHeader(pointer_size=3))
 
 
 # -- new files
@@ -288,7 +289,7 @@ def events_strategy():
 def test_random_traces_read_back_equal(tmp_path_factory, drawn, compress, size):
     path = tmp_path_factory.mktemp("random") / "out.etl"
     time, events = 1000, []
-    with TraceWriter(path, log_header(buffer_size=size, processors=4, timestamp=1000), compress=compress) as writer:
+    with TraceWriter(path, LogHeader(buffer_size=size, processors=4, timestamp=1000), compress=compress) as writer:
         for event, cpu, step in drawn:
             time += step
             events.append(replace(event, time=time, cpu=cpu))
@@ -324,9 +325,9 @@ def written(path, events, header=None, **options):
 
 
 def header_of(**values):
-    known = {"buffer_size": 4096, "processors": 3, "timestamp": 1000, "start_time": START, "frequency": 1000,
+    known = {"buffer_size": 4096, "processors": 3, "timestamp": 1000, "start_time": START, "perf_freq": 1000,
              "session_name": "sitzung", "file_name": "C:\\x.etl"}  # fmt: skip
-    return log_header(**{**known, **values})
+    return LogHeader(**{**known, **values})
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -554,13 +555,12 @@ def test_a_failing_disk_leaves_what_was_there(tmp_path, monkeypatch):
         ({"mode": 1 | USE_KBYTES, "maximum_file_size": 4}, "no room"),
         ({"session_name": "x" * 2000}, "do not fit"),
         (
-            {"perf_freq": 0, "frequency": 2**63},
+            {"perf_freq": 2**63},
             "log file header cannot be written: .* does not fit in a field of 8 bytes",
         ),
     ],
 )
 def test_logs_that_cannot_be_are_refused(tmp_path, values, reason):
-    values.pop("perf_freq", None)
     with pytest.raises(FormatError, match=reason):
         TraceWriter(tmp_path / "no.etl", header_of(**values))
     assert not list(tmp_path.iterdir())

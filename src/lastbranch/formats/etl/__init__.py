@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from ...lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .container.compression import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress
+    from .container.compression import compress
+    from .container.decompression import LZNT1, XPRESS, XPRESS_HUFF, decompress
     from .container.header import LogHeader, is_etl, read_header
     from .container.trace_file import TraceFile
-    from .container.writer import TraceWriter, log_header
+    from .container.writer import TraceWriter
     from .decode import AS_IT_SAYS, Batch, Decoded, Decoder, Known, Reading, batches_of, types_of
     from .dump import dump_etl, dump_live
     from .event import Event, encode_event
@@ -78,7 +79,6 @@ __all__ = [
     "kernel_event",
     "kernel_layout",
     "kernel_names",
-    "log_header",
     "newest_events",
     "read_etl",
     "read_header",
@@ -89,10 +89,11 @@ __all__ = [
 ]
 
 __getattr__ = lazy_names(__name__, {
-    "container.compression": "LZNT1 XPRESS XPRESS_HUFF compress decompress",
+    "container.compression": "compress",
+    "container.decompression": "LZNT1 XPRESS XPRESS_HUFF decompress",
     "container.header": "LogHeader is_etl read_header",
     "container.trace_file": "TraceFile",
-    "container.writer": "TraceWriter log_header",
+    "container.writer": "TraceWriter",
     "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of types_of",
     "dump": "dump_etl dump_live",
     "event": "Event encode_event",

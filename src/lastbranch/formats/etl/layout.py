@@ -2,8 +2,10 @@
 
 Names and order are those of ntwmi.h (WMI_BUFFER_HEADER, SYSTEM_TRACE_HEADER, PERFINFO_TRACE_HEADER), evntrace.h and
 evntcons.h (TRACE_LOGFILE_HEADER, EVENT_TRACE_HEADER, EVENT_INSTANCE_HEADER, EVENT_HEADER), as published in Geoff
-Chappell's studies, the phnt headers and Microsoft's documentation. Everything is little-endian. Payloads: see
-`kernel`.
+Chappell's studies, the phnt headers and Microsoft's documentation. Everything is little-endian. `kernel` declares the
+payloads.
+
+This module imports only the standard library: writers of events load it without NumPy.
 """
 
 from __future__ import annotations
@@ -11,25 +13,43 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from functools import lru_cache
 from typing import Any
+
+from ..numbers import misfit
 
 __all__ = [
     "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLASSIC_HEADERS", "CLOCK_NAMES",
     "END_OF_BUFFER", "EVENT_FLAG", "EVENT_HEADERS", "EXTENDED_ITEM", "EXTENDED_TYPE", "FILETIME_EPOCH", "HEADERS",
-    "HeaderKind", "LARGEST_EVENT", "LOG_FILE_MODE", "LOGFILE_HEADER", "MESSAGE", "MESSAGE_FLAG", "MESSAGE_HEAD",
-    "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "message_fields", "pack_fields",
-    "packed", "unpack_fields",
+    "HeaderKind", "LARGEST_EVENT", "LEAST_BUFFER", "LOGFILE_HEADER", "LogFileMode", "MAX_BUFFER", "MESSAGE",
+    "MESSAGE_FLAG", "MESSAGE_HEAD", "PEBS_INDEX", "PMC_COUNTERS", "TIME_ZONE_SIZE", "Fields", "message_header",
+    "offset_of", "pack_fields", "packed", "picked", "unpack_fields",
 ]  # fmt: skip
 
 Fields = tuple[tuple[str, str], ...]
 """(name, format character of `struct`), in file order without gaps; ``P`` is a pointer of the writer's size."""
 
 
+def _form(form: str, pointer_size: int) -> str:
+    return form.replace("P", "I" if pointer_size == 4 else "Q")
+
+
 @lru_cache
 def packed(fields: Fields, pointer_size: int = 8) -> struct.Struct:
     """The fields as one `struct.Struct`."""
-    return struct.Struct("<" + "".join(form for _, form in fields).replace("P", "I" if pointer_size == 4 else "Q"))
+    return struct.Struct("<" + "".join(_form(form, pointer_size) for _, form in fields))
+
+
+@lru_cache
+def picked(fields: Fields, *names: str) -> struct.Struct:
+    """Only the fields called ``names``, in file order; the bytes of the others are skipped."""
+    return struct.Struct("<" + "".join(form if name in names else f"{struct.calcsize(form)}x" for name, form in fields))
+
+
+def offset_of(fields: Fields, name: str) -> int:
+    """Where the field called ``name`` begins, in bytes."""
+    return packed(fields[: [own for own, _ in fields].index(name)]).size
 
 
 def unpack_fields(fields: Fields, data: bytes, at: int = 0, pointer_size: int = 8) -> dict[str, Any]:
@@ -38,9 +58,19 @@ def unpack_fields(fields: Fields, data: bytes, at: int = 0, pointer_size: int = 
     return {name: value for (name, _), value in zip(fields, values, strict=True)}
 
 
-def pack_fields(fields: Fields, values: Mapping[str, Any]) -> bytes:
-    """The bytes of the fields, from their values by name."""
-    return packed(fields).pack(*(values[name] for name, _ in fields))
+def pack_fields(fields: Fields, values: Mapping[str, Any], pointer_size: int = 8) -> bytes:
+    """The bytes of the fields, from their values by name.
+
+    Raises `ValueError` that names the fields without a value, or the one that cannot hold its value.
+    """
+    missing = [name for name, _ in fields if name not in values]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} missing")
+    wanted = [values[name] for name, _ in fields]
+    try:
+        return packed(fields, pointer_size).pack(*wanted)
+    except struct.error as error:
+        raise ValueError(misfit(((name, _form(form, pointer_size)) for name, form in fields), wanted)) from error
 
 
 FILETIME_EPOCH = 116_444_736_000_000_000
@@ -66,6 +96,11 @@ BUFFER_HEADER: Fields = (  # WMI_BUFFER_HEADER, Vista and later, 32 and 64 bit
     ("Reserved", "16s"),  # 0x38: StartTime and StartPerfClock in buffers of type REFTIME, else stale
 )
 BUFFER_HEADER_SIZE = 0x48
+
+LEAST_BUFFER = 1024
+"""Bytes of the smallest buffer. Sessions have 4 KiB or more; relogged files also have 1 KiB."""
+MAX_BUFFER = 16 << 20
+"""Bytes of the largest buffer that a session can have (EVENT_TRACE_PROPERTIES.BufferSize, since Windows 8)."""
 
 
 class BUFFER_FLAG:  # noqa: N801 - named as in ntwmi.h
@@ -114,11 +149,38 @@ LOGFILE_HEADER: Fields = (  # TRACE_LOGFILE_HEADER; offsets for 32/64 bit
 CLOCK_NAMES = {1: "QPC", 2: "system time", 3: "TSC"}
 
 
-class LOG_FILE_MODE:  # noqa: N801
-    """Bits of LogFileMode (EVENT_TRACE_*) that change what a reader finds in the file."""
+class LogFileMode(IntFlag):
+    """EVENT_TRACE_*_MODE: where events go, and how."""
 
-    SEQUENTIAL, CIRCULAR, APPEND, NEWFILE, PREALLOCATE = 0x1, 0x2, 0x4, 0x8, 0x20
-    ADD_HEADER, RELOG, COMPRESSED, NO_PER_PROCESSOR_BUFFERING = 0x1000, 0x10000, 0x4000000, 0x10000000
+    FILE_MODE_NONE = 0
+    FILE_MODE_SEQUENTIAL = 0x1
+    FILE_MODE_CIRCULAR = 0x2
+    FILE_MODE_APPEND = 0x4
+    FILE_MODE_NEWFILE = 0x8
+    USE_MS_FLUSH_TIMER = 0x10
+    FILE_MODE_PREALLOCATE = 0x20
+    NONSTOPPABLE_MODE = 0x40
+    SECURE_MODE = 0x80
+    REAL_TIME_MODE = 0x100
+    DELAY_OPEN_FILE_MODE = 0x200
+    BUFFERING_MODE = 0x400
+    PRIVATE_LOGGER_MODE = 0x800
+    ADD_HEADER_MODE = 0x1000
+    USE_KBYTES_FOR_SIZE = 0x2000
+    USE_GLOBAL_SEQUENCE = 0x4000
+    USE_LOCAL_SEQUENCE = 0x8000
+    RELOG_MODE = 0x10000
+    PRIVATE_IN_PROC = 0x20000
+    MODE_RESERVED = 0x100000
+    STOP_ON_HYBRID_SHUTDOWN = 0x400000
+    PERSIST_ON_HYBRID_SHUTDOWN = 0x800000
+    USE_PAGED_MEMORY = 0x1000000
+    SYSTEM_LOGGER_MODE = 0x2000000
+    COMPRESSED_MODE = 0x4000000
+    INDEPENDENT_SESSION_MODE = 0x8000000
+    NO_PER_PROCESSOR_BUFFERING = 0x10000000
+    BLOCKING_MODE = 0x20000000
+    ADDTO_TRIAGE_DUMP = 0x80000000
 
 
 # -- events
@@ -195,7 +257,7 @@ PMC_COUNTERS, PEBS_INDEX = 0x0700, 0x8000
 Their order is that of ntwmi.h's description; no file with both has been seen."""
 
 MESSAGE = 0x90
-"""What stands for the header type of a MESSAGE (WPP) event: the fourth byte of the event."""
+"""The header type that this package gives a MESSAGE (WPP) event: the fourth byte of the event."""
 
 MESSAGE_HEAD: Fields = (  # MESSAGE_TRACE_HEADER
     ("Size", "H"), ("Reserved", "B"), ("MarkerFlags", "B"), ("MessageNumber", "H"), ("OptionFlags", "H"),  # 0x00
@@ -210,12 +272,15 @@ _MESSAGE_FIELDS = (  # then by flag:
 )
 
 
-def message_fields(options: int) -> Fields:
-    """The fields behind OptionFlags in a MESSAGE header with these ones."""
-    return tuple(
-        field
-        for flag, field in _MESSAGE_FIELDS
-        if options & flag and not (field[0] == "MessageGuid" and options & MESSAGE_FLAG.COMPONENTID)
+def message_header(options: int) -> Fields:
+    """The header of a MESSAGE event whose OptionFlags are ``options``."""
+    return (
+        *MESSAGE_HEAD,
+        *(
+            field
+            for flag, field in _MESSAGE_FIELDS
+            if options & flag and not (field[0] == "MessageGuid" and options & MESSAGE_FLAG.COMPONENTID)
+        ),
     )
 
 

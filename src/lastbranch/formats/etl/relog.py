@@ -21,8 +21,8 @@ from ...errors import Damage, FormatError
 from ...model import Source
 from ..interface import Conversion, Rewriting
 from .container.buffers import Buffers, DamageLog
-from .container.header import MAX_BUFFER, LogHeader, encode_log_header
-from .container.trace_file import LEAST_BUFFER, USE_KBYTES, TraceFile
+from .container.header import LogHeader, encode_log_header
+from .container.trace_file import TraceFile
 from .container.windows import BufferReader, Segment, Window
 from .container.writer import Packer
 from .decode import AS_IT_SAYS, Reading
@@ -52,7 +52,17 @@ from .kernel.hooks import (
     kernel_key,
 )
 from .kernel.layouts import kernel_layout
-from .layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, EVENT_HEADERS, LOG_FILE_MODE, MESSAGE, MESSAGE_FLAG
+from .layout import (
+    BUFFER_FLAG,
+    BUFFER_HEADER_SIZE,
+    BUFFER_TYPE,
+    EVENT_HEADERS,
+    LEAST_BUFFER,
+    MAX_BUFFER,
+    MESSAGE,
+    MESSAGE_FLAG,
+    LogFileMode,
+)
 from .payload.manifest_xml import MANIFEST_ID
 
 __all__ = ["Converted", "Timeline", "convert", "rewrite_logs"]
@@ -339,7 +349,7 @@ class Timeline:
         """
         rows = np.flatnonzero(self._index.buffers.type != BUFFER_TYPE.HEADER)
         index = Index(self._index.buffers.take(rows), self._index.segment[rows])
-        shared = any(header.mode & LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING for header in self.headers)
+        shared = any(header.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING for header in self.headers)
 
         def load(row: int) -> EventBlock | None:
             block = self._load(int(rows[row]))
@@ -359,8 +369,8 @@ class Timeline:
 
 
 _DROPPED_MODES = (
-    LOG_FILE_MODE.COMPRESSED | LOG_FILE_MODE.CIRCULAR | LOG_FILE_MODE.APPEND | LOG_FILE_MODE.NEWFILE
-    | LOG_FILE_MODE.PREALLOCATE | USE_KBYTES
+    LogFileMode.COMPRESSED_MODE | LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.FILE_MODE_APPEND
+    | LogFileMode.FILE_MODE_NEWFILE | LogFileMode.FILE_MODE_PREALLOCATE | LogFileMode.USE_KBYTES_FOR_SIZE
 )  # fmt: skip
 _LOST = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
 _PERFINFO = (16, 17)
@@ -461,9 +471,9 @@ def _header(line: Timeline, compress: bool | None, header_events: int) -> LogHea
     """The log file header of the output."""
     headers = line.headers
     squeeze = headers[0].compressed if compress is None else compress
-    mode = line.log.mode & ~_DROPPED_MODES | LOG_FILE_MODE.SEQUENTIAL | squeeze * LOG_FILE_MODE.COMPRESSED
+    mode = line.log.mode & ~_DROPPED_MODES | LogFileMode.FILE_MODE_SEQUENTIAL | squeeze * LogFileMode.COMPRESSED_MODE
     if len(headers) > 1:
-        mode &= ~LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING
+        mode &= ~LogFileMode.NO_PER_PROCESSOR_BUFFERING
     size = max(LEAST_BUFFER, *(min(h.buffer_size, MAX_BUFFER) for h in headers)) + 1023 & ~1023
     least = BUFFER_HEADER_SIZE + len(encode_log_header(line.log)) + 8 + header_events
     while size < least and size < MAX_BUFFER and not squeeze:

@@ -23,10 +23,11 @@ import numpy as np
 from ...errors import FormatError
 from ...model import Source, read_at
 from .container.buffers import DamageLog
-from .container.compression import XPRESS, compress
+from .container.compression import compress
+from .container.decompression import XPRESS
 from .container.windows import BufferReader
 from .decode import Decoder
-from .event import LARGEST_EVENT, Event, encode_header
+from .event import Event, join_event
 from .events.columns import EventBlock, Rules, events_of, header_fields
 from .layout import (
     BUFFER_FLAG,
@@ -212,11 +213,8 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
         size = _ITEM.size + len(item.data) + len(item.padding)
         between += _ITEM.pack(size, item.kind, item.linkage, len(item.data)) + item.data + item.padding
     between += record.loose
-    kind = record.event.header
-    size = len(encode_header(kind, {**record.header, "Size": 0})) + len(between) + len(payload)
-    if size > LARGEST_EVENT:
-        raise FormatError(f"an event has at most {LARGEST_EVENT} bytes", field="Size", value=size)
-    return encode_header(kind, {**record.header, "Size": size}) + between + payload + record.gap[: -size % 8]
+    event = join_event(record.event.header, record.header, between, payload)
+    return event + record.gap[: -len(event) % 8]
 
 
 def _filled(event: bytes) -> bytes:

@@ -17,7 +17,7 @@ from uuid import UUID
 from ....errors import FormatError
 from ....formats.etl.container.header import LogHeader, read_header
 from ....formats.etl.container.trace_file import TraceFile
-from ....formats.etl.layout import BUFFER_HEADER_SIZE, HEADERS, LOG_FILE_MODE, LOGFILE_HEADER, packed
+from ....formats.etl.layout import BUFFER_HEADER_SIZE, HEADERS, LOGFILE_HEADER, LogFileMode, packed
 from ....model import BytesSource
 from ...properties import SessionRequest
 from ..clock import FILETIME_EPOCH, Clock, filetime
@@ -56,7 +56,7 @@ class SessionFile(TraceFile):
     def _open(self) -> IO[bytes]:
         fd, self._given = self._given, None
         if fd is None:
-            fd = open_log(self._name, append=bool(self.header.mode & LOG_FILE_MODE.APPEND), call="ControlTrace")
+            fd = open_log(self._name, append=bool(self.header.mode & LogFileMode.FILE_MODE_APPEND), call="ControlTrace")
         return open(fd, "r+b", buffering=0)
 
     def _put(self, at: int, *parts: bytes | memoryview) -> None:
@@ -111,13 +111,11 @@ _SECOND = 10_000_000
 
 def session_header(request: SessionRequest, handle: int, clock: Clock, processors: int) -> LogHeader:
     """The header of a log that begins now. Names that are too long for its buffer are cut."""
-    from ....formats.etl.container.writer import log_header
-
     room = (request.buffer_size * 1024 - _LEAST - _SPARE) // 2
     session = request.name[:room]
-    return log_header(
+    return LogHeader(
         buffer_size=request.buffer_size * 1024, processors=processors, timestamp=clock.now(),
-        start_time=clock.filetime(), boot_time=_boot_time(), clock_type=clock.kind, frequency=clock.frequency,
+        start_time=clock.filetime(), boot_time=_boot_time(), clock_type=clock.kind, perf_freq=clock.frequency,
         mode=int(request.mode), maximum_file_size=request.maximum_file_size, session_name=session,
         file_name=request.file[: room - len(session)], process_id=os.getpid(), thread_id=threading.get_native_id(),
         logger_id=handle, cpu_mhz=_cpu_mhz(),

@@ -1,227 +1,244 @@
-"""Compressed trace buffers: one front for the three formats of a COMPRESSED_MODE file.
+"""Compression to plain LZXPRESS, for the writer. `decompression` describes the format and names its source.
 
-The format is in the low 16 bits of State (offset 0x2C) of the file's first buffer. The payload of a buffer with flag
-0x40 is compressed, and its Offset field (0x30), less the header, is the size after decompression. Buffers are
-independent, so that a damaged one costs nothing but itself, and so that other processes can take a share.
+Repetitions are searched by zlib, whose window is made as small as that of LZXPRESS, and NumPy writes what zlib found in
+the other form. With the fixed codes of DEFLATE (RFC 1951, 3.2.6) the size of a token can be told at any bit, as if one
+began there: that is done for all bits at once. Only going from one token to the next is a loop.
+
+What it writes needs no reader newer than the first: no match needs the u32 length.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
-import pickle
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from typing import IO
+import zlib
+from functools import cache
+from typing import NamedTuple
 
-from ....errors import FormatError
-from .codecs import decompress_huffman, decompress_lznt1, decompress_xpress
-from .xpress_encoder import compress
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["DECODERS", "LZNT1", "XPRESS", "XPRESS_HUFF", "compress", "decompress", "decompress_many", "stop"]
+__all__ = ["compress"]
 
 
-LZNT1, XPRESS, XPRESS_HUFF = 2, 3, 4  # COMPRESSION_FORMAT_*, ntifs.h
+WINDOW = 1 << 13  # [MS-XCA] 2.3.4: a distance has 13 bits
+MIN_MATCH = 3
+_PIECE = 1 << 16  # what zlib gets at once: no match becomes longer than a u16 can say
+_LEVEL = 3  # of zlib: the next ones take longer than they save
+_MEMORY = 9  # memLevel: blocks of 32,768 tokens
+_GROUP = 32  # tokens to a flag word
+_PAD = 8
 
-DECODERS: dict[int, Callable[[bytes | memoryview, int], bytes]] = {
-    LZNT1: decompress_lznt1,
-    XPRESS: decompress_xpress,
-    XPRESS_HUFF: decompress_huffman,
-}
+# -- the fixed codes of DEFLATE
+_END = 256
+_LENGTH_BITS = (*[0] * 8, *(bits for bits in range(1, 6) for _ in range(4)))  # of 257 to 284; 285 is 258 bytes
+_DISTANCE_BITS = (0, 0, *(bits for bits in range(12) for _ in range(2)))  # of 0 to 25: up to 8,192
+_LONGEST = 258
+_STORED, _FIXED = 0, 1  # types of blocks
+_WIDEST = 9  # bits of a code
+_LITERAL = 0x20  # in `_Codes.first`: no distance follows
+_BITS = np.arange(8, dtype=np.uint32)
 
-# A worker needs 50 ms to start, the time in which a core decodes about this many compressed bytes.
-WORTH_A_WORKER = 1 << 18
-
-
-def decompress(block: bytes | memoryview, size: int, *, format: int = XPRESS) -> bytes:
-    """The ``size`` bytes that ``block`` stands for.
-
-    Raises FormatError for a damaged block, with the offset of the damage within the block, and for an unknown format.
-    """
-    return _decoder(format)(block, size)
-
-
-def decompress_many(
-    blocks: Sequence[bytes | memoryview], sizes: Sequence[int], *, format: int = XPRESS, workers: int = 1
-) -> list[bytes | FormatError]:
-    """Decompress independent blocks; a damaged one has its FormatError in its place, and only that one.
-
-    ``workers`` is how many processes decode, this one included. The others are started when there is enough to do,
-    stay for later calls and end with this process; what cannot be had of them is done here.
-    """
-    decoder = _decoder(format)
-    if len(blocks) != len(sizes):
-        raise ValueError(f"{len(blocks)} blocks but {len(sizes)} sizes")
-    total = sum(len(block) for block in blocks)
-    workers = min(workers, total // WORTH_A_WORKER, len(blocks))
-    if workers > 1:
-        from lastbranch.formats.etl.container import compression as pool
-
-        return pool.decompress_shared(blocks, sizes, format, _shares(blocks, total, workers))
-    return decode_all(decoder, blocks, sizes)
+Ints = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint64]
+Tokens = tuple[Ints, Ints]
+"""Length and distance of each token, in order; literals have the length 0."""
 
 
-def decode_all(
-    decoder: Callable[[bytes | memoryview, int], bytes], blocks: Sequence[bytes | memoryview], sizes: Sequence[int]
-) -> list[bytes | FormatError]:
-    results: list[bytes | FormatError] = []
-    for block, size in zip(blocks, sizes, strict=True):
-        try:
-            results.append(decoder(block, size))
-        except FormatError as error:
-            results.append(error)
-    return results
+class _Codes(NamedTuple):
+    """Tables by the next 9 bits of a stream, and by the next 5, which are those of a distance."""
+
+    first: Bytes
+    """Bits of the literal or length, those behind its code too, and `_LITERAL`."""
+    code_bits: Words
+    length: Ints
+    length_mask: Words
+    second: Bytes
+    """Bits of the distance, by its code; 0 with `_LITERAL`."""
+    distance: Ints
+    distance_mask: Words
 
 
-def _decoder(format: int) -> Callable[[bytes | memoryview, int], bytes]:
-    try:
-        return DECODERS[format]
-    except KeyError:
-        raise FormatError("unknown compression format", field="State", value=format) from None
+def compress(data: bytes | bytearray | memoryview) -> bytes:
+    """``data`` as one plain LZXPRESS stream; its length is not in the stream and must be kept elsewhere."""
+    data = bytes(data)
+    if not data:
+        return b"\xff\xff\xff\xff"
+    pieces = [_tokens(data, begin) for begin in range(0, len(data), _PIECE)]
+    lengths, distances = (np.concatenate(part) for part in zip(*pieces, strict=True))
+    return _stream(np.frombuffer(data, np.uint8), lengths, distances)
 
 
-def _shares(blocks: Sequence[bytes | memoryview], total: int, workers: int) -> list[slice]:
-    """Runs of blocks with about the same number of compressed bytes, which decides the time, one for each worker."""
-    cuts, done = [0], 0
-    for index, block in enumerate(blocks):
-        done += len(block)
-        if done * workers >= total * len(cuts) and len(cuts) < workers:
-            cuts.append(index + 1)
-    return [slice(start, stop) for start, stop in zip(cuts, [*cuts[1:], len(blocks)], strict=True)]
+# -- what zlib finds
 
 
-# -- Processes that decompress a share of the buffers
-#
-# Not threads: the decoders are Python code and hold the interpreter lock. Not `multiprocessing`: forking a process with
-# threads (a reader has them) can hang, and its other start methods run the caller's main module again. A worker is a
-# plain interpreter that imports the decoders only, reads requests from its standard input and ends when that is closed,
-# which the operating system does if this process dies. Pickle is safe here: each end reads only what the other wrote,
-# and the other was started by us.
+def _tokens(data: bytes, begin: int) -> Tokens:
+    """The tokens of one piece of ``data``."""
+    piece = data[begin : begin + _PIECE]
+    before = data[max(0, begin - WINDOW) : begin] or b"\0"  # zlib finds nothing that begins at its very first byte
+    deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -13, _MEMORY, zlib.Z_FIXED, before)
+    packed = deflate.compress(piece) + deflate.flush()
+    if len(packed) >= len(piece):
+        return _literals(len(piece))
+    lengths, distances = _deflated(packed)
+    ends, reach = np.cumsum(np.maximum(lengths, 1)), np.where(lengths > 0, distances, 0)
+    if not len(ends) or ends[-1] != len(piece) or (reach > begin + ends - lengths).any():  # not the zlib that we know
+        return _literals(len(piece))
+    return _joined(data, begin + ends, lengths, distances)
 
 
-_START = "import sys; sys.path[:] = {path!r}; from lastbranch.formats.etl.container.compression import serve; serve()"
-
-_lock = threading.Lock()
-_running: list[_Worker] = []
-_losses = 0
-MOST_LOSSES = 3  # after which none is started again: something here forbids it, and each try costs 50 ms
+def _literals(number: int) -> Tokens:
+    return np.zeros(number, np.int64), np.ones(number, np.int64)
 
 
-class _Worker:
-    def __init__(self) -> None:
-        path = [entry or os.getcwd() for entry in sys.path]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _START.format(path=path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-    def ask(self, format: int, blocks: Sequence[bytes | memoryview], sizes: Sequence[int]) -> None:
-        # The worker reads a request to its end before it answers, so that the two cannot wait for each other.
-        assert self.process.stdin is not None
-        pickle.dump((format, [bytes(block) for block in blocks], list(sizes)), self.process.stdin, protocol=5)
-        self.process.stdin.flush()
-
-    def answer(self) -> list[bytes | FormatError]:
-        assert self.process.stdout is not None
-        results: list[bytes | FormatError] = pickle.load(self.process.stdout)
-        return results
-
-    def end(self) -> None:
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        self.process.terminate()
-        self.process.wait()
-
-
-def decompress_shared(
-    blocks: Sequence[bytes | memoryview], sizes: Sequence[int], format: int, shares: Sequence[slice]
-) -> list[bytes | FormatError]:
-    """Decode ``shares`` of the blocks, the last one here and each other in a worker."""
-
-    def here(share: slice) -> list[bytes | FormatError]:
-        return decode_all(DECODERS[format], blocks[share], sizes[share])
-
-    if _losses >= MOST_LOSSES or not _lock.acquire(blocking=False):  # or another thread has the workers
-        return here(slice(None))
-    try:
-        asked = [_ask(index, format, blocks[share], sizes[share]) for index, share in enumerate(shares[:-1])]
-        own = here(shares[-1])
-        answers = [_answer(worker) for worker in asked]
-        if None in answers:
-            _lost()
-    except BaseException:
-        _stop()  # an interrupted exchange would leave old answers in the pipes
-        raise
-    finally:
-        _lock.release()
-    parts = [here(share) if part is None else part for share, part in zip(shares[:-1], answers, strict=True)]
-    return [result for part in [*parts, own] for result in part]
+def _deflated(packed: bytes) -> Tokens:
+    """The tokens of a DEFLATE stream without codes of its own; of one that has such, those up to there."""
+    padded = packed + bytes(_PAD)
+    sizes = _sizes(padded)
+    token = bytearray(len(sizes))  # whether one begins at a bit
+    parts: list[Tokens] = []
+    at, last = 0, 0
+    while not last:
+        head = (padded[at >> 3] | padded[(at >> 3) + 1] << 8) >> (at & 7)
+        last, kind = head & 1, head >> 1 & 3
+        at += 3
+        if kind == _FIXED:
+            begin = at
+            while size := sizes[at]:
+                token[at] = 1
+                at += size
+            places = begin + np.flatnonzero(np.frombuffer(token, np.uint8, at - begin, begin))
+            parts.append(_values(padded, places))
+            at += 7  # the code of `_END`
+        elif kind == _STORED:
+            begin = (at + 7) >> 3
+            number = int.from_bytes(padded[begin : begin + 2], "little")
+            parts.append(_literals(number))
+            at = (begin + 4 + number) << 3
+        else:
+            break
+    lengths, distances = zip(*parts, strict=True) if parts else ((), ())
+    none = np.empty(0, np.int64)
+    return np.concatenate([none, *lengths]), np.concatenate([none, *distances])
 
 
-def _ask(index: int, format: int, blocks: Sequence[bytes | memoryview], sizes: Sequence[int]) -> _Worker | None:
-    try:
-        if index == len(_running):
-            _running.append(_Worker())
-        worker = _running[index]
-        worker.ask(format, blocks, sizes)
-    except (OSError, IndexError):  # IndexError: one before it could not be started
-        return None
-    return worker
+def _sizes(padded: bytes) -> bytes:
+    """The bits of the token that would begin at each bit of the stream, 0 for `_END`."""
+    codes = _codes()
+    words: NDArray[np.uint32] = np.ndarray((len(padded) - 4,), "<u4", padded, 0, (1,))
+    bits = (words[:, None] >> _BITS).ravel()
+    first = codes.first.take(bits & ((1 << _WIDEST) - 1))
+    literal = first & _LITERAL
+    first -= literal
+    bits >>= first
+    bits &= 31
+    bits |= literal
+    first += codes.second.take(bits)
+    return first.tobytes()
 
 
-def _answer(worker: _Worker | None) -> list[bytes | FormatError] | None:
-    if worker is None:
-        return None
-    try:
-        return worker.answer()
-    except (OSError, EOFError, pickle.UnpicklingError):  # it was killed
-        return None
+def _values(padded: bytes, places: Ints) -> Tokens:
+    """The tokens that begin at bits ``places``."""
+    codes = _codes()
+    words: Words = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
+    bits = words.take(places >> 3) >> (places & 7).astype(np.uint64)
+    code = (bits & np.uint64((1 << _WIDEST) - 1)).view(np.int64)
+    behind = bits >> codes.code_bits.take(code)
+    length = codes.length.take(code) + (behind & codes.length_mask.take(code)).view(np.int64)
+    behind = bits >> (codes.first.take(code) & 31).astype(np.uint64)
+    code = (behind & np.uint64(31)).view(np.int64)
+    return length, codes.distance.take(code) + (behind >> np.uint64(5) & codes.distance_mask.take(code)).view(np.int64)
 
 
-def stop() -> None:
-    """End the workers; the next call that needs some starts new ones."""
-    with _lock:
-        _stop()
+def _joined(data: bytes, ends: Ints, lengths: Ints, distances: Ints) -> Tokens:
+    """Matches of the longest length of DEFLATE and what goes on behind them as one. ``ends`` are places in ``data``."""
+    full = lengths == _LONGEST
+    behind = np.flatnonzero(full[:-1] & (lengths[1:] > 0)) + 1
+    if not len(behind):
+        return lengths, distances
+    begins = np.ones(len(lengths), bool)
+    for i in behind.tolist():  # zlib may have gone on with another distance
+        end, length, distance = int(ends[i]), int(lengths[i]), int(distances[i - 1])
+        if data[end - length : end] == data[end - length - distance : end - distance]:
+            distances[i], begins[i] = distance, False
+    first = np.flatnonzero(begins)
+    return np.add.reduceat(lengths, first), distances[first]
 
 
-def _stop() -> None:
-    for worker in _running:
-        worker.end()
-    _running.clear()
+@cache
+def _codes() -> _Codes:
+    first, second = np.full(1 << _WIDEST, _LITERAL, np.uint8), np.zeros(2 * _LITERAL, np.uint8)
+    code_bits, length_mask = np.zeros((2, 1 << _WIDEST), np.uint64)
+    length, distance, distance_mask = np.zeros(1 << _WIDEST, np.int64), np.ones(32, np.int64), np.zeros(32, np.uint64)
+    lengths = [*zip(_steps(_LENGTH_BITS, MIN_MATCH), _LENGTH_BITS, strict=True), (_LONGEST, 0)]
+    for symbol in range(_END + 1 + len(lengths)):
+        code, bits = _fixed_code(symbol)
+        places = slice(_reversed(code, bits), None, 1 << bits)
+        code_bits[places] = bits
+        if symbol < _END:
+            first[places] = bits | _LITERAL
+        elif symbol > _END:
+            base, more = lengths[symbol - _END - 1]
+            first[places], length[places], length_mask[places] = bits + more, base, (1 << more) - 1
+    for code, (base, more) in enumerate(zip(_steps(_DISTANCE_BITS, 1), _DISTANCE_BITS, strict=True)):
+        place = _reversed(code, 5)
+        second[place], distance[place], distance_mask[place] = 5 + more, base, (1 << more) - 1
+    return _Codes(first, code_bits, length, length_mask, second, distance, distance_mask)
 
 
-def _lost() -> None:
-    global _losses
-    _losses += 1
-    _stop()
+def _steps(bits: tuple[int, ...], base: int) -> list[int]:
+    """The value that each code begins at."""
+    return [base + sum(1 << more for more in bits[:i]) for i in range(len(bits))]
 
 
-def _forked() -> None:
-    """In a forked child: the workers are the parent's, and so are whatever thread held the lock and its exchange."""
-    global _lock
-    _lock = threading.Lock()
-    _running.clear()
+def _fixed_code(symbol: int) -> tuple[int, int]:
+    """Code and number of bits of a literal or length."""
+    for past, base, bits in ((144, 0x30, 8), (256, 0x190 - 144, 9), (280, -256, 7)):
+        if symbol < past:
+            return symbol + base, bits
+    return symbol - 280 + 0xC0, 8
 
 
-atexit.register(stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+def _reversed(code: int, bits: int) -> int:
+    """As it stands in a stream: codes begin with their highest bit, everything else with its lowest."""
+    return int(f"{code:0{bits}b}"[::-1], 2)
 
 
-def serve() -> None:
-    """The worker's side: answer requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, whose end is ours
+# -- what LZXPRESS writes
 
-    requests: IO[bytes] = os.fdopen(os.dup(0), "rb")
-    answers: IO[bytes] = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # nothing else may write between the answers
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while True:
-            format, blocks, sizes = pickle.load(requests)
-            pickle.dump(decode_all(DECODERS[format], blocks, sizes), answers, protocol=5)
-            answers.flush()
+
+def _stream(raw: Bytes, lengths: Ints, distances: Ints) -> bytes:
+    """The tokens as bytes: flag words, literals, matches with what their lengths need behind them."""
+    number = len(lengths)
+    match = lengths > 0
+    advance = np.maximum(lengths, 1)
+    places = np.cumsum(advance) - advance
+    rest = np.where(match, lengths - MIN_MATCH, 0)
+    long = match & (rest >= 7)
+    rank = np.cumsum(long) - 1
+    opens = long & (rank % 2 == 0)  # two long matches share a byte, the second one has its high half
+    more, most = match & (rest >= 22), match & (rest >= 22 + 255)
+    size = np.where(match, 2, 1) + opens + more + 2 * most
+    ends = np.cumsum(size) + 4 * (np.arange(number) // _GROUP + 1)
+    begin = ends - size
+    groups = number // _GROUP + 1  # a full last group is followed by an empty one
+    out = np.zeros(int(ends[-1]) + (4 if number % _GROUP == 0 else 0), np.uint8)
+    out[begin[~match]] = raw[places[~match]]
+    head = (distances - 1 << 3) | np.minimum(rest, 7)
+    _put16(out, begin[match], head[match])
+    half = begin[opens] + 2
+    nibble = np.minimum(rest[long] - 7, 15).astype(np.uint8)
+    out[half] = nibble[0::2]
+    out[half[: len(nibble) // 2]] |= nibble[1::2] << 4
+    behind = begin + 2 + opens
+    out[behind[more]] = np.minimum(rest[more] - 22, 255)
+    _put16(out, behind[most] + 1, rest[most])
+    flags = np.ones(groups * _GROUP, np.uint8)
+    flags[:number] = match
+    words = np.packbits(flags).reshape(groups, 4)[:, ::-1]  # the first token is the highest bit
+    firsts = np.append(begin[::_GROUP] - 4, len(out) - 4)[:groups]
+    out[firsts[:, None] + np.arange(4)] = words
+    return out.tobytes()
+
+
+def _put16(out: Bytes, at: Ints, values: Ints) -> None:
+    out[at], out[at + 1] = values & 0xFF, values >> 8

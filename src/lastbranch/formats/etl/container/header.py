@@ -9,7 +9,6 @@ from typing import Any
 from ....errors import Damage, FormatError
 from ....model import Clock, Source, read_at
 from ...interface import not_of_format
-from ...numbers import misfit
 from ..event import Event, encode_event
 from ..layout import (
     BUFFER_HEADER,
@@ -18,18 +17,17 @@ from ..layout import (
     CLOCK_NAMES,
     FILETIME_EPOCH,
     HEADERS,
-    LOG_FILE_MODE,
     LOGFILE_HEADER,
+    MAX_BUFFER,
+    TIME_ZONE_SIZE,
+    LogFileMode,
     pack_fields,
     packed,
     unpack_fields,
 )
 
-__all__ = ["LogHeader", "MAX_BUFFER", "TimeZone", "buffer_head", "encode_log_header", "is_etl", "read_header"]
+__all__ = ["LogHeader", "TimeZone", "buffer_head", "encode_log_header", "is_etl", "read_header"]
 
-
-MAX_BUFFER = 16 << 20
-"""Largest buffer in bytes that a session can have (EVENT_TRACE_PROPERTIES.BufferSize, since Windows 8)."""
 
 _EVENT_AT = BUFFER_HEADER_SIZE
 _SYSTEM = HEADERS[2].size
@@ -44,69 +42,85 @@ _PLACES = 8  # are looked at: one damaged buffer does not decide
 class TimeZone:
     """TIME_ZONE_INFORMATION. ``bias`` is in minutes, UTC = local time + bias."""
 
-    bias: int
-    standard_name: str
-    standard_bias: int
-    daylight_name: str
-    daylight_bias: int
-    raw: bytes
+    bias: int = 0
+    standard_name: str = ""
+    standard_bias: int = 0
+    daylight_name: str = ""
+    daylight_bias: int = 0
+    raw: bytes = bytes(TIME_ZONE_SIZE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogHeader:
-    """TRACE_LOGFILE_HEADER with its names, and the headers it stands behind. FILETIMEs are 100 ns since 1601 UTC.
+    """TRACE_LOGFILE_HEADER with its names, its event header and its buffer header. The defaults are those of a new log.
 
-    ``timestamp`` is that of the header event itself: the session's clock at ``start_time``. ``stride`` is the distance
-    to the next buffer; in a compressed file that is not ``buffer_size``, what a buffer holds.
+    FILETIMEs count 100 ns since 1601 UTC.
     """
 
-    offset: int
-    stride: int
-    logger_id: int
-    state: int
-    timestamp: int
-    thread_id: int
-    process_id: int
-    buffer_size: int
-    major: int
-    minor: int
-    sub_version: int
-    sub_minor: int
-    provider_version: int
-    processors: int
-    end_time: int
-    timer_resolution: int
-    maximum_file_size: int
-    mode: int
-    buffers_written: int
-    start_buffers: int
-    pointer_size: int
-    events_lost: int
-    cpu_mhz: int
-    logger_name_word: int
-    file_name_word: int
-    time_zone: TimeZone
-    padding: int
-    boot_time: int
-    perf_freq: int
-    start_time: int
-    clock_type: int
-    buffers_lost: int
-    session_name: str
-    file_name: str
+    # The fields of `layout.LOGFILE_HEADER` in their order
+    buffer_size: int = 1 << 16
+    """Bytes that a buffer holds."""
+    major: int = 10
+    minor: int = 0
+    sub_version: int = 1
+    sub_minor: int = 5
+    provider_version: int = 19_045
+    """Build of the operating system."""
+    processors: int = 1
+    end_time: int = 0
+    timer_resolution: int = 156_250
+    maximum_file_size: int = 0
+    """MB, or KB where ``mode`` has USE_KBYTES_FOR_SIZE; 0: no limit."""
+    mode: int = LogFileMode.FILE_MODE_SEQUENTIAL
+    buffers_written: int = 0
+    start_buffers: int = 1
+    pointer_size: int = 8
+    events_lost: int = 0
+    cpu_mhz: int = 0
+    logger_name_word: int = 0
+    file_name_word: int = 0
+    time_zone: TimeZone = TimeZone()
+    padding: int = 0
+    boot_time: int = 0
+    perf_freq: int = 10_000_000
+    """Hz of the performance counter."""
+    start_time: int = 0
+    clock_type: int = 1
+    """1 performance counter, 2 system time (100 ns), 3 cycles of ``cpu_mhz``."""
+    buffers_lost: int = 0
+
+    session_name: str = ""
+    file_name: str = ""
+
+    timestamp: int = 0
+    """Time of the header event: the session's clock at ``start_time``."""
+    process_id: int = 0
+    thread_id: int = 0
+
+    offset: int = 0
+    """File offset of the header buffer."""
+    stride: int = 0
+    """Bytes to the next buffer. In a compressed file that is not ``buffer_size``."""
+    logger_id: int = 1
+    state: int = 3
 
     @property
     def wrong_size(self) -> Damage | None:
-        """What is said where BufferSize of the log file header is not that of the buffers, as it is in every file."""
+        """The damage where BufferSize differs from the size of the buffers, which no session writes."""
         if self.compressed or self.buffer_size == self.stride:
             return None
         at = self.offset + _EVENT_AT + _SYSTEM
         return Damage("log file header tells of buffers of another size", at, "BufferSize", self.buffer_size)
 
     @property
+    def payload_pointer_size(self) -> int:
+        """Pointer size of events whose header does not say it: ``pointer_size``, 8 where that is damaged."""
+        return self.pointer_size if self.pointer_size in (4, 8) else 8
+
+    @property
     def compressed(self) -> bool:
-        """Whether buffers may be compressed, and so have any length."""
-        return bool(self.mode & LOG_FILE_MODE.COMPRESSED)
+        """Whether buffers may be compressed and thus differ in length."""
+        return bool(self.mode & LogFileMode.COMPRESSED_MODE)
 
     @property
     def compression_format(self) -> int:
@@ -115,31 +129,30 @@ class LogHeader:
 
     @property
     def frequency(self) -> int:
-        """Ticks a second of event time stamps; 0 if the header does not tell.
+        """Ticks per second of event time stamps; 0 if the header does not say.
 
-        Clock types are those of WNODE_HEADER.ClientContext; 0 is what old sessions have that chose none: QPC.
+        Clock types are those of WNODE_HEADER.ClientContext. Old sessions that chose none have 0, which means QPC.
         """
         by_type = {2: 10_000_000, 3: self.cpu_mhz * _TSC_HZ}
         return max(0, by_type.get(self.clock_type, self.perf_freq))
 
     @property
     def clock(self) -> Clock:
-        """The session's clock; its wall reference is this header's time stamp, which was taken at ``start_time``."""
+        """The session's clock. Its wall reference is ``timestamp``, which was taken at ``start_time``."""
         name = CLOCK_NAMES.get(self.clock_type, CLOCK_NAMES[1])
         ns = (self.start_time - FILETIME_EPOCH) * 100
-        known = self.start_time and -_LATEST <= ns < _LATEST  # up to the year 2262; what is beyond says nothing
+        known = self.start_time and -_LATEST <= ns < _LATEST  # up to the year 2262: 64 bits of nanoseconds
         return Clock(name, self.frequency, (self.timestamp, ns) if known else None)
 
 
+_LOG_FIELDS = [field.name for field in fields(LogHeader)][: len(LOGFILE_HEADER)]
+
+
 def is_etl(start: bytes) -> bool:
-    """Whether a file that begins with ``start`` (80 bytes or more) is an .etl: no magic, so by its first event."""
-    return _is_header_event(start[_EVENT_AT : _EVENT_AT + 8])
-
-
-def _is_header_event(word: bytes) -> bool:
-    if len(word) < 8:
+    """Whether ``start``, the first 80 bytes or more of a file, begins an .etl. The first event decides, not a magic."""
+    if len(start) < _EVENT_AT + 8:
         return False
-    _, kind, marker, size, hook = struct.unpack("<HBBHH", word)
+    _, kind, marker, size, hook = struct.unpack_from("<HBBHH", start, _EVENT_AT)
     return kind in (1, 2) and marker & 0xC0 == 0xC0 and hook == 0 and size >= _LEAST - _EVENT_AT
 
 
@@ -166,12 +179,14 @@ def read_header(source: Source, offset: int = 0) -> LogHeader:
     log = unpack_fields(LOGFILE_HEADER, event, _SYSTEM, HEADERS[kind].pointer_size)
     _refuse_old(source, offset, log)
     buffer = unpack_fields(BUFFER_HEADER, head)
-    stride = _stride(source, offset, buffer, log)
     session, file = _names(event[_SYSTEM + layout.size :])
-    own = (system["TimeStamp"], system["ThreadId"], system["ProcessId"])
-    log["TimeZone"] = _time_zone(log["TimeZone"])
-    fields: list[Any] = [offset, stride, buffer["LoggerId"], buffer["State"], *own, *log.values(), session, file]
-    return LogHeader(*fields)  # the fields of LOGFILE_HEADER stand in the class in their order
+    values = dict(zip(_LOG_FIELDS, log.values(), strict=True))
+    values["time_zone"] = _time_zone(log["TimeZone"])
+    return LogHeader(
+        **values, session_name=session, file_name=file, timestamp=system["TimeStamp"], process_id=system["ProcessId"],
+        thread_id=system["ThreadId"], offset=offset, stride=_stride(source, offset, buffer, log),
+        logger_id=buffer["LoggerId"], state=buffer["State"],
+    )  # fmt: skip
 
 
 def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
@@ -188,26 +203,26 @@ def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
 
 
 def _stride(source: Source, offset: int, buffer: dict[str, Any], log: dict[str, Any]) -> int:
-    """BufferSize of the header buffer, or that of the log file header if it leads to more buffers.
+    """BufferSize of the header buffer, or that of the log file header if more buffers follow at that distance.
 
-    They are the same unless damaged, but in a compressed file, where each buffer has a size of its own: there what is
-    in use tells at least how long the header buffer is.
+    Without damage both are the same. In a compressed file each buffer has its own size; there the bytes in use are the
+    least length of the header buffer.
     """
-    compressed = log["LogFileMode"] & LOG_FILE_MODE.COMPRESSED
+    compressed = log["LogFileMode"] & LogFileMode.COMPRESSED_MODE
     stride, other = buffer["BufferSize"], buffer["Offset"] if compressed else log["BufferSize"]
-    possible = [size for size in dict.fromkeys((stride, other)) if _LEAST <= size <= MAX_BUFFER]
-    if compressed:
-        possible = possible[:1]
-    if not possible:
+    sizes = [size for size in dict.fromkeys((stride, other)) if _LEAST <= size <= MAX_BUFFER]
+    if not sizes:
         raise FormatError(
             "buffers of impossible size", file=source.name, offset=offset, field="BufferSize", value=stride,
             hint=f"a session has buffers of at most {MAX_BUFFER >> 20} MiB",
         )  # fmt: skip
-    return int(max(possible, key=lambda size: _fit(source, offset, size)) if len(possible) > 1 else possible[0])
+    if compressed or len(sizes) == 1:
+        return int(sizes[0])
+    return int(max(sizes, key=lambda size: _fit(source, offset, size)))
 
 
 def _fit(source: Source, offset: int, size: int) -> tuple[int, bool]:
-    """How many of the next places have a buffer of ``size`` bytes; and whether such buffers fill the file."""
+    """How many of the next places hold a buffer of ``size`` bytes; and whether such buffers fill the file."""
     heads = [read_at(source, offset + size * i, BUFFER_HEADER_SIZE) for i in range(1, _PLACES + 1)]
     return sum(_is_buffer(head, size) for head in heads), (source.size - offset) % size == 0
 
@@ -227,17 +242,13 @@ def _time_zone(raw: bytes) -> TimeZone:
 
 def _names(raw: bytes) -> tuple[str, str]:
     """Two UTF-16 strings that end with NUL; either may be missing."""
-    text = raw[: len(raw) & ~1].decode("utf-16-le", "surrogatepass" if _whole(raw) else "replace")
+    raw = raw[: len(raw) & ~1]
+    try:
+        text = raw.decode("utf-16-le", "surrogatepass")
+    except UnicodeDecodeError:
+        text = raw.decode("utf-16-le", "replace")
     first, _, rest = text.partition("\0")
     return first, rest.partition("\0")[0]
-
-
-def _whole(raw: bytes) -> bool:
-    try:
-        raw[: len(raw) & ~1].decode("utf-16-le", "surrogatepass")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # -- writing
@@ -258,24 +269,19 @@ def buffer_head(
 
 
 def encode_log_header(header: LogHeader) -> bytes:
-    """The event that begins a file: TRACE_LOGFILE_HEADER and the two names behind a SYSTEM header of its pointer size.
+    """The event that begins a file: TRACE_LOGFILE_HEADER and the two names, with a SYSTEM header of its pointer size.
 
     FormatError for values that its fields cannot hold.
     """
     if header.pointer_size not in (4, 8):
         raise FormatError("pointers have 4 or 8 bytes", field="PointerSize", value=header.pointer_size)
-    first = [f.name for f in fields(LogHeader)].index("buffer_size")
-    names = [f.name for f in fields(LogHeader)][first : first + len(LOGFILE_HEADER)]
-    values = [header.time_zone.raw if name == "time_zone" else getattr(header, name) for name in names]
+    values = {name: getattr(header, own) for (name, _), own in zip(LOGFILE_HEADER, _LOG_FIELDS, strict=True)}
+    values["TimeZone"] = header.time_zone.raw
     try:
-        payload = packed(LOGFILE_HEADER, header.pointer_size).pack(*values)
-    except struct.error as error:
-        pointer = "I" if header.pointer_size == 4 else "Q"
-        reason = misfit(((name, code.replace("P", pointer)) for name, code in LOGFILE_HEADER), values)
-        raise FormatError(f"log file header cannot be written: {reason}", field="TRACE_LOGFILE_HEADER") from error
-    payload += b"".join(
-        n.encode("utf-16-le", "surrogatepass") + bytes(2) for n in (header.session_name, header.file_name)
-    )
+        payload = pack_fields(LOGFILE_HEADER, values, header.pointer_size)
+    except ValueError as error:
+        raise FormatError(f"log file header cannot be written: {error}", field="TRACE_LOGFILE_HEADER") from error
+    payload += f"{header.session_name}\0{header.file_name}\0".encode("utf-16-le", "surrogatepass")
     event = Event(
         header.pointer_size // 4, header.pointer_size, header.timestamp, header.process_id, header.thread_id, 0, 0,
         bytes(16), 0, 2, 0, payload=payload,

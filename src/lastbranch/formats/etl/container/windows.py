@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ....errors import Damage, FormatError
 from ....model import Source
 from ...readahead import ReadAhead
-from ..layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, LOG_FILE_MODE
-from .buffers import BUFFER_DTYPE, Buffers, DamageLog, buffer_rows, heads_at
-from .header import MAX_BUFFER, LogHeader, read_header
-from .locate import Found, View, locate_fixed, locate_variable
+from ..layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, LogFileMode
+from .buffers import Buffers, DamageLog, Found, RegularHeads, View, locate_fixed, locate_variable
+from .decompression import DECODERS, XPRESS, decompress_many
+from .header import LogHeader, read_header
 
 __all__ = ["BufferReader", "PAD", "Segment", "Window"]
 
@@ -43,9 +43,9 @@ def keep_freed_memory() -> None:
 WINDOW = 32 << 20
 """Bytes of file that are read at once. Twice that is held."""
 
-_PACKED = (
-    16 << 20
-)  # of a compressed file the decompressed bytes of a window, and the file bytes: the decoder's copy adds
+_PACKED = 16 << 20
+"""Of a compressed file: decompressed bytes of a window, and bytes of the file. The decoder holds a copy as well."""
+_RESERVED = LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.FILE_MODE_PREALLOCATE
 _APART = 1 << 15  # from this stride on headers are read one by one where only headers are wanted
 
 
@@ -125,8 +125,6 @@ class BufferReader:
         return window if len(window.buffers) else None
 
     def _check_format(self) -> None:
-        from .compression import DECODERS, XPRESS
-
         if self._format in DECODERS:
             return
         self._format = XPRESS
@@ -147,8 +145,8 @@ class BufferReader:
         than compressed data may become."""
         packed = expanded = 0
         for view, segment, found in self._spans(headers_only):
-            rows, at = _rows(view, found)
-            compressed = (rows.flags & BUFFER_FLAG.COMPRESSED).astype(bool)
+            rows, at = found.buffers(view)
+            compressed = rows.compressed
             stored = packed + np.cumsum(rows.length * compressed)
             claimed = expanded + np.cumsum(rows.filled * compressed)
             limits = self.source.limits
@@ -191,7 +189,7 @@ class BufferReader:
                     segment = self._segment_at(view, start, segment)
                     view.stride = segment.header.stride if not compressed else 0
                     view.header_at = segment.header.offset
-                    view.reserved = bool(segment.header.mode & (LOG_FILE_MODE.CIRCULAR | LOG_FILE_MODE.PREALLOCATE))
+                    view.reserved = bool(segment.header.mode & _RESERVED)
                     found = locate_variable(view, start, _PACKED) if compressed else locate_fixed(view, start)
                     if found.at:
                         yield view, segment, found
@@ -212,11 +210,9 @@ class BufferReader:
     def _regular(self, memory: memoryview, view: View) -> bool:
         """Whether headers alone tell where all buffers of a window are: no damage, no session that was appended."""
         stride = self.header.stride
-        heads = np.ndarray((view.got // stride,), BUFFER_DTYPE, memory, 0, (stride,))
-        used, first = heads["Offset"], int(view.base == 0)
-        fine = (heads["BufferSize"] == stride) & (used >= BUFFER_HEADER_SIZE) & (used <= stride)
-        fine |= (heads["BufferSize"] == 0) & (used == 0)
-        return bool(fine.all() and (heads["BufferType"][first:] != BUFFER_TYPE.HEADER).all())
+        heads = RegularHeads.of(memory, 0, view.got // stride, stride)
+        first = int(view.base == 0)
+        return bool((heads.plausible | heads.empty).all() and not heads.header[first:].any())
 
     def _segment_at(self, view: View, at: int, current: Segment) -> Segment:
         """The segment that begins at ``at`` if a further header buffer is there, else ``current``."""
@@ -243,16 +239,14 @@ class BufferReader:
 
     def _assemble(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
         """The buffers where they are if they can be walked there, else decompressed and copied to multiples of 8."""
-        if (buffers.flags & BUFFER_FLAG.COMPRESSED).any() or (at & 7).any():
+        if buffers.compressed.any() or (at & 7).any():
             return self._pack(view, segment, buffers, at)
         return Window(view.raw, view.raw[: len(view.raw) & ~7].view(np.uint64), at, buffers, segment)
 
     def _pack(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
-        from .compression import decompress_many
-
         memory = view.data
         places, lengths, used = at.tolist(), buffers.length.tolist(), buffers.filled.tolist()
-        packed = (buffers.flags & BUFFER_FLAG.COMPRESSED).astype(bool).tolist()
+        packed = buffers.compressed.tolist()
         blocks = [memory[p + 72 : p + n] for p, n, c in zip(places, lengths, packed, strict=True) if c]
         sizes = [f - 72 for f, c in zip(used, packed, strict=True) if c]
         results = iter(decompress_many(blocks, sizes, format=self._format, workers=self.workers))
@@ -271,14 +265,8 @@ class BufferReader:
                 offset = int(buffers.offset[i])
                 where = offset + 72 + (result.offset or 0)
                 note = Damage(f"compressed data: {result.reason}", where, result.field, result.value, lengths[i])
-                self.damage.add(note, skipped=offset)
+                self.damage.add(note, skipped=[offset])
                 continue
             into[to : to + 72] = memory[place : place + 72]
             into[to + 72 : to + used[i]] = result
         return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), segment)
-
-
-def _rows(view: View, found: Found) -> tuple[Buffers, NDArray[np.int64]]:
-    empty = [np.empty(0, np.int64)]
-    at, length, filled = (np.concatenate(part or empty) for part in (found.at, found.length, found.filled))
-    return buffer_rows(heads_at(view.raw, at), view.base + at, length, filled), at

@@ -1,11 +1,12 @@
 """New trace files from events.
 
-    header = log_header(processors=4, start_time=filetime, session_name="lbr")
+    header = LogHeader(processors=4, start_time=filetime, session_name="lbr")
     with TraceWriter("out.etl", header, compress=True) as writer:
         for event in events:
             writer.add(event)
 
-The events of a processor come in the order of their time. The file appears when the block ends without an exception.
+The events of a processor are added in the order of their time. The file gets its name when the block ends without an
+exception.
 """
 
 from __future__ import annotations
@@ -21,39 +22,11 @@ from numpy.typing import NDArray
 
 from ....errors import FormatError
 from ..event import Event, encode_event
-from ..layout import LOG_FILE_MODE, TIME_ZONE_SIZE
-from .header import LogHeader, TimeZone
+from ..layout import LogFileMode
+from .header import LogHeader
 from .trace_file import TraceFile, aligned
 
-__all__ = ["Packer", "TraceWriter", "log_header"]
-
-
-_UTC = TimeZone(0, "", 0, "", 0, bytes(TIME_ZONE_SIZE))
-_TIMER_RESOLUTION = 156_250  # 100 ns: 64 Hz
-_HEADER_HOOK = 0
-
-
-def log_header(
-    *, buffer_size: int = 1 << 16, processors: int = 1, timestamp: int = 0, start_time: int = 0, end_time: int = 0,
-    boot_time: int = 0, clock_type: int = 1, frequency: int = 10_000_000, cpu_mhz: int = 0,
-    mode: int = LOG_FILE_MODE.SEQUENTIAL, maximum_file_size: int = 0, pointer_size: int = 8, build: int = 19_045,
-    session_name: str = "", file_name: str = "", process_id: int = 0, thread_id: int = 0, logger_id: int = 1,
-    time_zone: TimeZone = _UTC,
-) -> LogHeader:  # fmt: skip
-    """The header of a new log. ``timestamp`` is the session's clock at ``start_time``; FILETIMEs are in UTC.
-
-    ``clock_type`` is 1 for a performance counter of ``frequency`` Hz, 2 for system time (100 ns), 3 for cycles of
-    ``cpu_mhz``. ``maximum_file_size`` is in MB, or in KB if ``mode`` has `trace_file.USE_KBYTES`.
-    """
-    return LogHeader(
-        offset=0, stride=buffer_size, logger_id=logger_id, state=3, timestamp=timestamp, thread_id=thread_id,
-        process_id=process_id, buffer_size=buffer_size, major=10, minor=0, sub_version=1, sub_minor=5,
-        provider_version=build, processors=processors, end_time=end_time, timer_resolution=_TIMER_RESOLUTION,
-        maximum_file_size=maximum_file_size, mode=mode, buffers_written=0, start_buffers=1, pointer_size=pointer_size,
-        events_lost=0, cpu_mhz=cpu_mhz, logger_name_word=0, file_name_word=0, time_zone=time_zone, padding=0,
-        boot_time=boot_time, perf_freq=frequency, start_time=start_time, clock_type=clock_type, buffers_lost=0,
-        session_name=session_name, file_name=file_name,
-    )  # fmt: skip
+__all__ = ["Packer", "TraceWriter"]
 
 
 @dataclass(slots=True)
@@ -65,14 +38,14 @@ class _Open:
     time: int = 0
     flags: int = 0
     number: int | None = None
-    """Its SequenceNumber, where others need to know it before it is complete."""
+    """Its SequenceNumber, if that was reserved before the buffer was complete."""
 
 
 class Packer:
     """Cuts the events of each processor into buffers of ``file``.
 
-    Events of equal time come in the order of the SequenceNumbers of their buffers, which is how readers order those of
-    different processors: numbers are given and buffers ended so that this is the order in which the events were added.
+    Readers order events of equal time on different processors by the SequenceNumbers of their buffers. The packer
+    numbers and ends buffers so that this is the order in which the events were added.
     """
 
     def __init__(self, file: TraceFile) -> None:
@@ -82,7 +55,7 @@ class Packer:
         """Processor and time of the newest event."""
 
     def add(self, cpu: int, event: bytes, time: int) -> None:
-        """One event, filled up to 8 bytes."""
+        """Add one event, padded to 8 bytes."""
         if len(event) > self.file.capacity:
             raise FormatError("event larger than a buffer", file=self.file.path, field="Size", value=len(event))
         if self._last is not None and self._last[1] == time and self._last[0] != cpu:
@@ -96,9 +69,9 @@ class Packer:
         current.time = time
 
     def turns(self, cpu: NDArray[Any], time: NDArray[np.int64]) -> Iterator[slice]:
-        """Parts of a run of events that are added one part after the other, each processor's events of it together.
+        """Cut a run of events into parts. The caller adds one part after the other, each by processor (`extend`).
 
-        Where an event has the time of the one before it, which is another processor's, the next part begins.
+        A new part begins where an event has the same time as the one before it, on another processor.
         """
         if not len(cpu):
             return
@@ -114,15 +87,15 @@ class Packer:
         self._last = int(cpu[-1]), int(time[-1])
 
     def _follow(self, first: int, then: int) -> None:
-        """Have the next event of ``then`` in a buffer of a higher number than the newest event of ``first``."""
-        before, behind = self._open[first], self._open.get(then)
+        """Put the next event of ``then`` in a buffer of a higher number than the newest event of ``first``."""
+        before, after = self._open[first], self._open.get(then)
         if before.number is None:
             before.number = self.file.next_number()
-        if behind is not None and behind.number is not None and behind.number < before.number:
+        if after is not None and after.number is not None and after.number < before.number:
             self._flush(then)
 
     def extend(self, cpu: int, data: bytes, ends: NDArray[np.int64], times: NDArray[np.int64]) -> None:
-        """Events side by side in ``data``, each filled up to 8 bytes and ending at ``ends``."""
+        """Add the events in ``data``, each padded to 8 bytes; ``ends`` are the ends, ``times`` the times of each."""
         begin = done = 0
         while done < len(ends):
             current = self._open.setdefault(cpu, _Open())
@@ -140,7 +113,7 @@ class Packer:
                 raise FormatError("event larger than a buffer", file=self.file.path, field="Size", value=size)
 
     def mark(self, cpu: int, flags: int) -> None:
-        """Have the open buffer of ``cpu`` say that something was lost before it (BUFFER_FLAG)."""
+        """Flag in the open buffer of ``cpu`` that something was lost before it (BUFFER_FLAG)."""
         self._open.setdefault(cpu, _Open()).flags |= flags
 
     def _flush(self, cpu: int) -> _Open:
@@ -157,11 +130,12 @@ class Packer:
 
 
 class TraceWriter:
-    """Writes events to a trace file, or to a ring or a series of them: what ``header`` says, see `TraceFile`.
+    """Writes events to a trace file, a ring or a series of files, as the mode of ``header`` says (`TraceFile`).
 
-    ``compress`` sets or clears COMPRESSED, else the header's mode decides. ``header_events`` go to the header buffer
-    (group masks, partition, build): the kernel's hooks 0x0001 to 0x00FF. FormatError where an event cannot be written:
-    larger than a buffer, earlier than the one before it on its processor, or earlier than the log's begin.
+    ``compress`` sets or clears COMPRESSED; ``None`` leaves the header's mode. ``header_events`` go to the header
+    buffer: the kernel's hooks 0x0001 to 0x00FF (group masks, partition, build). FormatError where an event cannot be
+    written: larger than a buffer, earlier than the one before it on its processor, or earlier than the start of the
+    log.
     """
 
     def __init__(
@@ -173,11 +147,11 @@ class TraceWriter:
         header_events: Iterable[Event] = (),
     ) -> None:
         if compress is not None:
-            packed = LOG_FILE_MODE.COMPRESSED
+            packed = LogFileMode.COMPRESSED_MODE
             header = replace(header, mode=header.mode & ~packed | (packed if compress else 0))
         self.file = TraceFile(path, header, [encode_event(event) for event in header_events])
         self._packer = Packer(self.file)
-        self._shared = bool(header.mode & LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING)
+        self._shared = bool(header.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
         self._last: dict[int, int] = {}
 
     def add(self, event: Event, **more: Any) -> None:
@@ -187,13 +161,13 @@ class TraceWriter:
         if event.time < before:
             reason = "event is earlier than the one before it on its processor, or than the log"
             raise FormatError(reason, file=self.file.path, field="TimeStamp", value=event.time)
-        if event.hook == _HEADER_HOOK:
+        if event.hook == 0:
             raise FormatError("a log has one header", file=self.file.path, field="HookId", value=event.hook)
         self._packer.add(cpu, aligned(encode_event(event, **more)), event.time)
         self._last[cpu] = event.time
 
     def close(self) -> None:
-        """Write what is held and let the file appear."""
+        """Write the open buffers and complete the file."""
         try:
             self._packer.flush()
         except BaseException:
@@ -202,7 +176,7 @@ class TraceWriter:
         self.file.close()
 
     def discard(self) -> None:
-        """Drop everything that is not complete."""
+        """Remove a file that is not complete."""
         self.file.discard()
 
     def __enter__(self) -> TraceWriter:

@@ -30,7 +30,7 @@ from ..layout import (
     MESSAGE_HEAD,
     PEBS_INDEX,
     PMC_COUNTERS,
-    message_fields,
+    message_header,
     packed,
     unpack_fields,
 )
@@ -466,10 +466,10 @@ def header_fields(block: EventBlock, i: int) -> dict[str, Any]:
     """All header fields of event ``i`` by their names in the specification, those that `Event` has no room for, too."""
     at, kind = int(block.at[i]) * 8, int(block.header[i])
     if kind == MESSAGE:
-        return _message_fields(block.raw[at : at + int(block.header_size[i])].tobytes())
+        return _message_values(block.raw[at : at + int(block.header_size[i])].tobytes())
     return unpack_fields(HEADERS[kind].fields, block.raw[at : at + HEADERS[kind].size].tobytes())
 
 
-def _message_fields(data: bytes) -> dict[str, Any]:
+def _message_values(data: bytes) -> dict[str, Any]:
     options = packed(MESSAGE_HEAD).unpack_from(data)[-1]
-    return unpack_fields((*MESSAGE_HEAD, *message_fields(options)), data)
+    return unpack_fields(message_header(options), data)

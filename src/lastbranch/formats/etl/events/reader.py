@@ -19,7 +19,7 @@ from ..container.header import LogHeader
 from ..container.windows import BufferReader, Segment
 from ..event import Event
 from ..kernel.hooks import hook_provider
-from ..layout import BUFFER_FLAG, LOG_FILE_MODE
+from ..layout import BUFFER_FLAG, LogFileMode
 from .columns import CHUNK, EventBlock, Rules, events_of
 from .merge import Index, Run, blocks_of_runs, in_order
 
@@ -181,7 +181,7 @@ class TraceLog:
             return block if select is None else block.take(select(block))
 
         modes = [header.mode for header in self.headers]
-        overlap = any(mode & LOG_FILE_MODE.NO_PER_PROCESSOR_BUFFERING for mode in modes)
+        overlap = any(mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING for mode in modes)
         return in_order(index, load, overlap=overlap)
 
     def _rules(self, segment: Segment) -> Rules:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from ..layout import END_OF_BUFFER, HEADERS, MESSAGE, MESSAGE_HEAD, message_fields, packed
+from ..layout import END_OF_BUFFER, HEADERS, MESSAGE, MESSAGE_HEAD, message_header, packed
 
 if TYPE_CHECKING:
     from ..container.buffers import DamageLog
@@ -47,7 +47,7 @@ for _type, _kind in HEADERS.items():
     HEADER_BYTES[_type] = _kind.size
 HEADER_BYTES[MESSAGE] = packed(MESSAGE_HEAD).size
 
-MESSAGE_BYTES = np.array([packed((*MESSAGE_HEAD, *message_fields(options))).size for options in range(256)], np.int64)
+MESSAGE_BYTES = np.array([packed(message_header(options)).size for options in range(256)], np.int64)
 """By the low byte of a message's OptionFlags: bytes of its header."""
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ....arrays import offsets_of
 from ....lbr import flags_from_info
 from ....model import BRANCH, FRAME, Array, SampleBatch
-from ..event import LARGEST_EVENT
+from ..layout import LARGEST_EVENT
 from .information import information_of, is_extended
 
 __all__ = ["MOST_ENTRIES", "MOST_FRAMES", "MOST_INTERVAL", "Periods", "Told", "Trigger", "frames_of", "sample_events"]

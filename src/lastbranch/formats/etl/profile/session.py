@@ -11,7 +11,6 @@ from ....lbr import convert, no_ranges_because
 from ....model import Event as ProfileEvent
 from ....model import Profile
 from ..container.header import LogHeader
-from ..container.writer import log_header
 from ..event import Event
 from ..kernel.hooks import PERF_INFO, SESSION, SYS_CONFIG, SYS_CONFIG_EX
 from ..kernel.layouts import kernel_event
@@ -121,9 +120,9 @@ def session_header(
     if clock.frequency != {_SYSTEM_TIME: 10_000_000, _TSC: mhz * 1_000_000}.get(kind, clock.frequency):
         kind = _QPC
     wall = clock.wall_ns(begin)
-    header = log_header(
+    header = LogHeader(
         buffer_size=buffer_size, timestamp=begin, start_time=0 if wall is None else FILETIME_EPOCH + wall // 100,
-        clock_type=kind, frequency=clock.frequency, cpu_mhz=mhz, mode=mode, maximum_file_size=maximum_file_size,
+        clock_type=kind, perf_freq=clock.frequency, cpu_mhz=mhz, mode=mode, maximum_file_size=maximum_file_size,
         pointer_size=pointer, session_name="lastbranch", file_name=os.path.basename(profile.name),
     )  # fmt: skip
     events, buffers = (sum(profile.lost.get(name, 0) for name in names) for names in (_LOST_EVENTS, _LOST_BUFFERS))

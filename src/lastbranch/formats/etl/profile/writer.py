@@ -23,7 +23,7 @@ from ..container.header import LogHeader
 from ..container.trace_file import TraceFile, aligned
 from ..container.writer import Packer
 from ..event import Event, encode_event
-from ..layout import LOG_FILE_MODE
+from ..layout import LogFileMode
 from .rundown import Lives
 from .sample_events import MOST_ENTRIES, MOST_FRAMES, Periods, column_of, frames_of, sample_events
 from .session import Session, session_header
@@ -53,7 +53,7 @@ def write_profile(
     *,
     compress: bool = False,
     buffer_size: int = 1 << 16,
-    mode: int = LOG_FILE_MODE.SEQUENTIAL,
+    mode: int = LogFileMode.FILE_MODE_SEQUENTIAL,
     maximum_file_size: int = 0,
     progress: Progress | None = None,
 ) -> Written:
@@ -65,7 +65,7 @@ def write_profile(
     written.
     """
     writer = _Writer(profile, os.fspath(path), progress)
-    mode |= LOG_FILE_MODE.COMPRESSED if compress else 0
+    mode |= LogFileMode.COMPRESSED_MODE if compress else 0
     return writer.write(buffer_size, mode, maximum_file_size)
 
 
