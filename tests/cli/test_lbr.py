@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from command_line import Ran
-from lastbranch.cli.lbr import _ALIASES
 
 Run = Callable[..., Ran]
 
@@ -54,13 +53,6 @@ def test_every_form_says_the_same(run: Run) -> None:
 )  # fmt: skip
 def test_filters_in_the_words_of_perf(words: str, value: int, run: Run) -> None:
     assert explained(run, "--filter", words)["perf"]["value"] == f"{value:#x}"
-
-
-def test_each_alias_is_a_flag() -> None:
-    from lastbranch.lbr import PERF_SELECT
-
-    assert set(_ALIASES.values()) <= set(PERF_SELECT)
-    assert not set(_ALIASES) & {name.lower() for name in PERF_SELECT}
 
 
 def test_what_cannot_be_expressed(run: Run) -> None:

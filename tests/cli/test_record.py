@@ -206,7 +206,7 @@ def test_any_period_is_taken(tmp_path: Path) -> None:
         (("-p", "1", "--", "true"), 2, "give one of"),
         (("--period", "5", "--frequency", "5", "--", "true"), 2, "not both"),
         (("--event", "cycles", "--", "true"), 2, "triggered by cpu-clock only"),
-        (("--filter", "nonsense", "--", "true"), 2, "no branch class 'nonsense'"),
+        (("--filter", "nonsense", "--", "true"), 2, "no branch filter 'nonsense'"),
         (("--filter", "kernel", "--", "true"), 2, "user code only"),
         (("-p", str((1 << 22) + 1)), 125, "there is no process"),
         (("-a",), 125, "not the whole system"),
@@ -313,11 +313,11 @@ def test_changes_that_tracing_makes_are_warned_of_by_name(tmp_path: Path) -> Non
     assert "LeakSanitizer" in done.err
 
 
-@pytest.mark.parametrize("name", sorted(_CLASSES.split()))
+@pytest.mark.parametrize("name", sorted({name.lower() for name in _CLASSES} - {"kernel"}))
 def test_every_branch_class_that_the_help_names_is_taken(name: str, tmp_path: Path) -> None:
     done = record(tmp_path / "it.data", *SOFTWARE, "--filter", name, "--", "true")
     assert done.code == 0, done.err
-    assert name.replace("ret", "return").replace("jmp", "jump") in run_cli("info", done.path).out
+    assert name in run_cli("info", done.path).out
 
 
 def test_a_signal_to_the_whole_group_is_no_failure_of_the_collector(tmp_path: Path) -> None:

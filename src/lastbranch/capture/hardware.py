@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import NamedTuple
 
 from ..errors import UnavailableError
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
@@ -21,7 +20,7 @@ from ..lbr import PERF_SELECT
 from ..model import Profile
 from ..model.output import PartFile
 from ..opening import FileSource
-from .launch import SIGNALS, Launched, exit_code, launch, received
+from .launch import SIGNALS, Interruptions, Launched, launch
 from .perf_events.event_set import (
     BUILD_ID,
     PAGES,
@@ -49,15 +48,23 @@ _KERNEL = PERF_SELECT["KERNEL"]
 _HIDDEN = "addresses of the kernel are hidden (kernel.kptr_restrict), so its own code is not told apart"
 
 
-class Summary(NamedTuple):
-    """``size``: bytes of records. ``lost``: records that found no room; ``None`` where the kernel does not count them.
+@dataclass(slots=True)
+class HardwareSummary:
+    """The result of a recording."""
 
-    ``notes``: what could not be had.
-    """
+    seconds: float = 0.0
+    size: int = 0
+    """Bytes of records."""
+    lost: int | None = 0
+    """Records that did not fit a ring; ``None`` where the kernel does not count them."""
+    notes: tuple[str, ...] = ()
+    """What the kernel or processor did not offer."""
+    exit_code: int | None = None
+    """Of the launched program, 128+n if a signal killed it; ``None`` where it was left running."""
 
-    size: int
-    lost: int | None
-    notes: tuple[str, ...]
+    def __str__(self) -> str:
+        lost = f", {self.lost} records lost" if self.lost else ""
+        return f"{self.size} bytes of records in {self.seconds:.1f} s{lost}"
 
 
 def negotiated(request: Request, kernel: Kernel, host: Host, tid: int) -> list[EventSpec]:
@@ -161,7 +168,7 @@ class Recording:
         if self._set.drain(self._file.write):
             self._file.write(record("FINISHED_ROUND", b""))
 
-    def finish(self) -> Summary:
+    def finish(self) -> HardwareSummary:
         """Stop, copy the rest, account for what was lost, and complete the file."""
         assert self._file is not None
         self._set.disable()
@@ -183,7 +190,7 @@ class Recording:
         self._file = None
         self.close()
         self._notes += [extra.loss for p in self._specs for extra in p.dropped]
-        return Summary(size, lost if counted else None, tuple(dict.fromkeys(self._notes)))
+        return HardwareSummary(size=size, lost=lost if counted else None, notes=tuple(dict.fromkeys(self._notes)))
 
     def close(self) -> None:
         """Give everything back; a file that `finish` did not complete stays as it is."""
@@ -201,35 +208,22 @@ class Recording:
         self.close()
 
 
-# -- from end to end: launch or attach, record until it is over, write what was wished for
+# -- from end to end: launch or attach, record until it is over, write the output
 #
 # The program is not traced and does not need the recorder: if that dies, the program goes on.
 
 
 _TICK = 0.1
-"""Seconds between two looks at rings that are not half full yet, and at signals."""
-
-
-@dataclass(slots=True)
-class HardwareSummary:
-    """What a recording came to. ``lost`` is ``None`` where the kernel does not count it."""
-
-    seconds: float = 0.0
-    size: int = 0
-    """Bytes of records."""
-    lost: int | None = 0
-    notes: tuple[str, ...] = ()
-    exit_code: int | None = None
-    """Of the launched program, 128+n if a signal killed it; ``None`` where it was left running."""
+"""Seconds between two looks at signals, and at rings that are not half full yet."""
 
 
 def record_hardware(
     target: Sequence[str] | int | None, wanted: Request, output: str, *, duration: float | None = None,
-    progress: Callable[[HardwareSummary], None] = lambda summary: None, kernel: Kernel | None = None,
+    kernel: Kernel | None = None,
 ) -> HardwareSummary:  # fmt: skip
     """Record ``target``, a command, a process id or ``None`` for the whole system, into ``output``.
 
-    ``wanted`` says what, its target is filled in here. The recording ends with the command or the process, after
+    ``wanted`` says what; its target is filled in here. The recording ends with the command or the process, after
     ``duration`` seconds, or by a signal: for a command the second one, as the first is the program's.
 
     Raises `UnavailableError` where the kernel refuses (nothing has been executed then), `SelectionError` for an event
@@ -238,78 +232,42 @@ def record_hardware(
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         with PartFile(output) as spill:
+            child = None
             if target is None or isinstance(target, int):
-                run = _Run(wanted, Target(-1 if target is None else target), None, duration, progress)
+                request = replace(wanted, target=Target(-1 if target is None else target))
             else:
                 child = launch(target, unblocked, traced=False)
-                run = _Run(wanted, Target(child.pid, before_exec=True), child, duration, progress)
-            summary = run.record(spill.path, kernel)
-            if run.failure is not None:
-                assert isinstance(target, Sequence)
-                raise describe_exec(target[0], run.failure)
+                request = replace(wanted, target=Target(child.pid, before_exec=True))
+            try:
+                recording = Recording(request, spill.path, kernel=kernel)
+            except BaseException:
+                if child:
+                    child.abandon()
+                raise
+            with recording:
+                summary = _until_over(recording, child, duration)
+            if child and (failure := child.failed()):
+                raise describe_exec(child.command[0], failure)
             save(spill, output, lambda profile: _describe(profile, summary))
             return summary
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
 
 
-class _Run:
-    """One recording under way."""
-
-    def __init__(
-        self, wanted: Request, target: Target, child: Launched | None, duration: float | None,
-        progress: Callable[[HardwareSummary], None],
-    ) -> None:  # fmt: skip
-        self.request = replace(wanted, target=target)
-        self.child, self.duration, self.progress = child, duration, progress
-        self.summary = HardwareSummary()
-        self.failure: OSError | None = None
-        """Why the command could not be executed."""
-        self._signals = 0
-
-    def record(self, path: str, kernel: Kernel | None) -> HardwareSummary:
-        try:
-            recording = Recording(self.request, path, kernel=kernel)
-        except BaseException:
-            if self.child:
-                self.child.abandon()
-            raise
-        with recording:
-            began = time.monotonic()
-            if self.child:
-                self.child.release()
-            more = True
-            while more and not self._over():
-                more = recording.drain(_TICK)
-                self.summary.seconds = time.monotonic() - began
-                self.progress(self.summary)
-            self.summary.size, self.summary.lost, self.summary.notes = recording.finish()
-        if self.child:
-            if self.summary.exit_code is None and not self._stopped:
-                self._reap(0)  # its tasks have ended, and it is about to
-            self.failure = self.child.failed()
-        return self.summary
-
-    @property
-    def _stopped(self) -> bool:
-        """Whether signals or the clock ended the recording."""
-        enough = 2 if self.child else 1
-        return self._signals >= enough or (self.duration is not None and self.summary.seconds >= self.duration)
-
-    def _over(self) -> bool:
-        while (found := received()) is not None:
-            self._signals += 1
-            if self.child and self._signals == 1:
-                found.forward(self.child.pid)
-        return self._stopped or bool(self.child and self._reap(os.WNOHANG))
-
-    def _reap(self, options: int) -> bool:
-        assert self.child is not None
-        pid, status = os.waitpid(self.child.pid, options)
-        if pid == 0:
-            return False
-        self.summary.exit_code = exit_code(status)
-        return True
+def _until_over(recording: Recording, child: Launched | None, duration: float | None) -> HardwareSummary:
+    """Record until tasks, signals or the clock end it."""
+    signals, seconds, code = Interruptions(child.pid if child else None), 0.0, None
+    if child:
+        child.release()
+    more, began = True, time.monotonic()
+    while more and not (stopped := signals.enough() or (duration is not None and seconds >= duration)):
+        if child and (code := child.exit_code(os.WNOHANG)) is not None:
+            break
+        more = recording.drain(_TICK)
+        seconds = time.monotonic() - began
+    if child and code is None and not stopped:
+        code = child.exit_code()  # its tasks have ended, and it is about to
+    return replace(recording.finish(), seconds=seconds, exit_code=code)
 
 
 def _describe(profile: Profile, summary: HardwareSummary) -> None:

@@ -1,7 +1,5 @@
-"""The program that is recorded, from its first instruction on and otherwise as it would be without us.
-
-And the signals that mean it, or the end of the recording.
-"""
+"""Launching the program to record, from its first instruction on and in the environment it would have without us; and
+the signals that go to it or end the recording."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from typing import NamedTuple
 
 from . import ptrace
 
-__all__ = ["Launched", "Received", "SIGNALS", "end_with_parent", "exit_code", "launch", "received"]
-
+__all__ = ["Interruptions", "Launched", "Received", "SIGNALS", "end_with_parent", "exit_code", "launch", "received"]
 
 _PR_SET_PDEATHSIG = 1
 _OURS = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -23,10 +20,10 @@ _OURS = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Launched:
-    """A child that waits to be let go; then it executes its command."""
+    """A child that executes ``command`` once it is released."""
 
-    def __init__(self, pid: int, go: int, failure: int) -> None:
-        self.pid, self._go, self._failure = pid, go, failure
+    def __init__(self, command: Sequence[str], pid: int, go: int, failure: int) -> None:
+        self.command, self.pid, self._go, self._failure = command, pid, go, failure
 
     def release(self) -> None:
         os.write(self._go, b"g")
@@ -44,9 +41,14 @@ class Launched:
         os.close(self._failure)
         return OSError(int(code), os.strerror(int(code))) if code else None
 
+    def exit_code(self, options: int = 0) -> int | None:
+        """Wait for its end (``options`` of waitpid(2)) and return the exit code; ``None`` while it runs."""
+        pid, status = os.waitpid(self.pid, options)
+        return exit_code(status) if pid else None
+
 
 def launch(command: Sequence[str], unblocked: Iterable[int], *, traced: bool = True) -> Launched:
-    """Fork a child and trace it, to be killed if we end. ``unblocked`` is the signal mask that it gets."""
+    """Fork a child, and trace it so that it is killed if we end. ``unblocked`` is its signal mask."""
     waits, go = os.pipe()
     failure, fails = os.pipe()
     pid = os.fork()
@@ -66,11 +68,11 @@ def launch(command: Sequence[str], unblocked: Iterable[int], *, traced: bool = T
     os.close(fails)
     if traced:
         ptrace.seize(pid, ptrace.FOLLOW | ptrace.EXITKILL)
-    return Launched(pid, go, failure)
+    return Launched(command, pid, go, failure)
 
 
 def exit_code(status: int) -> int:
-    """As a shell has it, of a wait ``status``: 128+n where a signal ended the program."""
+    """The exit code of a wait ``status`` as a shell reports it: 128+n where signal n ended the program."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -80,10 +82,10 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-# -- signals that mean the program, or the end of the recording: they are blocked, and whoever waits looks at them
+# -- signals to the program or to the recorder: they stay blocked, and the recorder asks for them
 #
-# `signal.sigtimedwait` will not do: where the process is stopped and goes on when its time is over (Ctrl-Z, then fg),
-# CPython 3.11 gives what happens to be in memory as a signal.
+# CPython's `signal.sigtimedwait` is no use: in 3.11, if the process is stopped and continued after the timeout (Ctrl-Z,
+# then fg), it returns uninitialized memory as a signal.
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
@@ -97,19 +99,18 @@ _libc = ctypes.CDLL(None)
 class Received(NamedTuple):
     number: int
     by_terminal: bool
-    """The kernel sent it, to the program too."""
+    """The kernel sent it, to the whole foreground job and so to the program, too."""
 
     def forward(self, pid: int) -> None:
-        """Send it to ``pid``, unless that has it already, is gone (it may have ended by it), or is not ours (sudo)."""
+        """Send it to ``pid``, unless that has it already, has ended, or is not ours (sudo)."""
         if not self.by_terminal:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, self.number)
 
 
 def received(seconds: float = 0.0, *, also: Iterable[int] = ()) -> Received | None:
-    """The next of `SIGNALS`, or of ``also``, which must all be blocked.
-
-    ``None``: none came for ``seconds``, or the wait was interrupted."""
+    """The next of `SIGNALS` and ``also``, all of which must be blocked; ``None`` where none came within ``seconds``, or
+    the wait was interrupted."""
     mask = sum(1 << number - 1 for number in (*SIGNALS, *also))
     wanted = ctypes.create_string_buffer(mask.to_bytes(_SET_SIZE, "little"), _SET_SIZE)
     info = (ctypes.c_int * (_INFO_SIZE // 4))()  # si_signo, si_errno, si_code, ...
@@ -118,3 +119,21 @@ def received(seconds: float = 0.0, *, also: Iterable[int] = ()) -> Received | No
     if _libc.sigtimedwait(wanted, info, limit) < 0:
         return None
     return Received(info[0], info[2] == _SI_KERNEL)
+
+
+class Interruptions:
+    """Signals during a recording. The first one goes to the launched program ``child``, if there is one; the next one
+    ends the recording."""
+
+    def __init__(self, child: int | None) -> None:
+        self._child, self._count = child, 0
+        self.last = 0
+        """The newest signal."""
+
+    def enough(self) -> bool:
+        """Take the signals that have come; whether they end the recording."""
+        while (found := received()) is not None:
+            self._count, self.last = self._count + 1, found.number
+            if self._child is not None and self._count == 1:
+                found.forward(self._child)
+        return self._count > (self._child is not None)

@@ -1,10 +1,11 @@
-"""What a recording is asked to be, and what it came to."""
+"""Options and result of a recording."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ..lbr import PERF_SELECT
+from ..model.text import counted
 
 __all__ = ["DEFAULT_SELECT", "Options", "Summary"]
 
@@ -13,26 +14,39 @@ DEFAULT_SELECT = PERF_SELECT["USER"] | PERF_SELECT["ANY"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``select`` is PERF_SAMPLE_BRANCH_* bits; ``duty`` a share of wall time from 0 to 1."""
+    """Zeros and ``None`` mean the engine's default."""
 
+    event: str | None = None
+    """The event that triggers samples, as ``perf record -e`` takes it; of the software engine only ``cpu-clock``."""
+    period: int | None = None
+    """Events between two samples; of the software engine, ns of a thread's CPU time between two bursts."""
+    frequency: int | None = None
+    """Samples a second, instead of a period."""
     depth: int = 96
     select: int = DEFAULT_SELECT
-    period: int = 0
-    """ns of CPU time between two bursts of a thread; 0: as the duty limit allows."""
+    """PERF_SAMPLE_BRANCH_* bits."""
+    call_stack: bool = False
+    """Call-stack mode."""
     time_period: int = 2_000_000
     """ns of CPU time between two time samples. One costs up to 15 us where its timer is a virtual machine's."""
     duty: float = 0.05
+    """The largest share of wall time, from 0 to 1, that bursts may take."""
     duration: float | None = None
-    """Seconds after which recording ends."""
+    """Seconds after which the recording ends."""
     no_follow: tuple[str, ...] = ()
-    """Patterns of programs, by path or last part of it, that are let go when they are executed."""
+    """Patterns of programs, by path or its last part, that are released when they are executed."""
     allow_risk: bool = False
     """Attach with an engine that kills the target if the collector is killed in mid-burst."""
+
+    @property
+    def burst_period(self) -> int:
+        """ns of CPU time between two bursts of a thread; 0: as the duty limit allows."""
+        return self.period or (1_000_000_000 // self.frequency if self.frequency else 0)
 
 
 @dataclass(slots=True)
 class Summary:
-    """What a recording came to. Everything in it is JSON."""
+    """The result of a software recording. All of it is JSON."""
 
     engine: str = ""
     trigger: str = ""
@@ -43,18 +57,28 @@ class Summary:
     in_bursts: float = 0.0
     """Seconds."""
     throttled: int = 0
-    """Triggers that the duty limit let pass."""
+    """Triggers without a burst because of the duty limit."""
     ended: dict[str, int] = field(default_factory=dict)
-    """Bursts by why they ended."""
+    """Number of bursts by the reason for their end."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Triggers without a burst, by why."""
+    """Number of triggers without a burst, by reason."""
     self_test: dict[str, str] = field(default_factory=dict)
-    """Engine -> what the start-up test said."""
+    """Result of the start-up test, by engine."""
     processes: int = 0
     threads: int = 0
     exit_code: int | None = None
     """Of the launched program, 128+n if a signal killed it; ``None`` where it was left running."""
+    notes: tuple[str, ...] = ()
     error: str = ""
     hint: str = ""
     status: int = 0
     """125 to 127 where the program could not be run or the collector failed."""
+
+    @property
+    def share(self) -> float:
+        """The share of wall time that bursts took."""
+        return self.in_bursts / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        branches, bursts = counted(self.branches, "branch", "branches"), counted(self.bursts, "burst")
+        return f"{branches} in {bursts} ({self.share:.1%} of {self.seconds:.1f} s)"

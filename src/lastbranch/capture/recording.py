@@ -212,11 +212,10 @@ def describe(profile: Profile, options: Options, summary: Summary) -> None:
 
 def notes_of(options: Options, summary: Summary) -> dict[str, str]:
     """Lines for the profile's header."""
-    share = summary.in_bursts / summary.seconds if summary.seconds else 0.0
     return {
         "software LBR": f"{summary.engine}; trigger {summary.trigger}; beside it {summary.sideband}",
         "start-up test": "; ".join(f"{name}: {said}" for name, said in summary.self_test.items()),
-        "bursts": f"{summary.bursts} of up to {options.depth} branches, {share:.1%} of wall time "
+        "bursts": f"{summary.bursts} of up to {options.depth} branches, {summary.share:.1%} of wall time "
         f"(limit {options.duty:.1%})",
         "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),
         "weights": "a sample of software-lbr weighs the CPU time in ns since its thread's last one: functions compare "

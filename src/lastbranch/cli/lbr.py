@@ -8,12 +8,6 @@ from .group import Group
 from .options import format_options
 from .output import print_rows
 
-_ALIASES = {
-    "u": "USER", "k": "KERNEL", "any_ret": "ANY_RETURN", "ind_jmp": "IND_JUMP", "stack": "CALL_STACK",
-    "save_type": "TYPE_SAVE", "priv": "PRIV_SAVE", "counter": "COUNTERS",
-}  # fmt: skip
-"""Words of `perf record -j` that are not the flag's name in lower case."""
-
 
 @click.group(cls=Group)
 def command() -> None:
@@ -58,10 +52,12 @@ def _list(names: list[str]) -> str:
 
 
 def _selection(value: str | None, notation: str | None, words: str | None) -> tuple[int, str]:
+    from ..lbr import perf_select
+
     if words is not None:
         if value is not None or notation not in (None, "perf"):
             raise click.UsageError("--filter takes the place of VALUE and --as")
-        return _of_words(words), "perf"
+        return perf_select(words), "perf"
     if value is None or notation is None:
         raise click.UsageError("give VALUE with --as msr|arch|etw|perf, or --filter NAME,...")
     try:
@@ -70,15 +66,3 @@ def _selection(value: str | None, notation: str | None, words: str | None) -> tu
         raise click.BadParameter(
             f"{value!r} is not a number (decimal, or 0x hexadecimal)", param_hint="VALUE"
         ) from None
-
-
-def _of_words(words: str) -> int:
-    from ..lbr import PERF_SELECT, records
-
-    known = {name.lower(): bit for name, bit in PERF_SELECT.items()} | {a: PERF_SELECT[n] for a, n in _ALIASES.items()}
-    select = 0
-    for word in words.lower().split(","):
-        if word.strip() not in known:
-            raise click.BadParameter(f"no filter {word!r}; there are: {', '.join(known)}", param_hint="--filter")
-        select |= known[word.strip()]
-    return select | PERF_SELECT["ANY"] if set(records(select, "perf")) <= {"USER", "KERNEL"} else select

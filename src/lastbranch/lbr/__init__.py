@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         convert,
         describe_perf,
         no_ranges_because,
+        perf_select,
         records,
         validate,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "no_call_stacks_because",
     "no_ranges_because",
     "open_calls",
+    "perf_select",
     "records",
     "repack_big_endian",
     "stitch",
@@ -72,7 +74,7 @@ __getattr__ = lazy_names(__name__, {
     "callstacks": "Links call_frames joined no_call_stacks_because open_calls stitch",
     "filters": (
         "Conversion ETW_NEAR_BRANCHES NOTATIONS PERF_SELECT bit_names call_stack_mode convert describe_perf "
-        "no_ranges_because records validate"
+        "no_ranges_because perf_select records validate"
     ),
     "flags": "branch_type flag flag_known flags_from_info flags_of_kinds repack_big_endian",
     "registers": "Decoded FORMATS PROCESSORS Processor RegisterFormat decode",

@@ -17,7 +17,7 @@ from ..errors import SelectionError
 
 __all__ = [
     "Conversion", "ETW_NEAR_BRANCHES", "NOTATIONS", "PERF_SELECT", "bit_names", "call_stack_mode", "captured",
-    "convert", "describe_perf", "no_ranges_because", "records", "validate",
+    "convert", "describe_perf", "no_ranges_because", "perf_select", "records", "validate",
 ]  # fmt: skip
 
 
@@ -38,12 +38,33 @@ PERF_SELECT: dict[str, int] = {
 }  # fmt: skip
 """PERF_SAMPLE_BRANCH_* of include/uapi/linux/perf_event.h, in bit order."""
 
+PERF_WORDS = {name.lower(): bit for name, bit in PERF_SELECT.items()} | {
+    other: PERF_SELECT[name] for other, name in {
+        "u": "USER", "k": "KERNEL", "any_ret": "ANY_RETURN", "return": "ANY_RETURN", "ind_jmp": "IND_JUMP",
+        "stack": "CALL_STACK",
+        "save_type": "TYPE_SAVE", "priv": "PRIV_SAVE", "counter": "COUNTERS",
+    }.items()
+}  # fmt: skip
+"""The words of ``perf record -j``."""
+
 _CLASSES = ("ANY_CALL", "ANY_RETURN", "IND_CALL", "COND", "IND_JUMP", "CALL")
 _TX = ("ABORT_TX", "IN_TX", "NO_TX")
 
 ETW_NEAR_BRANCHES = 0x2FC
 """Bits of ETW's LBR options that suppress a near branch class (2-7) or turn call-stack mode on (9)."""
 _ETW_CALL_STACK = 0x200
+
+
+def perf_select(words: str, allowed: int = -1) -> int:
+    """PERF_SAMPLE_BRANCH_* bits for ``words`` of ``perf record -j``, separated by commas. Without a branch class they
+    mean ANY, as with perf. Raises `SelectionError` for an unknown word, and for one whose bit is not ``allowed``."""
+    known = {word: bit for word, bit in PERF_WORDS.items() if bit & allowed}
+    select = 0
+    for word in words.lower().split(","):
+        if word.strip() not in known:
+            raise SelectionError(f"no branch filter {word!r}; there are: {', '.join(known)}")
+        select |= known[word.strip()]
+    return select | PERF_SELECT["ANY"] if set(records(select, _PERF)) <= {"USER", "KERNEL"} else select
 
 
 def describe_perf(select: int) -> str:

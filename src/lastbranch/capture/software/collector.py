@@ -16,7 +16,7 @@ from typing import IO
 from ...errors import UnavailableError
 from ...lbr import KIND, convert
 from .. import ptrace
-from ..launch import exit_code, launch, received
+from ..launch import Interruptions, exit_code, launch
 from ..options import DEFAULT_SELECT, Options, Summary
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
 from ..procfs import process_of, program_of
@@ -109,7 +109,7 @@ class Collector:
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.spill, self.summary = bursts, trigger, sideband, spill, summary
-        self.duty = Duty(options.duty, options.period)
+        self.duty = Duty(options.duty, options.burst_period)
         self.kills = True
         """Whether what is traced ends with us (PTRACE_O_EXITKILL)."""
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
@@ -347,7 +347,7 @@ def record_software(
         trigger = _trigger(launched)
         summary.trigger = trigger.name
         bursts = Bursts(engine, _limits(options.depth, select), Together(both=launched))
-        spill = Spill(file, options.select, options.period or _FIRST_PERIOD, options.time_period)
+        spill = Spill(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period)
         start = _Launch(target) if not isinstance(target, int) else _Attach(target)
         tids = start.begin(unblocked)
         with suppress(OSError, ValueError):  # the whole system's limit may be lower
@@ -356,9 +356,20 @@ def record_software(
         summary.sideband, bursts.beside = beside.name, beside
         spill.begin(beside.ids, command)
         collector = Collector(start.tree, start.pid, options, select, bursts, trigger, beside, spill, summary)
-        watch = _Signals(start.pid, launched, collector, progress)
-        collector.on_tick, collector.kills = watch.tick, launched
-        collector.on_exec = lambda pid, path: _say_all(say, pid, path)
+        signals = Interruptions(start.pid if launched else None)
+
+        def tick(summary: Summary) -> None:
+            if signals.enough():
+                collector.stop()
+            progress(summary)
+
+        collector.on_tick, collector.kills = tick, launched
+
+        def warn(pid: int, path: str) -> None:
+            for sentence in warnings_of(pid, path):
+                say(sentence)
+
+        collector.on_exec = warn
         try:
             start.go(collector, spill)
             collector.run()
@@ -368,8 +379,8 @@ def record_software(
         if launched and collector.root_status is not None:
             summary.exit_code = exit_code(collector.root_status)
         start.check(collector)
-        if watch.last and summary.exit_code is None and launched:
-            summary.exit_code = 128 + watch.last
+        if signals.last and summary.exit_code is None and launched:
+            summary.exit_code = 128 + signals.last
 
 
 def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
@@ -492,25 +503,3 @@ class _Attach:
             collector.arm(thread)
 
     def check(self, collector: Collector) -> None: ...
-
-
-class _Signals:
-    """Signals to the collector: the first one is the program's, the second ends the recording."""
-
-    def __init__(self, pid: int, launched: bool, collector: Collector, progress: Callable[[Summary], None]) -> None:
-        self.pid, self.launched, self.collector, self.progress = pid, launched, collector, progress
-        self.last = 0
-
-    def tick(self, summary: Summary) -> None:
-        while (found := received()) is not None:
-            if self.last or not self.launched:
-                self.collector.stop()
-            else:
-                found.forward(self.pid)
-            self.last = found.number
-        self.progress(summary)
-
-
-def _say_all(say: Callable[[str], None], pid: int, path: str) -> None:
-    for sentence in warnings_of(pid, path):
-        say(sentence)

@@ -1,0 +1,105 @@
+"""`record`: a recording by the processor's branch records or the software ones, into a file of any format.
+
+This module imports little at its top: a recording starts without NumPy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .errors import SelectionError, UnavailableError
+from .lbr.filters import PERF_SELECT
+
+if TYPE_CHECKING:
+    from .capture import HardwareSummary, Options, Summary
+
+__all__ = ["ENGINES", "record"]
+
+ENGINES = ("auto", "hardware", "software")
+_ENDINGS = ("", ".tb5", ".data", ".etl")
+
+
+def record(
+    target: Sequence[str] | int | None, output: str, options: Options, *, engine: str = "auto",
+    command_line: Sequence[str] = (), say: Callable[[str], None] = print,
+    progress: Callable[[Summary], None] = lambda summary: None,
+) -> Summary | HardwareSummary:  # fmt: skip
+    """Record ``target`` (a command, a process id, or ``None`` for the whole system) into the file ``output``.
+
+    ``engine`` is one of `ENGINES`; ``auto`` takes the processor's branch records where the kernel allows them. The name
+    of ``output`` decides the format: .tb5 or no extension, .data (perf.data), .etl (by way of a trace session). A file
+    of that name becomes ``output.old``. ``command_line`` is stored as the command that recorded. ``say`` gets lines for
+    the user, and ``progress`` the state of a software recording twice a second; both may be called in another process.
+
+    Raises `SelectionError` for options that contradict themselves or the engine, `CollectorError` where recording is
+    refused or fails, `RunError` where the command cannot be executed.
+    """
+    from .capture.traceable import CollectorError, check_output, check_target
+
+    ending = os.path.splitext(output)[1]
+    if ending not in _ENDINGS:
+        raise SelectionError(
+            f"{output}: a recording is a TB5 (a name in .tb5, or without an extension), a perf.data (.data) or a trace "
+            f"log (.etl), not {ending}"
+        )
+    check_output(output)
+    try:
+        check_target(target)
+        if engine != "software":
+            try:
+                return _by_hardware(target, output, options, command_line)
+            except UnavailableError as error:
+                if engine == "hardware" or target is None:
+                    raise
+                say(f"using the software engine: {error}")
+        return _by_software(target, output, options, command_line, say, progress)
+    except UnavailableError as error:
+        raise CollectorError(str(error), hint=error.hint) from error
+
+
+def _by_hardware(
+    target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str]
+) -> HardwareSummary:
+    from .capture import Request, Target, record_hardware
+
+    request = Request(
+        Target(), options.event, options.period, options.frequency, options.select, options.call_stack,
+        tuple(command_line),
+    )  # fmt: skip
+    return record_hardware(target, request, output, duration=options.duration)
+
+
+def _by_software(
+    target: Sequence[str] | int | None, output: str, options: Options, command_line: Sequence[str],
+    say: Callable[[str], None], progress: Callable[[Summary], None],
+) -> Summary:  # fmt: skip
+    from .capture import CollectorError
+    from .capture import record as record_file
+
+    if target is None:
+        raise CollectorError(
+            "the software engine records a command or a process, not the whole system",
+            hint="`lastbranch doctor` says why there is no hardware engine here",
+        )
+    if options.event not in (None, "cpu-clock"):
+        raise SelectionError(f"the software engine is triggered by cpu-clock only, not {options.event}")
+    if options.select & PERF_SELECT["KERNEL"]:
+        raise SelectionError("the software engine sees user code only, not branches of the kernel")
+
+    def warn(sentence: str) -> None:
+        say(f"warning: {sentence}")
+
+    if not output.endswith(".etl"):
+        return record_file(target, options, output, command_line, warn, progress)
+    from .etw.portable.record import record_session
+    from .etw.status import EtwError
+
+    try:
+        done, state = record_session(target, options, output, command_line, warn, progress)
+    except EtwError as error:
+        raise CollectorError(f"the session failed: {error}", hint=error.hint) from error
+    if state.events_lost:
+        warn(f"{state.events_lost} events were lost: the session had no buffer for them")
+    return done
