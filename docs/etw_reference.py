@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "tools"))
 
 from etw_codes import CODES
 from etw_modes import MODES
@@ -22,25 +22,26 @@ from lastbranch.lbr import NOTATIONS
 
 __all__ = ["etw_reference"]
 
-_SENTENCES = "test_etw_sentences.py"
+_SENTENCES = "etw/test_sentences.py"
 _TESTS = {
-    "control_api": "`test_etw_api.py`, `test_etw_sentences.py`",
-    "provider_api": "`test_etw_api.py`, `test_etw_stateful.py`",
-    "consumer": "`test_etw_consumer.py`, `test_portable_realtime.py`", "merging": "`test_etw_merging.py`",
+    "control_api": "`etw/test_api.py`, `etw/test_sentences.py`",
+    "provider_api": "`etw/test_api.py`, `etw/test_stateful.py`",
+    "consumer": "`etw/test_consumer.py`, `etw/portable/test_realtime.py`", "merging": "`etw/test_merging.py`",
 }  # fmt: skip
 _WINDOWS_NAMES = {"EventWrite": "EventWriteTransfer", "EventEnabled": "EventProviderEnabled"}
 _CONTROLS = {
     Control.QUERY: ("the state", "statistics_of_the_pool"), Control.STOP: ("ends it", "room_for_the_name"),
-    Control.UPDATE: ("FlushTimer, MaximumBuffers, EnableFlags, the file, real time", "test_portable_control.py"),
+    Control.UPDATE: ("FlushTimer, MaximumBuffers, EnableFlags, the file, real time", "etw/portable/test_control.py"),
     Control.FLUSH: ("writes the buffers; in buffering mode, to the file that is given", "buffering_flushes_on_demand"),
     Control.INCREMENT_FILE: ("the next file of a row", "rows_of_files_get_numbers"),
-    Control.CONVERT_TO_REALTIME: ("real time instead of the file", "test_portable_control.py"),
+    Control.CONVERT_TO_REALTIME: ("real time instead of the file", "etw/portable/test_control.py"),
 }  # fmt: skip
 _CLASS_TESTS = {
-    Info.STACK_TRACING_INFO: "test_portable_sources_linux.py",
-    Info.PMC_EVENT_LIST_INFO: "test_portable_sources_counters.py",
-    Info.PMC_COUNTER_LIST_INFO: "test_portable_sources_counters.py", Info.SET_DISALLOW_LIST: "the_disallow_list",
-    Info.LBR_CONFIGURATION_INFO: "test_portable_control.py", Info.LBR_EVENT_LIST_INFO: "test_portable_control.py",
+    Info.STACK_TRACING_INFO: "etw/portable/sources/test_linux.py",
+    Info.PMC_EVENT_LIST_INFO: "etw/portable/sources/test_counters.py",
+    Info.PMC_COUNTER_LIST_INFO: "etw/portable/sources/test_counters.py", Info.SET_DISALLOW_LIST: "the_disallow_list",
+    Info.LBR_CONFIGURATION_INFO: "etw/portable/test_control.py",
+    Info.LBR_EVENT_LIST_INFO: "etw/portable/test_control.py",
     Info.PROFILE_SOURCE_CONFIG_INFO: "the_example", Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO: "masks_of_a_system_logger",
     Info.SAMPLED_PROFILE_INTERVAL_INFO: "intervals", Info.PROFILE_SOURCE_LIST_INFO: "a_chain_of_sources",
     Info.VERSION_INFO: "the_version", Info.DISALLOW_LIST_QUERY: "the_disallow_list",
@@ -49,7 +50,7 @@ _LBR = {
     "KERNEL": ("yes: software sees none anyway", "a_record_for_each_trigger"),
     "USER": ("50 with the software record, which sees nothing else", "flags_of_other_processors"),
     "SAMPLED": ("50: it is for ARM64 with SPE alone", "flags_of_other_processors"),
-    "CALLSTACK_ENABLE": ("yes", "test_portable_lbr.py"),
+    "CALLSTACK_ENABLE": ("yes", "etw/portable/test_lbr.py"),
 }
 
 
@@ -70,7 +71,7 @@ def _row(*cells: object) -> str:
 
 def _case(name: str) -> str:
     """A test as the tables show it: a file, or a case of the sentences."""
-    return f"`{name}`" if name.startswith("test_") else f"`{_SENTENCES}` {name}"
+    return f"`{name}`" if name.endswith(".py") else f"`{_SENTENCES}` {name}"
 
 
 def _head() -> list[str]:
@@ -79,7 +80,7 @@ def _head() -> list[str]:
         "Made from the tables of `lastbranch.etw` and of its tests. *Portable* is the kernel of this package,",
         "*Windows* the system's own. Nothing of the latter was executed on Windows: what each call rests on instead",
         "stands in [Trace sessions on Windows](etw-windows.md). Tests are files of `tests/`, or a case of",
-        "`test_etw_sentences.py`, which runs on real sessions of the portable kernel. Codes that no document states",
+        "`etw/test_sentences.py`, which runs on real sessions of the portable kernel. Codes that no document states",
         "are *our choice*.",
     ]  # fmt: skip
 
@@ -97,7 +98,7 @@ def _functions() -> Iterator[str]:
         theirs = FUNCTIONS.get(name) or FUNCTIONS.get(f"{name}W") or FUNCTIONS[_WINDOWS_NAMES[name]]
         since = f"yes, since {theirs.since}" if theirs.since else "yes"
         since = since.replace("since the", "with the")
-        yield _row(f"`{name}`", "yes", since, f"{_TESTS[module]}; `test_windows_*.py`")
+        yield _row(f"`{name}`", "yes", since, f"{_TESTS[module]}; `etw/windows/test_*.py`")
     yield ""
     yield "Before build 26100.1301 TraceConfigureLastBranchRecord is carried out by classes 20 and 21."
 
@@ -112,7 +113,7 @@ def _controls() -> Iterator[str]:
     yield from _table("EnableTraceEx2", "name", "portable", "on Windows", "test")
     for enable in EnableProvider:
         name = f"EVENT_CONTROL_CODE_{enable.name}" + ("_PROVIDER" if enable < 2 else "")
-        yield _row(int(enable), name, "yes", "yes", "`test_portable_control.py`, `test_etw_stateful.py`")
+        yield _row(int(enable), name, "yes", "yes", "`etw/portable/test_control.py`, `etw/test_stateful.py`")
 
 
 def _classes() -> Iterator[str]:
@@ -154,7 +155,7 @@ def _modes() -> Iterator[str]:
         name = str(mode.mode.name)
         yield _row(
             f"`{int(mode.mode):#x}`", name, ", ".join(map(str, needs)), ", ".join(forbids), mode.does, "passed on",
-            f"`test_etw_modes.py` {name}",
+            f"`etw/test_modes.py` {name}",
         )  # fmt: skip
     yield ""
     yield "FILE is a log file's name, SIZE a MaximumFileSize. SEQUENTIAL with NEWFILE is NEWFILE."
@@ -168,7 +169,7 @@ def _flags() -> Iterator[str]:
     yield from _table("word", "bit", "name", "portable", "test")
     for row in ROWS:
         how = f"yes: {row.linux}" if row.linux else f"50: {row.why}" if row.why else "taken; enables no event"
-        test = "test_portable_sources_linux.py" if row.linux else "test_portable_sources_map.py"
+        test = "etw/portable/sources/test_linux.py" if row.linux else "etw/portable/sources/test_map.py"
         yield _row(row.word, f"`{row.bits:#x}`", row.name, how, f"`{test}`")
 
 
@@ -178,7 +179,7 @@ def _branches() -> Iterator[str]:
     yield from _table("bit", "EVNTRACE_LBR_", "portable", "on Windows", "test")
     yield _row("`0x0`", "FILTER_NONE", "yes", "yes", _case("the_example"))
     for name, bit in NOTATIONS["etw"].named().items():
-        how, test = _LBR.get(name, ("yes", "test_portable_lbr.py"))
+        how, test = _LBR.get(name, ("yes", "etw/portable/test_lbr.py"))
         full = name if name in ("SAMPLED", "CALLSTACK_ENABLE") else f"FILTER_{name}"
         yield _row(f"`{bit:#x}`", full, how, "yes", _case(test))
 
@@ -206,7 +207,7 @@ def _structures() -> Iterator[str]:
     yield from _table("structure", "bytes, 64-bit", "bytes, 32-bit", "rests on", "test")
     for name in LAYOUTS:
         sizes = (layout_of(name, bits)["sizeof"] for bits in (64, 32))
-        yield _row(name, *sizes, "the vendor's page" if name in UNPROVEN else "compiler", "`test_etw_layouts.py`")
+        yield _row(name, *sizes, "the vendor's page" if name in UNPROVEN else "compiler", "`etw/test_layouts.py`")
 
 
 def _codes() -> Iterator[str]:

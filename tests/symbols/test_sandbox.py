@@ -22,7 +22,7 @@ from lastbranch.symbols.client import WorkerClient, WorkerFailed
 from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.sandbox import ALLOW, KILL, REFUSE, reader_filter, tools_filter
 from symbol_programs import Programs
-from symbol_workers import ADDRESS, bad, children  # noqa: F401 - a fixture
+from symbol_workers import ADDRESS, children
 
 MACHINES = "x86_64", "aarch64"
 TABLES = {**sandbox.READING, **sandbox.CHECKED, **sandbox.FORBIDDEN, **sandbox.PRIVILEGED}
@@ -140,7 +140,7 @@ def test_other_machines_have_no_filter(machine: str, monkeypatch: pytest.MonkeyP
     ["start a program", "start a process", "open a socket", "write to a file", "append to a file", "make a file",
      "end a process", "change limits", "read a process"],
 )  # fmt: skip
-def test_what_no_file_may_lead_a_reader_to(bad, what: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_what_no_file_may_lead_a_reader_to(bad, what: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """It ends the reader, says so plainly, and the next one works."""
     client, files = bad(what)
     with pytest.raises(WorkerFailed, match="system call that it must not make") as failure:
@@ -153,7 +153,7 @@ def test_what_no_file_may_lead_a_reader_to(bad, what: str, tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("filters")
-def test_both_processes_are_restricted(bad) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_both_processes_are_restricted(bad) -> None:  # type: ignore[no-untyped-def]
     client, files = bad("live")
     client.names(files, "auto", ADDRESS)
     assert client._process is not None
@@ -172,7 +172,7 @@ def test_both_processes_are_restricted(bad) -> None:  # type: ignore[no-untyped-
     assert not pipes & held, "it cannot answer in place of the other"
 
 
-def test_where_filters_are_refused_the_limits_remain(bad, tmp_path: Path) -> None:  # type: ignore[no-untyped-def] # noqa: F811
+def test_where_filters_are_refused_the_limits_remain(bad, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """As in some containers: names come all the same, and files do not grow."""
     client, files = bad("live", "no filters")
     assert len(client.names(files, "auto", ADDRESS)) == 3

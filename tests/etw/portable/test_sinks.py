@@ -342,7 +342,7 @@ def test_names_that_are_longer_than_the_header_buffer(file: Path) -> None:
 # -- disks that fail
 
 
-TOOLS = Path(__file__).parents[3] / "tools"
+TOOLS = Path(__file__).parents[2] / "tools"
 _FULL_DISK = """
 import resource, sys
 from pathlib import Path
