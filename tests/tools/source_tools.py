@@ -14,6 +14,7 @@ import numpy as np
 
 from fake_kernel import Attr, FakeKernel, FakeRing, Machine
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
+from lastbranch.etw.portable.sources.events import Events
 from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.formats.etl import LogHeader, TraceFile
 from lastbranch.formats.etl.container.writer import Packer
@@ -53,12 +54,11 @@ class Kept:
         self.events: dict[int, list[bytes]] = {}
         self.lost_events = 0
 
-    def put(self, cpu: int, data: bytes, sizes: np.ndarray) -> None:
-        assert sum(sizes.tolist()) == len(data)
+    def put(self, events: Events) -> None:
+        assert len(events.words) == events.size.sum()
         at = 0
-        for size in sizes.tolist():
-            assert size % 8 == 0
-            self.events.setdefault(cpu, []).append(data[at : at + size])
+        for cpu, size in zip(events.cpu.tolist(), events.size.tolist(), strict=True):
+            self.events.setdefault(cpu, []).append(events.words[at : at + size].tobytes())
             at += size
 
     def lost(self, number: int) -> None:
@@ -93,13 +93,14 @@ class Log:
         self.newest: dict[int, int] = {}
         self.lost_events = 0
 
-    def put(self, cpu: int, data: bytes, sizes: np.ndarray) -> None:
-        ends = np.cumsum(sizes)
-        times = [time_of(data[end - size : end]) for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)]
-        assert times == sorted(times)
-        assert times[0] >= self.newest.get(cpu, self.file.header.timestamp)
-        self.newest[cpu] = times[-1]
-        self.packer.extend(cpu, data, ends, np.array(times))
+    def put(self, events: Events) -> None:
+        for cpu, data, sizes in events.by_processor():
+            ends = np.cumsum(sizes)
+            times = [time_of(data[end - size : end]) for size, end in zip(sizes.tolist(), ends.tolist(), strict=True)]
+            assert times == sorted(times)
+            assert times[0] >= self.newest.get(cpu, self.file.header.timestamp)
+            self.newest[cpu] = times[-1]
+            self.packer.extend(cpu, data, ends, np.array(times))
 
     def lost(self, number: int) -> None:
         self.lost_events += number

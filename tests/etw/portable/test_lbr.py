@@ -15,13 +15,14 @@ from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileM
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
 from lastbranch.etw.portable.lbr.events import Conversion, Scope, kinds_of
-from lastbranch.etw.portable.lbr.source import options_of, ticks_of
+from lastbranch.etw.portable.lbr.source import options_of
 from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
 from lastbranch.etw.portable.registry import Registry, write_state
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
+from lastbranch.etw.portable.sources.records import Ticks
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import LogHeader, TraceFile, TraceLog, encode_event
@@ -158,9 +159,9 @@ def test_ticks_of_both_clocks() -> None:
     import time
 
     ns = np.array([time.monotonic_ns()])
-    assert ticks_of(1)(ns).tolist() == ns.tolist()
+    assert Ticks(1)(ns).tolist() == ns.tolist()
     wall = FILETIME_EPOCH + time.time_ns() // 100
-    assert abs(int(ticks_of(2)(ns)[0]) - wall) < 100_000_000
+    assert abs(int(Ticks(2)(ns)[0]) - wall) < 100_000_000
 
 
 # -- events while it goes on

@@ -15,8 +15,9 @@ from ..properties import SessionRequest, SessionState
 from ..status import EtwError
 from .kernel import PortableKernel
 from .lbr.events import Conversion, Scope
-from .lbr.follow import Follower, Output
+from .lbr.follow import PATIENCE, Follower
 from .protocol import at_folder
+from .sources.process import Output
 
 __all__ = ["record_session"]
 
@@ -68,7 +69,7 @@ class _Session:
         entry = registry.find(self.state.handle)
         self._folder = registry.folder("sessions")
         path = at_folder(self._folder.__enter__(), entry.socket if entry else "")
-        self.output = Output(path)
+        self.output = Output(path, patience=PATIENCE)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -9,27 +9,26 @@ events of our own for the rest (`formats.etl.profile.supplement_events`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formats.etl.event import Event, encode_event
 from ....formats.etl.profile.rundown import Lives
-from ....formats.etl.profile.sample_events import Periods, Trigger, column_of, sample_events
+from ....formats.etl.profile.sample_events import Periods, Trigger, column_of
 from ....formats.etl.profile.session import Session
 from ....formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ....formats.perfdata.reader import Reader
-from ....formats.perfdata.records import handle
-from ....formats.perfdata.walk import Block, chase
+from ....formats.perfdata.walk import Block
 from ....lbr import convert, flag, held
-from ....model import BRANCH, BytesSource, Profile, SampleBatch, Timeline, column
+from ....model import BRANCH, BytesSource, Profile, SampleBatch, column
 from ....opening import attach_binaries
-from ...flags import LBR_EXCLUDE_KERNEL
+from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
 from ..lbr_configuration import SOFTWARE_BRANCHES
-from ..sources.events import Events, Ints, encoded
+from ..sources.events import Events, encoded, of_samples
+from ..sources.records import FOREVER, Ticks, follow_records, record_bytes, records_in
 
 __all__ = ["Conversion", "FINISHED_ROUND", "Scope", "kinds_of"]
 
@@ -65,7 +64,6 @@ _HEADER = struct.Struct("<IHH")
 _SAMPLE, _LOST = RECORD["SAMPLE"], RECORD["LOST"]
 _SAMPLE_TIME, _TRAILER_TIME = 4, -3
 """Words from the start of a sample (behind identifier, address, ids), and from the end of another record."""
-_FOREVER = (1 << 63) - 1
 
 
 class Scope:
@@ -82,8 +80,8 @@ class Scope:
 class Conversion:
     """Takes the bytes of a recording as they come. ``ticks`` turns ns of the monotonic clock into the session's."""
 
-    def __init__(self, scope: Scope, ticks: Callable[[Ints], Ints] = lambda ns: ns) -> None:
-        self._scope, self._ticks = scope, ticks
+    def __init__(self, scope: Scope, clock: int = ClientContext.QPC) -> None:
+        self._scope, self._ticks = scope, Ticks(clock)
         self._kept = b""
         self._reader: Reader | None = None
         self._lives: Lives | None = None
@@ -109,7 +107,7 @@ class Conversion:
         self._kept += data
         if self._reader is None and not self._begin():
             return Events.joined([])
-        block = self._block()
+        block = records_in(self._kept)
         rounds = block.at[block.types == FINISHED_ROUND]
         if not len(rounds):
             return Events.joined([])
@@ -158,58 +156,42 @@ class Conversion:
             self._keep(block, ~of_perf)
             return Events.joined([])
         parts = [self._first(int(time[records].min()))] if self._lives is None else []
-        parts.append(self._life(block, np.flatnonzero(records & ~is_sample)))
+        parts.append(self._life(block, records & ~is_sample))
         for number, at, event in self._reader.by_layout(block, block.at[records & is_sample]):
             parts += self._samples(self._reader.layouts[number].layout.decode(block, at, event, None))
         self._keep(block, ~(of_perf | records))
-        self._floor = self._tick(until)
+        self._floor = self._ticks.of(until)
         return Events.joined(parts)
 
     def _keep(self, block: Block, rows: NDArray[np.bool_]) -> None:
         """Of the bytes that were taken, only these records, and what is not whole yet."""
-        late = block.at[rows]
-        behind = int(block.at[-1]) * 8 + int(block.sizes(block.at[-1:])[0])
-        sizes = block.sizes(late).tolist()
-        kept = [self._kept[at * 8 : at * 8 + size] for at, size in zip(late.tolist(), sizes, strict=True)]
-        self._kept = b"".join([*kept, self._kept[behind:]])
-
-    def _tick(self, ns: int) -> int:
-        return int(self._ticks(np.array([ns], np.int64))[0])
+        end = int(block.at[-1]) * 8 + int(block.sizes(block.at[-1:])[0])
+        self._kept = record_bytes(block, rows) + self._kept[end:]
 
     def _first(self, begin: int) -> Events:
         """What precedes all others: the machine, and how the profile sources are programmed."""
         session = self._session
-        session.begin = self._tick(begin)
+        session.begin = self._ticks.of(begin)
         self._lives = Lives(self._profile, session.begin, session.pointer)
         if self._scope.whole:
-            return _encoded(session.configuration())
+            return encoded(session.configuration(), 0)
         said = event_fields(self._profile.events[-1], self._triggers[-1])
         event = supplement_event("Event", session.begin, said)
-        return _encoded([event, *session.interval_events(session.intervals, begin=True, time=session.begin)])
+        return encoded([event, *session.interval_events(session.intervals, begin=True, time=session.begin)], 0)
 
-    def _life(self, block: Block, rows: Ints) -> Events:
+    def _life(self, block: Block, rows: NDArray[np.bool_]) -> Events:
         """Processes, threads and images."""
         assert self._reader is not None
-        state = self._reader.state
-        profile = state.profile
-        profile.timeline = Timeline()
-        at = block.at[rows]
-        self.lost += int(block.words[at[block.types[rows] == _LOST] + 2].sum())
-        columns = block.types[rows].tolist(), block.misc(at).tolist(), at.tolist(), block.sizes(at).tolist()
-        for kind, misc, place, size in zip(*columns, strict=True):
-            handle(state, kind, misc, block.body(place, size), place * 8)
+        profile, at, types = self._reader.state.profile, block.at[rows], block.types[rows]
+        self.lost += int(block.words[at[types == _LOST] + 2].sum())
+        follow_records(self._reader.state, block, at, types, self._ticks, self._floor)
         if not self._scope.whole:
             return Events.joined([])
         attach_binaries(profile.modules[self._modules :], profile.machine.os_release)
         self._modules = len(profile.modules)
-        changes, names = profile.timeline.columns(), profile.timeline.names
-        changes["time"] = np.maximum(self._ticks(changes["time"]), self._floor)
-        profile.timeline = Timeline()
-        profile.timeline.extend(changes)
-        profile.timeline.names = names
         assert self._lives is not None
         self._lives.follow()
-        return _encoded(self._lives.until(_FOREVER))
+        return encoded(self._lives.until(FOREVER), 0)
 
     def _samples(self, batch: SampleBatch) -> Iterator[Events]:
         """Interrupts and branch records; ahead of them the threads that nothing told of."""
@@ -221,14 +203,12 @@ class Conversion:
             threads = np.unique(np.stack([batch.pid, batch.tid]), axis=1).T.tolist()
             lives, first = self._lives, int(time[0])
             assert lives is not None
-            yield _encoded(event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid))
+            yield encoded((event for pid, tid in threads for event in lives.thread_of_sample(first, pid, tid)), 0)
         if BRANCH in batch.offsets:
             batch = batch if self._recorded is None else only(batch, self._recorded)
             self._measured.add(batch)
         told = self._periods.of(batch, time, column_of([t.source for t in self._triggers], batch))
-        data, ends, when, owner = sample_events(batch, time, self._triggers, told, narrow=False)
-        size = np.diff(ends, prepend=0) >> 3
-        yield Events(np.frombuffer(data, np.uint64), size, when, np.maximum(batch.cpu, 0)[owner])
+        yield of_samples(batch, time, self._triggers, told, np.maximum(batch.cpu, 0))
 
     # -- the end
 
@@ -237,23 +217,14 @@ class Conversion:
         the recording as a whole."""
         if self._reader is None:
             return Events.joined([])
-        block = self._block()
+        block = records_in(self._kept)
         parts = [self._round(block, now)] if len(block.at) else []
         if self._lives is None:
             return Events.joined([])
-        end = self._tick(now)
+        end = self._ticks.of(now)
         last = self._measured.events(self._triggers, end)
         if self._scope.whole:
             describe(self._profile)
             intervals = self._session.interval_events(self._periods.now, begin=False, time=end)
             last = [*self._lives.end(end), *intervals, *last, *recording_events(self._profile, end)]
-        return Events.joined([*parts, _encoded(last)])
-
-    def _block(self) -> Block:
-        words = len(self._kept) >> 3
-        return chase(np.frombuffer(self._kept, np.uint64, words), words * 8, 0, False)[0]
-
-
-def _encoded(events: Iterable[Event]) -> Events:
-    made = list(events)
-    return encoded([encode_event(event) for event in made], [event.time for event in made], 0)
+        return Events.joined([*parts, encoded(last, 0)])

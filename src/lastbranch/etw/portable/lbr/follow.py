@@ -16,57 +16,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
-import numpy as np
-
 from ....capture.options import Summary
 from ....model import Profile
-from ..provider.writer import Writer, connect_writer
-from ..sources.events import Events
+from ..sources.process import Output
 from .events import FINISHED_ROUND, Conversion
 
-__all__ = ["Follower", "Output"]
+__all__ = ["Follower", "PATIENCE"]
 
 
 _ROUND = 0.1
 """Seconds between two rounds."""
-_PATIENCE = 1.0
+PATIENCE = 1.0
 """Seconds that an event waits for a free buffer: the pipe holds what comes meanwhile."""
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _MARK = struct.Struct("=IHHq")
-
-
-class Output:
-    """A writer of the session for each processor, with its index if that is free. ``path``: the daemon's socket."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._of: dict[int, Writer] = {}
-
-    def _writer(self, cpu: int) -> Writer:
-        if cpu not in self._of:
-            self._of[cpu] = connect_writer(self._path, cpu)
-            self._of[cpu].patience = _PATIENCE
-        return self._of[cpu]
-
-    def put(self, events: Events) -> None:
-        """Write ``events``, which are in the order of their processors."""
-        ends = np.cumsum(events.size)
-        data = memoryview(events.words.tobytes())
-        for cpu in np.unique(events.cpu).tolist():
-            first, past = np.searchsorted(events.cpu, [cpu, cpu + 1]).tolist()
-            begin = int(ends[first - 1]) if first else 0
-            sizes = (events.size[first:past] * 8).astype(np.uint32)
-            self._writer(cpu).write_many(data[begin * 8 : int(ends[past - 1]) * 8], sizes)
-
-    def lost(self, number: int) -> None:
-        """Count events that could not be had."""
-        if number:
-            self._writer(0).count_lost(number)
-
-    def close(self) -> None:
-        for writer in self._of.values():
-            writer.close()
 
 
 class Rounds:

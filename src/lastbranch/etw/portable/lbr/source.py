@@ -13,27 +13,23 @@ import select
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
-from contextlib import suppress
-
-import numpy as np
+from contextlib import closing, suppress
+from functools import partial
 
 from ....capture.options import Options
 from ....capture.recording import collect
 from ....errors import FormatError, LastbranchError
 from ....lbr import convert
-from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
+from ...flags import LBR_EXCLUDE_KERNEL
 from ...status import EtwError, Status
-from ..clock import FILETIME_EPOCH
 from ..lbr_configuration import CALL, SOFTWARE_BRANCHES, SOURCE
-from ..protocol import Connection, Kind, pack, unpack
+from ..protocol import Connection, Kind, unpack
 from ..sources.configuration import SourceConfiguration
-from ..sources.events import Ints
+from ..sources.process import Output, serve
 from .events import Conversion, Scope
-from .follow import Follower, Output
+from .follow import PATIENCE, Follower
 
-__all__ = ["options_of", "ticks_of"]
+__all__ = ["options_of"]
 
 
 DEPTH = 32
@@ -53,21 +49,13 @@ def options_of(configuration: SourceConfiguration) -> Options:
     return Options(depth=DEPTH, select=chosen, period=period, time_period=_NO_TIME_SAMPLES)
 
 
-def ticks_of(clock: int) -> Callable[[Ints], Ints]:
-    """What turns ns of the monotonic clock into the ticks of a session with that ClientContext."""
-    if clock != ClientContext.SYSTEM_TIME:
-        return lambda ns: ns
-    apart = time.time_ns() - time.monotonic_ns()
-    return lambda ns: (ns + apart) // 100 + np.int64(FILETIME_EPOCH)
-
-
 class _Recording:
     """One recording: until it is stopped, configured anew, or its target ends."""
 
     def __init__(self, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
         self._connection, self._configuration = connection, configuration
         scope = Scope(whole=False, flags=configuration.lbr_flags, name=SOURCE.name)
-        self._conversion = Conversion(scope, ticks_of(configuration.clock))
+        self._conversion = Conversion(scope, configuration.clock)
         self._follower = Follower(self._conversion, output)
         self._over = threading.Event()
         self._listeners: list[threading.Thread] = []
@@ -128,25 +116,15 @@ class _Recording:
             self._take()
 
 
-def run(path: str) -> int:
-    """Record for the session whose daemon listens at ``path`` until it ends. Returns the exit code."""
-    with Connection.open(path) as connection:
-        body, _ = connection.call(Kind.SOURCE)
-        configuration: SourceConfiguration | None = unpack(SourceConfiguration, body)
-        output = Output(path)
-        try:
-            while configuration is not None:
-                recording = _Recording(connection, output, configuration)
-                recording.run()
-                recording.wait()
-                configuration = recording.next
-        except EtwError as error:
-            connection.post(Kind.FAILED, pack((error.status, error.reason)))
-            return 1
-        finally:
-            output.close()
-    return 0
+def _record(path: str, connection: Connection, configuration: SourceConfiguration | None) -> None:
+    """Record for the session, one configuration after the other, until the daemon ends it."""
+    with closing(Output(path, patience=PATIENCE)) as output:
+        while configuration is not None:
+            recording = _Recording(connection, output, configuration)
+            recording.run()
+            recording.wait()
+            configuration = recording.next
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1]))
+    sys.exit(serve(sys.argv[1], partial(_record, sys.argv[1])))

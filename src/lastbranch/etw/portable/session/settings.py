@@ -99,9 +99,10 @@ class Settings:
         """What the header buffer of a system logger that begins at ``time`` tells of its groups, encoded."""
         if not self.request.system:
             return []
-        from ..sources.recorder import mask_events
+        from ....formats.etl.event import encode_event
+        from ..sources.recorder import mask_event
 
-        return mask_events(self.masks, time)
+        return [encode_event(mask_event(self.masks, time))]
 
     def configuration(self) -> bytes:
         """`SourceConfiguration` of them; nothing for a session without sources."""

@@ -5,17 +5,19 @@ Layouts: `formats.etl.layout` (headers), `formats.etl.kernel.layouts` (StackWalk
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import offsets_of, take_ranges
-from ....formats.etl.profile.sample_events import frames_of
+from ....formats.etl.container.trace_file import aligned
+from ....formats.etl.event import Event, encode_event
+from ....formats.etl.profile.sample_events import Told, Trigger, frames_of, sample_events
 from ....model import Array, SampleBatch
 
-__all__ = ["Events", "Words", "encoded", "kernel_events", "with_values"]
+__all__ = ["Events", "Ints", "Words", "encoded", "kernel_events", "of_samples", "with_values"]
 
 Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -44,21 +46,35 @@ class Events:
     def joined(cls, parts: Sequence[Events]) -> Events:
         """All of ``parts``, by processor and time; what was in order stays so."""
         if not parts:
-            none = np.empty(0, np.int64)
-            return cls(np.empty(0, np.uint64), none, none, none.astype(np.int32))
+            return encoded([], 0)
         time, cpu = np.concatenate([p.time for p in parts]), np.concatenate([p.cpu for p in parts])
         size, words = np.concatenate([p.size for p in parts]), np.concatenate([p.words for p in parts])
         order = np.lexsort((time, cpu))
         first = offsets_of(size)[:-1]
         return cls(take_ranges(words, first[order], size[order]), size[order], time[order], cpu[order])
 
+    def by_processor(self) -> Iterator[tuple[int, bytes, Ints]]:
+        """(processor, its events, bytes of each), for events in the order of their processors."""
+        ends = offsets_of(self.size)
+        for cpu in np.unique(self.cpu).tolist():
+            first, past = np.searchsorted(self.cpu, [cpu, cpu + 1]).tolist()
+            yield cpu, self.words[ends[first] : ends[past]].tobytes(), self.size[first:past] * 8
 
-def encoded(events: Sequence[bytes], times: Sequence[int], cpu: int) -> Events:
-    """Events that have their bytes already."""
-    filled = [event + bytes(-len(event) % 8) for event in events]
+
+def encoded(events: Iterable[Event], cpu: int) -> Events:
+    """``events`` as those of one processor."""
+    made = list(events)
+    filled = [aligned(encode_event(event)) for event in made]
     size = np.array([len(event) >> 3 for event in filled], np.int64)
     words = np.frombuffer(b"".join(filled), np.uint64)
-    return Events(words, size, np.array(times, np.int64), np.full(len(size), cpu, np.int32))
+    times = np.array([event.time for event in made], np.int64)
+    return Events(words, size, times, np.full(len(size), cpu, np.int32))
+
+
+def of_samples(batch: SampleBatch, ticks: Ints, triggers: list[Trigger], told: Told, cpu: NDArray[np.int32]) -> Events:
+    """Interrupts with branch records and stacks, as `sample_events` makes them; ``cpu``: of each sample."""
+    data, ends, times, owner = sample_events(batch, ticks, triggers, told, narrow=False)
+    return Events(np.frombuffer(data, np.uint64), np.diff(ends, prepend=0) >> 3, times, cpu[owner])
 
 
 def kernel_events(

@@ -7,7 +7,7 @@ Layouts of raw data: the ``format`` files of tracefs, read when a kind is opened
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from ....model import Array, SampleBatch
 from ...status import EtwError, Status
 from .events import Events, Ints, Words, kernel_events
 
-__all__ = ["KINDS", "Kind", "NO_RAW", "PMC", "Place", "RECORDS", "Raw", "Switches", "has_tracefs", "read_tracepoint"]
+__all__ = ["KINDS", "Kind", "PMC", "Place", "RECORDS", "Raw", "Switches", "has_tracefs", "read_tracepoint"]
 
 
 # -- Tracepoints: their numbers, and where the fields of their raw data lie. Source: Documentation/trace/events.rst
@@ -45,7 +45,7 @@ class Tracepoint(NamedTuple):
     fields: Mapping[str, Place]
 
 
-class Raw(Mapping[str, Array]):
+class Raw:
     """Columns int64 of the raw data of samples. What a sample is too short for is 0."""
 
     def __init__(self, batch: SampleBatch, fields: Mapping[str, Place]) -> None:
@@ -60,15 +60,6 @@ class Raw(Mapping[str, Array]):
         index = at[fits, np.newaxis] + np.arange(place.size)
         column[fits] = self._data[index].view(f"{'i' if place.signed else 'u'}{place.size}")[:, 0]
         return column
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-
-NO_RAW: Mapping[str, Place] = {}
 
 
 def has_tracefs(kernel: Kernel) -> bool:

@@ -6,30 +6,29 @@ of profiles make of it (`formats.perfdata.records`, `formats.etl.profile.rundown
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
-from ....formats.etl.event import Event, encode_event
+from ....formats.etl.event import Event
 from ....formats.etl.kernel.hooks import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.rundown import Lives
 from ....formats.perfdata.layout import RECORD
-from ....formats.perfdata.records import handle
 from ....formats.perfdata.state import State
-from ....formats.perfdata.walk import Block, chase
 from ....formats.perfdata.writer import SideRecords
-from ....model import ModuleKind, Profile, Timeline
+from ....model import ModuleKind, Profile
 from ....opening import attach_binaries
 from ....symbols.symbol_lists import running_build_id
-from .events import Events, Ints, encoded
+from .events import Events, encoded
+from .records import FOREVER, Ticks, follow_records, handle_records, records_in
 from .stream import Round, Stream, tracking
 
 __all__ = ["Life"]
 
-_SAMPLE, _LOAD, _FOREVER = RECORD["SAMPLE"], 0x030A, (1 << 63) - 1
+_SAMPLE, _LOAD = RECORD["SAMPLE"], 0x030A
 _IDLE = "Idle"
 """What process 0 is called: the kernel's threads that run where nothing else does."""
 
@@ -40,7 +39,7 @@ class Life:
     ``ticks`` turns ns into ticks of the session.
     """
 
-    def __init__(self, wanted: frozenset[str], kernel: Kernel, host: Host, ticks: Callable[[Ints], Ints]) -> None:
+    def __init__(self, wanted: frozenset[str], kernel: Kernel, host: Host, ticks: Ticks) -> None:
         self._kernel, self.wanted, self._ticks = kernel, wanted, ticks
         self._cpu = host.cpus[0]
         self.stream = Stream(tracking(host, images="image" in wanted), kernel, host)
@@ -56,7 +55,7 @@ class Life:
         self._take(b"".join(self._listed()), *self._in_rings())
         self._identify()
         self._lives = Lives(self._state.profile, now, 8)
-        return self._made(self._lives.until(_FOREVER))
+        return self._made(self._lives.until(FOREVER))
 
     def end(self, now: int) -> Events:
         """The lists of what is there at ``now``."""
@@ -77,21 +76,18 @@ class Life:
 
     def _in_rings(self) -> tuple[set[int], set[tuple[int, int]]]:
         """(threads that began, (process, address) of mappings made) since the events were opened."""
-        forked: set[int] = set()
-        mapped: set[tuple[int, int]] = set()
         ahead = self.stream.peek()
-        pairs = ahead.words
         at = ahead.at[ahead.types == RECORD["FORK"]]  # u32 pid, ppid, tid, ptid
-        forked.update((pairs[at + 2] & np.uint64(0xFFFFFFFF)).tolist())
+        forked = set(ahead.halves(ahead.words[at + 2])[0].tolist())
         at = ahead.at[ahead.types == RECORD["MMAP2"]]  # u32 pid, tid; u64 addr
-        pids = (pairs[at + 1] & np.uint64(0xFFFFFFFF)).tolist()
-        mapped.update(zip(pids, pairs[at + 2].tolist(), strict=True))
-        return forked, mapped
+        pids = ahead.halves(ahead.words[at + 1])[0].tolist()
+        return forked, set(zip(pids, ahead.words[at + 2].tolist(), strict=True))
 
     def _take(self, data: bytes, forked: set[int], mapped: set[tuple[int, int]]) -> None:
-        """Records made from /proc, but for what the rings tell."""
-        block, _ = chase(np.frombuffer(data, np.uint64), len(data), 0, False)
-        for at, kind in zip(block.at.tolist(), block.types.tolist(), strict=True):
+        """Learn from records made from /proc, except what the rings report."""
+        block = records_in(data)
+        new = np.ones(len(block.at), bool)
+        for row, (at, kind) in enumerate(zip(block.at.tolist(), block.types.tolist(), strict=True)):
             first, second = int(block.words[at + 1]), int(block.words[at + 2])
             if kind == RECORD["FORK"]:
                 known = second & 0xFFFFFFFF in forked
@@ -99,30 +95,22 @@ class Life:
                 known = first >> 32 in forked
             else:
                 known = first & 0xFFFFFFFF in forked or (first & 0xFFFFFFFF, second) in mapped
-            if not known:
-                self._handle(block, at, kind)
+            new[row] = not known
+        handle_records(self._state, block, block.at[new], block.types[new])
 
     # -- between
 
     def of(self, took: Round, floor: int) -> Events:
         """The events of a round, none of them before ``floor`` (ticks)."""
-        rows = np.flatnonzero(took.types != _SAMPLE)
-        if not len(rows):
+        rows = took.types != _SAMPLE
+        if not rows.any():
             return Events.joined([])
         assert self._lives is not None
-        profile = self._state.profile
-        profile.timeline = Timeline()
-        profile.damage.clear()
-        for at, kind in zip(took.at[rows].tolist(), took.types[rows].tolist(), strict=True):
-            self._handle(took.block, at, kind)
-        columns, names = profile.timeline.columns(), profile.timeline.names
-        columns["time"] = np.maximum(self._ticks(columns["time"]), floor)
-        profile.timeline = Timeline()
-        profile.timeline.extend(columns)
-        profile.timeline.names = names
+        self._state.profile.damage.clear()
+        follow_records(self._state, took.block, took.at[rows], took.types[rows], self._ticks, floor)
         self._identify()
         self._lives.follow()
-        return self._made(self._lives.until(_FOREVER))
+        return self._made(self._lives.until(FOREVER))
 
     def _identify(self) -> None:
         """Find out what the log says of new modules: load segments, and the kernel's build id."""
@@ -133,14 +121,8 @@ class Life:
             if module.kind is ModuleKind.KERNEL:
                 module.build_id = running_build_id(read=self._kernel.data)
 
-    def _handle(self, block: Block, at: int, kind: int) -> None:
-        here = np.array([at])
-        size = int(block.sizes(here)[0])
-        handle(self._state, kind, int(block.misc(here)[0]), block.body(at, size), at * 8)
-
     def _made(self, events: Iterable[Event]) -> Events:
-        kept = [event for event in events if self._is_wanted(event)]
-        return encoded([encode_event(event) for event in kept], [event.time for event in kept], self._cpu)
+        return encoded(filter(self._is_wanted, events), self._cpu)
 
     def _is_wanted(self, event: Event) -> bool:
         group = event.hook >> 8

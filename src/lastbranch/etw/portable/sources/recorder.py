@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,23 +13,22 @@ import numpy as np
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.procfs import memory_kb
-from ....formats.etl.event import Event, encode_event
+from ....formats.etl.event import Event
 from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
 from ....formats.etl.kernel.layouts import kernel_event
 from ....formats.etl.profile.session import Session
 from ....model import Clock, Machine, Profile
-from ...flags import ClientContext
 from ...status import EtwError
-from ..clock import FILETIME_EPOCH
 from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
 from .configuration import SourceConfiguration
-from .events import Events, Ints, encoded
+from .events import Events, encoded
 from .life import Life
+from .records import FOREVER, Ticks
 from .stream import Counters, Stream
 from .wanted import LIVES, Wanted, names_of, wanted_streams
 
-__all__ = ["Recorder", "mask_event", "mask_events"]
+__all__ = ["Recorder", "mask_event"]
 
 
 # -- What a session says beside the events that are enabled: the machine, its profile sources, the group masks
@@ -47,11 +45,6 @@ def mask_event(masks: Sequence[int], time: int, *, end: bool = False) -> Event:
     fields = {f"GroupMask{number}": word for number, word in enumerate([*masks, *[0] * WORDS][:WORDS], 1)}
     fields["KernelEventVersion"] = _KERNEL_VERSION
     return kernel_event((SESSION, _END_MASKS if end else _MASKS), time, _POINTER, fields, version=2)
-
-
-def mask_events(masks: Sequence[int], time: int) -> list[bytes]:
-    """For the header buffer of a system logger: its group masks at the begin, encoded."""
-    return [encode_event(mask_event(masks, time))]
 
 
 def machine_events(kernel: Kernel, host: Host, clock: int, time: int) -> list[Event]:
@@ -81,29 +74,26 @@ def counter_event(names: Sequence[str], time: int) -> Event:
 
 def interval_events(
     names: Mapping[int, str], intervals: Mapping[int, int], before: Mapping[int, int], time: int, *, end: bool = False
-) -> list[Event]:
+) -> Iterator[Event]:
     """The interval of each source of ``names``: at the begin (``before`` is empty), changed since ``before``, or at the
     end."""
-    events = []
     for source, name in names.items():
         now, old = intervals[source], before.get(source)
         if old == now and not end:
             continue
         kind = _END if end else _START if old is None else _SET
-        fields: dict[str, Any] = {"SampleSource": source, "NewInterval": now, "SourceName": name}
-        fields["OldInterval"] = now if old is None else old
-        events.append(kernel_event((PERF_INFO, kind), time, _POINTER, fields, version=3))
-    return events
-
-
-_FOREVER = (1 << 63) - 1
+        old = now if old is None else old
+        fields: dict[str, Any] = {
+            "SampleSource": source, "NewInterval": now, "OldInterval": old, "SourceName": name
+        }  # fmt: skip
+        yield kernel_event((PERF_INFO, kind), time, _POINTER, fields, version=3)
 
 
 class Output(Protocol):
     """Where events go. Those of a processor come in the order of their times."""
 
-    def put(self, cpu: int, data: bytes, sizes: Ints) -> None:
-        """Events one after the other, filled up to multiples of 8 bytes; ``sizes`` int64: bytes of each."""
+    def put(self, events: Events) -> None:
+        """Events in the order of their processors."""
 
     def lost(self, number: int) -> None:
         """So many events could not be had."""
@@ -124,9 +114,7 @@ class Recorder:
         self._kernel = kernel or Kernel()
         self._host = host or read_host(self._kernel)
         self._output, self._configuration = output, configuration
-        self._wall = configuration.clock == ClientContext.SYSTEM_TIME
-        self._offset = 0
-        """ns from the monotonic clock to the system time."""
+        self._ticks = Ticks(configuration.clock)
         self._streams: dict[tuple[object, ...], _Open] = {}
         self._life: Life | None = None
         self._counters = Counters((), self._kernel, self._host)
@@ -135,21 +123,9 @@ class Recorder:
         self._floor = self._newest = 0
         """Ticks: nothing is told as earlier than the one any more; the time of the newest event that was told."""
 
-    # -- time
-
-    def _ticks(self, ns: Ints) -> Ints:
-        """The session's time of ``ns``, which the kernel counts by its monotonic clock."""
-        return (ns + self._offset) // 100 + FILETIME_EPOCH if self._wall else ns
-
-    def _look_at_clock(self) -> int:
-        """Now, in ns; how far the system time is from it may have changed."""
-        now = time.monotonic_ns()
-        self._offset = time.time_ns() - now
-        return now
-
     def _moment(self) -> int:
-        """Now, in ticks; nothing is told as earlier than this any more."""
-        self._floor = max(int(self._ticks(np.array(self._look_at_clock()))), self._floor, self._newest)
+        """Now, in ticks; no event is written as earlier than this any more."""
+        self._floor = max(self._ticks.of(self._ticks.now()), self._floor, self._newest)
         return self._floor
 
     # -- from begin to end
@@ -167,30 +143,23 @@ class Recorder:
 
     def configure(self, configuration: SourceConfiguration) -> None:
         """Record what this asks for from now on. If that is refused, all stays as it was."""
-        kinds = kinds_of(configuration.masks)
+        kinds = kinds_of(configuration.masks) & LIVES
         wanted = wanted_streams(configuration, self._kernel, self._host)
-        life, opened = self._life_for(kinds & LIVES), dict[tuple[object, ...], _Open]()
-        counters, sources = self._counters, next((one.counters for one in wanted if one.counters), ())
-        try:
-            if sources != counters.sources:
-                counters = Counters(sources, self._kernel, self._host)
+        opened = dict[tuple[object, ...], _Open]()
+        with ExitStack() as refused:
+            life = self._life_for(kinds)
+            if life is not None and life is not self._life:
+                refused.callback(life.close)
+            counters = self._counters_for(next((one.counters for one in wanted if one.counters), ()))
+            refused.callback(self._restart if counters is self._counters else counters.close)
             for one in wanted:
                 if one.key not in self._streams:
-                    spec = one.spec(self._host, counters.leaders)
-                    opened[one.key] = _Open(one, Stream(spec, self._kernel, self._host))
+                    stream = Stream(one.spec(self._host, counters.leaders), self._kernel, self._host)
+                    opened[one.key] = _Open(one, stream)
+                    refused.callback(stream.close)
             if any(one.wanted.counters for one in opened.values()):
                 counters.start()
-        except BaseException:
-            for half in opened.values():
-                half.stream.close()
-            if life is not None and life is not self._life:
-                life.close()
-            if counters is not self._counters:
-                counters.close()
-            elif sources:
-                with suppress(EtwError):  # without what had no room
-                    counters.start()
-            raise
+            refused.pop_all()
         gone = [self._streams[key] for key in self._streams.keys() - {one.key for one in wanted}]
         for open_ in gone:
             open_.stream.disable()
@@ -203,7 +172,7 @@ class Recorder:
             self._counters.close()
             self._counters = counters
             self._say_counters(self._moment())
-        self._settle(life, kinds & LIVES)
+        self._settle(life, kinds)
         self._change_intervals(wanted)
         self._streams |= opened
         if configuration.masks != self._configuration.masks:
@@ -220,6 +189,15 @@ class Recorder:
         if not kinds or (self._life is not None and kinds <= self._life.wanted):
             return self._life if kinds else None
         return Life(kinds, self._kernel, self._host, self._ticks)
+
+    def _counters_for(self, sources: tuple[int, ...]) -> Counters:
+        """The counters of ``sources``: those that count already where they are the same."""
+        return self._counters if sources == self._counters.sources else Counters(sources, self._kernel, self._host)
+
+    def _restart(self) -> None:
+        """Let the counters go on without what could not join them."""
+        with suppress(EtwError):
+            self._counters.start()
 
     def _settle(self, life: Life | None, kinds: frozenset[str]) -> None:
         old, self._life = self._life, life
@@ -246,7 +224,7 @@ class Recorder:
 
     def round(self, until: int | None = None) -> int:
         """Hand on what happened so far; how many events. ``until``: ns."""
-        now = self._look_at_clock()
+        now = self._ticks.now()
         until = now if until is None else until
         parts: list[Events] = []
         lost = self._counters.gaps()
@@ -261,8 +239,8 @@ class Recorder:
                 batch = took.samples
                 batch.columns["time"] = ticks = np.maximum(self._ticks(batch.time), self._floor)
                 parts.append(one.wanted.convert(batch, ticks))
-        if until != _FOREVER:
-            self._floor = max(self._floor, int(self._ticks(np.array(until))))
+        if until != FOREVER:
+            self._floor = max(self._floor, self._ticks.of(until))
         events = Events.joined(parts)
         self._write(events)
         if lost:
@@ -276,7 +254,7 @@ class Recorder:
             streams += [self._life.stream] if self._life is not None else []
             for stream in streams:
                 stream.disable()
-            self.round(_FOREVER)
+            self.round(FOREVER)
             self._output.lost(sum(stream.untold() for stream in streams))
             now = self._moment()
             if self._life is not None:
@@ -298,19 +276,10 @@ class Recorder:
 
     # -- output
 
-    def _say(self, events: list[Event]) -> None:
-        self._write(
-            encoded([encode_event(event) for event in events], [event.time for event in events], self._host.cpus[0])
-        )
+    def _say(self, events: Iterable[Event]) -> None:
+        self._write(encoded(events, self._host.cpus[0]))
 
     def _write(self, events: Events) -> None:
-        """Each processor's part to its place."""
-        if not len(events):
-            return
-        self._newest = max(self._newest, int(events.time.max()))
-        cpus, first = np.unique(events.cpu, return_index=True)
-        behind = np.append(first[1:], len(events))
-        ends = np.cumsum(events.size)
-        for cpu, lo, hi in zip(cpus.tolist(), first.tolist(), behind.tolist(), strict=True):
-            start = int(ends[lo - 1]) if lo else 0
-            self._output.put(cpu, events.words[start : int(ends[hi - 1])].tobytes(), events.size[lo:hi] * 8)
+        if len(events):
+            self._newest = max(self._newest, int(events.time.max()))
+            self._output.put(events)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....capture.perf_events.event_set import (
     EventRefused,
@@ -34,12 +33,13 @@ from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
 from ....formats.perfdata.layout import READ, RECORD, SAMPLE
 from ....formats.perfdata.sample import SampleLayout
-from ....formats.perfdata.walk import Block, chase
+from ....formats.perfdata.walk import Block
 from ....model import SampleBatch
 from ...status import EtwError, Status
 from ..profile_sources import choices_of
-from .events import Words
+from .events import Ints, Words
 from .kinds import Switches
+from .records import record_bytes, records_in
 
 __all__ = ["ALL", "Counters", "Round", "Stream", "refusal", "sampling", "tracking", "values_of"]
 
@@ -50,8 +50,6 @@ ALL = Target()
 _LOST, _SAMPLE, _LOST_SAMPLES = (RECORD[name] for name in ("LOST", "SAMPLE", "LOST_SAMPLES"))
 _TIME_IN_TRAILER = -3
 """Words from the end of a record: its sample_id trailer has ids, time, processor, identifier."""
-
-Ints = NDArray[np.int64]
 
 
 def _wakeup() -> int:
@@ -133,17 +131,13 @@ class Stream:
         parts = [self._kept]
         self._set.drain(parts.append)
         self._kept = b"".join(parts)
-        return chase(np.frombuffer(self._kept, np.uint64), len(self._kept), 0, False)[0]
+        return records_in(self._kept)
 
     def round(self, until: int) -> Round:
         """The records before ``until`` (ns), which were not given yet."""
         block = self.peek()
-        data, self._kept = self._kept, b""
         due = self._times(block) < until
-        if not due.all():
-            late = block.at[~due]
-            sizes = block.sizes(late).tolist()
-            self._kept = b"".join(data[at * 8 : at * 8 + size] for at, size in zip(late.tolist(), sizes, strict=True))
+        self._kept = record_bytes(block, ~due)
         at, types = block.at[due], block.types[due]
         if "context_switch" in self.attr.flags:
             return Round(block, at, types, self._switches.samples(block, at, types), self._lost(block, at, types))
@@ -281,9 +275,7 @@ class Counters:
         parts: list[bytes] = []
         for ring in self._rings:
             ring.drain(parts.append)
-        data = b"".join(parts)
-        block, _ = chase(np.frombuffer(data, np.uint64), len(data), 0, False)
-        return int(np.count_nonzero(block.types == _THROTTLE))
+        return int(np.count_nonzero(records_in(b"".join(parts)).types == _THROTTLE))
 
     def close(self) -> None:
         for ring in self._rings:

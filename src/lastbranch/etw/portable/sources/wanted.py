@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,14 +13,14 @@ from ....capture.perf_events.event_set import EventSpec
 from ....capture.perf_events.events import EventChoice
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel
-from ....formats.etl.profile.sample_events import Told, Trigger, sample_events
+from ....formats.etl.profile.sample_events import Told, Trigger
 from ....formats.perfdata.layout import TYPE
 from ....model import SampleBatch
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
 from .configuration import SourceConfiguration
-from .events import Events, Ints, with_values
-from .kinds import KINDS, NO_RAW, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
+from .events import Events, Ints, of_samples, with_values
+from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
 from .stream import ALL, refusal, sampling, tracking, values_of
 
 __all__ = ["LIVES", "Wanted", "names_of", "try_masks", "wanted_streams"]
@@ -33,14 +33,13 @@ _TIMER_NS = 100
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One stream. Streams with equal ``key`` differ in nothing but the period."""
+    """One stream."""
 
-    key: tuple[object, ...]
     choice: EventChoice
-    kind: Kind | None
+    kind: Kind | None = None
     """``None``: a profile source that is a counter."""
-    fields: Mapping[str, Place]
-    period: int = 1
+    fields: Mapping[str, Place] = field(default_factory=dict)
+    """Of the raw data of a tracepoint."""
     source: int | None = None
     interval: int = 0
     stacks: bool = False
@@ -49,6 +48,25 @@ class Wanted:
     """Flags of the branch records that its samples carry, ``None``: none."""
     counters: tuple[int, ...] = ()
     """Profile sources whose counts its samples carry."""
+
+    @property
+    def hook(self) -> int:
+        """The event that it makes of a sample."""
+        return self.kind.hook if self.kind else PMC
+
+    @property
+    def period(self) -> int:
+        """Events of the kernel between two samples."""
+        if self.source is None:
+            return 1
+        return self.interval * _TIMER_NS if self.source == TIMER else self.interval
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal where two streams differ in nothing but the period."""
+        cores = self.choice.pmu.name if self.choice.pmu else ""
+        kernel_stacks = self.stacks and self.kernel_stacks
+        return self.hook, self.source, cores, self.stacks, kernel_stacks, self.options, self.counters
 
     def spec(self, host: Host, group: Mapping[int, int] | None = None) -> EventSpec:
         """For perf_event_open. ``group``: by processor, the first event of `counters`."""
@@ -63,9 +81,7 @@ class Wanted:
     def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
         """Samples to events at ``ticks``, which the batch has as times, too."""
         events = self._convert(batch, ticks)
-        if not self.counters:
-            return events
-        return with_values(events, self.kind.hook if self.kind else PMC, values_of(batch, len(self.counters)))
+        return with_values(events, self.hook, values_of(batch, len(self.counters))) if self.counters else events
 
     def _convert(self, batch: SampleBatch, ticks: Ints) -> Events:
         if self.kind is not None:
@@ -73,56 +89,40 @@ class Wanted:
         assert self.source is not None
         count = np.full(len(batch), self.interval, np.int64)
         told = Told(np.ones_like(count), count, count, np.zeros(len(batch), bool), 0)
-        trigger = Trigger(source=self.source, options=self.options or 0)
-        data, ends, times, owner = sample_events(batch, ticks, [trigger], told, narrow=False)
-        size = np.diff(ends, prepend=0) >> 3
-        return Events(np.frombuffer(data, np.uint64), size, times, batch.cpu[owner])
+        return of_samples(batch, ticks, [Trigger(source=self.source, options=self.options or 0)], told, batch.cpu)
 
 
 def wanted_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[Wanted]:
-    """Every stream but that of processes and images. `EtwError` for what is not to be had at all."""
+    """Every stream but that of processes and images. `EtwError` for what is not available at all."""
     kinds = kinds_of(configuration.masks)
     found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - LIVES) if name in KINDS]
-    return found + (list(_counters(configuration, kernel, host)) if "pmc" in kinds else [])
+    for source in configuration.pmc_sources if "pmc" in kinds else ():
+        found += [Wanted(choice, source=source) for choice in choices_of(source, kernel)]
+    return [_configured(one, configuration) for one in found]
 
 
 def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> Wanted:
     kind = KINDS[name]
-    fields, period, source, interval = NO_RAW, 1, None, 0
     if name == "switch" and not has_tracefs(kernel) and not _counters_of(kind.hook, configuration):
         kind = RECORDS  # which carry no counts
-    if kind.tracepoint:
-        point = read_tracepoint(kernel, kind.tracepoint)
-        choice, fields = EventChoice(kind.tracepoint.replace("/", ":"), TYPE.TRACEPOINT, point.number), point.fields
-    else:
+    if not kind.tracepoint:
         choice = EventChoice(kind.event, TYPE.SOFTWARE, kind.config)
-    if name == "timer":
-        source, interval = TIMER, configuration.intervals.get(TIMER, default_interval(TIMER))
-        period = interval * _TIMER_NS
-    return _finished((name,), choice, kind, fields, configuration, kind.hook, period, source, interval)
+        return Wanted(choice, kind, source=TIMER if name == "timer" else None)
+    point = read_tracepoint(kernel, kind.tracepoint)
+    return Wanted(EventChoice(kind.tracepoint.replace("/", ":"), TYPE.TRACEPOINT, point.number), kind, point.fields)
 
 
-def _counters(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> Iterator[Wanted]:
-    for source in configuration.pmc_sources:
-        interval = configuration.intervals.get(source, default_interval(source))
-        for choice in choices_of(source, kernel):
-            key = ("pmc", source, choice.pmu.name if choice.pmu else "")
-            yield _finished(key, choice, None, NO_RAW, configuration, PMC, interval, source, interval)
-
-
-def _finished(
-    key: tuple[object, ...], choice: EventChoice, kind: Kind | None, fields: Mapping[str, Place],
-    configuration: SourceConfiguration, hook: int, period: int, source: int | None, interval: int,
-) -> Wanted:  # fmt: skip
-    stacks = hook in configuration.stack_hooks
-    branches = kind is None and hook in configuration.lbr_hooks
-    options = configuration.lbr_flags if branches else None
-    counters = _counters_of(hook, configuration)
-    whole = (*key, stacks, stacks and configuration.kernel_stacks, options, counters)
-    return Wanted(
-        whole, choice, kind, fields, period, source, interval, stacks,
-        configuration.kernel_stacks, options, counters,
-    )  # fmt: skip
+def _configured(one: Wanted, configuration: SourceConfiguration) -> Wanted:
+    """``one`` with its interval, and what its samples are to carry."""
+    source = one.source
+    return replace(
+        one,
+        interval=0 if source is None else configuration.intervals.get(source, default_interval(source)),
+        stacks=one.hook in configuration.stack_hooks,
+        kernel_stacks=configuration.kernel_stacks,
+        options=configuration.lbr_flags if one.kind is None and one.hook in configuration.lbr_hooks else None,
+        counters=_counters_of(one.hook, configuration),
+    )
 
 
 def _counters_of(hook: int, configuration: SourceConfiguration) -> tuple[int, ...]:
