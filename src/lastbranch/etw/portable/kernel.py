@@ -81,7 +81,7 @@ class PortableKernel:
             file = request.file if request is not None else ""
             body = checked_file(call, file, LogFileMode.FILE_MODE_NONE) if file else ""
         timeout = STOP_TIMEOUT if code == Control.STOP else CALL_TIMEOUT
-        state: SessionState = self._ask(session, Kind[code.name], body, call, SessionState, timeout)
+        state: SessionState = self._ask(session, Kind[Control(code).name], body, call, SessionState, timeout)
         return state
 
     def sessions(self) -> list[SessionState]:
