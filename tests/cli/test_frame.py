@@ -6,14 +6,14 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 import lastbranch
 from lastbranch import analysis, binaries, bind, demo, lbr, model
-from lastbranch.cli import VERBS
+from lastbranch.cli import VERBS, cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,7 +82,8 @@ def test_nested_commands_are_in_the_reference() -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_a_help_that_says_what_it_does(verb: str) -> None:
-    command = import_module(f"lastbranch.cli.{verb}").command
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
     assert command.help
     assert len(command.help) > 30
 

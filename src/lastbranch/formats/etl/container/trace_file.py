@@ -149,8 +149,7 @@ class TraceFile:
         if limit and limit < self._first + self.header.buffer_size:
             reason = "no room for one buffer after the header buffer"
             raise FormatError(reason, file=self.path, field="MaximumFileSize", value=limit)
-        self._part = PartFile(self._name)
-        self._file = io.BufferedRandom(self._part.file)
+        self._file = self._open()
         try:
             self._base = self._copied() if self.header.mode & _M.FILE_MODE_APPEND else 0
             if self.header.mode & _M.FILE_MODE_PREALLOCATE:
@@ -162,6 +161,18 @@ class TraceFile:
         self._end = self._base + self._first
         ring = limit and self.header.compressed and self.header.mode & _M.FILE_MODE_CIRCULAR
         self._ring = _Ring(self._end, limit - self._first) if ring else None
+
+    def _open(self) -> IO[bytes]:
+        """The next file; `SessionFile` overrides this and `_appear` since its file has its name from the start."""
+        self._part = PartFile(self._name)
+        return io.BufferedRandom(self._part.file)
+
+    def _appear(self) -> None:
+        """Give the complete file its name."""
+        assert self._file is not None
+        self._file.flush()
+        self._part.file.sync()
+        self._part.appear()
 
     def _put(self, at: int, *parts: bytes | memoryview) -> None:
         assert self._file is not None
@@ -215,9 +226,7 @@ class TraceFile:
         self._put(self._base, header_buffer(self.header, self._events, self.path))
         self._file.truncate(self._end)
         self.header = given
-        self._file.flush()
-        self._part.file.sync()
-        self._part.appear()
+        self._appear()
         self._file = None
 
     def _cut(self, ring: _Ring) -> None:
