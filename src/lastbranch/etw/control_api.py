@@ -14,21 +14,18 @@ from uuid import UUID
 
 from . import information
 from .flags import (
-    LBR_EXCLUDE_KERNEL,
-    LBR_EXCLUDE_USER,
-    LBR_FLAGS,
-    MAX_LBR_EVENTS,
     Control,
     EnableProvider,
     FilterType,
 )
 from .kernel import kernel
 from .properties import (
-    Filter,
     SessionRequest,
     characters,
     check_name,
     check_properties,
+    descriptors_at,
+    filters_of,
     read_properties,
     write_properties,
 )  # fmt: skip
@@ -38,7 +35,7 @@ from .types import EnableParameters
 
 __all__ = [
     "ControlTrace", "EnableTraceEx2", "QueryAllTraces", "StartTrace", "TraceConfigureLastBranchRecord",
-    "TraceQueryInformation", "TraceSetInformation", "check_lbr",
+    "TraceQueryInformation", "TraceSetInformation"
 ]  # fmt: skip
 
 MAX_SESSIONS = 64
@@ -52,7 +49,6 @@ MAX_FILTER_DATA = {
 """Bytes of the data of a filter, by type: 8 process ids and 64 event ids are the most."""
 _MOST_FILTER_DATA = 64 * 1024
 _EVENT_ID, _PARAMETERS = structure("CLASSIC_EVENT_ID"), structure("ENABLE_TRACE_PARAMETERS")
-_FILTER = structure("EVENT_FILTER_DESCRIPTOR")
 
 
 @returns_status_and(0)
@@ -146,14 +142,14 @@ def _parameters(call: str, given: Any) -> EnableParameters | None:
     count = parameters.FilterDescCount if parameters.Version == 2 else int(bool(parameters.EnableFilterDesc))
     if count > MAX_FILTERS or bool(count) != bool(parameters.EnableFilterDesc):
         raise EtwError(call, Status.INVALID_PARAMETER, f"FilterDescCount = {count}; {MAX_FILTERS} are the most")
-    found = (_FILTER * count).from_address(parameters.EnableFilterDesc) if count else ()
+    found = descriptors_at(parameters.EnableFilterDesc, count)
     if len({f.Type for f in found}) != count:
         raise EtwError(call, Status.INVALID_PARAMETER, "two filters of one type")
     for one in found:
         if one.Size > MAX_FILTER_DATA.get(one.Type, _MOST_FILTER_DATA) or (one.Size and not one.Ptr):
             raise EtwError(call, Status.INVALID_PARAMETER, f"a filter of type {one.Type:#x} with {one.Size} bytes")
-    filters = tuple(Filter(f.Type, ctypes.string_at(f.Ptr, f.Size)) for f in found)
-    return EnableParameters(parameters.EnableProperty, parameters.ControlFlags, uuid_of(parameters.SourceId), filters)
+    source = uuid_of(parameters.SourceId)
+    return EnableParameters(parameters.EnableProperty, parameters.ControlFlags, source, filters_of(found))
 
 
 @returns_status
@@ -180,27 +176,10 @@ def TraceQueryInformation(
 def TraceConfigureLastBranchRecord(trace_handle: int, lbr_configuration: int, events: Any, event_count: int) -> None:
     """Log the branch record with each event of ``events``, an array of CLASSIC_EVENT_ID; a count of 0 ends it."""
     call = "TraceConfigureLastBranchRecord"
-    check_lbr(lbr_configuration, event_count, events is not None)
+    information.check_lbr(lbr_configuration, event_count, events is not None)
     given = memoryview(events).cast("B") if event_count else memoryview(b"")
     size = event_count * ctypes.sizeof(_EVENT_ID)
     if len(given) < size:
         raise EtwError(call, Status.INVALID_PARAMETER, f"{len(given)} bytes for {event_count} events")
     ids: list[tuple[UUID, int]] = information.EVENT_IDS.decode(bytes(given[:size]))
     kernel().configure_lbr(trace_handle, lbr_configuration, ids)
-
-
-def check_lbr(flags: int, count: int, given: bool = True) -> None:
-    """What TraceConfigureLastBranchRecord checks before the kernel is asked, in its order. Raises `EtwError`.
-
-    The order is that of Windows' own function: 1292 for the count, then 87.
-    """
-    call = "TraceConfigureLastBranchRecord"
-    if count > MAX_LBR_EVENTS:
-        raise EtwError(call, Status.IMPLEMENTATION_LIMIT, f"{count} events; {MAX_LBR_EVENTS} are the most")
-    if count and not given:
-        raise EtwError(call, Status.INVALID_PARAMETER, f"no array for {count} events")
-    both = LBR_EXCLUDE_KERNEL | LBR_EXCLUDE_USER
-    if flags & both == both:
-        raise EtwError(call, Status.INVALID_PARAMETER, "kernel and user branches are both left out")
-    if flags & ~LBR_FLAGS:
-        raise EtwError(call, Status.INVALID_PARAMETER, f"unknown flags {flags & ~LBR_FLAGS:#x}")

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from .flags import MAX_LBR_EVENTS, Info
+from .flags import LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_FLAGS, MAX_LBR_EVENTS, Info
 from .status import EtwError, Status
 from .types import Kernel, ProfileSource
 
 __all__ = [
-    "MAX_STACK_EVENTS", "QUERIES", "SETS", "VERSION", "Codec", "Query", "Setting", "decode", "encode",
-    "query_information", "set_information",
+    "CONFIGURE_LBR", "MAX_STACK_EVENTS", "QUERIES", "SETS", "VERSION", "Codec", "Query", "Setting", "check_lbr",
+    "decode", "encode", "query_information", "set_information",
 ]  # fmt: skip
 
 VERSION = 1
 """EtwTraceProcessingVersion."""
 MAX_STACK_EVENTS = 256
 """Triggers of stack walks that one session may have."""
-QUERY, SET = "TraceQueryInformation", "TraceSetInformation"
+QUERY, SET, CONFIGURE_LBR = "TraceQueryInformation", "TraceSetInformation", "TraceConfigureLastBranchRecord"
 _MASK_WORDS = 8
 
 
@@ -169,7 +169,7 @@ def decode(info: Info, data: bytes) -> Any:
     return (SETS.get(info) or QUERIES[info]).codec.decode(data)
 
 
-# -- the two functions, in the order of their checks
+# -- the functions, in the order of their checks
 
 
 def query_information(kernel: Kernel, handle: int, info: int, buffer: Any, length: int) -> tuple[int, int]:
@@ -228,6 +228,23 @@ def set_information(kernel: Kernel, handle: int, info: int, buffer: Any, length:
         raise EtwError(SET, Status.BAD_LENGTH, f"the buffer has fewer than {length} bytes")
     data = bytes(_bytes(buffer)[:length]) if length else b""
     kernel.set_information(handle, Info(info), row.codec.decode(data))
+
+
+def check_lbr(flags: int, count: int, given: bool = True) -> None:
+    """The checks of TraceConfigureLastBranchRecord, in the order of Windows' own function.
+
+    Raises `EtwError`: 1292 for too many events, then 87. ``given``: whether there is an array of events.
+    """
+    call = CONFIGURE_LBR
+    if count > MAX_LBR_EVENTS:
+        raise EtwError(call, Status.IMPLEMENTATION_LIMIT, f"{count} events; {MAX_LBR_EVENTS} are the most")
+    if count and not given:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"no array for {count} events")
+    both = LBR_EXCLUDE_KERNEL | LBR_EXCLUDE_USER
+    if flags & both == both:
+        raise EtwError(call, Status.INVALID_PARAMETER, "kernel and user branches are both filtered out")
+    if flags & ~LBR_FLAGS:
+        raise EtwError(call, Status.INVALID_PARAMETER, f"unknown flags {flags & ~LBR_FLAGS:#x}")
 
 
 def _room(buffer: Any, length: int) -> int:

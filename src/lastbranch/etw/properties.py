@@ -27,7 +27,11 @@ __all__ = [
     "check_name",
     "check_numbers",
     "check_properties",
+    "descriptors_at",
+    "filters_of",
+    "read_members",
     "read_properties",
+    "write_members",
     "write_properties",
 ]
 
@@ -36,7 +40,6 @@ MAX_NAME = 1024
 NO_GUID = UUID(int=0)
 """The GUID of a request that leaves it to the system."""
 _PLAIN, _V2 = structure("EVENT_TRACE_PROPERTIES"), structure("EVENT_TRACE_PROPERTIES_V2")
-_FILTER = structure("EVENT_FILTER_DESCRIPTOR")
 _MOST_FILTERS = 64
 """Of one descriptor array: far more than there are types. Our choice."""
 
@@ -130,6 +133,31 @@ def check_numbers(call: str, request: SessionRequest) -> None:
             raise EtwError(call, Status.INVALID_PARAMETER, f"{member} = {int(value)} has no 32 bits")
 
 
+def read_members(head: Any) -> dict[str, Any]:
+    """The fields of a `SessionRequest` that either form of the structure holds in itself."""
+    numbers = {ours: getattr(head, theirs) for theirs, ours in NUMBERS.items()}
+    wnode = head.Wnode
+    return {"guid": uuid_of(wnode.Guid), "clock": wnode.ClientContext, "mode": LogFileMode(head.LogFileMode), **numbers}
+
+
+def write_members(head: Any, request: SessionRequest) -> None:
+    """The other direction. What a member cannot hold is cut: `check_numbers` comes first."""
+    head.Wnode.Guid, head.Wnode.ClientContext = guid_of(request.guid), request.clock
+    head.LogFileMode = int(request.mode)
+    for theirs, ours in NUMBERS.items():
+        setattr(head, theirs, getattr(request, ours))
+
+
+def descriptors_at(address: int | None, count: int, bits: int = 64) -> Any:
+    """The array of EVENT_FILTER_DESCRIPTOR at ``address``; none for a null pointer."""
+    return (structure("EVENT_FILTER_DESCRIPTOR", bits) * count).from_address(address) if address else ()
+
+
+def filters_of(descriptors: Any) -> tuple[Filter, ...]:
+    """The filters that ``descriptors`` point to."""
+    return tuple(Filter(d.Type, ctypes.string_at(d.Ptr, d.Size) if d.Ptr else b"") for d in descriptors)
+
+
 def _view(call: str, properties: Any) -> tuple[memoryview, Any]:
     """The bytes of ``properties`` (any writable buffer), as many as Wnode.BufferSize says, and the structure."""
     if properties is None:
@@ -172,16 +200,7 @@ def read_properties(call: str, name: str | None, properties: Any) -> SessionRequ
     if name is None:
         name = _text(call, data, head.LoggerNameOffset, "LoggerNameOffset") if head.LoggerNameOffset else ""
     options, filters = _versioned(call, data, head)
-    return SessionRequest(
-        name=name,
-        guid=uuid_of(head.Wnode.Guid),
-        clock=head.Wnode.ClientContext,
-        mode=LogFileMode(head.LogFileMode),
-        file=file,
-        options=options,
-        filters=filters,
-        **{ours: getattr(head, theirs) for theirs, ours in NUMBERS.items()},
-    )
+    return SessionRequest(name=name, file=file, options=options, filters=filters, **read_members(head))
 
 
 def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[Filter, ...]]:
@@ -194,8 +213,7 @@ def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[
         raise EtwError(
             call, Status.INVALID_PARAMETER, f"FilterDescCount = {count}, FilterDesc = {versioned.FilterDesc:#x}"
         )
-    found = (_FILTER * count).from_address(versioned.FilterDesc) if count else ()
-    return V2Option(versioned.V2Options), tuple(Filter(f.Type, ctypes.string_at(f.Ptr, f.Size)) for f in found)
+    return V2Option(versioned.V2Options), filters_of(descriptors_at(versioned.FilterDesc, count))
 
 
 def _is_versioned(data: memoryview, head: Any) -> bool:
@@ -212,11 +230,8 @@ def write_properties(call: str, properties: Any, state: SessionState) -> Status:
     """
     data, head = _view(call, properties)
     request = state.request
-    head.Wnode.HistoricalContext, head.Wnode.ClientContext = state.handle, request.clock
-    head.Wnode.Guid = guid_of(request.guid)
-    head.LogFileMode = int(request.mode)
-    for theirs, ours in NUMBERS.items():
-        setattr(head, theirs, getattr(request, ours))
+    head.Wnode.HistoricalContext = state.handle
+    write_members(head, request)
     for theirs, ours in STATISTICS.items():
         setattr(head, theirs, getattr(state, ours))
     if request.options and _is_versioned(data, head):  # no state of Windows has any

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from . import information
-from .control_api import check_lbr
 from .flags import Control, EnableProvider, Info, LogFileMode
 from .kernel import kernel
 from .properties import Filter, SessionRequest, SessionState, check_name, check_numbers
@@ -182,7 +181,7 @@ class Session:
 
     def configure_lbr(self, events: Sequence[tuple[UUID, int]], flags: int = 0) -> None:
         """Log the branch record with each of up to four events, or with no more where there are none."""
-        check_lbr(flags, len(events))
+        information.check_lbr(flags, len(events))
         self._kernel.configure_lbr(self._handle("TraceConfigureLastBranchRecord"), flags, list(events))
 
     def _set(self, info: Info, value: Any) -> None:

@@ -13,18 +13,19 @@ import pytest
 
 from lastbranch import etw
 from lastbranch.etw import consumer
-from lastbranch.etw.flags import EnableProvider, LogFileMode
+from lastbranch.etw.flags import EnableProvider, LogFileMode, ProcessTraceMode
 from lastbranch.etw.logfile import Logfile
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.types import EnableParameters, EventDescriptor, Registration
-from lastbranch.etw.windows import registration as registrations
-from lastbranch.etw.windows.consumer import EVENT_RECORD_MODE, REAL_TIME_MODE, WindowsTraces
+from lastbranch.etw.windows import kernel as registrations
+from lastbranch.etw.windows.consumer import WindowsTraces
 from lastbranch.etw.windows.kernel import WindowsKernel, create_merged_trace_file
 from windows_fake import TOOLKIT, FakeWindows, api_on
 from windows_memory import FakeEvent
 
 GUID, OTHER = UUID(int=0x1111), UUID("11111111-2222-3333-4444-555566667777")
+EVENT_RECORD, REAL_TIME = ProcessTraceMode.EVENT_RECORD, ProcessTraceMode.REAL_TIME
 LIVE = SessionRequest("Live", mode=LogFileMode.REAL_TIME_MODE)
 FILE = "C:\\traces\\one.etl"
 
@@ -149,7 +150,7 @@ def read(record: Any) -> tuple[int, bytes, int]:
 def test_a_file_is_delivered(windows: FakeWindows) -> None:
     traces = WindowsTraces(windows)
     seen: list[Any] = []
-    handle, header = traces.open(FILE, mode=EVENT_RECORD_MODE, on_event=lambda record: seen.append(read(record)))
+    handle, header = traces.open(FILE, mode=EVENT_RECORD, on_event=lambda record: seen.append(read(record)))
     assert header.BufferSize == 65536
     gc.collect()  # callbacks and names are held
     traces.process([handle])
@@ -157,7 +158,7 @@ def test_a_file_is_delivered(windows: FakeWindows) -> None:
     logfile = windows.last("OpenTraceW").memory[0]
     assert logfile is not None
     assert logfile[8:16] == bytes(8)
-    assert int.from_bytes(logfile[28:32], "little") == EVENT_RECORD_MODE
+    assert int.from_bytes(logfile[28:32], "little") == EVENT_RECORD
     assert traces.close(handle) == Status.SUCCESS
 
 
@@ -177,7 +178,7 @@ def test_classic_callbacks(windows: FakeWindows) -> None:
 def test_a_time_window(windows: FakeWindows) -> None:
     traces = WindowsTraces(windows)
     seen: list[Any] = []
-    handle, _ = traces.open(FILE, mode=EVENT_RECORD_MODE, on_event=lambda record: seen.append(read(record)[2]))
+    handle, _ = traces.open(FILE, mode=EVENT_RECORD, on_event=lambda record: seen.append(read(record)[2]))
     traces.process([handle], 200, 500)
     assert seen == [200, 300, 400, 500]
 
@@ -187,7 +188,7 @@ def test_several_files_in_time_order(windows: FakeWindows) -> None:
     traces = WindowsTraces(windows)
     seen: list[int] = []
     handles = [
-        traces.open(name, mode=EVENT_RECORD_MODE, on_event=lambda record: seen.append(read(record)[2]))[0]
+        traces.open(name, mode=EVENT_RECORD, on_event=lambda record: seen.append(read(record)[2]))[0]
         for name in (FILE, "two")
     ]
     traces.process(handles)
@@ -204,13 +205,15 @@ def test_a_session_in_real_time(windows: FakeWindows) -> None:
     traces = WindowsTraces(windows)
     seen: list[Any] = []
     reader, _ = traces.open(
-        "Live", mode=REAL_TIME_MODE | EVENT_RECORD_MODE, on_event=lambda record: seen.append(read(record)[:2])
+        "Live",
+        mode=REAL_TIME | EVENT_RECORD,
+        on_event=lambda record: seen.append(read(record)[:2]),
     )
     traces.process([reader])
     assert seen == [(3, b"live")]
 
 
-@pytest.mark.parametrize(("name", "mode", "status"), [("none.etl", 0, 2), ("none", REAL_TIME_MODE, 4201)])
+@pytest.mark.parametrize(("name", "mode", "status"), [("none.etl", 0, 2), ("none", REAL_TIME, 4201)])
 def test_what_cannot_be_opened(windows: FakeWindows, name: str, mode: int, status: int) -> None:
     with pytest.raises(EtwError) as failed:
         WindowsTraces(windows).open(name, mode=mode, on_event=None)
@@ -233,7 +236,7 @@ def test_an_exception_comes_out_of_process(windows: FakeWindows, error: type[Bas
         if len(seen) == 3:
             raise error("third")
 
-    handle, _ = traces.open(FILE, mode=EVENT_RECORD_MODE, on_event=came)
+    handle, _ = traces.open(FILE, mode=EVENT_RECORD, on_event=came)
     with pytest.raises(error, match="third"):
         traces.process([handle])
     assert seen == [1, 2, 3]
@@ -251,7 +254,7 @@ def test_an_exception_of_the_buffer_callback(windows: FakeWindows) -> None:
         raise ValueError("buffer")
 
     handle, _ = traces.open(
-        FILE, mode=EVENT_RECORD_MODE, on_event=lambda record: seen.append(read(record)[0]), on_buffer=ended
+        FILE, mode=EVENT_RECORD, on_event=lambda record: seen.append(read(record)[0]), on_buffer=ended
     )
     with pytest.raises(ValueError, match="buffer"):
         traces.process([handle])
@@ -263,7 +266,10 @@ def test_the_buffer_callback_may_end_it(windows: FakeWindows, answer: object, de
     traces = WindowsTraces(windows)
     seen: list[int] = []
     handle, _ = traces.open(
-        FILE, mode=EVENT_RECORD_MODE, on_event=lambda record: seen.append(1), on_buffer=lambda logfile: answer
+        FILE,
+        mode=EVENT_RECORD,
+        on_event=lambda record: seen.append(1),
+        on_buffer=lambda logfile: answer,
     )
     if delivered == 7:
         traces.process([handle])
@@ -282,7 +288,7 @@ def test_closing_from_the_callback(windows: FakeWindows) -> None:
         if not codes:
             codes.append(traces.close(handle))
 
-    handle, _ = traces.open(FILE, mode=EVENT_RECORD_MODE, on_event=came)
+    handle, _ = traces.open(FILE, mode=EVENT_RECORD, on_event=came)
     traces.process([handle])
     assert codes == [Status.CTX_CLOSE_PENDING]
     with pytest.raises(EtwError) as failed:
@@ -296,7 +302,7 @@ def test_what_was_closed_is_freed(windows: FakeWindows) -> None:
 
     traces, callback = WindowsTraces(windows), Callback()
     gone = weakref.ref(callback)
-    handle, _ = traces.open(FILE, mode=EVENT_RECORD_MODE, on_event=callback)
+    handle, _ = traces.open(FILE, mode=EVENT_RECORD, on_event=callback)
     traces.process([handle])
     traces.close(handle)
     windows._open.clear()
@@ -343,7 +349,7 @@ def test_the_api_from_provider_to_consumer(on_windows: FakeWindows) -> None:
         assert etw.TraceEvent(session.handle, header) == 0
         seen: list[Any] = []
         buffers: list[int] = []
-        logfile = Logfile(LoggerName="Live", ProcessTraceMode=REAL_TIME_MODE | EVENT_RECORD_MODE)
+        logfile = Logfile(LoggerName="Live", ProcessTraceMode=REAL_TIME | EVENT_RECORD)
         logfile.EventRecordCallback = lambda record: seen.append(read(record)[:2])
         logfile.BufferCallback = lambda given: buffers.append(given is logfile)
         status, handle = etw.OpenTrace(logfile)

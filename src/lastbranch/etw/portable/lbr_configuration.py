@@ -12,18 +12,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from uuid import UUID
 
-from ..flags import GROUPS, LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_SAMPLED, MAX_LBR_EVENTS, hook_ids
+from ..flags import GROUPS, LBR_EXCLUDE_USER, LBR_SAMPLED, hook_ids
+from ..information import CONFIGURE_LBR, check_lbr
 from ..status import EtwError, Status
 from ..types import ProfileSource
 from .registry import Registry
 
 __all__ = [
-    "CALL", "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
+    "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
     "has_hardware", "needed", "software_source", "state_triggers",
 ]  # fmt: skip
 
 
-CALL = "TraceConfigureLastBranchRecord"
 SOFTWARE_BRANCHES = 65
 """The profile source: the one that a log has which is made of a recording."""
 PMC_HOOK = 0x0F2F
@@ -55,18 +55,15 @@ def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: 
 
     Zero events disable, which is always possible.
     """
-    if len(events) > MAX_LBR_EVENTS:
-        raise EtwError(CALL, Status.IMPLEMENTATION_LIMIT, f"{len(events)} events, at most {MAX_LBR_EVENTS} can trigger")
-    if flags & LBR_EXCLUDE_KERNEL and flags & LBR_EXCLUDE_USER:
-        raise EtwError(CALL, Status.INVALID_PARAMETER, "nothing is left without kernel and user branches")
+    check_lbr(flags, len(events))
     if not events or has_hardware():
         return
     for bit, why in _REFUSED.items():
         if flags & bit:
-            raise EtwError(CALL, Status.NOT_SUPPORTED, why)
+            raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
     if target is None:
         why = "this processor records no branches, and the session has no target for the software branch record"
-        raise EtwError(CALL, Status.NOT_SUPPORTED, why, hint="name one: lastbranch session start --target PID")
+        raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why, hint="name one: lastbranch session start --target PID")
 
 
 _REFUSED = {

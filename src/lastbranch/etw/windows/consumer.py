@@ -6,14 +6,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..flags import ProcessTraceMode
 from ..status import EtwError, Status
 from .libraries import Libraries, Loader, SystemLoader, callback, wide
 from .memory import native
 
-__all__ = ["EVENT_RECORD_MODE", "INVALID_HANDLES", "REAL_TIME_MODE", "WindowsTraces"]
+__all__ = ["WindowsTraces"]
 
-REAL_TIME_MODE, EVENT_RECORD_MODE = 0x100, 0x10000000
-"""PROCESS_TRACE_MODE_*."""
 INVALID_HANDLES = (0xFFFFFFFF, 0xFFFFFFFF_FFFFFFFF)
 """INVALID_PROCESSTRACE_HANDLE: the first is that of 32-bit programs on older systems."""
 
@@ -27,7 +26,7 @@ class _Trace:
     def __init__(self, source: str, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None) -> None:
         self.failure: BaseException | None = None
         self._on_event, self._on_buffer = on_event, on_buffer
-        record = bool(mode & EVENT_RECORD_MODE)
+        record = bool(mode & ProcessTraceMode.EVENT_RECORD)
         self._event = native("EVENT_RECORD" if record else "EVENT_TRACE")
         self._name = wide("OpenTrace", source)
         self._callbacks = (
@@ -35,7 +34,7 @@ class _Trace:
             callback("PEVENT_TRACE_BUFFER_CALLBACKW", self._buffer_came),
         )
         self.logfile = native("EVENT_TRACE_LOGFILEW")()
-        name = "LoggerName" if mode & REAL_TIME_MODE else "LogFileName"
+        name = "LoggerName" if mode & ProcessTraceMode.REAL_TIME else "LogFileName"
         setattr(self.logfile, name, ctypes.addressof(self._name))
         self.logfile.ProcessTraceMode = mode
         event, buffer = (ctypes.cast(c, ctypes.c_void_p).value for c in self._callbacks)

@@ -6,6 +6,7 @@ itself judges requests: what comes back as a code is its own, but for what the d
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -17,7 +18,6 @@ from ..flags import (
     CIRCULAR_KERNEL_LOGGER,
     KERNEL_LOGGER,
     KERNEL_LOGGER_NAME,
-    MAX_LBR_EVENTS,
     Control,
     EnableProvider,
     Info,
@@ -25,74 +25,15 @@ from ..flags import (
     WnodeFlag,
     hook_ids,
 )
-from ..information import decode, encode
-from ..properties import SessionRequest, SessionState
+from ..information import CONFIGURE_LBR, check_lbr, decode, encode
+from ..properties import SessionRequest, SessionState, descriptors_at, filters_of
 from ..status import EtwError, Status
-from ..structures import guid_of
-from ..types import ClassicHeader, EnableCallback, EnableParameters
-from .libraries import Libraries, Loader, SystemLoader, wide
-from .memory import Parameters, Properties, bytes_at_call, events_of, native
-from .registration import WindowsRegistration
+from ..structures import guid_of, uuid_of
+from ..types import ClassicHeader, EnableCallback, EnableParameters, EventDescriptor
+from .libraries import Libraries, Loader, SystemLoader, callback, wide
+from .memory import BITS, Parameters, Properties, bytes_at_call, events_of, native
 
-__all__ = ["TokenPrivileges", "WindowsKernel", "create_merged_trace_file"]
-
-
-# -- TraceConfigureLastBranchRecord, and what does the same before build 26100.1301
-#
-# The older way is TraceSetInformation with the classes 20 (flags) and 21 (hook ids), which came with Windows 10 1903.
-# The checks, their order and the silent skipping of unknown GUIDs are those of the function.
-
-
-CALL = "TraceConfigureLastBranchRecord"
-OLDEST_BUILD = 18362
-"""Windows 10 1903, the first with the classes 20 and 21."""
-_KERNEL_AND_USER = 3
-
-
-def configure(libraries: Libraries, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
-    """Collect branch records in session ``handle`` on ``events``, or no more where there are none."""
-    if libraries.has(CALL):
-        libraries.status(CALL, handle, flags, events_of(events) if events else None, len(events))
-        return
-    if len(events) > MAX_LBR_EVENTS:
-        raise EtwError(CALL, Status.IMPLEMENTATION_LIMIT, f"{len(events)} events; {MAX_LBR_EVENTS} are the most")
-    if flags & _KERNEL_AND_USER == _KERNEL_AND_USER:
-        raise EtwError(CALL, Status.INVALID_PARAMETER, "kernel and user branches are both filtered out")
-    try:
-        _set(libraries, handle, Info.LBR_EVENT_LIST_INFO, b"")
-        _set(libraries, handle, Info.LBR_CONFIGURATION_INFO, encode(Info.LBR_CONFIGURATION_INFO, flags))
-        if events:
-            _set(libraries, handle, Info.LBR_EVENT_LIST_INFO, encode(Info.LBR_EVENT_LIST_INFO, hook_ids(events)))
-    except EtwError as error:
-        build = libraries.loader.build()
-        old = f"build {OLDEST_BUILD} or newer is needed, this is {build}" if build < OLDEST_BUILD else None
-        raise EtwError(CALL, error.status, str(error), hint=old) from error
-
-
-def _set(libraries: Libraries, handle: int, info: Info, data: bytes) -> None:
-    libraries.status("TraceSetInformation", handle, int(info), bytes_at_call(data), len(data))
-
-
-# -- TraceEvent: a classic event with its data behind the header
-
-
-MOST_BYTES = 0xFFFF
-"""EVENT_TRACE_HEADER.Size has 16 bits."""
-
-
-def trace_event(libraries: Libraries, handle: int, header: ClassicHeader, data: bytes) -> None:
-    """Write one event to session ``handle``; Windows fills in thread, process and time.
-
-    Raises `EtwError`: 534 for an event whose size the header cannot say, else Windows' code.
-    """
-    kind = native("EVENT_TRACE_HEADER")
-    size = ctypes.sizeof(kind) + len(data)
-    if size > MOST_BYTES:
-        raise EtwError("TraceEvent", Status.ARITHMETIC_OVERFLOW, f"an event of {size} bytes; {MOST_BYTES} are the most")
-    head = kind(Size=size, Version=header.type | header.level << 8 | header.version << 16, Guid=guid_of(header.guid))
-    head.ProcessorTime = int(WnodeFlag.TRACED_GUID) << 32  # the union's {ClientContext, Flags}
-    event = ctypes.create_string_buffer(bytes(head) + data, size)
-    libraries.status("TraceEvent", handle, event)
+__all__ = ["TokenPrivileges", "WindowsKernel", "WindowsRegistration", "create_merged_trace_file"]
 
 
 # -- SeSystemProfilePrivilege: enabled in this process's token before a call that needs it
@@ -165,6 +106,91 @@ def system_profile(libraries: Libraries) -> Iterator[None]:
         raise EtwError(error.call, error.status, why, hint=refused.hint) from refused
 
 
+# -- A provider of this process
+
+
+_LIVE: set[WindowsRegistration] = set()
+"""Registrations that Windows may call: what it calls must not be collected, and ends before Python does."""
+
+
+class WindowsRegistration:
+    """What EventRegister made. ``enabled``, ``level`` and ``keywords`` are what the callback was told last.
+
+    The user's callback runs in a thread of Windows'; an exception of it goes to ``sys.unraisablehook``, for nobody else
+    is there to take it.
+    """
+
+    def __init__(self, libraries: Libraries, provider: UUID, told: EnableCallback | None) -> None:
+        self.enabled = False
+        self.level = 0
+        self.keywords = 0
+        self._libraries = libraries
+        self._told = told
+        self._callback = callback("PENABLECALLBACK", self._enable)
+        self._handle = ctypes.c_uint64()
+        self._open = False
+        self._write = libraries.function("EventWriteTransfer")
+        self._descriptor = native("EVENT_DESCRIPTOR")
+        self._data = native("EVENT_DATA_DESCRIPTOR")
+        guid = guid_of(provider)
+        libraries.status("EventRegister", ctypes.byref(guid), self._callback, None, ctypes.byref(self._handle))
+        self._open = True
+        _LIVE.add(self)
+
+    def _enable(
+        self, source: int | None, code: int, level: int, match_any: int, match_all: int, filters: int | None, _: Any
+    ) -> None:
+        """PENABLECALLBACK; it may run before EventRegister has returned."""
+        if code != EnableProvider.CAPTURE_STATE:
+            self.level, self.keywords = level, match_any
+            self.enabled = code == EnableProvider.ENABLE
+        if self._told is not None:
+            who = uuid_of(native("GUID").from_address(source)) if source else UUID(int=0)
+            self._told(
+                who, EnableProvider(code), level, match_any, match_all, filters_of(descriptors_at(filters, 1, BITS))
+            )
+
+    def takes(self, level: int, keyword: int) -> bool:
+        """EventProviderEnabled."""
+        if not self.enabled:
+            return False
+        return bool(self._libraries.function("EventProviderEnabled")(self._handle, level, keyword))
+
+    def write(self, descriptor: EventDescriptor, data: bytes = b"", activity: bytes = b"", related: bytes = b"") -> int:
+        """EventWriteTransfer; returns its code. Without ``activity`` the event has that of the thread."""
+        if not self.enabled:
+            return Status.SUCCESS
+        memory = bytes_at_call(data)
+        piece = self._data(ctypes.addressof(memory), len(data)) if memory is not None else None
+        return int(
+            self._write(
+                self._handle, ctypes.byref(self._descriptor(*descriptor)), activity or None, related or None,
+                1 if piece is not None else 0, ctypes.byref(piece) if piece is not None else None,
+            )
+        )  # fmt: skip
+
+    def set_information(self, kind: int, data: bytes) -> None:
+        """EventSetInformation."""
+        self._libraries.status("EventSetInformation", self._handle, kind, bytes_at_call(data), len(data))
+
+    def close(self) -> None:
+        """EventUnregister: when it has returned no callback runs. Not to be called from the callback."""
+        if self._open:
+            self._open = self.enabled = False
+            self._libraries.status("EventUnregister", self._handle)
+            _LIVE.discard(self)  # not where it failed: Windows may go on calling
+
+
+@atexit.register
+def _close_all() -> None:
+    for registration in tuple(_LIVE):
+        with suppress(EtwError):
+            registration.close()
+
+
+# -- The kernel
+
+
 FIXED = {KERNEL_LOGGER_NAME.casefold(): KERNEL_LOGGER, "circular kernel context logger": CIRCULAR_KERNEL_LOGGER}
 """Sessions of these names have these GUIDs, and are to be started with them."""
 PRIVILEGED = frozenset(
@@ -175,6 +201,10 @@ PRIVILEGED = frozenset(
     }
 )  # fmt: skip
 """Classes for which SeSystemProfilePrivilege is enabled first."""
+OLDEST_BUILD = 18362
+"""Windows 10 1903, the first with the classes 20 and 21."""
+MOST_BYTES = 0xFFFF
+"""EVENT_TRACE_HEADER.Size has 16 bits."""
 TOO_SMALL = (Status.BAD_LENGTH, Status.INSUFFICIENT_BUFFER, Status.MORE_DATA)
 MOST_LOGGERS = 64
 """Structures of the first QueryAllTraces."""
@@ -278,9 +308,12 @@ class WindowsKernel:
 
     def set_information(self, handle: int, info: Info, value: Any) -> None:
         """TraceSetInformation."""
-        data = encode(info, value)
         with self._privilege(info in PRIVILEGED):
-            self._call("TraceSetInformation", handle, int(info), bytes_at_call(data), len(data))
+            self._set(handle, info, value)
+
+    def _set(self, handle: int, info: Info, value: Any) -> None:
+        data = encode(info, value)
+        self._call("TraceSetInformation", handle, int(info), bytes_at_call(data), len(data))
 
     def query_information(self, handle: int, info: Info, value: Any) -> Any:
         """TraceQueryInformation. Lists are asked for their size first, and again if they grew meanwhile."""
@@ -314,15 +347,46 @@ class WindowsKernel:
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
         """TraceConfigureLastBranchRecord or, on an older Windows, the classes that do the same."""
         with self._privilege(True):
-            configure(self.libraries, handle, flags, events)
+            if self.libraries.has(CONFIGURE_LBR):
+                self._call(CONFIGURE_LBR, handle, flags, events_of(events) if events else None, len(events))
+            else:
+                self._configure_older(handle, flags, events)
+
+    def _configure_older(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
+        """Before build 26100.1301: the classes 20 (flags) and 21 (hook ids), which came with Windows 10 1903.
+
+        The checks, their order and the silent skipping of unknown GUIDs are those of the function.
+        """
+        check_lbr(flags, len(events))
+        try:
+            self._set(handle, Info.LBR_EVENT_LIST_INFO, [])
+            self._set(handle, Info.LBR_CONFIGURATION_INFO, flags)
+            if events:
+                self._set(handle, Info.LBR_EVENT_LIST_INFO, hook_ids(events))
+        except EtwError as error:
+            build = self.libraries.loader.build()
+            old = f"build {OLDEST_BUILD} or newer is needed, this is {build}" if build < OLDEST_BUILD else None
+            raise EtwError(CONFIGURE_LBR, error.status, str(error), hint=old) from error
 
     def register(self, provider: UUID, callback: EnableCallback | None) -> WindowsRegistration:
         """EventRegister."""
         return WindowsRegistration(self.libraries, provider, callback)
 
     def trace_event(self, handle: int, header: ClassicHeader, data: bytes) -> None:
-        """TraceEvent."""
-        trace_event(self.libraries, handle, header, data)
+        """TraceEvent; Windows fills in thread, process and time.
+
+        Raises `EtwError`: 534 for an event whose size the header cannot hold, else Windows' code.
+        """
+        kind = native("EVENT_TRACE_HEADER")
+        size = ctypes.sizeof(kind) + len(data)
+        if size > MOST_BYTES:
+            why = f"an event of {size} bytes; {MOST_BYTES} are the most"
+            raise EtwError("TraceEvent", Status.ARITHMETIC_OVERFLOW, why)
+        head = kind(
+            Size=size, Version=header.type | header.level << 8 | header.version << 16, Guid=guid_of(header.guid)
+        )
+        head.ProcessorTime = int(WnodeFlag.TRACED_GUID) << 32  # the union's {ClientContext, Flags}
+        self._call("TraceEvent", handle, ctypes.create_string_buffer(bytes(head) + data, size))
 
     # -- calls
 

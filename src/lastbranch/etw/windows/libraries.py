@@ -132,38 +132,36 @@ class Loader(Protocol):
         """What Windows says of a code."""
 
 
+_WINDOWS = sys.platform == "win32"
+_ctypes: Any = ctypes
+_sys: Any = sys
+"""With the names that they have on Windows only."""
+
+
 class SystemLoader:
     """Windows itself. DLLs are looked for in the system's folders only, never in the current one."""
 
     def library(self, name: str, convention: str) -> Any:
-        if sys.platform == "win32":
-            kind = ctypes.CDLL if convention == "cdecl" else ctypes.WinDLL
-            return kind(name, use_last_error=True)
-        raise OSError(f"{name} is a library of Windows")
+        if not _WINDOWS:
+            raise OSError(f"{name} is a library of Windows")
+        kind = _ctypes.CDLL if convention == "cdecl" else _ctypes.WinDLL
+        return kind(name, use_last_error=True)
 
     def last_error(self) -> int:
-        if sys.platform == "win32":
-            return ctypes.get_last_error()
-        return 0
+        return int(_ctypes.get_last_error()) if _WINDOWS else 0
 
     def build(self) -> int:
-        if sys.platform == "win32":
-            return sys.getwindowsversion().build
-        return 0
+        return int(_sys.getwindowsversion().build) if _WINDOWS else 0
 
     def meaning(self, code: int) -> str:
-        if sys.platform == "win32":
-            return ctypes.FormatError(code).strip()
-        return ""
+        return str(_ctypes.FormatError(code)).strip() if _WINDOWS else ""
 
 
 def callback(name: str, function: Callable[..., Any]) -> Any:
     """``function`` as the callback type ``name`` of `CALLBACKS`. The caller keeps it as long as Windows may call it."""
+    make = _ctypes.WINFUNCTYPE if _WINDOWS else _ctypes.CFUNCTYPE
     result, arguments = CALLBACKS[name]
-    types = [c_type(a) for a in arguments]
-    if sys.platform == "win32":
-        return ctypes.WINFUNCTYPE(c_type(result), *types)(function)
-    return ctypes.CFUNCTYPE(c_type(result), *types)(function)
+    return make(c_type(result), *map(c_type, arguments))(function)
 
 
 def wide(call: str, text: str) -> Any:

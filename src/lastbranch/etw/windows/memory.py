@@ -11,14 +11,24 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from ..flags import LogFileMode, WnodeFlag
-from ..properties import MAX_NAME, NUMBERS, STATISTICS, Filter, SessionRequest, SessionState, characters
+from ..flags import WnodeFlag
+from ..properties import (
+    MAX_NAME,
+    STATISTICS,
+    Filter,
+    SessionRequest,
+    SessionState,
+    characters,
+    check_numbers,
+    read_members,
+    write_members,
+)
 from ..status import EtwError, Status
-from ..structures import guid_of, structure, uuid_of
+from ..structures import guid_of, structure
 from ..types import EnableParameters
 from .libraries import wide
 
-__all__ = ["BITS", "Parameters", "Properties", "bytes_at_call", "events_of", "filters_at", "native", "text_at"]
+__all__ = ["BITS", "Parameters", "Properties", "bytes_at_call", "events_of", "native", "text_at"]
 
 BITS = 8 * ctypes.sizeof(ctypes.c_void_p)
 """Of this Python."""
@@ -49,14 +59,6 @@ class _Filters:
         self.address = ctypes.addressof(self.array) if filters else 0
 
 
-def filters_at(address: int | None, count: int = 1) -> tuple[Filter, ...]:
-    """The filters at ``address``; none for a null pointer."""
-    if not address:
-        return ()
-    found = (native("EVENT_FILTER_DESCRIPTOR") * count).from_address(address)
-    return tuple(Filter(f.Type, ctypes.string_at(f.Ptr, f.Size) if f.Ptr else b"") for f in found)
-
-
 class Properties:
     """EVENT_TRACE_PROPERTIES_V2 with room for both names behind it, the session's before the file's.
 
@@ -84,13 +86,8 @@ class Properties:
         for name, code in ((request.name, Status.INVALID_NAME), (request.file, Status.BAD_PATHNAME)):
             if characters(name) > MAX_NAME:
                 raise EtwError(call, code, f"a name of {characters(name)} characters; {MAX_NAME} are the most")
-        head.Wnode.Guid = guid_of(request.guid)
-        head.Wnode.ClientContext, head.LogFileMode = request.clock, int(request.mode)
-        for theirs, ours in NUMBERS.items():
-            value = getattr(request, ours)
-            setattr(head, theirs, value)
-            if getattr(head, theirs) != value:  # ctypes cuts what does not fit
-                raise EtwError(call, Status.INVALID_PARAMETER, f"{theirs} = {value}")
+        check_numbers(call, request)
+        write_members(head, request)
         file = wide(call, request.file)
         ctypes.memmove(self.address + head.LogFileNameOffset, file, ctypes.sizeof(file))
         if not request.file:  # an offset to an empty name would ask for a file without one
@@ -105,15 +102,8 @@ class Properties:
         """What Windows wrote; options and filters, which it never tells, are the request's."""
         head = self.head
         asked = self._request or SessionRequest("")
-        request = replace(
-            asked,
-            name=self._text(head.LoggerNameOffset) or asked.name,
-            file=self._text(head.LogFileNameOffset),
-            guid=uuid_of(head.Wnode.Guid),
-            clock=head.Wnode.ClientContext,
-            mode=LogFileMode(head.LogFileMode),
-            **{ours: getattr(head, theirs) for theirs, ours in NUMBERS.items()},
-        )
+        name, file = self._text(head.LoggerNameOffset) or asked.name, self._text(head.LogFileNameOffset)
+        request = replace(asked, name=name, file=file, **read_members(head))
         numbers = {ours: getattr(head, theirs) for theirs, ours in STATISTICS.items()}
         return SessionState(request, head.Wnode.HistoricalContext, **numbers)
 

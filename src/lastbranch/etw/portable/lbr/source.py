@@ -21,8 +21,9 @@ from ....capture.recording import collect
 from ....errors import FormatError, LastbranchError
 from ....lbr import convert
 from ...flags import LBR_EXCLUDE_KERNEL
+from ...information import CONFIGURE_LBR
 from ...status import EtwError, Status
-from ..lbr_configuration import CALL, SOFTWARE_BRANCHES, SOURCE
+from ..lbr_configuration import SOFTWARE_BRANCHES, SOURCE
 from ..protocol import Connection, Kind, unpack
 from ..sources.configuration import SourceConfiguration
 from ..sources.process import Output, serve
@@ -44,7 +45,7 @@ def options_of(configuration: SourceConfiguration) -> Options:
     try:
         chosen = convert(configuration.lbr_flags | LBR_EXCLUDE_KERNEL, "etw", "perf").value
     except LastbranchError as error:
-        raise EtwError(CALL, Status.INVALID_PARAMETER, str(error)) from error
+        raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, str(error)) from error
     period = configuration.intervals.get(SOFTWARE_BRANCHES, 0)
     return Options(depth=DEPTH, select=chosen, period=period, time_period=_NO_TIME_SAMPLES)
 
@@ -66,7 +67,7 @@ class _Recording:
         """Record. `EtwError` where it cannot begin."""
         target = self._configuration.targets[0]
         if not os.path.isdir(f"/proc/{target}"):
-            raise EtwError(CALL, Status.INVALID_PARAMETER, f"there is no process {target}")
+            raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, f"there is no process {target}")
         rounds = self._follower.rounds(lambda summary: None)
         _, failure = collect(
             target, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],
@@ -77,7 +78,7 @@ class _Recording:
             listener.join()
         self._follower.finish()
         if failure is not None and not self._conversion.begun:
-            raise EtwError(CALL, Status.NOT_SUPPORTED, str(failure), hint=failure.hint)
+            raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, str(failure), hint=failure.hint)
 
     def _running(self, collector: int) -> None:
         self._follower.start()
