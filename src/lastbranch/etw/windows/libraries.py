@@ -132,34 +132,37 @@ class Loader(Protocol):
         """What Windows says of a code."""
 
 
-_WINDOWS = sys.platform == "win32"
 _ctypes: Any = ctypes
 _sys: Any = sys
 """With the names that they have on Windows only."""
+
+
+def _on_windows() -> bool:
+    return bool(_sys.platform == "win32")
 
 
 class SystemLoader:
     """Windows itself. DLLs are looked for in the system's folders only, never in the current one."""
 
     def library(self, name: str, convention: str) -> Any:
-        if not _WINDOWS:
+        if not _on_windows():
             raise OSError(f"{name} is a library of Windows")
         kind = _ctypes.CDLL if convention == "cdecl" else _ctypes.WinDLL
         return kind(name, use_last_error=True)
 
     def last_error(self) -> int:
-        return int(_ctypes.get_last_error()) if _WINDOWS else 0
+        return int(_ctypes.get_last_error()) if _on_windows() else 0
 
     def build(self) -> int:
-        return int(_sys.getwindowsversion().build) if _WINDOWS else 0
+        return int(_sys.getwindowsversion().build) if _on_windows() else 0
 
     def meaning(self, code: int) -> str:
-        return str(_ctypes.FormatError(code)).strip() if _WINDOWS else ""
+        return str(_ctypes.FormatError(code)).strip() if _on_windows() else ""
 
 
 def callback(name: str, function: Callable[..., Any]) -> Any:
     """``function`` as the callback type ``name`` of `CALLBACKS`. The caller keeps it as long as Windows may call it."""
-    make = _ctypes.WINFUNCTYPE if _WINDOWS else _ctypes.CFUNCTYPE
+    make = _ctypes.WINFUNCTYPE if _on_windows() else _ctypes.CFUNCTYPE
     result, arguments = CALLBACKS[name]
     return make(c_type(result), *map(c_type, arguments))(function)
 
