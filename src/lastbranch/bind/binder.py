@@ -37,8 +37,7 @@ from ..model import (
     kernel_starts,
 )
 from .index import Ids, SpaceIndex
-from .loads import loaded
-from .replay import Replay, replay
+from .replay import Replay, loaded, replay
 
 __all__ = ["Binder", "bias_of", "bind", "place"]
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..model import KERNEL, KERNEL_HALF, Array, Change, Process, Rows, Thread, Timeline, kernel_map_start
+from ..model import KERNEL, KERNEL_HALF, Array, Change, Load, Process, Rows, Thread, Timeline, kernel_map_start
 
-__all__ = ["Replay", "replay"]
+__all__ = ["Replay", "loaded", "replay"]
 
 
 # -- The address space of one process, as it is now
@@ -180,15 +180,16 @@ class _Full(Exception):
     """The tables have taken what they may."""
 
 
+@dataclass(slots=True)
 class _Life:
     """The current life of a process id: its row, and what it maps into."""
 
-    __slots__ = ("epoch", "main", "owner", "row", "space")
-
-    def __init__(self, row: int, epoch: int, space: Space, owner: bool) -> None:
-        self.row, self.epoch, self.space, self.owner = row, epoch, space, owner
-        self.main = -1
-        """Row of the thread whose id is that of the process."""
+    row: int
+    epoch: int
+    space: Space
+    owner: bool
+    main: int = -1
+    """Row of the thread whose id is that of the process."""
 
 
 class Replay:
@@ -227,24 +228,15 @@ class Replay:
     @property
     def processes(self) -> Rows[Process]:
         c = self.process_table
-
-        def make(row: int) -> Process:
-            name, start, end = c["name"][row], c["start"][row], c["end"][row]
-            return Process(c["pid"][row], self._text(name), c["parent"][row], _known(start), _known(end))
-
-        return Rows(len(c), make)
+        return Rows(len(c), lambda row: Process(c["pid"][row], self._name(c, row), c["parent"][row], *_times(c, row)))
 
     @property
     def threads(self) -> Rows[Thread]:
         c = self.thread_table
+        return Rows(len(c), lambda row: Thread(c["tid"][row], c["process"][row], self._name(c, row), *_times(c, row)))
 
-        def make(row: int) -> Thread:
-            name, start, end = c["name"][row], c["start"][row], c["end"][row]
-            return Thread(c["tid"][row], c["process"][row], self._text(name), _known(start), _known(end))
-
-        return Rows(len(c), make)
-
-    def _text(self, name: int) -> str:
+    def _name(self, table: Table, row: int) -> str:
+        name = table["name"][row]
         return self._names[name] if name >= 0 else ""
 
     # -- lives
@@ -424,8 +416,10 @@ class Replay:
         self._spaces.clear()
 
 
-def _known(time: int) -> int | None:
-    return None if time == NEVER else time
+def _times(table: Table, row: int) -> tuple[int | None, int | None]:
+    """(start, end) of a life; ``None``: not known."""
+    start, end = table["start"][row], table["end"][row]
+    return None if start == NEVER else start, None if end == NEVER else end
 
 
 def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
@@ -453,3 +447,58 @@ def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
     out.finish()
     out.room = 1 << 62  # threads of samples are the reader's to count
     return out
+
+
+# -- Which module was where in which process, from when to when: the replayed timeline as a list
+
+
+def loaded(timeline: Timeline) -> Iterator[Load]:
+    """Every mapping of ``timeline`` in every process that saw it; what a child has of its parent is its own."""
+    done = replay(timeline, lambda module, start, end, offset: [(start, end, 0)])
+    times, modules = done.times, done.mappings["module"]
+
+    def row(pid: int, module: int, lo: int, hi: int, since: int, until: int) -> Iterator[Load]:
+        first = int(times[since - 1]) if since else None
+        last = None if until >= FOREVER else int(times[until - 1])
+        if lo < hi and since < until and (first is None or last is None or first < last):
+            yield Load(pid, modules[module], lo, hi, first, last)
+
+    of_space: dict[int, list[tuple[int, int, int, int, int]]] = {}
+    for space, lo, hi, since, until, mapping in zip(*done.pieces.columns.values(), strict=True):
+        of_space.setdefault(space, []).append((lo, hi, since, until, mapping))
+    for lo, hi, since, until, mapping in of_space.get(0, []):
+        yield from row(-1, mapping, lo, hi, since, until)
+    for pid, space, begin, end, frozen in _runs(done):
+        for lo, hi, since, until, mapping in of_space.get(space, []):
+            if frozen is None:
+                yield from row(pid, mapping, lo, hi, max(since, begin), min(until, end))
+            elif since <= frozen < until:
+                yield from row(pid, mapping, lo, hi, max(since, begin), end)
+
+
+def _runs(done: Replay) -> Iterator[tuple[int, int, int, int, int | None]]:
+    """(pid, space, first moment, past, moment that it is seen as of, or ``None``: as it changes) of each process.
+
+    A space changes with its owner, the process that it was made for; a child sees it as it was.
+    """
+    owner: dict[int, int] = {}
+    e = done.epochs
+    by_pid: dict[int, list[int]] = {}
+    for row, (pid, process, space) in enumerate(zip(e["pid"], e["process"], e["space"], strict=True)):
+        owner.setdefault(space, process)
+        by_pid.setdefault(pid, []).append(row)
+    for pid, epochs in by_pid.items():
+        epochs.sort(key=e["first"].__getitem__)
+        at = 0
+        while at < len(epochs):
+            one, following = epochs[at], at + 1
+            process, space = e["process"][one], e["space"][one]
+            own = owner[space] == process
+            while own and following < len(epochs):
+                other = epochs[following]
+                if (e["process"][other], e["space"][other]) != (process, space):
+                    break
+                following += 1
+            past = e["first"][epochs[following]] if following < len(epochs) else FOREVER
+            yield pid, space, e["first"][one], past, None if own else e["moment"][one]
+            at = following
