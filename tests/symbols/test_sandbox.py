@@ -18,9 +18,9 @@ import pytest
 from lastbranch.binaries import read_image
 from lastbranch.model import BytesSource, Module, Profile, Segment
 from lastbranch.symbols import Symbolizer, SymbolOptions, sandbox, symbolizer
-from lastbranch.symbols.client import WorkerClient, WorkerFailed
 from lastbranch.symbols.model import DebugFiles
 from lastbranch.symbols.sandbox import ALLOW, KILL, REFUSE, reader_filter, tools_filter
+from lastbranch.symbols.worker import WorkerClient, WorkerFailed
 from symbol_programs import Programs
 from symbol_workers import ADDRESS, children
 

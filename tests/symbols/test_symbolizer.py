@@ -15,7 +15,7 @@ import pytest
 from lastbranch.binaries import read_image
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment
 from lastbranch.symbols import Symbolizer, SymbolOptions
-from lastbranch.symbols.client import WorkerClient, WorkerFailed
+from lastbranch.symbols.worker import WorkerClient, WorkerFailed
 
 SOURCE = """
 namespace ns {

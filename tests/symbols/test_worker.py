@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch.symbols import SymbolOptions
-from lastbranch.symbols import client as client_module
-from lastbranch.symbols.client import WorkerClient, WorkerFailed
+from lastbranch.symbols import SymbolOptions, worker
 from lastbranch.symbols.model import DebugFiles
+from lastbranch.symbols.worker import WorkerClient, WorkerFailed
 from symbol_workers import ADDRESS, children
 
 
@@ -39,13 +38,13 @@ def test_one_that_dies_once_gives_its_names(bad) -> None:  # type: ignore[no-unt
 
 def test_one_that_hangs_is_killed_with_its_children(bad, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     pids: list[int] = []
-    kill = client_module._kill
+    kill = worker._kill
 
     def seen(process: subprocess.Popen[bytes]) -> None:
         pids.extend([process.pid, *children(process.pid)])
         kill(process)
 
-    monkeypatch.setattr(client_module, "_kill", seen)
+    monkeypatch.setattr(worker, "_kill", seen)
     for seconds in (3, 12, 48):  # a loaded machine may not even have started it
         client, files = bad("hang", seconds=seconds)
         with pytest.raises(WorkerFailed, match=f"ran longer than {seconds} s"):

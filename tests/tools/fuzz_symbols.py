@@ -32,11 +32,10 @@ from lastbranch.symbols.backends import symbol_tables as tables
 from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
 from lastbranch.symbols.breakpad import Breakpad, module_id
 from lastbranch.symbols.cache import open_cache
-from lastbranch.symbols.client import WorkerClient, WorkerFailed
 from lastbranch.symbols.found import Search
 from lastbranch.symbols.jit import names_in
 from lastbranch.symbols.model import DebugFiles
-from lastbranch.symbols.readers import READERS
+from lastbranch.symbols.worker import READERS, WorkerClient, WorkerFailed
 from pdb_files import PDB, SOURCE
 from symbol_files import SYMBOLS, Dump, written
 from symbol_files import TEXT as TEXT_OF_BREAKPAD

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lastbranch.symbols import SymbolOptions
-from lastbranch.symbols.client import WorkerClient
 from lastbranch.symbols.model import DebugFiles
+from lastbranch.symbols.worker import WorkerClient
 
 ADDRESS = np.array([0x1000, 0x1001, 0x1008], np.uint64)
 
@@ -19,7 +19,7 @@ ADDRESS = np.array([0x1000, 0x1001, 0x1008], np.uint64)
 BAD = """
     import ctypes, os, resource, signal, socket, sys, time
     import numpy as np
-    from lastbranch.symbols import readers, sandbox, worker
+    from lastbranch.symbols import sandbox, worker
     from lastbranch.symbols.model import Function, FunctionTable, Names
 
     class Bad:
@@ -69,7 +69,7 @@ BAD = """
     with open(sys.argv[1], "a") as starts:
         starts.write(f"{os.getpid()}\\n")
     STARTS = len(open(sys.argv[1]).readlines())
-    readers.READERS["perfmap"] = Bad
+    worker.READERS["perfmap"] = Bad
     worker.main()
 """
 

@@ -11,7 +11,7 @@ import operator
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, overload
+from typing import IO, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 from .model import NAME_COLUMNS, Function, FunctionTable, Names
 
 __all__ = [
-    "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "texts_column", "texts_of", "unpack",
-    "unpack_functions", "unpack_names",
+    "Columns", "PackedFunctions", "pack", "pack_functions", "pack_names", "read_packed", "texts_column", "texts_of",
+    "unpack", "unpack_functions", "unpack_names",
 ]  # fmt: skip
 
 DTYPES = frozenset({"<i4", "<i8", "<u4", "<u8", "|u1"})
 _HEAD = struct.Struct("<4sIQ")
 """Magic, bytes of JSON, bytes of data."""
 _MAGIC = b"LBsy"
-HEAD_SIZE = _HEAD.size
 _ALIGNED = 8
 """What columns begin at multiples of: NumPy is slow with others."""
 
@@ -49,9 +48,9 @@ def _padded(size: int) -> int:
     return size + -size % _ALIGNED
 
 
-def sizes(head: bytes) -> tuple[int, int]:
+def _sizes(head: bytes) -> tuple[int, int]:
     """(bytes of JSON, bytes of data) that follow ``head``. Raises `ValueError`."""
-    magic, text, data = _HEAD.unpack(head) if len(head) == HEAD_SIZE else (b"", 0, 0)
+    magic, text, data = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0)
     if magic != _MAGIC:
         raise ValueError("not columns")
     return text, data
@@ -60,10 +59,10 @@ def sizes(head: bytes) -> tuple[int, int]:
 def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
     """The other way: views of ``packed``. Raises `ValueError` where its parts do not fit together."""
     packed = memoryview(packed)
-    text, data = sizes(bytes(packed[:HEAD_SIZE]))
-    if HEAD_SIZE + text + data != len(packed):
+    text, data = _sizes(bytes(packed[: _HEAD.size]))
+    if _HEAD.size + text + data != len(packed):
         raise ValueError("columns are cut short")
-    said = json.loads(bytes(packed[HEAD_SIZE : HEAD_SIZE + text]))
+    said = json.loads(bytes(packed[_HEAD.size : _HEAD.size + text]))
     if (
         not isinstance(said, dict)
         or not isinstance(said.get("meta"), dict)
@@ -71,7 +70,7 @@ def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
     ):
         raise ValueError("columns without their list")
     out: Columns = {}
-    at = HEAD_SIZE + text
+    at = _HEAD.size + text
     for entry in said["columns"]:
         name, dtype, count = entry if isinstance(entry, list) and len(entry) == 3 else ("", "", 0)
         if dtype not in DTYPES or not isinstance(count, int) or not isinstance(name, str):
@@ -82,6 +81,20 @@ def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
         out[name] = np.frombuffer(packed, kind, count, at)
         at += _padded(count * kind.itemsize)
     return said["meta"], out
+
+
+def read_packed(stream: IO[bytes], limit: int = 1 << 40) -> bytes:
+    """The next columns in ``stream``, empty at its end. Raises `ValueError` for other bytes or more than ``limit``."""
+    head = stream.read(_HEAD.size)
+    if not head:
+        return b""
+    length = sum(_sizes(head))
+    if length > limit:
+        raise ValueError(f"an answer of {length} bytes")
+    rest = stream.read(length)
+    if len(rest) != length:
+        raise ValueError("cut short")
+    return head + rest
 
 
 def pack_names(names: Names) -> Columns:

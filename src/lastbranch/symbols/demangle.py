@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..model.output import temporary_file
-from . import outside
+from . import tools
 from .columns import texts_column, texts_of
 from .tools import newest
 
@@ -57,8 +57,8 @@ def demangle(names: Iterable[str]) -> list[str]:
     parts = [(n, "", "") if n[:1] == "?" else n.partition("@") for n in names]
     wanted = sorted({base for base, _, _ in parts if mangled(base)})
     readable: dict[str, str] = {}
-    if outside.asked is not None and wanted:
-        _, answer = outside.asked({"ask": "demangle"}, {"name": texts_column(wanted)})
+    if tools.delegate is not None and wanted:
+        _, answer = tools.delegate({"ask": "demangle"}, {"name": texts_column(wanted)})
         readable = dict(zip(wanted, texts_of(answer, "shown"), strict=True))
     else:
         for scheme in (_itanium, _msvc, _swift):

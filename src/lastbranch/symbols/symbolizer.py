@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from ..model import Module, ModuleKind, Profile, visible
 from .cache import Cache, CacheRefused, open_cache
-from .client import WorkerClient, WorkerFailed
 from .found import Found, Pieces, Search, file_state
 from .jit import JitSource, find_jit
 from .model import Function, FunctionTable, Names
 from .options import SymbolOptions
+from .worker import WorkerClient, WorkerFailed
 
 __all__ = ["Symbolizer"]
 

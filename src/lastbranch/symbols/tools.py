@@ -1,11 +1,21 @@
-"""Installed programs by name, in their newest version."""
+"""Installed programs: which one to start, and who starts it for a process that may not."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
+
+from .columns import Columns
 
 __all__ = ["newest"]
+
+Delegate = Callable[[dict[str, Any], Columns], tuple[dict[str, Any], Columns]]
+"""From a question to its answer, both in the form of `columns.pack`. Raises `ValueError`, `OSError`."""
+
+delegate: Delegate | None = None
+"""In the confined process, which may start no program: asks the process that may. ``None`` elsewhere."""
 
 _VERSIONS = (*(f"-{n}" for n in range(30, 13, -1)), "")
 """What stands behind the names of LLVM's tools where several versions are installed."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...binaries.files import open_regular
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
-from .. import outside
+from .. import tools
 from ..columns import unpack_names
 from ..model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
 from ..tools import newest
@@ -39,8 +39,8 @@ def available() -> str | None:
 
 def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     """The names of ``address``. Raises `UnavailableError` without the program, `FormatError` for bad files."""
-    if outside.asked is not None:
-        head, answer = outside.asked({"ask": "llvm"}, {"address": address})
+    if tools.delegate is not None:
+        head, answer = tools.delegate({"ask": "llvm"}, {"address": address})
         if head.get("ok") is not True:
             raise UnavailableError(str(head.get("why", "llvm-symbolizer gave no answer")))
         return unpack_names(answer, len(address))
