@@ -143,7 +143,7 @@ class Recording:
 
     def _before(self) -> Iterator[bytes]:
         """Records of what was there before the events were."""
-        target, known, records = self._request.target, dict[str, bytes](), self._beside()
+        target, known, records = self._request.target, dict[object, bytes](), self._beside()
         if self._sees_kernel:
             where = list(kernel_records(self._kernel, records))
             yield from where

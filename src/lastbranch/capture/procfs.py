@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 __all__ = [
-    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "executable_maps", "fields", "mappings",
+    "Mapping", "PAGE", "Stat", "cpu_list", "cpu_model", "cpuid", "fields", "mappings",
     "memory_kb", "parse_stat", "process_of", "program_of", "read", "stat_of", "status_of",
 ]  # fmt: skip
 
@@ -92,11 +92,6 @@ def read(path: str, errors: str = "surrogateescape") -> str | None:
             return file.read()
     except OSError:
         return None
-
-
-def executable_maps(pid: int) -> list[Mapping]:
-    """Executable mappings of ``pid``; none where it is gone."""
-    return mappings(read(f"/proc/{pid}/maps") or "")
 
 
 def status_of(pid: int | str, name: str) -> str:

@@ -1,7 +1,7 @@
-"""A recording from end to end: a collector in a process of its own, then a bound profile in a file.
+"""A software recording from end to end: the collector in a process of its own, then a bound profile in a file.
 
-The collector's process ends as soon as it has let go of everything, and the kernel lets go of what it did not. If it
-dies, what it had written until then is kept.
+The collector's process detaches from everything and ends; what it is still attached to then, the kernel releases. If it
+crashes, the records that it has written are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["collect", "describe", "notes_of", "record", "save"]
 
 Say = Callable[[str], None]
 _EMPTY = 4096
-"""Bytes of a spill file that holds no more than its header, roughly."""
+"""Bytes, roughly, of records without any sample."""
 _COPIED = 1 << 20
 _NOT_RUN = (126, 127)
 _FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
@@ -43,13 +43,13 @@ def record(
     target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
 ) -> Summary:  # fmt: skip
-    """Record ``target``, a command or a process id, into the file ``output``; an older one is kept as ``.old``.
+    """Record ``target``, a command or a process id, into the file ``output``; an existing one becomes ``output.old``.
 
-    A name that ends in ``.data`` gives perf.data (pipe form), any other TB5. ``say`` gets sentences about what tracing
-    changes, ``progress`` the state of things twice a second; both are called in the collector's process.
+    The name decides the format: .data is perf.data (pipe form), .etl a trace log, any other TB5. ``say`` gets sentences
+    about what tracing changes, ``progress`` the state twice a second; both are called in the collector's process.
 
-    Raises `UnavailableError` where nothing can be recorded, `RunError` where the command cannot be run,
-    `CollectorError` where the collector died; what was recorded before is written then, too.
+    Raises `UnavailableError` where recording is impossible, `RunError` where the command cannot be executed,
+    `CollectorError` where the collector crashed; what it had recorded is written nevertheless.
     """
     with PartFile(output) as spill:
         with open(os.dup(spill.file.fileno()), "r+b") as file:
@@ -65,9 +65,9 @@ def collect(
     target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
-    """Record into ``file`` (perf.data, pipe form) in a process of its own: what came of it, and what went wrong.
+    """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if there was one.
 
-    ``running`` is called here with the collector's process id as soon as it is there; for the others see `record`.
+    ``running`` is called in this process with the collector's process id; for the others see `record`.
     """
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     reads, writes = os.pipe()
@@ -110,13 +110,13 @@ def collect(
         loading.join()
     finally:
         while received() is not None:
-            pass  # once too often: what was recorded is written all the same
+            pass  # one interrupt too many: the records are written nevertheless
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     with os.fdopen(reads, "rb") as pipe:
-        told = pipe.read()
-    if not told:
+        result = pipe.read()
+    if not result:
         return Summary(), CollectorError("the collector was killed", hint="what it had written is kept")
-    done = Summary(**json.loads(told))
+    done = Summary(**json.loads(result))
     if not done.error:
         return done, None
     if done.status in _NOT_RUN:
@@ -125,7 +125,7 @@ def collect(
 
 
 def _load() -> None:
-    """What the end needs is loaded beside the program, and beside `_wait`: signals must not queue up."""
+    """Import what the end of the recording needs while the program runs, in a thread: `_wait` must take signals."""
     import numpy.ma  # noqa: F401  # np.unique does when it is first called
 
     from .. import opening  # noqa: F401
@@ -135,7 +135,7 @@ def _load() -> None:
 
 
 def _wait(pid: int) -> None:
-    """Wait for the collector, with SIGCHLD blocked; what is sent to us alone is meant for it."""
+    """Wait for the collector, with SIGCHLD blocked, and pass on signals that only we got."""
     while os.waitpid(pid, os.WNOHANG)[0] == 0:
         found = received(0.5, also=(signal.SIGCHLD,))
         if found is not None and found.number != signal.SIGCHLD:
@@ -143,10 +143,10 @@ def _wait(pid: int) -> None:
 
 
 def save(spill: PartFile, output: str, describe: Callable[[Profile], None]) -> None:
-    """Make ``output`` of the perf.data ``spill``: by its name the same bytes, a trace log, or TB5.
+    """Write ``output`` from the perf.data ``spill``: by its name the same bytes, a trace log, or TB5.
 
-    A file that is there already becomes ``output.old``; ``describe`` adds to the profile of the latter two. Where
-    ``output`` cannot be made, for whatever reason, what was recorded is kept, and the `CollectorError` says where.
+    An existing file becomes ``output.old``; ``describe`` completes the profile of the latter two. Where ``output``
+    cannot be written, the recording is kept, and the `CollectorError` says where.
     """
     try:
         if output.endswith(".data"):
@@ -164,6 +164,7 @@ def save(spill: PartFile, output: str, describe: Callable[[Profile], None]) -> N
 
 
 def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> None:
+    from ..formats.registry import format_written_to
     from ..opening import open_profile
 
     profile = open_profile(spill)
@@ -171,20 +172,13 @@ def _convert(spill: str, output: str, describe: Callable[[Profile], None]) -> No
     describe(profile)
     name = os.path.basename(output)
     with PartFolder(output, mode=0o700) as part:
-        if output.endswith(".etl"):
-            from ..formats.etl import write_profile as write_etl
-
-            write_etl(profile, part.file(name))
-        else:
-            from ..formats.tb5 import write_profile
-
-            write_profile(profile, part.file(name))
+        format_written_to(output if os.path.splitext(name)[1] else f"{output}.tb5").write(profile, part.file(name))
         keep_old(output)
         part.give(name)
 
 
 def _kept(spill: PartFile, output: str) -> str:
-    """Keep what was recorded, beside ``output`` or in the folder for temporary files; a sentence that says where."""
+    """Keep the recording beside ``output`` or in the folder for temporary files; a sentence that says where."""
     name = unused_name(output, "unsaved") + ".data"
     try:
         spill.move(name)
@@ -201,7 +195,7 @@ def _kept(spill: PartFile, output: str) -> str:
 
 
 def describe(profile: Profile, options: Options, summary: Summary) -> None:
-    """Say in the profile how it was made, and what its records mean."""
+    """Note in the profile how it was recorded, and what its records mean."""
     profile.recorder = "lastbranch software LBR"
     profile.header.update(notes_of(options, summary))
     if summary.throttled:
@@ -219,7 +213,7 @@ def notes_of(options: Options, summary: Summary) -> dict[str, str]:
         f"(limit {options.duty:.1%})",
         "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),
         "weights": "a sample of software-lbr weighs the CPU time in ns since its thread's last one: functions compare "
-        "by time, the ways out of one branch compare exactly",
+        "by time, taken/not-taken ratios of a branch are unbiased",
         "addresses": "ip is where the burst ended and the newest branch leads; addr is where it began, by time",
         "not known": "mispredictions and cycles; in call-stack mode, calls made before the burst",
     }

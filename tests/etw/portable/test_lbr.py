@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from command_line import run_cli
+from lastbranch.capture.software import RECORDS
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
@@ -229,7 +230,7 @@ def test_the_events_of_a_processor_are_in_the_order_of_time() -> None:
 def test_records_that_come_late_wait_for_their_round() -> None:
     """The kernel's rings are emptied one after the other: what is younger than the round before may not be all."""
     recording = Recording()
-    recording.spill.comm(1000, 40, 40, "prog")
+    recording.out.write(RECORDS.comm(40, 40, "prog", 1000))
     recording.round(2000)
     recording.time(5000, 0x10, 40, 40, 0)
     recording.round(6000)

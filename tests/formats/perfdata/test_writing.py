@@ -67,10 +67,10 @@ def test_records_are_those_of_the_kernels_header(more: int, tmp_path: Path) -> N
 
 def _software() -> Profile:
     from lastbranch.capture.options import DEFAULT_SELECT
-    from lastbranch.capture.software import Spill
+    from lastbranch.capture.software import RecordWriter
 
     out = io.BytesIO()
-    Spill(out, DEFAULT_SELECT, 20_000_000, 1_000_000).begin([1], ["lastbranch", "record", "a b"])
+    RecordWriter(out, DEFAULT_SELECT, 20_000_000, 1_000_000).begin([1], ["lastbranch", "record", "a b"])
     return read_profile(BytesSource(out.getvalue(), "software"))
 
 

@@ -26,7 +26,7 @@ from ...formats.perfdata.writer import (
 )
 from ...model import Module, ModuleKind
 from ...version import __version__
-from ..procfs import cpu_list, cpu_model, cpuid, fields, mappings, memory_kb
+from ..procfs import Mapping, cpu_list, cpu_model, cpuid, fields, mappings, memory_kb
 from .syscall import CLOCK
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from .kernel import Kernel
 
 __all__ = [
-    "features_of", "kernel_records", "late_build_ids", "machine_features", "process_records", "tasks_of",
+    "build_id_of", "features_of", "kernel_records", "late_build_ids", "machine_features", "mapping_record",
+    "process_records", "tasks_of",
 ]  # fmt: skip
 
 
@@ -44,11 +45,12 @@ def tasks_of(kernel: Kernel, pid: int) -> list[int]:
 
 
 def process_records(
-    kernel: Kernel, pid: int, records: SideRecords, build_ids: dict[str, bytes], maps: bool
+    kernel: Kernel, pid: int, records: SideRecords, build_ids: dict[object, bytes], maps: bool, *, time: int = 0
 ) -> Iterator[bytes]:
-    """Fork and name of each thread of ``pid``, and (``maps``) what is mapped executable.
+    """Fork and name of each thread of ``pid``, and (``maps``) its executable mappings.
 
-    ``build_ids`` remembers what was looked up, by path and process root.
+    ``build_ids`` caches `build_id_of`. ``time``: of a recording that attaches, since when the process is part of it;
+    0: it was there before the recording.
     """
     parent = fields(kernel.text(f"/proc/{pid}/status") or "").get("PPid", "")
     for tid in sorted(tasks_of(kernel, pid), key=lambda t: t != pid):
@@ -56,23 +58,27 @@ def process_records(
         if name is None:
             continue  # it has ended meanwhile
         by = int(parent) if tid == pid and parent.isdecimal() else pid
-        yield records.fork(pid, by, tid, by)
-        yield records.comm(pid, tid, name)
+        yield records.fork(pid, by, tid, by, time, alone=tid == pid and time > 0)
+        yield records.comm(pid, tid, name, time)
     for m in mappings(kernel.text(f"/proc/{pid}/maps") or "") if maps else ():
-        yield records.mmap2(
-            pid, m.start, m.end, m.offset, m.name, prot=m.prot, flags=m.flags,
-            build_id=_build_id(kernel, pid, m.name, build_ids), inode=(m.major, m.minor, m.inode),
-        )  # fmt: skip
+        yield mapping_record(records, pid, m, build_id_of(kernel, pid, m, build_ids), time)
 
 
-def _build_id(kernel: Kernel, pid: int, path: str, known: dict[str, bytes]) -> bytes:
-    """Of the file as the process sees it, which may have a root of its own."""
-    if not path.startswith("/") or path.startswith("//") or path.endswith(" (deleted)"):
+def mapping_record(records: SideRecords, pid: int, m: Mapping, build_id: bytes, time: int = 0) -> bytes:
+    """The MMAP2 record of a mapping."""
+    return records.mmap2(
+        pid, m.start, m.end, m.offset, m.name, prot=m.prot, flags=m.flags, build_id=build_id,
+        inode=(m.major, m.minor, m.inode), time=time,
+    )  # fmt: skip
+
+
+def build_id_of(kernel: Kernel, pid: int, m: Mapping, known: dict[object, bytes]) -> bytes:
+    """The build id of the mapped file as the process sees it, which may have a root of its own."""
+    if not m.name.startswith("/") or m.name.startswith("//") or m.name.endswith(" (deleted)"):
         return b""
-    root = kernel.link(f"/proc/{pid}/root") or "/"
-    key = f"{root}:{path}"
+    key = kernel.link(f"/proc/{pid}/root") or "/", m.name, m.inode
     if key not in known:
-        known[key] = kernel.build_id(f"/proc/{pid}/root{path}")
+        known[key] = kernel.build_id(f"/proc/{pid}/root{m.name}")
     return known[key]
 
 

@@ -19,7 +19,7 @@ from ..launch import end_with_parent
 from ..ptrace import CS, USER_CODE_64, next_stop, stopped
 from .control_flow import Code
 from .engines import Burst, Engine, Limits
-from .spill import Sideband
+from .records import Sideband
 from .successors import Ways
 from .tree import Process, Thread
 

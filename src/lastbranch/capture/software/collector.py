@@ -18,6 +18,7 @@ from ...lbr import KIND, convert
 from .. import ptrace
 from ..launch import Interruptions, exit_code, launch
 from ..options import DEFAULT_SELECT, Options, Summary
+from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
 from ..procfs import process_of, program_of
 from ..ptrace import (
@@ -36,8 +37,8 @@ from ..ptrace import (
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
 from .bursts import OK, Bursts, NoBurst, Together, test_engines
 from .engines import BlockStep, Burst, DebugRegisters, Engine, Limits, PerfBreakpoints, SingleStep
+from .records import RECORDS, RecordWriter, Sideband, now, open_sideband
 from .schedule import ClockTrigger, Duty, PollTrigger, Trigger
-from .spill import Sideband, Spill, describe_running, now, sideband
 from .tree import Thread, Tree
 
 __all__ = ["record_software"]
@@ -105,10 +106,10 @@ class Collector:
 
     def __init__(
         self, tree: Tree, root: int, options: Options, select: int, bursts: Bursts, trigger: Trigger,
-        sideband: Sideband, spill: Spill, summary: Summary,
+        sideband: Sideband, out: RecordWriter, summary: Summary,
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
-        self.bursts, self.trigger, self.sideband, self.spill, self.summary = bursts, trigger, sideband, spill, summary
+        self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
         self.duty = Duty(options.duty, options.burst_period)
         self.kills = True
         """Whether what is traced ends with us (PTRACE_O_EXITKILL)."""
@@ -149,7 +150,7 @@ class Collector:
 
     def _tick(self, begun: float) -> None:
         self._next_tick = time.monotonic() + TICK
-        self.sideband.drain(self.spill)
+        self.sideband.drain(self.out)
         self.trigger.tick(list(self.tree.threads.values()))
         self.summary.seconds = time.monotonic() - begun
         self.summary.ended, self.summary.skipped = dict(self._ended), dict(self._skipped)
@@ -218,7 +219,7 @@ class Collector:
             thread.process.name = parent.process.name
         self.summary.threads += 1
         self.summary.processes += not same
-        self.sideband.forked(self.spill, thread, parent)
+        self.sideband.forked(self.out, thread, parent)
 
     def _executed(self, thread: Thread) -> None:
         """Other threads of the process are gone without a word, and the leader's id is the caller's now."""
@@ -233,7 +234,7 @@ class Collector:
         process.forget()
         path = program_of(process.pid)
         process.name = os.path.basename(path)
-        self.sideband.executed(self.spill, thread)
+        self.sideband.executed(self.out, thread)
         self.on_exec(process.pid, path)
         passed_over = any(fnmatch(path, p) or fnmatch(process.name, p) for p in self.options.no_follow)
         if passed_over and process.pid != self.root:
@@ -249,7 +250,7 @@ class Collector:
         thread = self.tree.remove(tid)
         if thread is not None:
             self.trigger.disarm(thread)
-            self.sideband.ended(self.spill, thread)
+            self.sideband.ended(self.out, thread)
         if tid == self.root:
             self.root_status = status
 
@@ -289,7 +290,7 @@ class Collector:
                 burst, cpu_number = Burst(), -1
             when = now()  # before it runs again, and perhaps maps other code there
             if burst.edges and not burst.dropped:
-                self.sideband.reached(self.spill, thread, when)
+                self.sideband.reached(self.out, thread, when)
             if not burst.dropped:
                 self._rearm(thread)
                 if burst.status is None:
@@ -319,7 +320,7 @@ class Collector:
         else:  # it is a filter then, and this the shorter way
             counted = self.bursts.limits.counted
             stack = [edge for edge in reversed(edges) if edge[2] in counted][:depth]
-        self.spill.sample(when, thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
+        self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
         self.summary.bursts += 1
         self.summary.branches += len(stack)
 
@@ -347,15 +348,15 @@ def record_software(
         trigger = _trigger(launched)
         summary.trigger = trigger.name
         bursts = Bursts(engine, _limits(options.depth, select), Together(both=launched))
-        spill = Spill(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period)
+        out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period)
         start = _Launch(target) if not isinstance(target, int) else _Attach(target)
         tids = start.begin(unblocked)
         with suppress(OSError, ValueError):  # the whole system's limit may be lower
             more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        beside = sideband(tids, options.time_period, at_exec=launched)
+        beside = open_sideband(tids, options.time_period, at_exec=launched)
         summary.sideband, bursts.beside = beside.name, beside
-        spill.begin(beside.ids, command)
-        collector = Collector(start.tree, start.pid, options, select, bursts, trigger, beside, spill, summary)
+        out.begin(beside.ids, command)
+        collector = Collector(start.tree, start.pid, options, select, bursts, trigger, beside, out, summary)
         signals = Interruptions(start.pid if launched else None)
 
         def tick(summary: Summary) -> None:
@@ -371,11 +372,11 @@ def record_software(
 
         collector.on_exec = warn
         try:
-            start.go(collector, spill)
+            start.go(collector, out)
             collector.run()
         finally:
             beside.close()
-            spill.flush()
+            out.flush()
         if launched and collector.root_status is not None:
             summary.exit_code = exit_code(collector.root_status)
         start.check(collector)
@@ -456,7 +457,7 @@ class _Launch:
         self.tree.add(self.pid, self.pid)
         return [self.pid]
 
-    def go(self, collector: Collector, spill: Spill) -> None:
+    def go(self, collector: Collector, out: RecordWriter) -> None:
         self.child.release()
 
     def check(self, collector: Collector) -> None:
@@ -497,8 +498,11 @@ class _Attach:
         except OSError:
             return set()
 
-    def go(self, collector: Collector, spill: Spill) -> None:
-        describe_running(spill, self._since, self.pid, list(self.tree.threads))
+    def go(self, collector: Collector, out: RecordWriter) -> None:
+        from ..perf_events.kernel import Kernel
+
+        for one in process_records(Kernel(), self.pid, RECORDS, {}, maps=True, time=self._since):
+            out.write(one)
         for thread in self.tree.threads.values():
             collector.arm(thread)
 

@@ -70,7 +70,7 @@ class Life:
             yield from kernel_records(self._kernel, records)
         yield records.fork(0, 0, 0, 0)
         yield records.comm(0, 0, _IDLE)
-        known: dict[str, bytes] = {}
+        known: dict[object, bytes] = {}
         for pid in sorted(int(name) for name in self._kernel.names("/proc") if name.isdecimal()):
             yield from process_records(self._kernel, pid, records, known, images)
 

@@ -1,0 +1,236 @@
+"""What a software recording writes while it runs: bursts and the sideband, as perf.data in its pipe form.
+
+The sideband is time samples, mappings, names, forks and exits. Records: include/uapi/linux/perf_event.h; attributes,
+names and features as records: tools/perf/Documentation/perf.data-file-format.txt. There are two events: the kernel
+writes the time samples, we write the bursts.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from ...errors import UnavailableError
+from ...formats.perfdata.layout import MISC, SAMPLE
+from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
+from ...lbr import FLAG_FIELDS
+from ..perf_events import syscall
+from ..perf_events.synthesis import build_id_of, machine_features, mapping_record
+from ..perf_events.syscall import CLOCK, CPU_CLOCK, FLAG, Ring
+from ..procfs import Mapping, mappings, read, stat_of
+from .tree import Thread
+
+__all__ = ["RECORDS", "RecordWriter", "Sideband", "now", "open_sideband"]
+
+
+TIME_SAMPLES = SAMPLE.IDENTIFIER | SAMPLE.IP | SAMPLE.TID | SAMPLE.TIME | SAMPLE.CPU | SAMPLE.PERIOD
+BURSTS = TIME_SAMPLES | SAMPLE.ADDR | SAMPLE.BRANCH_STACK
+"""Fields of the two kinds of samples. ``ADDR`` is the address at which the burst began."""
+
+_BURST_ID = 1 << 62
+"""Id of the bursts' event; the kernel's ids count from 1."""
+RECORDS = SideRecords(BURSTS, _BURST_ID)
+"""Makes records of our event."""
+_PRIV_USER = 1 << FLAG_FIELDS["priv"][0]
+_TYPE_SHIFT = FLAG_FIELDS["type"][0]
+_SIDEBAND = (
+    "exclude_kernel", "exclude_hv", "mmap", "mmap2", "comm", "comm_exec", "task", "sample_id_all", "use_clockid",
+    "build_id",
+)  # fmt: skip
+"""Flags of an event that records forks, execs, names and mappings, too, all with times of `CLOCK`."""
+
+
+def _attribute(more_flags: int = 0, sample_type: int = TIME_SAMPLES, **fields: int) -> bytes:
+    return syscall.attribute(
+        sum(FLAG[name] for name in _SIDEBAND) | more_flags,
+        sample_type=sample_type,
+        clockid=CLOCK,
+        **fields,
+        **CPU_CLOCK,
+    )
+
+
+class RecordWriter:
+    """Appends records to ``file`` and keeps none in memory."""
+
+    def __init__(self, file: IO[bytes], select: int, period: int, time_period: int) -> None:
+        """``select``: PERF_SAMPLE_BRANCH_* of the bursts. ``period``: CPU time between bursts, of the time samples
+        ``time_period``, in ns."""
+        self.write, self.flush = file.write, file.flush
+        self.write(pipe_begin())
+        self._time_attr = _attribute(sample_period=time_period)
+        self._burst_attr = _attribute(sample_period=period, sample_type=BURSTS, branch_sample_type=select)
+
+    def begin(self, time_ids: Sequence[int], command: Sequence[str]) -> None:
+        """What must precede samples: the two events, with the ids of the kernel's one, and the machine."""
+        self.write(pipe_event(Described("cpu-clock", self._time_attr, time_ids)))
+        self.write(pipe_event(Described("software-lbr", self._burst_attr, (_BURST_ID,))))
+        system = os.uname()
+        for name, body in machine_features(read, system.release, system.machine, command).items():
+            self.write(pipe_feature(name, body))
+
+    def sample(
+        self, when: int, pid: int, tid: int, cpu: int, start: int, end: int, weight: int,
+        stack: Sequence[tuple[int, int, int]],
+    ) -> None:  # fmt: skip
+        """A burst: ``weight`` ns of CPU time, ``stack`` of (from, to, perf's branch type), newest first."""
+        words = [word for source, target, kind in stack for word in (source, target, kind << _TYPE_SHIFT | _PRIV_USER)]
+        body = struct.pack(
+            f"=QQiiQQiIQQ{len(words)}Q",
+            _BURST_ID, end, pid, tid, when, start, cpu, 0, weight, len(stack), *words,
+        )  # fmt: skip
+        self.write(record("SAMPLE", body, MISC.USER))
+
+
+# -- the sideband: from perf events, or where the kernel refuses those, from ptrace events and /proc
+
+
+_PAGES = 64
+
+
+def now() -> int:
+    """ns of the clock of all records."""
+    return time.clock_gettime_ns(CLOCK)
+
+
+class Sideband:
+    """What happens beside the bursts. This class records nothing."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        """Of the kernel's events."""
+
+    def drain(self, out: RecordWriter) -> None:
+        """Write what has arrived."""
+
+    @contextmanager
+    def paused(self, thread: Thread, cpu: int) -> Iterator[None]:
+        """Take no time samples of ``thread`` on ``cpu`` for now."""
+        yield
+
+    def forked(self, out: RecordWriter, thread: Thread, parent: Thread) -> None: ...
+
+    def executed(self, out: RecordWriter, thread: Thread) -> None: ...
+
+    def ended(self, out: RecordWriter, thread: Thread) -> None: ...
+
+    def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
+        """``thread`` had a burst at ``when``."""
+
+    def close(self) -> None: ...
+
+
+class KernelSideband(Sideband):
+    """cpu-clock events on given threads and all that they create later: one event and one ring for each processor.
+
+    The kernel itself records forks, execs, exits and mappings."""
+
+    name = "perf events"
+
+    def __init__(self, tids: Sequence[int], period: int, *, at_exec: bool) -> None:
+        """``at_exec``: begin when the thread executes a program. Raises `OSError` where the kernel refuses."""
+        flags = FLAG["inherit"] | (FLAG["disabled"] | FLAG["enable_on_exec"] if at_exec else 0)
+        attr = _attribute(flags, sample_period=period, wakeup_events=1 << 20)
+        super().__init__()
+        self._fds: dict[tuple[int, int], int] = {}
+        """By thread and processor."""
+        self._rings: dict[int, Ring] = {}
+        """By processor."""
+        try:
+            for cpu in sorted(os.sched_getaffinity(0)):
+                for tid in tids:
+                    self._open(attr, tid, cpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, attr: bytes, tid: int, cpu: int) -> None:
+        try:
+            fd = self._fds[tid, cpu] = syscall.open_event(attr, tid, cpu)
+        except ProcessLookupError:
+            return
+        self.ids.append(syscall.event_id(fd))
+        if cpu in self._rings:
+            self._rings[cpu].share(fd)
+        else:
+            self._rings[cpu] = Ring(fd, _PAGES)
+
+    def drain(self, out: RecordWriter) -> None:
+        for ring in self._rings.values():
+            ring.drain(out.write)
+
+    @contextmanager
+    def paused(self, thread: Thread, cpu: int) -> Iterator[None]:
+        """Otherwise each switch to the thread would start a timer and each switch from it stop one, which costs as much
+        as the rest of a stop."""
+        fd = self._fds.get((thread.origin, cpu))
+        if fd is None:
+            yield
+            return
+        syscall.disable(fd)
+        try:
+            yield
+        finally:
+            syscall.enable(fd)
+
+    def close(self) -> None:
+        for ring in self._rings.values():
+            ring.close()
+        for fd in self._fds.values():
+            os.close(fd)
+        self._rings, self._fds = {}, {}
+
+
+class TracerSideband(Sideband):
+    """No time samples; the rest from ptrace events, and from /proc/PID/maps at each burst, since code may have been
+    replaced."""
+
+    name = "ptrace and /proc"
+
+    def __init__(self) -> None:
+        from ..perf_events.kernel import Kernel  # loads the readers of binaries, which few recordings need
+
+        super().__init__()
+        self._kernel = Kernel()
+        self._known: dict[int, list[Mapping]] = {}
+        self._build_ids: dict[object, bytes] = {}
+
+    def forked(self, out: RecordWriter, thread: Thread, parent: Thread) -> None:
+        pid, old = thread.process.pid, parent.process.pid
+        out.write(RECORDS.fork(pid, old, thread.tid, parent.tid, now()))
+        if pid != old:
+            self._known[pid] = list(self._known.get(old, ()))
+
+    def executed(self, out: RecordWriter, thread: Thread) -> None:
+        pid = thread.process.pid
+        stat = stat_of(pid)
+        out.write(RECORDS.comm(pid, thread.tid, stat.name if stat else "?", now(), exec=True))
+        self._known[pid] = []
+        self.reached(out, thread, now())
+
+    def ended(self, out: RecordWriter, thread: Thread) -> None:
+        pid = thread.process.pid
+        out.write(RECORDS.exit(pid, thread.tid, now()))
+        if not thread.process.threads:
+            self._known.pop(pid, None)
+
+    def reached(self, out: RecordWriter, thread: Thread, when: int) -> None:
+        pid = thread.process.pid
+        found = mappings(self._kernel.text(f"/proc/{pid}/maps") or "")
+        for m in set(found) - set(self._known.get(pid, ())):
+            out.write(mapping_record(RECORDS, pid, m, build_id_of(self._kernel, pid, m, self._build_ids), when))
+        self._known[pid] = found
+
+
+def open_sideband(tids: Sequence[int], period: int, *, at_exec: bool) -> Sideband:
+    """The kernel's sideband where perf events are allowed, else the tracer's."""
+    try:
+        return KernelSideband(tids, period, at_exec=at_exec)
+    except (OSError, UnavailableError):
+        return TracerSideband()
