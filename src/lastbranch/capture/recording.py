@@ -65,7 +65,7 @@ def collect(
     target: Sequence[str] | int, options: Options, file: IO[bytes], command: Sequence[str], say: Say,
     progress: Callable[[Summary], None], running: Callable[[int], None] = lambda pid: None,
 ) -> tuple[Summary, LastbranchError | None]:  # fmt: skip
-    """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if there was one.
+    """Record into ``file`` (perf.data, pipe form) in a process of its own: the result, and the failure if any.
 
     ``running`` is called in this process with the collector's process id; for the others see `record`.
     """

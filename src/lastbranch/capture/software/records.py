@@ -45,13 +45,8 @@ _SIDEBAND = (
 
 
 def _attribute(more_flags: int = 0, sample_type: int = TIME_SAMPLES, **fields: int) -> bytes:
-    return syscall.attribute(
-        sum(FLAG[name] for name in _SIDEBAND) | more_flags,
-        sample_type=sample_type,
-        clockid=CLOCK,
-        **fields,
-        **CPU_CLOCK,
-    )
+    flags = sum(FLAG[name] for name in _SIDEBAND) | more_flags
+    return syscall.attribute(flags, sample_type=sample_type, clockid=CLOCK, **fields, **CPU_CLOCK)
 
 
 class RecordWriter:
