@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....formats.etl.profile.rundown import Lives
-from ....formats.etl.profile.sample_events import Periods, Trigger, column_of
+from ....formats.etl.profile.sample_events import PeriodEncoder, Trigger
 from ....formats.etl.profile.session import Session
 from ....formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
@@ -140,7 +140,7 @@ class Conversion:
         if not self._scope.whole:
             self._recorded = kinds_of(self._scope.flags)
             triggers[:] = [*[Trigger()] * (len(triggers) - 1), Trigger(SOFTWARE_BRANCHES, options=self._scope.flags)]
-        self._periods, self._measured = Periods(self._session.intervals), Measured()
+        self._periods, self._measured = PeriodEncoder(self._session.intervals), Measured()
 
     # -- events
 
@@ -207,8 +207,8 @@ class Conversion:
         if BRANCH in batch.offsets:
             batch = batch if self._recorded is None else only(batch, self._recorded)
             self._measured.add(batch)
-        told = self._periods.of(batch, time, column_of([t.source for t in self._triggers], batch))
-        yield of_samples(batch, time, self._triggers, told, np.maximum(batch.cpu, 0))
+        periods = self._periods.encode(batch, time, self._triggers)
+        yield of_samples(batch, time, self._triggers, periods, np.maximum(batch.cpu, 0))
 
     # -- the end
 

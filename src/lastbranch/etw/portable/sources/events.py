@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ....arrays import offsets_of, take_ranges
 from ....formats.etl.container.trace_file import aligned
 from ....formats.etl.event import Event, encode_event
-from ....formats.etl.profile.sample_events import Told, Trigger, frames_of, sample_events
+from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frames_of, sample_events
 from ....model import Array, SampleBatch
 
 __all__ = ["Events", "Ints", "Words", "encoded", "kernel_events", "of_samples", "with_values"]
@@ -71,9 +71,11 @@ def encoded(events: Iterable[Event], cpu: int) -> Events:
     return Events(words, size, times, np.full(len(size), cpu, np.int32))
 
 
-def of_samples(batch: SampleBatch, ticks: Ints, triggers: list[Trigger], told: Told, cpu: NDArray[np.int32]) -> Events:
+def of_samples(
+    batch: SampleBatch, ticks: Ints, triggers: list[Trigger], periods: PeriodEncoding, cpu: NDArray[np.int32]
+) -> Events:
     """Interrupts with branch records and stacks, as `sample_events` makes them; ``cpu``: of each sample."""
-    data, ends, times, owner = sample_events(batch, ticks, triggers, told, narrow=False)
+    data, ends, times, owner = sample_events(batch, ticks, triggers, periods, narrow=False)
     return Events(np.frombuffer(data, np.uint64), np.diff(ends, prepend=0) >> 3, times, cpu[owner])
 
 

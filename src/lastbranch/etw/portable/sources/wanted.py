@@ -13,7 +13,7 @@ from ....capture.perf_events.event_set import EventSpec
 from ....capture.perf_events.events import EventChoice
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel
-from ....formats.etl.profile.sample_events import Told, Trigger
+from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger
 from ....formats.perfdata.layout import TYPE
 from ....model import SampleBatch
 from ..enable_map import kinds_of
@@ -88,8 +88,8 @@ class Wanted:
             return self.kind.convert(batch, ticks, Raw(batch, self.fields))
         assert self.source is not None
         count = np.full(len(batch), self.interval, np.int64)
-        told = Told(np.ones_like(count), count, count, np.zeros(len(batch), bool), 0)
-        return of_samples(batch, ticks, [Trigger(source=self.source, options=self.options or 0)], told, batch.cpu)
+        periods = PeriodEncoding(np.ones_like(count), count, count, np.zeros(len(batch), bool), 0)
+        return of_samples(batch, ticks, [Trigger(source=self.source, options=self.options or 0)], periods, batch.cpu)
 
 
 def wanted_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[Wanted]:

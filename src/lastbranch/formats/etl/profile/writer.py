@@ -25,7 +25,7 @@ from ..container.writer import Packer
 from ..event import Event, encode_event
 from ..layout import LogFileMode
 from .rundown import Lives
-from .sample_events import MOST_ENTRIES, MOST_FRAMES, Periods, column_of, frames_of, sample_events
+from .sample_events import MOST_ENTRIES, MOST_FRAMES, PeriodEncoder, frames_of, sample_events
 from .session import Session, session_header
 from .supplement_events import Measured
 
@@ -83,7 +83,7 @@ class _Writer:
         self.begin, self.pointer = self.session.begin, self.session.pointer
         self.lives = Lives(profile, self.begin, self.pointer)
         self.notes: Counter[str] = Counter()
-        self.periods = Periods(self.session.intervals)
+        self.periods = PeriodEncoder(self.session.intervals)
         self.measured = Measured()
         self.samples = 0
         self.processors = max(1, profile.machine.cpus_online)
@@ -142,9 +142,9 @@ class _Writer:
         time = self._times(batch, cpus)
         lives = self._lives_of(batch, time)
         triggers = self.session.triggers
-        told = self.periods.of(batch, time, column_of([t.source for t in triggers], batch))
-        self.notes["samples whose own period is left out"] += told.lost
-        data, ends, when, owner = sample_events(batch, time, triggers, told, narrow=self.pointer == 4)
+        periods = self.periods.encode(batch, time, triggers)
+        self.notes["samples whose own period is left out"] += periods.lost
+        data, ends, when, owner = sample_events(batch, time, triggers, periods, narrow=self.pointer == 4)
         raw, starts, cpu_of = np.frombuffer(data, np.uint8), np.concatenate([[0], ends[:-1]]), cpus[owner]
         for turn in packer.turns(cpu_of, when):
             for cpu in np.unique(cpu_of[turn]).tolist():
