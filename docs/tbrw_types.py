@@ -9,8 +9,7 @@ from typing import Any
 
 from lastbranch.formats.tb5.layout import POINTERS, STRUCTS
 from lastbranch.tbrw.calls import FUNCTIONS
-from lastbranch.tbrw.numbers import ENUMERATIONS, NUMBERS, TYPES
-from lastbranch.tbrw.structures import PAIRS, RECORDS, Record
+from lastbranch.tbrw.structures import ENUMERATIONS, NUMBERS, PAIRS, RECORDS, TYPES, Record
 
 __all__ = ["stub"]
 
@@ -30,12 +29,11 @@ from .files import Stream as Stream
 from .files import Tb5 as Tb5
 from .files import open_file as open_file
 from .handle import Handle
-from .numbers import ComputedType
 from .rules import FileMode
 from .status import Status as Status
 from .status import TbrwError as TbrwError
 from .structures import TBRW_STRING_OR_ID as TBRW_STRING_OR_ID
-from .structures import Record
+from .structures import ComputedType, Record
 
 _T = TypeVar("_T", bound=Record)
 _Entries: TypeAlias = _T | Sequence[_T] | ctypes.Array[_T] | ctypes._Pointer[_T] | None

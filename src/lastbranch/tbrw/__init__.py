@@ -22,10 +22,9 @@ from .files import SectionWriter as SectionWriter
 from .files import Stream as Stream
 from .files import Tb5 as Tb5
 from .files import open_file as open_file
-from .numbers import ENUMERATIONS, NUMBERS, TYPES
 from .status import Status as Status
 from .status import TbrwError as TbrwError
-from .structures import PAIRS, RECORDS, TBRW_STRING_OR_ID
+from .structures import ENUMERATIONS, NUMBERS, PAIRS, RECORDS, TBRW_STRING_OR_ID, TYPES
 
 _NAMES: dict[str, Any] = {
     **{name: function for name, (_, function) in FUNCTIONS.items()},

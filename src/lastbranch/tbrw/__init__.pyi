@@ -26,12 +26,11 @@ from .files import Stream as Stream
 from .files import Tb5 as Tb5
 from .files import open_file as open_file
 from .handle import Handle
-from .numbers import ComputedType
 from .rules import FileMode
 from .status import Status as Status
 from .status import TbrwError as TbrwError
 from .structures import TBRW_STRING_OR_ID as TBRW_STRING_OR_ID
-from .structures import Record
+from .structures import ComputedType, Record
 
 _T = TypeVar("_T", bound=Record)
 _Entries: TypeAlias = _T | Sequence[_T] | ctypes.Array[_T] | ctypes._Pointer[_T] | None

@@ -36,7 +36,7 @@ from lastbranch.etw.portable import clock as clock_module
 from lastbranch.etw.portable.clock import Clock
 from lastbranch.etw.portable.pool import PAGE, Geometry
 from lastbranch.etw.portable.protocol import Connection, Kind, pack
-from lastbranch.etw.portable.provider import attachments
+from lastbranch.etw.portable.provider import registration as attachments
 from lastbranch.etw.portable.provider.writer import Writer
 from lastbranch.etw.portable.registry import process_key
 from lastbranch.etw.portable.session.daemon import Commands

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from lastbranch.etw.flags import EnableProvider, LogFileMode
-from lastbranch.etw.portable.provider.attachments import current
+from lastbranch.etw.portable.provider.registration import current
 from lastbranch.etw.portable.provider.targets import target_of
 from lastbranch.etw.portable.registry import EnableState, process_key
 from lastbranch.etw.properties import Filter

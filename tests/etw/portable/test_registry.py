@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lastbranch.etw.flags import EnableProvider
 from lastbranch.etw.portable import registry as module
+from lastbranch.etw.portable.protocol import unpack
 from lastbranch.etw.portable.registry import (
     MAX_SESSIONS,
     MAX_SYSTEM_LOGGERS,
@@ -206,7 +207,7 @@ class TestNotices:
             assert registry.providers(PROVIDER) == [registry.root / "providers" / str(PROVIDER) / "1.sock"]
             assert notify(registry, PROVIDER, Notice(code, 3))
             data, address = provider.recvfrom(100)
-            assert Notice.unpack(data) == (code, 3, 0)
+            assert unpack(Notice, data) == (code, 3, 0)
             assert not address
             assert not notify(registry, PROVIDER, Notice(code, 3), timeout=0.05)
             provider.recvfrom(100)

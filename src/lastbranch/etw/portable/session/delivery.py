@@ -27,7 +27,7 @@ from .log_file import open_log
 from .realtime import RealTimeSink
 from .session_file import SessionFile, session_header
 from .sinks import FileSink, Finished, HeaderEvents
-from .slots import Piece
+from .writers import Piece
 
 __all__ = ["Delivery"]
 
