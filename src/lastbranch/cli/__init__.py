@@ -25,7 +25,7 @@ VERBS = (
 """In the order of `lastbranch --help`."""
 _WHERE = {
     "bind": "tb5:bind", "unbind": "tb5:unbind", "compact": "tb5:compact",
-    "dump": "dump:dump", "consume": "dump:consume",
+    "dump": "dump:dump", "consume": "dump:consume", "sources": "session:sources",
     "help": "help:help", "completion": "help:completion",
 }  # fmt: skip
 """Verbs that are not ``command`` of the module with their name."""

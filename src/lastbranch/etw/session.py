@@ -10,13 +10,14 @@ functions return, and the reason.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from . import information
-from .flags import Control, EnableProvider, Info, LogFileMode
+from .flags import PERFINFO_PROVIDER, PMC_INTERRUPT, Control, EnableProvider, Info, LogFileMode
 from .kernel import kernel
 from .properties import Filter, SessionRequest, SessionState, check_name, check_numbers
 from .providers import event_id_filter, provider_guid
@@ -69,12 +70,39 @@ class Session:
         """What was asked for and, of a session that was started, what it was adjusted to."""
         return self._request
 
-    def start(self) -> SessionState:
-        """Start it."""
+    @property
+    def log_files(self) -> list[str]:
+        """The log file; in NEWFILE mode the files of its row that exist."""
+        file, mode = self._request.file, self._request.mode
+        if not mode & LogFileMode.FILE_MODE_NEWFILE or "%d" not in file:
+            return [file]
+        head, _, tail = file.partition("%d")
+        row = glob.glob(f"{glob.escape(head)}*{glob.escape(tail)}")
+        return sorted(name for name in row if name[len(head) : len(name) - len(tail)].isdecimal())
+
+    def start(
+        self, *, providers: Iterable[tuple[UUID | str, int, int]] = (), masks: Sequence[int] = (),
+        lbr: int | None = None,
+    ) -> SessionState:  # fmt: skip
+        """Start it and configure it; a session that cannot be configured so is stopped.
+
+        ``providers`` are enabled with their level and keywords. The words of ``masks`` are added to the groups of a
+        system logger. ``lbr`` are EVNTRACE_LBR_FLAGS of branch records with PMC interrupts; ``None`` records none.
+        """
         check_name("StartTrace", self.name)
         check_numbers("StartTrace", self._request)
         state = self._kernel.start(self._request, self._targets)
         self.handle, self._request = state.handle, state.request
+        try:
+            for provider in providers:
+                self.enable(*provider)
+            if lbr is not None:
+                self.configure_lbr([(PERFINFO_PROVIDER, PMC_INTERRUPT)], lbr)
+            if any(masks[1:]):  # a mask that is set replaces the one before: read, or, write
+                self.masks = [now | more for now, more in zip(self.masks, masks, strict=True)]
+        except BaseException:
+            self.stop()
+            raise
         return state
 
     def stop(self) -> SessionState:
