@@ -25,8 +25,7 @@ from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource, Change, Module, ModuleKind, Profile, Segment
 from lastbranch.symbols import SymbolOptions, debuginfod
 from lastbranch.symbols.cache import Cache, open_cache
-from lastbranch.symbols.found import Found, Search
-from lastbranch.symbols.search import find_elf, find_pe
+from lastbranch.symbols.search import Found, Search, find_files
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 SOURCE = """
@@ -103,7 +102,7 @@ def by_build_id(root: Path, file: Path, build_id: bytes, end: str = ".debug") ->
 
 def find(profile: Profile, *roots: Path, cache: Cache | None = None, debuginfod: bool = False) -> Found:
     options = SymbolOptions(debug_dirs=tuple(map(str, roots)), debuginfod=debuginfod, cache=None)
-    return find_elf(Search(profile, options, cache), 0)
+    return find_files(Search(profile, options, cache), 0)
 
 
 # -- ELF with its binary
@@ -113,7 +112,7 @@ def test_a_binary_with_everything_needs_nothing_else(built: Built) -> None:
     found = find(built.profile(built.module(built.whole)))
     assert found.files is not None
     assert (found.files.binary, found.files.debug, found.why) == (str(built.whole), None, "")
-    assert found.pieces.same
+    assert found.addresses.identical
 
 
 def test_a_debug_link_is_followed_beside_the_binary(built: Built) -> None:
@@ -220,10 +219,10 @@ def test_file_offsets_become_link_addresses_by_the_debug_file(tmp_path: Path, ho
     link = built.symbol("work")
     (code,) = built.image.executable_segments
     offset = np.array([link - code.vaddr + code.offset, 1 << 40], np.uint64)
-    there, known = found.pieces.to_file(offset)
+    there, known = found.addresses.to_file(offset)
     assert known.tolist() == [True, False]
     assert there[0] == link
-    back, known = found.pieces.to_module(there[:1])
+    back, known = found.addresses.to_module(there[:1])
     assert back.tolist() == offset[:1].tolist()
     assert known.tolist() == [True]
 
@@ -339,7 +338,7 @@ def test_debuginfod_gives_binaries_too(built: Built, cache: Cache, server: HTTPS
     assert Path(found.files.binary).read_bytes() == built.stripped.read_bytes()
     assert found.files.debug is not None
     link = built.symbol("work")
-    assert found.pieces.to_file(np.array([link], np.uint64))[0].tolist() == [link]
+    assert found.addresses.to_file(np.array([link], np.uint64))[0].tolist() == [link]
 
 
 @pytest.mark.parametrize(
@@ -403,7 +402,7 @@ def windows(**fields: object) -> Profile:
 
 
 def find_windows(profile: Profile, store: Path) -> Found:
-    return find_pe(Search(profile, SymbolOptions(symbol_store=(str(store),), cache=None)), 0)
+    return find_files(Search(profile, SymbolOptions(symbol_store=(str(store),), cache=None)), 0)
 
 
 KEY = GUID.hex.upper() + "3"

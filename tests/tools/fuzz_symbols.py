@@ -32,9 +32,9 @@ from lastbranch.symbols.backends import symbol_tables as tables
 from lastbranch.symbols.backends.dwarf import reader as dwarf_reader
 from lastbranch.symbols.breakpad import Breakpad, module_id
 from lastbranch.symbols.cache import open_cache
-from lastbranch.symbols.found import Search
 from lastbranch.symbols.jit import names_in
 from lastbranch.symbols.model import DebugFiles
+from lastbranch.symbols.search import Search
 from lastbranch.symbols.worker import READERS, WorkerClient, WorkerFailed
 from pdb_files import PDB, SOURCE
 from symbol_files import SYMBOLS, Dump, written
@@ -183,7 +183,7 @@ def from_a_server(folder: Path, dice: random.Random) -> str:
     search = Search(Profile("p", "perf.data"), SymbolOptions(debuginfod=True), cache)
     with hostile_server(answer, dice.randbytes(1000), dice) as home:
         os.environ.update(DEBUGINFOD_URLS=home, no_proxy="*")
-        assert debuginfod.fetch(search, dice.randbytes(20), "debuginfo") is None
+        assert debuginfod.fetch(cache.folder, dice.randbytes(20), "debuginfo", [], None) is None
     assert "not done after 20 s" not in str(search.rejected), "it had no end"
     assert os.listdir(folder / "cache" / "debuginfod") == []
     return name

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ..model import Module, ModuleKind
+from .files import below
 
-__all__ = ["Candidates", "windows_parts"]
+__all__ = ["AnyCaseFolder", "Candidates", "windows_parts"]
 
 
 _PREFIX = re.compile(r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)", re.IGNORECASE)
@@ -25,7 +26,7 @@ class Candidates:
     def __init__(self, release: str, symfs: str | None, folders: Sequence[str] = ()) -> None:
         self._release, self._symfs = release, symfs
         self._folders = [folder.rstrip("/") for folder in folders]
-        self._any_case: dict[str, _AnyCase] = {}
+        self._any_case: dict[str, AnyCaseFolder] = {}
 
     def of(self, module: Module) -> Iterator[tuple[str, bool]]:
         """(path, trusted) for ``module``, in the order to try them. They need not be there."""
@@ -58,9 +59,7 @@ class Candidates:
                     yield found, False
 
     def _below(self, root: str, parts: Sequence[str]) -> str | None:
-        if root not in self._any_case:
-            self._any_case[root] = _AnyCase(root)
-        return self._any_case[root].file(parts)
+        return self._any_case.setdefault(root, AnyCaseFolder(root)).file(parts)
 
 
 def _kernels(release: str) -> list[str]:
@@ -80,24 +79,27 @@ def windows_parts(name: str) -> list[str] | None:
     return parts if parts and not any(p in ("", ".", "..") or ":" in p or "\0" in p for p in parts) else None
 
 
-class _AnyCase:
-    """A folder in which capitals are small letters, as they are to Windows. What a folder has is read once."""
+class AnyCaseFolder:
+    """A folder whose names may be written in any case, as on Windows. A folder is listed once."""
 
     def __init__(self, root: str) -> None:
-        self._root = os.path.realpath(root)
+        self._root = root
         self._listed: dict[str, dict[str, str]] = {}
 
     def file(self, parts: Sequence[str]) -> str | None:
-        """The regular file root/part/..., whatever the case of the names; ``None`` where none is, or a link leaves."""
-        path = self._root
+        """The regular file root/part/..., free of links; ``None`` where there is none or a link leaves the root."""
+        if any(p in ("", ".", "..") or "/" in p or "\\" in p for p in parts):
+            return None
+        if found := below(self._root, "/".join(parts)):
+            return found
+        path = ""
         for part in parts:
-            names = self._names(path)
+            names = self._names(os.path.join(self._root, path))
             same = names.get(part) or names.get(part.casefold())
             if same is None:
                 return None
-            path = os.path.join(path, same)
-        real = os.path.realpath(path)
-        return real if real.startswith(self._root.rstrip(os.sep) + os.sep) and os.path.isfile(real) else None
+            path = f"{path}/{same}" if path else same
+        return below(self._root, path)
 
     def _names(self, folder: str) -> dict[str, str]:
         if folder not in self._listed:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import FormatError
+from ..errors import FormatError, LastbranchError
 from ..model import OpenFile, Source
 
-__all__ = ["File", "PAD", "Space", "below", "is_remote", "open_regular", "strings_at"]
+__all__ = ["File", "PAD", "Space", "below", "is_remote", "open_regular", "read_regular", "strings_at"]
 
 
 def is_remote(path: str) -> bool:
@@ -77,6 +77,25 @@ class File(OpenFile):
 
     def __init__(self, path: str) -> None:
         super().__init__(open(open_regular(path), "rb", buffering=0), path)  # noqa: SIM115
+
+
+_Answer = TypeVar("_Answer")
+
+
+def read_regular(path: str, read: Callable[[Source], _Answer], rejected: list[str]) -> _Answer | None:
+    """What ``read`` makes of the regular file at ``path``; ``None`` where there is none, or where ``read`` raises a
+    `LastbranchError`, whose message is added to ``rejected``."""
+    try:
+        source = File(path)
+    except (OSError, LastbranchError):
+        return None
+    try:
+        return read(source)
+    except LastbranchError as error:
+        rejected.append(str(error))
+        return None
+    finally:
+        source.close()
 
 
 class Space:

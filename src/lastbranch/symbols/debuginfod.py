@@ -24,9 +24,9 @@ from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
-from ..binaries import same_build_id
+from ..binaries import read_image, same_build_id
+from ..binaries.files import read_regular
 from .cache import Cache
-from .found import Search, image_of
 
 __all__ = ["SIZE_LIMIT", "fetch"]
 
@@ -38,6 +38,8 @@ ANSWER_SECONDS = 90
 """Until the file begins to come: a server may have to unpack it first."""
 FILE_SECONDS = 600
 _CHUNK = 1 << 18
+Progress = Callable[[str, int, int], None]
+"""Called with (address, bytes done, bytes in all or 0)."""
 _TURN = 0.2
 """Seconds between looks at connections that are to end."""
 _SCHEMES = ("http", "https")
@@ -116,33 +118,31 @@ class _Limit:
                     each.shutdown(socket.SHUT_RDWR)
 
 
-def fetch(search: Search, build_id: bytes, kind: str) -> str | None:
-    """The path of the ``debuginfo`` or ``executable`` of a build id; ``None``: not there, or not it."""
-    if search.cache is None:
-        search.rejected.append("debuginfod needs the cache to keep its files in")
-        return None
-    store = Cache(os.path.join(search.cache.folder, "debuginfod"), SIZE_LIMIT)
+def fetch(folder: str, build_id: bytes, kind: str, rejected: list[str], progress: Progress | None) -> str | None:
+    """The path of the ``debuginfo`` or ``executable`` of a build id, which is kept below ``folder``; ``None`` where no
+    server has it: ``rejected`` gets the reasons."""
+    store = Cache(os.path.join(folder, "debuginfod"), SIZE_LIMIT)
     os.makedirs(store.folder, 0o700, exist_ok=True)
     path = os.path.join(store.folder, f"{build_id.hex()}.{kind}")
     if not os.path.exists(path):
         for server in os.environ.get("DEBUGINFOD_URLS", "").split():
-            if _download(search, store, f"{server.rstrip('/')}/buildid/{build_id.hex()}/{kind}", path):
+            if _download(f"{server.rstrip('/')}/buildid/{build_id.hex()}/{kind}", path, store, rejected, progress):
                 break
         else:
             return None
-    image = image_of(path, search.rejected)
+    image = read_regular(path, read_image, rejected)
     if image is not None and same_build_id(image.build_id or b"", build_id):
         return path
-    search.rejected.append(f"what debuginfod sent for {build_id.hex()} has another build id")
+    rejected.append(f"what debuginfod sent for {build_id.hex()} has another build id")
     with contextlib.suppress(OSError):
         os.unlink(path)
     return None
 
 
-def _download(search: Search, store: Cache, url: str, path: str) -> bool:
+def _download(url: str, path: str, store: Cache, rejected: list[str], progress: Progress | None) -> bool:
     """Whether ``url`` was loaded into ``path``, which appears only when it is whole."""
     if urlsplit(url).scheme not in _SCHEMES:
-        search.rejected.append(f"{url} is no address of HTTP")
+        rejected.append(f"{url} is no address of HTTP")
         return False
     limit, opener = _Limit(ANSWER_SECONDS), urllib.request.OpenerDirector()
     for handler in (urllib.request.ProxyHandler(), *limit.handlers(), urllib.request.HTTPDefaultErrorHandler(),
@@ -158,21 +158,21 @@ def _download(search: Search, store: Cache, url: str, path: str) -> bool:
             store.make_room(size)
             fd, part = tempfile.mkstemp(".new", "", store.folder)
             with os.fdopen(fd, "wb") as out:
-                _copy(search, url, limit, answer, out, size)
+                _copy(answer, out, size, limit, lambda done: progress and progress(url, done, size))
         os.replace(part, path)
         return True
     except HTTPError as error:
         if error.code != HTTPStatus.NOT_FOUND:  # not to know a build id is an answer
-            search.rejected.append(f"{url}: {error}")
+            rejected.append(f"{url}: {error}")
     except (OSError, ValueError, HTTPException) as error:
-        search.rejected.append(f"{url}: {f'not done after {limit.seconds:g} s' if limit.exceeded else error}")
+        rejected.append(f"{url}: {f'not done after {limit.seconds:g} s' if limit.exceeded else error}")
     if part:
         with contextlib.suppress(OSError):
             os.unlink(part)
     return False
 
 
-def _copy(search: Search, url: str, limit: _Limit, answer: IO[bytes], out: IO[bytes], size: int) -> None:
+def _copy(answer: IO[bytes], out: IO[bytes], size: int, limit: _Limit, show: Callable[[int], object]) -> None:
     """Raises `OSError` for more bytes than promised or allowed, fewer than promised, and when time is up."""
     done = 0
     while chunk := answer.read1(_CHUNK):  # type: ignore[attr-defined]
@@ -182,8 +182,7 @@ def _copy(search: Search, url: str, limit: _Limit, answer: IO[bytes], out: IO[by
         if limit.exceeded:
             break
         out.write(chunk)
-        if search.progress:
-            search.progress(url, done, size)
+        show(done)
     if limit.exceeded:
         raise OSError("too slow")
     if done < size:

@@ -11,12 +11,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model import Module, ModuleKind, Profile, visible
+from ..model import ModuleKind, Profile, visible
 from .cache import Cache, CacheRefused, open_cache
-from .found import Found, Pieces, Search, file_state
 from .jit import JitSource, find_jit
 from .model import Function, FunctionTable, Names
 from .options import SymbolOptions
+from .search import AddressMap, Found, Search, file_state, find_files
 from .worker import WorkerClient, WorkerFailed
 
 __all__ = ["Symbolizer"]
@@ -69,16 +69,16 @@ class Symbolizer:
         address = np.asarray(address, np.uint64)
         ordered = bool((address[1:] > address[:-1]).all())
         distinct, back = (address, None) if ordered else np.unique(address, return_inverse=True)
-        in_file, known = found.pieces.to_file(distinct)
-        wanted = distinct if found.pieces.same else np.unique(in_file[known])
+        in_file, known = found.addresses.to_file(distinct)
+        wanted = distinct if found.addresses.identical else np.unique(in_file[known])
         names = self._attempt(module, found, Names.unknown(len(wanted)), lambda b: self._resolve(found, b, wanted))
         self._note(self._profile.modules[module].short, names)
         if wanted is not distinct or back is not None:
             row = np.full(len(distinct), -1, np.int64)
             row[known] = np.searchsorted(wanted, in_file[known])
             names = names.take(row if back is None else row[back])
-        if not found.pieces.same:
-            names.functions = _moved(names.functions, found.pieces)
+        if not found.addresses.identical:
+            names.functions = _moved(names.functions, found.addresses)
         return names
 
     def functions(self, module: int) -> FunctionTable:
@@ -88,7 +88,7 @@ class Symbolizer:
             table = FunctionTable.empty()
             if found.files is not None:
                 table = self._attempt(module, found, table, lambda b: self._list(found, b))
-            self._tables[module] = table if found.pieces.same else _moved_table(table, found.pieces)
+            self._tables[module] = table if found.addresses.identical else _moved_table(table, found.addresses)
         return self._tables[module]
 
     def names_at(self, process: int, address: Address, time: NDArray[np.int64] | None = None) -> Names:
@@ -140,7 +140,7 @@ class Symbolizer:
         if row < 0 or self._profile.modules[row].kind is ModuleKind.ANONYMOUS:
             return Found()
         search = Search(self._profile, self._options, self._cache, progress=self._progress)
-        return _finder(self._profile.modules[row])(search, row)
+        return find_files(search, row)
 
     def _jit_of(self, process: int) -> JitSource:
         if process not in self._jit:
@@ -229,26 +229,17 @@ class Symbolizer:
         return [files.kind, found.identity, backend, version_of(backend, files.kind), states, list(files.dwo)]
 
 
-def _finder(module: Module) -> Callable[[Search, int], Found]:
-    """Who searches for a module's files."""
-    from .search import find_elf, find_kernel, find_pe
-
-    if module.is_pe:
-        return find_pe
-    return find_kernel if module.kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE) else find_elf
-
-
-def _moved(functions: Sequence[Function], pieces: Pieces) -> list[Function]:
-    start, known = pieces.to_module(np.array([f.start for f in functions], np.uint64))
+def _moved(functions: Sequence[Function], addresses: AddressMap) -> list[Function]:
+    start, known = addresses.to_module(np.array([f.start for f in functions], np.uint64))
     return [
         f._replace(start=s) if k and f.start else f
         for f, s, k in zip(functions, start.tolist(), known.tolist(), strict=True)
     ]
 
 
-def _moved_table(table: FunctionTable, pieces: Pieces) -> FunctionTable:
+def _moved_table(table: FunctionTable, addresses: AddressMap) -> FunctionTable:
     """The functions that are at module addresses, there."""
-    start, known = pieces.to_module(table.start)
+    start, known = addresses.to_module(table.start)
     kept = np.flatnonzero(known)
     kept = kept[np.argsort(start[kept], kind="stable")]
     new = {old: row for row, old in enumerate(kept.tolist())}
