@@ -20,7 +20,7 @@ from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import bursts as startup_test
-from lastbranch.capture.software.bursts import Bursts, NoBurst, Together, _Target
+from lastbranch.capture.software.bursts import Bursts, NoBurst, Together
 from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import (
     BlockStep,
@@ -30,6 +30,7 @@ from lastbranch.capture.software.engines import (
     Limits,
     PerfBreakpoints,
     SingleStep,
+    Target,
     moves,
 )
 from lastbranch.capture.software.tree import Process, Thread
@@ -187,7 +188,7 @@ def test_a_real_trap_at_the_very_place_of_a_breakpoint_is_not_taken_for_it(runni
     os.kill(running.tid, signal.SIGTRAP)
     engine.breakpoints.arm(running.tid)
     burst = Burst()
-    assert engine._run(_Target(running.tid, lambda status: False), here, burst, PATIENT) == "signal"
+    assert engine._run(Target(running.tid, lambda status: False), here, burst, PATIENT) == "signal"
     assert burst.status is not None
     engine.breakpoints.disarm()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import LastbranchError
@@ -109,7 +109,7 @@ def findings(kernel: Kernel) -> Iterator[Finding]:
         yield Finding(capability, "no", f"as {base.capability}") if same else found
     yield _software(kernel, host)
     yield _attaching(host)
-    yield from (look(kernel, host) for look in _SETTINGS)
+    yield from _settings(kernel, host)
 
 
 def _probe(event: str, what: str) -> Request:
@@ -178,71 +178,61 @@ def _attaching(host: Host) -> Finding:
 # -- Linux: the settings that they depend on
 
 
-def _counters(kernel: Kernel, host: Host) -> Finding:
-    if not host.core:
-        under = f"{host.hypervisor} shows none" if host.hypervisor else "the kernel knows none of this processor"
-        return Finding("performance counters", "no", under)
-    found = [f"{pmu.name} (precise up to {pmu.max_precise}, {pmu.depth} branch records)" for pmu in host.core]
-    return Finding("performance counters", "yes", ", ".join(found))
-
-
-def _hypervisor(kernel: Kernel, host: Host) -> Finding:
-    if not host.hypervisor:
-        return Finding("hypervisor", "none", "counters and branch records are the processor's own")
-    why = "it decides whether counters and branch records are passed on; only its own settings change that"
-    return Finding("hypervisor", host.hypervisor, why)
-
-
 _PARANOID = (
     (2, "events are for privileged users only", "paranoid-process"),
     (1, "own processes, user code only", "paranoid-kernel"),
     (0, "own processes with the kernel's part; not the whole system", "paranoid-system"),
 )
+_NO_EVENTS = "the kernel has no performance events"
 
 
-def _paranoid(kernel: Kernel, host: Host) -> Finding:
-    name = "kernel.perf_event_paranoid"
-    if host.paranoid is None:
-        return Finding(name, "none", "the kernel has no performance events")
-    if host.may_perf:
-        return Finding(name, str(host.paranoid), "does not bind this user (CAP_PERFMON or CAP_SYS_ADMIN)")
-    for above, meaning, change in _PARANOID:
-        if host.paranoid > above:
-            return Finding(name, str(host.paranoid), meaning, (REMEDIES[change], REMEDIES["perfmon"]))
-    return Finding(name, str(host.paranoid), "everything is allowed")
-
-
-def _seccomp(kernel: Kernel, host: Host) -> Finding:
+def _settings(kernel: Kernel, host: Host) -> Iterator[Finding]:
+    if host.core:
+        found = [f"{pmu.name} (precise up to {pmu.max_precise}, {pmu.depth} branch records)" for pmu in host.core]
+        yield Finding("performance counters", "yes", ", ".join(found))
+    else:
+        under = f"{host.hypervisor} shows none" if host.hypervisor else "the kernel knows none of this processor"
+        yield Finding("performance counters", "no", under)
+    why = "counters and branch records are the processor's own"
+    if host.hypervisor:
+        why = "it decides whether counters and branch records are passed on; only its own settings change that"
+    yield Finding("hypervisor", host.hypervisor or "none", why)
+    yield _paranoid(host)
     inside = f"inside {host.container}" if host.container else "not inside a known container"
     if host.seccomp != SECCOMP_FILTER:
-        return Finding("seccomp filter", "none", inside)
-    why = f"{inside}; it may refuse perf_event_open and ptrace"
-    return Finding("seccomp filter", "active", why, (REMEDIES["container"],) if host.container else ())
-
-
-def _lockdown(kernel: Kernel, host: Host) -> Finding:
+        yield Finding("seccomp filter", "none", inside)
+    else:
+        why = f"{inside}; it may refuse perf_event_open and ptrace"
+        yield Finding("seccomp filter", "active", why, (REMEDIES["container"],) if host.container else ())
     why = "refuses performance events" if host.lockdown == "confidentiality" else "leaves performance events alone"
-    return Finding("kernel lockdown", host.lockdown or "none", why)
+    yield Finding("kernel lockdown", host.lockdown or "none", why)
+    yield _rings(host)
+    line = (kernel.text("/proc/kallsyms") or "").partition("\n")[0]
+    if line and set(line.split()[0]) != {"0"}:
+        yield Finding("addresses of the kernel", "shown")
+    elif host.kptr_restrict:
+        why = f"kernel.kptr_restrict is {host.kptr_restrict}"
+        yield Finding("addresses of the kernel", "hidden", why, (REMEDIES["symbols"],))
+    else:
+        yield Finding("addresses of the kernel", "hidden", "this user may not see them")
 
 
-def _rings(kernel: Kernel, host: Host) -> Finding:
+def _paranoid(host: Host) -> Finding:
+    name, level = "kernel.perf_event_paranoid", host.paranoid
+    if level is None:
+        return Finding(name, "none", _NO_EVENTS)
+    if host.may_perf:
+        return Finding(name, str(level), "does not restrict you (CAP_PERFMON or CAP_SYS_ADMIN)")
+    for above, meaning, remedy in _PARANOID:
+        if level > above:
+            return Finding(name, str(level), meaning, (REMEDIES[remedy], REMEDIES["perfmon"]))
+    return Finding(name, str(level), "everything is allowed")
+
+
+def _rings(host: Host) -> Finding:
     name = "kernel.perf_event_mlock_kb"
     if host.mlock_kb is None:
-        return Finding(name, "none", "the kernel has no performance events")
+        return Finding(name, "none", _NO_EVENTS)
     if host.mlock_kb >= _MLOCK_ONE_RING or host.may_perf:
         return Finding(name, str(host.mlock_kb), "enough for one recording at a time")
-    return Finding(name, str(host.mlock_kb), "rings are made smaller, and lose records sooner", (REMEDIES["mlock"],))
-
-
-def _kernel_addresses(kernel: Kernel, host: Host) -> Finding:
-    name = "addresses of the kernel"
-    line = (kernel.text("/proc/kallsyms") or "").partition("\n")[0]
-    hidden = not line or set(line.split()[0]) == {"0"}
-    if hidden and (host.kptr_restrict or 0) > 0:
-        return Finding(name, "hidden", f"kernel.kptr_restrict is {host.kptr_restrict}", (REMEDIES["symbols"],))
-    return Finding(name, "hidden" if hidden else "shown", "" if not hidden else "this user may not see them")
-
-
-_SETTINGS: tuple[Callable[[Kernel, Host], Finding], ...] = (
-    _counters, _hypervisor, _paranoid, _seccomp, _lockdown, _rings, _kernel_addresses,
-)  # fmt: skip
+    return Finding(name, str(host.mlock_kb), "rings are smaller and lose records sooner", (REMEDIES["mlock"],))

@@ -73,15 +73,11 @@ class Interrupted(Exception):
 
 def _call(request: int, tid: int, address: int = 0, data: int = 0) -> None:
     if _ptrace(request, tid, address, data) == -1:
-        raise _refusal(tid)
-
-
-def _refusal(tid: int) -> Exception:
-    return refusal(tid, ctypes.get_errno())
+        raise refusal(tid, ctypes.get_errno())
 
 
 def refusal(tid: int, code: int) -> Exception:
-    """What a request for ``tid`` that failed with the errno ``code`` means."""
+    """The exception for a request for ``tid`` that failed with the errno ``code``."""
     return Gone(tid) if code == errno.ESRCH else OSError(code, f"ptrace: {os.strerror(code)}")
 
 
@@ -101,9 +97,8 @@ def listen(tid: int) -> None:
 
 
 def cont(tid: int, signal: int = 0) -> None:
-    """Let it run on, with ``signal`` delivered to it."""
-    if _ptrace(CONT, tid, None, signal) == -1:
-        raise _refusal(tid)
+    """Resume it, with ``signal`` delivered."""
+    _call(CONT, tid, 0, signal)
 
 
 def single_step(tid: int, signal: int = 0) -> None:
@@ -116,14 +111,12 @@ def detach(tid: int, signal: int = 0) -> None:
 
 def registers(tid: int, into: ctypes.Array[ctypes.c_uint64]) -> None:
     """Fill a `Registers`."""
-    if _ptrace(GETREGS, tid, None, ctypes.byref(into)) == -1:
-        raise Gone(tid)
+    _call(GETREGS, tid, 0, ctypes.addressof(into))
 
 
 def poke_user(tid: int, offset: int, value: int) -> None:
     """Set a word of struct user: a register at 8 times its index, or a debug register."""
-    if _ptrace(POKEUSER, tid, offset, value) == -1:
-        raise _refusal(tid)
+    _call(POKEUSER, tid, offset, value)
 
 
 def event_message(tid: int) -> int:

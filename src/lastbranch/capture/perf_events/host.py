@@ -64,7 +64,7 @@ class Host:
 
     @property
     def may_perf(self) -> bool:
-        """CAP_PERFMON, or (before Linux 5.8, and still) CAP_SYS_ADMIN: perf_event_paranoid does not bind."""
+        """CAP_PERFMON, or (before Linux 5.8, and still) CAP_SYS_ADMIN: perf_event_paranoid does not restrict you."""
         return self.can(CAP_PERFMON) or self.can(CAP_SYS_ADMIN)
 
     @property

@@ -11,14 +11,13 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from ...lbr import KIND
 from .. import ptrace
 from ..launch import end_with_parent
 from ..ptrace import CS, USER_CODE_64, next_stop, stopped
 from .control_flow import Code
-from .engines import Burst, Engine, Limits
+from .engines import Burst, Engine, Limits, Target
 from .records import Sideband
 from .successors import Ways
 from .tree import Process, Thread
@@ -105,14 +104,6 @@ class NoBurst(Exception):
     """Why a thread gets none; it is as it was."""
 
 
-@dataclass(slots=True)
-class _Target:
-    """A thread as engines see it."""
-
-    tid: int
-    is_trigger: Callable[[int], bool]
-
-
 class Bursts:
     """Runs bursts with ``engine``."""
 
@@ -144,7 +135,7 @@ class Bursts:
             descriptor = process.descriptor if self.engine.walks else -1
             process.ways = Ways(self._code, process.memory, self.engine.ends, widen=True, memory=descriptor)
         process.ways.begin(alone=len(process.threads) == 1)
-        target = _Target(thread.tid, is_trigger)
+        target = Target(thread.tid, is_trigger)
         try:
             with self.together.on(thread.tid, stat.cpu) as cpu, self.beside.paused(thread, cpu):
                 burst = self.engine.burst(target, process.ways, self.limits)

@@ -16,7 +16,7 @@ from typing import IO
 from ...errors import UnavailableError
 from ...lbr import KIND, convert
 from .. import ptrace
-from ..launch import Interruptions, exit_code, launch
+from ..launch import Interruptions, Launched, exit_code, launch
 from ..options import DEFAULT_SELECT, Options, Summary
 from ..perf_events.synthesis import process_records
 from ..perf_events.syscall import CPU_CLOCK, FLAG, USER_ONLY, attribute, more_files, open_event
@@ -106,13 +106,12 @@ class Collector:
 
     def __init__(
         self, tree: Tree, root: int, options: Options, select: int, bursts: Bursts, trigger: Trigger,
-        sideband: Sideband, out: RecordWriter, summary: Summary,
+        sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool,
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
         self.bursts, self.trigger, self.sideband, self.out, self.summary = bursts, trigger, sideband, out, summary
+        self.kills = kills
         self.duty = Duty(options.duty, options.burst_period)
-        self.kills = True
-        """Whether what is traced ends with us (PTRACE_O_EXITKILL)."""
         self.on_exec: Callable[[int, str], None] = lambda pid, path: None
         self.on_tick: Callable[[Summary], None] = lambda summary: None
         self.root_status: int | None = None
@@ -325,11 +324,11 @@ class Collector:
         self.summary.branches += len(stack)
 
 
-# -- The software branch record: engine, trigger and sideband are chosen here, and the collector runs
+# -- a recording: the choice of engine, trigger and sideband, launching or attaching, and the collector's run
 
 
 _HARMLESS = signal.SIGURG
-"""Programs ignore it, so that one which the collector leaves behind does nothing."""
+"""Programs ignore it: one that the collector leaves pending does nothing."""
 _FIRST_PERIOD = 20_000_000
 
 
@@ -338,8 +337,8 @@ def record_software(
     summary: Summary, say: Callable[[str], None], progress: Callable[[Summary], None],
 ) -> None:  # fmt: skip
     """Record a command or a process id into ``file`` (perf.data, pipe form), in this process, which must have no other
-    children, one thread, and `SIGNALS` blocked. ``summary`` is kept up to date. ``command`` is what the file says how
-    it was made. Raises `UnavailableError` or `RunError`."""
+    children, one thread, and `SIGNALS` blocked. ``summary`` is kept up to date, ``command`` is stored in the file as
+    the command that recorded. Raises `UnavailableError` or `RunError`."""
     check_machine()
     select = convert(options.select, "perf", "msr").value
     launched = not isinstance(target, int)
@@ -349,39 +348,49 @@ def record_software(
         summary.trigger = trigger.name
         bursts = Bursts(engine, _limits(options.depth, select), Together(both=launched))
         out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period)
-        start = _Launch(target) if not isinstance(target, int) else _Attach(target)
-        tids = start.begin(unblocked)
+        tree, child, since = Tree(), None, now()
+        if isinstance(target, int):
+            root = target
+            _attach(root, tree)
+        else:
+            child = _launch(target, unblocked, tree)
+            root = child.pid
         with suppress(OSError, ValueError):  # the whole system's limit may be lower
             more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        beside = open_sideband(tids, options.time_period, at_exec=launched)
+        beside = open_sideband(list(tree.threads), options.time_period, at_exec=launched)
         summary.sideband, bursts.beside = beside.name, beside
         out.begin(beside.ids, command)
-        collector = Collector(start.tree, start.pid, options, select, bursts, trigger, beside, out, summary)
-        signals = Interruptions(start.pid if launched else None)
+        collector = Collector(tree, root, options, select, bursts, trigger, beside, out, summary, kills=launched)
+        signals = Interruptions(root if launched else None)
 
         def tick(summary: Summary) -> None:
             if signals.enough():
                 collector.stop()
             progress(summary)
 
-        collector.on_tick, collector.kills = tick, launched
-
         def warn(pid: int, path: str) -> None:
             for sentence in warnings_of(pid, path):
                 say(sentence)
 
-        collector.on_exec = warn
+        collector.on_tick, collector.on_exec = tick, warn
         try:
-            start.go(collector, out)
+            if child:
+                child.release()
+            else:
+                _describe_running(root, since, out)
+                for thread in tree.threads.values():
+                    collector.arm(thread)
             collector.run()
         finally:
             beside.close()
             out.flush()
-        if launched and collector.root_status is not None:
-            summary.exit_code = exit_code(collector.root_status)
-        start.check(collector)
-        if signals.last and summary.exit_code is None and launched:
-            summary.exit_code = 128 + signals.last
+        if child:
+            if collector.root_status is not None:
+                summary.exit_code = exit_code(collector.root_status)
+            elif signals.last:
+                summary.exit_code = 128 + signals.last
+            if error := child.failed():
+                raise describe_exec(child.command[0], error)
 
 
 def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
@@ -439,71 +448,45 @@ def _limits(depth: int, select: int) -> Limits:
     return Limits(twice, counted, stops=64 + 16 * depth)
 
 
-class _Launch:
-    """A command to be recorded."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        found = shutil.which(command[0])
-        if found:
-            check_program(found)
-        self.command, self.tree, self.pid = command, Tree(), -1
-
-    def begin(self, unblocked: Iterable[int]) -> list[int]:
-        try:
-            self.child = launch(self.command, unblocked)
-        except OSError as error:
-            raise describe_launch(error) from error
-        self.pid = self.child.pid
-        self.tree.add(self.pid, self.pid)
-        return [self.pid]
-
-    def go(self, collector: Collector, out: RecordWriter) -> None:
-        self.child.release()
-
-    def check(self, collector: Collector) -> None:
-        """Raises `RunError` if it was never executed."""
-        error = self.child.failed()
-        if error is not None:
-            raise describe_exec(self.command[0], error)
+def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Launched:
+    """A child that will execute ``command``, traced."""
+    if found := shutil.which(command[0]):
+        check_program(found)
+    try:
+        child = launch(command, unblocked)
+    except OSError as error:
+        raise describe_launch(error) from error
+    tree.add(child.pid, child.pid)
+    return child
 
 
-class _Attach:
-    """A process that runs already, with all its threads."""
+def _attach(pid: int, tree: Tree) -> None:
+    """Trace all threads of a running process."""
+    check_program(f"/proc/{pid}/exe")
+    while new := _threads(pid) - set(tree.threads):  # threads may be created meanwhile
+        for tid in new:
+            try:
+                ptrace.seize(tid, ptrace.FOLLOW)
+            except (OSError, ptrace.Gone) as error:
+                if tid != pid:
+                    continue
+                why = error if isinstance(error, OSError) else OSError(errno.ESRCH, "No such process")
+                raise describe_attach(tid, why) from error
+            tree.add(tid, pid)
+    if not tree.threads:
+        raise UnavailableError(f"there is no process {pid}")
 
-    def __init__(self, pid: int) -> None:
-        check_program(f"/proc/{pid}/exe")
-        self.pid, self.tree = pid, Tree()
-        self._since = 0
-        """Before its first sample."""
 
-    def begin(self, unblocked: Iterable[int]) -> list[int]:
-        self._since = now()
-        while new := self._threads() - set(self.tree.threads):  # threads may be made while we look
-            for tid in new:
-                try:
-                    ptrace.seize(tid, ptrace.FOLLOW)
-                except (OSError, ptrace.Gone) as error:
-                    if tid != self.pid:
-                        continue
-                    why = error if isinstance(error, OSError) else OSError(errno.ESRCH, "No such process")
-                    raise describe_attach(tid, why) from error
-                self.tree.add(tid, self.pid)
-        if not self.tree.threads:
-            raise UnavailableError(f"there is no process {self.pid}")
-        return list(self.tree.threads)
+def _threads(pid: int) -> set[int]:
+    try:
+        return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+    except OSError:
+        return set()
 
-    def _threads(self) -> set[int]:
-        try:
-            return {int(name) for name in os.listdir(f"/proc/{self.pid}/task")}
-        except OSError:
-            return set()
 
-    def go(self, collector: Collector, out: RecordWriter) -> None:
-        from ..perf_events.kernel import Kernel
+def _describe_running(pid: int, since: int, out: RecordWriter) -> None:
+    """Write the threads, names and mappings of a process that was running before."""
+    from ..perf_events.kernel import Kernel  # loads the readers of binaries
 
-        for one in process_records(Kernel(), self.pid, RECORDS, {}, maps=True, time=self._since):
-            out.write(one)
-        for thread in self.tree.threads.values():
-            collector.arm(thread)
-
-    def check(self, collector: Collector) -> None: ...
+    for one in process_records(Kernel(), pid, RECORDS, {}, maps=True, time=since):
+        out.write(one)

@@ -23,6 +23,7 @@ from .instructions import (
     WORD,
     Branch,
     Evaluation,
+    InMemory,
     Memory,
     Registers,
     Store,
@@ -155,9 +156,9 @@ class Code:
                 code = window[offset : offset + found.length]
                 target = found.target - _BASE if found.target else None
                 goes = evaluation_of(code)
-                reads = goes and register_of(code)
-                if reads == RIP:
-                    target = offset + found.length + int.from_bytes(code[-4:], "little", signed=True)
+                reads = register_of(goes)
+                if isinstance(goes, InMemory) and reads == RIP:
+                    target = offset + found.length + goes.displacement
                 if reads == RCX and found.kind == KIND["cond"]:
                     effects = effects.then(_COUNTED)
                 return _Block(offset, found.length, found.kind, target, goes, reads, effects)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from signal import SIGTRAP
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...formats.perfdata.layout import TYPE
 from .. import ptrace
@@ -26,7 +26,7 @@ from .instructions import ADDRESSES, NOT_TAKEN, Branch
 from .successors import Ahead, Ways
 
 __all__ = [
-    "BlockStep", "Burst", "Context", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep",
+    "BlockStep", "Burst", "Context", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep", "Target",
     "Walked",
 ]  # fmt: skip
 
@@ -34,13 +34,13 @@ __all__ = [
 _PUSHF, _POPF = 0x9C, 0x9D
 
 
-class Target(Protocol):
-    """The thread that a burst runs in. It is stopped when the burst begins."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The thread of a burst, which is stopped when the burst begins."""
 
     tid: int
-
-    def is_trigger(self, status: int) -> bool:
-        """Whether it stopped because its trigger came, which means nothing in a burst."""
+    is_trigger: Callable[[int], bool]
+    """Whether a wait status means that its trigger fired, which has no effect within a burst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,33 +95,31 @@ class Burst:
         return self.why in ("deadline", "gone")
 
 
-class Engine(Protocol):
-    """One way to run a burst. `ptrace.Gone` where the thread ended under it."""
+class Engine(ABC):
+    """Runs bursts."""
 
     name: str
-    signal: int
-    """What its stops are. It must not be blocked."""
-    ends: int
-    """How many ends its forks may have."""
-    walks: bool
+    signal = int(SIGTRAP)
+    """The signal of its stops. It must not be blocked."""
+    ends = 1
+    """The most ends of a fork."""
+    walks = False
     """Whether it takes forks from `walk_tables`."""
 
+    @abstractmethod
     def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
         """Run ``thread``, whose code is ``ways``, until ``limits`` are reached. It is stopped again then, unless the
-        burst is `dropped`."""
+        burst is `dropped`. Raises `ptrace.Gone` where it ended meanwhile."""
 
-    def clean(self, tid: int) -> None:
-        """Take away what a dropped burst left in a thread, which is stopped again."""
+    def clean(self, tid: int) -> None:  # noqa: B027  most leave nothing
+        """Undo what a dropped burst left in a thread, which is stopped again."""
 
 
-class SingleStep:
-    """Instruction by instruction with the trap flag. PUSHF and POPF would carry the flag into the program: it ends
-    there."""
+class SingleStep(Engine):
+    """Executes one instruction at a time with the trap flag. A burst ends at PUSHF and POPF, which would carry the flag
+    into the program."""
 
     name = "single stepping"
-    signal = int(SIGTRAP)
-    ends = 1
-    walks = False
 
     def __init__(self) -> None:
         self._registers = ptrace.Registers()
@@ -157,9 +155,6 @@ class SingleStep:
                 burst.edges.append((place, registers[RIP], branch.kind))
                 burst.end = registers[RIP]
         return burst
-
-    def clean(self, tid: int) -> None:
-        """The trap flag goes with the step's own stop."""
 
     def _step(self, thread: Target, burst: Burst, limits: Limits) -> str:
         while True:
@@ -212,46 +207,51 @@ _EXECUTION, _LENGTH = 4, 8
 """HW_BREAKPOINT_X, which wants the length sizeof(long)."""
 
 
-class Breakpoints(Protocol):
-    """Up to ``slots`` execution breakpoints; the thread is stopped when a method is called, but for `abandon`."""
+class Breakpoints(ABC):
+    """Up to four execution breakpoints in one thread, which is stopped when a method is called, except `abandon`."""
 
     name: str
-    slots: int
     signal: int
-    """What stops the thread at one. It must not be blocked there."""
+    """The signal of their stops. It must not be blocked."""
 
-    def arm(self, tid: int) -> None: ...
+    def __init__(self) -> None:
+        self._tid = -1
+        self.at: tuple[int, ...] = ()
+        """Their addresses."""
 
+    def arm(self, tid: int) -> None:
+        self._tid, self.at = tid, ()
+
+    @abstractmethod
     def place(self, fork: Fork) -> Sequence[Poke]:
-        """Stop at the ends of ``fork`` and nowhere before, once words of its struct user are set as is told."""
+        """Stop at the ends of ``fork`` and nowhere before, once these words of struct user are set."""
 
+    @abstractmethod
     def struck(self) -> bool:
-        """Whether the stop, which is by ``signal``, is one of ours."""
+        """Whether the stop, which is by ``signal``, is at a breakpoint."""
 
+    @abstractmethod
     def disarm(self) -> None: ...
 
+    @abstractmethod
     def abandon(self) -> None:
-        """`disarm` for a thread that runs: `clear` must follow when it stops."""
+        """`disarm` for a running thread: `clear` must follow when it stops."""
 
-    def clear(self, tid: int) -> None: ...
+    def clear(self, tid: int) -> None:  # noqa: B027  closed events leave nothing
+        """Remove what is left in ``tid``."""
 
 
 def moves(before: tuple[int, ...], fork: Fork) -> Placed:
-    """How breakpoints that stand at the addresses ``before`` are made to fit ``fork``.
+    """How to move breakpoints from the addresses ``before`` to the ends of ``fork``.
 
-    What stood elsewhere before may stay, if no way leads past it. Each answer is kept in the fork.
+    One that is elsewhere may stay if no path passes it. Each answer is kept in the fork.
     """
-    found = fork.placed.get(before)
-    if found is None:
-        found = fork.placed[before] = _moves(list(before), fork)
-    return found
-
-
-def _moves(at: list[int], fork: Fork) -> Placed:
+    if found := fork.placed.get(before):
+        return found
+    at, done = list(before), []
     wanted = [address for address in fork.ends if address not in at]
-    done = []
     free = [slot for slot, address in enumerate(at) if address not in fork.ends or address in at[:slot]]
-    free.sort(key=lambda slot: not fork.passes(at[slot]))  # what must not stay is taken first
+    free.sort(key=lambda slot: not fork.passes(at[slot]))  # first those that must not stay
     for slot in free:
         if wanted:
             at[slot] = wanted.pop()
@@ -260,26 +260,16 @@ def _moves(at: list[int], fork: Fork) -> Placed:
         else:
             continue
         done.append((slot, at[slot]))
-    for address in wanted:
-        done.append((len(at), address))
-        at.append(address)
-    return tuple(done), tuple(at)
+    done += enumerate(wanted, len(at))
+    found = fork.placed[before] = tuple(done), (*at, *wanted)
+    return found
 
 
-class DebugRegisters:
+class DebugRegisters(Breakpoints):
     """DR0 to DR3, set by ptrace. For threads that may end with us."""
 
     name = "debug registers"
-    slots = _SLOTS
-    signal = int(signal.SIGTRAP)
-
-    def __init__(self) -> None:
-        self._tid = -1
-        self.at: tuple[int, ...] = ()
-        """Where they stand."""
-
-    def arm(self, tid: int) -> None:
-        self._tid, self.at = tid, ()
+    signal = int(SIGTRAP)
 
     def place(self, fork: Fork) -> Sequence[Poke]:
         before = self.at
@@ -303,21 +293,18 @@ class DebugRegisters:
         ptrace.poke_user(tid, _DR7, 0)
 
 
-class PerfBreakpoints:
-    """PERF_TYPE_BREAKPOINT events, moved by PERF_EVENT_IOC_MODIFY_ATTRIBUTES. They stop nobody once we are gone."""
+class PerfBreakpoints(Breakpoints):
+    """PERF_TYPE_BREAKPOINT events, moved by PERF_EVENT_IOC_MODIFY_ATTRIBUTES. They vanish with the collector."""
 
     name = "perf breakpoints"
-    slots = _SLOTS
 
     def __init__(self, signal: int) -> None:
+        super().__init__()
         self.signal = signal
-        self._tid, self._at, self._fds = -1, tuple[int, ...](), list[int]()
-
-    def arm(self, tid: int) -> None:
-        self._tid, self._at = tid, ()
+        self._fds: list[int] = []
 
     def place(self, fork: Fork) -> Sequence[Poke]:
-        moved, self._at = moves(self._at, fork)
+        moved, self.at = moves(self.at, fork)
         for slot, address in moved:
             if slot < len(self._fds):
                 syscall.modify(self._fds[slot], _attribute(address))
@@ -336,9 +323,6 @@ class PerfBreakpoints:
             os.close(self._fds.pop())
 
     abandon = disarm
-
-    def clear(self, tid: int) -> None:
-        """Nothing is left of closed events."""
 
 
 _BREAKPOINT = syscall.attribute(
@@ -489,13 +473,13 @@ def but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
     return found[: RCX * 8] + found[RCX * 8 + 8 :]
 
 
-class BlockStep:
+class BlockStep(Engine):
     """From branch to branch with ``breakpoints``; see `successors` for where they are put."""
 
     def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
         """``walks``: in machine code, where that can be."""
         self.breakpoints = breakpoints
-        self.signal, self.ends = breakpoints.signal, breakpoints.slots
+        self.signal, self.ends = breakpoints.signal, _SLOTS
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
         self._onward = Onward(self._registers)

@@ -84,7 +84,7 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     if 0xE0 <= opcode <= 0xE3:
         if prefixes and opcode != 0xE3:
             return None  # it might count ECX
-        return _counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else ADDRESSES)
+        return Counted(opcode & 3, _LOW if _ADDRESS_32 in prefixes else ADDRESSES)
     if opcode in (0xE8, 0xE9, 0xEB):
         return direct
     if _OPERAND_SIZE in prefixes:
@@ -96,19 +96,17 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     return None
 
 
-def register_of(code: bytes) -> int | None:
-    """`Branch.reads` of the branch instruction ``code``."""
-    at = 0
-    if 0xE0 <= code[0] <= 0xE2:
-        return RCX
-    rex = code[0] if code[0] & 0xF0 == 0x40 else 0
-    at += bool(rex)
-    if code[at] != 0xFF or code[at + 1] >> 3 & 7 not in (2, 4):
-        return None
-    mod, rm = code[at + 1] >> 6, code[at + 1] & 7 | (rex & 1) << 3
-    if mod == 3:
-        return GENERAL[rm]
-    return RIP if mod == 0 and rm & 7 == 5 else None
+def register_of(goes: Evaluation | None) -> int | None:
+    """`Branch.reads` of a branch that is evaluated by ``goes``."""
+    match goes:
+        case Counted(code) if code != _JRCXZ:
+            return RCX
+        case InRegister(register):
+            return register
+        case InMemory(relative=True, segment=None, mask=mask) if mask == ADDRESSES:
+            return RIP
+        case _:
+            return None
 
 
 def direct(registers: Registers, branch: Branch, read: Memory) -> int:
@@ -125,18 +123,23 @@ class Condition:
         return branch.target if _TESTS[self.code >> 1](registers[EFLAGS]) != bool(self.code & 1) else NOT_TAKEN
 
 
-def _counted(code: int, mask: int) -> Evaluation:
-    """LOOPNE, LOOPE, LOOP (which count RCX down first) and JRCXZ."""
+_JRCXZ = 3
 
-    def goes(registers: Registers, branch: Branch, read: Memory) -> int:
-        if code == 3:
-            taken = registers[RCX] & mask == 0
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """LOOPNE, LOOPE, LOOP (which count RCX down first) and JRCXZ, by the lowest bits of the opcode."""
+
+    code: int
+    mask: int
+
+    def __call__(self, registers: Registers, branch: Branch, read: Memory) -> int:
+        if self.code == _JRCXZ:
+            taken = registers[RCX] & self.mask == 0
         else:
             zero = bool(registers[EFLAGS] & _ZF)
-            taken = (registers[RCX] - 1) & mask != 0 and (code == 2 or zero == bool(code))
+            taken = (registers[RCX] - 1) & self.mask != 0 and (self.code == 2 or zero == bool(self.code))
         return branch.target if taken else NOT_TAKEN
-
-    return goes
 
 
 def returns(registers: Registers, branch: Branch, read: Memory) -> int | None:
