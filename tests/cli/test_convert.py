@@ -17,7 +17,6 @@ from command_line import Ran
 from etl_oracle import COUNTS, GUID, largest_thorough, real, slow
 from lastbranch import cli
 from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, convert, read_header
-from lastbranch.formats.etl.relog import Timeline
 from lastbranch.model import BytesSource
 
 START = build.START_TIME
@@ -84,14 +83,6 @@ def test_real_files_compressed(tmp_path, run, name):
     again = tmp_path / "again.etl"
     assert run("convert", tmp_path / "out.etl", again, "--no-compress").code == 0
     assert content(log_of(again)) == content(log)
-
-
-def test_a_line_of_one_log_is_that_log():
-    source = BytesSource(real("AMSITrace.etl"))
-    line, log = Timeline([source]), TraceLog(source)
-    assert line.log == log.header
-    assert line.processors == log.header.processors
-    assert sum(map(len, line.blocks())) == 21
 
 
 def test_headers_keep_clock_losses_and_names(tmp_path):

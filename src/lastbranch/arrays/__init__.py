@@ -13,9 +13,10 @@ from .ragged import (
     ranges,
     take_ranges,
     take_rows,
+    unaligned,
 )
 
 __all__ = [
     "Array", "Ints", "bisect_within", "distinct", "distinct_stacks", "group", "group_unordered", "in_groups",
-    "insertion_points", "interval_of", "offsets_of", "positions", "ranges", "take_ranges", "take_rows",
+    "insertion_points", "interval_of", "offsets_of", "positions", "ranges", "take_ranges", "take_rows", "unaligned",
 ]  # fmt: skip

@@ -20,6 +20,7 @@ __all__ = [
     "ranges",
     "take_ranges",
     "take_rows",
+    "unaligned",
 ]
 
 
@@ -27,6 +28,11 @@ Array = NDArray[Any]
 Ints = NDArray[np.int64]
 
 _PIECE = 1 << 15
+
+
+def unaligned(raw: Any, dtype: Any) -> Array:
+    """The bytes ``raw`` as a view whose element ``i`` is the ``dtype`` that begins at byte ``i``."""
+    return np.ndarray((max(0, len(raw) - np.dtype(dtype).itemsize + 1),), dtype, raw, 0, (1,))
 
 
 def ranges(first: Ints, count: Ints, step: int = 1) -> Ints:

@@ -280,6 +280,7 @@ def test_a_file_that_was_appended_to():
     assert len(got) == 62
     assert len(log.headers) == 2
     assert got[31] == first.begin + hour  # 10 MHz: a tick is 100 ns
+    assert [t for block in log.ordered_blocks() for t in block.take(slice(None)).time.tolist()] == got
     same_boot = some_trace(30, begin=2_000_000, header={"start": build.START_TIME + hour})
     log = log_of(bytes(some_trace(30)) + bytes(same_boot))
     assert times(log)[31] == 2_000_000

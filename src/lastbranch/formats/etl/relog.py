@@ -16,19 +16,17 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import ranges
+from ...arrays import ranges, unaligned
 from ...errors import Damage, FormatError
 from ...model import Source
 from ..interface import Conversion, Rewriting
-from .container.buffers import Buffers, DamageLog
 from .container.header import LogHeader, encode_log_header
 from .container.trace_file import TraceFile
-from .container.windows import BufferReader, Segment, Window
 from .container.writer import Packer
 from .decode import AS_IT_SAYS, Reading
-from .events.columns import EventBlock, Rules, events_of
-from .events.merge import Index, Run, in_order
-from .events.reader import to_log
+from .events.columns import EventBlock, events_of
+from .events.merge import Run, joined
+from .events.reader import TraceLog, runs_of
 from .events.walk import MESSAGE_BYTES
 from .kernel.hooks import (
     DC_END,
@@ -65,7 +63,7 @@ from .layout import (
 )
 from .payload.manifest_xml import MANIFEST_ID
 
-__all__ = ["Converted", "Timeline", "convert", "rewrite_logs"]
+__all__ = ["Converted", "convert", "rewrite_logs"]
 
 
 # -- Which events of a trace belong to a time range or to processes, and which are needed to make sense of those
@@ -150,8 +148,7 @@ def _kind(key: Key, version: int, pointer: int) -> Kind:
 
 def _field(block: EventBlock, rows: Ints, place: int) -> Ints:
     """The u32 at byte ``place`` of the payloads, -1 where a payload is too short."""
-    at = (block.payload[rows] + place)[:, None] + np.arange(4)
-    value = np.ascontiguousarray(block.raw.take(at)).view("<u4")[:, 0].astype(np.int64)
+    value = block.payload_field(rows, place, "<u4").astype(np.int64)
     return np.where(block.payload_size[rows] >= place + 4, value, -1)
 
 
@@ -256,116 +253,89 @@ def event_times(block: EventBlock, which: Ints, kinds: list[Kind]) -> Ints:
     for number, kind in enumerate(kinds):
         if kind.stamped:
             rows = np.flatnonzero((which == number) & (block.payload_size >= 8))
-            stamp = stamps(block, rows)
+            stamp = block.payload_field(rows, 0, "<i8")
             time[rows] = stamp if block.rules.to_log is None else block.rules.to_log(stamp)
     return time
 
 
-def stamps(block: EventBlock, rows: Ints) -> Ints:
-    """The i64 that begins the payloads, as it stands there."""
-    at = block.payload[rows][:, None] + np.arange(8)
-    found: Ints = np.ascontiguousarray(block.raw.take(at)).view("<i8")[:, 0].astype(np.int64)
-    return found
-
-
-# -- Several trace files as one: their buffers in one order, their times in the ticks of one clock
+# -- Several trace files on one time line
 #
-# Sessions of one uptime of a machine that share a clock have comparable ticks; the times of others are converted by the
-# wall times of their headers. The log's clock is that of the session that began first.
+# Sessions that share a clock during one uptime of a machine have comparable ticks. The times of other sessions are
+# converted by the wall times of their headers. The log's clock is that of the session that began first.
 
 
-_APART = 1 << 16  # processors of one source are numbered below this
-
-
-class Timeline:
+class _TimeLine:
     """The sessions of ``sources``, whose payloads have pointers of ``pointer_size`` bytes, or what their headers say.
 
-    Raises `FormatError` where one is no trace log, or has no wall time to go by."""
+    Raises `FormatError` for a source that is no trace log, or lacks the wall time that others need."""
 
     def __init__(self, sources: Sequence[Source], *, pointer_size: int | None = None) -> None:
-        self._sources = sources
-        self._override = pointer_size or 0
-        self._damage = [DamageLog() for _ in sources]
-        self._readers = [BufferReader(source, log) for source, log in zip(sources, self._damage, strict=True)]
-        self._segments: list[tuple[int, Segment]] = []
-        """Of each session, the number of its source."""
-        parts, lanes, numbers = [], [], []
-        for number, reader in enumerate(self._readers):
-            for segment, buffers in reader.index():
-                if not self._segments or self._segments[-1][1] is not segment:
-                    self._segments.append((number, segment))
-                parts.append(buffers)
-                lanes.append(replace(buffers, cpu=buffers.cpu + np.int32(_APART * number)))
-                numbers.append(np.full(len(buffers), len(self._segments) - 1))
-        self.headers: list[LogHeader] = [segment.header for _, segment in self._segments]
-        self._buffers = Buffers.concatenate(parts)
-        self._index = Index(Buffers.concatenate(lanes), np.concatenate([np.empty(0, np.int64), *numbers]))
-        if not self.headers:  # nothing behind the header, or nothing of it can be read
-            self.headers = [reader.header for reader in self._readers]
+        self.logs = [TraceLog(source, pointer_size=pointer_size, workers=1) for source in sources]
+        self.indexes = [log.index() for log in self.logs]
+        self.headers = [header for log in self.logs for header in log.headers]
         self.log = min(self.headers, key=lambda header: header.start_time)
-        self._check_clocks()
+        for log in self.logs:
+            log.base = self.log
+            for header in log.headers if len(self.logs) > 1 else []:
+                if not header.start_time or not header.frequency:
+                    raise FormatError(
+                        "without a start time and a clock frequency this cannot be put on the time line of others",
+                        file=log.source.name, offset=header.offset, field="StartTime", value=header.start_time,
+                    )  # fmt: skip
 
     @property
     def damage(self) -> list[tuple[str, Damage]]:
         """(name of the source, damage) as far as was read."""
-        return [(source.name, d) for source, log in zip(self._sources, self._damage, strict=True) for d in log]
+        return [(log.source.name, damage) for log in self.logs for damage in log.damage]
 
     @property
     def processors(self) -> int:
         """One more than the highest number of a processor with buffers, or what the headers say if that is more."""
-        seen = int(self._buffers.cpu.max()) + 1 if len(self._buffers) else 1
-        return max(seen, *(header.processors for header in self.headers))
-
-    def _check_clocks(self) -> None:
-        if len(self._readers) == 1:
-            return
-        for number, segment in self._segments:
-            header = segment.header
-            if not header.start_time or not header.frequency:
-                raise FormatError(
-                    "without a start time and a clock frequency this cannot be put on the time line of others",
-                    file=self._sources[number].name, offset=header.offset, field="StartTime", value=header.start_time,
-                )  # fmt: skip
-
-    # -- events
-
-    def blocks(self) -> Iterator[EventBlock]:
-        """All events, in file order; a block is valid until the next one is asked for."""
-        for number, reader in enumerate(self._readers):
-            for window in reader.windows():
-                yield self._block(number, window)
+        seen = [int(index.buffers.cpu.max()) + 1 for index in self.indexes if len(index.buffers)]
+        return max(1, *seen, *(header.processors for header in self.headers))
 
     def header_blocks(self) -> Iterator[EventBlock]:
-        """What stands in the header buffers."""
-        for row in np.flatnonzero(self._index.buffers.type == BUFFER_TYPE.HEADER).tolist():
-            block = self._load(row)
-            if block is not None:
-                yield block
+        """The events of the header buffers, without the log file headers."""
+        for log, index in zip(self.logs, self.indexes, strict=True):
+            for row in np.flatnonzero(index.buffers.type == BUFFER_TYPE.HEADER).tolist():
+                block = log.load(index, row)
+                if block is not None:
+                    yield _restamped(block.take(~(block.is_kernel & (block.hook == 0))))
 
     def runs(self, select: Callable[[EventBlock], EventBlock]) -> Iterator[Run]:
-        """What stands in the other buffers, as far as ``select`` leaves it of each of them, in time order.
+        """The events of the other buffers that ``select`` returns of each, in time order.
 
         Memory is bounded by a buffer for each processor.
         """
-        rows = np.flatnonzero(self._index.buffers.type != BUFFER_TYPE.HEADER)
-        index = Index(self._index.buffers.take(rows), self._index.segment[rows])
-        shared = any(header.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING for header in self.headers)
 
-        def load(row: int) -> EventBlock | None:
-            block = self._load(int(rows[row]))
-            return None if block is None else select(block)
+        def wanted(block: EventBlock) -> EventBlock:
+            is_header = block.window.buffers.type[0] == BUFFER_TYPE.HEADER
+            return block.take(slice(0)) if is_header else _restamped(select(block))
 
-        return in_order(index, load, overlap=shared)
+        return runs_of(self.logs, self.indexes, wanted)
 
-    def _load(self, row: int) -> EventBlock | None:
-        number, segment = self._segments[int(self._index.segment[row])]
-        window = self._readers[number].load(segment, self._buffers.take(slice(row, row + 1)))
-        return None if window is None else self._block(number, window)
 
-    def _block(self, number: int, window: Window) -> EventBlock:
-        own = window.segment.header
-        pointer = own.pointer_size if own.pointer_size in (4, 8) else 8
-        return EventBlock.of(window, Rules(self._damage[number], pointer, self._override, to_log(self.log, own)))
+def _restamped(block: EventBlock) -> EventBlock:
+    """``block``, whose window has memory of its own, with times of the log's clock in its bytes."""
+    to_log = block.rules.to_log
+    if to_log is None or not len(block):
+        return block
+    numbers, time, kind = unaligned(block.raw, "<i8"), block.time, block.header
+    which, kinds = kinds_of(block)
+    for number, what in enumerate(kinds):
+        if what.stamped:
+            rows = np.flatnonzero((which == number) & (block.payload_size >= 8))
+            numbers[block.payload[rows]] = to_log(block.payload_field(rows, 0, "<i8"))
+    at = block.at * 8 + np.where(np.isin(kind, _PERFINFO), 8, 16)
+    message = np.flatnonzero(kind == MESSAGE)
+    options = block.options[message].astype(np.int64)
+    at[message] = block.at[message] * 8 + MESSAGE_BYTES.take(options & 0x07)
+    with_time = kind != _ERROR
+    with_time[message] = (options & MESSAGE_FLAG.TIMESTAMP) != 0
+    numbers[at[with_time]] = time[with_time]
+    made = EventBlock(block.window, block.found, replace(block.rules, to_log=None))
+    made.__dict__["time"] = time
+    return made
 
 
 _DROPPED_MODES = (
@@ -375,8 +345,6 @@ _DROPPED_MODES = (
 _LOST = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
 _PERFINFO = (16, 17)
 _ERROR = 13
-
-Words = NDArray[np.uint64]
 
 
 @dataclass(slots=True)
@@ -403,22 +371,21 @@ def convert(
 ) -> Converted:
     """Write the events of ``sources`` to the trace file ``path``, in one time line.
 
-    ``compress`` None: as the first source. ``seconds`` (from, to) since the start of the log, `Timeline.log`.
+    ``compress`` None: as the first source. ``seconds`` (from, to) since the start of the session that began first.
     ``pointer_size`` as `TraceLog` has it, for the process ids in payloads; events stay as they are. What
     cannot be read of the sources is left out and in the result's ``damage``. FormatError where one is no trace log,
     OSError where the output cannot be written; there is no output then.
     """
-    line = Timeline(sources, pointer_size=pointer_size)
+    line = _TimeLine(sources, pointer_size=pointer_size)
     cut = _cut(line, seconds, pids)
     done = Converted(line.log)
     done.boots = len({header.boot_time for header in line.headers})
     events = []
     for block in line.header_blocks():
-        rest = block.take(np.flatnonzero(~(block.is_kernel & (block.hook == 0))))
-        words, start, length = _carried(rest)
-        events += [words[a : a + n].tobytes() for a, n in zip(start.tolist(), length.tolist(), strict=True)]
-        done.events += len(rest)
-        done.kept += len(rest)
+        ends = block.at + (block.size + 7 >> 3)
+        events += [block.words[at:end].tobytes() for at, end in zip(block.at.tolist(), ends.tolist(), strict=True)]
+        done.events += len(block)
+        done.kept += len(block)
     done.header = _header(line, compress, sum(map(len, events)))
 
     def wanted(block: EventBlock) -> EventBlock:
@@ -454,20 +421,20 @@ def rewrite_logs(sources: Sequence[Source], path: str, how: Rewriting) -> Conver
     return Conversion(f"{done.kept} of {done.events} events written", done.damage, notes)
 
 
-def _cut(line: Timeline, seconds: tuple[Fraction | None, Fraction | None], pids: frozenset[int]) -> Cut:
+def _cut(line: _TimeLine, seconds: tuple[Fraction | None, Fraction | None], pids: frozenset[int]) -> Cut:
     if seconds != (None, None) and not line.log.frequency:
         raise FormatError("the log's clock has no frequency to cut by", field="PerfFreq", value=line.log.perf_freq)
     ticks = [None if part is None else line.log.timestamp + line.log.clock.ticks(part) for part in seconds]
     cut = Cut(ticks[0], ticks[1], pids)
     if pids:
         cut.owners = Owners()
-        for block in line.blocks():
-            if len(block):
+        for log in line.logs:
+            for block in log.blocks():
                 cut.owners.learn(block)
     return cut
 
 
-def _header(line: Timeline, compress: bool | None, header_events: int) -> LogHeader:
+def _header(line: _TimeLine, compress: bool | None, header_events: int) -> LogHeader:
     """The log file header of the output."""
     headers = line.headers
     squeeze = headers[0].compressed if compress is None else compress
@@ -490,30 +457,17 @@ def _pointer_size(headers: Sequence[LogHeader]) -> int:
 
 
 def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
-    """Give the events of ``run`` to ``packer``; their number."""
-    parts, starts, lengths, places, cpus, times = [], [], [], [], [], []
-    base = 0
-    for number, block in enumerate(run.blocks):
-        where = np.flatnonzero(run.owner == number)
-        mine = block.take(run.row[where])
-        _mark_losses(packer, mine, seen)
-        words, start, length = _carried(mine)
-        parts.append(words)
-        starts.append(start + base)
-        lengths.append(length)
-        places.append(where)
-        cpus.append(mine.cpu)
-        times.append(mine.time)
-        base += len(words)
-    order = np.argsort(np.concatenate(places))
-    words, start, length = np.concatenate(parts), np.concatenate(starts)[order], np.concatenate(lengths)[order]
-    cpu, time = np.concatenate(cpus)[order], np.concatenate(times)[order]
+    """Add the events of ``run`` to ``packer``; their number."""
+    for block in run.blocks:
+        _mark_losses(packer, block, seen)
+    events = joined([run], ["time"])
+    cpu, time, length = events.cpu, events.time, events.size + 7 >> 3
     for turn in packer.turns(cpu, time):
         for processor in np.unique(cpu[turn]).tolist():
             rows = turn.start + np.flatnonzero(cpu[turn] == processor)
-            data = words.take(ranges(start[rows], length[rows])).tobytes()
+            data = events.words.take(ranges(events.at[rows], length[rows])).tobytes()
             packer.extend(processor, data, np.cumsum(length[rows]) * 8, time[rows])
-    return len(order)
+    return len(events)
 
 
 def _mark_losses(packer: Packer, block: EventBlock, seen: set[tuple[int, int]]) -> None:
@@ -523,31 +477,3 @@ def _mark_losses(packer: Packer, block: EventBlock, seen: set[tuple[int, int]]) 
         if key not in seen:
             seen.add(key)
             packer.mark(int(buffers.cpu[row]), int(buffers.flags[row]) & _LOST)
-
-
-def _carried(block: EventBlock) -> tuple[Words, Ints, Ints]:
-    """The words of all events side by side, and begin and number of those of each, with times of the log's clock."""
-    length = block.size + 7 >> 3
-    words = block.words.take(ranges(block.at, length))
-    start = np.cumsum(length) - length
-    if block.rules.to_log is None or not len(block):
-        return words, start, length
-    kind = block.header
-    place = start + np.where(np.isin(kind, _PERFINFO), 1, 2)
-    plain = (kind != MESSAGE) & (kind != _ERROR)
-    words[place[plain]] = block.time[plain].view(np.uint64)
-    raw = words.view(np.uint8)
-    stamped = np.flatnonzero((kind == MESSAGE) & (block.options & MESSAGE_FLAG.TIMESTAMP != 0))
-    at = start[stamped] * 8 + MESSAGE_BYTES.take(block.options[stamped].astype(np.int64) & 0x07)
-    _put(raw, at, block.time[stamped])
-    which, kinds = kinds_of(block)
-    for number, what in enumerate(kinds):
-        if what.stamped:
-            rows = np.flatnonzero((which == number) & (block.payload_size >= 8))
-            _put(raw, start[rows] * 8 + block.header_size[rows], block.rules.to_log(stamps(block, rows)))
-    return words, start, length
-
-
-def _put(raw: NDArray[np.uint8], at: Ints, values: Ints) -> None:
-    """Store 64-bit numbers at byte positions."""
-    raw[at[:, None] + np.arange(8)] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8)

@@ -1,7 +1,7 @@
-"""Events as columns, gathered from their headers when they are asked for.
+"""Events as columns, gathered from their headers on demand.
 
-A column that nobody looks at costs nothing: a block holds where each event is, its first word and its size. Other
-modules select the events they want (`EventBlock.take`) and gather of those only.
+A column that nobody asks for costs nothing: a block holds the place, first word and size of each event. Other modules
+select the events they want (`EventBlock.take`) and gather columns of those only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import unaligned
 from ..container.buffers import DamageLog
+from ..container.header import LogHeader
 from ..container.windows import Window
 from ..event import Event
 from ..kernel.hooks import hook_provider
@@ -25,9 +27,9 @@ from ..layout import (
     EXTENDED_ITEM,
     EXTENDED_TYPE,
     HEADERS,
+    LARGEST_EVENT,
     MESSAGE,
     MESSAGE_FLAG,
-    MESSAGE_HEAD,
     PEBS_INDEX,
     PMC_COUNTERS,
     message_header,
@@ -37,50 +39,19 @@ from ..layout import (
 from .walk import HEADER_BYTES, MESSAGE_BYTES, Walk, walk
 
 __all__ = [
-    "CHUNK", "EVENT", "EventBlock", "FULL", "IMAGE_LOAD", "Ints", "MESSAGE_FORM", "Rules", "counters_of", "events_of",
-    "header_fields",
+    "CARRIED", "CHUNK", "EVENT", "EventBlock", "FULL", "IMAGE_LOAD", "Ints", "MESSAGE_FORM", "Rules", "counters_of",
+    "events_of", "header_fields",
 ]  # fmt: skip
 
 
-# -- Where fields of variable place are in events: those of messages, and what stands between header and payload
-
+# -- Tables by header type
 
 Ints = NDArray[np.int64]
+_U64 = np.uint64
+_NS = 1_000_000_000
 
-_EVENT_HEADER = 0x50
-_TOO_FAR = 1 << 20  # more than any event's size
-_EARLIER = {MESSAGE_FLAG.GUID: 0x01, MESSAGE_FLAG.TIMESTAMP: 0x07, MESSAGE_FLAG.SYSTEMINFO: 0x0F}  # fields before it
-
-
-def message_field(
-    raw: NDArray[np.uint8], at: Ints, options: NDArray[np.uint16], flag: int, count: int
-) -> NDArray[np.uint8]:
-    """``count`` bytes of the field of ``flag`` of the messages at words ``at``, as (n, count): none is aligned."""
-    place = at * 8 + MESSAGE_BYTES.take(options.astype(np.int64) & _EARLIER[flag])
-    found: NDArray[np.uint8] = raw[place[:, None] + np.arange(count)]
-    return found
-
-
-def behind_items(words: NDArray[np.uint64], at: Ints, sizes: Ints) -> Ints:
-    """Bytes from the begin of the EVENT_HEADER events at words ``at`` to behind their last extended items.
-
-    More than an event's size where the items do not fit in it.
-    """
-    behind = np.full(len(at), _EVENT_HEADER, np.int64)
-    live = np.arange(len(at))
-    while len(live):
-        item = words.take(at[live] + (behind[live] >> 3))
-        length = (item & np.uint64(0xFFFF)).astype(np.int64)
-        fits = (length >= 8) & (length & 7 == 0) & (behind[live] + length <= sizes[live])
-        behind[live] = np.where(fits, behind[live] + length, _TOO_FAR)
-        live = live[fits & (item >> np.uint64(32) & np.uint64(1) != 0)]
-    return behind
-
-
-# -- Tables by header type: what is where in a header
-
-
-SYSTEM, PERFINFO, FULL, EVENT, MESSAGE_FORM, OTHER = range(6)  # forms: what is where in the header
+SYSTEM, PERFINFO, FULL, EVENT, MESSAGE_FORM, OTHER = range(6)
+"""Forms of headers: what is where."""
 _FORM_OF_NAME = {"SYSTEM": SYSTEM, "COMPACT": SYSTEM, "FULL_HEADER": FULL, "INSTANCE": FULL, "EVENT_HEADER": EVENT,
                  "PERFINFO": PERFINFO, "ERROR": OTHER}  # fmt: skip
 FORM = np.full(256, OTHER, np.uint8)
@@ -89,16 +60,17 @@ for _type, _kind in HEADERS.items():
     FORM[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
     POINTER[_type] = _kind.pointer_size
 FORM[MESSAGE] = MESSAGE_FORM
-_U64 = np.uint64
-GROUP_GUIDS = np.frombuffer(b"".join(hook_provider(group << 8) for group in range(256)), _U64).reshape(-1, 2)
-IMAGE_LOAD = 0x030A  # the one hook that is not reported under the GUID of its group
-IMAGE_GUID = np.frombuffer(hook_provider(IMAGE_LOAD), _U64)
 
+_LOG_HEADER = 0x0000
+IMAGE_LOAD = 0x030A
+"""The one hook that is not reported under the GUID of its group."""
+IMAGE_GUID = np.frombuffer(hook_provider(IMAGE_LOAD), _U64)
+GROUP_GUIDS = np.frombuffer(b"".join(hook_provider(group << 8) for group in range(256)), _U64).reshape(-1, 2)
 _KNOWN = np.flatnonzero(GROUP_GUIDS.any(axis=1))
 _KNOWN = _KNOWN[np.argsort(GROUP_GUIDS[_KNOWN, 0])]  # the first halves differ
 
 
-def classic_hooks(guids: NDArray[np.uint64], types: NDArray[np.uint8]) -> NDArray[np.int32]:
+def _classic_hooks(guids: NDArray[np.uint64], types: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Hooks of classic events by their GUIDs (n, 2) and types, -1 under other GUIDs than those of kernel groups."""
     first = GROUP_GUIDS[_KNOWN, 0]
     group = _KNOWN[np.minimum(np.searchsorted(first, guids[:, 0]), len(_KNOWN) - 1)]
@@ -106,18 +78,36 @@ def classic_hooks(guids: NDArray[np.uint64], types: NDArray[np.uint8]) -> NDArra
     return np.where(same, group << 8 | types, -1).astype(np.int32)
 
 
-# -- Columns that the first words of events tell, and what holds for all events of a segment
+def _end_of_items(words: NDArray[np.uint64], at: Ints, sizes: Ints) -> Ints:
+    """Bytes from the begin of the EVENT_HEADER events at words ``at`` to the end of their last extended items.
+
+    More than an event's size where the items do not fit in it.
+    """
+    end = np.full(len(at), _EVENT_HEADER, np.int64)
+    live = np.arange(len(at))
+    while len(live):
+        item = words.take(at[live] + (end[live] >> 3))
+        length = (item & _U64(0xFFFF)).astype(np.int64)
+        fits = (length >= 8) & (length & 7 == 0) & (end[live] + length <= sizes[live])
+        end[live] = np.where(fits, end[live] + length, LARGEST_EVENT + 1)
+        live = live[fits & (item >> _U64(32) & _U64(1) != 0)]
+    return end
 
 
-_LOG_HEADER = 0x0000
+def _where_bits(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
+    """All bits where ``mask``, else none. To choose by a mask without a pattern costs a branch miss per event."""
+    return (-mask.view(np.int8)).astype(dtype)
+
+
+# -- Events as columns
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What holds for all events of a segment of a log.
 
-    ``pointer_size`` is that of events whose header does not tell, ``override`` one that holds for all events, or 0.
-    ``to_log`` turns the segment's ticks into those of the log's clock, ``None`` if they are the same.
+    ``pointer_size`` is that of events whose header does not say it, ``override`` one that holds for all events, or 0.
+    ``to_log`` converts the segment's ticks to those of the log's clock, ``None`` if they are the same.
     """
 
     damage: DamageLog
@@ -125,16 +115,75 @@ class Rules:
     override: int = 0
     to_log: Callable[[Ints], Ints] | None = None
 
+    @classmethod
+    def of(cls, damage: DamageLog, own: LogHeader, log: LogHeader, override: int = 0) -> Rules:
+        """Those of the session with header ``own`` on the time line of ``log``."""
+        return cls(damage, own.payload_pointer_size, override, _to_log(log, own))
 
-class FirstWords:
-    """Events of one window: where they are, and the columns that cost no look at what is behind their first words.
 
-    `EventBlock` says what each column is.
+def _to_log(log: LogHeader, own: LogHeader) -> Callable[[Ints], Ints] | None:
+    """Converts ticks of an appended session to those of the log, by the wall times of both headers.
+
+    System time needs no conversion. Neither does one performance counter during one uptime of the machine: its ticks
+    are more exact than the wall times.
+    """
+    same_clock = (own.clock_type, own.frequency) == (log.clock_type, log.frequency)
+    if own is log or not (own.frequency and log.frequency):
+        return None
+    if same_clock and (log.clock_type == 2 or own.boot_time == log.boot_time):
+        return None
+    clock, between = own.clock, (own.start_time - log.start_time) * 100
+
+    def convert(ticks: Ints) -> Ints:
+        whole, part = np.divmod(clock.to_ns_array(ticks - own.timestamp) + between, _NS)
+        result: Ints = whole * log.frequency + part * log.frequency // _NS + log.timestamp
+        return result
+
+    return convert
+
+
+_PAIR = np.complex128  # a number type of 16 bytes, to gather two words at once
+_EVENT_HEADER = 0x50  # bytes
+_EARLIER = {MESSAGE_FLAG.GUID: 0x01, MESSAGE_FLAG.TIMESTAMP: 0x07, MESSAGE_FLAG.SYSTEMINFO: 0x0F}  # fields before it
+_MESSAGE_TYPE = {MESSAGE_FLAG.GUID: "V16", MESSAGE_FLAG.TIMESTAMP: "<i8", MESSAGE_FLAG.SYSTEMINFO: "<u8"}
+
+
+CARRIED = ("time", "header_size", "pointer_size", "offset")
+"""Columns that depend on the neighbours of an event, its log or its place: selections and copies keep them."""
+
+
+class EventBlock:
+    """Events of one window in file order, as columns of equal length.
+
+    Always present: ``at`` int64 (8-byte words from the begin of ``words`` to the event), ``head`` uint64 (the event's
+    first word), ``size`` int64 (bytes, header included), ``buffer`` int32 (row of ``window.buffers``).
+
+    Gathered on demand and kept: ``header`` uint8 (header type: a key of `layout.HEADERS`, or `layout.MESSAGE`),
+    ``hook`` int32 (-1: none), ``time`` int64 (ticks of the log's clock), ``pid``, ``tid`` int32 (-1: none), ``cpu``
+    int32, ``version``, ``opcode``, ``level``, ``channel`` uint8, ``id``, ``task``, ``options`` uint16, ``keyword``
+    uint64, ``provider`` (n, 2) uint64 (the GUID as 16 bytes of the file), ``pointer_size`` uint8, ``offset`` int64
+    (bytes from the begin of the decompressed buffer), ``payload`` int64 (byte position in ``raw``) and
+    ``payload_size`` int64.
+
+    Everything is valid until the next block of the same pass is asked for, which reuses the window's memory.
     """
 
     def __init__(self, window: Window, found: Walk, rules: Rules) -> None:
         self.window, self.found, self.rules = window, found, rules
         self.at, self.head, self.size, self.buffer = found.at, found.head, found.size, found.buffer
+
+    @classmethod
+    def of(cls, window: Window, rules: Rules) -> EventBlock:
+        """All events of ``window``."""
+        return cls(window, walk(window, rules.damage), rules)
+
+    def take(self, which: Any) -> EventBlock:
+        """The given events: an index array, a mask or a slice."""
+        if (self.form >= MESSAGE_FORM).any():
+            self.time  # noqa: B018 - an event without a time stamp has that of the event before it
+        taken = EventBlock(self.window, self.found.take(which), self.rules)
+        taken.__dict__.update({name: self.__dict__[name][which] for name in CARRIED if name in self.__dict__})
+        return taken
 
     def __len__(self) -> int:
         return len(self.at)
@@ -163,18 +212,18 @@ class FirstWords:
 
     @cached_property
     def hook(self) -> NDArray[np.int32]:
-        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | ones(~self.is_kernel, np.int32)
+        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | _where_bits(~self.is_kernel, np.int32)
         return hook
 
     @cached_property
     def kernel_hook(self) -> NDArray[np.int32]:
-        """`hook`, and that which classic events would have that stand under the GUID of a kernel group."""
+        """`hook`, and for classic events under the GUID of a kernel group the hook that they would have."""
         rows = np.flatnonzero(self.form == FULL)
         if not len(rows):
             return self.hook
         hook, at = self.hook.copy(), self.at[rows]
         guids = np.stack([self.words.take(at + n) for n in (3, 4)], axis=1)
-        hook[rows] = classic_hooks(guids, self._quarter(2)[rows].astype(np.uint8))
+        hook[rows] = _classic_hooks(guids, self._quarter(2)[rows].astype(np.uint8))
         return hook
 
     @cached_property
@@ -201,49 +250,13 @@ class FirstWords:
 
     @cached_property
     def packet_version(self) -> NDArray[np.uint16]:
-        """Version of kernel headers with the bits that tell of counters, 0 for others."""
+        """Version of kernel headers with the bits that count counters, 0 for others."""
         return np.where(self.is_kernel, self._quarter(0), 0).astype(np.uint16)
 
     def _quarter(self, n: int) -> NDArray[np.uint16]:
         return self.head.view(np.uint16)[n::4]
 
-
-def ones(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
-    """All bits where ``mask``, else none. To choose by a mask without a pattern takes a misguessed branch an event."""
-    return (-mask.view(np.int8)).astype(dtype)
-
-
-_PAIR = np.complex128  # a number type of 16 bytes, to gather two words at once
-
-
-class EventBlock(FirstWords):
-    """Events of one window in file order, as columns of equal length.
-
-    Always there: ``at`` int64 (8-byte words from the begin of ``words`` to the event), ``head`` uint64 (the event's
-    first word), ``size`` int64 (bytes, header included), ``buffer`` int32 (row of ``window.buffers``).
-
-    Gathered on demand and kept: ``header`` uint8 (header type: a key of `layout.HEADERS`, or `layout.MESSAGE`),
-    ``hook`` int32 (-1: none), ``time`` int64 (ticks of the log's clock), ``pid``, ``tid`` int32 (-1: none), ``cpu``
-    int32, ``version``, ``opcode``, ``level``, ``channel`` uint8, ``id``, ``task``, ``options`` uint16, ``keyword``
-    uint64, ``provider`` (n, 2) uint64 (the GUID's 16 bytes as they stand in the file), ``pointer_size`` uint8,
-    ``payload`` int64 (byte position in ``raw``) and ``payload_size`` int64.
-
-    Everything is valid until the next block of the same pass is asked for: the window's memory is used again.
-    """
-
-    @classmethod
-    def of(cls, window: Window, rules: Rules) -> EventBlock:
-        """All events of ``window``."""
-        return cls(window, walk(window, rules.damage), rules)
-
-    def take(self, which: Any) -> EventBlock:
-        """The given events: an index array, a mask or a slice."""
-        taken = EventBlock(self.window, self.found.take(which), self.rules)
-        if (self.form >= MESSAGE_FORM).any():  # an event without a time stamp has that of the one before it
-            taken.__dict__["time"] = self.time[which]
-        return taken
-
-    # -- from the words behind it; PAD keeps all of this inside the array
+    # -- from the words that follow; PAD keeps all of this inside the array
 
     def word(self, n: int) -> NDArray[np.uint64]:
         """The ``n``-th 64-bit word of each event, whether the event has it or not."""
@@ -271,7 +284,7 @@ class EventBlock(FirstWords):
             return time if self.rules.to_log is None else self.rules.to_log(time)
         message = np.flatnonzero(self.form == MESSAGE_FORM)
         if len(message):
-            time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP, 8).view(np.int64)[:, 0]
+            time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP)
         untimed = np.flatnonzero(self._untimed)
         if len(untimed):
             # The index of the last event with a time, at or before each event and in its buffer.
@@ -292,10 +305,10 @@ class EventBlock(FirstWords):
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = self._stamped[:, 0] | ones((self.form == PERFINFO) | (self.form >= MESSAGE_FORM), np.uint64)
+        halves = self._stamped[:, 0] | _where_bits((self.form == PERFINFO) | (self.form >= MESSAGE_FORM), np.uint64)
         message = np.flatnonzero((self.form == MESSAGE_FORM) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
         if len(message):
-            halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO, 8).view(np.uint64)[:, 0]
+            halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO)
         pairs = halves.view(np.int32)
         return pairs[0::2], pairs[1::2]
 
@@ -354,11 +367,18 @@ class EventBlock(FirstWords):
         named = (self.options & (MESSAGE_FLAG.GUID | MESSAGE_FLAG.COMPONENTID)) == MESSAGE_FLAG.GUID
         rows = np.flatnonzero((self.form == MESSAGE_FORM) & named)
         if len(rows):
-            guid[rows] = self._message(rows, MESSAGE_FLAG.GUID, 16).view(np.uint64)
+            guid[rows] = self._message(rows, MESSAGE_FLAG.GUID).view(np.uint64).reshape(-1, 2)
         return guid
 
-    def _message(self, rows: Ints, flag: int, count: int) -> NDArray[np.uint8]:
-        return message_field(self.raw, self.at[rows], self.options[rows], flag, count)
+    def _message(self, rows: Ints, flag: int) -> NDArray[Any]:
+        """The field of ``flag`` of the messages ``rows``; none is aligned."""
+        place = self.at[rows] * 8 + MESSAGE_BYTES.take(self.options[rows].astype(np.int64) & _EARLIER[flag])
+        found: NDArray[Any] = unaligned(self.raw, _MESSAGE_TYPE[flag])[place]
+        return found
+
+    @cached_property
+    def offset(self) -> Ints:
+        return self.at * 8 - self.window.start.take(self.buffer)
 
     # -- payloads
 
@@ -374,7 +394,7 @@ class EventBlock(FirstWords):
             size[counted] += ((version & PMC_COUNTERS) >> 8) * 8 + ((version & PEBS_INDEX) >> 12)
         extended = np.flatnonzero((self.form == EVENT) & ((self.options & EVENT_FLAG.EXTENDED_INFO) != 0))
         if len(extended):
-            size[extended] = behind_items(self.words, self.at[extended], self.size[extended])
+            size[extended] = _end_of_items(self.words, self.at[extended], self.size[extended])
         wrong = np.flatnonzero(size > self.size)
         for i in wrong.tolist():
             reason = "counters or extended items longer than their event"
@@ -391,53 +411,54 @@ class EventBlock(FirstWords):
     def payload_size(self) -> Ints:
         return self.size - self.header_size
 
+    def payload_field(self, rows: Ints, place: int, dtype: Any) -> NDArray[Any]:
+        """The ``dtype`` at byte ``place`` of the payloads of ``rows``, whether they are that long or not."""
+        found: NDArray[Any] = unaligned(self.raw, dtype)[self.payload[rows] + place]
+        return found
 
-# -- From columns to `Event` objects, for those who look at events one by one
+
+# -- From columns to `Event` objects, for callers that look at events one by one
 
 
 CHUNK = 4096
 """Events that are made at once: an object takes about 1 KB."""
 
 _ITEM = packed(EXTENDED_ITEM)
-_ACTIVITY_AT, _ITEMS_AT = 0x40, 0x50
+_ACTIVITY_AT = 0x40
 _COUNTED = PMC_COUNTERS | PEBS_INDEX
+_FIRST = ("header", "pointer_size", "time", "pid", "tid", "cpu", "hook")
+_LATER = ("id", "version", "opcode", "level", "task", "channel", "keyword", "options")
+"""The columns that are the first fields of `Event`, and those that follow its provider."""
+_PLACES = ("at", "offset", "payload", "payload_size", "packet_version")
 
 
 def events_of(block: EventBlock) -> list[Event]:
     """All events of ``block`` as objects, which do not depend on the block any more."""
     memory: Any = memoryview(block.raw)  # type: ignore[arg-type]
-    providers = np.ascontiguousarray(block.provider).tobytes()
-    at = block.at * 8
-    buffers = block.window.buffers
-    columns = zip(
-        block.header.tolist(), block.pointer_size.tolist(), block.time.tolist(), block.pid.tolist(), block.tid.tolist(),
-        block.cpu.tolist(), block.hook.tolist(), range(0, 16 * len(block), 16), block.id.tolist(),
-        block.version.tolist(), block.opcode.tolist(), block.level.tolist(), block.task.tolist(),
-        block.channel.tolist(), block.keyword.tolist(), block.options.tolist(), block.packet_version.tolist(),
-        at.tolist(), (at - block.window.start.take(block.buffer)).tolist(), buffers.offset.take(block.buffer).tolist(),
-        block.payload.tolist(), block.payload_size.tolist(),
-        strict=True,
+    guids = np.ascontiguousarray(block.provider).tobytes()
+    providers = [guids[at : at + 16] for at in range(0, len(guids), 16)]
+    first, later, places = (
+        [getattr(block, name).tolist() for name in names] for names in (_FIRST, _LATER, _PLACES)
     )  # fmt: skip
+    fields = zip(*first, providers, *later, strict=True)
+    buffers = block.window.buffers.offset.take(block.buffer).tolist()
     events = []
-    for (
-        header, pointer, time, pid, tid, cpu, hook, guid, id_, version, opcode, level, task, channel, keyword, options,
-        packet, place, offset, buffer, payload, length,
-    ) in columns:  # fmt: skip
-        event = Event(
-            header, pointer, time, pid, tid, cpu, hook, providers[guid : guid + 16], id_, version, opcode, level, task,
-            channel, keyword, options, offset=offset, buffer=buffer, payload=bytes(memory[payload : payload + length]),
-        )  # fmt: skip
-        if header in EVENT_HEADERS:
-            event.activity = bytes(memory[place + _ACTIVITY_AT : place + _ACTIVITY_AT + 16])
-            if options & EVENT_FLAG.EXTENDED_INFO:
-                event.extended = extended_items(memory[place + _ITEMS_AT : payload])
+    for values, (at, offset, payload, length, packet), buffer in zip(
+        fields, zip(*places, strict=True), buffers, strict=True
+    ):
+        event, begin = Event(*values), at * 8
+        event.offset, event.buffer, event.payload = offset, buffer, bytes(memory[payload : payload + length])
+        if event.header in EVENT_HEADERS:
+            event.activity = bytes(memory[begin + _ACTIVITY_AT : begin + _ACTIVITY_AT + 16])
+            if event.flags & EVENT_FLAG.EXTENDED_INFO:
+                event.extended = extended_items(memory[begin + _EVENT_HEADER : payload])
                 event.counters = counters_of(event.extended)
         elif packet & _COUNTED:
-            begin = place + HEADERS[header].size
-            values = struct.unpack_from(f"<{(payload - begin) // 8}Q", memory, begin)
+            begin += HEADERS[event.header].size
+            words = struct.unpack_from(f"<{(payload - begin) // 8}Q", memory, begin)
             count = (packet & PMC_COUNTERS) >> 8
-            event.counters = values[:count]
-            event.extended = [(EXTENDED_TYPE.PEBS_INDEX, struct.pack("<Q", value)) for value in values[count:]]
+            event.counters = words[:count]
+            event.extended = [(EXTENDED_TYPE.PEBS_INDEX, struct.pack("<Q", word)) for word in words[count:]]
         events.append(event)
     return events
 
@@ -463,13 +484,7 @@ def counters_of(items: list[tuple[int, bytes]]) -> tuple[int, ...]:
 
 
 def header_fields(block: EventBlock, i: int) -> dict[str, Any]:
-    """All header fields of event ``i`` by their names in the specification, those that `Event` has no room for, too."""
+    """All header fields of event ``i`` by their names in the specification, including those that `Event` lacks."""
     at, kind = int(block.at[i]) * 8, int(block.header[i])
-    if kind == MESSAGE:
-        return _message_values(block.raw[at : at + int(block.header_size[i])].tobytes())
-    return unpack_fields(HEADERS[kind].fields, block.raw[at : at + HEADERS[kind].size].tobytes())
-
-
-def _message_values(data: bytes) -> dict[str, Any]:
-    options = packed(MESSAGE_HEAD).unpack_from(data)[-1]
-    return unpack_fields(message_header(options), data)
+    declared = message_header(int(block.options[i])) if kind == MESSAGE else HEADERS[kind].fields
+    return unpack_fields(declared, block.raw[at : at + packed(declared).size].tobytes())

@@ -1,14 +1,14 @@
-"""Time order over processors: a merge of one stream of buffers for each, in bounded memory.
+"""Events in time order: a merge of one stream of buffers for each processor, in bounded memory.
 
 Within a processor, buffers are in the order of their SequenceNumbers and their events in time order; over the file
-nothing is in order. So one buffer of each processor is held, and what is older than the newest event of the one that
-ends first can go out. Where processors share buffers (NO_PER_PROCESSOR_BUFFERING) neighbours may overlap, so that two
-are held. Equal times stay in the order of the buffers, within one in that of the file.
+nothing is in order. The merge therefore holds one buffer of each processor, and releases what is older than the newest
+event of the buffer that ends first. Where processors share buffers (NO_PER_PROCESSOR_BUFFERING) neighbours may overlap;
+then it holds two. Events of equal time stay in the order of the buffers, within one in that of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from ....arrays import ranges
 from ..container.buffers import Buffers
-from ..container.windows import Window
+from ..container.windows import PAD, Window
 from ..layout import BUFFER_TYPE
-from .columns import EventBlock
+from .columns import CARRIED, EventBlock
 from .walk import Walk
 
-__all__ = ["Index", "Run", "blocks_of_runs", "in_order"]
+__all__ = ["Index", "Run", "blocks_of_runs", "in_order", "joined"]
 
 
 _LAST = np.iinfo(np.int64).max
@@ -30,7 +30,7 @@ _LAST = np.iinfo(np.int64).max
 MOST_HELD = 64 << 20
 """Bytes of buffers that may wait beyond one for each processor.
 
-Only time stamps that jump back make more wait; then all that is held goes out, and what is older comes late.
+Only time stamps that jump back make more wait. Then the merge releases everything, and older events come late.
 """
 
 
@@ -55,7 +55,7 @@ Load = Callable[[int], EventBlock | None]
 
 @dataclass(slots=True)
 class _Held:
-    """Events of one buffer that have not gone out: ``order`` int64 are rows of ``block`` by time, ``time`` theirs."""
+    """Events of one buffer that wait: ``order`` int64 are rows of ``block`` by time, ``time`` their times."""
 
     block: EventBlock
     rank: int
@@ -65,17 +65,17 @@ class _Held:
 
 @dataclass(slots=True)
 class _Stream:
-    """One processor: buffers that are still to come, in order, and those that are held."""
+    """One processor: the rows of its buffers to come, in order, and the buffers that are held."""
 
     rows: Iterator[int]
     ahead: int
     held: list[_Held] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
-    """Times of the last events of the buffers that were loaded last."""
+    """Times of the last events of the newest buffers."""
     done: bool = False
 
     def load(self, load: Load, rank: NDArray[np.int64]) -> None:
-        """Hold one buffer more, if there is one."""
+        """Hold one more buffer, if the processor has one."""
         for row in self.rows:
             block = load(row)
             if block is None or not len(block):
@@ -88,7 +88,7 @@ class _Stream:
         self.done = True
 
     def safe(self) -> int:
-        """No event earlier than this is still to come."""
+        """A time before which no further event comes."""
         return _LAST if self.done else self.last[0]
 
 
@@ -148,17 +148,15 @@ def _release(streams: list[_Stream], until: int) -> Run | None:
     return Run(blocks, owner[order], row[order])
 
 
-# -- Events in time order as blocks: what several runs of a merge release, copied together
+# -- Several runs of a merge copied to one block
 #
-# A merge gives a few hundred events at a time, from one buffer of each processor; whoever works on columns wants more.
+# A merge releases a few hundred events at a time, from one buffer of each processor. Work on columns needs more.
 
 
 LEAST = 1 << 14
-"""Events of a block, but for the last and for those that are `HEAVY`."""
+"""Events of a block, except for the last one and `HEAVY` ones."""
 HEAVY = 8 << 20
 """Bytes of buffers that wait for their block to be full."""
-
-_COPIED = ("time", "header_size", "pointer_size")  # what an event has from its neighbours, its log or its place
 
 
 def blocks_of_runs(runs: Iterable[Run]) -> Iterator[EventBlock]:
@@ -170,10 +168,10 @@ def blocks_of_runs(runs: Iterable[Run]) -> Iterator[EventBlock]:
         events += len(run.row)
         weight += _weight(run)
         if events >= LEAST or weight >= HEAVY:
-            yield _join(waiting)
+            yield joined(waiting)
             waiting, events, weight = [], 0, 0
     if waiting:
-        yield _join(waiting)
+        yield joined(waiting)
 
 
 def _weight(run: Run) -> int:
@@ -182,43 +180,36 @@ def _weight(run: Run) -> int:
     return sum(count * block.raw.nbytes // len(block) for count, block in zip(counts, run.blocks, strict=True))
 
 
-def _join(runs: list[Run]) -> EventBlock:
-    blocks = {id(block): block for run in runs for block in run.blocks}
-    number = {key: i for i, key in enumerate(blocks)}
+def joined(runs: Sequence[Run], copied: Sequence[str] = CARRIED) -> EventBlock:
+    """The events of ``runs``, in their order, as a block with memory of its own.
+
+    ``copied`` are columns that keep the values they have in the blocks of the runs.
+    """
+    blocks = list({id(block): block for run in runs for block in run.blocks}.values())
+    number = {id(block): i for i, block in enumerate(blocks)}
     owners = [np.array([number[id(block)] for block in run.blocks], np.int64)[run.owner] for run in runs]
     owner, row = np.concatenate(owners), np.concatenate([run.row for run in runs])
-    sources = list(blocks.values())
-    places = [np.flatnonzero(owner == i) for i in range(len(sources))]
-    taken = [row[place] for place in places]
-    size = _spread(places, [block.size[rows] for block, rows in zip(sources, taken, strict=True)])
+    places = [np.flatnonzero(owner == i) for i in range(len(blocks))]
+    rows = [row[place] for place in places]
+
+    def gathered(name: str) -> NDArray[Any]:
+        whole = np.empty(len(row), getattr(blocks[0], name).dtype)
+        for block, place, taken in zip(blocks, places, rows, strict=True):
+            whole[place] = getattr(block, name)[taken]
+        return whole
+
+    size, buffer = gathered("size"), gathered("buffer")
     words = (size + 7) >> 3
-    at = np.cumsum(words) - words
-    memory = np.zeros(int(words.sum()) + 256, np.uint64)  # header fields are looked at behind the last event, too
+    at = np.cumsum(words) - words + 1  # columns gather from the word before an event
+    memory = np.zeros(1 + int(words.sum()) + PAD, np.uint64)
     first = 0
-    buffers = []
-    for block, place, rows in zip(sources, places, taken, strict=True):
-        index = ranges(block.at[rows], words[place])
-        into = ranges(at[place], words[place])
-        memory[into] = block.words.take(index)
-        buffers.append(block.buffer[rows] + np.int32(first))
+    for block, place, taken in zip(blocks, places, rows, strict=True):
+        memory[ranges(at[place], words[place])] = block.words.take(ranges(block.at[taken], words[place]))
+        buffer[place] += np.int32(first)
         first += len(block.window.buffers)
-    raw = memory.view(np.uint8)
-    together = Buffers.concatenate([block.window.buffers for block in sources])
-    window = Window(raw, memory, np.zeros(first, np.int64), together, sources[0].window.segment)
-    head, header = (
-        _spread(places, [getattr(block, name)[rows] for block, rows in zip(sources, taken, strict=True)])
-        for name in ("head", "header")
-    )
-    made = EventBlock(window, Walk(at, head, header, size, _spread(places, buffers)), sources[0].rules)
-    for name in _COPIED:
-        values = [getattr(block, name)[rows] for block, rows in zip(sources, taken, strict=True)]
-        made.__dict__[name] = _spread(places, values)
+    buffers = Buffers.concatenate([block.window.buffers for block in blocks])
+    window = Window(memory.view(np.uint8), memory, np.zeros(first, np.int64), buffers, blocks[0].window.segment)
+    made = EventBlock(window, Walk(at, gathered("head"), gathered("header"), size, buffer), blocks[0].rules)
+    for name in copied:
+        made.__dict__[name] = gathered(name)
     return made
-
-
-def _spread(places: list[NDArray[np.int64]], parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """One array with ``parts[i]`` at ``places[i]``."""
-    whole = np.empty(sum(map(len, parts)), parts[0].dtype)
-    for place, part in zip(places, parts, strict=True):
-        whole[place] = part
-    return whole

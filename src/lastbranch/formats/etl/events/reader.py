@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
@@ -16,20 +17,18 @@ from ....errors import Damage
 from ....model import Clock, Source
 from ..container.buffers import Buffers, DamageLog
 from ..container.header import LogHeader
-from ..container.windows import BufferReader, Segment
+from ..container.windows import BufferReader, Window
 from ..event import Event
 from ..kernel.hooks import hook_provider
 from ..layout import BUFFER_FLAG, LogFileMode
 from .columns import CHUNK, EventBlock, Rules, events_of
 from .merge import Index, Run, blocks_of_runs, in_order
 
-__all__ = ["EventType", "TraceLog", "count_events", "first_of_types", "to_log"]
+__all__ = ["EventType", "TraceLog", "count_events", "first_of_types", "runs_of"]
 
-
-_NS = 1_000_000_000
 
 MOST_WORKERS = 8
-"""So many processes decompress by default: each takes 40 MB, and the walk of what they give goes on in one."""
+"""Processes that decompress by default: each takes 40 MB, and a single process walks the result."""
 
 
 class EventType(NamedTuple):
@@ -48,10 +47,10 @@ class EventType(NamedTuple):
 class TraceLog:
     """An .etl file as events.
 
-    ``pointer_size`` overrides what events say themselves (some tools wrote 64-bit payloads behind 32-bit headers);
-    ``workers`` processes decompress, by default one for each processor up to `MOST_WORKERS` where the blocks are worth
-    it. Raises `FormatError` where nothing can be had of the file: no .etl, a header cut short, pre-Vista. What else is
-    wrong is stepped over and found in `damage` by the time a pass has ended.
+    ``pointer_size`` overrides the pointer size of event headers (some tools wrote 64-bit payloads after 32-bit
+    headers). ``workers`` processes decompress, by default one for each processor up to `MOST_WORKERS` where the blocks
+    are worth it. Raises `FormatError` for a file that cannot be read at all: no .etl, a header cut short, pre-Vista.
+    A pass skips other damage and reports it in `damage`.
     """
 
     def __init__(self, source: Source, *, pointer_size: int | None = None, workers: int | None = None) -> None:
@@ -61,7 +60,9 @@ class TraceLog:
         self._reader = BufferReader(source, self._damage, workers=workers)
         self._override = pointer_size or 0
         self.most_blocks: int | None = None
-        """So many are read of the log, where its tables have no room for more."""
+        """Blocks after which `blocks` ends, for tables without room for more."""
+        self.base: LogHeader | None = None
+        """The header whose clock event times are converted to, by default `header`."""
 
     @property
     def header(self) -> LogHeader:
@@ -80,22 +81,22 @@ class TraceLog:
 
     @property
     def damage(self) -> list[Damage]:
-        """What was found damaged, by file offset, in the passes made so far; `counts` makes a whole one."""
+        """Damage by file offset, as far as the file was read; `counts` reads all of it."""
         return list(self._damage)
 
     @property
     def skipped(self) -> int:
-        """Buffers that were given up as a whole."""
+        """Buffers that were skipped as a whole."""
         return len(self._damage.skipped)
 
     @property
     def unwritten(self) -> int:
-        """Places of a preallocated file that no buffer was written to, once a pass has ended."""
+        """Places of a preallocated file that no buffer was written to, after a whole pass."""
         return self._reader.unwritten
 
     @property
     def events_lost(self) -> int:
-        """Events that found no room in a buffer, by the headers."""
+        """Events lost for lack of room in a buffer, by the headers."""
         return sum(header.events_lost for header in self.headers)
 
     @property
@@ -109,7 +110,7 @@ class TraceLog:
         """All events as columns, in file order. A block is valid until the next one is asked for."""
         walked = 0
         for window in self._reader.windows():
-            block = EventBlock.of(window, self._rules(window.segment))
+            block = self._block(window)
             if len(block):
                 yield block
                 walked += 1
@@ -120,15 +121,11 @@ class TraceLog:
         """All events as objects, in file order or, if ``ordered``, in time order.
 
         In time order, events of equal time stay in the order in which their buffers were written. Memory is bounded by
-        one buffer for each processor. ``select`` gives the rows of a block that are wanted (a mask or an index array in
-        ascending order), so that of the others no object is made.
+        one buffer for each processor and a block. ``select`` returns the wanted rows of a block (a mask or an index
+        array in ascending order); no object is made of the others.
         """
-        if ordered:
-            for run in self._ordered(select):
-                yield from _run_events(run)
-            return
-        for block in self.blocks():
-            wanted = block if select is None else block.take(select(block))
+        for block in self.ordered_blocks(select=select) if ordered else self.blocks():
+            wanted = block if select is None or ordered else block.take(select(block))
             for begin in range(0, len(wanted), CHUNK):
                 yield from events_of(wanted.take(slice(begin, begin + CHUNK)))
 
@@ -139,7 +136,8 @@ class TraceLog:
 
         ``progress`` is called with the number of buffers read and that of all.
         """
-        yield from blocks_of_runs(self._ordered(select, progress))
+        taken = None if select is None else lambda block: block.take(select(block))
+        yield from blocks_of_runs(runs_of([self], [self.index()], taken, progress))
 
     def index(self) -> Index:
         """All buffers of the log, by their headers alone."""
@@ -155,75 +153,59 @@ class TraceLog:
         counts: Counter[EventType] = Counter()
         for block in self.blocks():
             count_events(block, counts)
-            block.header_size  # noqa: B018 - so that damage within events is found, too
+            block.header_size  # noqa: B018 - to find damage within events, too
         return counts
 
     @cached_property
     def lossy(self) -> int:
-        """Buffers whose flags say that events or buffers were lost before them: one pass over the headers."""
+        """Buffers with a flag that events or buffers were lost before them: one pass over the headers."""
         flags = BUFFER_FLAG.EVENTS_LOST | BUFFER_FLAG.BUFFER_LOST
         return int(np.count_nonzero(self.index().buffers.flags & flags))
 
-    def _ordered(
-        self, select: Callable[[EventBlock], Any] | None, progress: Callable[[int, int], None] | None = None
-    ) -> Iterator[Run]:
-        index = self.index()
-        read = count()
+    def load(self, index: Index, row: int) -> EventBlock | None:
+        """The events of buffer ``row`` of `index`, None if it cannot be read. Blocks have memory of their own."""
+        segment = self._reader.segments[int(index.segment[row])]
+        window = self._reader.load(segment, index.buffers.take(slice(row, row + 1)))
+        return None if window is None else self._block(window)
 
-        def load(row: int) -> EventBlock | None:
-            if progress is not None:
-                progress(next(read), len(index.buffers))
-            segment = self._reader.segments[int(index.segment[row])]
-            window = self._reader.load(segment, index.buffers.take(slice(row, row + 1)))
-            if window is None:
-                return None
-            block = EventBlock.of(window, self._rules(segment))
-            return block if select is None else block.take(select(block))
-
-        modes = [header.mode for header in self.headers]
-        overlap = any(mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING for mode in modes)
-        return in_order(index, load, overlap=overlap)
-
-    def _rules(self, segment: Segment) -> Rules:
-        own = segment.header.pointer_size
-        return Rules(self._damage, own if own in (4, 8) else 8, self._override, to_log(self.header, segment.header))
+    def _block(self, window: Window) -> EventBlock:
+        own = window.segment.header
+        return EventBlock.of(window, Rules.of(self._damage, own, self.base or self.header, self._override))
 
 
-def _run_events(run: Run) -> Iterator[Event]:
-    for begin in range(0, len(run.row), CHUNK):
-        owner, row = run.owner[begin : begin + CHUNK], run.row[begin : begin + CHUNK]
-        made: list[Any] = [None] * len(row)
-        for block in np.unique(owner).tolist():
-            where = np.flatnonzero(owner == block)
-            for i, event in zip(where.tolist(), events_of(run.blocks[block].take(row[where])), strict=True):
-                made[i] = event
-        yield from made
+_APART = 1 << 16
+"""Processors, and sessions, of one log are numbered below this."""
+
+
+def runs_of(
+    logs: Sequence[TraceLog], indexes: Sequence[Index], select: Callable[[EventBlock], EventBlock] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Run]:  # fmt: skip
+    """The events of several logs, whose `TraceLog.index` are ``indexes``, in one time order.
+
+    ``select`` returns the wanted events of a block.
+    """
+    log_of = np.repeat(np.arange(len(logs)), [len(index.buffers) for index in indexes]).tolist()
+    own_row = np.concatenate([np.arange(len(index.buffers)) for index in indexes]).tolist()
+    parts = (replace(one.buffers, cpu=one.buffers.cpu + np.int32(_APART * i)) for i, one in enumerate(indexes))
+    sessions = np.concatenate([index.segment + _APART * i for i, index in enumerate(indexes)])
+    read = count()
+
+    def load(row: int) -> EventBlock | None:
+        if progress is not None:
+            progress(next(read), len(log_of))
+        number = log_of[row]
+        block = logs[number].load(indexes[number], own_row[row])
+        return block if block is None or select is None else select(block)
+
+    modes = [header.mode for log in logs for header in log.headers]
+    overlap = any(mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING for mode in modes)
+    return in_order(Index(Buffers.concatenate(parts), sessions), load, overlap=overlap)
 
 
 def _processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def to_log(log: LogHeader, own: LogHeader) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
-    """From the ticks of an appended session to those of the log, by the wall times of both headers.
-
-    System time needs none, and neither does one performance counter over one uptime of the machine, whose ticks are
-    more exact than the wall times.
-    """
-    same_clock = (own.clock_type, own.frequency) == (log.clock_type, log.frequency)
-    if own is log or not (own.frequency and log.frequency):
-        return None
-    if same_clock and (log.clock_type == 2 or own.boot_time == log.boot_time):
-        return None
-    clock, between = own.clock, (own.start_time - log.start_time) * 100
-
-    def convert(ticks: NDArray[np.int64]) -> NDArray[np.int64]:
-        whole, part = np.divmod(clock.to_ns_array(ticks - own.timestamp) + between, _NS)
-        result: NDArray[np.int64] = whole * log.frequency + part * log.frequency // _NS + log.timestamp
-        return result
-
-    return convert
 
 
 def count_events(block: EventBlock, counts: Counter[EventType]) -> None:
