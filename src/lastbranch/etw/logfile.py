@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..formats.etl import LogHeader
+from ..formats.etl.container.header import pack_log_header
 from .flags import KERNEL_LOGGER_NAME, LogFileMode
 from .structures import structure
 
@@ -94,32 +95,10 @@ class Logfile(_Base):  # type: ignore[misc]
 
 
 def describe(logfile: Logfile, header: LogHeader) -> None:
-    """Fill in what OpenTrace tells of the file or session."""
-    logfile.LogfileHeader = _log_header(header)
+    """Fill in what OpenTrace reports of the file or session. The header's two pointers are not used, as documented."""
+    logfile.LogfileHeader = structure("TRACE_LOGFILE_HEADER").from_buffer_copy(pack_log_header(header, 8))
+    logfile.LogfileHeader.LoggerName = logfile.LogfileHeader.LogFileName = 0
     logfile.BufferSize, logfile.EventsLost = header.buffer_size, header.events_lost
-    logfile.IsKernelTrace = _is_kernel(header)
-    logfile.BuffersRead = logfile.Filled = 0
-
-
-def _log_header(header: LogHeader) -> Any:
-    """TRACE_LOGFILE_HEADER. Its two pointers are not used, as the documents have it."""
-    made = structure("TRACE_LOGFILE_HEADER")()
-    made.Version = header.major | header.minor << 8 | header.sub_version << 16 | header.sub_minor << 24
-    made.TimeZone = structure("TIME_ZONE_INFORMATION").from_buffer_copy(header.time_zone.raw)
-    for theirs, ours in _HEADER_FIELDS.items():
-        setattr(made, theirs, getattr(header, ours))
-    return made
-
-
-_HEADER_FIELDS = {
-    "BufferSize": "buffer_size", "ProviderVersion": "provider_version", "NumberOfProcessors": "processors",
-    "EndTime": "end_time", "TimerResolution": "timer_resolution", "MaximumFileSize": "maximum_file_size",
-    "LogFileMode": "mode", "BuffersWritten": "buffers_written", "StartBuffers": "start_buffers",
-    "PointerSize": "pointer_size", "EventsLost": "events_lost", "CpuSpeedInMHz": "cpu_mhz", "BootTime": "boot_time",
-    "PerfFreq": "perf_freq", "StartTime": "start_time", "ReservedFlags": "clock_type", "BuffersLost": "buffers_lost",
-}  # fmt: skip
-
-
-def _is_kernel(header: LogHeader) -> bool:
     by_name = header.session_name.casefold() == KERNEL_LOGGER_NAME.casefold()
-    return bool(header.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name
+    logfile.IsKernelTrace = bool(header.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name
+    logfile.BuffersRead = logfile.Filled = 0

@@ -1,16 +1,16 @@
-"""CreateMergedTraceFile: several trace logs as one, with what tells the binaries of its images.
+"""CreateMergedTraceFile: several trace logs as one, with events that identify the binaries of its images.
 
-On Windows that is a function of KernelTraceControl.dll. Elsewhere the logs are merged by `formats.etl.convert`, and the
-identities of images come from their files. Of the flags, IMAGEID and COMPRESS_TRACE mean something there; the others
-ask for what only Windows has, or what a session of the portable kernel has written itself (build, configuration), and
-add nothing. INJECT_ONLY is refused (50): our choice.
+On Windows KernelTraceControl.dll has the function. Elsewhere `formats.etl.convert` merges the logs, and the identities
+come from the files of the images. IMAGEID and COMPRESS_TRACE have an effect there. The other flags ask for what only
+Windows has, or for what a session of the portable kernel has written already (build, configuration); they add nothing.
+INJECT_ONLY is refused (50): our choice.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
@@ -23,178 +23,17 @@ from numpy.typing import NDArray
 
 from ..binaries import Image, read_image
 from ..errors import Damage, FormatError, LastbranchError, UnavailableError
-from ..formats.etl import Event, EventBlock, LogHeader, TraceLog, TraceWriter
-from ..formats.etl.decode import Decoder
+from ..formats.etl import Decoder, Event, EventBlock, LogHeader, TraceLog, TraceWriter, convert, kernel_event
 from ..formats.etl.kernel.hooks import IMAGE, IMAGE_ID, PROCESS, kernel_key
-from ..formats.etl.kernel.layouts import kernel_event
 from ..formats.etl.layout import LogFileMode
 from ..formats.etl.payload.tracelogging import describe
 from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
-from ..formats.etl.relog import convert
 from ..model import Module, ModuleKind, Source, check_replaceable
 from ..model.output import PartFolder
 from ..opening import FileSource, attach_binaries
 from .status import EtwError, Status, returns_status, status_of_reading
 
 __all__ = ["CreateMergedTraceFile", "MergeFlag", "Merged", "create_merged_trace_file"]
-
-
-# -- Which binaries the images of a trace were, read from the files: the events that merging adds
-#
-# A PE image is told by events of ImageID ahead of each of its image events, with the same time: name, size and time
-# stamp, then the GUID, age and name of its PDB (or that it has none). Of an ELF image the recording has said the build
-# id (`formats.etl.profile.supplement_events`); its load segments are added. Only a file that is the recorded one is
-# used.
-
-
-_NAMED, _NO_PDB, _PDB = 0, 32, 36  # types of ImageID
-_VERSION = 2
-_LOAD = 10
-_HOOKS = (PROCESS << 8 | _LOAD, *(IMAGE << 8 | kind for kind in (2, 3, 4, _LOAD)))
-_WORDS = [np.frombuffer(guid.bytes_le, np.uint64) for guid in (UUID(IMAGE_ID), PROVIDER)]
-
-
-@dataclass(slots=True)
-class Identities:
-    """What was found for one trace. ``events`` are in time order.
-
-    ``images`` counts its image events and modules of ELF files, ``known`` those that are told already, ``found`` those
-    that events were made for; ``missing`` are the names of the others, each with the reason.
-    """
-
-    events: list[Event] = field(default_factory=list)
-    images: int = 0
-    known: int = 0
-    found: int = 0
-    missing: dict[str, str] = field(default_factory=dict)
-
-
-def identities(log: TraceLog, symfs: str | None = None, folders: Sequence[str] = ()) -> Identities:
-    """The identities of the images in ``log`` that it does not tell itself.
-
-    ``symfs`` is a folder under which binaries lie at their full paths (and are trusted); in ``folders`` they are found
-    by identity, as `opening.open_profile` has it. One pass; memory is bounded by the number of image events.
-    """
-    decoder, result = Decoder(), Identities()
-    images: list[tuple[Event, dict[str, Any]]] = []
-    told: set[tuple[int, int, int]] = set()
-    modules: dict[int, tuple[Event, dict[str, Any]]] = {}
-    with_segments: set[int] = set()
-    for event in log.events(select=_about_images):
-        if kernel_key(event) is None:
-            described = describe(event)
-            name = described[0].name if described else ""
-            fields = described[0].layout.decode(described[2], 8) if described else {}
-            if name == "Module" and set(EVENTS[name]) <= set(fields):
-                modules.setdefault(int(fields["Number"]), (event, fields))
-            elif name == "Segments" and "Module" in fields:
-                with_segments.add(int(fields["Module"]))
-            continue
-        fields = decoder.decode(event).fields
-        if "ImageBase" not in fields:
-            continue
-        if event.hook < 0:
-            told.add(_place(event, fields))
-        else:
-            images.append((event, fields))
-    _find_pes(result, images, told, symfs, folders)
-    _find_elves(result, modules, with_segments, symfs, folders)
-    result.events.sort(key=lambda event: event.time)
-    return result
-
-
-def _about_images(block: EventBlock) -> NDArray[np.bool_]:
-    rows: NDArray[np.bool_] = np.isin(block.hook, _HOOKS)
-    for words in _WORDS:
-        rows = rows | (~block.is_kernel & (block.provider == words).all(axis=1))
-    return rows
-
-
-def _place(event: Event, fields: dict[str, Any]) -> tuple[int, int, int]:
-    """What an identity is about: process, base and time of an image event."""
-    return int(fields.get("ProcessID", 0)), int(fields["ImageBase"]), event.time
-
-
-# -- PE
-
-
-def _find_pes(
-    result: Identities, images: Iterable[tuple[Event, dict[str, Any]]], told: set[tuple[int, int, int]],
-    symfs: str | None, folders: Sequence[str],
-) -> None:  # fmt: skip
-    binaries: dict[tuple[str, int, int], tuple[Module, Image | None]] = {}
-    for event, fields in images:
-        name, stamp = str(fields.get("FileName", "")), int(fields.get("TimeDateStamp", 0))
-        size = int(fields.get("ImageSize", 0))
-        if not (stamp or "\\" in name):
-            continue
-        result.images += 1
-        if _place(event, fields) in told:
-            result.known += 1
-            continue
-        key = name, stamp, size
-        if key not in binaries:
-            module = Module(name, timestamp=stamp, size=size, image_base=int(fields.get("DefaultBase", 0)))
-            attach_binaries([module], "", symfs, folders)
-            binaries[key] = module, _image(module)
-        module, image = binaries[key]
-        if image is None or image.format != "pe":
-            result.missing[name] = module.missing
-            continue
-        result.found += 1
-        result.events += _pe_events(event, fields, module, image)
-
-
-def _image(module: Module) -> Image | None:
-    if not module.binary:
-        return None
-    source = FileSource(module.binary)
-    try:
-        return read_image(source)
-    except LastbranchError as error:  # it was read a moment ago
-        module.missing = f"unreadable: {error}"
-        return None
-    finally:
-        source.close()
-
-
-def _pe_events(event: Event, fields: dict[str, Any], module: Module, image: Image) -> Iterator[Event]:
-    pid, base, time = _place(event, fields)
-    about = {"ImageBase": base, "ProcessID": pid}
-
-    def made(kind: int, **more: Any) -> Event:
-        plain = kernel_event((IMAGE_ID, kind), time, event.pointer_size, about | more, version=_VERSION, pid=pid)
-        return replace(plain, tid=-1, cpu=event.cpu)
-
-    stamp = image.timestamp or 0
-    yield made(_NAMED, ImageSize=module.size, TimeDateStamp=stamp, OriginalFileName=module.short)
-    if image.pdb_guid is None:
-        yield made(_NO_PDB)
-    else:
-        yield made(_PDB, GuidSig=image.pdb_guid, Age=image.pdb_age or 0, PDBFileName=image.pdb_name or "")
-
-
-# -- ELF
-
-
-def _find_elves(
-    result: Identities, modules: dict[int, tuple[Event, dict[str, Any]]], with_segments: set[int], symfs: str | None,
-    folders: Sequence[str],
-) -> None:  # fmt: skip
-    for number, (event, fields) in modules.items():
-        if fields["Kind"] != ModuleKind.FILE:
-            continue
-        result.images += 1
-        if number in with_segments:
-            result.known += 1
-            continue
-        module = Module(str(fields["Name"]), build_id=bytes(fields["BuildId"]), size=int(fields["Size"]))
-        attach_binaries([module], "", symfs, folders)
-        if not module.segments:
-            result.missing[module.name] = module.missing
-            continue
-        result.found += 1
-        result.events.append(supplement_event("Segments", event.time, segment_fields(number, module.segments)))
 
 
 _CALL = "CreateMergedTraceFile"
@@ -220,14 +59,18 @@ class MergeFlag(IntFlag):
 
 @dataclass(slots=True)
 class Merged:
-    """What was done: ``events`` written, of them ``added``; images as `Identities` counts them, over all inputs."""
+    """What a merge did. Images count over all inputs: their image events, and modules of ELF files."""
 
     events: int = 0
+    """Written, of them `added`."""
     added: int = 0
     images: int = 0
     known: int = 0
+    """Images that the inputs identify."""
     found: int = 0
+    """Images that the added events identify."""
     missing: dict[str, str] = field(default_factory=dict)
+    """Names of the others, each with the reason."""
     damage: Sequence[tuple[str, Damage]] = ()
     boots: int = 1
     """Of how many uptimes of machines the inputs are."""
@@ -273,18 +116,19 @@ def create_merged_trace_file(
 
 @returns_status
 def CreateMergedTraceFile(output: str, inputs: Sequence[str], flags: int) -> None:  # noqa: N802 - its name
-    """`create_merged_trace_file` as the toolkit has it; what it found is not told."""
+    """`create_merged_trace_file` as the toolkit declares it, without `Merged`."""
     create_merged_trace_file(output, inputs, flags)
 
 
 def _merged(
     stack: ExitStack, output: str, inputs: Sequence[str], flags: MergeFlag, symfs: str | None, folders: Sequence[str]
 ) -> Merged:
-    """The merged log, which nobody may read who may not read all of ``inputs``."""
+    """Write the merged log, which nobody may read who may not read all of ``inputs``."""
     check_replaceable(output)
     part = stack.enter_context(PartFolder(output, mode=0o700))
     folder = Path(part.path)
-    done = Merged()
+    identifier = _Identifier(symfs, folders)
+    done = identifier.done
     sources: list[Source] = []
     rights = 0o666
     for number, path in enumerate(inputs):
@@ -295,11 +139,10 @@ def _merged(
         if flags & MergeFlag.IMAGEID and not (log.header.start_time and log.header.frequency):
             done.missing[path] = "without a start time no events can be added"
         elif flags & MergeFlag.IMAGEID:
-            found = identities(log, symfs, folders)
-            _count(done, found)
-            if found.events:
+            events = identifier.events_of(log)
+            if events:
                 # Ahead of its source: of events of equal time those of the first source come first.
-                added = _written(folder / f"{number}.etl", log.header, found)
+                added = _written(folder / f"{number}.etl", log.header, events)
                 stack.callback(added.close)
                 sources.append(added)
         sources.append(source)
@@ -311,19 +154,151 @@ def _merged(
     return done
 
 
-def _count(done: Merged, found: Identities) -> None:
-    done.added += len(found.events)
-    done.images += found.images
-    done.known += found.known
-    done.found += found.found
-    done.missing |= found.missing
-
-
-def _written(path: Path, log: LogHeader, found: Identities) -> FileSource:
-    """The events as a log with the clock of ``log``."""
+def _written(path: Path, log: LogHeader, events: list[Event]) -> FileSource:
+    """``events`` as a log with the clock of ``log``."""
     mode = LogFileMode.FILE_MODE_SEQUENTIAL | log.mode & LogFileMode.COMPRESSED_MODE
     header = replace(log, mode=mode, maximum_file_size=0, events_lost=0, buffers_lost=0)
     with TraceWriter(path, header) as writer:
-        for event in found.events:
+        for event in events:
             writer.add(replace(event, time=max(event.time, log.timestamp)))
     return FileSource(str(path))
+
+
+# -- The events that identify binaries
+#
+# Events of ImageID precede each image event of a PE, with the same time: name, size and time stamp, then the GUID, age
+# and name of its PDB (or that it has none). Of an ELF image the recording has written the build id
+# (`formats.etl.profile.supplement_events`); its load segments are added. Only a file that is the recorded one is used.
+
+
+_NAMED, _NO_PDB, _PDB = 0, 32, 36  # types of ImageID
+_VERSION = 2
+_LOAD = 10
+_HOOKS = (PROCESS << 8 | _LOAD, *(IMAGE << 8 | kind for kind in (2, 3, 4, _LOAD)))
+_WORDS = [np.frombuffer(guid.bytes_le, np.uint64) for guid in (UUID(IMAGE_ID), PROVIDER)]
+
+
+Fields = dict[str, Any]
+
+
+class _Identifier:
+    """Finds the binaries of images, and makes the events that identify them; ``done`` counts.
+
+    ``symfs`` is a folder under which binaries are at their full paths (and are trusted); in ``folders`` they are found
+    by identity, as `opening.open_profile` does.
+    """
+
+    def __init__(self, symfs: str | None, folders: Sequence[str]) -> None:
+        self._where = symfs, folders
+        self.done = Merged()
+
+    def events_of(self, log: TraceLog) -> list[Event]:
+        """What identifies the images that ``log`` does not identify itself, in time order.
+
+        One pass; memory is bounded by the number of image events.
+        """
+        decoder = Decoder()
+        images: list[tuple[Event, Fields]] = []
+        identified: set[tuple[int, int, int]] = set()
+        modules: dict[int, tuple[Event, Fields]] = {}
+        with_segments: set[int] = set()
+        for event in log.events(select=_about_images):
+            if kernel_key(event) is None:
+                described = describe(event)
+                name = described[0].name if described else ""
+                fields = described[0].layout.decode(described[2], 8) if described else {}
+                if name == "Module" and set(EVENTS[name]) <= set(fields):
+                    modules.setdefault(int(fields["Number"]), (event, fields))
+                elif name == "Segments" and "Module" in fields:
+                    with_segments.add(int(fields["Module"]))
+                continue
+            fields = decoder.decode(event).fields
+            if "ImageBase" not in fields:
+                continue
+            if event.hook < 0:
+                identified.add(_place(event, fields))
+            else:
+                images.append((event, fields))
+        events = [*self._of_pes(images, identified), *self._of_elves(modules, with_segments)]
+        self.done.added += len(events)
+        return sorted(events, key=lambda event: event.time)
+
+    def _of_pes(self, images: list[tuple[Event, Fields]], identified: set[tuple[int, int, int]]) -> Iterator[Event]:
+        binaries: dict[tuple[str, int, int], tuple[Module, Image | None]] = {}
+        for event, fields in images:
+            name, stamp = str(fields.get("FileName", "")), int(fields.get("TimeDateStamp", 0))
+            size = int(fields.get("ImageSize", 0))
+            if not (stamp or "\\" in name):
+                continue
+            self.done.images += 1
+            if _place(event, fields) in identified:
+                self.done.known += 1
+                continue
+            key = name, stamp, size
+            if key not in binaries:
+                module = Module(name, timestamp=stamp, size=size, image_base=int(fields.get("DefaultBase", 0)))
+                attach_binaries([module], "", *self._where)
+                binaries[key] = module, _image(module)
+            module, image = binaries[key]
+            if image is None or image.format != "pe":
+                self.done.missing[name] = module.missing
+                continue
+            self.done.found += 1
+            yield from _pe_events(event, fields, module, image)
+
+    def _of_elves(self, modules: dict[int, tuple[Event, Fields]], with_segments: set[int]) -> Iterator[Event]:
+        for number, (event, fields) in modules.items():
+            if fields["Kind"] != ModuleKind.FILE:
+                continue
+            self.done.images += 1
+            if number in with_segments:
+                self.done.known += 1
+                continue
+            module = Module(str(fields["Name"]), build_id=bytes(fields["BuildId"]), size=int(fields["Size"]))
+            attach_binaries([module], "", *self._where)
+            if not module.segments:
+                self.done.missing[module.name] = module.missing
+                continue
+            self.done.found += 1
+            yield supplement_event("Segments", event.time, segment_fields(number, module.segments))
+
+
+def _about_images(block: EventBlock) -> NDArray[np.bool_]:
+    rows: NDArray[np.bool_] = np.isin(block.hook, _HOOKS)
+    for words in _WORDS:
+        rows = rows | (~block.is_kernel & (block.provider == words).all(axis=1))
+    return rows
+
+
+def _place(event: Event, fields: Fields) -> tuple[int, int, int]:
+    """What an identity refers to: process, base and time of an image event."""
+    return int(fields.get("ProcessID", 0)), int(fields["ImageBase"]), event.time
+
+
+def _image(module: Module) -> Image | None:
+    if not module.binary:
+        return None
+    source = FileSource(module.binary)
+    try:
+        return read_image(source)
+    except LastbranchError as error:  # it was read a moment ago
+        module.missing = f"unreadable: {error}"
+        return None
+    finally:
+        source.close()
+
+
+def _pe_events(event: Event, fields: Fields, module: Module, image: Image) -> Iterator[Event]:
+    pid, base, time = _place(event, fields)
+    about = {"ImageBase": base, "ProcessID": pid}
+
+    def made(kind: int, **more: Any) -> Event:
+        plain = kernel_event((IMAGE_ID, kind), time, event.pointer_size, about | more, version=_VERSION, pid=pid)
+        return replace(plain, tid=-1, cpu=event.cpu)
+
+    stamp = image.timestamp or 0
+    yield made(_NAMED, ImageSize=module.size, TimeDateStamp=stamp, OriginalFileName=module.short)
+    if image.pdb_guid is None:
+        yield made(_NO_PDB)
+    else:
+        yield made(_PDB, GuidSig=image.pdb_guid, Age=image.pdb_age or 0, PDBFileName=image.pdb_name or "")

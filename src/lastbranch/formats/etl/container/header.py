@@ -26,7 +26,7 @@ from ..layout import (
     unpack_fields,
 )
 
-__all__ = ["LogHeader", "TimeZone", "buffer_head", "encode_log_header", "is_etl", "read_header"]
+__all__ = ["LogHeader", "TimeZone", "buffer_head", "encode_log_header", "pack_log_header", "is_etl", "read_header"]
 
 
 _EVENT_AT = BUFFER_HEADER_SIZE
@@ -268,6 +268,12 @@ def buffer_head(
     return pack_fields(BUFFER_HEADER, values)
 
 
+def pack_log_header(header: LogHeader, pointer_size: int) -> bytes:
+    """TRACE_LOGFILE_HEADER for programs with pointers of that size. `ValueError` for what its fields cannot hold."""
+    values = {name: getattr(header, own) for (name, _), own in zip(LOGFILE_HEADER, _LOG_FIELDS, strict=True)}
+    return pack_fields(LOGFILE_HEADER, values | {"TimeZone": header.time_zone.raw}, pointer_size)
+
+
 def encode_log_header(header: LogHeader) -> bytes:
     """The event that begins a file: TRACE_LOGFILE_HEADER and the two names, with a SYSTEM header of its pointer size.
 
@@ -275,10 +281,8 @@ def encode_log_header(header: LogHeader) -> bytes:
     """
     if header.pointer_size not in (4, 8):
         raise FormatError("pointers have 4 or 8 bytes", field="PointerSize", value=header.pointer_size)
-    values = {name: getattr(header, own) for (name, _), own in zip(LOGFILE_HEADER, _LOG_FIELDS, strict=True)}
-    values["TimeZone"] = header.time_zone.raw
     try:
-        payload = pack_fields(LOGFILE_HEADER, values, header.pointer_size)
+        payload = pack_log_header(header, header.pointer_size)
     except ValueError as error:
         raise FormatError(f"log file header cannot be written: {error}", field="TRACE_LOGFILE_HEADER") from error
     payload += f"{header.session_name}\0{header.file_name}\0".encode("utf-16-le", "surrogatepass")
