@@ -14,19 +14,19 @@ from ...formats.etl import (
     AS_IT_SAYS,
     INTERVAL_HOOKS,
     SAMPLE_CACHE,
-    Carry,
+    BranchRecords,
+    CarriedTriggers,
     Decoder,
     Event,
     EventBlock,
     Known,
     Reading,
-    Records,
     Supplement,
     TraceLog,
     events_of,
     kernel_names,
-    newest_events,
     too_short,
+    trigger_candidates,
     types_of,
 )
 from ...formats.etl.layout import PMC_COUNTERS
@@ -190,7 +190,7 @@ class _Facts:
     orphans: int = 0
     counted: int = 0
     """Events with counter values in their headers."""
-    carry: Carry = field(default_factory=Carry)
+    triggers_carried: CarriedTriggers = field(default_factory=CarriedTriggers)
     supplement: Supplement = field(default_factory=Supplement)
 
 
@@ -235,13 +235,13 @@ def _count(block: EventBlock, facts: _Facts) -> None:
     short = too_short(block)
     if len(short):
         block = block.take(np.delete(np.arange(len(block)), short))
-    records = Records.of(block)
+    records = BranchRecords.of(block)
     if len(records):
         part = block.take(records.row)
         options = part.words.take((part.payload >> 3) + 2) & np.uint64(0xFFFFFFFF)
         facts.options.update(options.tolist())
-    facts.carry.complete(block, records)
-    facts.carry.follow(block, newest_events(block), {})
+    facts.triggers_carried.complete(block, records)
+    facts.triggers_carried.follow(block, trigger_candidates(block), {})
     facts.triggers.update(records.hook[records.hook >= 0].tolist())
     facts.orphans += int(np.count_nonzero(records.hook < 0))
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from .event import Event, encode_event
     from .events.columns import EventBlock, events_of
     from .events.reader import EventType, TraceLog
-    from .kernel.hooks import kernel_names
+    from .kernel.hooks import SAMPLE_CACHE, kernel_names
     from .kernel.layouts import kernel_event, kernel_layout
     from .payload.manifest_xml import Manifests
     from .profile.intervals import INTERVAL_HOOKS
     from .profile.reader import read_etl
-    from .profile.records import SAMPLE_CACHE, Carry, Records, newest_events, too_short
+    from .profile.samples import BranchRecords, CarriedTriggers, too_short, trigger_candidates
     from .profile.supplement import Supplement
     from .profile.writer import Written, write_profile
     from .relog import Converted, convert
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AS_IT_SAYS",
     "Batch",
+    "BranchRecords",
     "BufferRecord",
-    "Carry",
+    "CarriedTriggers",
     "Converted",
     "Decoded",
     "Decoder",
@@ -56,7 +57,6 @@ __all__ = [
     "LogHeader",
     "Manifests",
     "Reading",
-    "Records",
     "SAMPLE_CACHE",
     "Supplement",
     "TraceFile",
@@ -79,11 +79,11 @@ __all__ = [
     "kernel_event",
     "kernel_layout",
     "kernel_names",
-    "newest_events",
     "read_etl",
     "read_header",
     "read_records",
     "too_short",
+    "trigger_candidates",
     "types_of",
     "write_profile",
 ]
@@ -99,12 +99,12 @@ __getattr__ = lazy_names(__name__, {
     "event": "Event encode_event",
     "events.columns": "EventBlock events_of",
     "events.reader": "EventType TraceLog",
-    "kernel.hooks": "kernel_names",
+    "kernel.hooks": "SAMPLE_CACHE kernel_names",
     "kernel.layouts": "kernel_event kernel_layout",
     "payload.manifest_xml": "Manifests",
     "profile.intervals": "INTERVAL_HOOKS",
     "profile.reader": "read_etl",
-    "profile.records": "Carry Records SAMPLE_CACHE newest_events too_short",
+    "profile.samples": "BranchRecords CarriedTriggers too_short trigger_candidates",
     "profile.supplement": "Supplement",
     "profile.writer": "Written write_profile",
     "relog": "Converted convert",

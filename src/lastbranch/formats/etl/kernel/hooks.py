@@ -13,9 +13,11 @@ from ..event import Event
 
 __all__ = [
     "ALPC", "CRIT_SEC", "DC_END", "DC_START", "DISK_IO", "END", "FILE_IO", "GROUPS", "HEAP", "IMAGE", "IMAGE_ID",
-    "Key", "LBR", "LOAD", "META_DATA", "OBJECT", "PAGE_FAULT", "PERF_INFO", "PROCESS", "REGISTRY", "SESSION",
-    "SPLIT_IO", "STACK_WALK", "START", "SYS_CONFIG", "SYS_CONFIG_EX", "TCP_IP", "THREAD", "THREAD_LIFE", "THREAD_POOL",
-    "UDP_IP", "UNLOAD", "WIN_SAT", "guid_text", "hook_provider", "kernel_key", "kernel_names", "opcode_name",
+    "Key", "LBR", "LBR_SAMPLE", "LOAD", "META_DATA", "OBJECT", "PAGE_FAULT", "PERF_INFO", "PMC_SAMPLE", "PROCESS",
+    "REGISTRY", "SAMPLED_PROFILE", "SAMPLE_CACHE", "SESSION", "SET_INTERVAL", "SPLIT_IO", "STACK",
+    "STACK_DEFINITIONS", "STACK_KEY_KERNEL", "STACK_KEY_USER", "STACK_WALK", "START", "SYS_CONFIG", "SYS_CONFIG_EX",
+    "TCP_IP", "THREAD", "THREAD_LIFE", "THREAD_POOL", "UDP_IP", "UNLOAD", "WIN_SAT", "guid_text", "hook_provider",
+    "kernel_key", "kernel_names", "opcode_name",
 ]  # fmt: skip
 
 
@@ -39,6 +41,10 @@ THREAD_LIFE = tuple(THREAD << 8 | type_ for type_ in (START, END, DC_START, DC_E
 """Hooks of the events that say which process a thread belongs to."""
 UNLOAD, LOAD = 2, 10
 """Types of image events, beside DC_START and DC_END."""
+SAMPLED_PROFILE, PMC_SAMPLE, SAMPLE_CACHE, SET_INTERVAL, LBR_SAMPLE = 0x0F2E, 0x0F2F, 0x0F37, 0x0F48, 0x0C20
+STACK, STACK_KEY_KERNEL, STACK_KEY_USER = 0x1820, 0x1825, 0x1826
+STACK_DEFINITIONS = (0x1822, 0x1823, 0x1824)
+"""Hook ids of the events that samples are made of."""
 
 GROUPS: dict[int, tuple[str, str]] = {  # group of a hook id: GUID, name
     0x00: ("68fdd900-4a3e-11d1-84f4-0000f80464e3", "EventTrace"),

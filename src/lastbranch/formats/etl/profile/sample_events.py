@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ....arrays import Ints, offsets_of, ranges
 from ....lbr import flags_from_info
 from ....model import BRANCH, FRAME, Array, SampleBatch
+from ..kernel.hooks import LBR_SAMPLE, PMC_SAMPLE, SAMPLED_PROFILE, SET_INTERVAL, STACK
 from ..layout import LARGEST_EVENT
 from .information import information_of
 
@@ -118,7 +119,6 @@ class PeriodEncoder:
 # -- Events
 
 
-SAMPLED, PMC, LBR, STACK, SET_INTERVAL = 0x0F2E, 0x0F2F, 0x0C20, 0x1820, 0x0F48
 _HEADER, _BEFORE_ENTRIES, _BEFORE_FRAMES, _INTERVAL = 16, 24, 16, 44  # bytes; _INTERVAL: of the whole event
 MOST_ENTRIES = (LARGEST_EVENT - _HEADER - _BEFORE_ENTRIES) // 24
 MOST_FRAMES = (LARGEST_EVENT - _HEADER - _BEFORE_FRAMES) // 8
@@ -161,7 +161,7 @@ def sample_events(
     ``narrow``: of a 32-bit system.
     """
     source, hook, options = (_column_of(triggers, name, batch) for name in ("source", "hook", "options"))
-    hook = np.where(source < 0, hook, np.where(source == _TIMER, SAMPLED, PMC))
+    hook = np.where(source < 0, hook, np.where(source == _TIMER, SAMPLED_PROFILE, PMC_SAMPLE))
     depth, entries, predicted = _entries_of(batch)
     frame_at, frames = frames_of(batch)
     height = np.diff(frame_at)
@@ -208,7 +208,7 @@ def sample_events(
         for i, word in enumerate(words, 1):
             out[at[mine] + i] = word[rows[mine]].astype(np.uint64)
 
-    rows, at = put(2, LBR, _PERFINFO32)
+    rows, at = put(2, LBR_SAMPLE, _PERFINFO32)
     out[at], out[at + 1], out[at + 2], out[at + 3] = stamp[rows], stamp[rows], thread[rows], options[rows]
     _put_pointers(out, begin[2] + 5, 3 * depth, entries.ravel(), wide[2])
 

@@ -24,6 +24,7 @@ from ....arrays import Ints, in_groups, insertion_points, offsets_of, ranges, ta
 from ....model import KERNEL_HALF, KERNEL_HALF_32, Array, Source
 from ....model.output import temporary_file
 from ..events.columns import EventBlock
+from ..kernel.hooks import STACK, STACK_DEFINITIONS, STACK_KEY_KERNEL, STACK_KEY_USER, STACK_WALK
 from ..layout import BUFFER_FLAG
 
 __all__ = ["STACK_BYTES", "Spool", "Stacks"]
@@ -170,10 +171,6 @@ class Frames:
         return words
 
 
-STACK = 0x1820
-DEFINITIONS = (0x1822, 0x1823, 0x1824)
-REFERENCES = (0x1825, 0x1826)
-
 STACK_BYTES = 64 << 20
 """Default limit of what `Stacks` holds in memory."""
 
@@ -260,14 +257,18 @@ class Stacks:
     def gather(self, block: EventBlock) -> None:
         """Take the stack events of ``block``."""
         hook = block.kernel_hook
-        group = np.flatnonzero((hook >> 8) == STACK >> 8)
+        group = np.flatnonzero((hook >> 8) == STACK_WALK)
         if not len(group):
             return
         for size in (8, 4):
             mine = group[block.pointer_size[group] == size]
             if len(mine):
                 part = block.take(mine)
-                for hooks, take in ((DEFINITIONS, self._define), (REFERENCES, self._refer), ((STACK,), self._direct)):
+                for hooks, take in (
+                    (STACK_DEFINITIONS, self._define),
+                    ((STACK_KEY_KERNEL, STACK_KEY_USER), self._refer),
+                    ((STACK,), self._direct),
+                ):
                     rows = np.flatnonzero(np.isin(part.kernel_hook, hooks))
                     if len(rows):
                         take(part.take(rows), size)
@@ -290,7 +291,7 @@ class Stacks:
     def _refer(self, block: EventBlock, size: int) -> None:
         whole = self._whole(block, 16 + size)
         key = pointers(whole, whole.payload + 16, np.ones(len(whole), np.int64), size)
-        part = np.where(whole.kernel_hook == REFERENCES[0], _KERNEL, _USER)
+        part = np.where(whole.kernel_hook == STACK_KEY_KERNEL, _KERNEL, _USER)
         self._add_references(whole, at=key.view(np.int64), count=0, part=part)
 
     def _direct(self, block: EventBlock, size: int) -> None:
