@@ -10,7 +10,7 @@ import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -256,10 +256,9 @@ class DataDraft:
             self._file.close()
 
 
-# -- what a record must hold to be taken: `CHECKS` by structure; each takes the record, how many of its kind the section
-# holds already, and the number of the stream, and raises `TbrwError`
+# -- what a record must hold to be accepted, by structure
 
-_FOREIGN_PLATFORMS = range(0x100, 0x200)
+_PLATFORMS = {0, *OsFamily, *range(0x100, 0x200)}
 _USER_STREAMS = (StreamType.SAMPLING, StreamType.AGGREGATED, StreamType.BOOKMARK, StreamType.CUSTOM)
 _ENTRY = STRUCTS["TBRW_SAMPREC_DESC_ENTRY"]
 _LEGACY_SIZE = STRUCTS["TBRW_SampleRecordPC"].size
@@ -270,53 +269,42 @@ _IN_LEGACY = {
 """What a legacy sample record holds, so that an entry may name it inside one."""
 
 
-def _os(record: Any, _before: int, _stream: int) -> None:
-    platform = record.os_platform
-    if platform and platform not in set(OsFamily) and platform not in _FOREIGN_PLATFORMS:
-        raise TbrwError(
-            Status.UNEXPECTED_VALUE,
-            f"os_platform = {platform:#x} is reserved; 1 to 6 are TBRW_OSFAMILY_*, 0x100 to 0x1FF are free (7.1)",
-        )
+class Check(NamedTuple):
+    """What ``record`` must fulfil where its section has ``before`` of its kind already; else ``problem``."""
+
+    holds: Callable[[Any, int], bool]
+    status: Status
+    problem: str
+    """Formatted with ``record``, ``before`` and ``stream``."""
 
 
-def _version(record: Any, _before: int, _stream: int) -> None:
-    version = record.sample_file_version
-    if version < SAMPLE_FILE_VERSION:
-        raise TbrwError(
-            Status.INCOMPATIBLE_VERSION, f"sample_file_version = {version}; 16 and higher are supported (1)"
-        )
-
-
-def _module(record: Any, _before: int, _stream: int) -> None:
-    if record.module_load_address + record.module_length > 1 << 64:
-        raise TbrwError(
-            Status.BAD_MODULE,
-            f"module_load_address = {record.module_load_address:#x} and module_length = {record.module_length:#x}"
-            " leave the address space",
-        )
-
-
-def _stream_info(record: Any, _before: int, _stream: int) -> None:
-    if record.stream_type not in _USER_STREAMS:
-        raise TbrwError(
-            Status.UNEXPECTED_VALUE, f"stream_type = {record.stream_type} is none that can be written (8.9)"
-        )
-
-
-def _event(record: Any, before: int, stream: int) -> None:
-    if record.event_id != before:
-        raise TbrwError(
-            Status.UNEXPECTED_VALUE,
-            f"event_id = {record.event_id} in stream {stream}; ids count from 0, the next is {before} (6.7)",
-        )
-
-
-CHECKS: dict[str, Callable[[Any, int, int], None]] = {
-    "TBRW_OS": _os,
-    "TBRW_VERSION_INFO": _version,
-    "TBRW_MODULE": _module,
-    "TBRW_STREAM_INFO": _stream_info,
-    "TBRW_EVENT": _event,
+CHECKS = {
+    "TBRW_OS": Check(
+        lambda record, _: record.os_platform in _PLATFORMS,
+        Status.UNEXPECTED_VALUE,
+        "os_platform = {record.os_platform:#x} is reserved; 1 to 6 are TBRW_OSFAMILY_*, 0x100 to 0x1FF are free (7.1)",
+    ),
+    "TBRW_VERSION_INFO": Check(
+        lambda record, _: record.sample_file_version >= SAMPLE_FILE_VERSION,
+        Status.INCOMPATIBLE_VERSION,
+        "sample_file_version = {record.sample_file_version}; 16 and higher are supported (1)",
+    ),
+    "TBRW_MODULE": Check(
+        lambda record, _: record.module_load_address + record.module_length <= 1 << 64,
+        Status.BAD_MODULE,
+        "module_load_address = {record.module_load_address:#x} and module_length = {record.module_length:#x} leave the"
+        " address space",
+    ),
+    "TBRW_STREAM_INFO": Check(
+        lambda record, _: record.stream_type in _USER_STREAMS,
+        Status.UNEXPECTED_VALUE,
+        "stream_type = {record.stream_type} is none that can be written (8.9)",
+    ),
+    "TBRW_EVENT": Check(
+        lambda record, before: record.event_id == before,
+        Status.UNEXPECTED_VALUE,
+        "event_id = {record.event_id} in stream {stream}; ids count from 0, the next is {before} (6.7)",
+    ),
 }
 
 
@@ -407,8 +395,9 @@ class Drafts:
         name = record.declared.name
         draft = self._drafts[stream, PLACES[name].section]
         assert isinstance(draft, RecordsDraft)
-        if name in CHECKS:
-            CHECKS[name](record, len(draft.rows[name]), stream or 0)
+        before, check = len(draft.rows[name]), CHECKS.get(name)
+        if check is not None and not check.holds(record, before):
+            raise TbrwError(check.status, check.problem.format(record=record, before=before, stream=stream or 0))
         if name == "TBRW_SAMPREC_DESC_ENTRY":
             entry = np.frombuffer(bytes(record), record.declared.dtype)
             check_descriptor(np.concatenate([self._entries(draft), entry]), stream or 0)

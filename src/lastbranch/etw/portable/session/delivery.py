@@ -24,8 +24,8 @@ from ...properties import SessionRequest
 from ..clock import Clock
 from ..pool import Geometry
 from .log_file import open_log
-from .realtime import RealTimeSink
-from .session_file import SessionFile, session_header
+from .realtime import FLUSHED, RealTimeSink
+from .session_file import SessionFile, Totals, session_header
 from .sinks import FileSink, Finished, HeaderEvents
 from .writers import Piece
 
@@ -248,7 +248,6 @@ READERS_WAIT = 2.0
 """Seconds that a stop waits for readers to take what is left."""
 _LATE = 50
 """A part (1/n) of a second after which no other writer is expected to commit an older event."""
-_FLUSHED = 3  # State
 
 
 class Delivery:
@@ -361,7 +360,7 @@ class Delivery:
             self._sequence += 1
             used, kind = len(buffer.body), BUFFER_TYPE.GENERIC
             head = buffer_head(
-                used + BUFFER_HEADER_SIZE, buffer.time, self._sequence, buffer.cpu, self._handle, _FLUSHED, used,
+                used + BUFFER_HEADER_SIZE, buffer.time, self._sequence, buffer.cpu, self._handle, FLUSHED, used,
                 buffer.flags, kind,
             )  # fmt: skip
             taken = self._live.write(head + buffer.body, buffer.events)
@@ -395,7 +394,7 @@ class Delivery:
                 elif piece.events:
                     file.write(piece.cpu, stage.body(i), now)
                     top = max(top, piece.cpu + 1)
-        file.finish(end_time=self._clock.filetime(), processors=top, events_lost=events_lost, buffers_lost=buffers_lost)
+        file.finish(Totals(self._clock.filetime(), top, events_lost, buffers_lost))
 
     # -- readers and files
 
@@ -447,7 +446,5 @@ class Delivery:
         if file is None:
             return
         with contextlib.suppress(OSError):
-            file.finish(
-                end_time=self._clock.filetime(), processors=self._processors, events_lost=lost[0], buffers_lost=lost[1]
-            )  # fmt: skip
+            file.finish(Totals(self._clock.filetime(), self._processors, *lost))
         self._in_files += file.written

@@ -21,12 +21,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, packed
+from ....formats.etl.container.header import buffer_head
+from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["BACKLOG", "RealTimeSink"]
+__all__ = ["BACKLOG", "FLUSHED", "RealTimeSink"]
 
 
 BACKLOG = 64 << 20
@@ -34,10 +35,10 @@ BACKLOG = 64 << 20
 STILL = 0.5
 """Seconds after which a reader that takes nothing is taken for one that stands still. Our choice."""
 
-_HEAD = packed(BUFFER_HEADER)
 _SIZE, _OFFSET, _FLAGS = struct.Struct("<I"), struct.Struct("<I"), struct.Struct("<H")
 _OFFSET_AT, _FLAGS_AT = 0x30, 0x34
-_FLUSHED = 3  # State
+FLUSHED = 3
+"""State of a buffer that is complete."""
 
 
 @dataclass(slots=True)
@@ -193,9 +194,5 @@ def _cut(buffer: ReadableBuffer) -> bytes:
 
 
 def _marker(time: int) -> bytes:
-    values = dict.fromkeys((name for name, _ in BUFFER_HEADER), 0) | {
-        "BufferSize": BUFFER_HEADER_SIZE, "SavedOffset": BUFFER_HEADER_SIZE, "CurrentOffset": BUFFER_HEADER_SIZE,
-        "TimeStamp": time, "State": _FLUSHED, "Offset": BUFFER_HEADER_SIZE,
-        "BufferFlag": BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX, "BufferType": BUFFER_TYPE.EMPTY_MARKER,
-    }  # fmt: skip
-    return _HEAD.pack(*(values[name] or (bytes(16) if name == "Reserved" else 0) for name, _ in BUFFER_HEADER))
+    flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
+    return buffer_head(BUFFER_HEADER_SIZE, time, 0, 0, 0, FLUSHED, 0, flags, BUFFER_TYPE.EMPTY_MARKER)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from dataclasses import replace
-from typing import IO
+from typing import IO, NamedTuple
 from uuid import UUID
 
 from ....errors import FormatError
@@ -23,7 +23,7 @@ from ...properties import SessionRequest
 from ..clock import FILETIME_EPOCH, Clock, filetime
 from .log_file import open_log
 
-__all__ = ["SessionFile", "appended_at", "session_header"]
+__all__ = ["SessionFile", "Totals", "appended_at", "session_header"]
 
 
 _MOST = (1 << 32) - 1
@@ -40,6 +40,15 @@ def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
         reason = "a session is appended only to one with buffers of its own size, compressed as they are"
         raise FormatError(reason, file=path, field="BufferSize", value=log.buffer_size)
     return size if compressed else size + -size % buffer_size
+
+
+class Totals(NamedTuple):
+    """What the header of a log says when the session has ended; ``end_time`` is FILETIME."""
+
+    end_time: int
+    processors: int
+    events_lost: int
+    buffers_lost: int
 
 
 class SessionFile(TraceFile):
@@ -93,10 +102,10 @@ class SessionFile(TraceFile):
             self._start()
         return super().write(cpu, body, time, flags, number)
 
-    def finish(self, *, end_time: int, processors: int, events_lost: int, buffers_lost: int) -> None:
-        """Complete the file: the header gets these numbers (``end_time`` FILETIME)."""
-        self.header = replace(self.header, end_time=end_time, processors=processors)
-        self.events_lost, self.buffers_lost = min(events_lost, _MOST), min(buffers_lost, _MOST)
+    def finish(self, totals: Totals) -> None:
+        """Complete the file: the header gets ``totals``."""
+        self.header = replace(self.header, end_time=totals.end_time, processors=totals.processors)
+        self.events_lost, self.buffers_lost = min(totals.events_lost, _MOST), min(totals.buffers_lost, _MOST)
         self._ended = True
         self.close()
 

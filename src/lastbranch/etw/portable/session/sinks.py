@@ -27,7 +27,7 @@ from .log_file import Disk, as_status, check_room, file_limit, open_log
 
 if TYPE_CHECKING:
     from ....formats.etl.container.header import LogHeader
-    from .session_file import SessionFile
+    from .session_file import SessionFile, Totals
 
 __all__ = ["FileSink", "Finished", "HeaderEvents"]
 
@@ -142,13 +142,11 @@ class FileSink:
             file.next_file()
             self.written += 1
 
-    def finish(self, *, end_time: int, processors: int, events_lost: int, buffers_lost: int) -> None:
-        """Complete the headers with these numbers, and close the files. `OSError` if a disk refuses."""
+    def finish(self, totals: Totals) -> None:
+        """Complete the headers with ``totals``, and close the files. `OSError` if a disk refuses."""
         try:
             for file in self._files.values():
-                file.finish(
-                    end_time=end_time, processors=processors, events_lost=events_lost, buffers_lost=buffers_lost
-                )
+                file.finish(totals)
         finally:
             self._close()
 
