@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import Damage
 from ..model import Change, Clock, Mode, Profile, Progress, SampleBatch, column, visible
+from .fields import Hex
 
 __all__ = ["Cells", "Dump", "Form", "JSON", "Row", "TEXT", "Wanted", "dump_profile", "milliseconds"]
 
@@ -193,11 +194,6 @@ _NUMBERS = frozenset(
 """Columns that are counted; what else is wide is an address or bits."""
 
 
-class _Hex(int):
-    def __str__(self) -> str:
-        return f"{int(self):#x}"
-
-
 def dump_profile(profile: Profile, wanted: Wanted, progress: Progress | None = None) -> Dump:
     """The ``wanted`` rows of ``profile``."""
     if progress is not None:
@@ -234,9 +230,9 @@ def _changes(profile: Profile) -> Iterator[tuple[int, Row]]:
         one = {name: values[i] for name, values in columns.items()}
         fields: dict[str, Any] = {}
         if kind in (Change.MAP, Change.UNMAP):
-            fields = {"start": _Hex(one["start"]), "end": _Hex(one["end"])}
+            fields = {"start": Hex(one["start"]), "end": Hex(one["end"])}
         if kind == Change.MAP:
-            fields |= {"offset": _Hex(one["offset"]), "module": profile.modules[one["module"]].name}
+            fields |= {"offset": Hex(one["offset"]), "module": profile.modules[one["module"]].name}
         elif kind == Change.FORK:
             fields = {"parent": one["parent"]}
         elif kind == Change.NAME:
@@ -251,7 +247,7 @@ def _samples(batch: SampleBatch, profile: Profile) -> Iterator[tuple[int, Row]]:
             plain = name in _NUMBERS or array.dtype.itemsize < 8
             group = column(name).group
             bounds = None if group == "sample" else batch.offsets[group].tolist()
-            shown[name] = (array.tolist() if plain else [_Hex(v) for v in array.tolist()]), bounds
+            shown[name] = (array.tolist() if plain else [Hex(v) for v in array.tolist()]), bounds
     required = (batch.time, batch.pid, batch.tid, batch.cpu, batch.event, batch.mode)
     for i, (time, pid, tid, cpu, event, mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
         fields: dict[str, Any] = {"event": profile.events[event].name, "mode": Mode.NAMES[mode]}

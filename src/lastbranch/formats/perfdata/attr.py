@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 
 from ...errors import FormatError
 from ...model import Event
-from .layout import ATTR_FIELDS, ATTR_FLAGS, HARDWARE_EVENTS, SAMPLE, SAMPLE_ID_FIELDS, SOFTWARE_EVENTS, TYPE
+from ..fields import Fields, decode
+from .layout import ATTR_FIELDS, ATTR_FLAGS, HARDWARE_EVENTS, SAMPLE, SAMPLE_ID, SOFTWARE_EVENTS, TYPE
 
 __all__ = ["Attr", "event_of", "parse_attr"]
 
 _SIZE_MIN = 64
-_OFFSETS: dict[str, tuple[int, str]] = {}
-_at = 0
-for _name, _code in ATTR_FIELDS:
-    _OFFSETS[_name] = (_at, _code)
-    _at += struct.calcsize("=" + _code)
-_KNOWN_SIZE = _at
+_KNOWN_SIZE = struct.calcsize("=" + "".join(code for _, code in ATTR_FIELDS))
 
 
 @dataclass(slots=True)
@@ -30,15 +26,17 @@ class Attr:
     extra: bytes = b""
     """Bytes of a later kernel's structure, beyond what is known."""
     flags: frozenset[str] = field(default_factory=frozenset)
-    trailer: int = 0
-    """Bytes of the sample_id trailer that its records end with."""
-    time_at: int | None = None
-    """Where in the trailer the time stands; ``None`` where it has none."""
+    sample_id: Fields = ()
+    """The trailer of its records."""
 
     def __post_init__(self) -> None:
         if "sample_id_all" in self.flags:
-            here = [name for bit, name in SAMPLE_ID_FIELDS if self.sample_type & bit]
-            self.trailer, self.time_at = 8 * len(here), 8 * here.index("time") if "time" in here else None
+            self.sample_id = tuple(f for bit, fields in SAMPLE_ID if self.sample_type & bit for f in fields)
+
+    @property
+    def timed(self) -> bool:
+        """Whether samples have a time."""
+        return bool(self.sample_type & SAMPLE.TIME)
 
     @property
     def sample_type(self) -> int:
@@ -62,10 +60,8 @@ def parse_attr(data: bytes, offset: int, order: str, file: str) -> Attr:
     size = struct.unpack_from(order + "I", data, 4)[0] or _SIZE_MIN
     if size < _SIZE_MIN or size > len(data):
         raise FormatError("event attribute of impossible size", file=file, offset=offset + 4, field="size", value=size)
-    fields = dict.fromkeys(_OFFSETS, 0)
-    for name, (at, code) in _OFFSETS.items():
-        if at + struct.calcsize("=" + code) <= size:
-            fields[name] = struct.unpack_from(order + code, data, at)[0]
+    fields = dict.fromkeys((name for name, _ in ATTR_FIELDS), 0)
+    fields |= decode(ATTR_FIELDS, data[:size], order, cut=True)
     if order == ">":  # C bit fields are laid out from the top there
         mirrored = int(f"{fields['flags']:064b}"[::-1], 2)
         precise_ip = mirrored >> 15 & 1, mirrored >> 16 & 1  # the one field of two bits keeps their order

@@ -9,93 +9,21 @@ from __future__ import annotations
 
 import heapq
 import pickle
-import struct
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from ...model import Mode, Progress, SampleBatch, Source, column
 from ...model.output import temporary_file
 from ..dump import Cells, Dump, Form, Row, Wanted, milliseconds
-from .layout import MISC, RECORD, RECORDS, SAMPLE, SAMPLE_ID_FIELDS, USER_RECORDS
+from ..fields import Hex, decode
+from .layout import RECORD, RECORDS, SAMPLE, USER_RECORDS
 from .reader import Reader
-from .records import attr_of_trailer, trailer_size
+from .records import fields_of, trailer_of
 from .state import State
 
-# -- Fields of the records beside the samples, by type: names and order of the kernel ABI and of perf's own records
-#
-# Sources: comments of enum perf_event_type in include/uapi/linux/perf_event.h, tools/lib/perf/include/perf/event.h. A
-# field is a name and its type: a code of `struct`, ``text`` (up to a NUL), ``bytes`` (all that is left), or a tuple of
-# fields, which are repeated up to the end. `CODES` adds some that say how a value is read.
-
-
-Fields = tuple[tuple[str, Any], ...]
-
-CODES: dict[str, str] = {"A": "Q", "X": "I", "N": "16s"}
-"""Beyond `struct`: addresses and bits of 64 and of 32 bits, which are read in hexadecimal, and names of 16 bytes."""
-
-_TASK = (("pid", "i"), ("tid", "i"))
-_MMAP = (*_TASK, ("addr", "A"), ("len", "A"), ("pgoff", "A"))
-_PROTECTION = (("prot", "X"), ("flags", "X"), ("filename", "text"))
-_FORK = (("pid", "i"), ("ppid", "i"), ("tid", "i"), ("ptid", "i"), ("time", "Q"))
-_THROTTLE = (("time", "Q"), ("id", "Q"), ("stream_id", "Q"))
-
-MMAP2_BUILD_ID: Fields = (
-    *_MMAP, ("build_id_size", "B"), ("__reserved_1", "B"), ("__reserved_2", "H"), ("build_id", "20s"), *_PROTECTION,
-)  # fmt: skip
-"""MMAP2 where misc has MISC_MMAP_BUILD_ID."""
-
-RECORD_FIELDS: dict[int, Fields] = {
-    1: (*_MMAP, ("filename", "text")),
-    2: (("id", "Q"), ("lost", "Q")),
-    3: (*_TASK, ("comm", "text")),
-    4: _FORK,
-    5: _THROTTLE,
-    6: _THROTTLE,
-    7: _FORK,
-    8: (*_TASK, ("values", "bytes")),  # struct read_format
-    10: (*_MMAP, ("maj", "I"), ("min", "I"), ("ino", "Q"), ("ino_generation", "Q"), *_PROTECTION),
-    11: (("aux_offset", "A"), ("aux_size", "A"), ("flags", "A")),
-    12: _TASK,
-    13: (("lost", "Q"),),
-    14: (),
-    15: (("next_prev_pid", "i"), ("next_prev_tid", "i")),
-    16: (*_TASK, ("nr_namespaces", "Q"), ("link_info", (("dev", "Q"), ("inode", "Q")))),
-    17: (("addr", "A"), ("len", "I"), ("ksym_type", "H"), ("flags", "H"), ("name", "text")),
-    18: (("type", "H"), ("flags", "H"), ("id", "I"), ("tag", "8s")),
-    19: (("id", "Q"), ("path", "text")),
-    20: (("addr", "A"), ("old_len", "H"), ("new_len", "H"), ("bytes", "bytes")),
-    21: (("hw_id", "Q"),),
-    22: (("cookie", "A"), ("nr", "Q"), ("ips", (("ip", "A"),))),
-    64: (("type", "I"), ("size", "I"), ("config", "A"), ("sample_period", "Q"), ("sample_type", "A"),
-         ("read_format", "A"), ("rest", "bytes")),
-    65: (("event_id", "Q"), ("name", "text")),
-    66: (("size", "I"),),
-    67: (("pid", "i"), ("build_id", "20s"), ("size", "B"), ("reserved", "3s"), ("filename", "text")),
-    68: (),
-    69: (("nr", "Q"), ("entries", (("id", "Q"), ("idx", "q"), ("cpu", "q"), ("tid", "q")))),
-    70: (("type", "I"), ("reserved", "I"), ("priv", (("priv", "A"),))),
-    71: (("size", "Q"), ("offset", "A"), ("reference", "A"), ("idx", "I"), ("tid", "i"), ("cpu", "i"),
-         ("reserved", "I")),
-    72: (("type", "I"), ("code", "I"), ("cpu", "i"), ("pid", "i"), ("tid", "i"), ("fmt", "I"), ("ip", "A"),
-         ("time", "Q"), ("msg", "text")),
-    73: (("nr", "Q"), ("entries", (("pid", "q"), ("comm", "N")))),
-    74: (("type", "H"), ("data", "bytes")),
-    75: (("nr", "Q"), ("data", (("tag", "Q"), ("val", "Q")))),
-    76: (("id", "Q"), ("cpu", "i"), ("thread", "i"), ("val", "Q"), ("ena", "Q"), ("run", "Q")),
-    77: (("type", "Q"), ("time", "Q")),
-    78: (("type", "Q"), ("id", "Q"), ("data", "text")),
-    79: (("time_shift", "Q"), ("time_mult", "Q"), ("time_zero", "Q"), ("time_cycles", "Q"), ("time_mask", "A"),
-         ("cap_user_time_zero", "B"), ("cap_user_time_short", "B")),
-    80: (("feat_id", "Q"), ("data", "bytes")),
-    82: (),
-}  # fmt: skip
-
-
-_SAMPLE, _MMAP2 = RECORD["SAMPLE"], RECORD["MMAP2"]
-_HEADER = 8
+_SAMPLE = RECORD["SAMPLE"]
 _SPILL_BYTES = 32 << 20
 _RECORD_COST = 300
-_TRAILER_CODES = {"tid": ("ii", ("pid", "tid")), "cpu": ("iI", ("cpu", ""))}
 
 _SAMPLE_NAMES = {  # column -> field of PERF_RECORD_SAMPLE; others have the same name
     "read_value": "values.value", "read_id": "values.id", "read_lost": "values.lost", "frame": "ips",
@@ -119,11 +47,6 @@ class _Beside(NamedTuple):
     kind: int
     misc: int
     body: bytes
-
-
-class _Hex(int):
-    def __str__(self) -> str:
-        return f"{int(self):#x}"
 
 
 def dump_perfdata(source: Source, wanted: Wanted, progress: Progress | None = None) -> Dump:
@@ -198,62 +121,18 @@ def _beside(reader: Reader) -> Iterator[_Beside]:
 
 
 def _stamp(state: State, kind: int, body: bytes) -> int:
-    """The time in the trailer of a record; 0 where there is none, and in records of what was there before."""
-    return int(_trailer(state, kind, body)[0].get("time", 0))
-
-
-def _trailer(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
-    """(fields, bytes) of the sample_id that sample_id_all puts behind a record."""
-    attr = None if kind >= USER_RECORDS else attr_of_trailer(state, body)
-    size = trailer_size(attr)
-    if attr is None or not size or size > len(body):
-        return {}, 0
-    found: dict[str, int] = {}
-    at = len(body) - size
-    for bit, name in SAMPLE_ID_FIELDS:
-        if attr.sample_type & bit:
-            codes, names = _TRAILER_CODES.get(name, ("q", (name,)))
-            found.update(zip(names, struct.unpack_from(state.order + codes, body, at), strict=True))
-            at += 8
-    return found, size
+    """The time in the trailer of a record; 0 without one, and in records of what was there before."""
+    return int(trailer_of(state, kind, body)[0].get("time", 0))
 
 
 def _row(state: State, record: _Beside) -> Row:
-    trailer, size = _trailer(state, record.kind, record.body)
-    layout = RECORD_FIELDS.get(record.kind, (("payload", "bytes"),))
-    if record.kind == _MMAP2 and record.misc & MISC.MMAP_BUILD_ID:
-        layout = MMAP2_BUILD_ID
-    fields: dict[str, Any] = {"misc": _Hex(record.misc)} if record.misc else {}
-    fields |= _decode(layout, record.body[: len(record.body) - size], state.order)
+    trailer, size = trailer_of(state, record.kind, record.body)
+    fields: dict[str, Any] = {"misc": Hex(record.misc)} if record.misc else {}
+    declared = fields_of(record.kind, record.misc) or (("payload", "bytes"),)
+    fields |= decode(declared, record.body[: len(record.body) - size], state.order, Hex, cut=True)
     pid, tid, cpu = (int(fields.get(name, trailer.get(name, -1))) for name in ("pid", "tid", "cpu"))
     time = record.time if record.stamped else None
     return Row(time, pid, tid, cpu, _name(record.kind), len(record.body), fields)
-
-
-def _decode(layout: Fields, data: bytes, order: str) -> dict[str, Any]:
-    """Fields of ``data`` as far as it holds them; what is left over is not shown (padding of text)."""
-    found: dict[str, Any] = {}
-    at = 0
-    for name, code in layout:
-        if isinstance(code, tuple):
-            width = struct.calcsize("=" + "".join(CODES.get(c, c) for _, c in code))
-            rows = [_decode(code, data[i : i + width], order) for i in range(at, len(data) - width + 1, width)]
-            found[name] = [next(iter(row.values())) for row in rows] if len(code) == 1 else rows
-            at = len(data)
-        elif code == "text":
-            found[name] = data[at:].split(b"\0")[0].decode("utf-8", "surrogateescape")
-        elif code == "bytes":
-            found[name] = data[at:]
-        else:
-            plain = order + CODES.get(code, str(code))
-            if at + struct.calcsize(plain) > len(data):
-                break
-            (value,) = struct.unpack_from(plain, data, at)
-            if code in CODES:
-                value = _Hex(value) if isinstance(value, int) else value.split(b"\0")[0].decode("utf-8", "replace")
-            found[name] = value
-            at += struct.calcsize(plain)
-    return found
 
 
 class _Sorter:
@@ -307,7 +186,7 @@ def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[t
 
 
 def _shown(name: str, column: Any) -> list[Any]:
-    return [_Hex(value) for value in column.tolist()] if name in _HEX_COLUMNS else column.tolist()
+    return [Hex(value) for value in column.tolist()] if name in _HEX_COLUMNS else column.tolist()
 
 
 def _bounds(batch: SampleBatch, name: str) -> list[int] | None:

@@ -5,77 +5,15 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ...errors import Damage
 from ...model import Cpu, Node
-from ..numbers import unpack
+from ..fields import unpack
 from .layout import FEATURES
 from .state import State
 
 __all__ = ["decode_feature", "feature_name"]
-
-
-# -- What tracepoints are called: out of the tracing data that perf copies from the kernel's tracefs
-#
-# The container is that of trace.dat (manual page trace.dat(5) of trace-cmd; perf's writer is trace-event-info.c): a
-# magic, a version, byte order, size of a long and of a page, then sections: header_page and header_event, ftrace's own
-# event formats, and the formats of each subsystem. A format begins with ``name: sched_switch`` and ``ID: 316``; the ID
-# is the event's ``config``.
-
-
-_MAGIC = b"\x17\x08\x44tracing"
-_NAME, _ID = re.compile(rb"^name: *(\S+)", re.MULTILINE), re.compile(rb"^ID: *(\d{1,9})\s", re.MULTILINE)
-
-
-def tracepoint_names(data: bytes) -> dict[int, str]:
-    """Id -> ``system:name`` of every event format in ``data``.
-
-    Raises `ValueError` for what is no tracing data, or breaks off.
-    """
-    if not data.startswith(_MAGIC):
-        raise ValueError(f"tracing data begin with {data[:10].hex(' ')}")
-    found: dict[int, str] = {}
-    for system, text in _formats(data):
-        name, number = _NAME.search(text), _ID.search(text)
-        if name and number:
-            found[int(number[1])] = f"{system}:{name[1].decode('utf-8', 'replace')}"
-    return found
-
-
-def _formats(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """(system, text) of each event format."""
-    _, at = _text(data, len(_MAGIC))
-    order = ">" if data[at : at + 1] == b"\1" else "<"
-    at += 1 + 1 + 4  # byte order, size of a long, size of a page
-    for _ in ("header_page", "header_event"):
-        _, at = _text(data, at)
-        _, at = _block(data, at, order)
-    (count,), at = unpack(order + "I", data, at), at + 4
-    for _ in range(count):
-        text, at = _block(data, at, order)
-        yield "ftrace", text
-    (systems,), at = unpack(order + "I", data, at), at + 4
-    for _ in range(systems):
-        system, at = _text(data, at)
-        (count,), at = unpack(order + "I", data, at), at + 4
-        for _ in range(count):
-            text, at = _block(data, at, order)
-            yield system, text
-
-
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    end = data.find(b"\0", at)
-    if end < 0:
-        raise ValueError(f"the text at byte {at} of the tracing data has no end")
-    return data[at:end].decode("utf-8", "replace"), end + 1
-
-
-def _block(data: bytes, at: int, order: str) -> tuple[bytes, int]:
-    """The bytes behind their u64 size."""
-    (size,) = unpack(order + "Q", data, at)
-    if size > len(data) - at - 8:
-        raise ValueError(f"{size} bytes of tracing data at byte {at + 8}, and {len(data) - at - 8} are left")
-    return data[at + 8 : at + 8 + size], at + 8 + size
 
 
 _FIRST_SIMPLEPERF = 128
@@ -101,10 +39,31 @@ class _Reader:
     def __init__(self, data: bytes, order: str) -> None:
         self.data, self.order, self.at = data, order, 0
 
+    def many(self, codes: str) -> tuple[Any, ...]:
+        """The fields ``codes`` of `struct`."""
+        values = unpack(self.order + codes, self.data, self.at)
+        self.at += struct.calcsize("=" + codes)
+        return values
+
     def take(self, code: str) -> int:
-        value: int = unpack(self.order + code, self.data, self.at)[0]
-        self.at += struct.calcsize("=" + code)
+        """The one number ``code``."""
+        value: int = self.many(code)[0]
         return value
+
+    def line(self) -> str:
+        """Text up to a NUL."""
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            raise ValueError(f"the text at byte {self.at} does not end")
+        start, self.at = self.at, end + 1
+        return self.data[start:end].decode("utf-8", "replace")
+
+    def block(self, length: int) -> bytes:
+        """The next ``length`` bytes."""
+        if length > len(self.data) - self.at:
+            raise ValueError(f"{length} bytes wanted at byte {self.at}, and {len(self.data) - self.at} are left")
+        self.at += length
+        return self.data[self.at - length : self.at]
 
     def kilobytes(self) -> int:
         """u64 KiB, as bytes. `ValueError` for more than 63 bits of them, which no machine has."""
@@ -115,12 +74,11 @@ class _Reader:
 
     def text(self) -> str:
         """u32 length, then that many bytes with a NUL somewhere in them."""
-        length = self.take("I")
-        if length > len(self.data) - self.at:
-            raise ValueError(f"string of {length} bytes with {len(self.data) - self.at} left")
-        value = self.data[self.at : self.at + length]
-        self.at += length
-        return value.split(b"\0")[0].decode("utf-8", "replace")
+        return self.block(self.take("I")).split(b"\0")[0].decode("utf-8", "replace")
+
+    def texts(self) -> list[str]:
+        """u32 count, then the texts."""
+        return [self.text() for _ in range(self.count(4))]
 
     def count(self, least: int) -> int:
         """u32 count of items that take ``least`` bytes or more each."""
@@ -165,56 +123,43 @@ def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
 _EMPTY = {"BRANCH_STACK", "AUXTRACE", "STAT"}  # bits that only say that something is there
 
 
-def _text_to(attribute: str) -> Callable[[State, _Reader], None]:
-    def decode(state: State, r: _Reader) -> None:
-        setattr(state.profile.machine, attribute, r.text())
-
-    return decode
+_Decoder = Callable[[State, _Reader], None]
 
 
-def _version(state: State, r: _Reader) -> None:
-    state.profile.header["perf version"] = r.text()
+def _machine(attribute: str, value: Callable[[_Reader], str | int]) -> _Decoder:
+    return lambda state, r: setattr(state.profile.machine, attribute, value(r))
+
+
+def _header(key: str, value: Callable[[_Reader], str]) -> _Decoder:
+    return lambda state, r: state.profile.header.update({key: value(r)})
 
 
 def _cpus(state: State, r: _Reader) -> None:
     machine = state.profile.machine
-    machine.cpus_available, machine.cpus_online = r.take("I"), r.take("I")
-
-
-def _memory(state: State, r: _Reader) -> None:
-    state.profile.machine.memory = r.kilobytes()
-
-
-def _command_line(state: State, r: _Reader) -> None:
-    state.profile.header["command line"] = " ".join(r.text() for _ in range(r.count(4)))
+    machine.cpus_available, machine.cpus_online = r.many("II")
 
 
 def _event_desc(state: State, r: _Reader) -> None:
     """Names and ids of events: u32 events, u32 attribute size, then attribute, u32 ids, name, ids."""
-    events, size = r.take("I"), r.take("I")
+    events, size = r.many("II")
     for _ in range(events):
         r.at += size
         ids, name = r.take("I"), r.text()
-        if ids * 8 > len(r.data) - r.at:
-            raise ValueError(f"{ids} ids do not fit")
-        state.event_names.append((tuple(r.take("Q") for _ in range(ids)), name))
+        state.event_names.append((r.many(f"{ids}Q"), name))
 
 
 def _cpu_topology(state: State, r: _Reader) -> None:
     """Lists of siblings as text, then core and package of each processor, then (newer) lists of dies and each's die."""
-    for _ in range(2):
-        for _ in range(r.count(4)):
-            r.text()
+    r.texts(), r.texts()
     n = state.profile.machine.cpus_available
     if n * 8 > len(r.data) - r.at:
         return  # older files stop here
-    pairs = [(r.take("i"), r.take("i")) for _ in range(n)]
+    pairs = [r.many("ii") for _ in range(n)]
     dies = [-1] * n
     if r.more:
-        for _ in range(r.count(4)):
-            r.text()
+        r.texts()
         if n * 4 <= len(r.data) - r.at:
-            dies = [r.take("i") for _ in range(n)]
+            dies = [*r.many(f"{n}i")]
     nodes = {c: node.index for node in state.profile.machine.nodes for c in node.cpus}
     state.profile.machine.cpus = [
         Cpu(i, core, die, package, nodes.get(i, -1), online=core != -1)
@@ -248,17 +193,9 @@ def _cpu_list(text: str, room: int) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _sample_time(state: State, r: _Reader) -> None:
-    state.profile.header["sample time"] = f"{r.take('Q')} {r.take('Q')}"
-
-
-def _clockid(state: State, r: _Reader) -> None:
-    state.profile.header["clock resolution"] = f"{r.take('Q')} ns"
-
-
 def _clock_data(state: State, r: _Reader) -> None:
     """u32 version, u32 clock id, u64 wall clock ns, u64 the same instant in that clock."""
-    version, _clock, wall, at = r.take("I"), r.take("I"), r.take("Q"), r.take("Q")
+    version, _clock, wall, at = r.many("IIQQ")
     if version != 1:
         return
     if (wall | at) >> 63:
@@ -266,16 +203,7 @@ def _clock_data(state: State, r: _Reader) -> None:
     state.wall = (at, wall)
 
 
-def _compressed(state: State, r: _Reader) -> None:
-    _version, _kind, level, ratio, _length = (r.take("I") for _ in range(5))
-    state.profile.header["compression"] = f"zstd, level {level}, ratio {ratio}"
-
-
-def _dir_format(state: State, r: _Reader) -> None:
-    state.profile.header["directory format"] = str(r.take("Q"))
-
-
-def _caps(state: State, r: _Reader, pmu: str | None) -> None:
+def _caps(state: State, r: _Reader, pmu: str | None = None) -> None:
     caps = {}
     for _ in range(r.count(8)):
         name = r.text()
@@ -283,18 +211,46 @@ def _caps(state: State, r: _Reader, pmu: str | None) -> None:
     state.profile.machine.pmu_caps[pmu if pmu is not None else r.text()] = caps
 
 
-def _cpu_pmu_caps(state: State, r: _Reader) -> None:
-    _caps(state, r, "cpu")
-
-
 def _pmu_caps(state: State, r: _Reader) -> None:
     for _ in range(r.count(4)):
-        _caps(state, r, None)
+        _caps(state, r)
 
 
 def _tracing_data(state: State, r: _Reader) -> None:
+    """What tracepoints are called."""
     state.profile.raw_features["TRACING_DATA"] = r.data
-    state.tracepoints.update(tracepoint_names(r.data))
+    for system, text in _event_formats(r):
+        name, number = _NAME.search(text), _ID.search(text)
+        if name and number:
+            state.tracepoints[int(number[1])] = f"{system}:{name[1].decode('utf-8', 'replace')}"
+
+
+def _event_formats(r: _Reader) -> Iterator[tuple[str, bytes]]:
+    """(system, text) of each event format that perf copies from the kernel's tracefs.
+
+    The container is that of trace.dat (manual page trace.dat(5) of trace-cmd; perf's writer is trace-event-info.c): a
+    magic, a version, byte order, size of a long and of a page, then sections: header_page and header_event, ftrace's
+    own event formats, and the formats of each subsystem. A format begins with ``name: sched_switch`` and ``ID: 316``;
+    the ID is the event's ``config``.
+    """
+    if r.block(min(len(_TRACING), len(r.data))) != _TRACING:
+        raise ValueError(f"tracing data begin with {r.data[:10].hex(' ')}")
+    r.line()
+    r.order = ">" if r.take("B") == 1 else "<"
+    r.many("BI")  # size of a long, size of a page
+    for _ in ("header_page", "header_event"):
+        r.line()
+        r.block(r.take("Q"))
+    for _ in range(r.take("I")):
+        yield "ftrace", r.block(r.take("Q"))
+    for _ in range(r.take("I")):
+        system = r.line()
+        for _ in range(r.take("I")):
+            yield system, r.block(r.take("Q"))
+
+
+_TRACING = b"\x17\x08\x44tracing"
+_NAME, _ID = re.compile(rb"^name: *(\S+)", re.MULTILINE), re.compile(rb"^ID: *(\d{1,9})\s", re.MULTILINE)
 
 
 def _build_ids(state: State, r: _Reader) -> None:
@@ -314,27 +270,28 @@ def _meta_info(state: State, r: _Reader) -> None:
         state.profile.header[key] = value
 
 
-_DECODERS: dict[str, Callable[[State, _Reader], None]] = {
+_DECODERS: dict[str, _Decoder] = {
     "TRACING_DATA": _tracing_data,
     "BUILD_ID": _build_ids,
-    "HOSTNAME": _text_to("host"),
-    "OSRELEASE": _text_to("os_release"),
-    "VERSION": _version,
-    "ARCH": _text_to("arch"),
+    "HOSTNAME": _machine("host", _Reader.text),
+    "OSRELEASE": _machine("os_release", _Reader.text),
+    "VERSION": _header("perf version", _Reader.text),
+    "ARCH": _machine("arch", _Reader.text),
     "NRCPUS": _cpus,
-    "CPUDESC": _text_to("cpu_description"),
-    "CPUID": _text_to("cpuid"),
-    "TOTAL_MEM": _memory,
-    "CMDLINE": _command_line,
+    "CPUDESC": _machine("cpu_description", _Reader.text),
+    "CPUID": _machine("cpuid", _Reader.text),
+    "TOTAL_MEM": _machine("memory", _Reader.kilobytes),
+    "CMDLINE": _header("command line", lambda r: " ".join(r.texts())),
     "EVENT_DESC": _event_desc,
     "CPU_TOPOLOGY": _cpu_topology,
     "NUMA_TOPOLOGY": _numa,
-    "SAMPLE_TIME": _sample_time,
-    "CLOCKID": _clockid,
+    "SAMPLE_TIME": _header("sample time", lambda r: "{} {}".format(*r.many("QQ"))),
+    "CLOCKID": _header("clock resolution", lambda r: f"{r.take('Q')} ns"),
     "CLOCK_DATA": _clock_data,
-    "COMPRESSED": _compressed,
-    "DIR_FORMAT": _dir_format,
-    "CPU_PMU_CAPS": _cpu_pmu_caps,
+    # version, type, level, ratio, length of the records' buffer
+    "COMPRESSED": _header("compression", lambda r: "zstd, level {2}, ratio {3}".format(*r.many("5I"))),
+    "DIR_FORMAT": _header("directory format", lambda r: str(r.take("Q"))),
+    "CPU_PMU_CAPS": lambda state, r: _caps(state, r, "cpu"),
     "PMU_CAPS": _pmu_caps,
     "SIMPLEPERF_META_INFO": _meta_info,
 }

@@ -76,8 +76,7 @@ def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
             reason = "ids of an event lie behind the end of the file"
             state.profile.damage.append(Damage(reason, at + size - 8, "ids.size", ids_size))
         attr.ids = struct.unpack(f"{state.order}{len(ids) // 8}Q", ids[: len(ids) & ~7])
-        state.attr_of_id.update(dict.fromkeys(attr.ids, len(state.attrs)))
-        state.attrs.append(attr)
+        state.add_attr(attr)
 
 
 def _features(source: Source, state: State, h: dict[str, int], table: int) -> None:

@@ -6,10 +6,13 @@ Names and order are those of the kernel ABI (include/uapi/linux/perf_event.h) an
 
 from __future__ import annotations
 
+from ..fields import Fields
+
 __all__ = [
-    "ATTR_FIELDS", "ATTR_FLAGS", "FEATURES", "HARDWARE_EVENTS", "HEADER", "MAGIC", "MISC", "RECORD", "RECORDS",
-    "SAMPLE_ID_FIELDS", "READ", "SAMPLE", "SOFTWARE_EVENTS", "TYPE", "PIPE_HEADER_SIZE", "RECORD_HEADER_SIZE",
-    "CONTEXT_MAX", "CONTEXT_USER", "OLD_MAGIC", "USER_RECORDS",
+    "ATTR_FIELDS", "ATTR_FLAGS", "CONTEXT_MAX", "CONTEXT_USER", "FEATURES", "HARDWARE_EVENTS", "HEADER", "MAGIC",
+    "MISC",
+    "MMAP2_BUILD_ID", "OLD_MAGIC", "PIPE_HEADER_SIZE", "READ", "RECORD", "RECORDS", "RECORD_FIELDS",
+    "RECORD_HEADER_SIZE", "SAMPLE", "SAMPLE_ID", "SOFTWARE_EVENTS", "TYPE", "USER_RECORDS",
 ]  # fmt: skip
 
 MAGIC = b"PERFILE2"
@@ -103,10 +106,12 @@ class SAMPLE:
     ) = (1 << bit for bit in range(25))  # fmt: skip
 
 
-SAMPLE_ID_FIELDS = (  # trailer of other records where sample_id_all is on, in this order
-    (SAMPLE.TID, "tid"), (SAMPLE.TIME, "time"), (SAMPLE.ID, "id"), (SAMPLE.STREAM_ID, "stream_id"),
-    (SAMPLE.CPU, "cpu"), (SAMPLE.IDENTIFIER, "identifier"),
+SAMPLE_ID: tuple[tuple[int, Fields], ...] = (
+    (SAMPLE.TID, (("pid", "i"), ("tid", "i"))), (SAMPLE.TIME, (("time", "q"),)), (SAMPLE.ID, (("id", "Q"),)),
+    (SAMPLE.STREAM_ID, (("stream_id", "Q"),)), (SAMPLE.CPU, (("cpu", "i"), ("res", "I"))),
+    (SAMPLE.IDENTIFIER, (("identifier", "Q"),)),
 )  # fmt: skip
+"""struct sample_id: the trailer of records other than samples where sample_id_all is on. Each part is one word."""
 
 
 class READ:
@@ -127,3 +132,70 @@ FEATURES = (  # HEADER_* of tools/perf/util/header.h: bit number = position, fro
     "BPF_PROG_INFO", "BPF_BTF", "COMPRESSED", "CPU_PMU_CAPS", "CLOCK_DATA", "HYBRID_TOPOLOGY", "PMU_CAPS",
     "CPU_DOMAIN_INFO", "E_MACHINE",
 )  # fmt: skip
+
+
+# -- Fields of the records other than samples, by type, in the language of `formats.fields`
+
+_TASK = (("pid", "i"), ("tid", "i"))
+_MMAP = (*_TASK, ("addr", "A"), ("len", "A"), ("pgoff", "A"))
+_PROTECTION = (("prot", "X"), ("flags", "X"), ("filename", "text"))
+_FORK = (("pid", "i"), ("ppid", "i"), ("tid", "i"), ("ptid", "i"), ("time", "Q"))
+_THROTTLE = (("time", "Q"), ("id", "Q"), ("stream_id", "Q"))
+
+MMAP2_BUILD_ID: Fields = (
+    *_MMAP, ("build_id_size", "B"), ("__reserved_1", "B"), ("__reserved_2", "H"), ("build_id", "20s"), *_PROTECTION,
+)  # fmt: skip
+"""MMAP2 where misc has MISC_MMAP_BUILD_ID."""
+
+RECORD_FIELDS: dict[str, Fields] = {
+    "MMAP": (*_MMAP, ("filename", "text")),
+    "LOST": (("id", "Q"), ("lost", "Q")),
+    "COMM": (*_TASK, ("comm", "text")),
+    "EXIT": _FORK,
+    "THROTTLE": _THROTTLE,
+    "UNTHROTTLE": _THROTTLE,
+    "FORK": _FORK,
+    "READ": (*_TASK, ("values", "bytes")),  # struct read_format
+    "MMAP2": (*_MMAP, ("maj", "I"), ("min", "I"), ("ino", "Q"), ("ino_generation", "Q"), *_PROTECTION),
+    "AUX": (("aux_offset", "A"), ("aux_size", "A"), ("flags", "A")),
+    "ITRACE_START": _TASK,
+    "LOST_SAMPLES": (("lost", "Q"),),
+    "SWITCH": (),
+    "SWITCH_CPU_WIDE": (("next_prev_pid", "i"), ("next_prev_tid", "i")),
+    "NAMESPACES": (*_TASK, ("nr_namespaces", "Q"), ("link_info", (("dev", "Q"), ("inode", "Q")))),
+    "KSYMBOL": (("addr", "A"), ("len", "I"), ("ksym_type", "H"), ("flags", "H"), ("name", "text")),
+    "BPF_EVENT": (("type", "H"), ("flags", "H"), ("id", "I"), ("tag", "8s")),
+    "CGROUP": (("id", "Q"), ("path", "text")),
+    "TEXT_POKE": (("addr", "A"), ("old_len", "H"), ("new_len", "H"), ("bytes", "bytes")),
+    "AUX_OUTPUT_HW_ID": (("hw_id", "Q"),),
+    "CALLCHAIN_DEFERRED": (("cookie", "A"), ("nr", "Q"), ("ips", (("ip", "A"),))),
+    "HEADER_ATTR": (
+        ("type", "I"), ("size", "I"), ("config", "A"), ("sample_period", "Q"), ("sample_type", "A"),
+        ("read_format", "A"), ("rest", "bytes"),
+    ),
+    "HEADER_EVENT_TYPE": (("event_id", "Q"), ("name", "text")),
+    "HEADER_TRACING_DATA": (("size", "I"),),
+    "HEADER_BUILD_ID": (("pid", "i"), ("build_id", "20s"), ("size", "B"), ("reserved", "3s"), ("filename", "text")),
+    "FINISHED_ROUND": (),
+    "ID_INDEX": (("nr", "Q"), ("entries", (("id", "Q"), ("idx", "q"), ("cpu", "q"), ("tid", "q")))),
+    "AUXTRACE_INFO": (("type", "I"), ("reserved", "I"), ("priv", (("priv", "A"),))),
+    "AUXTRACE": (
+        ("size", "Q"), ("offset", "A"), ("reference", "A"), ("idx", "I"), ("tid", "i"), ("cpu", "i"), ("reserved", "I"),
+    ),
+    "AUXTRACE_ERROR": (
+        ("type", "I"), ("code", "I"), ("cpu", "i"), ("pid", "i"), ("tid", "i"), ("fmt", "I"), ("ip", "A"),
+        ("time", "Q"), ("msg", "text"),
+    ),
+    "THREAD_MAP": (("nr", "Q"), ("entries", (("pid", "q"), ("comm", "N")))),
+    "CPU_MAP": (("type", "H"), ("data", "bytes")),
+    "STAT_CONFIG": (("nr", "Q"), ("data", (("tag", "Q"), ("val", "Q")))),
+    "STAT": (("id", "Q"), ("cpu", "i"), ("thread", "i"), ("val", "Q"), ("ena", "Q"), ("run", "Q")),
+    "STAT_ROUND": (("type", "Q"), ("time", "Q")),
+    "EVENT_UPDATE": (("type", "Q"), ("id", "Q"), ("data", "text")),
+    "TIME_CONV": (
+        ("time_shift", "Q"), ("time_mult", "Q"), ("time_zero", "Q"), ("time_cycles", "Q"), ("time_mask", "A"),
+        ("cap_user_time_zero", "B"), ("cap_user_time_short", "B"),
+    ),
+    "HEADER_FEATURE": (("feat_id", "Q"), ("data", "bytes")),
+    "FINISHED_INIT": (),
+}  # fmt: skip

@@ -276,7 +276,7 @@ class Reader:
                 attr.name = state.tracepoints.get(attr.fields["config"], "")
 
     def _clock(self) -> Clock:
-        if not any(a.sample_type & SAMPLE.TIME for a in self.state.attrs):
+        if not any(a.timed for a in self.state.attrs):
             return Clock("file order", 0)
         first = self.state.attrs[0]
         number = first.fields["clockid"]

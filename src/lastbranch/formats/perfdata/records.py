@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import Damage, FormatError
 from ...model import KERNEL, Change, Mode, guest_kernel, guest_user
-from ..numbers import unpack
+from ..fields import Fields, decode, unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
-from .layout import MISC, RECORD, SAMPLE, USER_RECORDS
-from .state import State, trim
+from .layout import MISC, MMAP2_BUILD_ID, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, SAMPLE_ID, USER_RECORDS
+from .state import State, build_id_of
 
-__all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "handle", "stamped"]
+__all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "fields_of", "handle", "stamped", "trailer_of"]
 
 _MOST_LOST = (1 << 63) - 1
 _LAST = (1 << 64) - 1
@@ -40,13 +41,9 @@ class Record:
     times: int = 1
     """How often it stands there, in the same bytes."""
 
-    def unpack(self, codes: str, at: int = 0) -> tuple[int, ...]:
-        """The fields ``codes`` (of `struct`) from byte ``at``; `ValueError` if they go past the record."""
-        return unpack(self.order + codes, self.body, at)
-
-    def text(self, at: int) -> str:
-        """The NUL-terminated string at byte ``at``, before the trailer."""
-        return self.body[at : len(self.body) - self.trailer].split(b"\0")[0].decode("utf-8", "surrogateescape")
+    def fields(self) -> dict[str, Any]:
+        """Its fields by name. `ValueError` where it ends inside them."""
+        return decode(fields_of(self.kind, self.misc), self.body[: len(self.body) - self.trailer], self.order)
 
     @property
     def cpumode(self) -> int:
@@ -60,7 +57,7 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int, times
     handler = HANDLERS.get(kind)
     if handler is None:
         return
-    time, trailer = (0, 0) if kind >= USER_RECORDS else _sample_id(state, body, position)
+    time, trailer = _time_of(state, kind, body, position)
     if trailer and time:  # what recorders make up before the first event has time 0
         state.profile.start = time if state.profile.start is None else min(time, state.profile.start)
     try:
@@ -75,33 +72,40 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int, times
             lost["damaged records not listed"] = lost.get("damaged records not listed", 0) + times
 
 
-def _sample_id(state: State, body: bytes, position: int) -> tuple[int, int]:
-    """(time, bytes) of the trailer that sample_id_all puts behind a record.
+def fields_of(kind: int, misc: int) -> Fields:
+    """How a record is laid out; nothing for a type that is not known."""
+    name = RECORDS.get(kind, "")
+    return MMAP2_BUILD_ID if name == "MMAP2" and misc & MISC.MMAP_BUILD_ID else RECORD_FIELDS.get(name, ())
 
-    Without one (before Linux 2.6.39) the newest sample so far tells the time; in files without any time the position
-    in the file takes its place.
+
+def trailer_of(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
+    """(fields, bytes) of the trailer that sample_id_all adds to a record of the kernel; (none, 0) without one."""
+    attr = None if kind >= USER_RECORDS else attr_of_trailer(state, body)
+    if attr is None or not attr.sample_id:
+        return {}, 0
+    size = 8 * sum(bool(attr.sample_type & bit) for bit, _ in SAMPLE_ID)
+    return (decode(attr.sample_id, body[len(body) - size :], state.order), size) if size <= len(body) else ({}, 0)
+
+
+def _time_of(state: State, kind: int, body: bytes, position: int) -> tuple[int, int]:
+    """(time, bytes of the trailer) of a record.
+
+    Without a time (before Linux 2.6.39) it is that of the newest sample so far; in files without any time, the position
+    in the file.
     """
-    attr = attr_of_trailer(state, body)
-    if attr is None or not attr.sample_type & SAMPLE.TIME:
-        return (state.newest_time if _timed(state) else position), trailer_size(attr)
-    size = attr.trailer
-    if attr.time_at is None or size > len(body):
-        return state.newest_time, 0
-    time: int = unpack(state.order + "q", body, len(body) - size + attr.time_at)[0]
-    return time, size
+    if kind >= USER_RECORDS:
+        return 0, 0
+    trailer, size = trailer_of(state, kind, body)
+    return trailer.get("time", state.newest_time if _timed(state) else position), size
 
 
 def _timed(state: State) -> bool:
-    return any(a.sample_type & SAMPLE.TIME for a in state.attrs)
+    return any(attr.timed for attr in state.attrs)
 
 
 def stamped(state: State) -> bool:
-    """Whether every record of the kernel says its own time."""
-    return bool(state.attrs) and all(attr.time_at is not None for attr in state.attrs)
-
-
-def trailer_size(attr: Attr | None) -> int:
-    return 0 if attr is None else attr.trailer
+    """Whether every record of the kernel has its own time."""
+    return bool(state.attrs) and all("time" in dict(attr.sample_id) for attr in state.attrs)
 
 
 def attr_of_trailer(state: State, body: bytes) -> Attr | None:
@@ -116,35 +120,19 @@ def attr_of_trailer(state: State, body: bytes) -> Attr | None:
 
 
 def _mmap(state: State, r: Record) -> None:
-    """u32 pid, tid; u64 addr, len, pgoff; name. perf names the kernel's with pid -1."""
-    pid, tid, start, length, offset = r.unpack("iiQQQ")
-    _map(state, r, pid, tid, start, length, offset, r.text(32), b"")
-
-
-def _mmap2(state: State, r: Record) -> None:
-    """As MMAP, then device and inode or (MISC_MMAP_BUILD_ID) the build id, u32 prot, flags; name."""
-    pid, tid, start, length, offset = r.unpack("iiQQQ")
-    build_id = b""
-    if r.misc & MISC.MMAP_BUILD_ID:
-        (size,) = r.unpack("B", 32)
-        if size > 20:
-            raise ValueError(f"build id of {size} bytes")
-        build_id = trim(r.body[36 : 36 + size])
-    _map(state, r, pid, tid, start, length, offset, r.text(64), build_id)
-
-
-def _map(
-    state: State, r: Record, pid: int, tid: int, start: int, length: int, offset: int, name: str, build_id: bytes
-) -> None:
-    end = min(start + length, _LAST)
+    """MMAP and MMAP2. perf names the kernel's with pid -1."""
+    f = r.fields()
+    name, start, offset = f["filename"], f["addr"], f["pgoff"]
+    build_id = build_id_of(f["build_id"], f["build_id_size"]) if "build_id" in f else b""
     kernel = r.cpumode in (Mode.KERNEL, Mode.GUEST_KERNEL)
     if kernel and name.startswith(("[kernel.", "[guest.kernel.")) and name.endswith("]_stext"):
         offset &= ~0xFFF  # _text is the page that _stext stands in
     module = state.module(name, kernel, build_id)
     if kernel and not name.startswith("[") and start == 0:
         return  # simpleperf names kernel modules whose place it does not know: from 0, as long as may be
-    owner = _OWNERS.get(r.cpumode, int)(pid)
-    state.profile.timeline.add(Change.MAP, r.time, owner, tid=tid, module=module, start=start, end=end, offset=offset)
+    owner, end = _OWNERS.get(r.cpumode, int)(f["pid"]), min(start + f["len"], _LAST)
+    timeline = state.profile.timeline
+    timeline.add(Change.MAP, r.time, owner, tid=f["tid"], module=module, start=start, end=end, offset=offset)
 
 
 _OWNERS: dict[int, Callable[[int], int]] = {
@@ -156,51 +144,49 @@ _OWNERS: dict[int, Callable[[int], int]] = {
 
 
 def _comm(state: State, r: Record) -> None:
-    """u32 pid, tid; name. MISC_COMM_EXEC: it is called so because it replaced its program."""
-    pid, tid = r.unpack("ii")
+    """MISC_COMM_EXEC: it has this name because it replaced its program."""
+    f = r.fields()
     if r.misc & MISC.COMM_EXEC:
-        state.profile.timeline.add(Change.EXEC, r.time, pid, tid=tid)
-    state.profile.timeline.name(r.time, pid, tid, r.text(8))
+        state.profile.timeline.add(Change.EXEC, r.time, f["pid"], tid=f["tid"])
+    state.profile.timeline.name(r.time, f["pid"], f["tid"], f["comm"])
 
 
-def _task_time(state: State, r: Record, time: int) -> int:
-    """FORK and EXIT carry a time of their own, which old files have where the trailer is missing."""
-    return r.time if r.trailer or not _timed(state) else time
+def _task(change: Change) -> Callable[[State, Record], None]:
+    """FORK and EXIT. They have a time of their own, which counts in old files, whose records lack the trailer."""
+
+    def handler(state: State, r: Record) -> None:
+        f = r.fields()
+        own = f["time"] - (f["time"] >> 63 << 64)
+        time = r.time if r.trailer or not _timed(state) else own
+        if change is Change.EXIT:
+            state.profile.timeline.add(change, time, f["pid"], tid=f["tid"])
+            return
+        # perf makes FORK records of tasks that were there before (time 0); their own mappings follow.
+        alone = int(bool(r.misc & MISC.FORK_EXEC) or own == 0)
+        state.profile.timeline.add(change, time, f["pid"], tid=f["tid"], parent=f["ppid"], offset=alone)
+
+    return handler
 
 
-def _fork(state: State, r: Record) -> None:
-    """u32 pid, ppid, tid, ptid; u64 time."""
-    pid, parent, tid, _parent_tid = r.unpack("iiii")
-    time = _task_time(state, r, r.unpack("q", 16)[0])
-    # perf makes FORK records of tasks that were there before (time 0); their own mappings follow.
-    alone = int(bool(r.misc & MISC.FORK_EXEC) or time == 0)
-    state.profile.timeline.add(Change.FORK, time, pid, tid=tid, parent=parent, offset=alone)
-
-
-def _exit(state: State, r: Record) -> None:
-    pid, _parent, tid, _parent_tid = r.unpack("iiii")
-    state.profile.timeline.add(Change.EXIT, _task_time(state, r, r.unpack("q", 16)[0]), pid, tid=tid)
-
-
-def _count(name: str, number: int = 1) -> Callable[[State, Record], None]:
-    """A handler that adds the ``number``-th u64 (0: the constant 1) to a loss counter."""
+def _count(name: str, field: str | None = None) -> Callable[[State, Record], None]:
+    """A handler that adds ``field`` (``None``: 1) to a loss counter."""
 
     def handler(state: State, r: Record) -> None:
         lost = state.profile.lost
-        more = r.times * (r.unpack("Q", 8 * (number - 1))[0] if number else 1)
+        more = r.times * (r.fields()[field] if field else 1)
         lost[name] = min(lost.get(name, 0) + more, _MOST_LOST)
 
     return handler
 
 
 def _ksymbol(state: State, r: Record) -> None:
-    """u64 addr; u32 len; u16 type, flags (1: gone); name. Code that the kernel makes: BPF programs, trampolines."""
-    start, length, _type, flags = r.unpack("QIHH")
-    timeline, end = state.profile.timeline, min(start + length, _LAST)
-    if flags & 1:
+    """Code that the kernel makes: BPF programs, trampolines. Flag 1: it is gone."""
+    f = r.fields()
+    timeline, start, end = state.profile.timeline, f["addr"], min(f["addr"] + f["len"], _LAST)
+    if f["flags"] & 1:
         timeline.add(Change.UNMAP, r.time, -1, start=start, end=end)
         return
-    module = state.module("//anon:" + r.text(16), kernel=False)
+    module = state.module("//anon:" + f["name"], kernel=False)
     if start == 0:
         return  # hidden from this user (kernel.kptr_restrict)
     timeline.add(Change.MAP, r.time, -1, module=module, start=start, end=end, offset=0)
@@ -210,18 +196,15 @@ def _header_attr(state: State, r: Record) -> None:
     """Pipe mode: an attribute, then the ids of its counters."""
     attr = parse_attr(r.body, r.position + 8, state.order, state.profile.name)
     size = attr.fields["size"] or 64
-    count = (len(r.body) - size) // 8
-    attr.ids = r.unpack(f"{count}Q", size)
-    for identifier in attr.ids:
-        state.attr_of_id[identifier] = len(state.attrs)
-    state.attrs.append(attr)
+    attr.ids = unpack(f"{state.order}{(len(r.body) - size) // 8}Q", r.body, size)
+    state.add_attr(attr)
     state.late_attr |= state.samples_seen
 
 
 def _header_feature(state: State, r: Record) -> None:
-    """Pipe mode: u64 feature bit, then what stands in the feature's section of a file."""
-    (number,) = r.unpack("Q")
-    decode_feature(state, number, r.body[8:], r.position)
+    """Pipe mode: the contents of a section of the file form."""
+    f = r.fields()
+    decode_feature(state, f["feat_id"], f["data"], r.position)
 
 
 def _header_build_id(state: State, r: Record) -> None:
@@ -229,15 +212,16 @@ def _header_build_id(state: State, r: Record) -> None:
 
 
 def _event_update(state: State, r: Record) -> None:
-    """u64 type, id, data. Type 2 is the event's name."""
-    kind, identifier = r.unpack("QQ")
-    if kind == 2:
-        state.event_names.append(((identifier,), r.text(16)))
+    """Type 2 is the event's name."""
+    f = r.fields()
+    if f["type"] == 2:
+        state.event_names.append(((f["id"],), f["data"]))
 
 
 def _event_type(state: State, r: Record) -> None:
-    """Old pipes: u64 config of a tracepoint; name."""
-    state.tracepoints[r.unpack("Q")[0]] = r.text(8)
+    """Old pipes: the config of a tracepoint, and its name."""
+    f = r.fields()
+    state.tracepoints[f["event_id"]] = f["name"]
 
 
 COUNTED = tuple(RECORD[name] for name in ("LOST", "THROTTLE", "LOST_SAMPLES", "AUXTRACE_ERROR"))
@@ -248,18 +232,18 @@ HANDLERS: dict[int, Callable[[State, Record], None]] = {
     RECORD[name]: handler
     for name, handler in {
         "MMAP": _mmap,
-        "LOST": _count("records", 2),  # u64 id, lost
+        "LOST": _count("records", "lost"),
         "COMM": _comm,
-        "EXIT": _exit,
-        "THROTTLE": _count("throttles", 0),
-        "FORK": _fork,
-        "MMAP2": _mmap2,
-        "LOST_SAMPLES": _count("samples", 1),  # u64 lost
+        "EXIT": _task(Change.EXIT),
+        "THROTTLE": _count("throttles"),
+        "FORK": _task(Change.FORK),
+        "MMAP2": _mmap,
+        "LOST_SAMPLES": _count("samples", "lost"),
         "KSYMBOL": _ksymbol,
         "HEADER_ATTR": _header_attr,
         "HEADER_EVENT_TYPE": _event_type,
         "HEADER_BUILD_ID": _header_build_id,
-        "AUXTRACE_ERROR": _count("aux errors", 0),
+        "AUXTRACE_ERROR": _count("aux errors"),
         "EVENT_UPDATE": _event_update,
         "HEADER_FEATURE": _header_feature,
     }.items()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...model import Module, ModuleKind, Profile
+from ..fields import decode
 from .attr import Attr
-from .layout import MISC
+from .layout import MISC, RECORD_FIELDS
 
-__all__ = ["State", "classify"]
+__all__ = ["State", "build_id_of", "classify"]
 
 _ANONYMOUS = ("//anon", "[heap]", "[stack", "/dev/zero", "/anon_hugepage", "/SYSV", "/memfd:", "[anon", "/dev/ashmem")
 _KERNEL_MODES = (1, 4)
@@ -64,18 +65,17 @@ class State:
             self.profile.modules.append(Module(short, kind, build_id))
         return row
 
+    def add_attr(self, attr: Attr) -> None:
+        """One more event, whose ids are known."""
+        self.attr_of_id.update(dict.fromkeys(attr.ids, len(self.attrs)))
+        self.attrs.append(attr)
+
     def add_build_id(self, body: bytes, misc: int) -> None:
-        """The body of a build id record: s32 pid, 20 bytes of id, u8 size (if misc says so), 3 unused, name."""
-        if len(body) < 28:
-            raise ValueError(f"build id record of {len(body)} bytes")
-        size = body[24] if misc & MISC.BUILD_ID_SIZE else 20
-        if size > 20:
-            raise ValueError(f"build id of {size} bytes")
-        build_id = body[4 : 4 + size]
-        name = body[28:].split(b"\0")[0].decode("utf-8", "surrogateescape")
-        kernel = misc & MISC.CPUMODE_MASK in _KERNEL_MODES
-        self.beside += len(name)
-        self._build_ids[classify(name, kernel)[0]] = trim(build_id)
+        """The body of a build id record."""
+        found = decode(RECORD_FIELDS["HEADER_BUILD_ID"], body, self.order)
+        build_id = build_id_of(found["build_id"], found["size"] if misc & MISC.BUILD_ID_SIZE else 20)
+        self.beside += len(found["filename"])
+        self._build_ids[classify(found["filename"], misc & MISC.CPUMODE_MASK in _KERNEL_MODES)[0]] = build_id
 
     @property
     def weight(self) -> int:
@@ -90,7 +90,11 @@ class State:
                 module.build_id = self._build_ids.get(module.name, b"")
 
 
-def trim(build_id: bytes) -> bytes:
-    """A build id without the zeros that pad it to 20 bytes (ids of 8 and 16 bytes exist); never under 8 bytes."""
+def build_id_of(stored: bytes, size: int) -> bytes:
+    """The build id of ``size`` bytes in the 20 that are ``stored``, without the zeros that pad it: ids of 8 and 16
+    bytes exist. Raises `ValueError` for a larger size."""
+    if size > 20:
+        raise ValueError(f"build id of {size} bytes")
+    build_id = stored[:size]
     kept = build_id.rstrip(b"\0")
     return build_id[: next((n for n in (8, 16, 20) if len(kept) <= n), len(build_id))] if kept else b""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .layout import FEATURES, HEADER, MAGIC, MISC, PIPE_HEADER_SIZE, RECORD, SAMPLE_ID_FIELDS
+from ..fields import Fields, encode
+from .layout import FEATURES, HEADER, MAGIC, MISC, MMAP2_BUILD_ID, PIPE_HEADER_SIZE, RECORD, RECORD_FIELDS, SAMPLE_ID
 
 __all__ = [
     "Described", "PerfFile", "SideRecords", "build_id_entry", "clock_data", "event_desc", "number", "numbers",
@@ -47,7 +48,7 @@ class Described(NamedTuple):
 
 def record(kind: str, body: bytes, misc: int = 0) -> bytes:
     """One record of a type of `RECORD`, padded to whole words."""
-    body += bytes(-len(body) % 8)
+    body = _padded(body)
     return struct.pack("=IHH", RECORD[kind], misc, 8 + len(body)) + body
 
 
@@ -63,48 +64,51 @@ class SideRecords:
 
     def trailer(self, pid: int = 0, tid: int = 0, time: int = 0) -> bytes:
         """The sample_id of a record."""
-        values = {
-            "tid": struct.pack("=ii", pid, tid), "time": struct.pack("=Q", time),
-            "id": struct.pack("=Q", self.identifier), "stream_id": bytes(8), "cpu": bytes(8),
-            "identifier": struct.pack("=Q", self.identifier),
-        }  # fmt: skip
-        return b"".join(values[name] for bit, name in SAMPLE_ID_FIELDS if self.sample_type & bit)
+        values = {"pid": pid, "tid": tid, "time": time, "id": self.identifier, "identifier": self.identifier}
+        return b"".join(encode(fields, values) for bit, fields in SAMPLE_ID if self.sample_type & bit)
+
+    def _record(self, kind: str, values: dict[str, Any], when: int, misc: int = 0, fields: Fields = ()) -> bytes:
+        body = _padded(encode(fields or RECORD_FIELDS[kind], values))
+        return record(kind, body + self.trailer(values["pid"], values["tid"], when), misc)
 
     def fork(self, pid: int, parent: int, tid: int, parent_tid: int, time: int = 0, *, alone: bool = False) -> bytes:
         """``alone``: a task that was there before the recording; its own mappings follow."""
-        body = struct.pack("=iiiiQ", pid, parent, tid, parent_tid, 0 if alone else time)
-        return record("FORK", body + self.trailer(pid, tid, time), MISC.FORK_EXEC if alone else 0)
+        values = {"pid": pid, "ppid": parent, "tid": tid, "ptid": parent_tid, "time": 0 if alone else time}
+        return self._record("FORK", values, time, MISC.FORK_EXEC if alone else 0)
 
     def exit(self, pid: int, tid: int, time: int) -> bytes:
-        return record("EXIT", struct.pack("=iiiiQ", pid, pid, tid, tid, time) + self.trailer(pid, tid, time))
+        return self._record("EXIT", {"pid": pid, "ppid": pid, "tid": tid, "ptid": tid, "time": time}, time)
 
     def comm(self, pid: int, tid: int, name: str, time: int = 0, *, exec: bool = False) -> bytes:
-        body = struct.pack("=ii", pid, tid) + _name(name) + self.trailer(pid, tid, time)
-        return record("COMM", body, MISC.COMM_EXEC if exec else 0)
+        values = {"pid": pid, "tid": tid, "comm": _name(name)}
+        return self._record("COMM", values, time, MISC.COMM_EXEC if exec else 0)
 
     def kernel_mmap(self, start: int, size: int, offset: int, name: str) -> bytes:
         """The kernel or one of its modules, ``pid`` -1."""
-        body = struct.pack("=iiQQQ", -1, 0, start, size, offset) + _name(name)
-        return record("MMAP", body + self.trailer(-1, 0), MISC.KERNEL)
+        values = {"pid": -1, "tid": 0, "addr": start, "len": size, "pgoff": offset, "filename": _name(name)}
+        return self._record("MMAP", values, 0, MISC.KERNEL)
 
     def mmap2(
         self, pid: int, start: int, end: int, offset: int, name: str, *, prot: int, flags: int,
         build_id: bytes = b"", inode: tuple[int, int, int] = (0, 0, 0), time: int = 0,
     ) -> bytes:  # fmt: skip
         """A mapping of user code; ``inode`` is (major, minor, inode), which a ``build_id`` takes the place of."""
-        head = struct.pack("=iiQQQ", pid, pid, start, end - start, offset)
-        build_id = build_id[:_BUILD_ID]
-        identity, misc = struct.pack("=IIQQ", *inode, 0), MISC.USER
+        values = {
+            "pid": pid, "tid": pid, "addr": start, "len": end - start, "pgoff": offset, "prot": prot, "flags": flags,
+            "filename": _name(name), "build_id": build_id, "build_id_size": min(len(build_id), _BUILD_ID),
+            **dict(zip(("maj", "min", "ino"), inode, strict=True)),
+        }  # fmt: skip
         if build_id:
-            identity, misc = struct.pack("=BBH20s", len(build_id), 0, 0, build_id), MISC.USER | MISC.MMAP_BUILD_ID
-        body = head + identity + struct.pack("=II", prot, flags) + _name(name) + self.trailer(pid, pid, time)
-        return record("MMAP2", body, misc)
+            return self._record("MMAP2", values, time, MISC.USER | MISC.MMAP_BUILD_ID, MMAP2_BUILD_ID)
+        return self._record("MMAP2", values, time, MISC.USER)
 
 
 def _name(name: str) -> bytes:
-    """NUL-terminated, padded to words."""
-    raw = name.encode("utf-8", "surrogateescape")[:_LONGEST_NAME] + b"\0"
-    return raw + bytes(-len(raw) % 8)
+    return name.encode("utf-8", "surrogateescape")[:_LONGEST_NAME]
+
+
+def _padded(data: bytes, unit: int = 8) -> bytes:
+    return data + bytes(-len(data) % unit)
 
 
 # -- bodies of header features
@@ -112,8 +116,7 @@ def _name(name: str) -> bytes:
 
 def text(value: str) -> bytes:
     """u32 length, then the string in that many bytes with a NUL in them."""
-    raw = value.encode("utf-8", "surrogateescape") + b"\0"
-    raw += bytes(-len(raw) % _ALIGNED)
+    raw = _padded(value.encode("utf-8", "surrogateescape") + b"\0", _ALIGNED)
     return struct.pack("=I", len(raw)) + raw
 
 
@@ -138,10 +141,11 @@ def clock_data(clock: int, wall: int, at: int) -> bytes:
 
 
 def build_id_entry(build_id: bytes, name: str, misc: int) -> bytes:
-    """An entry of BUILD_ID: header without a type, s32 pid, 20 bytes, u8 size, 3 unused, name."""
-    raw = name.encode("utf-8", "surrogateescape") + b"\0"
-    raw += bytes(-len(raw) % _ALIGNED)
-    body = struct.pack("=i20sB3x", -1, build_id[:_BUILD_ID], min(len(build_id), _BUILD_ID)) + raw
+    """An entry of BUILD_ID: a record without a type."""
+    values = {"pid": -1, "build_id": build_id, "size": min(len(build_id), _BUILD_ID), "filename": name}
+    body = encode(RECORD_FIELDS["HEADER_BUILD_ID"], values)
+    head = len(body) - len(name.encode("utf-8", "surrogateescape")) - 1
+    body = body[:head] + _padded(body[head:], _ALIGNED)
     return struct.pack("=IHH", 0, misc | MISC.BUILD_ID_SIZE, 8 + len(body)) + body
 
 
@@ -228,10 +232,11 @@ def pipe_begin() -> bytes:
 def pipe_event(event: Described) -> bytes:
     """Records for one event: its attribute with its ids, and its name."""
     ids = event.ids or (0,)
-    update = struct.pack("=QQ", _UPDATE_NAME, ids[0]) + _name(event.name)
+    update = encode(RECORD_FIELDS["EVENT_UPDATE"], {"type": _UPDATE_NAME, "id": ids[0], "data": _name(event.name)})
     return record("HEADER_ATTR", event.stored + struct.pack(f"={len(ids)}Q", *ids)) + record("EVENT_UPDATE", update)
 
 
 def pipe_feature(name: str, body: bytes) -> bytes:
     """The record of a header feature, one of `FEATURES`."""
-    return record("HEADER_FEATURE", struct.pack("=Q", FEATURES.index(name)) + body)
+    feature = {"feat_id": FEATURES.index(name), "data": body}
+    return record("HEADER_FEATURE", encode(RECORD_FIELDS["HEADER_FEATURE"], feature))

@@ -19,7 +19,8 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from ...numbers import pack_number
+from ...fields import Hex as Hex
+from ...fields import pack_number
 
 __all__ = [
     "ANSI", "Array", "BOOL32", "BOOL8", "Bits", "Blob", "Counted", "CountedBytes", "Dependent", "Exact", "F32", "F64",
@@ -37,15 +38,6 @@ __all__ = [
 
 
 _FILETIME_EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
-
-
-class Hex(int):
-    """A number that people read in hexadecimal: an address, a key, a mask."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        return f"{int(self):#x}"
 
 
 class FileTime(int):

@@ -1,0 +1,114 @@
+"""Fields of binary records: declared once, as names and codes, and read and written by the declaration.
+
+Errors are in words: what `struct` says of its format codes helps no user.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+__all__ = ["Fields", "Hex", "decode", "encode", "misfit", "pack_number", "unpack"]
+
+Fields = tuple[tuple[str, Any], ...]
+"""Names with their codes, in the order of the specification.
+
+A code is one of `struct`, or one of `CODES`; ``text`` (up to a NUL) and ``bytes`` (the rest of the record) come last. A
+tuple of fields is repeated up to the end of the record.
+"""
+CODES: dict[str, str] = {"A": "Q", "X": "I", "N": "16s"}
+"""Beyond `struct`: addresses and bits of 64 and of 32 bits, which people read in hexadecimal, and names of 16 bytes."""
+
+
+class Hex(int):
+    """A number that people read in hexadecimal: an address, a key, a mask."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{int(self):#x}"
+
+
+def decode(fields: Fields, data: bytes, order: str, number: type[int] = int, *, cut: bool = False) -> dict[str, Any]:
+    """Values of ``fields`` in ``data``, of byte order ``order`` (``<``, ``>`` or ``=``). ``number`` makes those of
+    codes A and X. What follows the last field is padding.
+
+    Raises `ValueError` where ``data`` end inside the fields; with ``cut`` it returns those before the end.
+    """
+    names, packed, last = _plan(fields, order)
+    if packed.size > len(data):
+        if cut:
+            return decode(fields[:-1], data, order, number, cut=True)
+        raise ValueError(f"{packed.size} bytes of fields wanted, and {len(data)} are there")
+    found = dict(zip(names, packed.unpack_from(data), strict=True))
+    if number is not int or "N" in dict(fields).values():
+        for name, code in fields:
+            if code == "N":
+                found[name] = _text(found[name])
+            elif code in ("A", "X"):
+                found[name] = number(found[name])
+    if last is not None:
+        name, code = last
+        rest = data[packed.size :]
+        found[name] = rest if code == "bytes" else _text(rest) if code == "text" else _rows(code, rest, order, number)
+    return found
+
+
+@cache
+def _plan(fields: Fields, order: str) -> tuple[tuple[str, ...], struct.Struct, tuple[str, Any] | None]:
+    """(names of the fields of fixed size, how they are packed, the field after them that takes the rest)."""
+    last = fields[-1] if fields and (isinstance(fields[-1][1], tuple) or fields[-1][1] in ("text", "bytes")) else None
+    fixed = fields[:-1] if last else fields
+    codes: list[str] = [code for _, code in fixed]
+    return tuple(n for n, _ in fixed), struct.Struct(order + "".join(CODES.get(c, c) for c in codes)), last
+
+
+def _rows(fields: Fields, data: bytes, order: str, number: type[int]) -> list[Any]:
+    """What is repeated; the values alone where it is one field."""
+    width = _plan(fields, order)[1].size
+    rows = [decode(fields, data[at : at + width], order, number) for at in range(0, len(data) - width + 1, width)]
+    return [next(iter(row.values())) for row in rows] if len(fields) == 1 else rows
+
+
+def _text(data: bytes) -> str:
+    return data.split(b"\0")[0].decode("utf-8", "surrogateescape")
+
+
+def encode(fields: Fields, values: Mapping[str, Any], order: str = "=") -> bytes:
+    """What `decode` reads ``values`` from. Fields without a value are 0; text may be `bytes`, and gets its NUL."""
+    names, packed, last = _plan(fields, order)
+    empty = {name: b"" if str(code).endswith("s") else 0 for name, code in fields}
+    data = packed.pack(*(values.get(name, empty[name]) for name in names))
+    if last is not None:
+        rest = values.get(last[0], b"")
+        data += rest.encode("utf-8", "surrogateescape") if isinstance(rest, str) else rest
+        data += b"\0" if last[1] == "text" else b""
+    return data
+
+
+def unpack(codes: str, data: bytes, at: int = 0) -> tuple[Any, ...]:
+    """`struct.unpack_from`. Raises `ValueError` where ``data`` ends inside the fields."""
+    size = struct.calcsize(codes)
+    if size > len(data) - at:
+        raise ValueError(f"{size} bytes wanted at byte {at}, and {max(0, len(data) - at)} are left")
+    return struct.unpack_from(codes, data, at)
+
+
+def pack_number(code: struct.Struct, value: Any) -> bytes:
+    """``value`` as the one field ``code``. Raises `ValueError` for what it cannot hold."""
+    try:
+        return code.pack(value)
+    except (struct.error, OverflowError, TypeError) as error:
+        raise ValueError(f"{value!r} does not fit in a field of {code.size} bytes") from error
+
+
+def misfit(fields: Iterable[tuple[str, str]], values: Iterable[Any]) -> str:
+    """Which of ``values`` does not fit in its field (name, `struct` code), for an error message."""
+    for (name, code), value in zip(fields, values, strict=False):
+        try:
+            pack_number(struct.Struct("<" + code), value)
+        except ValueError as error:
+            return f"{name}: {error}"
+    return "the fields do not match the layout"
