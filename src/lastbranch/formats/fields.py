@@ -6,11 +6,11 @@ Errors are in words: what `struct` says of its format codes helps no user.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["Fields", "Hex", "decode", "encode", "misfit", "pack_number", "unpack"]
+__all__ = ["Fields", "Hex", "decode", "decoder", "encode", "misfit", "pack_number", "unpack"]
 
 Fields = tuple[tuple[str, Any], ...]
 """Names with their codes, in the order of the specification.
@@ -31,45 +31,66 @@ class Hex(int):
         return f"{int(self):#x}"
 
 
-def decode(fields: Fields, data: bytes, order: str, number: type[int] = int, *, cut: bool = False) -> dict[str, Any]:
+def decode(
+    fields: Fields, data: bytes, order: str, number: Callable[[int], int] = int, *, cut: bool = False
+) -> dict[str, Any]:
     """Values of ``fields`` in ``data``, of byte order ``order`` (``<``, ``>`` or ``=``). ``number`` makes those of
     codes A and X. What follows the last field is padding.
 
     Raises `ValueError` where ``data`` end inside the fields; with ``cut`` it returns those before the end.
     """
-    names, packed, last = _plan(fields, order)
-    if packed.size > len(data):
-        if cut:
-            return decode(fields[:-1], data, order, number, cut=True)
-        raise ValueError(f"{packed.size} bytes of fields wanted, and {len(data)} are there")
-    found = dict(zip(names, packed.unpack_from(data), strict=True))
-    if number is not int or "N" in dict(fields).values():
-        for name, code in fields:
-            if code == "N":
-                found[name] = _text(found[name])
-            elif code in ("A", "X"):
-                found[name] = number(found[name])
-    if last is not None:
-        name, code = last
-        rest = data[packed.size :]
-        found[name] = rest if code == "bytes" else _text(rest) if code == "text" else _rows(code, rest, order, number)
-    return found
+    if cut:
+        while _packed(fields, order).size > len(data):
+            fields = fields[:-1]
+    return decoder(fields, order, number)(data)
 
 
 @cache
-def _plan(fields: Fields, order: str) -> tuple[tuple[str, ...], struct.Struct, tuple[str, Any] | None]:
-    """(names of the fields of fixed size, how they are packed, the field after them that takes the rest)."""
-    last = fields[-1] if fields and (isinstance(fields[-1][1], tuple) or fields[-1][1] in ("text", "bytes")) else None
-    fixed = fields[:-1] if last else fields
-    codes: list[str] = [code for _, code in fixed]
-    return tuple(n for n, _ in fixed), struct.Struct(order + "".join(CODES.get(c, c) for c in codes)), last
+def decoder(fields: Fields, order: str, number: Callable[[int], int] = int) -> Callable[[bytes], dict[str, Any]]:
+    """`decode` with these arguments, for many records."""
+    fixed, last = _split(fields)
+    packed, names = _packed(fields, order), [name for name, _ in fixed]
+    kinds: dict[str, Callable[[Any], Any]] = {"N": _text} | ({} if number is int else {"A": number, "X": number})
+    shown = [(name, kinds[code]) for name, code in fixed if code in kinds]
+    rest_of: Callable[[bytes], Any] = bytes
+    if last is not None and last[1] != "bytes":
+        rest_of = _text if last[1] == "text" else _rows(last[1], order, number)
+
+    def values_of(data: bytes) -> dict[str, Any]:
+        if packed.size > len(data):
+            raise ValueError(f"{packed.size} bytes of fields wanted, and {len(data)} are there")
+        found = dict(zip(names, packed.unpack_from(data), strict=True))
+        for name, made_of in shown:
+            found[name] = made_of(found[name])
+        if last is not None:
+            found[last[0]] = rest_of(data[packed.size :])
+        return found
+
+    return values_of
 
 
-def _rows(fields: Fields, data: bytes, order: str, number: type[int]) -> list[Any]:
+def _split(fields: Fields) -> tuple[Fields, tuple[str, Any] | None]:
+    """(fields of fixed size, the field after them that takes the rest of the record)."""
+    if fields and (isinstance(fields[-1][1], tuple) or fields[-1][1] in ("text", "bytes")):
+        return fields[:-1], fields[-1]
+    return fields, None
+
+
+@cache
+def _packed(fields: Fields, order: str) -> struct.Struct:
+    codes: list[str] = [code for _, code in _split(fields)[0]]
+    return struct.Struct(order + "".join(CODES.get(code, code) for code in codes))
+
+
+def _rows(fields: Fields, order: str, number: Callable[[int], int]) -> Callable[[bytes], list[Any]]:
     """What is repeated; the values alone where it is one field."""
-    width = _plan(fields, order)[1].size
-    rows = [decode(fields, data[at : at + width], order, number) for at in range(0, len(data) - width + 1, width)]
-    return [next(iter(row.values())) for row in rows] if len(fields) == 1 else rows
+    row_of, width = decoder(fields, order, number), _packed(fields, order).size
+
+    def rows_of(data: bytes) -> list[Any]:
+        rows = [row_of(data[at : at + width]) for at in range(0, len(data) - width + 1, width)]
+        return [next(iter(row.values())) for row in rows] if len(fields) == 1 else rows
+
+    return rows_of
 
 
 def _text(data: bytes) -> str:
@@ -78,9 +99,10 @@ def _text(data: bytes) -> str:
 
 def encode(fields: Fields, values: Mapping[str, Any], order: str = "=") -> bytes:
     """What `decode` reads ``values`` from. Fields without a value are 0; text may be `bytes`, and gets its NUL."""
-    names, packed, last = _plan(fields, order)
-    empty = {name: b"" if str(code).endswith("s") else 0 for name, code in fields}
-    data = packed.pack(*(values.get(name, empty[name]) for name in names))
+    fixed, last = _split(fields)
+    data = _packed(fields, order).pack(
+        *(values.get(name, b"" if str(code).endswith("s") else 0) for name, code in fixed)
+    )
     if last is not None:
         rest = values.get(last[0], b"")
         data += rest.encode("utf-8", "surrogateescape") if isinstance(rest, str) else rest

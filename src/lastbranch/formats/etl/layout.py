@@ -17,7 +17,7 @@ from enum import IntFlag
 from functools import lru_cache
 from typing import Any
 
-from ..numbers import misfit
+from ..fields import misfit
 
 __all__ = [
     "BUFFER_FLAG", "BUFFER_HEADER", "BUFFER_HEADER_SIZE", "BUFFER_TYPE", "CLASSIC_HEADERS", "CLOCK_NAMES",

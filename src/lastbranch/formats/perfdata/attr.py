@@ -28,10 +28,16 @@ class Attr:
     flags: frozenset[str] = field(default_factory=frozenset)
     sample_id: Fields = ()
     """The trailer of its records."""
+    trailer: int = 0
+    """Bytes of that."""
+    time_at: int | None = None
+    """Where the time is in it; ``None`` without one."""
 
     def __post_init__(self) -> None:
         if "sample_id_all" in self.flags:
-            self.sample_id = tuple(f for bit, fields in SAMPLE_ID if self.sample_type & bit for f in fields)
+            parts = [fields for bit, fields in SAMPLE_ID if self.sample_type & bit]
+            self.sample_id, self.trailer = sum(parts, ()), 8 * len(parts)
+            self.time_at = next((8 * i for i, ((name, _), *_) in enumerate(parts) if name == "time"), None)
 
     @property
     def timed(self) -> bool:

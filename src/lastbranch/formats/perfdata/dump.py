@@ -22,6 +22,7 @@ from .records import fields_of, trailer_of
 from .state import State
 
 _SAMPLE = RECORD["SAMPLE"]
+_UNKNOWN = (("payload", "bytes"),)
 _SPILL_BYTES = 32 << 20
 _RECORD_COST = 300
 
@@ -128,7 +129,7 @@ def _stamp(state: State, kind: int, body: bytes) -> int:
 def _row(state: State, record: _Beside) -> Row:
     trailer, size = trailer_of(state, record.kind, record.body)
     fields: dict[str, Any] = {"misc": Hex(record.misc)} if record.misc else {}
-    declared = fields_of(record.kind, record.misc) or (("payload", "bytes"),)
+    declared = fields_of(record.kind, record.misc, _UNKNOWN)
     fields |= decode(declared, record.body[: len(record.body) - size], state.order, Hex, cut=True)
     pid, tid, cpu = (int(fields.get(name, trailer.get(name, -1))) for name in ("pid", "tid", "cpu"))
     time = record.time if record.stamped else None

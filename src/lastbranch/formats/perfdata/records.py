@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ...errors import Damage, FormatError
 from ...model import KERNEL, Change, Mode, guest_kernel, guest_user
-from ..fields import Fields, decode, unpack
+from ..fields import Fields, decode, decoder, unpack
 from .attr import Attr, parse_attr
 from .features import decode_feature
-from .layout import MISC, MMAP2_BUILD_ID, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, SAMPLE_ID, USER_RECORDS
+from .layout import MISC, MMAP2_BUILD_ID, RECORD, RECORD_FIELDS, RECORDS, SAMPLE, USER_RECORDS
 from .state import State, build_id_of
 
 __all__ = ["ATTR", "COUNTED", "HANDLERS", "Record", "fields_of", "handle", "stamped", "trailer_of"]
@@ -43,7 +44,8 @@ class Record:
 
     def fields(self) -> dict[str, Any]:
         """Its fields by name. `ValueError` where it ends inside them."""
-        return decode(fields_of(self.kind, self.misc), self.body[: len(self.body) - self.trailer], self.order)
+        body = self.body[: len(self.body) - self.trailer] if self.trailer else self.body
+        return _decoder(self.kind, self.misc & MISC.MMAP_BUILD_ID, self.order)(body)
 
     @property
     def cpumode(self) -> int:
@@ -72,19 +74,23 @@ def handle(state: State, kind: int, misc: int, body: bytes, position: int, times
             lost["damaged records not listed"] = lost.get("damaged records not listed", 0) + times
 
 
-def fields_of(kind: int, misc: int) -> Fields:
-    """How a record is laid out; nothing for a type that is not known."""
+def fields_of(kind: int, misc: int, unknown: Fields = ()) -> Fields:
+    """How a record is laid out, which is ``unknown`` for other types."""
     name = RECORDS.get(kind, "")
-    return MMAP2_BUILD_ID if name == "MMAP2" and misc & MISC.MMAP_BUILD_ID else RECORD_FIELDS.get(name, ())
+    return MMAP2_BUILD_ID if name == "MMAP2" and misc & MISC.MMAP_BUILD_ID else RECORD_FIELDS.get(name, unknown)
+
+
+@cache
+def _decoder(kind: int, misc: int, order: str) -> Callable[[bytes], dict[str, Any]]:
+    return decoder(fields_of(kind, misc), order)
 
 
 def trailer_of(state: State, kind: int, body: bytes) -> tuple[dict[str, int], int]:
     """(fields, bytes) of the trailer that sample_id_all adds to a record of the kernel; (none, 0) without one."""
     attr = None if kind >= USER_RECORDS else attr_of_trailer(state, body)
-    if attr is None or not attr.sample_id:
+    if attr is None or not attr.trailer or attr.trailer > len(body):
         return {}, 0
-    size = 8 * sum(bool(attr.sample_type & bit) for bit, _ in SAMPLE_ID)
-    return (decode(attr.sample_id, body[len(body) - size :], state.order), size) if size <= len(body) else ({}, 0)
+    return decode(attr.sample_id, body[len(body) - attr.trailer :], state.order), attr.trailer
 
 
 def _time_of(state: State, kind: int, body: bytes, position: int) -> tuple[int, int]:
@@ -93,10 +99,13 @@ def _time_of(state: State, kind: int, body: bytes, position: int) -> tuple[int, 
     Without a time (before Linux 2.6.39) it is that of the newest sample so far; in files without any time, the position
     in the file.
     """
+    attr = None if kind >= USER_RECORDS else attr_of_trailer(state, body)
+    size = 0 if attr is None or attr.trailer > len(body) else attr.trailer
+    if size and attr is not None and attr.time_at is not None:
+        return unpack(state.order + "q", body, len(body) - size + attr.time_at)[0], size
     if kind >= USER_RECORDS:
         return 0, 0
-    trailer, size = trailer_of(state, kind, body)
-    return trailer.get("time", state.newest_time if _timed(state) else position), size
+    return (state.newest_time if _timed(state) else position), size
 
 
 def _timed(state: State) -> bool:
@@ -105,7 +114,7 @@ def _timed(state: State) -> bool:
 
 def stamped(state: State) -> bool:
     """Whether every record of the kernel has its own time."""
-    return bool(state.attrs) and all("time" in dict(attr.sample_id) for attr in state.attrs)
+    return bool(state.attrs) and all(attr.time_at is not None for attr in state.attrs)
 
 
 def attr_of_trailer(state: State, body: bytes) -> Attr | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ....errors import Damage, FormatError
 from ....model import Clock, Source, read_at
-from ...fields import misfit
 from ...interface import not_of_format
 from ..event import Event, encode_event
 from ..layout import (
