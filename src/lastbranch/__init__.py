@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .model import Limits, Profile, SampleBatch, SampleFilter
     from .opening import open_profile as open
     from .opening import reading_of
+    from .recorders import record
     from .sql import query
     from .verbs import convert, dump, verify
     from .version import __version__
@@ -44,6 +45,7 @@ __all__ = [
     "open",
     "query",
     "ranges",
+    "record",
     "reading_of",
     "verify",
     "weights",
@@ -56,6 +58,7 @@ _public = lazy_names(__name__, {
     "errors": "Damage FormatError LastbranchError NotRecordedError UnavailableError",
     "model": "Limits Profile SampleBatch SampleFilter",
     "opening": "open=open_profile reading_of",
+    "recorders": "record",
     "sql": "query",
     "verbs": "convert dump verify",
     "version": "__version__",
@@ -64,7 +67,9 @@ _public = lazy_names(__name__, {
 
 def __getattr__(name: str) -> Any:
     value = _public(name)
-    if name in ("Profile", "open"):  # profiles get a method of a layer above them
+    if name == "open":
+        value.__name__ = value.__qualname__ = name  # what `help` calls it
+    if name in ("Profile", "open", "record"):  # profiles get a method of a layer above them
         from .model import Profile
 
         Profile.sql = _sql

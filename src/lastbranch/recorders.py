@@ -1,4 +1,4 @@
-"""`record`: a recording by the processor's branch records or the software ones, into a file of any format.
+"""`record` and `record_file`: record by the processor's branch records, or software ones, into a file of any format.
 
 This module imports little at its top: a recording starts without NumPy.
 """
@@ -7,21 +7,59 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from .errors import SelectionError, UnavailableError
-from .lbr.filters import PERF_SELECT
+from .lbr.filters import PERF_SELECT, perf_select
 
 if TYPE_CHECKING:
     from .capture import HardwareSummary, Options, Summary
+    from .model import Profile
 
-__all__ = ["ENGINES", "record"]
+__all__ = ["CLASSES", "ENGINES", "branch_select", "record", "record_file"]
 
 ENGINES = ("auto", "hardware", "software")
 _ENDINGS = ("", ".tb5", ".data", ".etl")
 
 
+CLASSES = ("USER", "KERNEL", "ANY", "ANY_CALL", "ANY_RETURN", "IND_CALL", "COND", "CALL_STACK", "IND_JUMP", "CALL")
+"""Branch classes that can be recorded, by their names in PERF_SAMPLE_BRANCH_*."""
+
+
+def branch_select(classes: str, call_stack: bool = False) -> int:
+    """PERF_SAMPLE_BRANCH_* bits of ``classes`` (names of `CLASSES` in any case, separated by commas).
+
+    ``call_stack`` adds call-stack mode. Raises `SelectionError` for another name.
+    """
+    select = perf_select(classes, sum(PERF_SELECT[name] for name in CLASSES))
+    return select & ~PERF_SELECT["ANY"] | PERF_SELECT["CALL_STACK"] if call_stack else select
+
+
 def record(
+    target: Sequence[str] | int | None, output: str | os.PathLike[str] = "lastbranch.tb5", *, engine: str = "auto",
+    classes: str = "user,any", call_stack: bool = False, **options: Any,
+) -> Profile:  # fmt: skip
+    """Record a program, and open what was recorded.
+
+    ``target`` is a command as a sequence of words, the id of a running process, or ``None`` for the whole system. The
+    other arguments mean what those of ``lastbranch record`` mean: ``classes`` are the branches to record, ``options``
+    are fields of `lastbranch.capture.Options` (``duration``, ``period``, ``depth``, ``duty``...).
+    The program keeps this process's standard streams.
+
+    Raises what `record_file` and `lastbranch.open` raise.
+    """
+    from .capture import Options
+    from .opening import open_profile
+
+    if isinstance(target, str):
+        raise SelectionError(f"{target!r} is no sequence of words", hint=f"record([{target!r}])")
+    chosen = Options(select=branch_select(classes, call_stack), call_stack=call_stack, **options)
+    record_file(target, os.fspath(output), chosen, engine=engine, command_line=("lastbranch.record",), say=warn)
+    return open_profile(output)
+
+
+def record_file(
     target: Sequence[str] | int | None, output: str, options: Options, *, engine: str = "auto",
     command_line: Sequence[str] = (), say: Callable[[str], None] = print,
     progress: Callable[[Summary], None] = lambda summary: None,

@@ -35,8 +35,12 @@ def test_generated_pages_are_up_to_date() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("page", ["guides/python.md"])
-def test_examples_run(page: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "libraries"), [("guides/python.md", []), ("guides/notebooks.md", ["pandas", "polars", "pyarrow"])]
+)
+def test_examples_run(page: str, libraries: list[str]) -> None:
+    for library in libraries:
+        pytest.importorskip(library)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
     assert len(blocks) > 3
     exec(compile("\n".join(blocks), page, "exec"), {})

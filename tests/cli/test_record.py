@@ -15,7 +15,7 @@ import pytest
 from capture_tools import FREESTANDING, build, needs_ptrace, record
 from command_line import run_cli
 from lastbranch.capture.launch import Received
-from lastbranch.cli.record import _CLASSES
+from lastbranch.recorders import CLASSES
 
 pytestmark = needs_ptrace
 SOFTWARE = ("--engine", "software")
@@ -313,7 +313,7 @@ def test_changes_that_tracing_makes_are_warned_of_by_name(tmp_path: Path) -> Non
     assert "LeakSanitizer" in done.err
 
 
-@pytest.mark.parametrize("name", sorted({name.lower() for name in _CLASSES} - {"kernel"}))
+@pytest.mark.parametrize("name", sorted({name.lower() for name in CLASSES} - {"kernel"}))
 def test_every_branch_class_that_the_help_names_is_taken(name: str, tmp_path: Path) -> None:
     done = record(tmp_path / "it.data", *SOFTWARE, "--filter", name, "--", "true")
     assert done.code == 0, done.err

@@ -329,3 +329,25 @@ def test_the_schema_has_every_column_of_a_sample_and_is_documented() -> None:
         assert all(f"| `{c.name}` | {c.type} |" in section for c in table.columns)
     assert sorted(sql.__all__) == sorted(set(sql.__all__))
     assert os.path.exists(Path(__file__).parents[2] / "docs" / "reference" / "sql.md")
+
+
+# -- data frames and notebooks
+
+
+def test_showing_a_result_takes_no_rows() -> None:
+    result = lastbranch.open(demo.capture()).sql("SELECT tid, pid FROM samples ORDER BY time, tid")
+    assert repr(result).splitlines()[-1] == "..."
+    assert result._repr_html_().count("<tr>") == 11
+    assert len(list(result)) == 240
+    result.close()
+    assert repr(result).splitlines() == ["Result", "tid  pid"]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_result_as_a_data_frame(library: str) -> None:
+    pytest.importorskip(library)
+    select = "SELECT pid, count(*) AS n FROM samples GROUP BY pid ORDER BY pid"
+    result = lastbranch.open(demo.capture()).sql(select)
+    rows = {"pandas": lambda: result.df().to_dict("records"), "polars": lambda: result.pl().to_dicts(),
+            "pyarrow": lambda: result.arrow().to_pylist()}[library]()  # fmt: skip
+    assert rows == [{"pid": 5001, "n": 120}, {"pid": 5002, "n": 120}]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 
-from ..model import AddressSpaces, Array, Profile, SampleBatch, SampleFilter, visible
-from .counting import BRANCH_VALUES, Bound, Counted, count_stacks
+from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
+from .counting import BRANCH_VALUES, Bound, count_stacks
 from .pairs import group
 from .select import kept, period_of
 
@@ -18,8 +19,8 @@ __all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge
 Key = Literal["process", "thread", "module"]
 
 
-@dataclass(slots=True)
-class BranchTable:
+@dataclass(slots=True, repr=False)
+class BranchTable(Tabular):
     """Distinct branches, hottest first. Arrays of equal length.
 
     ``from_module``/``to_module`` int64 rows of the modules table, -1 where nothing was mapped: no index, it would be
@@ -44,13 +45,14 @@ class BranchTable:
     abort: Array
     type: Array
     process: Array
+    row_names: RowNames = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.count)
 
 
-@dataclass(slots=True)
-class RangeTable:
+@dataclass(slots=True, repr=False)
+class RangeTable(Tabular):
     """Distinct fall-through ranges, by module and address: ``start`` and ``end`` are both first bytes of instructions.
 
     ``module`` int64 row of the modules table, -1 where nothing was mapped (no index: see `Profile.place`); ``start``,
@@ -62,13 +64,14 @@ class RangeTable:
     end: Array
     count: Array
     broken: dict[str, int]
+    row_names: RowNames = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.count)
 
 
-@dataclass(slots=True)
-class WeightTable:
+@dataclass(slots=True, repr=False)
+class WeightTable(Tabular):
     """One row for each event and key, heaviest first.
 
     ``event`` int64 row of the events table; ``key`` int64 row of the table that was asked for, -1 where the sample has
@@ -82,6 +85,7 @@ class WeightTable:
     period: Array
     has_period: Array
     entries: Array
+    row_names: RowNames = field(default_factory=dict, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -118,7 +122,9 @@ def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> 
     )
     gathered = (values[n] for n in ("cycles", "timed", "in_tx", "abort"))
     columns = [c[order] for c in (*keys, count, mispredicted, predicted, *gathered, kind, process)]
-    return BranchTable(*columns)
+    modules, processes = partial(_modules, profile), partial(_processes, profile)
+    names: RowNames = {"from_module": modules, "to_module": modules, "process": processes}
+    return BranchTable(*columns, row_names=names)
 
 
 def ranges(profile: Profile, *, sample_filter: SampleFilter | None = None) -> RangeTable:
@@ -127,14 +133,12 @@ def ranges(profile: Profile, *, sample_filter: SampleFilter | None = None) -> Ra
     Raises `NotRecordedError` where there are no branch stacks, or no ranges between them (a branch class was filtered
     out, or call-stack mode was on).
     """
-    return ranges_of(count_stacks(profile, ranges=True, details=False, sample_filter=sample_filter))
-
-
-def ranges_of(counted: Counted) -> RangeTable:
-    """The range table of a pass that counted ranges."""
+    counted = count_stacks(profile, ranges=True, details=False, sample_filter=sample_filter)
     assert counted.ranges is not None
     keys, values = merge_processes(counted.ranges)
-    return RangeTable(keys[0], keys[1], keys[3], values[0], counted.broken)
+    return RangeTable(
+        keys[0], keys[1], keys[3], values[0], counted.broken, row_names={"module": partial(_modules, profile)}
+    )
 
 
 def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = None) -> WeightTable:
@@ -155,7 +159,24 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     event, key = np.divmod(number, keys)
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
     order = np.lexsort((-samples, event))
-    return WeightTable(*(c[order] for c in (event, key - 1, samples, total, known[event], entries)))
+    names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
+    columns = (c[order] for c in (event, key - 1, samples, total, known[event], entries))
+    return WeightTable(*columns, row_names=names)
+
+
+def _modules(profile: Profile) -> list[str]:
+    return [module.short for module in profile.modules]
+
+
+def _processes(profile: Profile) -> list[str]:
+    return [f"{process.name} ({process.pid})" for process in profile.processes]
+
+
+def _threads(profile: Profile) -> list[str]:
+    return [f"{thread.name} ({thread.tid})" for thread in profile.threads]
+
+
+_NAMES = {"process": _processes, "thread": _threads, "module": _modules}
 
 
 def _summed(number: Array, *values: Array) -> list[Array]:

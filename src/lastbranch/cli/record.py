@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..recorders import CLASSES
 from .options import DEFAULT_FILE, Count, complete_file
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..capture import Summary
-
-_CLASSES = ["USER", "KERNEL", "ANY", "ANY_CALL", "ANY_RETURN", "IND_CALL", "COND", "CALL_STACK", "IND_JUMP", "CALL"]
 
 
 class _Record(click.Command):
@@ -38,7 +37,7 @@ class _Record(click.Command):
 @click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
               help="Branches per sample.")  # fmt: skip
 @click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
-              help=f"The branches to record: {', '.join(_CLASSES).lower()}.")  # fmt: skip
+              help=f"The branches to record: {', '.join(CLASSES).lower()}.")  # fmt: skip
 @click.option("--call-stack", is_flag=True, help="Call-stack mode: returns delete their calls.")
 @click.option("--duty", type=click.FloatRange(0.1, 50), default=5, show_default=True, metavar="PCT",
               help="Software: the largest share of wall time, in percent, that bursts may take.")  # fmt: skip
@@ -78,13 +77,10 @@ def command(
     if options["period"] and options["frequency"]:
         raise click.UsageError("give --period or --frequency, not both")
     from ..capture import Options
-    from ..lbr import PERF_SELECT, perf_select
-    from ..recorders import record
+    from ..recorders import branch_select, record_file
 
-    select = perf_select(filters, sum(PERF_SELECT[name] for name in _CLASSES))
-    if options["call_stack"]:
-        select = select & ~PERF_SELECT["ANY"] | PERF_SELECT["CALL_STACK"]
-    done = record(
+    select = branch_select(filters, options["call_stack"])
+    done = record_file(
         None if everything else pid if pid is not None else command_words, output,
         Options(select=select, duty=duty / 100, **options), engine=engine,
         command_line=("lastbranch", *sys.argv[1:]), say=_say,

@@ -20,6 +20,7 @@ from .profile import TABLES, Profile
 from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
 from .stream import BatchReader, Progress, SampleStream, Stages
 from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
+from .tabular import Columns, RowNames, Tabular
 from .text import counted, visible, word
 from .timeline import KERNEL, Change, Load, Timeline
 
@@ -43,6 +44,7 @@ __all__ = [
     "Change",
     "Clock",
     "Column",
+    "Columns",
     "Cpu",
     "Event",
     "Limits",
@@ -56,6 +58,7 @@ __all__ = [
     "Process",
     "Profile",
     "Progress",
+    "RowNames",
     "Rows",
     "SampleBatch",
     "SampleFilter",
@@ -63,6 +66,7 @@ __all__ = [
     "Segment",
     "Source",
     "Stages",
+    "Tabular",
     "Thread",
     "Timeline",
     "by_time",

@@ -16,6 +16,8 @@ from .order import merge
 from .source import MEMORY
 from .stream import SampleStream
 from .tables import Event, Machine, Module, Process, Thread
+from .tabular import Columns, html_table
+from .text import visible
 from .timeline import Timeline
 
 __all__ = ["TABLES", "Profile"]
@@ -27,7 +29,7 @@ _BUDGET = "--max-memory"
 TABLES = ("modules", "processes", "threads", "events")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Profile:
     """One capture, after its index pass: tables complete, samples still in the file.
 
@@ -131,7 +133,7 @@ class Profile:
             for stream in self.streams:
                 yield from stream.batches(columns)
 
-    def table(self, name: str) -> dict[str, Array]:
+    def table(self, name: str) -> Columns:
         """A table (one of `TABLES`) as NumPy arrays by column; text and nested values are object arrays.
 
         Raises `KeyError` for another name.
@@ -140,7 +142,20 @@ class Profile:
             raise KeyError(name)
         rows = getattr(self, name)
         kinds: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
-        return {f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(kinds[name])}
+        return Columns({f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(kinds[name])})
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{size:,} {name}" for name, size in self._sizes().items())
+        return f"<Profile {visible(self.name)}: {sizes}>"
+
+    def _repr_html_(self) -> str:
+        facts = [("format", self.format), ("recorder", self.recorder), ("processor", self.machine.cpu_description)]
+        facts += [(name, f"{size:,}") for name, size in self._sizes().items()]
+        return html_table(f"Profile {self.name}", None, ["", ""], [[n, visible(v)] for n, v in facts if v])
+
+    def _sizes(self) -> dict[str, int]:
+        of_tables = {"processes": len(self.processes), "modules": len(self.modules)}
+        return {"samples": self.samples, "branch entries": self.entries, **of_tables}
 
 
 def _column(values: list[object]) -> Array:

@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SelectionError
-from ..model import Array, Profile
+from ..model import Array, Profile, visible
+from ..model.tabular import SHOWN, frame_library, html_table, text_table
 from .database import Database, failures, statement_of, unplanned, wanted_columns
 from .loading import Loading
 from .schema import TABLES
@@ -56,21 +57,23 @@ def _run(
                 database.fill(TABLES[name], wanted[name], loading.chunks(name, frozenset(wanted[name])))
             database.show(loading.labels())
             database.connection.execute(sql)
-        return Result(database, loading.notes)
+        return Result(database, sql, loading.notes)
     except BaseException:
         database.close()
         raise
 
 
 class Result:
-    """The rows of a query: iterate over them once, as tuples, or take `arrays`.
+    """The rows of a query: iterate over them once, as tuples, or take `arrays`, `df`, `pl` or `arrow`.
+
+    ``repr`` and notebooks show the first rows.
 
     ``columns`` are their names; ``notes`` what the user should be told. `close`, or leaving it as a context manager,
     frees the database.
     """
 
-    def __init__(self, database: Database, notes: list[str]) -> None:
-        self._connection = database.connection
+    def __init__(self, database: Database, sql: str, notes: list[str]) -> None:
+        self._connection, self._sql = database.connection, sql
         self.columns: list[str] = [str(column[0]) for column in self._connection.description or ()]
         self.notes = notes
         self.close = weakref.finalize(self, database.close)
@@ -91,6 +94,38 @@ class Result:
         """The rows that are left as NumPy arrays by column, masked where there are NULLs."""
         with failures():
             return dict(self._connection.fetchnumpy())
+
+    def df(self) -> Any:
+        """The rows that are left as a pandas ``DataFrame``. Raises `UnavailableError` where pandas is not installed."""
+        frame_library("pandas")
+        with failures():
+            return self._connection.df()
+
+    def pl(self) -> Any:
+        """The rows that are left as a Polars ``DataFrame``. Raises `UnavailableError` without Polars and pyarrow."""
+        return frame_library("polars").from_arrow(self.arrow())
+
+    def arrow(self) -> Any:
+        """The rows that are left as a pyarrow ``Table``. Raises `UnavailableError` where pyarrow is not installed."""
+        frame_library("pyarrow")
+        with failures():
+            connection: Any = self._connection
+            named = hasattr(connection, "to_arrow_table")  # since DuckDB 2.0
+            return connection.to_arrow_table() if named else connection.fetch_arrow_table()
+
+    def __repr__(self) -> str:
+        return text_table("Result", None, self.columns, self._first())
+
+    def _repr_html_(self) -> str:
+        return html_table("Result", None, self.columns, self._first())
+
+    def _first(self) -> list[list[str]]:
+        """The first rows as text, by a query of their own: nothing is taken from what the caller has still to read."""
+        if not self.close.alive:
+            return []
+        with failures():
+            rows = self._connection.cursor().execute(f"SELECT * FROM ({self._sql}) LIMIT {SHOWN + 1}").fetchall()
+        return [["" if value is None else visible(str(value)) for value in row] for row in rows]
 
     def _fetch(self) -> list[tuple[Any, ...]]:
         with failures():
