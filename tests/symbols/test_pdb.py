@@ -15,7 +15,7 @@ from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
 from lastbranch.symbols.backends import backend_of
 from lastbranch.symbols.backends import symbol_tables as tables
-from lastbranch.symbols.backends.pdb import pdb_symbols
+from lastbranch.symbols.backends.symbol_tables import pdb_symbols
 from lastbranch.symbols.model import DebugFiles
 from pdb_files import PDB, PROCEDURES, PUBLICS, SOURCE, written
 from symbol_programs import NOTHING, Frame, code_addresses, command, symbolized, told

@@ -1,19 +1,24 @@
-"""Symbol tables only: names of functions, no lines. In-tree, for ELF, PE and PDB."""
+"""Symbol tables of ELF files, PE files and PDBs: names of functions, no lines."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...binaries import SegmentFlags
 from ...binaries.files import File, Space, strings_at
+from ...binaries.pdb import DBI_STREAM, Streams
 from ...binaries.pe import pe_headers
 from ...binaries.sections import Binary, open_binary, unpack_xz
+from ...model import Source
 from ..model import DebugFiles, FunctionTable, Names
 from .plt import stub_symbols
 from .symbols import Symbols, until_next
 
-__all__ = ["elf_symbols", "functions", "resolve", "symbols_of"]
+__all__ = ["elf_symbols", "functions", "pdb_symbols", "resolve", "symbols_of"]
 
 
 def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
@@ -36,10 +41,7 @@ def symbols_of(files: DebugFiles, binary: Binary | None = None, debug: Binary | 
         main = binary or (open_binary(files.binary) if files.binary else debug)
         return elf_symbols(main, debug) if main else Symbols.empty()
     if files.debug:
-        from .pdb import pdb_symbols
-
         return pdb_symbols(File(files.debug))
-
     return coff_symbols(binary or open_binary(files.binary))
 
 
@@ -50,13 +52,14 @@ def symbols_of(files: DebugFiles, binary: Binary | None = None, debug: Binary | 
 # for one address the largest, of equal ones the last in the table.
 
 
-WORDS = {  # st_name and so on, in the order of each class
-    32: [("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")],
-    64: [("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")],
+SYMBOLS = {
+    32: np.dtype([("name", "u4"), ("value", "u4"), ("size", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2")]),
+    64: np.dtype([("name", "u4"), ("info", "u1"), ("other", "u1"), ("shndx", "u2"), ("value", "u8"), ("size", "u8")]),
 }
+"""``Elf32_Sym`` and ``Elf64_Sym``; the names lack ``st_``."""
 NOTYPE, OBJECT, FUNC, GNU_IFUNC = 0, 1, 2, 10  # st_info & 15
-LOCAL, GLOBAL = 0, 1  # st_info >> 4
-UNDEF, LORESERVE = 0, 0xFF00  # st_shndx
+LOCAL = 0  # st_info >> 4
+UNDEF = 0  # st_shndx
 
 MAPPING = {"arm": ("$a", "$d", "$t"), "aarch64": ("$d", "$x"), "riscv": ("$d", "$x", ".L0 ")}
 """Machine -> what names of symbols begin with that only tell code from data (psABIs of those processors)."""
@@ -65,11 +68,11 @@ MAPPING = {"arm": ("$a", "$d", "$t"), "aarch64": ("$d", "$x"), "riscv": ("$d", "
 def elf_symbols(binary: Binary, debug: Binary | None = None) -> Symbols:
     """The symbols of a module: ``.symtab`` of the binary or of its debug file, else ``.dynsym`` and MiniDebugInfo;
     and the stubs of its calls of other modules' functions, which are in no table."""
-    found = _tables(binary, debug)
+    found = _elf_tables(binary, debug)
     return Symbols.join([found, stub_symbols(binary, found)])
 
 
-def _tables(binary: Binary, debug: Binary | None) -> Symbols:
+def _elf_tables(binary: Binary, debug: Binary | None) -> Symbols:
     for file in (binary, debug):
         if file and file.has(".symtab"):
             found = _read_elf(file, ".symtab", ".strtab")
@@ -82,9 +85,7 @@ def _tables(binary: Binary, debug: Binary | None) -> Symbols:
 
 def _read_elf(binary: Binary, name: str, strings: str) -> Symbols:
     space, names = binary.section(name), binary.section(strings)
-    fields = np.dtype(
-        [(field, (binary.order + code) if code != "u1" else code) for field, code in WORDS[binary.image.bits]]
-    )
+    fields = SYMBOLS[binary.image.bits].newbyteorder("<" if binary.order == "<" else ">")
     table = space.data[: space.size // fields.itemsize * fields.itemsize].view(fields)
     kind, number = table["info"] & 15, table["shndx"].astype(np.int64)
     flags = np.array([*(int(s.flags) for s in binary.image.sections), 0])
@@ -142,11 +143,11 @@ RUNTIME_FUNCTION = {"x86_64": 12, "aarch64": 8}
 
 def coff_symbols(binary: Binary) -> Symbols:
     """The symbols of a PE file: its COFF symbol table, else the exported functions."""
-    found = _table(binary)
+    found = _coff_table(binary)
     return found if len(found) else _exports(binary)
 
 
-def _table(binary: Binary) -> Symbols:
+def _coff_table(binary: Binary) -> Symbols:
     source = binary.source
     header = pe_headers(source).file
     at, count = header["PointerToSymbolTable"], header["NumberOfSymbols"]
@@ -264,3 +265,119 @@ def _is_code(binary: Binary, address: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _ends(binary: Binary) -> NDArray[np.uint64]:
     base = binary.image.image_base
     return np.array([s.vaddr - base + max(s.size, s.file_size) for s in binary.image.sections], np.uint64)
+
+
+# -- Functions of a PDB: public symbols, and procedures of its modules (LLVM documentation, "The PDB File Format")
+#
+# Public symbols have linkage names and no sizes, and only functions that other modules may call have one. Procedures
+# have sizes and plain names. A function gets the linkage name where it has both.
+
+
+DBI = np.dtype([
+    ("VersionSignature", "<i4"), ("VersionHeader", "<u4"), ("Age", "<u4"), ("GlobalStreamIndex", "<u2"),
+    ("BuildNumber", "<u2"), ("PublicStreamIndex", "<u2"), ("PdbDllVersion", "<u2"), ("SymRecordStream", "<u2"),
+    ("PdbDllRbld", "<u2"), ("ModInfoSize", "<i4"), ("SectionContributionSize", "<i4"), ("SectionMapSize", "<i4"),
+    ("SourceInfoSize", "<i4"), ("TypeServerMapSize", "<i4"), ("MFCTypeServerIndex", "<u4"),
+    ("OptionalDbgHeaderSize", "<i4"), ("ECSubstreamSize", "<i4"), ("Flags", "<u2"), ("Machine", "<u2"),
+    ("Padding", "<u4"),
+])  # fmt: skip
+BEFORE_DEBUG_HEADER = (
+    "ModInfoSize", "SectionContributionSize", "SectionMapSize", "SourceInfoSize", "TypeServerMapSize",
+    "ECSubstreamSize",
+)  # fmt: skip
+"""The substreams, in their order, before the one that lists the debug streams."""
+SECTION_HEADERS = 5  # row of that list
+SECTION = np.dtype([("Name", "S8"), ("VirtualSize", "<u4"), ("VirtualAddress", "<u4"), ("rest", "V24")])
+
+S_PUB32, S_LPROC32, S_GPROC32, S_LPROC32_ID, S_GPROC32_ID = 0x110E, 0x110F, 0x1110, 0x1146, 0x1147
+PROCEDURES = frozenset({S_LPROC32, S_GPROC32, S_LPROC32_ID, S_GPROC32_ID})
+PUBLIC = Struct("<IIH")  # flags, offset, segment; the name follows
+PROCEDURE = Struct("<IIIIIIIIHB")  # parent, end, next, size, debug start, debug end, type, offset, segment, flags
+IS_CODE = 1 | 2  # flags of S_PUB32: code, function
+RECORD = Struct("<HH")
+MODULE = Struct("<HI")  # stream and bytes of symbols, at 34 of a module's record
+MODULE_SIZE = 64
+NO_STREAM = 0xFFFF
+GLOBALS = frozenset({S_GPROC32, S_GPROC32_ID})
+
+
+def pdb_symbols(source: Source) -> Symbols:
+    """The functions and public symbols of the PDB in ``source``, by addresses that count from the image's base."""
+    streams = Streams(source)
+    space = streams.stream(DBI_STREAM, "DBI")
+    if space.size < DBI.itemsize:
+        raise space.bad("shorter than its header", 0, "DBI", space.size)
+    header = space.data[: DBI.itemsize].view(DBI)[0]
+    at = DBI.itemsize
+    for name in BEFORE_DEBUG_HEADER:
+        size = int(header[name])
+        if not 0 <= size <= space.size - at:
+            raise space.bad("a substream that is longer than what is left", at, name, size)
+        at += size
+    listed = space.read(at + 2 * np.arange(SECTION_HEADERS + 1), 2)
+    sections = streams.stream(int(listed[SECTION_HEADERS]), "SectionHeaders")
+    table = sections.data[: sections.size // SECTION.itemsize * SECTION.itemsize].view(SECTION)
+    bases = table["VirtualAddress"].astype(np.int64).tolist()
+
+    found: list[tuple[int, int, bool, bool, bytes]] = []
+    linkage: dict[int, bytes] = {}
+    for code, segment, offset, called in _publics(streams.stream(int(header["SymRecordStream"]), "SymRecords")):
+        if 0 < segment <= len(bases):
+            start = bases[segment - 1] + offset
+            linkage.setdefault(start, called)
+            found.append((start, 0, code, True, called))
+    known = set()
+    for stream, size in _modules(space, DBI.itemsize, int(header["ModInfoSize"])):
+        for kind, segment, offset, length, called in _procedures(streams.stream(stream, "ModuleSymbols"), size):
+            if 0 < segment <= len(bases):
+                start = bases[segment - 1] + offset
+                known.add(start)
+                found.append((start, length, True, kind in GLOBALS, linkage.get(start, called)))
+    found = [f for f in found if f[1] or f[0] not in known]
+    ends = [base + size for base, size in zip(bases, table["VirtualSize"].tolist(), strict=True)]
+    return until_next(Symbols.of(found), np.array(ends, np.uint64))
+
+
+def _records(space: Space, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """(kind, offset of its fields, offset of the next one) of each record. Raises `FormatError`."""
+    while at + RECORD.size <= end:
+        length, kind = RECORD.unpack_from(space.raw, at)
+        following = at + 2 + length
+        if length < 2 or following > end:
+            raise space.bad("a record that is longer than what is left", at, "RecordLen", length)
+        yield kind, at + RECORD.size, following
+        at = following
+
+
+def _publics(space: Space) -> Iterator[tuple[bool, int, int, bytes]]:
+    for kind, at, end in _records(space, 0, space.size):
+        if kind == S_PUB32 and end - at > PUBLIC.size:
+            flags, offset, segment = PUBLIC.unpack_from(space.raw, at)
+            yield bool(flags & IS_CODE), segment, offset, _name(space, at + PUBLIC.size, end)
+
+
+def _modules(space: Space, at: int, size: int) -> Iterator[tuple[int, int]]:
+    """(stream, bytes of symbols) of each module that has any."""
+    end = at + size
+    while at + MODULE_SIZE < end:
+        stream, symbols = MODULE.unpack_from(space.raw, at + 34)
+        name = space.raw.find(b"\0", at + MODULE_SIZE, end)
+        path = space.raw.find(b"\0", name + 1, end) if name >= 0 else -1
+        if path < 0:
+            raise space.bad("a module without its names", at, "ModuleName", stream)
+        if stream != NO_STREAM and symbols:
+            yield stream, symbols
+        at += -(-(path + 1 - at) // 4) * 4
+
+
+def _procedures(space: Space, size: int) -> Iterator[tuple[int, int, int, int, bytes]]:
+    """(kind, segment, offset, size, name) of each procedure of a module; the first four bytes are a signature."""
+    for kind, at, end in _records(space, 4, min(size, space.size)):
+        if kind in PROCEDURES and end - at > PROCEDURE.size:
+            fields = PROCEDURE.unpack_from(space.raw, at)
+            yield kind, fields[8], fields[7], fields[3], _name(space, at + PROCEDURE.size, end)
+
+
+def _name(space: Space, at: int, end: int) -> bytes:
+    stop = space.raw.find(b"\0", at, end)
+    return bytes(space.raw[at : stop if stop >= 0 else end])

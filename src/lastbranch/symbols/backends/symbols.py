@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from ...binaries.files import strings_at
 from ..model import Function, FunctionTable, Names, used_rows
 
 __all__ = ["Symbols", "until_next"]
+
+
+_COLUMNS = ("start", "size", "name", "code", "public")
 
 
 @dataclass(eq=False)
@@ -50,24 +54,18 @@ class Symbols:
         """All symbols of ``parts``, in that order."""
         if len(parts) == 1:
             return parts[0]
-        base = np.cumsum([0, *(len(p.strings) for p in parts)])
-        return cls(
-            np.concatenate([p.start for p in parts]),
-            np.concatenate([p.size for p in parts]),
-            np.concatenate([p.name + b for p, b in zip(parts, base[:-1], strict=True)]),
-            np.concatenate([p.code for p in parts]),
-            np.concatenate([p.public for p in parts]),
-            b"".join(p.strings for p in parts),
-        )
+        base = np.cumsum([0, *(len(p.strings) for p in parts)])[:-1]
+        moved = [replace(p, name=p.name + b) for p, b in zip(parts, base, strict=True)]
+        columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in moved]) for name in _COLUMNS}
+        return cls(**columns, strings=b"".join(p.strings for p in parts))
 
     def __len__(self) -> int:
         return len(self.start)
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Symbols:
         """The symbols in ``rows``."""
-        return Symbols(
-            self.start[rows], self.size[rows], self.name[rows], self.code[rows], self.public[rows], self.strings
-        )
+        columns: dict[str, Any] = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return replace(self, **columns)
 
     def by_address(self) -> Symbols:
         """One symbol for each address, ascending: the largest, of equal ones the last of the table."""
