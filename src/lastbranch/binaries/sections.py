@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import zlib
+from typing import Literal
 
 import numpy as np
 
@@ -27,7 +28,7 @@ class Binary:
         self.source = source
         self.name = source.name
         self.image: Image = read_image(source)
-        self.order = "<" if self.image.byte_order == "little" else ">"
+        self.order: Literal["<", ">"] = "<" if self.image.byte_order == "little" else ">"
         self._spaces: dict[str, Space] = {}
 
     def has(self, name: str) -> bool:

@@ -1,8 +1,8 @@
 """Readable names: C++ (Itanium and MSVC), Rust and Swift.
 
 LLVM's tools come first, so that names read as llvm-symbolizer writes them, then those of binutils, then the C++
-runtime library of this machine (``__cxa_demangle``) or dbghelp on Windows. A name that nothing here knows stays as it
-is. Runs in the worker's process for programs: names come from files that somebody else made.
+runtime library (``__cxa_demangle``) or, on Windows, dbghelp. A name that none of them knows stays as it is. Names come
+from files that others made, so all this runs in the worker's process for programs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAFE = re.compile(r"[!-~]+", re.ASCII).fullmatch
 
 _SECONDS = 120
 _PROCESSES, _SHARE = 4, 5000
-"""At most so many run beside each other, and one more for each so many names."""
+"""Most processes of a tool at once, and the names that are worth one more."""
 
 _UNDNAME = ["--no-access-specifier", "--no-calling-convention", "--no-member-type", "--no-return-type",
             "--no-variable-type"]  # fmt: skip
@@ -51,7 +51,7 @@ _ESCAPE = re.compile(r"\$u([0-9a-f]{1,6})\$|\$(?:SP|BP|RF|LT|GT|LP|RP|C)\$|\.\."
 def demangle(names: Iterable[str]) -> list[str]:
     """``names`` as people write them, in the same order. Raises nothing.
 
-    What stands behind ``@`` (``@plt``, a version) is no part of a mangled name, and is kept.
+    What follows ``@`` (``@plt``, a version) is no part of a mangled name, and is kept.
     """
     names = list(names)
     parts = [(n, "", "") if n[:1] == "?" else n.partition("@") for n in names]
@@ -61,47 +61,28 @@ def demangle(names: Iterable[str]) -> list[str]:
         _, answer = tools.delegate({"ask": "demangle"}, {"name": texts_column(wanted)})
         readable = dict(zip(wanted, texts_of(answer, "shown"), strict=True))
     else:
-        for scheme in (_itanium, _msvc, _swift):
-            readable.update(scheme([n for n in wanted if n not in readable]))
+        for belongs, demanglers in _SCHEMES:
+            readable |= _with_first([n for n in wanted if n not in readable and belongs(n)], demanglers)
     return [
         f"{readable[base]}{at}{rest}" if base in readable else n
         for n, (base, at, rest) in zip(names, parts, strict=True)
     ]
 
 
-def _itanium(names: list[str]) -> dict[str, str]:
-    """C++ but of MSVC, and Rust. None of those who can read them reads all that compilers write: GCC before 13 mangled
-    some expressions in a way that LLVM does not know. So each is asked for what the one before it left."""
-    mine = {n: _one_underscore(n) for n in names if (n[0] == "_" and "Z" in n[:5]) or n.startswith("_R")}
+Demangler = Callable[[list[str]], list[str]]
+"""Names -> their readable forms, the name itself where it knows none; or nothing at all where it cannot run."""
+
+
+def _with_first(names: list[str], demanglers: tuple[Demangler, ...]) -> dict[str, str]:
+    """Each demangler is asked for what those before it left: none reads all that compilers write. GCC before 13 mangled
+    some expressions in a way that LLVM does not know."""
+    mangled_as = {n: _one_underscore(n) for n in names}
     readable: dict[str, str] = {}
-    for ask in (_llvm, _gnu, _runtime):
-        left = [n for n in mine if n not in readable]
-        told = dict(zip(left, ask([mine[n] for n in left]), strict=False)) if left else {}
-        readable.update((n, _rust(n, t)) for n, t in told.items() if t and t != mine[n])
+    for ask in demanglers:
+        left = [n for n in names if n not in readable]
+        shown = zip(left, ask([mangled_as[n] for n in left]), strict=False) if left else ()
+        readable.update((n, _rust(n, s)) for n, s in shown if s and s != mangled_as[n])
     return readable
-
-
-def _llvm(names: list[str]) -> list[str]:
-    """One for each of ``names``, which may be the name itself, or none at all; as the other two."""
-    return _with_tool(("llvm-cxxfilt",), names, _lines) or []
-
-
-def _gnu(names: list[str]) -> list[str]:
-    """As LLVM writes them: ``f() (.isra.0.cold)`` for ``f() [clone .isra.0] [clone .cold]``."""
-    told = _with_tool(("c++filt",), names, _lines) or []
-    return [_CLONES.sub(lambda found: f" ({''.join(_CLONE.findall(found[0]))})", t) for t in told]
-
-
-def _msvc(names: list[str]) -> dict[str, str]:
-    mine = [n for n in names if n[0] == "?"]
-    told = (_with_tool(("llvm-undname",), mine, _undname) or _dbghelp(mine)) if mine else None
-    return {n: t for n, t in zip(mine, told or mine, strict=True) if t and t != n}
-
-
-def _swift(names: list[str]) -> dict[str, str]:
-    mine = [n for n in names if "$s" in n[:3] or "$S" in n[:3] or n.startswith("_T0")]
-    told = _with_tool(("swift-demangle",), mine, _lines) if mine else None
-    return {n: t for n, t in zip(mine, told or mine, strict=True) if t and t != n}
 
 
 def _one_underscore(name: str) -> str:
@@ -109,33 +90,48 @@ def _one_underscore(name: str) -> str:
     return name[1:] if name.startswith(("__Z", "____Z")) else name
 
 
-# -- installed tools
+# -- Installed tools
 
 
-def _with_tool(
-    tools: tuple[str, ...], names: list[str], ask: Callable[[str, list[str]], list[str] | None]
-) -> list[str] | None:
-    """What the first tool that is installed makes of ``names``; ``None`` without one, or if it failed."""
-    tool = newest(*tools)
+def _with_tool(tool: str, names: list[str], ask: Callable[[str, list[str]], list[str] | None]) -> list[str]:
+    """The answers of ``tool`` to ``names``; none where it is not installed or fails."""
+    path = newest(tool)
     safe = [n for n in names if _SAFE(n)]
-    told = ask(tool, safe) if tool else None
-    if told is None:
-        return None
-    readable = dict(zip(safe, told, strict=True))
+    shown = ask(path, safe) if path else None
+    if shown is None:
+        return []
+    readable = dict(zip(safe, shown, strict=True))
     return [readable.get(n, n) for n in names]
 
 
+def _llvm(names: list[str]) -> list[str]:
+    return _with_tool("llvm-cxxfilt", names, _lines)
+
+
+def _gnu(names: list[str]) -> list[str]:
+    """As LLVM writes them: ``f() (.isra.0.cold)`` for ``f() [clone .isra.0] [clone .cold]``."""
+    shown = _with_tool("c++filt", names, _lines)
+    return [_CLONES.sub(lambda found: f" ({''.join(_CLONE.findall(found[0]))})", name) for name in shown]
+
+
+def _llvm_msvc(names: list[str]) -> list[str]:
+    return _with_tool("llvm-undname", names, _undname)
+
+
+def _swift(names: list[str]) -> list[str]:
+    return _with_tool("swift-demangle", names, _lines)
+
+
 def _lines(tool: str, names: list[str]) -> list[str] | None:
-    told = _run([tool], names)
-    return told if len(told) == len(names) else None
+    shown = _run([tool], names)
+    return shown if len(shown) == len(names) else None
 
 
 def _undname(tool: str, names: list[str]) -> list[str] | None:
-    """llvm-undname repeats each name, then says what it means (nothing here if it is none), then a blank line."""
-    told = _run([tool, *_UNDNAME], names)
+    """llvm-undname prints each name, its readable form (not on standard output if it has none), and a blank line."""
     out: dict[str, str] = {}
     wanted, current = set(names), ""
-    for line in told:
+    for line in _run([tool, *_UNDNAME], names):
         if line in wanted and line not in out:
             current = line
             out[current] = current
@@ -180,14 +176,17 @@ class _Tool:
         return self._answers.read().decode("utf-8", "backslashreplace").splitlines()
 
 
-# -- the libraries of the machine
+# -- Libraries of the system
+
+
+RUNTIME_LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib")
 
 
 def _runtime(names: list[str]) -> list[str]:
-    """What ``__cxa_demangle`` of the C++ runtime (Itanium C++ ABI, 3.4) says; nothing where there is none."""
+    """By ``__cxa_demangle`` of the C++ runtime library (Itanium C++ ABI, 3.4)."""
     import ctypes
 
-    for library in ("libstdc++.so.6", "libc++abi.so.1", "libc++.1.dylib"):
+    for library in RUNTIME_LIBRARIES:
         try:
             function, free = ctypes.CDLL(library).__cxa_demangle, ctypes.CDLL(None).free
         except (OSError, AttributeError):
@@ -211,20 +210,28 @@ def _runtime(names: list[str]) -> list[str]:
 def _with_suffix(name: str, demangle_one: Callable[[str], str]) -> str:
     """Clones (.cold, .isra.0) are the compiler's own and not the ABI's; they are shown as LLVM shows them."""
     base, dot, suffix = name.partition(".")
-    shown = demangle_one(base) if name.isprintable() else ""  # what is no text, or has a zero in it, is not
+    shown = demangle_one(base) if name.isprintable() else ""  # no C string otherwise
     return f"{shown} ({dot}{suffix})" if shown and dot else shown or name
 
 
-def _dbghelp(names: list[str]) -> list[str] | None:
-    """UnDecorateSymbolNameW of Windows, with the class and arguments only."""
+def _dbghelp(names: list[str]) -> list[str]:
+    """By UnDecorateSymbolNameW of Windows, with the class and arguments only."""
     import ctypes
 
     if not hasattr(ctypes, "WinDLL"):
-        return None
+        return []
     undecorate = ctypes.WinDLL("dbghelp").UnDecorateSymbolNameW
     room = ctypes.create_unicode_buffer(1 << 14)
     name_only_parts = 0x0002 | 0x0004 | 0x0008 | 0x0080 | 0x0200  # no MS keywords, returns, model, access, member type
     return [room.value if undecorate(n, room, len(room), name_only_parts) else n for n in names]
+
+
+_SCHEMES: tuple[tuple[Callable[[str], object], tuple[Demangler, ...]], ...] = (
+    (re.compile(r"_[^Z]{0,3}Z|_R").match, (_llvm, _gnu, _runtime)),
+    (re.compile(r"\?").match, (_llvm_msvc, _dbghelp)),
+    (re.compile(r".?\$[sS]|_T0").match, (_swift,)),
+)
+"""Whether a name is of a scheme, and its demanglers: C++ but of MSVC and Rust, MSVC, Swift."""
 
 
 # -- Rust's first mangling is Itanium with escapes in it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 import numpy as np
@@ -53,9 +52,7 @@ class Symbolizer:
     def __enter__(self) -> Symbolizer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def names(self, module: int, address: Address) -> Names:
@@ -184,34 +181,30 @@ class Symbolizer:
     def _resolve(self, found: Found, backend: str, wanted: Address) -> Names:
         """The names of ``wanted``, distinct and ascending addresses of the file. Raises `WorkerFailed`."""
         assert found.files is not None
-        key = self._key(found, backend) if self._cache else None
-        kept = self._cache.names(key) if self._cache else None
-        if kept is None:
-            names = self._worker.names(found.files, backend, wanted)
-            if self._cache:
-                self._cache.keep_names(key, wanted, names)
-            return names
-        had, names = kept
-        at = np.minimum(np.searchsorted(had, wanted), max(len(had) - 1, 0))
-        hit = had[at] == wanted if len(had) else np.zeros(len(wanted), bool)
-        if hit.all():
-            return names if len(at) == len(had) else names.take(at)
-        more = self._worker.names(found.files, backend, wanted[~hit])
-        both = np.concatenate([had, wanted[~hit]])
-        order = np.argsort(both)
-        names = Names.join([names, more]).take(order)
-        if self._cache:
-            self._cache.keep_names(key, both[order], names)
-        return names.take(np.searchsorted(both[order], wanted))
+        if self._cache is None:
+            return self._worker.names(found.files, backend, wanted)
+        key = self._key(found, backend)
+        kept = self._cache.names(key)
+        had = wanted[:0] if kept is None else kept[0]
+        missing = wanted[~np.isin(wanted, had, assume_unique=True)]
+        if kept is None or len(missing):
+            more = self._worker.names(found.files, backend, missing)
+            both = np.concatenate([had, missing])
+            order = np.argsort(both)
+            kept = both[order], more if kept is None else Names.join([kept[1], more]).take(order)
+            self._cache.keep_names(key, *kept)
+        known, names = kept
+        return names if len(wanted) == len(known) else names.take(np.searchsorted(known, wanted))
 
     def _list(self, found: Found, backend: str) -> FunctionTable:
         assert found.files is not None
-        key = self._key(found, backend) if self._cache else None
-        table = self._cache.functions(key) if self._cache else None
+        if self._cache is None:
+            return self._worker.functions(found.files, backend)
+        key = self._key(found, backend)
+        table = self._cache.functions(key)
         if table is None:
             table = self._worker.functions(found.files, backend)
-            if self._cache:
-                self._cache.keep_functions(key, table)
+            self._cache.keep_functions(key, table)
         return table
 
     def _key(self, found: Found, backend: str) -> list[object]:

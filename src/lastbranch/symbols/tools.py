@@ -18,16 +18,16 @@ delegate: Delegate | None = None
 """In the confined process, which may start no program: asks the process that may. ``None`` elsewhere."""
 
 _VERSIONS = (*(f"-{n}" for n in range(30, 13, -1)), "")
-"""What stands behind the names of LLVM's tools where several versions are installed."""
+"""What the names of LLVM's tools end in where several versions are installed."""
 
 _END = ".exe" if sys.platform == "win32" else ""
 
 
-def newest(*names: str) -> str | None:
-    """The path of the first of ``names`` that is in PATH, in its newest version, or ``None``.
+def newest(name: str) -> str | None:
+    """The path of program ``name`` in its newest version, or ``None``.
 
-    Folders of PATH that are relative, as an empty one is, would be somebody else's choice and are not searched.
+    Relative folders of PATH, also an empty one, could be anybody's choice and are not searched.
     """
     folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(f)]
-    wanted = (os.path.join(f, name + version + _END) for name in names for version in _VERSIONS for f in folders)
-    return next((path for path in wanted if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+    paths = (os.path.join(folder, name + version + _END) for version in _VERSIONS for folder in folders)
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)

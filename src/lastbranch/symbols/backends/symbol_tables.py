@@ -85,7 +85,7 @@ def _elf_tables(binary: Binary, debug: Binary | None) -> Symbols:
 
 def _read_elf(binary: Binary, name: str, strings: str) -> Symbols:
     space, names = binary.section(name), binary.section(strings)
-    fields = SYMBOLS[binary.image.bits].newbyteorder("<" if binary.order == "<" else ">")
+    fields = SYMBOLS[binary.image.bits].newbyteorder(binary.order)
     table = space.data[: space.size // fields.itemsize * fields.itemsize].view(fields)
     kind, number = table["info"] & 15, table["shndx"].astype(np.int64)
     flags = np.array([*(int(s.flags) for s in binary.image.sections), 0])
