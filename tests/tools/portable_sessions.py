@@ -11,7 +11,7 @@ import pytest
 
 from lastbranch.etw.flags import Control
 from lastbranch.etw.portable.kernel import PortableKernel
-from lastbranch.etw.portable.protocol import Connection, at_folder
+from lastbranch.etw.portable.protocol import Connection, address_in
 from lastbranch.etw.portable.registry import Registry
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError
@@ -72,7 +72,7 @@ class Sessions:
         assert entry is not None
         with (
             self.registry.folder("sessions") as folder,
-            Connection.open(at_folder(folder, entry.socket)) as connection,
+            Connection.open(address_in(folder, entry.socket)) as connection,
         ):
             yield connection
 

@@ -330,14 +330,14 @@ class TestProviders:
     def test_an_instance_that_does_not_answer(self, running: Sessions) -> None:
         import socket
 
-        from lastbranch.etw.portable.protocol import at_folder
+        from lastbranch.etw.portable.protocol import address_in
 
         silent = uuid4()
         with (
             running.registry.folder("providers", str(silent)) as folder,
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as provider,
         ):
-            provider.bind(at_folder(folder, "1.sock"))
+            provider.bind(address_in(folder, "1.sock"))
             call = running.kernel.enable
             call(1, silent, EnableProvider.ENABLE, 0, 0, 0, 0, None)
             assert code_of(call, 1, silent, EnableProvider.ENABLE, 0, 0, 0, 50, None) == Status.TIMEOUT

@@ -23,7 +23,7 @@ from lastbranch.etw.consumed import consume
 from lastbranch.etw.flags import Control, EnableProvider
 from lastbranch.etw.portable import kernel as kernel_module
 from lastbranch.etw.portable.pool import Attached
-from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, at_folder, encode, pack, unpack
+from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, address_in, encode, pack, unpack
 from lastbranch.etw.portable.provider.writer import Writer, connect_writer
 from lastbranch.etw.portable.registry import process_key
 from lastbranch.etw.properties import SessionState
@@ -55,7 +55,7 @@ def attached(sessions: Sessions) -> Writer:
     entry = sessions.registry.find(1)
     assert entry is not None
     with sessions.registry.folder("sessions") as folder:
-        return connect_writer(at_folder(folder, entry.socket))
+        return connect_writer(address_in(folder, entry.socket))
 
 
 def events_of(file: Path) -> int:

@@ -26,7 +26,7 @@ from lastbranch.etw.portable.protocol import (
     Kind,
     Peer,
     Value,
-    at_folder,
+    address_in,
     check_peer,
     encode,
     pack,
@@ -256,11 +256,11 @@ class TestPeers:
     def test_a_daemon_of_another_user_is_refused(self, tmp_path: Path) -> None:
         folder = os.open(tmp_path, os.O_RDONLY)
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(at_folder(folder, "s"))
+            listener.bind(address_in(folder, "s"))
             listener.listen()
-            Connection.open(at_folder(folder, "s")).close()
+            Connection.open(address_in(folder, "s")).close()
             with pytest.raises(EtwError) as caught:
-                Connection.open(at_folder(folder, "s"), peer=lambda s: peer_of(s)._replace(uid=os.geteuid() + 1))
+                Connection.open(address_in(folder, "s"), peer=lambda s: peer_of(s)._replace(uid=os.geteuid() + 1))
         os.close(folder)
         assert caught.value.status == Status.ACCESS_DENIED
 
@@ -269,8 +269,8 @@ class TestPeers:
         deep.mkdir(parents=True)
         folder = os.open(deep, os.O_RDONLY)
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(at_folder(folder, "x" * 64 + ".sock"))
+            listener.bind(address_in(folder, "x" * 64 + ".sock"))
             listener.listen()
-            Connection.open(at_folder(folder, "x" * 64 + ".sock")).close()
+            Connection.open(address_in(folder, "x" * 64 + ".sock")).close()
         os.close(folder)
         assert (deep / ("x" * 64 + ".sock")).is_socket()

@@ -197,13 +197,13 @@ class TestNotices:
         import socket
         import threading
 
-        from lastbranch.etw.portable.protocol import at_folder
+        from lastbranch.etw.portable.protocol import address_in
 
         with (
             registry.folder("providers", str(PROVIDER)) as folder,
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as provider,
         ):
-            provider.bind(at_folder(folder, "1.sock"))
+            provider.bind(address_in(folder, "1.sock"))
             assert registry.providers(PROVIDER) == [registry.root / "providers" / str(PROVIDER) / "1.sock"]
             assert notify(registry, PROVIDER, Notice(code, 3))
             data, address = provider.recvfrom(100)
@@ -224,11 +224,11 @@ class TestNotices:
     def test_a_dead_provider_is_forgotten(self, registry: Registry) -> None:
         import socket
 
-        from lastbranch.etw.portable.protocol import at_folder
+        from lastbranch.etw.portable.protocol import address_in
 
         with registry.folder("providers", str(PROVIDER)) as folder:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as provider:
-                provider.bind(at_folder(folder, "1.sock"))
+                provider.bind(address_in(folder, "1.sock"))
             assert len(registry.providers(PROVIDER)) == 1
             assert notify(registry, PROVIDER, Notice(EnableProvider.ENABLE, 1), timeout=30)
             assert registry.providers(PROVIDER) == []

@@ -21,7 +21,7 @@ from .protocol import (
     Connection,
     Kind,
     Value,
-    at_folder,
+    address_in,
     pack,
     unpack,
 )
@@ -98,7 +98,7 @@ class PortableKernel:
         end = time.monotonic() + LIST_TIMEOUT
         for entry, connection in asked:
             with connection:
-                found.append(_told(entry, connection, end))
+                found.append(_answered_state(entry, connection, end))
         return [state for state in found if state is not None]
 
     # -- providers
@@ -224,7 +224,7 @@ class PortableKernel:
     def _open(self, registry: Registry, entry: Entry, call: str) -> Connection:
         try:
             with registry.folder("sessions") as folder:
-                return Connection.open(at_folder(folder, entry.socket))
+                return Connection.open(address_in(folder, entry.socket))
         except TimeoutError:
             raise EtwError(call, Status.TIMEOUT, f'the process of "{entry.name}" does not answer') from None
         except OSError as error:
@@ -232,7 +232,7 @@ class PortableKernel:
             raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, reason) from error
 
 
-def _told(entry: Entry, connection: Connection, end: float) -> SessionState | None:
+def _answered_state(entry: Entry, connection: Connection, end: float) -> SessionState | None:
     """The answer to QUERY; ``None`` if the session has ended, its entry alone if it does not answer."""
     try:
         message = connection.receive(max(0.01, end - time.monotonic()))

@@ -92,7 +92,7 @@ def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence
     configured and not enabled."""
     from ...formats.etl.event import encode_event  # with NumPy, which daemons start without
     from ...formats.etl.profile.supplement_events import supplement_event
-    from .protocol import at_folder
+    from .protocol import address_in
     from .provider.writer import connect_writer
 
     entry = registry.find(handle)
@@ -101,7 +101,7 @@ def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence
     fields = {"Flags": flags, "Hooks": hook_ids(events)}
     with (
         suppress(EtwError), registry.folder("sessions") as folder,
-        connect_writer(at_folder(folder, entry.socket)) as writer,
+        connect_writer(address_in(folder, entry.socket)) as writer,
     ):  # fmt: skip
         event = encode_event(supplement_event("Triggers", writer.clock.now(), fields))
         writer.write(event + bytes(-len(event) % 8))

@@ -28,7 +28,7 @@ from ...errors import FormatError
 from ..status import EtwError, Status
 
 __all__ = [
-    "CALL_TIMEOUT", "Connection", "Decoder", "Kind", "MOST_BODY", "Message", "Peer", "Value", "at_folder",
+    "CALL_TIMEOUT", "Connection", "Decoder", "Kind", "MOST_BODY", "Message", "Peer", "Value", "address_in",
     "check_peer", "encode", "pack", "peer_of", "unpack",
 ]  # fmt: skip
 
@@ -61,7 +61,7 @@ def check_peer(connection: socket.socket, peer: Callable[[socket.socket], Peer] 
     return found
 
 
-def at_folder(folder: int, name: str) -> str:
+def address_in(folder: int, name: str) -> str:
     """A path for socket calls of file ``name`` in the directory of descriptor ``folder``: short however deep it is.
 
     The address of a local socket has 107 bytes at most.

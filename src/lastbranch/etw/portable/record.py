@@ -16,7 +16,7 @@ from ..status import EtwError
 from .kernel import PortableKernel
 from .lbr.events import Conversion, Scope
 from .lbr.follow import PATIENCE, Follower
-from .protocol import at_folder
+from .protocol import address_in
 from .sources.process import Output
 
 __all__ = ["record_session"]
@@ -68,7 +68,7 @@ class _Session:
         registry = self._kernel.registry
         entry = registry.find(self.state.handle)
         self._folder = registry.folder("sessions")
-        path = at_folder(self._folder.__enter__(), entry.socket if entry else "")
+        path = address_in(self._folder.__enter__(), entry.socket if entry else "")
         self.output = Output(path, patience=PATIENCE)
         return self
 

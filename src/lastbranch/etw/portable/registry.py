@@ -33,7 +33,7 @@ from ...errors import FormatError
 from ..flags import EnableProvider
 from ..properties import NO_GUID, Filter
 from ..status import EtwError, Status, status_of
-from .protocol import at_folder, pack, unpack
+from .protocol import address_in, pack, unpack
 
 __all__ = [
     "EnableState", "Entry", "MAX_SESSIONS", "MAX_SYSTEM_LOGGERS", "Notice", "ProcessKey", "Registry", "notify",
@@ -188,7 +188,7 @@ class Registry:
             yield at
 
     @contextmanager
-    def locked(self) -> Iterator[Held]:
+    def locked(self) -> Iterator[LockedRegistry]:
         """The registry under its lock, for changes.
 
         Raises `EtwError` 1460 if the lock is not to be had in time, and with a code of its own for what the file system
@@ -200,7 +200,7 @@ class Registry:
                 lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root)
                 stack.callback(os.close, lock)
                 _lock(lock)
-                yield Held(sessions, enable)
+                yield LockedRegistry(sessions, enable)
             except OSError as error:
                 raise EtwError("registry", status_of(error), f"{self.root}: {error}") from error
 
@@ -233,7 +233,7 @@ class Registry:
         return [self.root / "providers" / str(provider) / name for name in names]
 
 
-class Held:
+class LockedRegistry:
     """The registry while its lock is held."""
 
     def __init__(self, sessions: int, enable: int) -> None:
@@ -388,7 +388,7 @@ def notify(registry: Registry, provider: UUID, notice: Notice, timeout: float = 
         with registry.folder("providers", str(provider)) as folder:
             for path in registry.providers(provider):
                 try:
-                    sender.sendto(data, at_folder(folder, path.name))
+                    sender.sendto(data, address_in(folder, path.name))
                     notified += 1
                 except (ConnectionRefusedError, ConnectionResetError):
                     remove(folder, path.name)

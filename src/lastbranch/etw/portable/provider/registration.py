@@ -28,7 +28,7 @@ from ...flags import EnableProvider
 from ...properties import NO_GUID
 from ...status import EtwError, Status
 from ...types import ClassicHeader, EnableCallback, EventDescriptor
-from ..protocol import at_folder, unpack
+from ..protocol import address_in, unpack
 from ..registry import EnableState, Notice, ProcessKey, Registry, remove
 from .targets import Target, target_of
 from .writer import NO_ACTIVITY, Put, Writer, connect_writer, put_classic, put_for
@@ -61,7 +61,7 @@ def session_of(state: EnableState) -> SessionKey:
     return state.owner, state.socket
 
 
-class _Mine:
+class _ThreadWriters:
     """The writers of one thread. They are given up when the thread ends."""
 
     def __init__(self, retired: deque[Writer], wake: Callable[[], None]) -> None:
@@ -86,10 +86,10 @@ class Attachments:
         self._retired: deque[Writer] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._selector = selectors.DefaultSelector()
-        self._ear, self._mouth = socket.socketpair()
-        self._ear.setblocking(False)
-        self._mouth.setblocking(False)
-        self._selector.register(self._ear, selectors.EVENT_READ, self._listen)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._listen)
         self._thread = threading.Thread(target=self._run, name="lastbranch-etw", daemon=True)
         self._thread.start()
 
@@ -97,18 +97,18 @@ class Attachments:
 
     def writer(self, registry: Registry, session: SessionKey) -> Writer:
         """This thread's writer to ``session``. `EtwError` if it cannot be had."""
-        mine: _Mine | None = getattr(self._local, "mine", None)
-        if mine is None:
-            mine = self._local.mine = _Mine(self._retired, self._wake)
-        writer = mine.writers.get(session)
+        of_thread: _ThreadWriters | None = getattr(self._local, "writers", None)
+        if of_thread is None:
+            of_thread = self._local.writers = _ThreadWriters(self._retired, self._wake)
+        writer = of_thread.writers.get(session)
         if writer is None or writer.closed:
             with registry.folder("sessions") as folder:
-                writer = connect_writer(at_folder(folder, session[1]))
-            mine.writers = {key: kept for key, kept in mine.writers.items() if not kept.closed}
-            mine.writers[session] = writer
+                writer = connect_writer(address_in(folder, session[1]))
+            of_thread.writers = {key: kept for key, kept in of_thread.writers.items() if not kept.closed}
+            of_thread.writers[session] = writer
             with self._lock:
                 self._writers[writer] = session
-            self.soon(lambda: self._watch_writer(writer))
+            self.call_soon(lambda: self._watch_writer(writer))
         return writer
 
     def refuse(self, session: SessionKey) -> None:
@@ -170,12 +170,12 @@ class Attachments:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(stream)
 
-    def soon(self, call: Callable[[], None]) -> None:
+    def call_soon(self, call: Callable[[], None]) -> None:
         """Have ``call`` called in the thread."""
         self._calls.append(call)
         self._wake()
 
-    def now(self, call: Callable[[], None]) -> None:
+    def call_and_wait(self, call: Callable[[], None]) -> None:
         """Have ``call`` called in the thread, and wait for it; its exceptions are the caller's."""
         if self.inside:
             call()
@@ -190,7 +190,7 @@ class Attachments:
             finally:
                 done.set()
 
-        self.soon(run)
+        self.call_soon(run)
         while not done.wait(1) and self._thread.is_alive():
             pass
         if failed:
@@ -198,11 +198,11 @@ class Attachments:
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: it is awake
-            self._mouth.send(b"\0")
+            self._wake_writer.send(b"\0")
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError):
-            self._ear.recv(4096)
+            self._wake_reader.recv(4096)
 
     def _run(self) -> None:
         while True:
@@ -220,8 +220,8 @@ class Attachments:
         for writer in self._writers:
             writer.abandon()
         self._selector.close()
-        self._ear.close()
-        self._mouth.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
 
 
 def _writes() -> set[FrameType]:
@@ -404,7 +404,7 @@ class Registration:
     def _begin(self) -> None:
         attachments = current()
         attachments.ended.append(self._ended)
-        attachments.now(self._listen)
+        attachments.call_and_wait(self._listen)
 
     def _listen(self) -> None:
         """Open the socket for notices, and see who has enabled the provider."""
@@ -412,7 +412,7 @@ class Registration:
         self._name = f"{token()}.sock"
         try:
             with self._registry.folder("providers", str(self.provider)) as folder:
-                stream.bind(at_folder(folder, self._name))
+                stream.bind(address_in(folder, self._name))
                 remove(folder, *(name for name in os.listdir(folder) if _is_stale(folder, name)))
         except OSError as error:
             stream.close()
@@ -482,7 +482,7 @@ class Registration:
         """Unregister. A second call does nothing."""
         _registered.discard(self)
         if self._socket is not None:
-            current().now(self._end)
+            current().call_and_wait(self._end)
 
     def _end(self) -> None:
         attachments, stream = current(), self._socket
@@ -513,7 +513,7 @@ class Registration:
 def _is_stale(folder: int, name: str) -> bool:
     """Whether a socket for notices is of a process that was killed: nobody has it open."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as stream:
-        return stream.connect_ex(at_folder(folder, name)) == errno.ECONNREFUSED
+        return stream.connect_ex(address_in(folder, name)) == errno.ECONNREFUSED
 
 
 @writing

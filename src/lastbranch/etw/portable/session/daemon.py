@@ -27,17 +27,17 @@ from ..protocol import (
     Kind,
     Message,
     Value,
-    at_folder,
+    address_in,
     pack,
     peer_of,
     unpack,
 )
 from ..registry import Notice, Registry, notify, process_key, remove
 from ..request import updated
-from .children import SOURCE_TIMEOUT, Children
 from .logger import Logger
 from .loop import Condition, Loop, Steps, Tasks, expected
 from .settings import Settings
+from .source_processes import SOURCE_TIMEOUT, SourceProcesses
 from .spawn import Order, Started
 
 __all__ = ["Commands", "main"]
@@ -57,19 +57,19 @@ class Commands:
         order = daemon.order
         self._daemon, self._registry, self._order = daemon, registry, order
         folder = stack.enter_context(registry.folder("sessions"))
-        self.address = at_folder(folder, f"{order.key}.sock")
+        self.address = address_in(folder, f"{order.key}.sock")
         """Where the daemon is to listen, for socket calls; true in processes that inherit the descriptor in it."""
         remove(folder, f"{order.key}.sock")
         self.settings = Settings(order.request, order.targets, registry)
         self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events)
-        self._children = Children(daemon.loop.post, daemon.loop.watch, daemon.loop.forget, (folder,))
+        self._sources = SourceProcesses(daemon.loop.post, daemon.loop.watch, daemon.loop.forget, (folder,))
         self._slots: dict[Connection, set[int]] = {}
         self._stopping = self._changing = False
 
     def handle(self, connection: Connection, message: Message) -> bytes | Steps | None:
         """The body of the answer, steps that give it, or ``None`` where there is no answer."""
         if message.kind in (Kind.READY, Kind.FAILED):
-            self._children.said(connection, message)
+            self._sources.answered(connection, message)
             return None
         if message.kind not in _HANDLERS:
             raise EtwError("session", Status.NOT_SUPPORTED, f"a session takes no {message.kind.name}")
@@ -85,7 +85,7 @@ class Commands:
                 self.logger.detach(slot)
             except Exception as error:  # what became of its last events is no reason to end the session
                 expected(error)
-        self._children.hung_up(connection)
+        self._sources.hung_up(connection)
         self._daemon.poll_soon()
 
     # -- from start to stop
@@ -105,9 +105,9 @@ class Commands:
     def _stop(self) -> Steps:
         with suppress(LastbranchError, OSError):
             self._disable_providers()
-        self._children.stop()
-        yield lambda: self._children.gone, SOURCE_TIMEOUT
-        self._children.kill()
+        self._sources.stop()
+        yield lambda: self._sources.gone, SOURCE_TIMEOUT
+        self._sources.kill()
         for connection in list(self._slots):
             self._daemon.loop.post(connection, Kind.ENDED)
         yield lambda: not any(self._slots.values()), WRITERS_TIMEOUT
@@ -121,7 +121,7 @@ class Commands:
         """End a session that nobody knows of yet, without a file."""
         if self._daemon.ended:
             return
-        self._children.kill()
+        self._sources.kill()
         self.logger.discard()
         self._leave()
 
@@ -213,12 +213,12 @@ class Commands:
         return b""
 
     def _apply(self) -> Generator[Condition, None, None]:
-        yield from self._children.apply(self.settings.commands(self.address), self.settings.configuration())
+        yield from self._sources.apply(self.settings.commands(self.address), self.settings.configuration())
 
     # -- writers, readers and sources
 
-    def _announced(self, connection: Connection) -> bytes:
-        return self._children.announced(connection, peer_of(connection.stream).pid)
+    def _connect_source(self, connection: Connection) -> bytes:
+        return self._sources.connect(connection, peer_of(connection.stream).pid)
 
     def _attach(self, connection: Connection, processor: int) -> None:
         slot, answer, fds = self.logger.attach(peer_of(connection.stream).pid, processor)
@@ -269,7 +269,7 @@ _HANDLERS: dict[Kind, tuple[Any, Callable[[Commands, Connection, Any], bytes | S
     Kind.ATTACH: (int, Commands._attach),
     Kind.DETACH: (int, Commands._detach),
     Kind.CONSUME: (None, lambda session, connection, _: session._consume(connection)),
-    Kind.SOURCE: (None, lambda session, connection, _: session._announced(connection)),
+    Kind.SOURCE: (None, lambda session, connection, _: session._connect_source(connection)),
 }
 """Message -> the type of its body, and what answers it."""
 
@@ -283,7 +283,7 @@ _TROUBLED = 0.1
 class Daemon:
     """Serves the session of ``order`` until it is stopped, or its start is not committed."""
 
-    def __init__(self, order: Order, boss: Connection, stack: ExitStack) -> None:
+    def __init__(self, order: Order, starter: Connection, stack: ExitStack) -> None:
         self.order = order
         self.ended = False
         self.loop = Loop(self._serve, lambda connection: self._commands.gone(connection))
@@ -293,7 +293,7 @@ class Daemon:
         """When the logger is to be called at the latest; first when the start was answered, as it loads a lot then."""
         self._trouble = ""
         """The newest error of the logger: told once."""
-        self._boss = boss
+        self._starter = starter
         self._commands = Commands(self, Registry(order.root), stack)
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
         try:
@@ -304,10 +304,10 @@ class Daemon:
             raise
         self.loop.listen(listener)
         self.loop.watch(self._commands.logger.doorbell, self.poll_soon)
-        self.loop.watch(boss.fileno(), self._boss_says)
+        self.loop.watch(starter.fileno(), self._starter_message)
         self._on_signals(stack)
         self._tasks.begin(self._commands.begin, self._started)
-        self._tasks.begin(self._overdue, _nobody)
+        self._tasks.begin(self._overdue, _ignored)
 
     def serve(self) -> None:
         """Until the session is over."""
@@ -352,22 +352,22 @@ class Daemon:
     def _started(self, body: bytes | None, error: LastbranchError | None) -> None:
         """The session runs, or cannot."""
         if error is not None:
-            self._boss.post(Kind.ANSWER, _reason(error), _status(error))
+            self._starter.post(Kind.ANSWER, _reason(error), _status(error))
             self._commands.discard()
         elif body is not None:
-            self._boss.post(Kind.ANSWER, body)
+            self._starter.post(Kind.ANSWER, body)
             self.poll_soon()
 
-    def _boss_says(self) -> None:
+    def _starter_message(self) -> None:
         """COMMIT, or the end of the process that starts this session."""
         try:
-            messages = self._boss.pump()
+            messages = self._starter.pump()
         except FormatError:
             messages = None
         if messages == []:
             return
-        self.loop.forget(self._boss.fileno())
-        self._boss.close()
+        self.loop.forget(self._starter.fileno())
+        self._starter.close()
         if messages is not None and messages[0].kind == Kind.COMMIT:
             self._committed = True
         elif not self.ended:
@@ -393,12 +393,12 @@ class Daemon:
         def stop() -> None:
             with suppress(BlockingIOError):
                 wakened.recv(64)
-            self._tasks.begin(self._commands.stop, _nobody)
+            self._tasks.begin(self._commands.stop, _ignored)
 
         self.loop.watch(wakened.fileno(), stop)
 
 
-def _nobody(_body: bytes | None, _error: LastbranchError | None) -> None:
+def _ignored(_body: bytes | None, _error: LastbranchError | None) -> None:
     """Who is told what nobody asked for."""
 
 
@@ -414,8 +414,8 @@ def main(descriptor: int) -> None:
     """Take the order from the socket ``descriptor`` and serve it, as nobody's child."""
     if os.fork():
         os._exit(0)
-    boss = Connection(socket.socket(fileno=descriptor))
-    message = boss.receive(COMMIT_TIMEOUT)
+    starter = Connection(socket.socket(fileno=descriptor))
+    message = starter.receive(COMMIT_TIMEOUT)
     if message is None:
         return
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -423,10 +423,10 @@ def main(descriptor: int) -> None:
     os.umask(0o077)
     with ExitStack() as stack:
         try:
-            daemon = Daemon(unpack(Order, message.body), boss, stack)
+            daemon = Daemon(unpack(Order, message.body), starter, stack)
         except Exception as error:
-            told = expected(error)
-            boss.send(Kind.ANSWER, _reason(told), _status(told))
+            failure = expected(error)
+            starter.send(Kind.ANSWER, _reason(failure), _status(failure))
             return
         daemon.serve()
 

@@ -1,6 +1,6 @@
 """From the pool to the sinks: events are copied and checked, made into buffers, written, or counted as lost.
 
-`Staging` copies what writers committed and checks it, `OneStream` merges it where a session wants one order of time,
+`Staging` copies what writers committed and checks it, `MergedStream` merges it where a session wants one order of time,
 and `Delivery` brings the buffers to the sinks.
 """
 
@@ -185,7 +185,7 @@ def _kinds(words: Words, at: Ints) -> tuple[NDArray[np.uint8], Ints]:
 # time was set back, and what comes next is not before it but behind it.
 
 
-class OneStream:
+class MergedStream:
     """Merges pieces into buffers of ``capacity`` bytes; ``owner`` is the process whose file they go to, 0 for all.
 
     ``steady``: the time stands still where the clock goes back; ``last`` is the last time that was let go then.
@@ -266,7 +266,7 @@ class Delivery:
         self._handle, self._clock, self._header_events = handle, clock, header_events
         self._staging = Staging()
         one = bool(request.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
-        self._streams: dict[int, OneStream] = {}
+        self._streams: dict[int, MergedStream] = {}
         """By process where each has a file of its own, else all are one."""
         self._private = bool(request.mode & LogFileMode.PRIVATE_LOGGER_MODE)
         self._capacity = geometry.capacity
@@ -339,10 +339,10 @@ class Delivery:
                     self._processors = max(self._processors, piece.cpu + 1)
         self._release(now - self._clock.frequency // _LATE, now)
 
-    def _stream(self, owner: int) -> OneStream:
+    def _stream(self, owner: int) -> MergedStream:
         owner = owner if self._private else 0
         if owner not in self._streams:
-            self._streams[owner] = OneStream(self._capacity, owner, steady=self._steady)
+            self._streams[owner] = MergedStream(self._capacity, owner, steady=self._steady)
         return self._streams[owner]
 
     def _release(self, before: int | None, now: int) -> None:

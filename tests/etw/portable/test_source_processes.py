@@ -14,8 +14,8 @@ import pytest
 
 from lastbranch.etw.portable.protocol import Connection, Kind, Message, peer_of
 from lastbranch.etw.portable.session import children as module
-from lastbranch.etw.portable.session.children import Children
 from lastbranch.etw.portable.session.loop import Loop, Tasks
+from lastbranch.etw.portable.session.source_processes import SourceProcesses
 from lastbranch.etw.status import EtwError, Status
 
 SOURCE = """
@@ -52,15 +52,15 @@ class House:
         self.loop = Loop(self._serve, lambda connection: self.children.hung_up(connection))
         self.loop.listen(listener)
         self.tasks = Tasks()
-        self.children = Children(self.loop.post, self.loop.watch, self.loop.forget)
+        self.children = SourceProcesses(self.loop.post, self.loop.watch, self.loop.forget)
         stack.callback(self.children.kill)
 
     def _serve(self, connection: Connection, message: Message) -> None:
         if message.kind == Kind.SOURCE:
             pid = peer_of(connection.stream).pid
-            self.loop.post(connection, Kind.ANSWER, self.children.announced(connection, pid))
+            self.loop.post(connection, Kind.ANSWER, self.children.connect(connection, pid))
         else:
-            self.children.said(connection, message)
+            self.children.answered(connection, message)
 
     def wanted(self, **behaviours: str) -> dict[str, list[str]]:
         return {role: [sys.executable, str(self.program), self.address, how] for role, how in behaviours.items()}
@@ -154,5 +154,5 @@ def test_one_that_does_not_end_is_killed(house: House) -> None:
 
 def test_another_process_is_no_source(house: House) -> None:
     with pytest.raises(EtwError) as caught:
-        house.children.announced(Connection(socket.socketpair()[0]), 1)
+        house.children.connect(Connection(socket.socketpair()[0]), 1)
     assert caught.value.status == Status.ACCESS_DENIED
