@@ -22,7 +22,7 @@ from lastbranch.etw.merging import CreateMergedTraceFile, Merged, MergeFlag, cre
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Decoder, Event, LogHeader, TraceLog, TraceWriter, kernel_event
 from lastbranch.formats.etl.payload.tracelogging import describe
-from lastbranch.formats.etl.profile.supplement_events import mapping_fields, module_fields, supplement_event
+from lastbranch.formats.etl.profile.supplement_events import EVENTS, module_fields, supplement_event
 from lastbranch.model import BytesSource, Module
 from lastbranch.opening import FileSource, open_profile
 from made_binaries import OPTIONAL, PE, make_pe
@@ -197,9 +197,10 @@ def test_load_segments_of_an_elf_file(tmp_path: Path) -> None:
     events = []
     for n, module in enumerate(modules):
         base = 0x10000 + 0x1000000 * n
+        mapping = dict(zip(EVENTS["Mapping"], (n, 8, base, 0, 8, base, base + 0x5000, 0, 0), strict=True))
         events += [
             supplement_event("Module", 2000, module_fields(n, module)),
-            supplement_event("Mapping", 2000, mapping_fields(n, 8, base, 0, 8, base, base + 0x5000, 0, 0)),
+            supplement_event("Mapping", 2000, mapping),
             image_event(3, 2000, module.name, 0, base=base),
         ]
     (tmp_path / "a.dll").write_bytes(pe(0x5F000000, 0x5000))

@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....formats.etl.profile.rundown import Lives
+from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.etl.profile.sample_events import PeriodEncoder, Trigger
-from ....formats.etl.profile.session import Session
+from ....formats.etl.profile.session_events import SessionEvents
 from ....formats.etl.profile.supplement_events import Measured, event_fields, recording_events, supplement_event
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ....formats.perfdata.reader import Reader
@@ -84,7 +84,7 @@ class Conversion:
         self._scope, self._ticks = scope, Ticks(clock)
         self._kept = b""
         self._reader: Reader | None = None
-        self._lives: Lives | None = None
+        self._lives: LifecycleEvents | None = None
         self._recorded: NDArray[np.bool_] | None = None
         self._before = self._floor = self._modules = 0
         self.lost = 0
@@ -134,7 +134,7 @@ class Conversion:
         profile.recorder = "lastbranch software LBR"
         if self._scope.name:
             profile.events[-1].name = self._scope.name
-        self._session = Session(profile)
+        self._session = SessionEvents(profile)
         triggers = self._triggers = self._session.triggers
         triggers[-1] = replace(triggers[-1], source=SOFTWARE_BRANCHES)
         if not self._scope.whole:
@@ -172,7 +172,7 @@ class Conversion:
         """What precedes all others: the machine, and how the profile sources are programmed."""
         session = self._session
         session.begin = self._ticks.of(begin)
-        self._lives = Lives(self._profile, session.begin, session.pointer)
+        self._lives = LifecycleEvents(self._profile, session.begin, session.pointer)
         if self._scope.whole:
             return encoded(session.configuration(), 0)
         said = event_fields(self._profile.events[-1], self._triggers[-1])
@@ -190,7 +190,7 @@ class Conversion:
         attach_binaries(profile.modules[self._modules :], profile.machine.os_release)
         self._modules = len(profile.modules)
         assert self._lives is not None
-        self._lives.follow()
+        self._lives.reload()
         return encoded(self._lives.until(FOREVER), 0)
 
     def _samples(self, batch: SampleBatch) -> Iterator[Events]:

@@ -1,7 +1,7 @@
 """Processes, threads and images: records of the kernel and /proc to kernel events, with the lists at begin and end.
 
 These are few and have names, so they are made one by one; what they say is what the reader of perf.data and the writer
-of profiles make of it (`formats.perfdata.records`, `formats.etl.profile.rundown`).
+of profiles make of it (`formats.perfdata.records`, `formats.etl.profile.lifecycle_events`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
 from ....formats.etl.event import Event
 from ....formats.etl.kernel.hooks import IMAGE, PROCESS, THREAD
-from ....formats.etl.profile.rundown import Lives
+from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.state import State
 from ....formats.perfdata.writer import SideRecords
@@ -44,7 +44,7 @@ class Life:
         self._cpu = host.cpus[0]
         self.stream = Stream(tracking(host, images="image" in wanted), kernel, host)
         self._state = State(Profile("session", "perf"), "<", attrs=[self.stream.attr])
-        self._lives: Lives | None = None
+        self._lives: LifecycleEvents | None = None
         self._identified = 0
 
     # -- begin and end
@@ -54,7 +54,7 @@ class Life:
         too, and left to them."""
         self._take(b"".join(self._listed()), *self._in_rings())
         self._identify()
-        self._lives = Lives(self._state.profile, now, 8)
+        self._lives = LifecycleEvents(self._state.profile, now, 8)
         return self._made(self._lives.until(FOREVER))
 
     def end(self, now: int) -> Events:
@@ -109,7 +109,7 @@ class Life:
         self._state.profile.damage.clear()
         follow_records(self._state, took.block, took.at[rows], took.types[rows], self._ticks, floor)
         self._identify()
-        self._lives.follow()
+        self._lives.reload()
         return self._made(self._lives.until(FOREVER))
 
     def _identify(self) -> None:

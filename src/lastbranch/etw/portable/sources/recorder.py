@@ -16,7 +16,7 @@ from ....capture.procfs import memory_kb
 from ....formats.etl.event import Event
 from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
 from ....formats.etl.kernel.layouts import kernel_event
-from ....formats.etl.profile.session import Session
+from ....formats.etl.profile.session_events import SessionEvents
 from ....model import Clock, Machine, Profile
 from ...status import EtwError
 from ..clock import Clock as SessionClock
@@ -52,7 +52,7 @@ def machine_events(kernel: Kernel, host: Host, clock: int, time: int) -> list[Ev
     profile = Profile("session", "session", recorder="lastbranch session", machine=_machine(kernel, host))
     frequency = SessionClock(clock).frequency
     profile.clock = Clock("monotonic" if frequency == 1_000_000_000 else "system time", frequency)
-    events = Session(profile).configuration()
+    events = SessionEvents(profile).configuration()
     for event in events:
         event.time = time
     return events

@@ -35,7 +35,7 @@ from .information import information_of, is_extended
 from .sample_events import Trigger
 
 __all__ = [
-    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "load_bias", "machine_fields", "mapping_fields",
+    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "load_bias", "machine_fields",
     "module_fields", "recording_events", "segment_fields", "supplement_event",
 ]  # fmt: skip
 
@@ -95,13 +95,6 @@ def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
         "Module": number, "Address": [s.address for s in segments], "FileOffset": [s.offset for s in segments],
         "Size": [s.size for s in segments], "Executable": [int(s.executable) for s in segments],
     }  # fmt: skip
-
-
-def mapping_fields(
-    module: int, owner: int, base: int, since: int, pid: int, start: int, end: int, offset: int, bias: int
-) -> dict[str, Any]:
-    values = (module, owner, base, since, pid, start, end, offset, bias)
-    return dict(zip(EVENTS["Mapping"], values, strict=True))
 
 
 def load_bias(module: Module, start: int, end: int, offset: int) -> int:

@@ -24,9 +24,9 @@ from ..container.trace_file import TraceFile, aligned
 from ..container.writer import Packer
 from ..event import Event, encode_event
 from ..layout import LogFileMode
-from .rundown import Lives
+from .lifecycle_events import LifecycleEvents
 from .sample_events import MOST_ENTRIES, MOST_FRAMES, PeriodEncoder, frames_of, sample_events
-from .session import Session, session_header
+from .session_events import SessionEvents, session_header
 from .supplement_events import Measured
 
 __all__ = ["Written", "write_log", "write_profile"]
@@ -79,9 +79,9 @@ def write_log(profile: Profile, path: str, *, compress: bool = False, progress: 
 class _Writer:
     def __init__(self, profile: Profile, path: str, progress: Progress | None) -> None:
         self.profile, self.path, self._progress = profile, path, progress
-        self.session = Session(profile)
+        self.session = SessionEvents(profile)
         self.begin, self.pointer = self.session.begin, self.session.pointer
-        self.lives = Lives(profile, self.begin, self.pointer)
+        self.lives = LifecycleEvents(profile, self.begin, self.pointer)
         self.notes: Counter[str] = Counter()
         self.periods = PeriodEncoder(self.session.intervals)
         self.measured = Measured()

@@ -18,7 +18,7 @@ from ..layout import FILETIME_EPOCH
 from .sample_events import MOST_INTERVAL, Trigger
 from .supplement_events import event_fields, machine_fields, recording_events, supplement_event
 
-__all__ = ["Session", "session_header"]
+__all__ = ["SessionEvents", "session_header"]
 
 
 _QPC, _SYSTEM_TIME, _TSC = 1, 2, 3  # ReservedFlags of the log file header
@@ -37,7 +37,7 @@ _OF_ETW = {"source", "interval", "hook"}
 _NAME_UNITS = 255  # of a computer, and a NUL
 
 
-class Session:
+class SessionEvents:
     """The session that a profile is written as. ``begin`` is its first tick, ``pointer`` the size of its pointers.
 
     FormatError for a selection of branches that a reader of the log would take for another one.
