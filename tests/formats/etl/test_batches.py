@@ -60,12 +60,13 @@ def agrees(log, most=MOST):
             events = events_of(block.take(batch.rows[few]))
             for event, fields in zip(events, batch.fields()[few], strict=True):
                 decoded = decoder.decode(event)
-                assert (batch.provider_name, batch.event_name) == (decoded.provider_name, decoded.event_name)
-                assert (batch.kind, batch.reason) == (decoded.layout, decoded.reason)
+                known = batch.known
+                assert (known.provider_name, known.event_name) == (decoded.provider_name, decoded.event_name)
+                assert (known.kind, known.reason) == (decoded.layout, decoded.reason)
                 wanted = expected(decoder, event)
                 assert list(fields) == list(wanted)
                 for name, value in wanted.items():
-                    assert identical(fields[name], value), (batch.name, name, fields[name], value)
+                    assert identical(fields[name], value), (batch.known.name, name, fields[name], value)
         number += len(block)
     return number
 
@@ -84,7 +85,7 @@ def test_numbers_are_columns_of_the_files_types():
     for i in range(50):
         trace.add(0, build.perfinfo(0x0F2E, 1000 + i, struct.pack("<QIHBB", 0xFFFFF800_0000_0000 + i, 7 + i, 1, 1, 0)))
     (block,) = TraceLog(BytesSource(bytes(trace), "t.etl")).blocks()
-    (batch,) = (b for b in batches_of(block, Decoder()) if b.event_name == "PerfInfo/Sample")
+    (batch,) = (b for b in batches_of(block, Decoder()) if b.known.event_name == "PerfInfo/Sample")
     ip, tid = batch.columns["InstructionPointer"], batch.columns["ThreadID"]
     assert isinstance(ip, Numbers)
     assert ip.values.dtype == np.uint64
@@ -155,7 +156,7 @@ def test_columns_outlive_the_window():
         )
         trace.add(0, build.perfinfo(0x1820, 1000 + i, struct.pack("<QII", i, 1, 2) + struct.pack("<3Q", i, i, i)))
     (block,) = TraceLog(BytesSource(bytes(trace), "t.etl")).blocks()
-    batches = {batch.event_name: batch for batch in batches_of(block, Decoder())}
+    batches = {batch.known.event_name: batch for batch in batches_of(block, Decoder())}
     try:
         block.raw[:] = 0xEE
     except ValueError:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .profile.supplement import Supplement
     from .profile.writer import Written, write_profile
     from .relog import Converted, convert
-    from .rewrite import BufferRecord, EventRecord, drop_event, encode_record, read_records
+    from .rewrite import BufferRecord, EventRecord, encode_record, read_records
 
 __all__ = [
     "AS_IT_SAYS",
@@ -69,7 +69,6 @@ __all__ = [
     "compress",
     "convert",
     "decompress",
-    "drop_event",
     "dump_etl",
     "dump_live",
     "encode_event",
@@ -108,5 +107,5 @@ __getattr__ = lazy_names(__name__, {
     "profile.supplement": "Supplement",
     "profile.writer": "Written write_profile",
     "relog": "Converted convert",
-    "rewrite": "BufferRecord EventRecord drop_event encode_record read_records",
+    "rewrite": "BufferRecord EventRecord encode_record read_records",
 })  # fmt: skip

@@ -6,7 +6,7 @@
     for event in events:
         decoded = decoder.decode(event)  # decoded.provider_name, .event_name, .fields
 
-What has no known layout stays whole: one field, the payload, and the reason.
+An event without a known layout has one field, the payload, and a reason.
 
 One decoder with two faces: `Decoder.decode` takes one event, `batches_of` all events of a block. Kernel tables,
 TraceLogging schemas and manifests all make a `Layout`, and both faces run it: `Layout.decode` value by value,
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
@@ -69,16 +69,10 @@ Kind = Literal["kernel", "tracelogging", "manifest", "raw"]
 _WHOLE = layout(**{PAYLOAD: Rest()})
 
 
-@dataclass(slots=True)
-class Decoded:
-    """An event with names. Manifest events without a manifest have ``event_name`` "EventID(7)" and the layout "raw"."""
-
+class _Named:
+    __slots__ = ()
     provider_name: str
     event_name: str
-    fields: dict[str, Any]
-    layout: Kind
-    reason: str = field(default="")
-    """Why a raw event is raw."""
 
     @property
     def name(self) -> str:
@@ -86,8 +80,20 @@ class Decoded:
         return f"{self.provider_name}/{self.event_name}"
 
 
+@dataclass(slots=True)
+class Decoded(_Named):
+    """An event with names. Manifest events without a manifest have ``event_name`` "EventID(7)" and the layout "raw"."""
+
+    provider_name: str
+    event_name: str
+    fields: dict[str, Any]
+    layout: Kind
+    reason: str = ""
+    """Why a raw event is raw."""
+
+
 @dataclass(frozen=True, slots=True)
-class Known:
+class Known(_Named):
     """What is known of a type of event: its names, its ``layout`` unless it is raw, and what a manifest says.
 
     ``skip`` bytes of the payload come before the layout.
@@ -103,7 +109,7 @@ class Known:
 
 
 class Decoder:
-    """Decodes events of one trace. It never raises for what an event holds.
+    """Decodes events of one trace. It never raises for the contents of an event.
 
     ``pointer_size`` overrides the pointer size that the headers of events claim (the log header's own excepted), for
     traces whose writer got it wrong. ``manifests`` describe events that the trace itself does not.
@@ -125,7 +131,7 @@ class Decoder:
         """By the id of their description."""
 
     def learn(self, event: Event) -> None:
-        """Take in what an event says about others: EventMetadata and manifests of event sources; others do nothing."""
+        """Take in an event that describes others: EventMetadata or the manifest of an event source."""
         if event.header in EVENT_HEADERS:
             if event.id == MANIFEST_ID:
                 text = self._chunks.add(event.provider, event.pid, event.payload)
@@ -160,7 +166,7 @@ class Decoder:
         return Decoded(known.provider_name, known.event_name, fields, known.kind, known.reason)
 
     def fields(self, known: Known, event: Event, pointer: int) -> dict[str, Any]:
-        """The fields of an event of which that much is ``known``, read with that pointer size."""
+        """The fields of an event of type ``known``, read with that pointer size."""
         return (known.layout or _WHOLE).decode(event.payload[known.skip :], pointer)
 
     def find(self, event: Event) -> Known:
@@ -201,12 +207,12 @@ class Decoder:
         return f"the manifest has version {', '.join(map(str, sorted(known)))} of it, not {event.version}"
 
     def misfit(self, known: Known, number: int) -> None:
-        """Take notice that ``number`` payloads were not what a description says."""
+        """Count ``number`` payloads that contradict the description of their type."""
         if known.described is not None:
             self._misfits[known.described] += number
 
     def notes(self) -> list[str]:
-        """What the given manifests and the events contradict each other in, as far as events were decoded."""
+        """Contradictions between the given manifests and the events decoded so far."""
         notes = []
         for guid, id_, version in sorted(self._missing):
             has = ", ".join(map(str, sorted(self._versions[guid, id_])))
@@ -237,12 +243,12 @@ class Decoder:
         return self._layouts[id(described)]
 
     def layout_of(self, event: Event) -> Layout | None:
-        """The declared layout of a kernel event, None for others and for what no table has."""
+        """The declared layout of a kernel event; None for other events, and where no table has one."""
         key = kernel_key(event)
         return None if key is None else kernel_layout(key, event.version)
 
     def encode(self, event: Event, decoded: Decoded | Mapping[str, Any]) -> bytes:
-        """The payload of the kernel event ``event`` with the given fields; what `decode` gave comes back exactly.
+        """The payload of the kernel event ``event`` with the given fields; the inverse of `decode`.
 
         FormatError for an event without a declared layout, and for a value that its field cannot hold.
         """
@@ -265,7 +271,7 @@ class Decoder:
 
 
 def _shape(properties: tuple[Property, ...]) -> tuple[object, ...]:
-    """What is stored, without how it is shown."""
+    """How properties are stored, without how they are shown."""
     return tuple((p.name, p.in_type, p.count, p.length, _shape(p.members)) for p in properties)
 
 
@@ -273,14 +279,14 @@ def _shape(properties: tuple[Property, ...]) -> tuple[object, ...]:
 #
 #     for block in log.blocks():
 #         for batch in batches_of(block, decoder):
-#             batch.event_name, batch.rows, batch.columns["ImageBase"].values
+#             batch.known.event_name, batch.rows, batch.columns["ImageBase"].values
 #
 # A type is what has one layout: hook or provider and id, version, pointer size. `Decoder.decode` gives the same for one
-# event; what only it can read (counts that stand in other fields, payloads that break off) comes from it, as batches.
+# event. Events that only it can read (counts in other fields, payloads that end early) come from it, as batches.
 
 
 COUNTERS = "Counters"
-"""The column of the PMC counter values that ride in event headers, behind the fields."""
+"""The column of the PMC counter values of event headers; it follows the fields."""
 
 _U64 = np.uint64
 _ROW = _U64((1 << 31) - 1)  # more than a block has events
@@ -292,29 +298,21 @@ _Groups = Iterator[Ints]
 class Batch:
     """Events of one type with the same fields.
 
-    ``rows`` int64: which events of the block, ascending. ``columns`` have one value for each; the fields are those of
-    the type's layout, as far as these payloads hold them, and `REST` for what is behind them. ``first`` is one
-    of the events.
+    ``rows`` int64: which events of the block, ascending. ``columns`` have one value for each. The fields are those of
+    the type's layout, as far as these payloads hold them, and `REST` for the bytes that follow. ``first`` is one of
+    the events.
     """
 
-    provider_name: str
-    event_name: str
-    kind: Kind
-    reason: str
+    known: Known
     first: Event
     rows: Ints
     columns: dict[str, Column]
-
-    @property
-    def name(self) -> str:
-        """ "Windows Kernel/Image/DCStart"."""
-        return f"{self.provider_name}/{self.event_name}"
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def fields(self) -> list[dict[str, Any]]:
-        """The fields of each event by name, as `Decoder.decode` gives them."""
+        """The fields of each event by name, equal to those of `Decoder.decode`."""
         if not self.columns:
             return [{} for _ in range(len(self))]
         cells = zip(*(column.tolist() for column in self.columns.values()), strict=True)
@@ -322,7 +320,7 @@ class Batch:
 
 
 def batches_of(block: EventBlock, decoder: Decoder) -> Iterator[Batch]:
-    """Every event of ``block`` in one batch, in no particular order. What they hold does not depend on the block."""
+    """All events of ``block``, each in one batch, in no particular order. Batches do not depend on the block."""
     if not len(block):
         return
     groups = list(types_of(block))
@@ -337,14 +335,14 @@ def batches_of(block: EventBlock, decoder: Decoder) -> Iterator[Batch]:
 
 
 def describes(block: EventBlock) -> NDArray[np.bool_]:
-    """Which events describe others: what `Decoder.learn` takes in."""
+    """Which events describe others, for `Decoder.learn`."""
     meta = (block.provider == np.frombuffer(_META_DATA, np.uint64)).all(axis=1)
     described: NDArray[np.bool_] = ~block.is_kernel & ((block.id == MANIFEST_ID) | meta)
     return described
 
 
 def types_of(block: EventBlock) -> _Groups:
-    """Rows of each type of event, ascending; types of user events may be several for one of the decoder's."""
+    """Rows of each type of event, ascending. Several types of user events may be one type to the decoder."""
     kernel = block.is_kernel
     rows = np.flatnonzero(kernel)
     if len(rows):
@@ -361,8 +359,8 @@ def types_of(block: EventBlock) -> _Groups:
 def _alike(rows: Ints, keys: list[NDArray[np.uint64]]) -> _Groups:
     """``rows`` in groups with the same ``keys``.
 
-    By a sort of numbers with a hash of the keys above and the row below, a fraction of the time of an argsort. Where
-    two keys had one hash they would come in more groups than one.
+    Sorts numbers with a hash of the keys in the high bits and the row in the low ones, which takes a fraction of the
+    time of an argsort. Keys of equal hash may come in more than one group.
     """
     mixed = np.zeros(len(rows), np.uint64)
     for key in keys:
@@ -380,7 +378,7 @@ def _alike(rows: Ints, keys: list[NDArray[np.uint64]]) -> _Groups:
 
 
 def _is_single(block: EventBlock) -> NDArray[np.bool_]:
-    """Whether events of these ones' types have to be looked at one by one to tell what they are."""
+    """Whether the types of these events only become known event by event."""
     extended = (block.options & EVENT_FLAG.EXTENDED_INFO) != 0
     event: NDArray[np.bool_] = block.form == EVENT
     event &= extended | (block.channel == CHANNEL) | (block.id == MANIFEST_ID)
@@ -405,11 +403,11 @@ def _batches(
         if REST in columns:
             decoder.misfit(known, len(mine))
         columns |= _counters(block, first, mine)
-        yield Batch(known.provider_name, known.event_name, known.kind, known.reason, first, mine, columns)
+        yield Batch(known, first, mine, columns)
 
 
 def _counters(block: EventBlock, first: Event, rows: Ints) -> dict[str, Column]:
-    """Counter values behind the headers of kernel events, whose number is one for all events of a type."""
+    """Counter values after the headers of kernel events. All events of a type have the same number of them."""
     count = (int(block.packet_version[rows[0]]) & PMC_COUNTERS) >> 8
     if not count:
         return {}
@@ -419,54 +417,45 @@ def _counters(block: EventBlock, first: Event, rows: Ints) -> dict[str, Column]:
 
 
 def _self_describing(block: EventBlock, decoder: Decoder, rows: Ints) -> Iterator[Batch]:
-    """Events with extended items, messages and manifests, sorted by what is found of each."""
-    groups: dict[object, tuple[Known, Event, list[int], list[int]]] = {}
-    counted: dict[object, list[list[int]]] = {}
+    """Events with extended items, messages and manifests, grouped by what the decoder knows of each."""
+    groups: dict[object, tuple[Known, Event, list[tuple[int, int, list[int]]]]] = {}
     for row, event in zip(rows.tolist(), events_of(block.take(rows)), strict=True):
         known = decoder.find(event)
         key = (known.provider_name, known.event_name, known.kind, known.reason, id(known.layout),
                decoder.pointer(event), len(event.counters))  # fmt: skip
-        group = groups.setdefault(key, (known, event, [], []))
-        group[2].append(row)
-        group[3].append(known.skip)
-        counted.setdefault(key, []).append(list(event.counters))
-    for which, (known, first, mine, skips) in groups.items():
+        groups.setdefault(key, (known, event, []))[2].append((row, known.skip, list(event.counters)))
+    for known, first, found in groups.values():
+        mine, skip, counters = zip(*found, strict=True)
         whole = np.array(mine, np.int64)
-        for batch in _batches(block, decoder, known, first, whole, np.array(skips, np.int64)):
+        for batch in _batches(block, decoder, known, first, whole, np.array(skip, np.int64)):
             if first.counters and first.header in EVENT_HEADERS:
-                values = counted[which]
-                batch.columns[COUNTERS] = Objects([values[i] for i in np.searchsorted(whole, batch.rows).tolist()])
+                batch.columns[COUNTERS] = Objects([counters[i] for i in np.searchsorted(whole, batch.rows).tolist()])
             yield batch
 
 
 def _one_by_one(block: EventBlock, decoder: Decoder, known: Known, rows: Ints) -> Iterator[Batch]:
-    """What only `Decoder.decode` can read, by the fields that it finds."""
-    sets: dict[tuple[str, ...], tuple[Event, list[int], list[tuple[Any, ...]]]] = {}
+    """Events that only `Decoder.decode` can read, by the fields that it finds."""
+    groups: dict[tuple[str, ...], tuple[Event, list[tuple[Any, ...]]]] = {}
     for row, event in zip(rows.tolist(), events_of(block.take(rows)), strict=True):
         fields = decoder.decode(event).fields
         if REST in fields:
             decoder.misfit(known, 1)
         if event.counters and event.header not in EVENT_HEADERS:
             fields = fields | {COUNTERS: list(event.counters)}
-        found = sets.setdefault(tuple(fields), (event, [], []))
-        found[1].append(row)
-        found[2].append(tuple(fields.values()))
-    for names, (first, mine, values) in sets.items():
-        columns: dict[str, Column] = {
-            name: Objects(cells) for name, cells in zip(names, zip(*values, strict=True), strict=True)
-        }
-        yield Batch(
-            known.provider_name, known.event_name, known.kind, known.reason, first, np.array(mine, np.int64), columns
-        )
+        groups.setdefault(tuple(fields), (event, []))[1].append((row, *fields.values()))
+    for names, (first, found) in groups.items():
+        mine, *cells = zip(*found, strict=True)
+        columns: dict[str, Column] = {name: Objects(own) for name, own in zip(names, cells, strict=True)}
+        yield Batch(known, first, np.array(mine, np.int64), columns)
 
 
-# -- How a log is read where it does not say enough of itself, or says it wrong
+# -- Options for logs that describe themselves insufficiently or wrongly
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``pointer_size`` (4 or 8 bytes) is that of all payloads, whatever the headers of their events say; ``None``: what
-    these say."""
+    """``pointer_size`` (4 or 8 bytes) overrides the pointer size of event headers for all payloads; ``None``: no
+    override."""
 
     pointer_size: int | None = None
     manifests: Manifests | None = None
@@ -481,7 +470,7 @@ class Reading:
         return next((UUID(bytes_le=guid) for guid, own in names.items() if own.lower() == name.lower()), None)
 
     def log(self, source: Source) -> TraceLog:
-        """The log in ``source``. Raises `FormatError` where nothing can be had of it."""
+        """The log in ``source``. Raises `FormatError` for a file that cannot be read at all."""
         return TraceLog(source, pointer_size=self.pointer_size)
 
     def decoder(self) -> Decoder:

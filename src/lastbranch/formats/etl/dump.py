@@ -1,7 +1,8 @@
 """An .etl file as rows for `dump`: every event with named fields, and the process and thread that it is about.
 
-Kernel events that log from interrupts have no ids in their headers, and events about a process or thread are logged by
-another one. As Microsoft's reader does, the ids are then those of the payload, and the process is that of the thread.
+Kernel events that are logged in interrupts have no ids in their headers, and another process or thread logs the events
+about a process or thread. As in Microsoft's reader, the ids are then those of the payload, and the process is that of
+the thread.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...model import Array, Clock, Progress, Source
+from ...model import Array, Progress, Source
 from ..dump import Cells, Dump, Form, Wanted, milliseconds
 from .container.header import LogHeader
 from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
 from .event import Event
 from .events.columns import EventBlock, events_of
-from .events.reader import TraceLog
 from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
 from .payload.columns import Blobs, Column, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
@@ -27,11 +27,11 @@ from .payload.types import Hex
 __all__ = ["dump_etl", "dump_live", "teaches"]
 
 
-# -- Columns as texts for `dump`: what `Form.value` makes of each value, without making most of the values
+# -- Columns as texts: equal to `Form.value` of each value, without making most of the values
 
 
 class _Memo(dict[Any, str]):
-    """Texts by what they are made of: the values of one column are often few."""
+    """Texts by their values: a column often has few different ones."""
 
     def __init__(self, make: Callable[[Any], str]) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def _numbers(values: list[Any], wrap: Callable[[Any], Any] | None, form: Form) -
 _PID, _TID = "ProcessID", ("ThreadID", "IssuingThreadID", "NewThreadID")
 
 _KEEP = object()
-_SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the thread
+_SUBJECT: dict[Key, tuple[str, object]] = {  # the fields with the process and the thread
     **dict.fromkeys([(PROCESS, type_) for type_ in (1, 2, 3, 4, 11, 32, 33, 39)], (_PID, None)),
     **dict.fromkeys([(IMAGE, type_) for type_ in (2, 3, 4)], (_PID, None)),
     **dict.fromkeys([(PROCESS, 10), (IMAGE, 10)], (_PID, _KEEP)),  # an image is loaded by a thread of the process
@@ -85,130 +85,135 @@ _SUBJECT: dict[Key, tuple[str, object]] = {  # what gives the process, and the t
 def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None, reading: Reading = AS_IT_SAYS) -> Dump:
     """The wanted events of ``source`` in time order.
 
-    Raises `FormatError` where nothing can be read of it. Two passes: descriptions of manifest events may stand behind
-    the events. Memory is bounded by one buffer for each processor and a block of events.
+    Raises `FormatError` for a file that cannot be read at all. Makes two passes, because manifest events may come
+    before their descriptions. Memory is bounded by one buffer for each processor and a block of events.
     """
     log, decoder = reading.log(source), reading.decoder()
-    return Dump(
-        source.name, log.clock, lambda form: _file_cells(log, wanted, form, progress, decoder), lambda: log.damage,
-        decoder.notes,
-    )  # fmt: skip
+
+    def cells(form: Form) -> Iterator[Cells]:
+        rows = _EventRows(log.header, decoder, wanted, form)
+        rows.learn(log.events(select=teaches))
+        return rows.cells(log.ordered_blocks(select=_selector(wanted), progress=progress))
+
+    return Dump(source.name, log.clock, cells, lambda: log.damage, decoder.notes)
 
 
 def dump_live(
     name: str, header: LogHeader, blocks: Iterable[EventBlock], wanted: Wanted, reading: Reading = AS_IT_SAYS
 ) -> Dump:
-    """The wanted events of ``blocks`` as they come, a session's whose log file header would be ``header``.
+    """The wanted events of ``blocks`` as they come, of a session whose log file header would be ``header``.
 
-    Events and threads are described by what came before them.
+    Only earlier events describe events and threads.
     """
-    select, decoder, processes = _selector(wanted), reading.decoder(), _Processes()
+    select, decoder = _selector(wanted), reading.decoder()
 
-    def taught() -> Iterator[EventBlock]:
+    def cells(form: Form) -> Iterator[Cells]:
+        rows = _EventRows(header, decoder, wanted, form)
+
+        def taught() -> Iterator[EventBlock]:
+            for block in blocks:
+                rows.learn(events_of(block.take(np.flatnonzero(teaches(block)))))
+                yield block.take(np.flatnonzero(select(block)))
+
+        return rows.cells(taught())
+
+    return Dump(name, header.clock, cells, notes=decoder.notes)
+
+
+class _EventRows:
+    """Turns blocks of events, in time order, into the cells of the wanted ones."""
+
+    def __init__(self, header: LogHeader, decoder: Decoder, wanted: Wanted, form: Form) -> None:
+        self._header, self._decoder, self._wanted, self._form = header, decoder, wanted, form
+        self._owner: dict[int, int] = {0: 0}
+        """Process by thread, at the time of the block."""
+
+    def learn(self, events: Iterable[Event]) -> None:
+        """Take in events that describe others, or the life of a thread."""
+        for event in events:
+            self._decoder.learn(event)
+            if event.hook in THREAD_LIFE:
+                fields = self._decoder.decode(event).fields
+                self._owner.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
+
+    def cells(self, blocks: Iterable[EventBlock]) -> Iterator[Cells]:
+        clock = self._header.clock
+        first, last = self._wanted.ticks(clock)
+        text = milliseconds(clock)
         for block in blocks:
-            _learn(events_of(block.take(np.flatnonzero(teaches(block)))), decoder, processes)
-            yield block.take(np.flatnonzero(select(block)))
+            if not len(block):
+                continue
+            time = block.time - self._header.timestamp
+            keep = np.full(len(block), first is None or bool(time[-1] >= first))
+            # Times of a damaged buffer may jump back, so each is compared.
+            if first is not None:
+                keep &= time >= first
+            if last is not None:
+                keep &= time < last
+            rows, names, cells, pid, tid = self._decoded(block, keep)
+            if len(rows):
+                columns = (map(text, time[rows].tolist()), *(map(str, c.tolist()) for c in (pid, tid, block.cpu[rows])),
+                           names, map(str, block.payload_size[rows].tolist()), cells)  # fmt: skip
+                yield from zip(*columns, strict=True)
+            if last is not None and time[-1] >= last:
+                return
 
-    clock = header.clock
-    return Dump(
-        name, clock, lambda form: _cells(taught(), clock, header.timestamp, decoder, processes, wanted, form),
-        notes=decoder.notes,
-    )  # fmt: skip
+    def _decoded(self, block: EventBlock, keep: NDArray[np.bool_]) -> tuple[Array, list[str], list[str], Array, Array]:
+        """Of the wanted events among ``keep``: rows, names, fields, pid, tid."""
+        wanted, form = self._wanted, self._form
+        batches = list(batches_of(block, self._decoder))
+        pid, tid = block.pid.astype(np.int64), block.tid.astype(np.int64)
+        asked, lives = [], []
+        for batch in batches:
+            unknown = _subjects(batch, pid, tid)
+            if unknown is not None:
+                asked.append(unknown)
+            if batch.first.hook in THREAD_LIFE:
+                lives.append(batch.rows)
+            named = wanted.named(*_names(batch.known.provider_name, batch.known.event_name))
+            if not named or wanted.provider not in (None, batch.first.provider):
+                keep[batch.rows] = False
+        self._follow(asked, lives, pid, tid)
+        if wanted.pids:
+            keep &= np.isin(pid, list(wanted.pids))
+        names, cells = np.full((2, len(block)), "", object)
+        for batch in batches:
+            mine = keep[batch.rows]
+            if not mine.any():
+                continue
+            rows, columns = batch.rows, batch.columns
+            if not mine.all():
+                rows, columns = rows[mine], {name: column.take(mine) for name, column in columns.items()}
+            template = form.template(columns)
+            texts = [shown(column, form) for column in columns.values()]
+            names[rows] = form.string(batch.known.name)
+            cells[rows] = list(map(template.__mod__, zip(*texts, strict=True))) if texts else template
+        kept = np.flatnonzero(keep)
+        return kept, names[kept].tolist(), cells[kept].tolist(), pid[kept], tid[kept]
 
-
-def _file_cells(
-    log: TraceLog, wanted: Wanted, form: Form, progress: Progress | None, decoder: Decoder
-) -> Iterator[Cells]:
-    processes = _Processes()
-    _learn(log.events(select=teaches), decoder, processes)
-    blocks = log.ordered_blocks(select=_selector(wanted), progress=progress)
-    return _cells(blocks, log.clock, log.header.timestamp, decoder, processes, wanted, form)
-
-
-def _learn(events: Iterable[Event], decoder: Decoder, processes: _Processes) -> None:
-    for event in events:
-        decoder.learn(event)
-        if event.hook in THREAD_LIFE:
-            fields = decoder.decode(event).fields
-            processes.owner.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
-
-
-def _cells(
-    blocks: Iterable[EventBlock], clock: Clock, zero: int, decoder: Decoder, processes: _Processes, wanted: Wanted,
-    form: Form,
-) -> Iterator[Cells]:  # fmt: skip
-    first, last = wanted.ticks(clock)
-    text = milliseconds(clock)
-    for block in blocks:
-        if not len(block):
-            continue
-        time = block.time - zero
-        if first is not None and time[-1] < first:
-            time, keep = time[:0], np.zeros(len(block), bool)
-        else:
-            # Times of a damaged buffer may jump back, so the ends are not the extremes.
-            keep = (time >= (time.min() if first is None else first)) & (
-                time <= (time.max() if last is None else last - 1)
-            )
-        rows, names, cells, pid, tid = _decoded(block, decoder, processes, wanted, form, keep)
-        if len(rows):
-            columns = (map(text, time[rows].tolist()), *(map(str, c.tolist()) for c in (pid, tid, block.cpu[rows])),
-                       names, map(str, block.payload_size[rows].tolist()), cells)  # fmt: skip
-            yield from zip(*columns, strict=True)
-        if last is not None and len(time) and time[-1] >= last:
-            return
-
-
-def _decoded(
-    block: EventBlock, decoder: Decoder, processes: _Processes, wanted: Wanted, form: Form, keep: NDArray[np.bool_]
-) -> tuple[Array, list[str], list[str], Array, Array]:
-    """Of the wanted events among ``keep``: rows, names, fields, pid, tid."""
-    names: list[Any] = [""] * len(block)
-    batches = list(batches_of(block, decoder))
-    pid, tid = block.pid.astype(np.int64), block.tid.astype(np.int64)
-    asked, lives = [], []
-    for batch in batches:
-        unknown = _subjects(batch, pid, tid)
-        if unknown is not None:
-            asked.append(unknown)
-        if batch.first.hook in THREAD_LIFE:
-            lives.append(batch.rows)
-        if not wanted.named(*_names(batch.provider_name, batch.event_name)) or (
-            wanted.provider not in (None, batch.first.provider)
-        ):
-            keep[batch.rows] = False
-    processes.follow(asked, lives, pid, tid)
-    if wanted.pids:
-        keep &= np.isin(pid, list(wanted.pids))
-    cells: list[Any] = [""] * len(block)
-    for batch in batches:
-        mine = keep[batch.rows]
-        if not mine.any():
-            continue
-        rows, columns = batch.rows, batch.columns
-        if not mine.all():
-            rows, columns = rows[mine], {name: column.take(mine) for name, column in columns.items()}
-        template, name = form.template(columns), form.string(batch.name)
-        texts = [shown(column, form) for column in columns.values()]
-        lines = map(template.__mod__, zip(*texts, strict=True)) if texts else [template] * len(rows)
-        for row, line in zip(rows.tolist(), lines, strict=True):
-            cells[row] = line
-            names[row] = name
-    kept = np.flatnonzero(keep)
-    if len(kept) < len(block):
-        names, cells = [names[i] for i in kept.tolist()], [cells[i] for i in kept.tolist()]
-    return kept, names, cells, pid[kept], tid[kept]
+    def _follow(self, asked: list[Array], lives: list[Array], pid: Array, tid: Array) -> None:
+        """Take in the threads of rows ``lives``, and give rows ``asked`` the processes that hold at their places."""
+        rows = np.concatenate([np.empty(0, np.int64), *asked, *lives])
+        is_life = np.repeat([False, True], [sum(map(len, asked)), sum(map(len, lives))])
+        order = np.argsort(rows)
+        rows, owner = rows[order], self._owner
+        found = []
+        for life, process, thread in zip(is_life[order].tolist(), pid[rows].tolist(), tid[rows].tolist(), strict=True):
+            if life:
+                owner[thread] = process
+            found.append(process if life else owner.get(thread, -1))
+        pid[rows] = found
 
 
 def _names(provider: str, event: str) -> tuple[str, ...]:
-    """What an event can be asked for by: its full name, that without the provider, its task, its provider."""
+    """The names that select an event: its full name, that without the provider, its task, its provider."""
     return f"{provider}/{event}", event, event.partition("/")[0], provider
 
 
 def _subjects(batch: Batch, pid: Array, tid: Array) -> Array | None:
-    """Put what the events of ``batch`` are about into ``pid`` and ``tid``, -1 where they do not tell.
+    """Store in ``pid`` and ``tid`` what the events of ``batch`` are about, -1 where their fields do not say it.
 
-    Gives the rows whose process is that of their thread.
+    Returns the rows whose process is that of their thread.
     """
     key, rows = kernel_key(batch.first), batch.rows
     if key is None:
@@ -231,7 +236,7 @@ def _subjects(batch: Batch, pid: Array, tid: Array) -> Array | None:
 
 
 def _ids(batch: Batch, name: str) -> Array:
-    """int64 values of the field ``name``, -1 where there is none or it is no number."""
+    """int64 values of the field ``name``, -1 where it is missing or no number."""
     column = batch.columns.get(name)
     if isinstance(column, Numbers):
         values = column.values.astype(np.int64)
@@ -242,33 +247,13 @@ def _ids(batch: Batch, name: str) -> Array:
     return np.where(values < 1 << 31, values, values - (1 << 32))
 
 
-class _Processes:
-    """Which process each thread belongs to, as time goes on."""
-
-    def __init__(self) -> None:
-        self.owner: dict[int, int] = {0: 0}
-
-    def follow(self, asked: list[Array], lives: list[Array], pid: Array, tid: Array) -> None:
-        """Take in the threads of rows ``lives``, and give rows ``asked`` the processes that hold at their places."""
-        rows = np.concatenate([np.empty(0, np.int64), *asked, *lives])
-        is_life = np.repeat([False, True], [sum(map(len, asked)), sum(map(len, lives))])
-        order = np.argsort(rows)
-        rows, owner = rows[order], self.owner
-        found = []
-        for life, process, thread in zip(is_life[order].tolist(), pid[rows].tolist(), tid[rows].tolist(), strict=True):
-            if life:
-                owner[thread] = process
-            found.append(process if life else owner.get(thread, -1))
-        pid[rows] = found
-
-
 def teaches(block: EventBlock) -> Array:
-    """Rows that say what other events mean, and which process a thread belongs to."""
+    """Rows that describe other events, or the process that a thread belongs to."""
     return describes(block) | np.isin(block.hook, THREAD_LIFE)
 
 
 def _selector(wanted: Wanted) -> Callable[[EventBlock], Array]:
-    """Leave out early what cannot be wanted. Names of user events are only known after decoding."""
+    """Selects events that may be wanted, before they are decoded. Only decoding yields the names of user events."""
     named = np.zeros(1 << 16, bool)
     asked = np.zeros(1 << 16, bool)
     named[list(THREAD_LIFE)] = asked[list(THREAD_LIFE)] = True

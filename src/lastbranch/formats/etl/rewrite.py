@@ -42,7 +42,7 @@ from .layout import (
     unpack_fields,
 )  # fmt: skip
 
-__all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "drop_event", "encode_record", "read_records"]
+__all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "encode_record", "read_records"]
 
 _ITEM = packed(EXTENDED_ITEM)
 
@@ -220,18 +220,3 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
 def _filled(event: bytes) -> bytes:
     """Up to a multiple of 8 bytes, also where an event became longer than its gap was made for."""
     return event + bytes(-len(event) % 8)
-
-
-def drop_event(buffer: BufferRecord, number: int) -> EventRecord:
-    """Take event ``number`` out of ``buffer``, and its bytes out of what the buffer header counts; the event.
-
-    What follows moves forward, the unused end begins earlier. The counters that are stale stay so.
-    """
-    gone = buffer.events.pop(number)
-    size = len(_encode_event(gone, Decoder()))
-    used = buffer.header["Offset"]
-    for name in ("SavedOffset", "CurrentOffset"):
-        if buffer.header[name] in (used, buffer.length + used):
-            buffer.header[name] -= size
-    buffer.header["Offset"] -= size
-    return gone

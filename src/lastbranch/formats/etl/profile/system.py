@@ -255,7 +255,7 @@ class ThreadEvents:
         part = block.take(np.flatnonzero(np.isin(block.kernel_hook, THREAD_LIFE)))
         rows = np.zeros(len(part), _ROW)
         for batch in batches_of(part, decoder):
-            if batch.kind != "kernel" or not batch.columns.keys() >= {"ProcessID", "ThreadID"}:
+            if batch.known.kind != "kernel" or not batch.columns.keys() >= {"ProcessID", "ThreadID"}:
                 continue
             for name, of in (("pid", "ProcessID"), ("tid", "ThreadID")):
                 rows[name][batch.rows] = batch.columns[of].tolist()
