@@ -6,7 +6,7 @@ import errno
 import os
 
 from capture_tools import needs_ptrace
-from lastbranch.capture.ptrace import WORDS, Batch
+from lastbranch.capture.ptrace import WORDS, SyscallBatch
 
 pytestmark = needs_ptrace
 _CLOSE, _GETPID = 3, 39
@@ -14,7 +14,7 @@ _CLOSE, _GETPID = 3, 39
 
 def test_rows_are_run_in_order_until_one_fails() -> None:
     read, write = os.pipe()
-    batch = Batch(4)
+    batch = SyscallBatch(4)
     batch.set(0, _GETPID)
     batch.set(1, _CLOSE, write)
     batch.set(2, _CLOSE, write)

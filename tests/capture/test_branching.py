@@ -33,7 +33,7 @@ from lastbranch.capture.ptrace import (
 )
 from lastbranch.capture.software.control_flow import Code, Nearby
 from lastbranch.capture.software.instructions import NOT_TAKEN, Branch, evaluation_of
-from lastbranch.capture.software.successors import Ways
+from lastbranch.capture.software.successors import Successors
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace
@@ -149,19 +149,19 @@ def test_what_is_not_modelled_says_so(code: bytes) -> None:
 # -- forks
 
 
-def ways(code: bytes, base: int = 0x400000, ends: int = 2) -> tuple[Ways, bytearray]:
+def successors(code: bytes, base: int = 0x400000, ends: int = 2) -> tuple[Successors, bytearray]:
     memory = bytearray(code.ljust(4096, b"\x90") + b"\xc3" * 4096)
 
     def read(address: int, length: int) -> bytes:
         at = address - base
         return bytes(memory[at : at + length]) if 0 <= at < len(memory) else b""
 
-    return Ways(Code(), read, ends), memory
+    return Successors(Code(), read, ends), memory
 
 
 def test_a_condition_with_two_different_ends_needs_no_stop() -> None:
     #  0: jz 4   2: nop  3: ret   4: nop  5: jmp rax
-    found, _ = ways(b"\x74\x02\x90\xc3\x90\xff\xe0")
+    found, _ = successors(b"\x74\x02\x90\xc3\x90\xff\xe0")
     found.begin()
     fork = found.of(0x400000, [0] * 27, 0).fork
     assert {a: path for a, (_, path, _) in fork.ends.items()} == {
@@ -175,14 +175,16 @@ def test_a_new_place_gets_one_end_until_the_burst_is_over_or_it_is_come_to_often
     registers = [0] * 27
 
     def found(times: int, *, over: bool) -> set[int]:
-        ways = Ways(Code(), lambda at, n: memory[at - 0x400000 :][:n] if at >= 0x400000 else b"", 2, widen=True)
-        ways.begin()
+        successors = Successors(
+            Code(), lambda at, n: memory[at - 0x400000 :][:n] if at >= 0x400000 else b"", 2, widen=True
+        )
+        successors.begin()
         for _ in range(times):
-            ends = set(ways.of(0x400000, registers, 0).fork.ends)
+            ends = set(successors.of(0x400000, registers, 0).fork.ends)
         if over:
-            ways.widen()
-            ways.begin()
-            ends = set(ways.of(0x400000, registers, 0).fork.ends)
+            successors.widen()
+            successors.begin()
+            ends = set(successors.of(0x400000, registers, 0).fork.ends)
         return ends
 
     assert found(1, over=False) == found(2, over=False) == {0x400000}
@@ -190,7 +192,7 @@ def test_a_new_place_gets_one_end_until_the_burst_is_over_or_it_is_come_to_often
 
 
 def test_forks_of_code_that_changed_are_made_anew() -> None:
-    found, memory = ways(b"\x90\xc3")  # 0: nop   1: ret
+    found, memory = successors(b"\x90\xc3")  # 0: nop   1: ret
     registers = [0] * 27
     for code, ends in ((b"\x90\xc3", {0x400001}), (b"\x90\x90\xff\xe0", {0x400002}), (b"\xc3", {0x400000})):
         memory[: len(code)] = code
@@ -216,7 +218,7 @@ def test_memory_nearby_is_read_once_for_each_stop() -> None:
 
 
 def test_of_two_ways_to_one_end_one_is_told_by_its_first_instruction() -> None:
-    found, _ = ways(b"\x74\x01\x90\xc3")  # 0: jz 3   2: nop   3: ret
+    found, _ = successors(b"\x74\x01\x90\xc3")  # 0: jz 3   2: nop   3: ret
     found.begin()
     ends = found.of(0x400000, [0] * 27, None).fork.ends
     assert {a: path for a, (_, path, _) in ends.items()} == {
@@ -229,19 +231,19 @@ def test_of_two_ways_to_one_end_one_is_told_by_its_first_instruction() -> None:
 
 
 def test_an_instruction_on_both_ways_tells_none() -> None:
-    found, _ = ways(b"\x74\x00\x90\xc3")  # 0: jz 2   2: nop   3: ret: it goes on at 2 in any case
+    found, _ = successors(b"\x74\x00\x90\xc3")  # 0: jz 2   2: nop   3: ret: it goes on at 2 in any case
     found.begin()
     assert list(found.of(0x400000, [0] * 27, None).fork.ends) == [0x400000]
 
 
 def test_an_end_on_the_way_to_another_is_none() -> None:
-    found, _ = ways(b"\x90\x75\xfd\xc3")  # 0: nop  1: jnz 0  3: ret: the way back leads to the branch itself
+    found, _ = successors(b"\x90\x75\xfd\xc3")  # 0: nop  1: jnz 0  3: ret: the way back leads to the branch itself
     found.begin()
     assert list(found.of(0x400000, [0] * 27, 0).fork.ends) == [0x400001]
 
 
 def test_direct_branches_are_followed_and_a_loop_of_them_ends() -> None:
-    found, _ = ways(b"\xe8\x03\x00\x00\x00\x90\x90\x90\xeb\xf6")  # 0: call 8   8: jmp 0
+    found, _ = successors(b"\xe8\x03\x00\x00\x00\x90\x90\x90\xeb\xf6")  # 0: call 8   8: jmp 0
     found.begin()
     ((_, (branch, path, _)),) = found.of(0x400000, [0] * 27, 0).fork.ends.items()
     assert path == ((0x400000, 0x400008, KIND["call"]),), "a second time round, a breakpoint would strike too early"
@@ -249,7 +251,7 @@ def test_direct_branches_are_followed_and_a_loop_of_them_ends() -> None:
 
 
 def test_code_that_changes_is_not_taken_for_what_it_was() -> None:
-    found, memory = ways(b"\x90\xc3")
+    found, memory = successors(b"\x90\xc3")
     found.begin()
     first = found.of(0x400000, [0] * 27, 0).fork
     assert found.of(0x400000, [0] * 27, 0).fork is first
@@ -260,14 +262,14 @@ def test_code_that_changes_is_not_taken_for_what_it_was() -> None:
 
 
 def test_a_line_over_the_end_of_a_page_goes_on() -> None:
-    found, _ = ways(b"\x90" * 4096)
+    found, _ = successors(b"\x90" * 4096)
     found.begin()
     assert list(found.of(0x400000 + 100, [0] * 27, 0).fork.ends) == [0x400000 + 4096]
 
 
 @pytest.mark.parametrize("code", [b"", b"\x06\x06"])
 def test_code_that_cannot_be_read_has_no_ends(code: bytes) -> None:
-    found, _ = ways(b"\x06" + code)  # push es is no instruction in 64-bit mode
+    found, _ = successors(b"\x06" + code)  # push es is no instruction in 64-bit mode
     found.begin()
     assert not found.of(0x400000, [0] * 27, 0).fork.ends
     assert not found.of(0x900000, [0] * 27, 0).fork.ends

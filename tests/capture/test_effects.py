@@ -29,7 +29,7 @@ from lastbranch.capture.ptrace import (
 )
 from lastbranch.capture.software.control_flow import Code, Edge
 from lastbranch.capture.software.instructions import ANYWHERE, NOT_TAKEN, Store, moved, stored, written
-from lastbranch.capture.software.successors import Ways
+from lastbranch.capture.software.successors import Successors
 from lastbranch.lbr import KIND
 
 _ENGINE = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -127,7 +127,7 @@ def fork_of(
     memory = code.ljust(64, b"\xf4")
 
     read = memory_with(memory, stack)
-    found = Ways(Code(), read, 2)
+    found = Successors(Code(), read, 2)
     found.begin()
     values = [0] * 27
     for register, value in (registers or {}).items():
@@ -161,7 +161,7 @@ def test_a_call_by_a_register_that_stays_is_followed() -> None:
 
 def test_what_a_call_pushes_is_known_before_it_is_in_memory() -> None:
     code = bytes.fromhex("ffd00f0590909090c3")  # 0: call rax   2: syscall   8: ret
-    found = Ways(Code(), lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else bytes(n), 2)
+    found = Successors(Code(), lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else bytes(n), 2)
     found.begin()
     branch = found.line(BASE)
     assert branch is not None
@@ -180,7 +180,7 @@ def told_at(code: str, stack: dict[int, int], registers: dict[int, int], at: int
     memory = bytes.fromhex(code.replace(" ", "")).ljust(64, b"\xf4")
 
     read = memory_with(memory, stack)
-    found = Ways(Code(), read, 2)
+    found = Successors(Code(), read, 2)
     found.begin()
     values = [0] * 27
     for register, value in registers.items():
@@ -266,7 +266,7 @@ def test_two_ways_to_one_branch_that_tell_it_by_different_words_are_not_mixed() 
 
 def test_a_branch_through_the_counter_of_a_loop_is_told_with_what_is_left() -> None:
     code = bytes.fromhex("e202 9090 ffe1")  # 0: loop 4   4: jmp rcx
-    found = Ways(Code(), lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else b"", 2)
+    found = Successors(Code(), lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else b"", 2)
     found.begin()
     branch = found.line(BASE)
     assert branch is not None
@@ -278,28 +278,28 @@ def test_a_branch_through_the_counter_of_a_loop_is_told_with_what_is_left() -> N
 
 def test_the_stack_pointer_must_be_what_the_way_leaves() -> None:
     code = bytes.fromhex("5b 90 ffe0")  # pop rbx; nop; jmp rax
-    found = Ways(Code(), lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else b"", 2)
+    found = Successors(Code(), lambda at, n: code.ljust(64, b"\xf4")[at - BASE :][:n] if at >= BASE else b"", 2)
     found.begin()
-    ahead = found.of(BASE, [0] * 27, 0x7000)
-    (end,) = ahead.fork.ends.values()
-    assert not found.astray(ahead, end, 0x7008)
-    assert found.astray(ahead, end, 0x7000)
-    assert not found.astray(ahead._replace(stack=None), end, 0x7000)
+    expected = found.of(BASE, [0] * 27, 0x7000)
+    (end,) = expected.fork.ends.values()
+    assert not found.diverged(expected, end, 0x7008)
+    assert found.diverged(expected, end, 0x7000)
+    assert not found.diverged(expected._replace(stack=None), end, 0x7000)
 
 
 def test_a_word_that_another_thread_changes_meanwhile_is_not_believed() -> None:
     code = bytes.fromhex("ff2502000000 0f05").ljust(64, b"\xf4")  # 0: jmp [rip + 2]   6: syscall   8: the word
     word = [BASE + 6]
 
-    found = Ways(Code(), lambda at, n: memory_with(code, {BASE + 8: word[0]})(at, n), 2)
+    found = Successors(Code(), lambda at, n: memory_with(code, {BASE + 8: word[0]})(at, n), 2)
     for alone in (True, False):
         word[0] = BASE + 6
         found.begin(alone=alone)
-        ahead = found.of(BASE, [0] * 27, 0x7000)
-        (end,) = ahead.fork.ends.values()
+        expected = found.of(BASE, [0] * 27, 0x7000)
+        (end,) = expected.fork.ends.values()
         assert end.path == ((BASE, BASE + 6, KIND["ind"]),)
-        assert not found.astray(ahead, end, 0x7000)
+        assert not found.diverged(expected, end, 0x7000)
         word[0] = BASE
         found.read.moved()
-        assert found.astray(ahead, end, 0x7000) == (not alone)
-        assert not found.astray(ahead, end._replace(path=()), 0x7000), "the way did not lead over that branch"
+        assert found.diverged(expected, end, 0x7000) == (not alone)
+        assert not found.diverged(expected, end._replace(path=()), 0x7000), "the way did not lead over that branch"

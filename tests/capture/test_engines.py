@@ -20,7 +20,7 @@ from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import bursts as startup_test
-from lastbranch.capture.software.bursts import Bursts, NoBurst, Together
+from lastbranch.capture.software.bursts import BurstRunner, NoBurst, SharedProcessor
 from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import (
     BlockStep,
@@ -102,8 +102,8 @@ PATIENT = Limits(seconds=10)
 """On a busy machine the deadline of a recording may pass before a stop that is sure to come."""
 
 
-def bursts(engine: Engine, limits: Limits = PATIENT) -> Bursts:
-    return Bursts(engine, limits, Together(both=True))
+def bursts(engine: Engine, limits: Limits = PATIENT) -> BurstRunner:
+    return BurstRunner(engine, limits, SharedProcessor(both=True))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -114,11 +114,11 @@ def test_a_burst_has_no_gaps_and_leaves_nothing(name: str, running: Thread) -> N
     assert burst.why == "full"
     assert len(burst.edges) >= 100
     # From each target a straight line leads to the next source.
-    ways = running.process.ways
-    assert ways is not None
+    successors = running.process.successors
+    assert successors is not None
     for (_, target, _), (source, _, _) in pairwise(burst.edges):
         place = target
-        while (branch := ways.line(place)) is not None and branch.address != source:
+        while (branch := successors.line(place)) is not None and branch.address != source:
             assert branch.kind == 1, "only conditional branches are passed"
             place = branch.address + branch.length
         assert branch is not None
@@ -152,7 +152,7 @@ def test_engines_agree_on_how_often_edges_are_taken(name: str, running: Thread) 
             ptrace.cont(running.tid)
             signal.sigtimedwait([], chance.uniform(0.0005, 0.002))
             halt(running)
-            running.process.ways = None  # each engine has ends of its own
+            running.process.successors = None  # each engine has ends of its own
             burst, _ = runner.run(running, lambda status: False)
             assert burst.status is None
             if burst.why == "full":
@@ -223,12 +223,12 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
     real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(ends)  # type: ignore[method-assign]
     burst, _ = runner.run(running, lambda status: False)
     assert burst.dropped
-    assert running.lost
+    assert running.timed_out
     status = next_stop(running.tid, 5)
     assert status is not None
     assert event_of(status) == ptrace.EVENT_STOP
     runner.clean(running)
-    assert not running.lost
+    assert not running.timed_out
     ptrace.cont(running.tid)
     assert next_stop(running.tid, 0.1) is None
 
@@ -243,17 +243,17 @@ def test_threads_that_ignore_sigtrap_have_no_burst(running: Thread, monkeypatch:
     assert burst.why == "full"
 
 
-def test_the_tracer_is_ahead_of_others_until_the_outermost_end() -> None:
+def test_the_tracer_is_realtime_of_others_until_the_outermost_end() -> None:
     ours = os.sched_getscheduler(0)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         os.sched_setscheduler(0, ours, os.sched_param(0))
     except PermissionError:
         pytest.skip("real-time priorities are not allowed here")
-    together = Together(both=True)
-    with together.ahead():
+    processor = SharedProcessor(both=True)
+    with processor.realtime():
         assert os.sched_getscheduler(0) == os.SCHED_FIFO
-        with together.ahead():
+        with processor.realtime():
             pass
         assert os.sched_getscheduler(0) == os.SCHED_FIFO
     assert os.sched_getscheduler(0) == ours

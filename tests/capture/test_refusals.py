@@ -124,10 +124,10 @@ def test_a_32_bit_program_that_is_executed_on_the_way_runs_without_bursts(old_pr
         words = (*SOFTWARE, "--duty", "30", "--period", "1000000", "--", "sh", "-c", f"{old_program}; echo $?")
         done = record(tmp_path / "it.tb5", *words)
         assert (done.code, done.out) == (0, b"5\n"), done.err
-        told = run_cli("info", done.path).out
-        if "32-bit code" in told:
+        known = run_cli("info", done.path).out
+        if "32-bit code" in known:
             return
-    raise AssertionError(told)
+    raise AssertionError(known)
 
 
 def test_a_32_bit_process_is_not_attached_to(old_program: Path, tmp_path: Path) -> None:

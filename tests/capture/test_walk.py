@@ -25,7 +25,7 @@ from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, t
 from lastbranch.capture.software import bursts as startup_test
 from lastbranch.capture.software import collector as run
 from lastbranch.capture.software import engines, walk_tables
-from lastbranch.capture.software.bursts import Bursts, Together
+from lastbranch.capture.software.bursts import BurstRunner, SharedProcessor
 from lastbranch.capture.software.engines import (
     BlockStep,
     Burst,
@@ -36,7 +36,7 @@ from lastbranch.capture.software.engines import (
     SingleStep,
     Walked,
 )
-from lastbranch.capture.software.successors import Ways
+from lastbranch.capture.software.successors import Successors
 from lastbranch.capture.software.tree import Process, Thread
 from lastbranch.lbr import KIND
 
@@ -65,10 +65,10 @@ def walking(engine: Engine) -> Counter[str]:
     real = engine._walker.walk
 
     def walk(
-        thread: Thread, ways: object, ahead: object, chosen: object, burst: Burst, limits: Limits
+        thread: Thread, successors: object, expected: object, chosen: object, burst: Burst, limits: Limits
     ) -> Walked | None:
         before = burst.stops
-        found = real(thread, ways, ahead, chosen, burst, limits)  # type: ignore[arg-type]
+        found = real(thread, successors, expected, chosen, burst, limits)  # type: ignore[arg-type]
         ends["stops"] += burst.stops - before
         if found is None:
             ends["not in the tables"] += 1
@@ -93,20 +93,24 @@ def edges_of(program: Path, engine: Engine, count: int, rounds: str = "100000") 
     assert status is not None
     assert event_of(status) == ptrace.EVENT_EXEC
     thread = Thread(child.pid, Process(child.pid))
-    runner, registers, edges = Bursts(engine, Limits(60, seconds=5), Together(both=True)), ptrace.Registers(), Edges()
+    runner, registers, edges = (
+        BurstRunner(engine, Limits(60, seconds=5), SharedProcessor(both=True)),
+        ptrace.Registers(),
+        Edges(),
+    )
     try:
         while len(edges) < count:
             burst, _ = runner.run(thread, lambda status: False)
             edges += burst.edges
-            ways = thread.process.ways
-            assert ways is not None
-            ways.widen()
+            successors = thread.process.successors
+            assert successors is not None
+            successors.widen()
             if burst.why == "full" or (burst.status is not None and signal_of(burst.status) == signal.SIGTRAP):
                 continue  # the trap is of the exec, where it is a single step
             assert burst.why in ("system call", "signal", "unreadable code"), burst.why
             delivered = 0 if burst.status is None else signal_of(burst.status)
             ptrace.registers(thread.tid, registers)
-            branch, place = ways.line(registers[ptrace.RIP]), registers[ptrace.RIP]
+            branch, place = successors.line(registers[ptrace.RIP]), registers[ptrace.RIP]
             ptrace.single_step(thread.tid, delivered)
             status = next_stop(thread.tid, 5)
             assert status is not None
@@ -149,8 +153,8 @@ def test_the_walk_sees_what_python_and_single_steps_see(
     name: str, alone: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not ``alone``: words that other threads may write are read again at the next stop."""
-    real = Ways.begin
-    monkeypatch.setattr(Ways, "begin", lambda ways, **_: real(ways, alone=alone))
+    real = Successors.begin
+    monkeypatch.setattr(Successors, "begin", lambda successors, **_: real(successors, alone=alone))
     program = build(folder, name, *FREESTANDING)
     engine = BlockStep(DebugRegisters())
     ends = walking(engine)
@@ -198,9 +202,9 @@ class Crafted:
         """From the start of the code, or from where it stands; edges are counted from the start."""
         if from_start:
             ptrace.poke_user(self.thread.tid, ptrace.RIP * 8, self.base)
-        burst, _ = Bursts(self.engine, limits, Together(both=True)).run(self.thread, is_trigger)
-        if self.thread.process.ways is not None:
-            self.thread.process.ways.widen()
+        burst, _ = BurstRunner(self.engine, limits, SharedProcessor(both=True)).run(self.thread, is_trigger)
+        if self.thread.process.successors is not None:
+            self.thread.process.successors.widen()
         burst.edges = [(source - self.base, target - self.base, kind) for source, target, kind in burst.edges]
         return burst
 
@@ -400,7 +404,7 @@ def test_a_wait_that_a_tick_interrupts_goes_on_and_has_a_deadline() -> None:
         assert child.ends["waiting"] > 3
         bursts = (child.burst(Limits(200, seconds=0.01)) for _ in range(100))  # a tick is the deadline
         assert any(burst.dropped for burst in bursts)
-        assert child.thread.lost
+        assert child.thread.timed_out
 
 
 # -- where it cannot be

@@ -16,10 +16,10 @@ from capture_tools import needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RSP
 from lastbranch.capture.software import walk_tables
-from lastbranch.capture.software.control_flow import Code, Effects, End, Fork, State, Told, Word, memory_of
+from lastbranch.capture.software.control_flow import Code, Effects, End, Fork, KnownTarget, State, Word, memory_of
 from lastbranch.capture.software.engines import _TABLES, Context, _Shared
 from lastbranch.capture.software.instructions import Branch, Condition, InMemory, InRegister, Store, direct, returns
-from lastbranch.capture.software.successors import Ahead, Ways
+from lastbranch.capture.software.successors import Expectation, Successors
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace
@@ -118,14 +118,14 @@ def test_branches_go_to_the_same_place(parts: ctypes.CDLL, bench: Bench) -> None
         branch = Branch(bench.near(), chance.randrange(1, 15), kind, chance.getrandbits(64), goes)
         taken, target = ctypes.c_int(), ctypes.c_uint64()
         end = ctypes.c_void_p(bench.put_end(some_end(branch)))
-        told = parts.goes(bench.at_context(), end, ctypes.byref(taken), ctypes.byref(target))
-        assert (target.value if told else None) == goes(bench.registers, branch, bench.read)
+        known = parts.goes(bench.at_context(), end, ctypes.byref(taken), ctypes.byref(target))
+        assert (target.value if known else None) == goes(bench.registers, branch, bench.read)
         assert taken.value == 1
-        found += bool(told)
+        found += bool(known)
     assert found > 1500
 
 
-def test_branches_are_told_ahead_alike(parts: ctypes.CDLL, bench: Bench) -> None:
+def test_known_targets_are_the_same(parts: ctypes.CDLL, bench: Bench) -> None:
     chance, found = bench.chance, 0
     for _ in range(4000):
         pointer = bench.shake()
@@ -141,22 +141,22 @@ def test_branches_are_told_ahead_alike(parts: ctypes.CDLL, bench: Bench) -> None
         word = Word(chance.randrange(-24, 40) if on_stack else bench.near(), on_stack, value, stores)
         register = chance.choice(PLAIN)
         branch = Branch(0x400000, 2, KIND["ind"], 0, InRegister(register), register)
-        told = Told(branch, chance.choice([word, word, word, None]))
+        known = KnownTarget(branch, chance.choice([word, word, word, None]))
         stack = chance.choice([None, pointer, pointer, pointer])
         pushed = chance.choice([None, chance.getrandbits(48)])
-        fork = Fork({0x400000: some_end()}, frozenset(), told=told)
+        fork = Fork({0x400000: some_end()}, frozenset(), known_target=known)
         node, at, target = ctypes.c_void_p(bench.put(fork)), ctypes.c_uint64(), ctypes.c_uint64()
         given = [None if v is None else ctypes.byref(ctypes.c_uint64(v)) for v in (stack, pushed)]
-        known = parts.told(bench.at_context(), node, *given, ctypes.byref(at), ctypes.byref(target))
-        expected = told.goes(bench.registers, stack, pushed, bench.read)
-        assert (target.value if known else None) == expected, (told, stack, pushed)
-        found += bool(known)
+        is_known = parts.told(bench.at_context(), node, *given, ctypes.byref(at), ctypes.byref(target))
+        expected = known.target(bench.registers, stack, pushed, bench.read)
+        assert (target.value if is_known else None) == expected, (known, stack, pushed)
+        found += bool(is_known)
     assert 1000 < found < 3500
 
 
-def test_ways_that_were_not_told_are_found_out_alike(parts: ctypes.CDLL, bench: Bench) -> None:
+def test_unexpected_paths_are_detected_alike(parts: ctypes.CDLL, bench: Bench) -> None:
     chance, answers = bench.chance, [0, 0]
-    ways = Ways(Code(), bench.read, 4)
+    successors = Successors(Code(), bench.read, 4)
     for _ in range(3000):
         pointer = bench.shake()
         moved = chance.choice([None, 0, 8, -8])
@@ -172,9 +172,11 @@ def test_ways_that_were_not_told_are_found_out_alike(parts: ctypes.CDLL, bench: 
         c.stack, c.stack_known, c.shares = ahead_stack or 0, ahead_stack is not None, len(shared)
         for index, words in enumerate(shared):
             c.shared[index] = _Shared(*words)
-        ways.read.moved()
+        successors.read.moved()
         found = bool(parts.astray(bench.at_context(), ctypes.c_void_p(bench.put_end(end))))
-        assert found == ways.astray(Ahead(Fork({}, frozenset()), ahead_stack, tuple(shared)), end, pointer)
+        assert found == successors.diverged(
+            Expectation(Fork({}, frozenset()), ahead_stack, tuple(shared)), end, pointer
+        )
         answers[found] += 1
     assert min(answers) > 300
 

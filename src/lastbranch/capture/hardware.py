@@ -131,7 +131,7 @@ class Recording:
     def _described(self) -> list[Described]:
         return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
 
-    def _beside(self, identifier: int | None = None) -> SideRecords:
+    def _side_records(self, identifier: int | None = None) -> SideRecords:
         """Records of the tracking event, or with another event's ``identifier``."""
         tracking = self._specs[-1]
         return SideRecords(tracking.fields["sample_type"], tracking.ids[0] if identifier is None else identifier)
@@ -143,7 +143,7 @@ class Recording:
 
     def _before(self) -> Iterator[bytes]:
         """Records of what was there before the events were."""
-        target, known, records = self._request.target, dict[object, bytes](), self._beside()
+        target, known, records = self._request.target, dict[object, bytes](), self._side_records()
         if self._sees_kernel:
             where = list(kernel_records(self._kernel, records))
             yield from where
@@ -176,7 +176,7 @@ class Recording:
         lost = 0
         for identifier, count in self._set.losses():
             lost += count
-            self._file.write(record("LOST_SAMPLES", number(count) + self._beside(identifier).trailer()))
+            self._file.write(record("LOST_SAMPLES", number(count) + self._side_records(identifier).trailer()))
         counted = all(p.counts_losses for p in self._specs)
         command, select = self._request.command_line, self._request.select
         features = features_of(self._kernel, self._host, self._described(), command, bool(select))

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from .native import function
 
 __all__ = [
-    "Batch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
-    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Onward", "Poke",
+    "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
+    "EVENT_VFORK", "EXITKILL", "FOLLOW", "GENERAL", "Gone", "Interrupted", "ORIG_RAX", "Resumer", "Poke",
     "RESUME_FLAG", "RIP", "Registers", "TICK", "USER_CODE_64", "WORDS", "cont", "detach", "event_message",
     "event_of", "interrupt", "listen", "next_stop", "poke_user", "refusal", "registers", "seize", "set_sigmask",
     "siginfo", "sigmask", "signal_of", "single_step", "stopped", "ticking", "wait",
@@ -170,7 +170,7 @@ WORDS = 6
 _RESULT = 5
 
 
-class Batch:
+class SyscallBatch:
     """A table of ``rows`` system calls. `OSError` where no memory may be executed."""
 
     def __init__(self, rows: int) -> None:
@@ -238,7 +238,7 @@ def next_stop(tid: int, seconds: float) -> int | None:
                 return None
 
 
-class Onward:
+class Resumer:
     """From one stop of a thread to the next: words of its struct user set, PTRACE_CONT, the wait, and its registers, in
     one call where memory may be executed."""
 
@@ -246,9 +246,9 @@ class Onward:
         """``registers`` are filled at each stop."""
         self._registers = registers
         self._status = ctypes.c_int()
-        self._batch: Batch | None = None
+        self._batch: SyscallBatch | None = None
         with suppress(OSError):
-            self._batch = Batch(_POKES + 3)
+            self._batch = SyscallBatch(_POKES + 3)
         self._tid = -1
 
     def go(self, tid: int, pokes: Sequence[Poke], seconds: float) -> int | None:
@@ -276,7 +276,7 @@ class Onward:
             registers(tid, self._registers)
         return status
 
-    def _waited(self, tid: int, batch: Batch, failed: int, seconds: float) -> int | None:
+    def _waited(self, tid: int, batch: SyscallBatch, failed: int, seconds: float) -> int | None:
         end = 0.0
         while failed == _WAIT and batch.error(_WAIT) == errno.EINTR:
             now = time.monotonic()
@@ -289,7 +289,7 @@ class Onward:
             raise refusal(tid, batch.error(failed))
         return status
 
-    def _aimed(self, tid: int) -> Batch | None:
+    def _aimed(self, tid: int) -> SyscallBatch | None:
         """The table for ``tid``."""
         batch = self._batch
         if batch is None or tid == self._tid:

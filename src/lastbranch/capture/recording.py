@@ -207,7 +207,7 @@ def describe(profile: Profile, options: Options, summary: Summary) -> None:
 def notes_of(options: Options, summary: Summary) -> dict[str, str]:
     """Lines for the profile's header."""
     return {
-        "software LBR": f"{summary.engine}; trigger {summary.trigger}; beside it {summary.sideband}",
+        "software LBR": f"{summary.engine}; trigger {summary.trigger}; sideband {summary.sideband}",
         "start-up test": "; ".join(f"{name}: {said}" for name, said in summary.self_test.items()),
         "bursts": f"{summary.bursts} of up to {options.depth} branches, {summary.share:.1%} of wall time "
         f"(limit {options.duty:.1%})",

@@ -1,6 +1,6 @@
-"""A burst with what surrounds it: tracer and thread side by side, the stop's signal unblocked, and all of it undone.
+"""Running a burst: tracer and thread on one processor, the stop's signal unblocked, and all of it undone.
 
-An engine is believed once it has passed the start-up test, `test_engines`.
+An engine is used only if it passes the start-up test, `test_engines`.
 """
 
 from __future__ import annotations
@@ -19,56 +19,57 @@ from ..ptrace import CS, USER_CODE_64, next_stop, stopped
 from .control_flow import Code
 from .engines import Burst, Engine, Limits, Target
 from .records import Sideband
-from .successors import Ways
+from .successors import Successors
 from .tree import Process, Thread
 
-__all__ = ["Bursts", "NoBurst", "OK", "Together", "test_engines"]
+__all__ = ["BurstRunner", "NoBurst", "OK", "SharedProcessor", "test_engines"]
 
 
-# -- tracer and thread side by side: on one processor, and ahead of whatever else wants it
+# -- tracer and thread on one processor, with real-time priority
 #
 # A stop is a switch to the tracer and back. On one processor that costs a third of what it costs across two, and a
-# third program that is let in between costs more than the whole burst. It is the thread that is brought to us, if it
-# may be: moving us would cost more, and leave behind the caches that hold what a burst needs.
+# third program that runs in between costs more than the whole burst. We move the thread to our processor if we may:
+# moving the tracer would cost more, and lose the caches that a burst needs.
 
 
 _OURS, _THEIRS = 2, 1
-"""Real-time priorities. Ours is higher: a thread that does not stop must not keep us from seeing that."""
+"""Real-time priorities. Ours is higher, so that a thread that does not stop cannot lock us out."""
 
 
 _processor = ctypes.CDLL(None).sched_getcpu
 
 
-class Together:
-    """``both``: the thread is held on its processor, and gets real-time priority where that is allowed; as we do
-    always.
+class SharedProcessor:
+    """We are bound to the processor and get real-time priority, where allowed; ``both``: the thread, too.
 
-    Not for threads that may outlive us: if we are killed in the middle, they keep that.
+    Not for threads that may outlive us: if we are killed in mid-burst, they keep both.
     """
 
     def __init__(self, *, both: bool) -> None:
         self._own = os.sched_getaffinity(0)
-        self._both, self._hurry = both, os.sched_getscheduler(0) == os.SCHED_OTHER
-        self._is_ahead = False
+        self._both, self._may_hurry = both, os.sched_getscheduler(0) == os.SCHED_OTHER
+        self._is_realtime = False
 
     @contextmanager
-    def ahead(self) -> Iterator[None]:
-        """Nothing else is let in on our processor as long as this lasts, where that is allowed."""
-        if self._is_ahead or not self._hurry:
+    def realtime(self) -> Iterator[None]:
+        """Keep other programs off our processor, where allowed."""
+        if self._is_realtime or not self._may_hurry:
             yield
             return
-        self._is_ahead = self._hurry = self._priority(0, os.SCHED_FIFO, _OURS)  # if not allowed, do not ask again
+        self._is_realtime = self._may_hurry = self._priority(
+            0, os.SCHED_FIFO, _OURS
+        )  # if not allowed, do not ask again
         try:
             yield
         finally:
-            if self._is_ahead:
-                self._is_ahead = False
+            if self._is_realtime:
+                self._is_realtime = False
                 self._priority(0, os.SCHED_OTHER, 0)
 
     @contextmanager
-    def on(self, tid: int, last: int) -> Iterator[int]:
-        """The processor that ``tid``, which ran on ``last``, and we share as long as this lasts."""
-        with self.ahead():
+    def with_thread(self, tid: int, last: int) -> Iterator[int]:
+        """Share a processor with ``tid``, which ran on ``last``; its number."""
+        with self.realtime():
             theirs = os.sched_getaffinity(tid)
             here = _processor()
             cpu = here if self._both and here in theirs else last
@@ -78,12 +79,12 @@ class Together:
                 os.sched_setaffinity(tid, {cpu})
             if share:
                 os.sched_setaffinity(0, {cpu})
-            hurried = self._both and self._is_ahead and os.sched_getscheduler(tid) == os.SCHED_OTHER
-            hurried = hurried and self._priority(tid, os.SCHED_FIFO, _THEIRS)
+            raised = self._both and self._is_realtime and os.sched_getscheduler(tid) == os.SCHED_OTHER
+            raised = raised and self._priority(tid, os.SCHED_FIFO, _THEIRS)
             try:
                 yield cpu
             finally:
-                if hurried:
+                if raised:
                     self._priority(tid, os.SCHED_OTHER, 0)
                 if share:
                     os.sched_setaffinity(0, self._own)
@@ -101,15 +102,17 @@ class Together:
 
 
 class NoBurst(Exception):
-    """Why a thread gets none; it is as it was."""
+    """Why a thread gets no burst; it is unchanged."""
 
 
-class Bursts:
-    """Runs bursts with ``engine``."""
+class BurstRunner:
+    """Runs bursts with one engine."""
 
-    def __init__(self, engine: Engine, limits: Limits, together: Together, beside: Sideband | None = None) -> None:
+    def __init__(
+        self, engine: Engine, limits: Limits, processor: SharedProcessor, sideband: Sideband | None = None
+    ) -> None:
         self.engine, self.limits, self.signal = engine, limits, engine.signal
-        self.together, self.beside = together, beside or Sideband()
+        self.processor, self.sideband = processor, sideband or Sideband()
         self._bit = 1 << self.signal - 1
         self._code = Code()
         self._registers = ptrace.Registers()
@@ -117,7 +120,7 @@ class Bursts:
     def run(self, thread: Thread, is_trigger: Callable[[int], bool]) -> tuple[Burst, int]:
         """``(burst, processor)`` of a stopped thread, which is stopped again afterwards unless the burst was dropped.
 
-        Raises `NoBurst`, or `ptrace.Gone` where it ended meanwhile.
+        Raises `NoBurst`, and `ptrace.Gone` where the thread ended meanwhile.
         """
         stat = thread.stat()
         if stat is None:
@@ -131,38 +134,38 @@ class Bursts:
             thread.mask = ptrace.sigmask(thread.tid)
             ptrace.set_sigmask(thread.tid, thread.mask & ~self._bit)
         process = thread.process
-        if process.ways is None:
+        if process.successors is None:
             descriptor = process.descriptor if self.engine.walks else -1
-            process.ways = Ways(self._code, process.memory, self.engine.ends, widen=True, memory=descriptor)
-        process.ways.begin(alone=len(process.threads) == 1)
+            process.successors = Successors(self._code, process.memory, self.engine.ends, widen=True, memory=descriptor)
+        process.successors.begin(alone=len(process.threads) == 1)
         target = Target(thread.tid, is_trigger)
         try:
-            with self.together.on(thread.tid, stat.cpu) as cpu, self.beside.paused(thread, cpu):
-                burst = self.engine.burst(target, process.ways, self.limits)
+            with self.processor.with_thread(thread.tid, stat.cpu) as cpu, self.sideband.paused(thread, cpu):
+                burst = self.engine.burst(target, process.successors, self.limits)
         except OSError as error:
             self.clean(thread)
             raise NoBurst(f"{self.engine.name}: {error.strerror}") from error
         if burst.why == "deadline":
-            thread.lost = True
+            thread.timed_out = True
             ptrace.interrupt(thread.tid)
         elif burst.why != "gone":
             self.clean(thread)
         return burst, cpu
 
     def clean(self, thread: Thread) -> None:
-        """Take away what a burst left in a stopped thread."""
-        if thread.lost:
+        """Undo what a burst left in a stopped thread."""
+        if thread.timed_out:
             self.engine.clean(thread.tid)
-            thread.lost = False
+            thread.timed_out = False
         if thread.mask is not None:
             ptrace.set_sigmask(thread.tid, thread.mask)
             thread.mask = None
 
 
-# -- the start-up test: each engine runs known code in a child, and must see just the branches that are in it
+# -- the start-up test: each engine runs known code in a child, and must record exactly its branches
 #
-# Debug registers and trap flags depend on the hypervisor (BTF stepping silently does not work in some), so that nothing
-# is believed that was not seen to work here.
+# Debug registers and trap flags depend on the hypervisor (in some, BTF stepping silently does not work), so no engine
+# is used that was not seen to work on this machine.
 
 
 OK = "ok"
@@ -183,7 +186,7 @@ _DEPTH = 48
 
 
 def expected(base: int, count: int) -> list[tuple[int, int, int]]:
-    """The first ``count`` taken branches from the start of the code, which lies at ``base``."""
+    """The first ``count`` taken branches from the start of the code at ``base``."""
     seen: list[tuple[int, int, int]] = []
     while len(seen) < count:
         for counter in range(7, 0, -1):
@@ -197,8 +200,7 @@ def expected(base: int, count: int) -> list[tuple[int, int, int]]:
 
 
 def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
-    """Engine name -> `OK`, or what was wrong with it. Needs `ptrace.ticking`. Raises `OSError` where ptrace is
-    refused."""
+    """Engine name -> `OK`, or what was wrong. Needs `ptrace.ticking`. Raises `OSError` where ptrace is refused."""
     code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
                      mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)  # fmt: skip
     code.write(_CODE)
@@ -222,23 +224,23 @@ def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
 
 def _test(engine: Engine, pid: int, base: int) -> str:
     thread = Thread(pid, Process(pid))
-    bursts = Bursts(engine, Limits(_DEPTH, seconds=_SECONDS / 2), Together(both=True))
+    bursts = BurstRunner(engine, Limits(_DEPTH, seconds=_SECONDS / 2), SharedProcessor(both=True))
     try:
         ptrace.interrupt(pid)
         status = next_stop(pid, _SECONDS)
         if status is None or not stopped(status):
             return "the test program did not stop"
-        ptrace.poke_user(pid, ptrace.ORIG_RAX * 8, _NO_SYSCALL)  # or the kernel would begin an interrupted one anew
+        ptrace.poke_user(pid, ptrace.ORIG_RAX * 8, _NO_SYSCALL)  # or the kernel would restart an interrupted one
         said = OK
-        for _ in range(2 if engine.walks else 1):  # the walk is in code that was seen before
+        for _ in range(2 if engine.walks else 1):  # the walk needs code that was decoded before
             ptrace.poke_user(pid, ptrace.RIP * 8, base)
             burst, _ = bursts.run(thread, lambda status: False)
             if said == OK:
                 said = "a stop did not come in time" if burst.dropped else _compared(burst, base)
             if burst.dropped:
                 return said
-            if thread.process.ways is not None:
-                thread.process.ways.widen()
+            if thread.process.successors is not None:
+                thread.process.successors.widen()
         ptrace.cont(pid)
         return said
     except NoBurst as reason:

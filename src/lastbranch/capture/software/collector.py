@@ -1,4 +1,4 @@
-"""The loop: every stop of every traced thread, triggers, bursts, and letting go at the end."""
+"""A software recording in one process: the choice of engine, trigger and sideband, and the loop over all stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ..ptrace import (
     ticking,
 )
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
-from .bursts import OK, Bursts, NoBurst, Together, test_engines
+from .bursts import OK, BurstRunner, NoBurst, SharedProcessor, test_engines
 from .engines import BlockStep, Burst, DebugRegisters, Engine, Limits, PerfBreakpoints, SingleStep
 from .records import RECORDS, RecordWriter, Sideband, now, open_sideband
 from .schedule import ClockTrigger, Duty, PollTrigger, Trigger
@@ -44,23 +44,23 @@ from .tree import Thread, Tree
 __all__ = ["record_software"]
 
 
-# -- letting go of traced threads, so that they run on as if nobody had looked
+# -- detaching from threads, so that they continue as if they had never been traced
 
 
 _NEW_TASK = (EVENT_FORK, EVENT_VFORK, EVENT_CLONE)
 _SECONDS = 2.0
-"""How long a thread is waited for."""
+"""The longest wait for a thread."""
 
 
-def let_go(tree: Tree, trigger: Trigger, bursts: Bursts, *, killed: bool) -> None:
+def detach_all(tree: Tree, trigger: Trigger, bursts: BurstRunner, *, killed: bool) -> None:
     """Detach from the threads of ``tree``. ``killed``: they would be killed at our end, so each one is stopped first.
 
-    Others are let go by the kernel when we end, which disturbs none in a system call; only what a burst left in one is
-    taken away here.
+    The kernel releases others when we end, without interrupting system calls; here only the remains of a burst are
+    removed.
     """
     for thread in tree.threads.values():
         trigger.disarm(thread)
-    waiting = [thread for thread in tree.threads.values() if killed or thread.lost]
+    waiting = [thread for thread in tree.threads.values() if killed or thread.timed_out]
     for thread in waiting:
         with suppress(ptrace.Gone, OSError):
             ptrace.interrupt(thread.tid)
@@ -79,9 +79,9 @@ def let_go(tree: Tree, trigger: Trigger, bursts: Bursts, *, killed: bool) -> Non
             continue
 
 
-def _detach(thread: Thread, status: int, trigger: Trigger, bursts: Bursts) -> None:
-    """Signals that it stopped at are its own, but for ours; none of ours may reach it when nobody takes it away."""
-    ours = trigger.due(thread, status) or (thread.lost and signal_of(status) == bursts.signal)
+def _detach(thread: Thread, status: int, trigger: Trigger, bursts: BurstRunner) -> None:
+    """Detach from a stopped thread. It gets its own signal, but none of ours."""
+    ours = trigger.due(thread, status) or (thread.timed_out and signal_of(status) == bursts.signal)
     bursts.clean(thread)
     while trigger.pending(thread):
         ptrace.cont(thread.tid, 0 if event_of(status) or ours else signal_of(status))
@@ -99,13 +99,14 @@ _STOPPING = frozenset((signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SI
 
 
 class Collector:
-    """Traces what is in ``tree`` and all that comes of it until ``root`` ends, or `stop` is called.
+    """Traces the threads of ``tree`` and all their descendants until ``root`` ends, or `stop` is called.
 
-    ``select`` is the ring's (MSR_LBR_SELECT notation). ``on_exec`` is told of each program that is executed.
+    ``select`` is the ring's (MSR_LBR_SELECT notation). ``kills``: threads are killed if we end (PTRACE_O_EXITKILL).
+    ``on_exec`` is called with the process id and path of each executed program.
     """
 
     def __init__(
-        self, tree: Tree, root: int, options: Options, select: int, bursts: Bursts, trigger: Trigger,
+        self, tree: Tree, root: int, options: Options, select: int, bursts: BurstRunner, trigger: Trigger,
         sideband: Sideband, out: RecordWriter, summary: Summary, *, kills: bool,
     ) -> None:  # fmt: skip
         self.tree, self.root, self.options, self.select = tree, root, options, select
@@ -119,10 +120,10 @@ class Collector:
         self._stopping = False
         self._next_tick = 0.0
         self._stopped_at = 0.0
-        """When we were told of the stop that is handled: from then on a thread loses time."""
+        """When the present stop was reported: from then on a thread loses time."""
 
     def stop(self) -> None:
-        """End the recording at the next tick; programs go on."""
+        """End the recording at the next tick; programs continue."""
         self._stopping = True
 
     # -- the loop
@@ -144,7 +145,7 @@ class Collector:
                 break
             self._stopped_at = time.perf_counter()
             self._handle(tid, status)
-        let_go(self.tree, self.trigger, self.bursts, killed=self.kills)
+        detach_all(self.tree, self.trigger, self.bursts, killed=self.kills)
         self._tick(begun)
 
     def _tick(self, begun: float) -> None:
@@ -156,7 +157,7 @@ class Collector:
         self.on_tick(self.summary)
 
     def _handle(self, tid: int, status: int) -> None:
-        """Whatever happens to a thread. One that ended meanwhile tells so itself later."""
+        """Handle one event of a thread. If it has ended meanwhile, a later event reports that."""
         try:
             if not stopped(status):
                 self._gone(tid, status)
@@ -164,7 +165,7 @@ class Collector:
             thread = self.tree.threads.get(tid)
             if thread is None:
                 thread = self._first_seen(tid)
-            if thread.lost:
+            if thread.timed_out:
                 self._recover(thread, status)
                 return
             event = event_of(status)
@@ -176,15 +177,14 @@ class Collector:
             elif self.trigger.due(thread, status):
                 self._triggered(thread)
             elif event == EVENT_STOP:
-                self._rest(thread, status)
+                self._stopped_otherwise(thread, status)
             else:
                 ptrace.cont(tid, signal_of(status))
         except ptrace.Gone:
             pass
 
-    def _rest(self, thread: Thread, status: int) -> None:
-        """A group-stop lasts until SIGCONT; any other is the first one of a new thread, or left over from
-        `_recover`."""
+    def _stopped_otherwise(self, thread: Thread, status: int) -> None:
+        """A group-stop lasts until SIGCONT; any other is the first stop of a new thread, or left from `_recover`."""
         if signal_of(status) in _STOPPING:
             ptrace.listen(thread.tid)
             return
@@ -205,7 +205,7 @@ class Collector:
     # -- the tree
 
     def _first_seen(self, tid: int) -> Thread:
-        """A new task whose own first stop came before its parent's event."""
+        """A new task whose first stop came before its parent's event."""
         return self.tree.add(tid, process_of(tid))
 
     def _forked(self, parent: Thread, event: int) -> None:
@@ -221,7 +221,7 @@ class Collector:
         self.sideband.forked(self.out, thread, parent)
 
     def _executed(self, thread: Thread) -> None:
-        """Other threads of the process are gone without a word, and the leader's id is the caller's now."""
+        """The other threads of the process have ended without an event, and the caller has the leader's id now."""
         process = thread.process
         former = ptrace.event_message(thread.tid)
         for tid in list(process.threads):
@@ -229,14 +229,14 @@ class Collector:
                 self.trigger.disarm(gone)
                 self.tree.remove(tid)
         if former != thread.tid:
-            self.trigger.disarm(thread)  # its signal would go to an id that is no more
+            self.trigger.disarm(thread)  # its signal would go to an id that no longer exists
         process.forget()
         path = program_of(process.pid)
         process.name = os.path.basename(path)
         self.sideband.executed(self.out, thread)
         self.on_exec(process.pid, path)
-        passed_over = any(fnmatch(path, p) or fnmatch(process.name, p) for p in self.options.no_follow)
-        if passed_over and process.pid != self.root:
+        ignored = any(fnmatch(path, p) or fnmatch(process.name, p) for p in self.options.no_follow)
+        if ignored and process.pid != self.root:
             self.trigger.disarm(thread)
             self.tree.remove(thread.tid)
             ptrace.detach(thread.tid)
@@ -256,10 +256,10 @@ class Collector:
     # -- bursts
 
     def arm(self, thread: Thread) -> None:
-        """Give ``thread`` its trigger, if it has none yet."""
+        """Give ``thread`` its trigger, unless it has one."""
         if thread.period:
             return
-        thread.phase = self.duty.period
+        thread.first_weight = self.duty.period
         try:
             self.trigger.arm(thread, self.duty.first_period())
         except ProcessLookupError:
@@ -278,36 +278,36 @@ class Collector:
             self.trigger.rearm(thread, self.duty.next_period())
             ptrace.cont(thread.tid)
             return
-        with self.bursts.together.ahead():
+        with self.bursts.processor.realtime():
             self.trigger.hold(thread)
             cpu = self.trigger.used(thread) - thread.spent
-            weight, thread.phase = thread.phase or cpu, 0
+            weight, thread.first_weight = thread.first_weight or cpu, 0
             try:
                 burst, cpu_number = self.bursts.run(thread, lambda status: self.trigger.due(thread, status))
             except NoBurst as reason:
                 self._skipped[str(reason)] += 1
                 burst, cpu_number = Burst(), -1
-            when = now()  # before it runs again, and perhaps maps other code there
+            when = now()  # before it runs again, and may map other code there
             if burst.edges and not burst.dropped:
                 self.sideband.reached(self.out, thread, when)
             if not burst.dropped:
                 self._rearm(thread)
                 if burst.status is None:
                     ptrace.cont(thread.tid)
-            ended = time.perf_counter()  # from here on others may be let in before us
+            ended = time.perf_counter()  # from here on others may run before us
         took, self._stopped_at = ended - self._stopped_at, ended
         self.duty.spent(took, cpu)
         self.summary.in_bursts += took
         if cpu_number >= 0:
             self._ended[burst.why] += 1
         if burst.edges and not burst.dropped:
-            self._keep(thread, burst, when, weight, cpu_number)
+            self._write_sample(thread, burst, when, weight, cpu_number)
         if burst.status is not None:
             self._handle(thread.tid, burst.status)
-        elif thread.process.ways is not None:
-            thread.process.ways.widen()  # it runs again
+        elif thread.process.successors is not None:
+            thread.process.successors.widen()  # it runs again
 
-    def _keep(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int) -> None:
+    def _write_sample(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int) -> None:
         depth, edges = self.options.depth, burst.edges
         if self.select & CALL_STACK:
             import numpy as np
@@ -316,7 +316,7 @@ class Collector:
 
             columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
             stack = [edges[i] for i in held(*columns, depth=depth, select=self.select).tolist()]
-        else:  # it is a filter then, and this the shorter way
+        else:  # a filter, for which this is faster
             counted = self.bursts.limits.counted
             stack = [edge for edge in reversed(edges) if edge[2] in counted][:depth]
         self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
@@ -346,7 +346,7 @@ def record_software(
         engine = _engine(launched, options.allow_risk, summary)
         trigger = _trigger(launched)
         summary.trigger = trigger.name
-        bursts = Bursts(engine, _limits(options.depth, select), Together(both=launched))
+        bursts = BurstRunner(engine, _limits(options.depth, select), SharedProcessor(both=launched))
         out = RecordWriter(file, options.select, options.burst_period or _FIRST_PERIOD, options.time_period)
         tree, child, since = Tree(), None, now()
         if isinstance(target, int):
@@ -357,10 +357,10 @@ def record_software(
             root = child.pid
         with suppress(OSError, ValueError):  # the whole system's limit may be lower
             more_files()  # each thread takes a few; what was launched keeps the limit that it has
-        beside = open_sideband(list(tree.threads), options.time_period, at_exec=launched)
-        summary.sideband, bursts.beside = beside.name, beside
-        out.begin(beside.ids, command)
-        collector = Collector(tree, root, options, select, bursts, trigger, beside, out, summary, kills=launched)
+        sideband = open_sideband(list(tree.threads), options.time_period, at_exec=launched)
+        summary.sideband, bursts.sideband = sideband.name, sideband
+        out.begin(sideband.ids, command)
+        collector = Collector(tree, root, options, select, bursts, trigger, sideband, out, summary, kills=launched)
         signals = Interruptions(root if launched else None)
 
         def tick(summary: Summary) -> None:
@@ -382,7 +382,7 @@ def record_software(
                     collector.arm(thread)
             collector.run()
         finally:
-            beside.close()
+            sideband.close()
             out.flush()
         if child:
             if collector.root_status is not None:
@@ -394,7 +394,7 @@ def record_software(
 
 
 def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
-    """The first engine that passes the self-test, of those that may be used."""
+    """The first engine that passes the start-up test, of those that may be used."""
     safe: list[Engine] = [BlockStep(PerfBreakpoints(_HARMLESS))]
     fastest = BlockStep(DebugRegisters())
     risky: list[Engine] = [fastest, SingleStep()]
@@ -422,7 +422,7 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
 
 
 def _trigger(launched: bool) -> Trigger:
-    """Perf events if they are allowed. What is attached must survive us: no SIGSTOP there."""
+    """Perf events if they are allowed. A process that we attach to must survive us: no SIGSTOP there."""
     try:
         os.close(open_event(attribute(USER_ONLY | FLAG["disabled"], sample_period=_FIRST_PERIOD, **CPU_CLOCK), 0))
     except OSError:
@@ -431,11 +431,11 @@ def _trigger(launched: bool) -> Trigger:
 
 
 def _limits(depth: int, select: int) -> Limits:
-    """A burst is full when so many branches passed the filter. In call-stack mode calls and returns come and go: there
-    it looks at twice as many."""
+    """A burst is full when ``depth`` branches have passed the filter; in call-stack mode, where returns delete calls,
+    twice as many."""
     twice = depth * 2 if select & CALL_STACK else depth
     if select == convert(DEFAULT_SELECT, "perf", "msr").value:
-        return Limits(twice, stops=64 + 16 * depth)  # all of them: a recording starts without NumPy
+        return Limits(twice, stops=64 + 16 * depth)  # all of them, which needs no ring
     import numpy as np
 
     from ...lbr import held

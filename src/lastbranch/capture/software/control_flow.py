@@ -1,7 +1,7 @@
 """Control flow of a traced program from an address on: straight lines, targets known before the branch executes, forks.
 
-Nothing is ever taken for unchanged: the bytes are read again in each burst, and what they decode to is remembered by
-the bytes themselves. That holds for JIT code, for libraries that come and go, and for all processes at once.
+Code is never assumed to be unchanged: each burst reads the bytes again, and decoded lines are cached by their bytes. So
+JIT code and libraries that come and go are decoded correctly, and all processes share one cache.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .instructions import (
 )
 
 __all__ = [
-    "CALLS", "Code", "Edge", "Effects", "End", "Fork", "Line", "Nearby", "Placed", "RETURN", "State", "Told",
+    "CALLS", "Code", "Edge", "Effects", "End", "Fork", "Line", "Nearby", "Placed", "RETURN", "State", "KnownTarget",
     "Word", "freed", "goes_on", "joined", "lines", "memory_of",
 ]  # fmt: skip
 
@@ -45,14 +45,14 @@ _BLOCK = 512
 _LONGEST = 15
 _REMEMBERED = 1 << 16
 _BASE = 1 << 32
-"""Windows are decoded as if they lay here, so that no direct branch has the target 0."""
+"""Windows are decoded as if they were at this address, so that no direct branch has the target 0."""
 
 
 class _Block(NamedTuple):
-    """A window up to its first branch; ``offset``, ``target`` and stores by `RIP` count from its start.
+    """A window up to its first branch; ``offset``, ``target`` and stores by `RIP` are relative to its start.
 
-    ``kind`` `NOT_A_BRANCH`: the window ended first, the line goes on at ``offset``. ``target`` is ``None`` where the
-    instruction does not tell it.
+    ``kind`` `NOT_A_BRANCH`: the window ended first, and the line continues at ``offset``. ``target`` is ``None`` where
+    the instruction does not contain it.
     """
 
     offset: int
@@ -65,17 +65,17 @@ class _Block(NamedTuple):
 
 
 class Effects(NamedTuple):
-    """What a straight line does. Places on the stack count from where the stack pointer stands at its start."""
+    """What a straight line changes. Stack offsets are relative to the stack pointer at its start."""
 
     moved: int | None = 0
-    """By how much it moves the stack pointer, ``None`` if not by a constant."""
+    """The change of the stack pointer, ``None`` if it is not a constant."""
     stores: tuple[Store, ...] = ()
-    """What it writes to memory, oldest first, with registers as they are at its start."""
+    """Its stores to memory, oldest first, in terms of the registers at its start."""
     written: Mapping[int, int | None] = MappingProxyType({})
-    """Registers that it may change, with the places of the words that they are loaded from, ``None`` for others."""
+    """Registers that it may change, with the stack offset of the word that each is loaded from, ``None`` for others."""
 
     def then(self, other: Effects) -> Effects:
-        """One after the other. The short ways are for time: a line is a chain of many."""
+        """This, followed by ``other``. The shortcuts save time: a line is a chain of many instructions."""
         if self.moved == 0 and not self.stores and not self.written:
             return other
         if not other.stores and not other.written:
@@ -89,7 +89,7 @@ class Effects(NamedTuple):
         return Effects(_sum(self.moved, other.moved), stores, written)
 
     def at(self, address: int) -> Effects:
-        """With `RIP` in stores, which counts from ``address``, resolved."""
+        """The same with `RIP`-relative stores, which are relative to ``address``, made absolute."""
         if not self.stores or not any(store.terms == _BY_CODE for store in self.stores):
             return self
         stores = (s._replace(terms=(), displacement=s.displacement + address) if s.terms == _BY_CODE else s
@@ -97,7 +97,7 @@ class Effects(NamedTuple):
         return self._replace(stores=tuple(stores))
 
     def _from_start(self, store: Store) -> Store:
-        """A store behind this line, with registers as they are before it."""
+        """A store after this line, in terms of the registers before it."""
         moved = 0
         for register, scale in store.terms or ():
             if register in self.written or (register == RSP and self.moved is None):
@@ -115,14 +115,14 @@ _BY_CODE = ((RIP, 1),)
 
 
 class Line(NamedTuple):
-    """A straight line to its first branch; ``None`` where code cannot be read or decoded."""
+    """A straight line to its first branch, which is ``None`` where code cannot be read or decoded."""
 
     branch: Branch | None
     effects: Effects
 
 
 class Code:
-    """Decodes for all traced processes of one collector."""
+    """The decoder and its cache, for all traced processes of one collector."""
 
     def __init__(self) -> None:
         self._decoder = Decoder("x86_64")
@@ -170,13 +170,13 @@ class Code:
 
 
 _TRANSACTION = "xbegin"
-"""From here to its end a transaction may be undone, and go on elsewhere."""
+"""From here on the processor may abort the transaction and continue elsewhere."""
 _COUNTED = Effects(written={RCX: None})
-"""LOOP counts before it branches."""
+"""LOOP decrements RCX before it branches."""
 
 
 def _effects(text: str, code: bytes, end: int) -> Effects:
-    """Of one instruction, whose end is ``end`` behind the start of its window."""
+    """Of one instruction, which ends ``end`` bytes after the start of its window."""
     effects = _by_text(text, code[:1])
     if not effects.stores or effects.stores[0].terms != _BY_CODE:
         return effects
@@ -186,7 +186,7 @@ def _effects(text: str, code: bytes, end: int) -> Effects:
 
 @lru_cache(maxsize=1 << 14)
 def _by_text(text: str, first: bytes) -> Effects:
-    """Of the instruction ``text``, whose first byte is ``first``; `RIP` in stores counts from its end."""
+    """Of the instruction ``text``, whose first byte is ``first``; `RIP` in stores is its end."""
     store = stored(text)
     if store is not None and store.terms and store.terms != _BY_CODE and any(r == RIP for r, _ in store.terms):
         store = ANYWHERE
@@ -195,14 +195,14 @@ def _by_text(text: str, first: bytes) -> Effects:
 
 
 class Nearby:
-    """Memory of a stopped thread. Words that branches read lie side by side, mostly: one read gets many."""
+    """Memory of a stopped thread, read in blocks: branches mostly read neighbouring words."""
 
     def __init__(self, read: Memory) -> None:
         self._read = read
         self._blocks: dict[int, bytes] = {}
 
     def moved(self) -> None:
-        """The program ran: what was read may be old."""
+        """Forget the blocks, since the program ran."""
         self._blocks.clear()
 
     def __call__(self, address: int, length: int) -> bytes:
@@ -227,53 +227,53 @@ def memory_of(fd: int) -> Memory:
     return read
 
 
-# -- targets known before the branch executes: nothing on the way from the place to the branch changes what it reads
+# -- targets known before the branch executes: nothing between the start and the branch changes what it reads
 #
-# What is told is proven, for one thread: a register that no instruction of the way writes, or a word of memory that
-# none of its stores hits. A store's address is known if its registers are those of the place; a way with any other
-# store is followed no further than to the branch, and the program stops there. Words of the program may be written by
-# other threads, too: those are looked at again at the next stop.
+# For one thread this is proven: the branch reads a register that no instruction on the path writes, or a word of memory
+# that no store on the path hits. The address of a store is known if its registers are unchanged since the start; after
+# any other store the path ends at the branch, and the program stops there. Other threads may write to words outside the
+# stack: these are compared again at the next stop.
 
 
 RETURN = KIND["ret"]
 CALLS = frozenset((KIND["call"], KIND["ind_call"]))
 _RETURN_AND_FREE = 3
-"""Bytes of RET imm16, which moves the stack pointer further than RET does."""
+"""Bytes of RET imm16, which moves the stack pointer further than RET."""
 _UNCHANGED = -1
 
 
 def freed(branch: Branch) -> int | None:
-    """By how much the return ``branch`` moves the stack pointer, ``None`` if that is not looked at."""
+    """The change of the stack pointer by the return ``branch``, ``None`` for RET imm16, which is not modelled."""
     return WORD if branch.length < _RETURN_AND_FREE else None
 
 
 class Word(NamedTuple):
-    """A word that tells where a branch goes, if nothing writes to it before."""
+    """A word that holds the target of a branch, if no store hits it before."""
 
     at: int
-    """Its address, or how far from the stack pointer at the place it is."""
+    """Its address, or its offset from the stack pointer at the start."""
     on_stack: bool
     value: int | None
-    """What a call on the way put there; ``None``: what it holds at the place."""
+    """The return address that a call on the path pushed there; ``None``: its value at the start counts."""
     stores: tuple[Store, ...]
-    """Of the way; registers must tell that they write elsewhere."""
+    """Stores on the path that may hit it, depending on registers."""
 
 
-class Told(NamedTuple):
-    """A branch that can be told ahead: by ``word``, or by a register that stays as it is (``None``)."""
+class KnownTarget(NamedTuple):
+    """A branch whose target is known before it executes, from ``word`` or (``None``) from an unchanged register."""
 
     branch: Branch
     word: Word | None
 
     def static(self) -> int | None:
-        """Where it goes, if that is known without registers and memory."""
+        """The target, if it is known without registers and memory."""
         return self.word.value if self.word is not None and not self.word.stores else None
 
-    def goes(self, registers: Registers, stack: int | None, pushed: int | None, read: Memory) -> int | None:
-        """Where it will go; ``None`` where that cannot be told after all.
+    def target(self, registers: Registers, stack: int | None, pushed: int | None, read: Memory) -> int | None:
+        """The target; ``None`` where a store may hit the word after all.
 
-        ``registers``, but RSP, which is ``stack``, are those at the place. ``pushed``: what stands at the stack
-        pointer, but not in memory yet.
+        ``registers`` are those at the start, except RSP, which is ``stack``. ``pushed`` is the word at the stack
+        pointer that is not in memory yet.
         """
         word = self.word
         if word is None:
@@ -293,19 +293,18 @@ class Told(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is known of the stack, the registers and memory on a way, from how they are at the place."""
+    """What is known of stack, registers and memory on a path, relative to its start."""
 
     effects: Effects = Effects()
     pushed: tuple[tuple[int, int, int], ...] = ()
-    """Of each call: where its return address is from the stack pointer at the place, that address, and how many stores
-    there were with it."""
+    """Of each call: the stack offset of its return address, that address, and the number of stores up to then."""
 
     @property
     def stack(self) -> int | None:
         return self.effects.moved
 
     def after(self, effects: Effects) -> State:
-        """Behind a straight line."""
+        """After a straight line."""
         return State(self.effects.then(effects), self.pushed)
 
     def called(self, back: int) -> State:
@@ -317,8 +316,8 @@ class State(NamedTuple):
     def returned(self, branch: Branch) -> State:
         return self.after(Effects(freed(branch)))
 
-    def told(self, branch: Branch) -> Told | None:
-        """How ``branch``, which comes now, can be told at the place already; ``None`` if it cannot."""
+    def known_target(self, branch: Branch) -> KnownTarget | None:
+        """The target of ``branch``, which comes now, if it is known at the start; else ``None``."""
         if branch.goes is None:
             return None
         if branch.kind == RETURN:
@@ -332,101 +331,100 @@ class State(NamedTuple):
             return None
         if branch.reads == RIP:
             known = all(store.terms is not None for store in self.effects.stores)
-            return Told(branch, Word(branch.target, False, None, self.effects.stores)) if known else None
+            return KnownTarget(branch, Word(branch.target, False, None, self.effects.stores)) if known else None
         at_word = self.effects.written.get(branch.reads, _UNCHANGED)
         if at_word == _UNCHANGED:
-            return Told(branch, None)
+            return KnownTarget(branch, None)
         return None if at_word is None else self._by_word(branch, at_word, None, self.effects.stores)
 
-    def _by_word(self, branch: Branch, at: int, value: int | None, stores: tuple[Store, ...]) -> Told | None:
+    def _by_word(self, branch: Branch, at: int, value: int | None, stores: tuple[Store, ...]) -> KnownTarget | None:
         if any(store.never_misses(at) for store in stores):
             return None
-        return Told(branch, Word(at, True, value, tuple(store for store in stores if not store.misses(at))))
+        return KnownTarget(branch, Word(at, True, value, tuple(store for store in stores if not store.misses(at))))
 
 
 _PUSHED = Effects(-WORD, (Store(((RSP, 1),), -WORD, WORD),))
 
 
-# -- forks: the branches that a program can get to from a place, so that a breakpoint on each tells which way it went
+# -- forks: the branches that a program can reach from a start, so that breakpoints on them reveal the path it took
 #
-# A conditional branch has two ways on. If different branches end the two lines behind it, there is no need to stop at
-# it:
+# A conditional branch has two successors. If different branches end the two lines after it, a stop at those is enough:
 #
 #                       ┌─ taken ────── line ── end 1
-#    place ── line ── cond
+#    start ── line ── cond
 #                       └─ not taken ── line ── end 2
 #
-# Ends must differ, and none may lie on the way to another: it would stop too early, or leave open which way it came.
+# Ends must differ, and none may be on the path to another: it would stop too early, or leave the path ambiguous.
 
 
 Edge = tuple[int, int, int]
 """A taken branch: from, to, perf's branch type."""
 Placed = tuple[tuple[tuple[int, int], ...], tuple[int, ...]]
-"""``(slot, address)`` of the breakpoints that are moved, and where all of them stand then."""
+"""``(slot, address)`` of the breakpoints to move, and the addresses of all of them afterwards."""
 
 
 class End(NamedTuple):
-    """A branch that can be reached, the branches taken on the way, oldest first, and what is known there."""
+    """A branch that can be reached, the branches taken before it, oldest first, and what is known there."""
 
     branch: Branch
     path: tuple[Edge, ...]
     state: State = State()
 
 
-Way = tuple[int, End]
-"""Where it begins, and its end with the path from before the beginning."""
+Side = tuple[int, End]
+"""One side of a conditional branch: the address of its first instruction, and its end with the path from the branch."""
 
 
 @dataclass(slots=True)
 class Fork:
-    """The ends that can be reached, by address. No ends: what comes cannot be read.
+    """The ends that can be reached, by address; none where code cannot be read.
 
-    ``passed`` are the addresses of all branches on the ways, ``lines`` the straight lines of them, from first address
-    to last.
+    ``passed`` are the addresses of all branches on the paths, ``lines`` their straight lines, from first address to
+    last.
     """
 
     ends: dict[int, End]
     passed: frozenset[int]
     lines: tuple[tuple[int, int], ...] = ()
-    told: Told | None = None
-    """Of an end that need not be one: it can be told at the place where its branch will go."""
+    known_target: KnownTarget | None = None
+    """The target of one end, if it is known at the start: with it the fork reaches further."""
     pages: tuple[tuple[int, bytes], ...] = ()
-    """The pages of code that this was found in, with their numbers."""
+    """The pages of code that it is in, with their numbers."""
     further: dict[int, Fork] = field(default_factory=dict)
-    """By where ``told`` goes: the fork that it is then."""
+    """The fork that reaches further, by the value of ``known_target``."""
     family: int = 0
-    """A number of ``further``."""
+    """The id of ``further``."""
     node: int = 0
-    """Of this fork in `walk_tables`; 0 where it is not there."""
+    """Its index in `walk_tables`; 0 where it is not in them."""
     most: int = 0
-    """How many ends it might have had."""
+    """The limit of ends with which it was made."""
     visits: int = 0
-    """How often the program was there before it had the most."""
+    """How often the program started here before the fork had all its ends."""
     burst: int = 0
     """The newest burst in which the pages were found unchanged."""
     placed: dict[tuple[int, ...], Placed] = field(default_factory=dict)
-    """By where breakpoints stand: how they are moved to the ends."""
+    """How to move breakpoints to the ends, by their present addresses."""
 
     def passes(self, address: int) -> bool:
-        """Whether a breakpoint at ``address`` might strike on a way."""
+        """Whether a breakpoint at ``address`` could stop the program on a path."""
         return any(first <= address <= last for first, last in self.lines)
 
 
-def joined(fork: Fork, end: End, taken: Way, other: Way) -> Fork | None:
-    """``fork`` with the two ways behind ``end`` in its place; ``None`` where their ends would not tell which it was.
+def joined(fork: Fork, end: End, taken: Side, other: Side) -> Fork | None:
+    """``fork`` with ``end`` replaced by the ends of its two sides; ``None`` where those would not reveal the path.
 
-    Where they lead to the same end, a breakpoint on the first instruction of one of them does.
+    Where both sides have the same end, a breakpoint on the first instruction of one of them reveals it.
     """
-    for ways in ((taken, other), (taken, _marked(other)), (_marked(taken), other)):
-        found = _joined(fork, end, ways)
+    for sides in ((taken, other), (taken, _marked(other)), (_marked(taken), other)):
+        found = _joined(fork, end, sides)
         if found is not None:
             return found
     return None
 
 
-def _marked(way: Way) -> Way:
-    """``way`` up to its first instruction only."""
-    place, end = way
+def _marked(side: Side) -> Side:
+    """``side`` up to its first instruction only."""
+    place, end = side
     into = tuple(edge for edge in end.path[:1] if edge[1] == place)
     return place, End(Branch(place, 0, NOT_A_BRANCH, 0, goes_on), into, State(Effects(None)))
 
@@ -435,23 +433,23 @@ def goes_on(registers: Registers, branch: Branch, read: Memory) -> int:
     return NOT_TAKEN
 
 
-def _joined(fork: Fork, end: End, ways: tuple[Way, Way]) -> Fork | None:
-    """``None`` where a breakpoint on an end of one would strike on the way to another."""
+def _joined(fork: Fork, end: End, sides: tuple[Side, Side]) -> Fork | None:
+    """``None`` where a breakpoint on one end would stop the program on the path to another."""
     others = {address: other for address, other in fork.ends.items() if address != end.branch.address}
-    reached = {way.branch.address for _, way in ways}
-    if len(reached) != len(ways) or not reached.isdisjoint(others):
+    reached = {side.branch.address for _, side in sides}
+    if len(reached) != len(sides) or not reached.isdisjoint(others):
         return None
-    passed = fork.passed.union({end.branch.address}, *((edge[0] for edge in way.path) for _, way in ways))
-    on_ways = fork.lines + tuple(line for place, way in ways for line in lines(place, way))
-    ends = {**others, **{w.branch.address: w._replace(path=(*end.path, *w.path)) for _, w in ways}}
+    passed = fork.passed.union({end.branch.address}, *((edge[0] for edge in side.path) for _, side in sides))
+    on_paths = fork.lines + tuple(line for place, side in sides for line in lines(place, side))
+    ends = {**others, **{side.branch.address: side._replace(path=(*end.path, *side.path)) for _, side in sides}}
     markers = [address for address, e in ends.items() if e.branch.kind == NOT_A_BRANCH]
-    if not passed.isdisjoint(ends) or any(a <= marker <= b and a != b for marker in markers for a, b in on_ways):
+    if not passed.isdisjoint(ends) or any(a <= marker <= b and a != b for marker in markers for a, b in on_paths):
         return None
-    return Fork(ends, passed, on_ways)
+    return Fork(ends, passed, on_paths)
 
 
 def lines(place: int, end: End) -> tuple[tuple[int, int], ...]:
-    """The straight lines of a way that begins at ``place``; of one that ends right there, that address alone."""
+    """The straight lines from ``place`` to ``end``; if it ends right there, that address alone."""
     path = [edge for edge in end.path if edge[1] != place or edge is not end.path[0]]
     starts = [place, *(edge[1] for edge in path)]
     return tuple(zip(starts, [*(edge[0] for edge in path), end.branch.address], strict=True))

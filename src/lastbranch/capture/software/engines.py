@@ -20,10 +20,10 @@ from ...formats.perfdata.layout import TYPE
 from .. import ptrace
 from ..native import function
 from ..perf_events import syscall
-from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Onward, Poke, event_of, next_stop, signal_of, stopped
+from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of, next_stop, signal_of, stopped
 from .control_flow import Edge, End, Fork, Placed
 from .instructions import ADDRESSES, NOT_TAKEN, Branch
-from .successors import Ahead, Ways
+from .successors import Expectation, Successors
 
 __all__ = [
     "BlockStep", "Burst", "Context", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep", "Target",
@@ -45,9 +45,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a burst is over: ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
+    """When a burst ends: after ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
 
-    ``seconds`` is the deadline of each wait, and of the whole burst.
+    ``seconds`` is the deadline of each wait.
     """
 
     depth: int = 32
@@ -61,11 +61,11 @@ class Limits:
         object.__setattr__(self, "kinds", sum(1 << kind for kind in self.counted))
 
     def full(self, burst: Burst) -> bool:
-        """Whether there are as many as were wanted."""
+        """Whether the burst has all its branches."""
         return len(burst.edges) >= self.depth and self.missing(burst) <= 0
 
     def missing(self, burst: Burst) -> int:
-        """How many there are not yet."""
+        """How many branches it lacks."""
         burst.counted += sum(self.kinds >> edge[2] & 1 for edge in burst.edges[burst.looked_at :])
         burst.looked_at = len(burst.edges)
         return self.depth - burst.counted
@@ -73,21 +73,21 @@ class Limits:
 
 @dataclass(slots=True)
 class Burst:
-    """What was seen. ``edges`` are taken branches, oldest first, without a gap."""
+    """The result of a burst. ``edges`` are taken branches, oldest first, without a gap."""
 
     start: int = 0
     """Address of the trigger."""
     end: int = 0
-    """Where the thread stands, or goes next: the straight line from the newest target leads there."""
+    """Where the thread is, or goes next: the end of the straight line from the newest target."""
     edges: list[Edge] = field(default_factory=list)
     why: str = "full"
-    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``signal``, ``astray`` (it did
-    not go the way it was told to go), ``deadline``, ``gone``."""
+    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``signal``, ``unexpected
+    path`` (the program did not come by the expected path), ``deadline``, ``gone``."""
     counted: int = 0
-    """Of the kinds that are wanted, among the first ``looked_at``."""
+    """Branches of the wanted kinds among the first ``looked_at``."""
     looked_at: int = 0
     status: int | None = None
-    """A wait status that came instead of the next stop, for whoever handles all others."""
+    """A wait status that came instead of the next stop, for the collector to handle."""
     stops: int = 0
 
     @property
@@ -107,9 +107,9 @@ class Engine(ABC):
     """Whether it takes forks from `walk_tables`."""
 
     @abstractmethod
-    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
-        """Run ``thread``, whose code is ``ways``, until ``limits`` are reached. It is stopped again then, unless the
-        burst is `dropped`. Raises `ptrace.Gone` where it ended meanwhile."""
+    def burst(self, thread: Target, successors: Successors, limits: Limits) -> Burst:
+        """Run ``thread`` until ``limits`` are reached; `Burst.dropped` if it is not stopped again then. ``successors``
+        are of its address space. Raises `ptrace.Gone` where it ended meanwhile."""
 
     def clean(self, tid: int) -> None:  # noqa: B027  most leave nothing
         """Undo what a dropped burst left in a thread, which is stopped again."""
@@ -124,8 +124,8 @@ class SingleStep(Engine):
     def __init__(self) -> None:
         self._registers = ptrace.Registers()
 
-    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
-        registers, read, tid = self._registers, ways.read, thread.tid
+    def burst(self, thread: Target, successors: Successors, limits: Limits) -> Burst:
+        registers, read, tid = self._registers, successors.read, thread.tid
         ptrace.registers(tid, registers)
         burst = Burst(registers[RIP], registers[RIP])
         lines: dict[int, tuple[Branch | None, bytes]] = {}
@@ -133,7 +133,7 @@ class SingleStep(Engine):
             place = registers[RIP]
             burst.end = place
             if place not in lines:
-                lines[place] = ways.line(place), read(place, 4)
+                lines[place] = successors.line(place), read(place, 4)
             branch, first = lines[place]
             if branch is None:
                 burst.why = "unreadable code"
@@ -176,7 +176,7 @@ _TRAP_TRACE = 2
 
 
 def _opcode(code: bytes) -> int:
-    """The opcode of a one-byte instruction, behind an operand size prefix and REX."""
+    """The opcode of a one-byte instruction, after an operand size prefix and REX."""
     for byte in code:
         if byte != 0x66 and byte & 0xF0 != 0x40:
             return byte
@@ -192,8 +192,8 @@ def _opcode(code: bytes) -> int:
 
 # -- breakpoints that move through one thread, over debug registers or over perf events
 #
-# Debug registers are faster. But their stop is a SIGTRAP: if the collector dies at that moment, the signal kills the
-# thread. The perf event's stop is a signal that programs ignore, and the event goes with the collector.
+# Debug registers are faster, but they stop the thread with SIGTRAP, which kills it if the collector crashes at that
+# moment. The perf event sends a signal that programs ignore, and vanishes with the collector.
 
 
 _SLOTS = 4
@@ -336,16 +336,16 @@ def _attribute(address: int) -> bytes:
     return _BREAKPOINT[:_BP_ADDR] + address.to_bytes(8, "little") + _BREAKPOINT[_BP_ADDR + 8 :]
 
 
-# -- the walk from stop to stop in machine code (native/walk.c), as far as `walk_tables` say what comes
+# -- the walk from stop to stop in machine code (native/walk.c), as far as `walk_tables` reach
 #
-# Between two stops Python takes as long as the kernel does for one. What the walk does is what `BlockStep` does by
-# itself, which goes on wherever the walk comes to something that is not in the tables.
+# Between two stops Python takes as long as the kernel does for one. The walk does the same as `BlockStep`, which
+# continues where the tables end.
 
 
-_TOLD = 3
+_MOST_KNOWN = 3
 _AT_END, _BEFORE, _CAME, _WAITING, _FAILED = range(5)
 _ROOM = 512
-"""Ends that one walk may pass."""
+"""Most ends of one walk."""
 
 
 class _Shared(ctypes.Structure):
@@ -360,7 +360,7 @@ class _Block(ctypes.Structure):
 
 
 class Context(ctypes.Structure):
-    """`struct context` of walk.c, which tells what the fields are."""
+    """`struct context` of walk.c, which explains the fields."""
 
     _fields_ = [
         *((name, ctypes.c_uint64) for name in (
@@ -368,7 +368,7 @@ class Context(ctypes.Structure):
             "stores", "page_lists", "pages", "entries", "mask", "stops", "wanted", "room", "passed", "node", "stack",
             "stack_known", "pending", "slots_used",
         )),
-        ("slots", ctypes.c_uint64 * _SLOTS), ("shares", ctypes.c_uint64), ("shared", _Shared * _TOLD),
+        ("slots", ctypes.c_uint64 * _SLOTS), ("shares", ctypes.c_uint64), ("shared", _Shared * _MOST_KNOWN),
         *((name, ctypes.c_uint64) for name in ("ends_passed", "stops_made", "status", "error", "before", "again")),
         ("was", ptrace.Registers), ("blocks", ctypes.c_uint64), ("block", _Block * 4),
         ("scratch", ctypes.c_uint8 * 4096),
@@ -379,31 +379,31 @@ _TABLES = ("nodes", "ends", "path", "lines", "stores", "page_lists", "pages", "e
 
 
 class Came(NamedTuple):
-    """What came instead of a breakpoint at an end; all that is known of it."""
+    """A stop of the walk that may not be a breakpoint at an end."""
 
     status: int | None
-    """``None``: a signal to us ended the wait, the thread still runs."""
+    """``None``: a signal to us ended the wait, and the thread still runs."""
     before: int
-    """Where it ran from."""
+    """The address it ran from."""
     was: bytes
-    """Registers there, if it stood at an end that it may come back to, `but_counter`."""
+    """`without_counter` there, if that address is an end to which it may return."""
 
 
 class Walked(NamedTuple):
-    """Where the walk ended. Branches that were taken until then are in the burst."""
+    """Where the walk ended. The branches taken until then are in the burst."""
 
-    ahead: Ahead
+    expected: Expectation
     chosen: Edge | None
-    """The branch it stands before, or ran on from, if that is taken."""
+    """The branch at which it is, or from which it resumed, if that is taken."""
     here: bool
-    """It stopped at an end of ``ahead``, and nothing of that was looked at yet."""
+    """It stopped at an end of ``expected``, which is yet to be processed."""
     came: Came | None
-    """It ran to ``ahead``, and this came. ``None`` and not ``here``: it did not run yet."""
+    """It ran towards ``expected``, and stopped. ``None`` and not ``here``: it did not run yet."""
 
 
 class Walker:
-    """For one engine, whose ``registers`` and ``breakpoints`` it works on. `OSError` where no memory may be
-    executed."""
+    """Calls the walk for one engine, on its ``registers`` and ``breakpoints``. Raises `OSError` where the system allows
+    no executable memory."""
 
     def __init__(self, registers: ctypes.Array[ctypes.c_uint64], breakpoints: DebugRegisters) -> None:
         self._run = function("walk")
@@ -417,11 +417,17 @@ class Walker:
         self._tables: object = None
 
     def walk(
-        self, thread: Target, ways: Ways, ahead: Ahead, chosen: Edge | None, burst: Burst, limits: Limits
+        self,
+        thread: Target,
+        successors: Successors,
+        expected: Expectation,
+        chosen: Edge | None,
+        burst: Burst,
+        limits: Limits,
     ) -> Walked | None:
-        """Go on from before the run to an end of ``ahead``. ``None`` where the tables do not know that."""
-        tables = ways.tables
-        if tables is None or not ahead.fork.node:
+        """Run to an end of ``expected`` and on. ``None`` where the tables lack its fork."""
+        tables = successors.tables
+        if tables is None or not expected.fork.node:
             return None
         c = self._context
         if tables is not self._tables:
@@ -429,14 +435,18 @@ class Walker:
             for name in _TABLES:
                 setattr(c, name, tables.at[name])
             c.memory, c.mask = tables.fd, tables.mask
-        c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, ways.alone, ways.burst, limits.kinds
+        c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, successors.alone, successors.burst, limits.kinds
         c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
-        c.node, c.stack, c.stack_known = ahead.fork.node, (ahead.stack or 0) & ADDRESSES, ahead.stack is not None
+        c.node, c.stack, c.stack_known = (
+            expected.fork.node,
+            (expected.stack or 0) & ADDRESSES,
+            expected.stack is not None,
+        )
         c.pending = chosen is not None and limits.kinds >> chosen[2] & 1
         slots = self._breakpoints.at
         c.slots_used, c.slots[: len(slots)] = len(slots), slots
-        c.shares = len(ahead.shared)
-        for index, shared in enumerate(ahead.shared):
+        c.shares = len(expected.shared)
+        for index, shared in enumerate(expected.shared):
             c.shared[index] = _Shared(*shared)
         c.ends_passed = c.stops_made = 0
         why = self._run(self._at)
@@ -455,34 +465,34 @@ class Walker:
             burst.end = branch.address
             chosen = (branch.address, passed[index + 1], branch.kind) if word & 1 else None
         if c.ends_passed:
-            believed = tuple((s.branch, s.at, s.was) for s in c.shared[: c.shares])
-            ahead = Ahead(tables.forks[c.node], c.stack if c.stack_known else None, believed)
+            assumed = tuple((s.branch, s.at, s.was) for s in c.shared[: c.shares])
+            expected = Expectation(tables.forks[c.node], c.stack if c.stack_known else None, assumed)
         if why == _AT_END and chosen is not None:
             edges.append(chosen)
             burst.end, chosen = chosen[1], None
         came = None
         if why in (_CAME, _WAITING):
-            was = but_counter(c.was) if c.again else b""
+            was = without_counter(c.was) if c.again else b""
             came = Came(None if why == _WAITING else c.status, c.before, was)
-        return Walked(ahead, chosen, why == _AT_END, came)
+        return Walked(expected, chosen, why == _AT_END, came)
 
 
-def but_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
-    """All but RCX, which `Ways.after` sets to what LOOP will make of it."""
+def without_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
+    """All but RCX, which `Successors.after` decrements for LOOP."""
     found = bytes(registers)
     return found[: RCX * 8] + found[RCX * 8 + 8 :]
 
 
 class BlockStep(Engine):
-    """From branch to branch with ``breakpoints``; see `successors` for where they are put."""
+    """From branch to branch with ``breakpoints``, at the ends of the forks of `successors`."""
 
     def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
-        """``walks``: in machine code, where that can be."""
+        """``walks``: in machine code, where possible."""
         self.breakpoints = breakpoints
         self.signal, self.ends = breakpoints.signal, _SLOTS
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
-        self._onward = Onward(self._registers)
+        self._resumer = Resumer(self._registers)
         self._walker: Walker | None = None
         if walks and isinstance(breakpoints, DebugRegisters):  # it can move no others
             with suppress(OSError):  # no memory may be executed
@@ -490,34 +500,36 @@ class BlockStep(Engine):
         self.walks = self._walker is not None
         self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
 
-    def burst(self, thread: Target, ways: Ways, limits: Limits) -> Burst:
+    def burst(self, thread: Target, successors: Successors, limits: Limits) -> Burst:
         registers = self._registers
         ptrace.registers(thread.tid, registers)
         burst = Burst(registers[RIP], registers[RIP])
         edges = burst.edges
-        first = ways.line(burst.start)
-        if first is not None and first.address == burst.start:  # it stands before its first branch already
-            ahead, here = Ahead(Fork({first.address: End(first, ())}, frozenset()), None), True
+        first = successors.line(burst.start)
+        if first is not None and first.address == burst.start:  # it is at its first branch
+            expected, here = Expectation(Fork({first.address: End(first, ())}, frozenset()), None), True
         else:
-            ahead, here = ways.of(burst.start, registers, registers[RSP]), False
-        chosen: Edge | None = None  # the branch it stands before, if that will be taken: not the burst's yet
+            expected, here = successors.of(burst.start, registers, registers[RSP]), False
+        chosen: Edge | None = None  # the branch at which it is, if that will be taken: not in the burst yet
         self.breakpoints.arm(thread.tid)
         try:
             while True:
-                if not ahead.fork.ends:
+                if not expected.fork.ends:
                     burst.why = "unreadable code"
                     break
                 came: Came | None = None
                 walked = (
-                    None if here or not self._walker else self._walker.walk(thread, ways, ahead, chosen, burst, limits)
+                    None
+                    if here or not self._walker
+                    else self._walker.walk(thread, successors, expected, chosen, burst, limits)
                 )
                 if walked is not None:
-                    ahead, chosen, here, came = walked
-                    ways.read.moved()
-                fork = ahead.fork
+                    expected, chosen, here, came = walked
+                    successors.read.moved()
+                fork = expected.fork
                 if not here:
                     burst.why = self._run(thread, fork, burst, limits, came)
-                    ways.read.moved()
+                    successors.read.moved()
                     if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
                         edges.append(chosen)
                         burst.end = chosen[1]
@@ -525,22 +537,22 @@ class BlockStep(Engine):
                         break
                 end = fork.ends[registers[RIP]]
                 branch = end.branch
-                if ways.astray(ahead, end, registers[RSP]):
-                    burst.why = "astray"
+                if successors.diverged(expected, end, registers[RSP]):
+                    burst.why = "unexpected path"
                     break
                 edges += end.path
                 burst.end = branch.address
                 if branch.goes is None:
                     burst.why = "system call"
                     break
-                goes = branch.goes(registers, branch, ways.read)
+                goes = branch.goes(registers, branch, successors.read)
                 if goes is None:
                     burst.why = "unreadable code"
                     break
                 if limits.full(burst):
                     break
                 chosen = None if goes == NOT_TAKEN else (branch.address, goes, branch.kind)
-                ahead, here = ways.after(branch, goes, registers), False
+                expected, here = successors.after(branch, goes, registers), False
         finally:
             if burst.dropped:
                 self.breakpoints.abandon()
@@ -552,35 +564,35 @@ class BlockStep(Engine):
         self.breakpoints.clear(tid)
 
     def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits, came: Came | None = None) -> str:
-        """Go on to one of the ends of ``fork``; ``full`` when it is there. ``came``: it is on its way already."""
+        """Run to one of the ends of ``fork``; ``full`` when it is there. ``came``: it runs already."""
         registers, pokes = self._registers, tuple[Poke, ...]()
         if came is None:
             if burst.stops == limits.stops:
                 return "stops"
             burst.stops += 1
-            before, was = registers[RIP], b""  # the registers at a place that it may come back to at once
+            before, was = registers[RIP], b""  # registers at an address to which it may return at once
             pokes = (*self.breakpoints.place(fork),)
             if before in fork.ends:
                 if registers[EFLAGS] & RESUME_FLAG:
-                    was = but_counter(registers)
+                    was = without_counter(registers)
                 else:  # this instruction must run once before a breakpoint on it counts
                     pokes = (*pokes, (EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG))
-            status = self._onward.go(thread.tid, pokes, limits.seconds)
+            status = self._resumer.go(thread.tid, pokes, limits.seconds)
         else:
             status, before, was = came
             if status is None:
-                status = self._onward.wait(thread.tid, limits.seconds)
+                status = self._resumer.wait(thread.tid, limits.seconds)
         while True:
             if status is None:
                 return "deadline"
             if status == self._struck and (at := registers[RIP]) in fork.ends:
-                # The kernel sets the resume flag where a breakpoint struck, and one executed instruction clears it. It
-                # may stand from the last stop, too, if nothing was executed since.
-                ran = at != before or (was and but_counter(registers) != was)
+                # The kernel sets the resume flag at a breakpoint, and the next executed instruction clears it. It may
+                # be left from the last stop, too, if nothing was executed since.
+                ran = at != before or (was and without_counter(registers) != was)
                 if (ran and registers[EFLAGS] & RESUME_FLAG) or self.breakpoints.struck():
                     return "full"
             if not thread.is_trigger(status):
                 burst.status = status
                 return "signal" if stopped(status) else "gone"
             before, was = registers[RIP], b""
-            status = self._onward.go(thread.tid, (), limits.seconds)
+            status = self._resumer.go(thread.tid, (), limits.seconds)

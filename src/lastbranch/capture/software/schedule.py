@@ -1,8 +1,8 @@
-"""When a thread gets a burst: after so much CPU time of its own, and within a limit on the share of wall time.
+"""When a thread gets a burst: after a period of its CPU time, and within a limit on the share of wall time.
 
-`ClockTrigger` is an event of the kernel that counts the thread's CPU time and signals it in user mode. `PollTrigger`
-looks at each tick who has run. What is late is interrupted by both, if it runs right now: a blocked thread must be
-left alone, since PTRACE_INTERRUPT makes some system calls fail with EINTR.
+`ClockTrigger` is a kernel event that counts the thread's CPU time and signals it in user mode. `PollTrigger` reads CPU
+times at each tick. Both interrupt overdue threads, but only running ones: PTRACE_INTERRUPT makes some system calls of
+blocked threads fail with EINTR.
 """
 
 from __future__ import annotations
@@ -25,64 +25,64 @@ __all__ = ["ClockTrigger", "Duty", "PollTrigger", "Trigger"]
 
 
 _POLL_IN = 1
-_LATE = 4
-"""So many periods without its signal, and a thread is taken to block it."""
-_LOOK = 0.1
-"""Seconds between two looks for such: reading the clock of a thread that runs interrupts it."""
+_OVERDUE = 4
+"""After this many periods without its signal, a thread is assumed to block it."""
+_CHECK_INTERVAL = 0.1
+"""Seconds between two checks for overdue threads: reading the clock of a running thread interrupts it."""
 
 
 class Trigger(ABC):
-    """Of what either has to do, this does what needs no event of the kernel."""
+    """Decides when threads get their bursts. This base has the parts that need no kernel event."""
 
     name: str
 
     @abstractmethod
     def arm(self, thread: Thread, period: int) -> None:
-        """Begin to count for a thread, whose first burst is due after ``period`` ns. `OSError` where that is
-        refused."""
+        """Start to count for a thread, whose first burst is due after ``period`` ns. Raises `OSError` where the kernel
+        refuses."""
 
     @abstractmethod
     def hold(self, thread: Thread) -> None:
-        """Do not count for now: a burst begins."""
+        """Stop counting: a burst begins."""
 
     def rearm(self, thread: Thread, period: int) -> None:
         """Count again; the next burst is due after ``period`` ns of CPU time."""
         thread.period = period
 
     def due(self, thread: Thread, status: int) -> bool:
-        """Whether this stop is the trigger's: here, whether it stopped because it was asked to."""
-        if not thread.asked or not stopped(status) or event_of(status) != ptrace.EVENT_STOP:
+        """Whether the trigger caused this stop: here, whether we interrupted the thread."""
+        if not thread.interrupted or not stopped(status) or event_of(status) != ptrace.EVENT_STOP:
             return False
-        thread.asked = False
+        thread.interrupted = False
         return signal_of(status) == signal.SIGTRAP
 
     @abstractmethod
     def used(self, thread: Thread) -> int:
-        """CPU time in ns, from any zero."""
+        """CPU time in ns since some fixed moment."""
 
     @abstractmethod
     def tick(self, threads: Iterable[Thread]) -> None:
-        """Look for threads that are due and were not told."""
+        """Interrupt overdue threads."""
 
     def disarm(self, thread: Thread) -> None:
-        """Never again; a signal may still be on its way."""
+        """Stop for good; a signal may still be pending."""
         thread.period = 0
 
     def pending(self, thread: Thread) -> bool:
-        """Whether one is, to a stopped thread."""
+        """Whether a signal of the trigger is pending for a stopped thread."""
         return False
 
 
 class ClockTrigger(Trigger):
-    """A cpu-clock event on each thread, whose overflow sends it ``signal``; `due` tells it from a real one.
+    """A cpu-clock event on each thread, whose overflow sends it ``signal``; `due` tells it from other such signals.
 
-    SIGSTOP cannot be blocked, but one that is on its way when the collector dies would stop the thread for good.
+    SIGSTOP cannot be blocked, but one that is pending when the collector crashes would stop the thread for good.
     """
 
     def __init__(self, signal: signal.Signals) -> None:
         self.signal = signal
         self.name = f"cpu-clock, {signal.name}"
-        self._next_look = 0.0
+        self._next_check = 0.0
 
     def arm(self, thread: Thread, period: int) -> None:
         thread.clock = syscall.open_event(
@@ -114,12 +114,12 @@ class ClockTrigger(Trigger):
 
     def tick(self, threads: Iterable[Thread]) -> None:
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return
-        self._next_look = now + _LOOK
+        self._next_check = now + _CHECK_INTERVAL
         for thread in threads:
-            if thread.clock >= 0 and self.used(thread) - thread.spent > _LATE * thread.period:
-                _ask(thread)
+            if thread.clock >= 0 and self.used(thread) - thread.spent > _OVERDUE * thread.period:
+                _interrupt(thread)
 
     def disarm(self, thread: Thread) -> None:
         if thread.clock >= 0:
@@ -133,7 +133,7 @@ class ClockTrigger(Trigger):
 
 
 class PollTrigger(Trigger):
-    """CPU times from /proc/PID/schedstat, for where perf events are refused."""
+    """CPU times from /proc/PID/schedstat, where perf events are refused."""
 
     name = "schedstat, PTRACE_INTERRUPT"
 
@@ -142,7 +142,7 @@ class PollTrigger(Trigger):
         thread.period = period
 
     def hold(self, thread: Thread) -> None:
-        """Nothing counts."""
+        """There is no counter to stop."""
 
     def used(self, thread: Thread) -> int:
         try:
@@ -154,37 +154,37 @@ class PollTrigger(Trigger):
     def tick(self, threads: Iterable[Thread]) -> None:
         for thread in threads:
             if thread.period and self.used(thread) - thread.spent > thread.period:
-                _ask(thread)
+                _interrupt(thread)
 
 
-def _ask(thread: Thread) -> None:
-    """Stop a thread that runs."""
-    stat = None if thread.asked else stat_of(thread.tid)
+def _interrupt(thread: Thread) -> None:
+    """Interrupt a running thread."""
+    stat = None if thread.interrupted else stat_of(thread.tid)
     if stat is not None and stat.state == "R":
         try:
             ptrace.interrupt(thread.tid)
         except (ptrace.Gone, OSError):
             return
-        thread.asked = True
+        thread.interrupted = True
 
 
-# -- how often bursts may be: a limit on the share of wall time, and the period that keeps to it
+# -- how often bursts may occur: a limit on the share of wall time, and the period that keeps to it
 
 
-_LEAST = 10_000
-"""What the kernel makes of any shorter period of this clock (perf_swevent_start_hrtimer)."""
+_KERNEL_MINIMUM = 10_000
+"""The shortest period of this clock in the kernel (perf_swevent_start_hrtimer)."""
 _SHORTEST, _LONGEST = 1_000_000, 1_000_000_000
-_SAVED = 0.1
-"""Seconds of time for bursts that may be saved up while nothing ran."""
+_LARGEST_BUDGET = 0.1
+"""Most seconds of burst time that accumulate while nothing runs."""
 _JITTER = 0.25
-_NEWEST = 0.1
+_NEW_WEIGHT = 0.1
 """Weight of the newest burst in the running means."""
 
 
 class Duty:
-    """Allows bursts within ``share`` of wall time, and proposes CPU-time periods that come out just there.
+    """Allows bursts within ``share`` of wall time, and proposes CPU-time periods that reach it.
 
-    ``period`` ns is fixed if given. Otherwise it follows what a burst costs and how many threads run at once.
+    ``period`` in ns is fixed if it is not 0. Otherwise it follows the cost of bursts and the number of running threads.
     """
 
     def __init__(self, share: float, period: int = 0, first_cost: float = 0.002) -> None:
@@ -192,7 +192,7 @@ class Duty:
         self._fixed = period
         self._cost = first_cost
         self._cpu = self._apart = first_cost / share
-        self._saved = 0.0
+        self._budget = 0.0
         self._last = self._last_burst = time.monotonic()
 
     @property
@@ -201,33 +201,33 @@ class Duty:
         if self._fixed:
             return self._fixed
         running = max(self._cpu / self._apart, 1.0)
-        # A thread that runs alone does not run beside its bursts; of several, the others do.
+        # A single thread does not run during its bursts; of several threads, the others do.
         bursts_apart = running / self.share - (running == 1)
         return min(max(int(self._cost * bursts_apart * 1e9), _SHORTEST), _LONGEST)
 
     def next_period(self) -> int:
-        """A period with jitter, so that bursts do not fall in step with the program; none before what was overdrawn has
-        come in again."""
-        owed = max(-self._saved, 0.0) / self.share * 1e9
-        return int(max(self.period, owed, _LEAST) * random.uniform(1 - _JITTER, 1 + _JITTER))
+        """A period with jitter, so that bursts do not synchronize with the program; after too much burst time, at least
+        as long as it takes to make up for it."""
+        owed = max(-self._budget, 0.0) / self.share * 1e9
+        return int(max(self.period, owed, _KERNEL_MINIMUM) * random.uniform(1 - _JITTER, 1 + _JITTER))
 
     def first_period(self) -> int:
-        """The first one of a thread is anywhere within a period: short-lived ones are seen as often as they run."""
+        """Uniform within one period, so that short-lived threads are sampled as often as they run."""
         return max(int(self.period * random.random()), 1)
 
     def allows(self) -> bool:
         """Whether a burst may begin now."""
         now = time.monotonic()
-        self._saved = min(self._saved + (now - self._last) * self.share, _SAVED)
+        self._budget = min(self._budget + (now - self._last) * self.share, _LARGEST_BUDGET)
         self._last = now
-        return self._saved > 0
+        return self._budget > 0
 
     def spent(self, seconds: float, cpu: int) -> None:
-        """A burst took ``seconds``; its thread had run ``cpu`` ns since its last one."""
-        self._saved -= seconds
-        self._cost += (seconds - self._cost) * _NEWEST
+        """A burst took ``seconds``, and its thread has run for ``cpu`` ns since the one before."""
+        self._budget -= seconds
+        self._cost += (seconds - self._cost) * _NEW_WEIGHT
         now = time.monotonic()
         apart, self._last_burst = now - self._last_burst, now
         # CPU time of all threads over wall time, as the bursts see it: how many run at once
-        self._cpu += (cpu / 1e9 - self._cpu) * _NEWEST
-        self._apart += (apart - self._apart) * _NEWEST
+        self._cpu += (cpu / 1e9 - self._cpu) * _NEW_WEIGHT
+        self._apart += (apart - self._apart) * _NEW_WEIGHT

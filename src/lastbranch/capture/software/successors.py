@@ -1,6 +1,6 @@
-"""Where a program can get to from an address, so that one stop tells the way of several branches.
+"""Which branches a program can reach from an address, so that one stop reveals several of them.
 
-Straight lines end at branches. Direct jumps and calls have one way on, and so has a return or an indirect branch that
+Straight lines end at branches. Direct jumps and calls have one successor, and so has a return or an indirect branch
 whose target is known before it executes (`control_flow`). A conditional branch has two, which make a `Fork`.
 """
 
@@ -11,34 +11,33 @@ from typing import NamedTuple
 
 from ...lbr import KIND
 from ..ptrace import RCX, RSP
-from .control_flow import CALLS, RETURN, Code, Edge, End, Fork, Line, Nearby, State, Told, freed, joined, lines
+from .control_flow import CALLS, RETURN, Code, Edge, End, Fork, KnownTarget, Line, Nearby, State, freed, joined, lines
 from .instructions import ADDRESSES, NOT_TAKEN, WORD, Branch, Memory, Registers
 from .walk_tables import ROOTS, Tables
 
-__all__ = ["Ahead", "Ways"]
+__all__ = ["Expectation", "Successors"]
 
 
-# -- pages of code of one address space, each read once in a burst, and whether they are as they were
+# -- pages of code of one address space, each read once in a burst and compared with the burst before
 
 
 _PAGE = 4096
 
 
 class Pages:
-    """A page that did not change is the same object in each burst. ``tables``, if there are any, compare pages, too:
-    what they found holds here, and what is found here holds there."""
+    """An unchanged page is the same object in each burst. The walk compares pages, too; ``tables`` share results."""
 
     def __init__(self, read: Memory) -> None:
         self.tables: Tables | None = None
         self.used: dict[int, bytes] = {}
-        """By their numbers: pages that windows were taken from since this was set anew."""
+        """Pages by their numbers that windows were taken from since this was reset."""
         self._read = read
         self._burst = 0
         self._before: dict[int, bytes] = {}
         self._now: dict[int, bytes] = {}
 
     def begin(self, burst: int) -> None:
-        """Pages may be others now."""
+        """Pages may have changed."""
         self._burst = burst
         self._now.clear()
 
@@ -53,7 +52,7 @@ class Pages:
         return True
 
     def window(self, address: int, length: int) -> bytes:
-        """So many bytes at ``address``, or what can be read of them."""
+        """``length`` bytes at ``address``, fewer where not all can be read."""
         number, offset = divmod(address, _PAGE)
         page = self.used[number] = self._page(number)
         if offset + length <= _PAGE or len(page) < _PAGE:
@@ -67,7 +66,7 @@ class Pages:
         return page
 
     def _compared(self, number: int, before: bytes | None) -> bytes:
-        """The page as it is, which is ``before`` if it did not change."""
+        """The page as it is now, which is the object ``before`` if it did not change."""
         tables = self.tables
         if before is not None and tables is not None and tables.compared(number, before, self._burst):
             return before
@@ -80,59 +79,59 @@ class Pages:
 
 
 _DIRECT = frozenset((KIND["uncond"], KIND["call"]))
-"""Kinds that are always taken and whose target is in the instruction."""
+"""Kinds that are always taken and have their target in the instruction."""
 _CONDITIONAL = KIND["cond"]
 _FOLLOWED = 64
-"""Branches that are followed in one go: a chain of nothing else must end somewhere."""
-_TOLD = 3
-"""Returns and indirect branches of a fork that are told ahead."""
+"""Branches on one path: an endless chain of direct jumps must end somewhere."""
+_MOST_KNOWN = 3
+"""Known targets of returns and indirect branches that one fork may use."""
 _OFTEN = 3
 _KEPT = 1 << 14
-"""Forks of one address space that are kept at most."""
-_Targets = Mapping[Told, int]
-"""Where branches go that were told. Another way to the same branch may tell it otherwise, or not at all."""
+"""Most forks of one address space."""
+_Targets = Mapping[KnownTarget, int]
+"""Values of known targets. On another path the same branch may have another one, or none."""
 
 
-class Ahead(NamedTuple):
-    """What comes behind a place."""
+class Expectation(NamedTuple):
+    """The fork from an address, and what it relies on."""
 
     fork: Fork
     stack: int | None
-    """What the stack pointer is at the place, ``None`` if that is not known."""
+    """The stack pointer there, ``None`` if it is not known."""
     shared: tuple[tuple[int, int, int], ...] = ()
-    """Branches by words that were believed, where those are, and what they held: other threads may have written to them
-    meanwhile."""
+    """Branches with targets from words outside the stack, the addresses of these words, and their values: another
+    thread may write to them."""
 
 
 class _Place(NamedTuple):
-    """Where a fork is kept, and what it is made of."""
+    """The key of a fork, and what it is made from."""
 
     among: dict[int, Fork]
     family: int
-    """A number of that."""
+    """The id of ``among``."""
     key: int
     place: int
-    believed: tuple[tuple[Told, int], ...]
-    """Branches behind the place, and where they go."""
+    assumed: tuple[tuple[KnownTarget, int], ...]
+    """Known targets on the paths, and their values."""
 
 
 class _Known(NamedTuple):
-    """A straight line, and the pages of code that it was found in, with their numbers."""
+    """A straight line, and the pages of code that it is in, with their numbers."""
 
     line: Line
     pages: tuple[tuple[int, bytes], ...]
 
 
-class Ways:
-    """Forks of one address space. They are kept; but each burst reads the code again, and takes none of other code."""
+class Successors:
+    """Forks of one address space. They are cached; each burst compares the code, and drops forks of changed code."""
 
     def __init__(self, code: Code, read: Memory, most_ends: int, *, widen: bool = False, memory: int = -1) -> None:
-        """``widen``: a new fork gets one end only, until it was come to often, or `widen` is called. To find more takes
-        longer than some stops do, and can be done while the program runs.
+        """``widen``: a new fork has one end only until the program has started there often, or `widen` is called. To
+        find more takes longer than some stops, and can be done while the program runs.
 
-        ``memory``: a descriptor of what ``read`` reads, for forks to be kept in `walk_tables`, too."""
+        ``memory``: the descriptor that ``read`` reads, for `walk_tables`."""
         self.read = Nearby(read)
-        """Memory as it is at a stop; `Nearby.moved` says that there is another one."""
+        """Memory at the present stop, until `Nearby.moved`."""
         self._code, self._most, self._widens = code, most_ends, widen
         self.alone = True
         self.burst = self._kept = self._families = 0
@@ -143,7 +142,7 @@ class Ways:
         self._pages = Pages(read)
 
     def begin(self, *, alone: bool = True) -> None:
-        """A burst begins: code may be another one now. ``alone``: the process has one thread."""
+        """A burst begins, and code may have changed. ``alone``: the process has one thread."""
         self.alone = alone
         self.burst += 1
         self._pages.begin(self.burst)
@@ -159,8 +158,8 @@ class Ways:
     def tables(self) -> Tables | None:
         return self._pages.tables
 
-    def after(self, branch: Branch, goes: int, registers: Registers) -> Ahead:
-        """Where it gets to when ``branch``, before which ``registers`` were read, has gone where it ``goes``."""
+    def after(self, branch: Branch, goes: int, registers: Registers) -> Expectation:
+        """What follows when ``branch``, before which ``registers`` were read, goes to ``goes``."""
         stack = registers[RSP]
         if branch.kind == _CONDITIONAL and branch.reads == RCX:
             registers[RCX] = registers[RCX] - 1 & ADDRESSES
@@ -173,42 +172,42 @@ class Ways:
             return self.of(goes, registers, None if freeing is None else stack + freeing)
         return self.of(goes, registers, stack)
 
-    def of(self, place: int, registers: Registers, stack: int | None, pushed: int | None = None) -> Ahead:
-        """Where the program gets to from ``place``, where its stack pointer is ``stack`` and the others ``registers``.
+    def of(self, place: int, registers: Registers, stack: int | None, pushed: int | None = None) -> Expectation:
+        """What follows from ``place``, where the stack pointer is ``stack`` and the other registers are ``registers``.
 
-        ``pushed``: what stands at the stack pointer then, but not in memory yet.
+        ``pushed`` is the word at the stack pointer that is not in memory yet.
         """
         fork = self._forks.get(place)
         if fork is None or fork.burst != self.burst:
             fork = self._checked(_Place(self._forks, ROOTS, place, place, ()))
-        told = fork.told
-        believed: tuple[tuple[Told, int], ...] = ()
+        known = fork.known_target
+        assumed: tuple[tuple[KnownTarget, int], ...] = ()
         shared: tuple[tuple[int, int, int], ...] = ()
-        while told is not None and len(believed) < _TOLD:
-            target = told.goes(registers, stack, pushed, self.read)
+        while known is not None and len(assumed) < _MOST_KNOWN:
+            target = known.target(registers, stack, pushed, self.read)
             if target is None:
                 break
-            believed = (*believed, (told, target))
-            word = told.word
+            assumed = (*assumed, (known, target))
+            word = known.word
             if not (self.alone or word is None or word.on_stack):
-                shared = (*shared, (told.branch.address, word.at, target))
+                shared = (*shared, (known.branch.address, word.at, target))
             found = fork.further.get(target)
             if found is None or found.burst != self.burst:
-                found = self._checked(_Place(fork.further, fork.family, target, place, believed))
-            fork, told = found, found.told
-        return Ahead(fork, stack, shared)
+                found = self._checked(_Place(fork.further, fork.family, target, place, assumed))
+            fork, known = found, found.known_target
+        return Expectation(fork, stack, shared)
 
-    def astray(self, ahead: Ahead, end: End, stack: int) -> bool:
-        """Whether the way to ``end``, where the stack pointer is ``stack``, cannot have been the one that was told."""
+    def diverged(self, expected: Expectation, end: End, stack: int) -> bool:
+        """Whether the program, which is at ``end`` with the stack pointer ``stack``, cannot have come by the path."""
         moved = end.state.effects.moved
-        if ahead.stack is not None and moved is not None and (ahead.stack + moved - stack) & ADDRESSES != 0:
+        if expected.stack is not None and moved is not None and (expected.stack + moved - stack) & ADDRESSES != 0:
             return True
-        if not ahead.shared:
+        if not expected.shared:
             return False
         passed = {edge[0] for edge in end.path}
         return any(
             branch in passed and int.from_bytes(self.read(at, WORD), "little") != was
-            for branch, at, was in ahead.shared
+            for branch, at, was in expected.shared
         )
 
     def line(self, place: int) -> Branch | None:
@@ -227,7 +226,7 @@ class Ways:
         return known.line
 
     def _checked(self, at: _Place) -> Fork:
-        """The fork there, made anew if code has changed."""
+        """The cached fork, or a new one if its code has changed."""
         fork = at.among.get(at.key)
         if fork is None or not self._pages.unchanged(fork.pages):
             fork = self._made(at, 1 if self._widens else self._most)
@@ -241,8 +240,8 @@ class Ways:
         return fork
 
     def widen(self) -> None:
-        """Give the forks that are new all their ends; of those in `tables` only the ones that it often came to: the few
-        stops of others take the walk less time than it takes to find their ends."""
+        """Find all ends of new forks; with `tables` only of those where the program started often, since a few stops
+        of the walk cost less than finding ends."""
         for key, at in list(self._narrow.items()):
             fork = at.among[at.key]
             if self.tables is None or fork.visits + self.tables.visits(fork) >= _OFTEN:
@@ -254,11 +253,11 @@ class Ways:
         self._kept += 1
         self._pages.used = {}
         before = at.among.get(at.key)
-        fork = at.among[at.key] = self._fork(at.place, dict(at.believed), most)
+        fork = at.among[at.key] = self._fork(at.place, dict(at.assumed), most)
         fork.pages, fork.most = tuple(self._pages.used.items()), most
-        if before is not None and before.told == fork.told:
+        if before is not None and before.known_target == fork.known_target:
             fork.further, fork.family = before.further, before.family
-        elif fork.told is not None:
+        elif fork.known_target is not None:
             self._families += 1
             fork.family = ROOTS + self._families
         if self._descriptor >= 0:
@@ -269,14 +268,14 @@ class Ways:
         if self._pages.tables is None:
             try:
                 self._pages.tables = Tables(self._descriptor)
-            except OSError:  # no memory for so much, even though most is never used
+            except OSError:  # the system refuses so much memory, though most is never used
                 self._descriptor = -1
                 return
         self._pages.tables.put(at.family, at.key, fork)
 
-    def _way(self, place: int, state: State, passed: frozenset[int], targets: _Targets) -> End | None:
-        """The first branch from ``place`` that has not just one way on; ``None`` where code cannot be read. None of
-        ``passed`` is passed again. ``targets``: where branches at these addresses go."""
+    def _path(self, place: int, state: State, passed: frozenset[int], targets: _Targets) -> End | None:
+        """The first branch from ``place`` with more than one successor; ``None`` where code cannot be read. The path
+        has no branch of ``passed``. ``targets`` are the values of known targets."""
         path: list[Edge] = []
         before: list[End] = []
         while True:
@@ -286,12 +285,12 @@ class Ways:
             state = state.after(effects)
             end = End(branch, tuple(path), state)
             if branch.address in passed or any(branch.address == source for source, _, _ in path):
-                return before[-1] if before else end  # its breakpoint would strike the first time already
+                return before[-1] if before else end  # its breakpoint would stop the first pass
             if branch.kind in _DIRECT:
                 target: int | None = branch.target
             else:
-                told = state.told(branch)
-                target = None if told is None else targets.get(told, told.static())
+                known = state.known_target(branch)
+                target = None if known is None else targets.get(known, known.static())
             if target is None or branch.goes is None or len(path) == _FOLLOWED:
                 return end
             if branch.kind == RETURN:
@@ -303,7 +302,7 @@ class Ways:
             place = target
 
     def _fork(self, place: int, targets: _Targets, most: int) -> Fork:
-        first = self._way(place, State(), frozenset(), targets)
+        first = self._path(place, State(), frozenset(), targets)
         if first is None:
             return Fork({}, frozenset())
         fork = Fork({first.branch.address: first}, frozenset(edge[0] for edge in first.path), lines(place, first))
@@ -315,20 +314,22 @@ class Ways:
             if further is not None:
                 queue += [new for new in further.ends.values() if new.branch.address not in fork.ends]
                 fork = further
-        told = (told for e in fork.ends.values() if (told := e.state.told(e.branch)) and told not in targets)
-        fork.told = next(told, None)
+        known = (
+            known for e in fork.ends.values() if (known := e.state.known_target(e.branch)) and known not in targets
+        )
+        fork.known_target = next(known, None)
         return fork
 
     def _further(self, fork: Fork, end: End, targets: _Targets) -> Fork | None:
-        """``fork`` with the two ends behind ``end`` in its place; ``None`` where they would not tell its way."""
+        """``fork`` with ``end`` replaced by the two ends after it; ``None`` where those would not reveal the path."""
         branch = end.branch
         if branch.kind != _CONDITIONAL or branch.goes is None:
             return None
         passed = fork.passed | {branch.address}
         jump = (branch.address, branch.target, branch.kind)
-        taken = self._way(branch.target, end.state, passed, targets)
+        taken = self._path(branch.target, end.state, passed, targets)
         straight_on = branch.address + branch.length
-        other = self._way(straight_on, end.state, passed, targets)
+        other = self._path(straight_on, end.state, passed, targets)
         if taken is None or other is None:
             return None
         taken = taken._replace(path=(jump, *taken.path))

@@ -1,4 +1,4 @@
-"""The traced threads and processes, and what is kept for each."""
+"""The traced threads and processes, with the state of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ..procfs import PAGE, Stat, parse_stat, stat_of
 from .control_flow import memory_of
 from .instructions import Memory
-from .successors import Ways
+from .successors import Successors
 
 __all__ = ["Process", "Thread", "Tree"]
 
@@ -20,27 +20,27 @@ class Process:
     pid: int
     name: str = ""
     threads: set[int] = field(default_factory=set)
-    ways: Ways | None = None
-    """Its code, as far as bursts went through it."""
+    successors: Successors | None = None
+    """Its code, as far as bursts have run through it."""
     _mem: int = -1
 
     @property
     def memory(self) -> Memory:
-        """Its memory; of what it executes now, if `forget` was called at each exec."""
+        """Its memory; `forget` must be called at each exec."""
         return memory_of(self.descriptor)
 
     @property
     def descriptor(self) -> int:
-        """The file that `memory` reads."""
+        """The file descriptor of `memory`."""
         if self._mem < 0:
             self._mem = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         return self._mem
 
     def forget(self) -> None:
-        """The memory is another one, or nobody's, from now on."""
+        """The address space was replaced, or has ended."""
         if self._mem >= 0:
             os.close(self._mem)
-        self._mem, self.ways = -1, None
+        self._mem, self.successors = -1, None
 
 
 class Tree:
@@ -51,7 +51,7 @@ class Tree:
         self.processes: dict[int, Process] = {}
 
     def add(self, tid: int, pid: int) -> Thread:
-        """The thread ``tid`` of ``pid``, made if need be."""
+        """The thread ``tid`` of ``pid``, added if it is new."""
         if tid in self.threads:
             return self.threads[tid]
         process = self.processes.get(pid)
@@ -62,7 +62,7 @@ class Tree:
         return thread
 
     def remove(self, tid: int) -> Thread | None:
-        """Forget a thread, and its process with the last one."""
+        """Remove a thread, and with its last thread the process."""
         thread = self.threads.pop(tid, None)
         if thread is None:
             return None
@@ -82,27 +82,27 @@ class Thread:
     tid: int
     process: Process
     origin: int = -1
-    """The thread that was there at the start and that this one comes from, or it itself."""
+    """The thread at the start of the recording from which this one descends, or the thread itself."""
     clock: int = -1
-    """Descriptor of its trigger event, -1 none."""
+    """Descriptor of its trigger event, -1 for none."""
     former_clock: int = -1
-    """What that was before it was closed: a signal of it may still be on its way."""
+    """That of the closed event before, a signal of which may be pending."""
     period: int = 0
-    """ns of CPU time after which its next burst is due; 0 not armed."""
-    asked: bool = False
-    """Whether a stop was asked for to run a burst."""
+    """ns of CPU time after which its next burst is due; 0: not armed."""
+    interrupted: bool = False
+    """Whether it was interrupted to run a burst."""
     spent: int = 0
     """Its CPU time in ns at the end of its last burst."""
-    phase: int = 0
-    """ns of CPU time that its first burst stands for; 0 after it."""
-    lost: bool = False
-    """A burst in it met its deadline; what that left behind is taken away when it stops next."""
+    first_weight: int = 0
+    """The weight of its first burst, in ns of CPU time; 0 after it."""
+    timed_out: bool = False
+    """A burst missed its deadline; its remains are removed at the next stop."""
     mask: int | None = None
-    """Its blocked signals, where a burst changed them."""
+    """Its blocked signals before a burst changed them."""
     _stat: int = -1
 
     def stat(self) -> Stat | None:
-        """`stat_of` it, from a file that stays open: each burst asks."""
+        """`stat_of` from a file that stays open, since each burst reads it."""
         try:
             if self._stat < 0:
                 self._stat = os.open(f"/proc/{self.process.pid}/task/{self.tid}/stat", os.O_RDONLY | os.O_CLOEXEC)

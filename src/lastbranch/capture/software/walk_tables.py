@@ -1,7 +1,7 @@
-"""Forks as machine code reads them: the tables of native/walk.c, of one address space.
+"""Forks as the compiled walk reads them: the tables of native/walk.c for one address space.
 
-A fork is put in when it is made, in the place of the one before. Pages of code go with it as they were: the walk
-compares them with memory once in each burst, before it takes a fork that was found in them.
+A new fork replaces the one before it. Its pages of code are stored with it: the walk compares them with memory once in
+each burst before it uses the fork.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ import struct
 from collections.abc import Sequence
 
 from ..ptrace import RIP
-from .control_flow import CALLS, RETURN, End, Fork, Told, freed, goes_on
+from .control_flow import CALLS, RETURN, End, Fork, KnownTarget, freed, goes_on
 from .instructions import ADDRESSES, Branch, Condition, InMemory, InRegister, direct, returns
 
 __all__ = ["ROOTS", "Tables"]
 
 
 ROOTS = 1
-"""The family of forks by where they begin; any other is a fork's ``further``. 0 is none."""
+"""The family of forks by their start; any other is the ``further`` of a fork. 0 is none."""
 _PAGE = 4096
 _NONE = 0xFF
 _TERMS = 3
 _STORE = 2 + _TERMS + 1 + _TERMS
-"""Fields of a store."""
+"""Number of fields of a store."""
 _VISITS = 12
-"""The field of a node."""
+"""Index of the field in a node."""
 _SPREAD = 0x9E3779B97F4A7C15
-"""2 to the power of 64, over the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4)."""
+"""2 to the power of 64, divided by the golden ratio (Knuth, The Art of Computer Programming, volume 3, 6.4)."""
 _NO_RESERVE = 0x4000
 """MAP_NORESERVE: most of the room is never used."""
 
 _LEFT, _GOES_ON, _DIRECT, _CONDITION, _RETURN, _REGISTER, _MEMORY = range(7)
-_NOT_TOLD, _BY_REGISTER, _BY_WORD = range(3)
+_UNKNOWN, _BY_REGISTER, _BY_WORD = range(3)
 _ON_STACK, _HAS_VALUE = 1, 2
 
 _LAYOUT = {
@@ -47,15 +47,15 @@ _LAYOUT = {
     "entries": ("=QII", 1 << 16),
     "code": (f"={_PAGE}s", 1 << 11),
 }
-"""Formats of the structures of walk.c, and how many there is room for. ``code``: the bytes of ``pages``."""
+"""Layouts of the structures of walk.c, and capacities. ``code`` has the bytes of ``pages``."""
 
 
 class _Full(Exception):
-    """There is no room for a fork, or no form."""
+    """The tables have no room for a fork, or cannot express it."""
 
 
-class _Column:
-    """Room for structures of one kind, the first of which is not used."""
+class _Array:
+    """An array of structures of one kind, the first of which is not used."""
 
     def __init__(self, form: str, memory: mmap.mmap, offset: int, capacity: int) -> None:
         self._one, self._form, self._memory, self._capacity = struct.Struct(form), form[1:], memory, capacity
@@ -64,7 +64,7 @@ class _Column:
         self.used = 1
 
     def add(self, values: Sequence[int]) -> int:
-        """Where structures of ``values`` are; they lie side by side."""
+        """Append structures with the fields ``values``; the index of the first."""
         first, count = self.used, len(values) // self._fields
         if first + count > self._capacity:
             raise _Full
@@ -81,35 +81,35 @@ class _Column:
 
 
 class Tables:
-    """Of the address space whose ``/proc/PID/mem`` is ``fd``."""
+    """Tables of the address space whose ``/proc/PID/mem`` is ``fd``."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.full = False
-        """There was no room any more: they should be made anew."""
+        """There was no room left: new tables are needed."""
         self.forks: dict[int, Fork] = {}
         self.ends: list[End] = []
-        """Of all forks; `_Column.add` counts from 1, and so does `end`."""
+        """Of all forks; `_Array.add` and `end` count from 1."""
         sizes = {name: struct.calcsize(form) * capacity for name, (form, capacity) in _LAYOUT.items()}
         memory = mmap.mmap(-1, sum(sizes.values()), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
         base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self.at: dict[str, int] = {}
         """Addresses of the tables."""
-        self._columns: dict[str, _Column] = {}
+        self._arrays: dict[str, _Array] = {}
         offset = 0
         for name, (form, capacity) in _LAYOUT.items():
             self.at[name] = base + offset
-            self._columns[name] = _Column(form, memory, offset, capacity)
+            self._arrays[name] = _Array(form, memory, offset, capacity)
             offset += sizes[name]
         self._memory = memory
         self.mask = _LAYOUT["entries"][1] - 1
-        """Of the places of entries, which are found by a hash."""
+        """Of the hash table of entries."""
         self._entries: dict[tuple[int, int], int] = {}
         self._taken: set[int] = set()
         self._pages: dict[int, tuple[bytes, int]] = {}
 
     def put(self, family: int, key: int, fork: Fork) -> None:
-        """``fork`` is the one of ``family`` for ``key`` from now on. The walk is to ask where it has no form here."""
+        """Set the fork of ``family`` for ``key``. The walk returns to Python where the tables cannot express it."""
         entry = self._entries.get((family, key))
         try:
             node = self._node(fork)
@@ -124,26 +124,26 @@ class Tables:
                 entry = entry + 1 & self.mask
             self._entries[family, key] = entry
             self._taken.add(entry)
-        self._columns["entries"].set(entry, key, family, node)
+        self._arrays["entries"].set(entry, key, family, node)
 
     # -- pages of code
 
     def compared(self, number: int, page: bytes, burst: int) -> bool:
         """Whether the walk found this page of code unchanged in ``burst``."""
         kept, index = self._pages.get(number, (b"", 0))
-        return kept is page and self._columns["pages"].get(index)[1] == burst
+        return kept is page and self._arrays["pages"].get(index)[1] == burst
 
     def compare(self, number: int, page: bytes, burst: int) -> None:
-        """It was found unchanged in ``burst``: the walk need not look."""
+        """Note that it is unchanged in ``burst``: the walk need not compare."""
         kept, index = self._pages.get(number, (b"", 0))
         if kept is page:
             self._compared(index, number, burst)
 
     def _compared(self, index: int, number: int, burst: int) -> None:
-        self._columns["pages"].set(index, number * _PAGE, burst, self.at["code"] + index * _PAGE)
+        self._arrays["pages"].set(index, number * _PAGE, burst, self.at["code"] + index * _PAGE)
 
     def _page(self, number: int, page: bytes) -> int:
-        """Each content of a page has a place of its own: a fork is of one."""
+        """The index of the page; each content of a page has its own, since a fork depends on one."""
         kept, index = self._pages.get(number, (b"", 0))
         if kept is page:
             return index
@@ -160,7 +160,7 @@ class Tables:
 
     def _add(self, name: str, values: Sequence[int]) -> int:
         try:
-            return self._columns[name].add(values)
+            return self._arrays[name].add(values)
         except _Full:
             self.full = True
             raise
@@ -168,7 +168,7 @@ class Tables:
     def _node(self, fork: Fork) -> int:
         if not fork.ends:
             raise _Full
-        told, stores = _told(fork.told)
+        known, stores = _known_target(fork.known_target)
         pages = [self._page(number, page) for number, page in fork.pages]
         ends = fork.ends.values()
         rows: list[int] = []
@@ -183,22 +183,22 @@ class Tables:
             self._add("lines", [word for line in fork.lines for word in line]), len(fork.lines),
             first, len(ends),
             self._add("stores", stores), len(stores) // _STORE,
-            *told[:3], fork.family, 0, 0, *told[3:],
+            *known[:3], fork.family, 0, 0, *known[3:],
         ])  # fmt: skip
         fork.node = node
         self.forks[node] = fork
         return node
 
     def visits(self, fork: Fork) -> int:
-        """How often the walk came to it."""
-        return self._columns["nodes"].get(fork.node)[_VISITS] if fork.node else 0
+        """How often the walk started at the fork."""
+        return self._arrays["nodes"].get(fork.node)[_VISITS] if fork.node else 0
 
     def end(self, index: int) -> End:
         return self.ends[index - 1]
 
 
 def _end(end: End) -> tuple[int, ...]:
-    """`struct end`, without where its path is."""
+    """Fields of `struct end`, without the index of its path."""
     branch, moved = end.branch, end.state.effects.moved
     how, code, base, index, scale, segment, narrow, displacement = _evaluation(branch)
     returning = branch.kind == RETURN
@@ -209,37 +209,35 @@ def _end(end: End) -> tuple[int, ...]:
     )  # fmt: skip
 
 
+_UNPARAMETRIZED: dict[object, int] = {direct: _DIRECT, goes_on: _GOES_ON, returns: _RETURN}
+
+
 def _evaluation(branch: Branch) -> tuple[int, ...]:
-    """How it is evaluated: how, code, base, index, scale, segment, narrow, displacement."""
-    goes = branch.goes
-    if goes is direct:
-        return _DIRECT, 0, 0, 0, 0, 0, 0, 0
-    if goes is goes_on:
-        return _GOES_ON, 0, 0, 0, 0, 0, 0, 0
-    if goes is returns:
-        return _RETURN, 0, 0, 0, 0, 0, 0, 0
-    if isinstance(goes, Condition):
-        return _CONDITION, goes.code, 0, 0, 0, 0, 0, 0
-    if isinstance(goes, InRegister):
-        return _REGISTER, 0, goes.register, 0, 0, 0, 0, 0
-    if isinstance(goes, InMemory):
-        base, index, segment = (_NONE if r is None else r for r in (goes.base, goes.index, goes.segment))
-        displacement = goes.displacement + (branch.address + branch.length if goes.relative else 0)
-        return _MEMORY, 0, base, index, goes.scale, segment, goes.mask != ADDRESSES, _signed(displacement)
-    return _LEFT, 0, 0, 0, 0, 0, 0, 0
+    """How to evaluate it: how, code, base, index, scale, segment, narrow, displacement."""
+    match branch.goes:
+        case Condition(code):
+            return _CONDITION, code, 0, 0, 0, 0, 0, 0
+        case InRegister(register):
+            return _REGISTER, 0, register, 0, 0, 0, 0, 0
+        case InMemory() as word:
+            base, index, segment = (_NONE if r is None else r for r in (word.base, word.index, word.segment))
+            displacement = word.displacement + (branch.address + branch.length if word.relative else 0)
+            return _MEMORY, 0, base, index, word.scale, segment, word.mask != ADDRESSES, _signed(displacement)
+        case goes:
+            return _UNPARAMETRIZED.get(goes, _LEFT), 0, 0, 0, 0, 0, 0, 0
 
 
-def _told(told: Told | None) -> tuple[tuple[int, ...], list[int]]:
-    """How, register, flags, branch, at, value; and the stores that must miss the word."""
-    if told is None:
-        return (_NOT_TOLD, 0, 0, 0, 0, 0), []
-    branch, word = told
+def _known_target(known: KnownTarget | None) -> tuple[tuple[int, ...], list[int]]:
+    """Fields of `struct node`: how, register, flags, branch, at, value; and the stores that must miss the word."""
+    if known is None:
+        return (_UNKNOWN, 0, 0, 0, 0, 0), []
+    branch, word = known
     if word is None:
         if branch.reads is None or branch.reads == RIP:
             raise _Full
         return (_BY_REGISTER, branch.reads, 0, branch.address, 0, 0), []
     if any(store.terms is None for store in word.stores):
-        return (_NOT_TOLD, 0, 0, 0, 0, 0), []  # it never can
+        return (_UNKNOWN, 0, 0, 0, 0, 0), []  # never
     stores: list[int] = []
     for store in word.stores:
         terms = store.terms or ()
