@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from json.encoder import encode_basestring_ascii
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from ..errors import Damage
-from ..model import Change, Clock, Mode, Profile, Progress, SampleBatch, column, visible
+from ..model import COLUMNS, Change, Clock, Mode, Profile, Progress, SampleBatch, column, visible
 from .fields import Hex
 
-__all__ = ["Cells", "Dump", "Form", "JSON", "Row", "TEXT", "Wanted", "dump_profile", "milliseconds"]
+__all__ = [
+    "Cells", "Dump", "Form", "JSON", "Placed", "Row", "TEXT", "Wanted", "cells_of", "dump_profile", "milliseconds",
+    "sample_rows",
+]  # fmt: skip
 
 
 Cells = tuple[str, str, str, str, str, str, str]
@@ -191,7 +197,11 @@ _NOT_FIELDS = frozenset(("time", "pid", "tid", "cpu", "event", "mode", "position
 _NUMBERS = frozenset(
     ("period", "hw_idx", "weight", "time_enabled", "time_running", "read_value", "read_lost", "cgroup")
 )
-"""Columns that are counted; what else is wide is an address or bits."""
+"""Columns of counts; other wide ones are addresses or bits."""
+_HEXADECIMAL = frozenset(c.name for c in COLUMNS if np.dtype(c.dtype).itemsize == 8) - _NUMBERS
+
+Placed = tuple[int, int, Row]
+"""Time and, for rows of one time, the place; what is to be shown."""
 
 
 def dump_profile(profile: Profile, wanted: Wanted, progress: Progress | None = None) -> Dump:
@@ -201,32 +211,35 @@ def dump_profile(profile: Profile, wanted: Wanted, progress: Progress | None = N
             stream.progress = progress
 
     def cells(form: Form) -> Iterator[Cells]:
-        time = milliseconds(profile.clock)
-        return (form.row(row, time) for row in _rows(profile, wanted))
+        events = [event.name for event in profile.events]
+        changes = sorted(_changes(profile, wanted), key=lambda one: one[:2])
+        samples = (one for batch in profile.batches(ordered=True) for one in sample_rows(batch, events, wanted))
+        return cells_of(profile, wanted, form, changes, samples)
 
     return Dump(profile.name, profile.clock, cells, lambda: profile.damage)
 
 
-def _rows(profile: Profile, wanted: Wanted) -> Iterator[Row]:
-    changes = sorted(_changes(profile), key=lambda one: one[0])
-    zero, timed = profile.start or 0, profile.clock.has_time
-    samples = (one for batch in profile.batches(ordered=True) for one in _samples(batch, profile))
-    first, last = wanted.ticks(profile.clock)
-    for time, row in heapq.merge(changes, samples, key=lambda one: one[0]):
-        name = row.fields.get("event", "")
+def cells_of(profile: Profile, wanted: Wanted, form: Form, *rows: Iterable[Placed]) -> Iterator[Cells]:
+    """The cells of those of ``rows``, each in order, that are of the ``wanted`` times and processes.
+
+    Time 0 is before the recording and not on its clock.
+    """
+    zero, clock = profile.start or 0, profile.clock
+    text, (first, last) = milliseconds(clock), wanted.ticks(clock)
+    for time, _, row in heapq.merge(*rows, key=lambda one: one[:2]):
         if last is not None and time - zero >= last:
             return
-        if not wanted.named(row.event, name, f"SAMPLE/{name}") or (wanted.pids and row.pid not in wanted.pids):
-            continue
-        if first is not None and time - zero < first:
-            continue
-        row.time = time - zero if time or not timed else None  # time 0: before the recording, not on its clock
-        yield row
+        if (first is None or time - zero >= first) and (not wanted.pids or row.pid in wanted.pids):
+            row.time = None if row.time is None or (not row.time and clock.has_time) else row.time - zero
+            yield form.row(row, text)
 
 
-def _changes(profile: Profile) -> Iterator[tuple[int, Row]]:
+def _changes(profile: Profile, wanted: Wanted) -> Iterator[Placed]:
     columns = {name: values.tolist() for name, values in profile.timeline.columns().items()}
     for i, kind in enumerate(columns["kind"]):
+        name = Change(kind).name
+        if not wanted.named(name):
+            continue
         one = {name: values[i] for name, values in columns.items()}
         fields: dict[str, Any] = {}
         if kind in (Change.MAP, Change.UNMAP):
@@ -237,24 +250,35 @@ def _changes(profile: Profile) -> Iterator[tuple[int, Row]]:
             fields = {"parent": one["parent"]}
         elif kind == Change.NAME:
             fields = {"name": profile.timeline.names[one["module"]]}
-        yield one["time"], Row(one["time"], one["pid"], one["tid"], -1, Change(kind).name, None, fields)
+        yield one["time"], -1, Row(one["time"], one["pid"], one["tid"], -1, name, None, fields)
 
 
-def _samples(batch: SampleBatch, profile: Profile) -> Iterator[tuple[int, Row]]:
-    shown: dict[str, tuple[list[Any], list[int] | None]] = {}
-    for name, array in batch.columns.items():
-        if name not in _NOT_FIELDS:
-            plain = name in _NUMBERS or array.dtype.itemsize < 8
-            group = column(name).group
+def sample_rows(
+    batch: SampleBatch, events: Sequence[str], wanted: Wanted, places: Sequence[int] | None = None, mode: str = "mode",
+    names: Mapping[str, str] = MappingProxyType({}), hexadecimal: frozenset[str] = _HEXADECIMAL,
+) -> Iterator[Placed]:  # fmt: skip
+    """The ``wanted`` samples of ``batch``, whose events are called ``events``.
+
+    ``names`` are those of columns that a format calls otherwise; ``mode`` is that of the mode.
+    """
+    shown: list[tuple[str, list[Any], list[int] | None, bool]] = []
+    for column_name, array in batch.columns.items():
+        if column_name not in _NOT_FIELDS:
+            values = [Hex(v) for v in array.tolist()] if column_name in hexadecimal else array.tolist()
+            group = column(column_name).group
             bounds = None if group == "sample" else batch.offsets[group].tolist()
-            shown[name] = (array.tolist() if plain else [Hex(v) for v in array.tolist()]), bounds
+            shown.append((names.get(column_name, column_name), values, bounds, array.dtype.itemsize == 1))
     required = (batch.time, batch.pid, batch.tid, batch.cpu, batch.event, batch.mode)
-    for i, (time, pid, tid, cpu, event, mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
-        fields: dict[str, Any] = {"event": profile.events[event].name, "mode": Mode.NAMES[mode]}
-        for name, (values, bounds) in shown.items():
+    for i, (time, pid, tid, cpu, event, at_mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
+        name = events[event]
+        if not wanted.named("SAMPLE", name, f"SAMPLE/{name}"):
+            continue
+        fields: dict[str, Any] = {"event": name}
+        fields[mode] = Mode.NAMES[at_mode] if at_mode < len(Mode.NAMES) else str(at_mode)
+        for field_name, values, bounds, packed in shown:
             if bounds is None:
-                fields[name] = values[i]
+                fields[field_name] = values[i]
             else:
                 part = values[bounds[i] : bounds[i + 1]]
-                fields[name] = bytes(part) if batch[name].dtype.itemsize == 1 else part
-        yield time, Row(time, pid, tid, cpu, "SAMPLE", None, fields)
+                fields[field_name] = bytes(part) if packed else part
+        yield time, places[i] if places else 0, Row(time, pid, tid, cpu, "SAMPLE", None, fields)

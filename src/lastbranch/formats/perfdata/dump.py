@@ -12,9 +12,9 @@ import pickle
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from ...model import Mode, Progress, SampleBatch, Source, column
+from ...model import Progress, SampleBatch, Source
 from ...model.output import temporary_file
-from ..dump import Cells, Dump, Form, Row, Wanted, milliseconds
+from ..dump import Cells, Dump, Form, Placed, Row, Wanted, cells_of, sample_rows
 from ..fields import Hex, decode
 from .layout import RECORD, RECORDS, SAMPLE, USER_RECORDS
 from .reader import Reader
@@ -36,7 +36,6 @@ _HEX_COLUMNS = frozenset(
     ("ip", "addr", "phys_addr", "data_src", "transaction", "frame", "branch_from", "branch_to", "branch_flags",
      "branch_counters", "branch_info", "user_reg", "intr_reg")
 )  # fmt: skip
-_NOT_FIELDS = frozenset(("time", "pid", "tid", "cpu", "event", "mode", "position"))
 
 
 class _Beside(NamedTuple):
@@ -60,31 +59,15 @@ def dump_perfdata(source: Source, wanted: Wanted, progress: Progress | None = No
 
 
 def _cells(reader: Reader, wanted: Wanted, form: Form) -> Iterator[Cells]:
-    time = milliseconds(reader.profile.clock)
-    return (form.row(row, time) for row in _rows(reader, wanted))
-
-
-def _rows(reader: Reader, wanted: Wanted) -> Iterator[Row]:
-    profile = reader.profile
-    sorter, zero = _Sorter(), profile.start or 0
+    profile, sorter = reader.profile, _Sorter()
     for record in _beside(reader):
         if wanted.named(_name(record.kind)):
             sorter.add(record)
-    first, last = wanted.ticks(profile.clock)
-    names = [event.name for event in profile.events]
-    if wanted.named("SAMPLE", *names, *(f"SAMPLE/{name}" for name in names)):
-        batches = profile.batches(ordered=True)
-    else:
-        batches = iter(())
-    samples = (one for batch in batches for one in _samples(batch, names, wanted))
     others = ((record.time, record.position, _row(reader.state, record)) for record in sorter)
-    for time, _, row in heapq.merge(others, samples, key=lambda one: one[:2]):
-        if last is not None and time - zero >= last:
-            return
-        if (first is not None and time - zero < first) or (wanted.pids and row.pid not in wanted.pids):
-            continue
-        row.time = None if row.time is None else time - zero
-        yield row
+    names = [event.name for event in profile.events]
+    some = wanted.named("SAMPLE", *names, *(f"SAMPLE/{name}" for name in names))
+    batches = profile.batches(ordered=True) if some else iter(())
+    return cells_of(profile, wanted, form, others, (one for batch in batches for one in _samples(batch, names, wanted)))
 
 
 def _name(kind: int) -> str:
@@ -169,31 +152,6 @@ def _read_back(run: IO[bytes]) -> Iterator[_Beside]:
 # -- samples
 
 
-def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[tuple[int, int, Row]]:
-    columns = {_SAMPLE_NAMES.get(n, n): (_shown(n, c), _bounds(batch, n)) for n, c in batch.columns.items()
-               if n not in _NOT_FIELDS}  # fmt: skip
-    required = (batch.time, batch["position"], batch.pid, batch.tid, batch.cpu, batch.event, batch.mode)
-    for i, (time, at, pid, tid, cpu, event, mode) in enumerate(zip(*(c.tolist() for c in required), strict=True)):
-        if not wanted.named("SAMPLE", names[event], f"SAMPLE/{names[event]}"):
-            continue
-        fields: dict[str, Any] = {"event": names[event], "cpumode": _mode(mode)}
-        for name, (values, bounds) in columns.items():
-            if bounds is None:
-                fields[name] = values[i]
-            else:
-                part = values[bounds[i] : bounds[i + 1]]
-                fields[name] = bytes(part) if name.endswith(".data") else part
-        yield time, at, Row(time, pid, tid, cpu, "SAMPLE", None, fields)
-
-
-def _shown(name: str, column: Any) -> list[Any]:
-    return [Hex(value) for value in column.tolist()] if name in _HEX_COLUMNS else column.tolist()
-
-
-def _bounds(batch: SampleBatch, name: str) -> list[int] | None:
-    group = column(name).group
-    return None if group == "sample" else batch.offsets[group].tolist()
-
-
-def _mode(mode: int) -> str:
-    return Mode.NAMES[mode] if mode < len(Mode.NAMES) else str(mode)
+def _samples(batch: SampleBatch, names: list[str], wanted: Wanted) -> Iterator[Placed]:
+    places = batch["position"].tolist()
+    return sample_rows(batch, names, wanted, places, "cpumode", _SAMPLE_NAMES, _HEX_COLUMNS)
