@@ -490,7 +490,7 @@ def test_a_writer_whose_buffers_cannot_be_taken_ends_no_session() -> None:
 
     commands, connection = object.__new__(Commands), Connection(socket.socket())
     commands._daemon = SimpleNamespace(ended=False, poll_soon=lambda: None)  # type: ignore[assignment]
-    commands._children = SimpleNamespace(hung_up=lambda _: None)  # type: ignore[assignment]
+    commands._sources = SimpleNamespace(hung_up=lambda _: None)  # type: ignore[assignment]
     commands.logger = SimpleNamespace(detach=detach)  # type: ignore[assignment]
     commands._slots = {connection: {1, 2}}
     commands.gone(connection)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lastbranch.etw.portable.protocol import Connection, Kind, Message, peer_of
-from lastbranch.etw.portable.session import children as module
+from lastbranch.etw.portable.session import source_processes as module
 from lastbranch.etw.portable.session.loop import Loop, Tasks
 from lastbranch.etw.portable.session.source_processes import SourceProcesses
 from lastbranch.etw.status import EtwError, Status
@@ -49,18 +49,18 @@ class House:
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(self.address)
         listener.listen()
-        self.loop = Loop(self._serve, lambda connection: self.children.hung_up(connection))
+        self.loop = Loop(self._serve, lambda connection: self.sources.hung_up(connection))
         self.loop.listen(listener)
         self.tasks = Tasks()
-        self.children = SourceProcesses(self.loop.post, self.loop.watch, self.loop.forget)
-        stack.callback(self.children.kill)
+        self.sources = SourceProcesses(self.loop.post, self.loop.watch, self.loop.forget)
+        stack.callback(self.sources.kill)
 
     def _serve(self, connection: Connection, message: Message) -> None:
         if message.kind == Kind.SOURCE:
             pid = peer_of(connection.stream).pid
-            self.loop.post(connection, Kind.ANSWER, self.children.connect(connection, pid))
+            self.loop.post(connection, Kind.ANSWER, self.sources.connect(connection, pid))
         else:
-            self.children.answered(connection, message)
+            self.sources.answered(connection, message)
 
     def wanted(self, **behaviours: str) -> dict[str, list[str]]:
         return {role: [sys.executable, str(self.program), self.address, how] for role, how in behaviours.items()}
@@ -78,7 +78,7 @@ class House:
         done: list[object] = []
 
         def work() -> Iterator[object]:
-            yield from self.children.apply(self.wanted(**behaviours), configuration)
+            yield from self.sources.apply(self.wanted(**behaviours), configuration)
             return b""
 
         self.tasks.begin(work, lambda body, error: done.append((body, error)))  # type: ignore[arg-type]
@@ -88,9 +88,9 @@ class House:
         return error
 
     def end(self) -> None:
-        self.children.stop()
+        self.sources.stop()
         end = time.monotonic() + 60
-        while not self.children.gone:
+        while not self.sources.gone:
             assert time.monotonic() < end
             self.loop.turn(0.02)
 
