@@ -39,7 +39,7 @@ SOURCE = """
 """
 
 
-class House:
+class Rig:
     """What a daemon has, as far as sources need it."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
@@ -96,63 +96,63 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def rig(tmp_path: Path) -> Iterator[Rig]:
     with ExitStack() as stack:
-        yield House(tmp_path, stack)
+        yield Rig(tmp_path, stack)
 
 
-def test_ready_configured_and_ended(house: House, capfd: pytest.CaptureFixture[str]) -> None:
-    assert house.apply(b"first", kernel="works", branch="works") is None
-    assert house.apply(b"second", kernel="works", branch="works") is None
-    assert house.apply(b"second", kernel="works") is None
-    assert not house.children.gone
-    house.end()
+def test_ready_configured_and_ended(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+    assert rig.apply(b"first", kernel="works", branch="works") is None
+    assert rig.apply(b"second", kernel="works", branch="works") is None
+    assert rig.apply(b"second", kernel="works") is None
+    assert not rig.sources.gone
+    rig.end()
     assert sorted(capfd.readouterr().out.split()) == ["first", "first", "second", "second"]
 
 
-def test_one_that_fails_gives_its_code(house: House) -> None:
-    error = house.apply(b"first", kernel="fails")
+def test_one_that_fails_gives_its_code(rig: Rig) -> None:
+    error = rig.apply(b"first", kernel="fails")
     assert error is not None
     assert (error.status, error.reason) == (Status.PRIVILEGE_NOT_HELD, "no right to that")
-    assert house.apply(b"first", kernel="fails") is not None
-    house.end()
+    assert rig.apply(b"first", kernel="fails") is not None
+    rig.end()
 
 
-def test_a_configuration_that_is_refused_and_one_that_is_not(house: House) -> None:
-    assert house.apply(b"good", kernel="works") is None
-    refused = house.apply(b"bad", kernel="works")
+def test_a_configuration_that_is_refused_and_one_that_is_not(rig: Rig) -> None:
+    assert rig.apply(b"good", kernel="works") is None
+    refused = rig.apply(b"bad", kernel="works")
     assert refused is not None
     assert refused.status == Status.PRIVILEGE_NOT_HELD
-    assert house.apply(b"good", kernel="works") is None
-    house.end()
+    assert rig.apply(b"good", kernel="works") is None
+    rig.end()
 
 
-def test_one_that_dies_is_reported_and_started_again(house: House) -> None:
-    error = house.apply(b"first", kernel="dies")
+def test_one_that_dies_is_reported_and_started_again(rig: Rig) -> None:
+    error = rig.apply(b"first", kernel="dies")
     assert error is not None
     assert (error.status, error.reason) == (Status.NO_SYSTEM_RESOURCES, "the kernel source ended with code 3")
-    assert house.children.gone
-    assert house.apply(b"first", kernel="works") is None
-    house.end()
+    assert rig.sources.gone
+    assert rig.apply(b"first", kernel="works") is None
+    rig.end()
 
 
-def test_one_that_says_nothing_is_not_waited_for_without_end(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_says_nothing_is_not_waited_for_without_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SOURCE_TIMEOUT", 0.5)
-    error = house.apply(b"first", kernel="silent")
+    error = rig.apply(b"first", kernel="silent")
     assert error is not None
     assert error.status == Status.TIMEOUT
 
 
-def test_one_that_does_not_end_is_killed(house: House) -> None:
-    assert house.apply(b"first", kernel="stays") is None
-    house.children.stop()
-    house.loop.turn(0.05)
-    assert not house.children.gone
-    house.children.kill()
-    assert house.children.gone
+def test_one_that_does_not_end_is_killed(rig: Rig) -> None:
+    assert rig.apply(b"first", kernel="stays") is None
+    rig.sources.stop()
+    rig.loop.turn(0.05)
+    assert not rig.sources.gone
+    rig.sources.kill()
+    assert rig.sources.gone
 
 
-def test_another_process_is_no_source(house: House) -> None:
+def test_another_process_is_no_source(rig: Rig) -> None:
     with pytest.raises(EtwError) as caught:
-        house.children.connect(Connection(socket.socketpair()[0]), 1)
+        rig.sources.connect(Connection(socket.socketpair()[0]), 1)
     assert caught.value.status == Status.ACCESS_DENIED
