@@ -7,20 +7,20 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint bench peers fuzz docs man etw-layouts walk clean
 
-demo: $(VENV)/installed ## install, record a program (or open the packaged capture), report it
+demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
 
 test: lint ## everything CI runs
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-lint: $(VENV)/developer
+lint: $(VENV)/developer $(VENV)/native
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tests/house.py
 
-bench: $(VENV)/developer ## against the peers that are installed (docs/benchmarks.md)
+bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed (docs/benchmarks.md)
 	$(BIN)/python benchmarks/bench_startup.py
 	$(BIN)/python benchmarks/bench_counts.py
 	$(BIN)/python benchmarks/bench_counts.py --scale
@@ -35,7 +35,7 @@ bench: $(VENV)/developer ## against the peers that are installed (docs/benchmark
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 
-fuzz: $(VENV)/developer ## ten minutes of damaged input for each reader, and what is too long for every run
+fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each reader, and what is too long for every run
 	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
 	$(BIN)/python tests/tools/resource_bombs.py
 	$(BIN)/python tests/tools/fuzz_perfdata.py --seconds 600
@@ -62,13 +62,18 @@ $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/installed: $(VENV)/python pyproject.toml
+$(VENV)/installed: $(VENV)/python pyproject.toml hatch_build.py
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-$(VENV)/developer: $(VENV)/python pyproject.toml
+$(VENV)/developer: $(VENV)/python pyproject.toml hatch_build.py
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/installed
+
+# Installing compiles the library; this compiles it again when its sources change.
+$(VENV)/native: $(VENV)/python $(wildcard src/lastbranch/native/*.[ch]) src/lastbranch/native/build.py
+	$(BIN)/python src/lastbranch/native/build.py
+	@touch $@
 
 $(VENV)-peers/installed:
 	$(PYTHON) -m venv $(VENV)-peers

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from .. import native
 from ..errors import LastbranchError
 from ..lbr import PERF_SELECT
 from .perf_events.host import CAP_SYS_PTRACE, REMEDIES, SECCOMP_FILTER, Host, Remedy, read_host
@@ -46,8 +47,16 @@ def examine() -> list[Finding]:
     if system.startswith("linux"):
         from .perf_events.kernel import Kernel
 
-        return list(findings(Kernel()))
-    return list(_ELSEWHERE.get(system, _ELSEWHERE["other"]))
+        return [*findings(Kernel()), _library()]
+    return [*_ELSEWHERE.get(system, _ELSEWHERE["other"]), _library()]
+
+
+def _library() -> Finding:
+    """Whether compiled code does the heavy work; without it results are the same, later."""
+    if native.library() is not None:
+        return Finding("compiled library", "yes", native.describe())
+    remedies = (Remedy("LASTBRANCH_NATIVE_BUILD=require pip install --force-reinstall lastbranch", "for good"),)
+    return Finding("compiled library", "no", native.describe(), remedies)
 
 
 _READS = Finding("read captures", "yes", "perf.data and .etl files of any machine are read here")

@@ -39,8 +39,10 @@ _INTERRUPTED = 130
     lazy={verb: _WHERE.get(verb, verb) for verb in VERBS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, prog_name="lastbranch")
-def cli() -> None:
+@click.option("--version", is_flag=True, expose_value=False, callback=lambda ctx, _, given: _version(ctx, given),
+              help="Show the version and exit; with -v, whether the compiled library is in use.")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, is_eager=True, hidden=True)
+def cli(verbose: bool) -> None:
     """Hardware-sampled profiles with last branch records: read, bind, report, export.
 
     FILE is a capture: a Linux perf.data in file or pipe form, the text of perf script with branch stacks, a Windows
@@ -50,6 +52,16 @@ def cli() -> None:
     4 it does not hold what was asked for, 5 this machine or installation lacks what is needed, or the output cannot be
     written, 6 diff found more than --fail-over allows, 70 a bug in lastbranch: the message names a report of it.
     """
+
+
+def _version(ctx: click.Context, given: bool) -> None:
+    if given:
+        click.echo(f"lastbranch, version {__version__}")
+        if ctx.params.get("verbose"):
+            from ..native import describe
+
+            click.echo(f"Python {sys.version.split()[0]}\nkernels: {describe()}")
+        ctx.exit()
 
 
 def main() -> None:

@@ -1,0 +1,84 @@
+"""The compiled library: plain C beside this file, loaded by ctypes. Without it NumPy and Python do the same work.
+
+``build.py`` compiles it at installation where there is a C compiler, and by hand: ``python -m lastbranch.native.build``.
+Each function that the library exports has a row in `SIGNATURES`; `ABI` and LASTBRANCH_ABI of lastbranch.h grow together
+whenever a signature or a structure changes, and a library of another number is not used.
+
+``LASTBRANCH_NATIVE=0`` does without the library, ``LASTBRANCH_NATIVE=1`` insists on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UnavailableError
+
+if TYPE_CHECKING:
+    import ctypes
+
+__all__ = ["ABI", "FILE", "SIGNATURES", "address", "describe", "library"]
+
+ABI = 1
+ENDING = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+FILE = os.path.join(os.path.dirname(__file__), f"_lastbranch{ENDING}")
+
+SIGNATURES: dict[str, str] = {
+    "lb_abi": "int",
+    "lb_compiler": "text",
+}
+"""Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``."""
+
+
+def library() -> ctypes.CDLL | None:
+    """The library with all signatures declared, or ``None`` where it is missing or switched off.
+
+    Raises `UnavailableError` where ``LASTBRANCH_NATIVE=1`` insists on one that is missing or has another ABI.
+    """
+    return _load(os.environ.get("LASTBRANCH_NATIVE", ""), FILE)[0]
+
+
+def describe() -> str:
+    """Which form is in use, for `doctor` and ``--version -v``: the library and its compiler, or why there is none."""
+    loaded, reason = _load(os.environ.get("LASTBRANCH_NATIVE", ""), FILE)
+    if loaded is None:
+        return f"NumPy: {reason}"
+    return f"{FILE}, ABI {ABI}, compiled by {loaded.lb_compiler().decode()}"
+
+
+def address(array: Any) -> int:
+    """Where the data of a contiguous NumPy array begins: what a ``pointer`` argument takes."""
+    return int(array.__array_interface__["data"][0])
+
+
+@cache
+def _load(switch: str, file: str) -> tuple[ctypes.CDLL | None, str]:
+    if switch == "0":
+        return None, "LASTBRANCH_NATIVE=0"
+    import ctypes
+
+    try:
+        found = ctypes.CDLL(file)
+        found.lb_abi.restype = ctypes.c_int
+        number = found.lb_abi()
+    except (OSError, AttributeError) as error:
+        reason = "not compiled" if not os.path.exists(file) else str(error)
+        return _refused(switch, f"{reason} ({file})")
+    if number != ABI:
+        return _refused(switch, f"{file} has ABI {number}, this version needs {ABI}")
+    kinds = {"int": ctypes.c_int, "i64": ctypes.c_int64, "u64": ctypes.c_uint64, "f64": ctypes.c_double,
+             "text": ctypes.c_char_p, "pointer": ctypes.c_void_p, "nothing": None}  # fmt: skip
+    for name, signature in SIGNATURES.items():
+        result, *arguments = (kinds[word] for word in signature.split())
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
+    return found, ""
+
+
+def _refused(switch: str, reason: str) -> tuple[None, str]:
+    if switch == "1":
+        hint = "install a C compiler and reinstall lastbranch, or unset LASTBRANCH_NATIVE"
+        raise UnavailableError(f"no compiled library: {reason}", hint=hint)
+    return None, reason

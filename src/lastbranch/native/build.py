@@ -1,0 +1,103 @@
+"""Compile the C sources beside this file into the library that `lastbranch.native` loads.
+
+    python -m lastbranch.native.build [--sanitize]
+
+The build hook (``hatch_build.py``) and the Makefile use it; it needs only the standard library. ``CC`` names another
+compiler, with its options: ``CC="python -m ziglang cc -target aarch64-linux-musl"``. ``LASTBRANCH_NATIVE_BUILD`` is
+``auto`` (without a compiler there is no library, and NumPy does its work), ``require`` or ``no``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["BuildError", "build", "compile_library", "compiler"]
+
+HERE = Path(__file__).parent
+NAME = "_lastbranch"
+FLAGS = ["-std=c11", "-O3", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+class BuildError(Exception):
+    """The library cannot be compiled, and was required."""
+
+
+def compiler() -> list[str]:
+    """The command of the C compiler: ``$CC``, else the first of cc, gcc, clang and ziglang; empty without one."""
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    for name in ("cc", "gcc", "clang"):
+        if shutil.which(name):
+            return [name]
+    return [sys.executable, "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else []
+
+
+def sources() -> list[Path]:
+    """All sources: each is one concept, and compiled for every platform."""
+    return sorted(HERE.glob("*.c"))
+
+
+def build(platform: str = sys.platform) -> Path | None:
+    """Compile the library as ``LASTBRANCH_NATIVE_BUILD`` says; ``None`` where there is none afterwards.
+
+    Older libraries are deleted first, so that none of another platform or version remains. Raises `BuildError`.
+    """
+    wish = os.environ.get("LASTBRANCH_NATIVE_BUILD", "auto")
+    if wish not in ("auto", "require", "no"):
+        raise BuildError(f"LASTBRANCH_NATIVE_BUILD={wish}: it is auto, require or no")
+    for old in HERE.glob(f"{NAME}.*"):
+        old.unlink()
+    if wish == "no":
+        return None
+    try:
+        return compile_library(HERE / f"{NAME}{ENDINGS.get(platform, '.so')}")
+    except BuildError as error:
+        if wish == "require":
+            raise
+        print(f"lastbranch: {error}; NumPy does the work of the compiled library", file=sys.stderr)
+        return None
+
+
+ENDINGS = {"win32": ".dll", "darwin": ".dylib"}
+
+
+def compile_library(output: Path, extra: list[str] | None = None) -> Path:
+    """Compile all sources into ``output``, which is replaced at once. Raises `BuildError`."""
+    command = compiler()
+    if not command:
+        raise BuildError("no C compiler was found (cc, gcc, clang or ziglang)")
+    part = output.with_name(f"{output.name}.{os.getpid()}")
+    words = [*command, *FLAGS, *(extra or []), "-o", str(part), *map(str, sources())]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            raise BuildError(f"{shlex.join(words)} failed:\n{done.stderr}")
+        os.replace(part, output)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+        for debug in output.parent.glob("*.pdb"):
+            debug.unlink()
+    return output
+
+
+def main() -> None:
+    try:
+        if "--sanitize" in sys.argv[1:]:
+            print(compile_library(HERE / f"{NAME}{ENDINGS.get(sys.platform, '.so')}", SANITIZED))
+        else:
+            print(build() or "no library")
+    except BuildError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+/* What all sources of the library share. C11, no Python.h: ctypes calls the exported functions. */
+#ifndef LASTBRANCH_H
+#define LASTBRANCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Grows with ABI of __init__.py whenever a signature or a structure changes. */
+#define LASTBRANCH_ABI 1
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int32_t i32;
+typedef int64_t i64;
+
+/* Little-endian values at any address. Compilers make one load of it. */
+static inline u16 get16(const u8 *p) { return (u16)(p[0] | p[1] << 8); }
+static inline u32 get32(const u8 *p) { return (u32)get16(p) | (u32)get16(p + 2) << 16; }
+static inline u64 get64(const u8 *p) { return (u64)get32(p) | (u64)get32(p + 4) << 32; }
+
+#endif

@@ -1,0 +1,116 @@
+"""How the compiled library is built, found, refused and done without."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from command_line import Ran
+from lastbranch import native
+from lastbranch.errors import UnavailableError
+from lastbranch.native import build
+
+ROOT = Path(__file__).parents[2]
+needs_compiler = pytest.mark.skipif(not build.compiler(), reason="no C compiler")
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The sources in a folder of their own, which is built instead of the package's."""
+    folder = tmp_path / "native"
+    shutil.copytree(build.HERE, folder, ignore=shutil.ignore_patterns("_lastbranch.*", "__pycache__"))
+    monkeypatch.setattr(build, "HERE", folder)
+    for name in ("LASTBRANCH_NATIVE", "LASTBRANCH_NATIVE_BUILD"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@needs_compiler
+def test_all_sources_compile_without_warnings(copy: Path) -> None:
+    made = build.compile_library(copy / "_lastbranch.so", ["-Werror"])
+    loaded, reason = native._load("1", str(made))
+    assert loaded is not None, reason
+    assert loaded.lb_abi() == native.ABI
+
+
+@needs_compiler
+def test_another_abi_is_refused(copy: Path) -> None:
+    header = copy / "lastbranch.h"
+    header.write_text(header.read_text().replace(f"LASTBRANCH_ABI {native.ABI}", "LASTBRANCH_ABI 9999"))
+    made = str(build.build())
+    assert native._load("", made) == (None, f"{made} has ABI 9999, this version needs {native.ABI}")
+    with pytest.raises(UnavailableError, match="has ABI 9999"):
+        native._load("1", made)
+
+
+def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "_lastbranch.so"
+    assert native._load("", str(file)) == (None, f"not compiled ({file})")
+    file.write_bytes(b"no library")
+    loaded, reason = native._load("", str(file))
+    assert loaded is None
+    assert "_lastbranch.so" in reason
+
+
+def test_without_a_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    stale = copy / "_lastbranch.dll"
+    stale.touch()
+    monkeypatch.setenv("CC", str(copy / "missing-cc"))
+    assert build.build() is None
+    assert "missing-cc: No such file" in capsys.readouterr().err
+    assert not stale.exists()
+    monkeypatch.setenv("LASTBRANCH_NATIVE_BUILD", "require")
+    with pytest.raises(build.BuildError, match="missing-cc"):
+        build.build()
+    monkeypatch.setenv("LASTBRANCH_NATIVE_BUILD", "no")
+    assert build.build() is None
+    monkeypatch.setenv("LASTBRANCH_NATIVE_BUILD", "perhaps")
+    with pytest.raises(build.BuildError, match="auto, require or no"):
+        build.build()
+
+
+@needs_compiler
+def test_errors_of_the_compiler_are_shown(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copy / "abi.c").write_text("int broken(")
+    monkeypatch.setenv("LASTBRANCH_NATIVE_BUILD", "require")
+    with pytest.raises(build.BuildError, match="broken"):
+        build.build()
+    assert not list(copy.glob("_lastbranch*"))
+
+
+def test_the_switch_of_the_user() -> None:
+    for switch, line in (("0", "kernels: NumPy: LASTBRANCH_NATIVE=0"), ("", f"kernels: {native.describe()}")):
+        environment = {**os.environ, "LASTBRANCH_NATIVE": switch}
+        done = subprocess.run([sys.executable, "-m", "lastbranch", "--version", "-v"], env=environment,
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        if switch == "0" or os.environ.get("LASTBRANCH_NATIVE", "") == "":
+            assert done.stdout.splitlines()[-1] == line
+
+
+def test_doctor_shows_which_form_is_in_use(run) -> None:  # type: ignore[no-untyped-def]
+    done: Ran = run("doctor", "--format", "csv")
+    (row,) = [line for line in done.out.splitlines() if line.startswith("compiled library,")]
+    assert row.split(",")[1] == ("no" if native.library() is None else "yes")
+
+
+@pytest.mark.parametrize("wish", [pytest.param("require", marks=needs_compiler), "no"])
+def test_wheels(wish: str, tmp_path: Path) -> None:
+    """With the library for this platform and every Python, without it for any platform."""
+    pytest.importorskip("hatchling")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("_lastbranch.*", "__pycache__"))
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(words, cwd=source, env={**os.environ, "LASTBRANCH_NATIVE_BUILD": wish}, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    libraries = [name for name in zipfile.ZipFile(wheel).namelist() if "/_lastbranch." in name]
+    assert wheel.name.endswith("-py3-none-any.whl") == (wish == "no")
+    assert len(libraries) == (wish == "require")
