@@ -1,8 +1,8 @@
-"""The Information word of a branch entry (LBR_INFO) and perf's flag word: both ways.
+"""The Information word of a branch entry (LBR_INFO) to perf's flag word, and back.
 
-LBR_INFO has no way to leave a field out: a word with anything in it says "predicted" unless it says "mispredicted".
-What it cannot say goes into bits that processors keep 0 (55, and 30 to 16), in logs of our own that declare them
-(`supplement_events`: event Information); other readers see the rest, or nothing.
+LBR_INFO cannot leave a field out: a word other than 0 means "predicted" unless it says "mispredicted". Logs of our own
+put what LBR_INFO cannot express into bits that processors keep 0 (55, and 30 to 16), and declare it (event Information
+of `supplement_events`). Other readers see the other bits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["flags_of", "information_of", "is_extended"]
 
 
 EXTENDED = np.uint64(1 << 55)
-"""Of an entry whose bits 30 to 16 say what its other bits cannot."""
+"""Set in an extended word, whose bits 30 to 16 are the fields of `_MORE`."""
 _MORE = {"type": 16, "spec": 20, "new_type": 22, "priv": 26, "not_taken": 29, "predicted": 30}
-"""Fields of perf's flag word that stand there whole -> lowest bit."""
+"""Fields of perf's flag word that an extended word holds whole -> lowest bit."""
 _SAME = {"mispred": 63, "in_tx": 62, "abort": 61, "cycles": 0}
-"""Fields that have a place in every LBR_INFO -> lowest bit."""
+"""Fields that every LBR_INFO has -> lowest bit."""
 
 _TYPES = np.full(16, 8, np.uint64)  # perf's branch types as those of architectural LBR; 8 is "other branch"
 _TYPES[[1, 2, 3, 4, 5, 6]] = 0, 2, 1, 4, 3, 5
@@ -31,16 +31,15 @@ Words = NDArray[np.uint64]
 
 
 def information_of(flags: Words) -> Words:
-    """LBR_INFO words for perf's flag words, extended where they would come back as others.
+    """LBR_INFO words for perf's flag words, extended where a plain word would come back as other flags.
 
-    A word of 0 tells nothing, so a plain "predicted" is told as one of type "other branch".
+    A word of 0 means that nothing is known, so a plain "predicted" becomes one of type "other branch".
     """
     info = sum((flag(flags, name) << np.uint64(at) for name, at in _SAME.items()), np.zeros_like(flags))
     kind = flag(flags, "type")
     info |= np.where(kind > 0, _TYPES[kind.astype(np.intp)] << np.uint64(56) | _CYCLES_VALID, np.uint64(0))
     info = np.where(info == 0, _OTHER, info)
-    told = (flags & _PREDICTION) != 0
-    plain = np.where(told, info, np.uint64(0))
+    plain = np.where((flags & _PREDICTION) != 0, info, np.uint64(0))
     enough = (flags_from_info(plain) ^ flags) & _KNOWN == 0
     more = sum((flag(flags, name) << np.uint64(at) for name, at in _MORE.items()), info | EXTENDED)
     words: Words = np.where(enough, plain, more)
@@ -50,7 +49,7 @@ def information_of(flags: Words) -> Words:
 def flags_of(info: Words, pointer_size: NDArray[np.uint8], *, extended: bool) -> Words:
     """perf's flag words. ``extended``: whether the log declares extended words.
 
-    Information of 32 bits has no room for bit 63, "mispredicted": neither it nor "predicted" is known there.
+    Information of 32 bits has no room for bit 63, "mispredicted", so the prediction is not known there.
     """
     flags = flags_from_info(info)
     rows = np.flatnonzero(is_extended(info)) if extended else ()

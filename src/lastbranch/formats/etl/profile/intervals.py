@@ -1,4 +1,4 @@
-"""How profile sources are programmed as time goes on: the interval events of a log, of which there may be many."""
+"""The intervals that profile sources were programmed with over time, from the interval events of a log."""
 
 from __future__ import annotations
 
@@ -9,48 +9,47 @@ from numpy.typing import NDArray
 
 from ..decode import Decoder
 from ..events.columns import EventBlock, events_of
-from ..kernel.hooks import PERF_INFO
+from ..kernel.hooks import SET_INTERVAL
 
 __all__ = ["INTERVAL_HOOKS", "IntervalTable", "Intervals"]
 
 
-_START, _SET, _END = (PERF_INFO << 8 | kind for kind in (0x49, 0x48, 0x4A))
-INTERVAL_HOOKS = (_START, _SET, _END)
-"""What holds at the begin of the session, changes, and what holds at its end: those of one tick are in this order."""
+INTERVAL_HOOKS = (0x0F49, SET_INTERVAL, 0x0F4A)
+"""Intervals when the session starts, changes, intervals when it ends; events of one tick are in this order."""
 _NAMELESS = 14  # bytes of a payload with an empty name
 
 Ints = NDArray[np.int64]
 
 
 class Intervals(NamedTuple):
-    """Those of a profile source: int64 ticks from which each holds, ascending, and the intervals."""
+    """The intervals of a profile source, and the ticks (int64, ascending) from which each holds."""
 
     since: Ints
     interval: Ints
 
     @property
     def first(self) -> int:
-        """0 where none is known."""
+        """The first interval; 0 where none is known."""
         return int(self.interval[0]) if len(self.interval) else 0
 
 
 class IntervalTable:
-    """The intervals that a log tells, and in ``sources`` the names that it has for profile sources."""
+    """The intervals of all profile sources of a log. The names of sources go to ``sources``."""
 
     def __init__(self, sources: dict[int, str]) -> None:
         self._sources = sources
         self._rows = [np.empty((0, 5), np.int64)]
-        """Time, place among those of one tick, profile source, interval from then on, interval until then or 0."""
+        """Time, order within a tick, profile source, interval from then on, interval until then or 0."""
 
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
-        """Take the interval events of ``block``; those that are too short for one tell nothing."""
+        """Add the interval events of ``block``; those without all their numbers are skipped."""
         rows = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS))
         rows = rows[block.payload_size[rows] >= 12] if len(rows) else rows
         if not len(rows):
             return
         part = block.take(rows)
         words = part.raw[part.payload[:, None] + np.arange(12)].view("<u4").astype(np.int64)
-        words[part.kernel_hook != _SET, 2] = 0
+        words[part.kernel_hook != SET_INTERVAL, 2] = 0
         rank = np.argmax(part.kernel_hook[:, None] == INTERVAL_HOOKS, axis=1)
         self._rows.append(np.column_stack([part.time, rank, words]))
         named = np.flatnonzero(part.payload_size > _NAMELESS)
@@ -59,14 +58,14 @@ class IntervalTable:
         self._sources.update({number: str(name) for number, name in zip(known.tolist(), names, strict=True) if name})
 
     def of(self, source: int, first: int, last: int) -> Intervals:
-        """Those of a profile source from tick ``first`` to ``last``. 100 ns units for the timer, events for the others;
-        none if the log tells of none."""
+        """Those of a profile source from tick ``first`` to ``last``, in 100 ns for the timer, in events for the others;
+        none where the log has none."""
         table = np.concatenate(self._rows)
         table = table[table[:, 2] == source]
         if not len(table):
             return Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
         table = table[np.lexsort((table[:, 1], table[:, 0]))]
-        # Until the first event it is what that says was before.
+        # Until the first event its OldInterval holds.
         time, interval = np.append(0, table[:, 0]), np.append(table[0, 4] or table[0, 3], table[:, 3])
         changes = np.append(True, interval[1:] != interval[:-1])
         time, interval = time[changes], interval[changes]

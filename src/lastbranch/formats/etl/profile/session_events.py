@@ -1,4 +1,4 @@
-"""What a session says of itself, made from a profile: log file header, group masks, configuration, profile sources."""
+"""Events of the session that a profile is written as: log file header, group masks, configuration, profile sources."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..kernel.hooks import PERF_INFO, SESSION, SYS_CONFIG, SYS_CONFIG_EX
 from ..kernel.layouts import kernel_event
 from ..layout import FILETIME_EPOCH
 from .sample_events import MOST_INTERVAL, Trigger
-from .supplement_events import event_fields, machine_fields, recording_events, supplement_event
+from .supplement_events import MACHINE, event_fields, recording_events, supplement_event
 
 __all__ = ["SessionEvents", "session_header"]
 
 
 _QPC, _SYSTEM_TIME, _TSC = 1, 2, 3  # ReservedFlags of the log file header
 _CLOCKS = {"system time": _SYSTEM_TIME, "TSC": _TSC}
-_FIRST_SOURCE = 64  # of profile sources that have no number of Windows: behind those of machines
+_FIRST_SOURCE = 64  # of profile sources without a number on Windows: after those of machines
 _TIMER = 0
 _LOST_EVENTS, _LOST_BUFFERS = ("events", "records", "samples"), ("buffers",)  # counters of .etl and of perf.data
 _MOST = 0xFFFFFFFF
@@ -33,7 +33,7 @@ _KERNEL_VERSION = 0x55
 _EXTENSION, _END_EXTENSION = 0x05, 0x20
 _INTERVAL_START, _INTERVAL_END = 0x49, 0x4A
 _OF_ETW = {"source", "interval", "hook"}
-"""How events are programmed that the log tells without us."""
+"""Programming that the kernel's own events express."""
 _NAME_UNITS = 255  # of a computer, and a NUL
 
 
@@ -50,15 +50,15 @@ class SessionEvents:
         self.triggers = [_trigger(row, event) for row, event in enumerate(profile.events)]
 
     def masks(self) -> list[Event]:
-        """The kernel groups that were on at begin and end, for the header buffer."""
+        """The kernel groups that were enabled at start and end, for the header buffer."""
         sources = {trigger.source for trigger in self.triggers}
         groups = (_PROFILE if _TIMER in sources else 0) | (_PMC_PROFILE if sources - {_TIMER, -1} else 0)
         fields = {"GroupMask1": _BIND, "GroupMask2": groups, "KernelEventVersion": _KERNEL_VERSION}
         kinds = (_EXTENSION, _END_EXTENSION)
-        return [kernel_event((SESSION, kind), self.begin, self.pointer, dict(fields), version=2) for kind in kinds]
+        return [kernel_event((SESSION, kind), self.begin, self.pointer, fields, version=2) for kind in kinds]
 
     def configuration(self) -> list[Event]:
-        """What the machine was, and how its profile sources were programmed."""
+        """The machine, and how its profile sources were programmed."""
         machine, clock = self._profile.machine, self._profile.clock
         cpu: dict[str, Any] = {
             "MHz": min(clock.frequency // 1_000_000, 0xFFFFFFFF) if clock.name == "TSC" else 0,
@@ -69,7 +69,7 @@ class SessionEvents:
         return [
             kernel_event((SYS_CONFIG, 0x0A), self.begin, self.pointer, cpu, version=3),
             kernel_event((SYS_CONFIG_EX, 32), self.begin, self.pointer, build, version=0),
-            supplement_event("Machine", self.begin, machine_fields(machine)),
+            supplement_event("Machine", self.begin, {name: getattr(machine, of) for name, of in MACHINE.items()}),
             *recording_events(self._profile, self.begin),
             *(
                 supplement_event("Event", self.begin, event_fields(event, trigger))
@@ -81,7 +81,7 @@ class SessionEvents:
 
     @property
     def intervals(self) -> dict[int, int]:
-        """How the profile sources were programmed when the session began."""
+        """The intervals of the profile sources when the session began."""
         events = zip(self._profile.events, self.triggers, strict=True)
         return {
             trigger.source: min(event.programming.get("interval", 0) or event.period, MOST_INTERVAL)
@@ -90,7 +90,7 @@ class SessionEvents:
         }
 
     def interval_events(self, intervals: dict[int, int], *, begin: bool, time: int) -> list[Event]:
-        """How the profile sources are programmed; their names are those of the profile's events."""
+        """The intervals of the profile sources, which have the names of the profile's events."""
         events: list[Event] = []
         kind = _INTERVAL_START if begin else _INTERVAL_END
         for event, trigger in zip(self._profile.events, self.triggers, strict=True):
@@ -103,7 +103,7 @@ class SessionEvents:
 
 
 def _begin(profile: Profile) -> int:
-    """The first tick that something happened at; what stands at 0 was there before."""
+    """The first tick with a sample or a change; changes at 0 came before the log."""
     times = profile.timeline.columns()["time"]
     known = [int(times[times > 0].min())] if (times > 0).any() else []
     return min([*known, *([] if profile.first_time is None else [profile.first_time])], default=0)
@@ -130,13 +130,13 @@ def session_header(
 
 
 def _is_foreign(event: ProfileEvent) -> bool:
-    """Whether it was programmed in another way than Windows has."""
+    """Whether Windows has no such programming."""
     selected = event.branch_select is not None and event.branch_select_kind != "etw"
     return selected or bool(event.frequency or event.programming.keys() - _OF_ETW)
 
 
 def _trigger(row: int, event: ProfileEvent) -> Trigger:
-    """How the samples of an event are written, and which branches they say were recorded."""
+    """How the samples of an event are written, and the LBR configuration of their branch records."""
     options = 0 if event.branch_select is None else _options(event.name, event.branch_select_kind, event.branch_select)
     if "hook" in event.programming:
         hook = event.programming["hook"]
@@ -146,12 +146,12 @@ def _trigger(row: int, event: ProfileEvent) -> Trigger:
 
 
 def _options(name: str, kind: str, select: int) -> int:
-    """The selection in ETW's notation. Refused where a reader would then count ranges that there are none of."""
+    """The selection in ETW's notation. FormatError where a reader would then count ranges that do not exist."""
     reason = no_ranges_because(kind, select)
     try:
         options = convert(select, kind, "etw").value
     except SelectionError:
-        options = 0  # recorded by no processor: nothing was left out
+        options = 0  # no processor recorded them: no kind of branch was left out
     if reason and not no_ranges_because("etw", options):
         raise FormatError(f"event {name}: no .etl flag says that {reason}", field="branch_select", value=select)
     return options

@@ -1,13 +1,13 @@
 """Call stacks: gathered in a first pass, joined to samples in the second.
 
-A stack is an event of its own that carries the time stamp and the thread of the event it belongs to: directly as
-addresses (0x1820), or as a key (0x1825 kernel part, 0x1826 user part) whose addresses stand in a definition (0x1822 to
-0x1824) that may come thousands of events later. A key can be used again for another stack after its definition was
-evicted, so a reference belongs to the first definition of its key at or after it, else to the last one before.
+A stack is an event of its own with the time stamp and the thread of the event it belongs to. It holds addresses
+(0x1820), or a key (0x1825 kernel part, 0x1826 user part) whose addresses are in a definition (0x1822 to 0x1824) that
+may come thousands of events later. The kernel can use a key again for another stack after it evicted the definition. So
+a reference belongs to the first definition of its key at or after it, else to the last one before.
 
-Both can be more than memory holds. They are kept as runs in the order they came, each sorted by itself, so that
-looking one up means to look in all runs that reach that far; runs past the limit are in temporary files (`Spool`).
-The frames stay in the log where they can (`Frames`).
+Both can exceed memory. They are kept as runs in file order, each sorted by itself; a lookup searches all runs whose
+times reach that far. Runs past the limit are in temporary files (`Spool`). The frames stay in the log where possible
+(`Frames`).
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from ..layout import BUFFER_FLAG
 __all__ = ["STACK_BYTES", "Spool", "Stacks"]
 
 
-# -- Arrays that may become larger than memory: what is behind a limit is in a temporary file
+# -- Arrays that may become larger than memory: past a limit they are in a temporary file
 
 
-_NEAR = 4096  # bytes between two ranges that are rather read with them
+_NEAR = 4096  # fewer bytes between two ranges are read too
 
 
 class Spool:
     """Items of one ``dtype``: appended at the end, read and replaced in ranges.
 
-    They are in memory up to ``limit`` bytes; then all go to a file, and of what comes later again that much is held.
+    They are in memory up to ``limit`` bytes. Then all go to a file, and as many later ones are held again.
     """
 
     def __init__(self, dtype: Any, limit: int) -> None:
@@ -53,7 +53,7 @@ class Spool:
         return self._count
 
     def append(self, items: Array) -> int:
-        """Where the first of ``items`` now is. They are not copied."""
+        """Add ``items``, without a copy; the index of the first."""
         first = self._count
         self._count += len(items)
         self._held.append(items)
@@ -63,13 +63,13 @@ class Spool:
         return first
 
     def read(self, first: int, past: int) -> Array:
-        """One range: a view if all is in memory."""
+        """Items ``first`` to ``past``: a view if all are in memory."""
         if self._file is None:
             return self._whole()[first:past]
         return self._read(np.array([first]), np.array([past]))
 
     def replace(self, first: int, items: Array) -> None:
-        """Put ``items`` over those from ``first`` on."""
+        """Replace the items from ``first`` on by ``items``."""
         if self._file is None:
             self._whole()[first : first + len(items)] = items
             return
@@ -102,7 +102,7 @@ class Spool:
         return self._held[0]
 
     def _write(self) -> None:
-        """What is held goes to the file."""
+        """Move the held items to the file."""
         if not self._held:
             return
         if self._file is None:
@@ -113,10 +113,10 @@ class Spool:
         self._held, self._bytes = [], 0
 
 
-# -- The frames of stacks: in memory, then where they stand in the log, or if that is not plain, in a temporary file
+# -- The frames of stacks: in memory; past the limit in the log, or in a temporary file if the log is compressed
 
 
-_NEAR_STACKS = 512  # words between two stacks in a log that are rather read with them
+_NEAR_STACKS = 512  # fewer words between two stacks in a log are read too
 
 
 def pointers(block: EventBlock, at: Array, count: Array, size: int) -> NDArray[np.uint64]:
@@ -126,9 +126,9 @@ def pointers(block: EventBlock, at: Array, count: Array, size: int) -> NDArray[n
 
 
 class Frames:
-    """Frames by where they are: from 0 on those kept here, below 0 (-1 is word 0) those left in ``source``.
+    """Frames by position: from 0 on those kept here, below 0 (-1 is word 0) those left in ``source``.
 
-    ``limit``: bytes that are held in memory, about.
+    ``limit``: bytes held in memory, about.
     """
 
     def __init__(self, source: Source, limit: int) -> None:
@@ -140,7 +140,7 @@ class Frames:
         return self._left or len(self.spool) > 0
 
     def add(self, block: EventBlock, at: Ints, count: Ints, size: int) -> Ints:
-        """Where the ``count`` frames of each event, which begin at byte ``at`` of the block, are from now on."""
+        """Add ``count`` frames of each event, from byte ``at`` of the block on; their positions."""
         if size == 8 and 8 * (len(self.spool) + int(count.sum())) > self._limit:
             buffers = block.window.buffers
             place = at + (buffers.offset - block.window.start).take(block.buffer)
@@ -150,7 +150,7 @@ class Frames:
         return self.spool.append(pointers(block, at, count, size)) + offsets_of(count)[:-1]
 
     def take(self, at: Ints, count: Ints) -> NDArray[np.uint64]:
-        """Those of stacks one after the other. Of a log that has become shorter, 0 for what is gone."""
+        """``count`` frames from each position ``at``, one stack after the other; 0 where the log became shorter."""
         left = at < 0
         if not left.any():
             return self.spool.take(at, count)
@@ -172,10 +172,10 @@ class Frames:
 
 
 STACK_BYTES = 64 << 20
-"""Default limit of what `Stacks` holds in memory."""
+"""Default of bytes that `Stacks` holds in memory."""
 
 # ``at``, ``count``: the frames. ``at`` of a reference by key is that key until it is resolved.
-# ``time`` is that of the event it belongs to, ``when`` its own: of several parts of a kind the order they were made in.
+# ``time`` is that of the event it belongs to, ``when`` its own, which orders several parts of a kind.
 _REFERENCE = np.dtype(
     [("time", "<i8"), ("when", "<i8"), ("at", "<i8"), ("tid", "<i4"), ("count", "<u2"), ("part", "<u2")]
 )
@@ -195,7 +195,7 @@ def _table(dtype: np.dtype[np.void], rows: int, **columns: Array | int) -> Array
 
 @dataclass(slots=True)
 class _Run:
-    """Rows ``first:past`` of a spool, once sorted by time. ``times`` int64: those of every `_STEP`-th row."""
+    """Rows ``first:past`` of a spool, in the end sorted by time. ``times`` int64: those of every `_STEP`-th row."""
 
     first: int
     past: int
@@ -203,7 +203,7 @@ class _Run:
     times: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     def around(self, time: Ints) -> tuple[int, int]:
-        """Rows of the spool, first and past, among which those of all ``time`` are."""
+        """The range of rows that holds those of all ``time``."""
         inside = time[(time >= self.times[0]) & (time <= self.last)] if len(self.times) else time[:0]
         if not len(inside):
             return 0, 0
@@ -213,8 +213,7 @@ class _Run:
 
 
 class _Runs:
-    """Rows that arrive, as runs of at most about ``limit`` bytes. All but the last are in the file, if there are
-    several."""
+    """Rows as runs of at most about ``limit`` bytes. Of several all but the last are in the file."""
 
     def __init__(self, dtype: np.dtype[np.void], limit: int) -> None:
         self._rows = max(1, limit // dtype.itemsize)
@@ -238,24 +237,24 @@ class _Runs:
 
 
 class Stacks:
-    """The stacks of the log ``source``. ``limit``: bytes that are held in memory, about."""
+    """The stacks of the log ``source``. ``limit``: bytes held in memory, about."""
 
     def __init__(self, source: Source, limit: int = STACK_BYTES) -> None:
         self._frames = Frames(source, limit // 2)
         self._references = _Runs(_REFERENCE, limit // 8)
         self._definitions = _Runs(_DEFINITION, limit // 8)
         self.joined = 0
-        """Stacks that were given to samples so far."""
+        """Stacks joined to samples so far."""
         self.unresolved = 0
         """References whose key has no definition."""
         self.short: Counter[int] = Counter()
-        """By hook: events that end before what they must have."""
+        """By hook: events that end before their required fields."""
 
     def __bool__(self) -> bool:
         return bool(self._frames)
 
     def gather(self, block: EventBlock) -> None:
-        """Take the stack events of ``block``."""
+        """Add the stack events of ``block``."""
         hook = block.kernel_hook
         group = np.flatnonzero((hook >> 8) == STACK_WALK)
         if not len(group):
@@ -274,7 +273,7 @@ class Stacks:
                         take(part.take(rows), size)
 
     def _whole(self, block: EventBlock, least: int) -> EventBlock:
-        """Those events that have ``least`` bytes."""
+        """The events of ``block`` with ``least`` bytes; the others are counted."""
         whole = block.payload_size >= least
         if whole.all():
             return block
@@ -295,7 +294,7 @@ class Stacks:
         self._add_references(whole, at=key.view(np.int64), count=0, part=part)
 
     def _direct(self, block: EventBlock, size: int) -> None:
-        """The user part may be written ahead of the kernel part, by another processor even."""
+        """The user part may precede the kernel part, and come from another processor."""
         whole = self._whole(block, 16)
         count = (whole.payload_size - 16) // size
         at = self._frames.add(whole, whole.payload + 16, count, size)
@@ -306,7 +305,7 @@ class Stacks:
         self._add_references(whole, at=at, count=count, part=part)
 
     def _add_references(self, block: EventBlock, **columns: Array | int) -> None:
-        """Time stamp and thread of the event that a stack belongs to come first: u64 time, u32 pid, u32 tid."""
+        """The payload begins with the event that the stack belongs to: u64 time, u32 pid, u32 tid."""
         at = block.payload >> 3
         time = block.words.take(at).view(np.int64)
         if block.rules.to_log is not None:
@@ -315,7 +314,7 @@ class Stacks:
         self._references.append(_table(_REFERENCE, len(block), time=time, when=block.time, tid=tid, **columns))
 
     def finish(self) -> None:
-        """Resolve keys and sort the runs; afterwards nothing more is gathered."""
+        """Resolve keys and sort the runs, after the last `gather`."""
         for run in self._definitions:
             rows = self._definitions.read(run)
             self._definitions.spool.replace(run.first, rows[np.lexsort((rows["time"], rows["key"]))])
@@ -329,11 +328,11 @@ class Stacks:
         self._definitions = _Runs(_DEFINITION, 0)
 
     def _resolved(self, rows: Array) -> Array:
-        """The references ``rows``, those by key with the frames of their definitions, or left out if there is none."""
+        """The references ``rows``, those by key with the frames of their definitions; left out without one."""
         keyed = np.flatnonzero(~np.isin(rows["part"], _DIRECT))
         key, time = rows["at"][keyed].view(np.uint64), rows["time"][keyed]
         found = np.zeros(len(keyed), _DEFINITION)
-        state = np.zeros(len(keyed), np.int8)  # 1: there is one before the reference, 2: there is one at or after it
+        state = np.zeros(len(keyed), np.int8)  # 1: one before the reference, 2: one at or after it
         for run in self._definitions:
             table = self._definitions.read(run)
             after = insertion_points(table["key"], table["time"], key, time)
@@ -353,7 +352,7 @@ class Stacks:
         return rows[keep]
 
     def find(self, time: Ints, tid: Ints) -> tuple[Ints, NDArray[np.uint64]]:
-        """(offsets, frames): the call chain of each sample, kernel part first; empty where there is none."""
+        """(offsets, frames): the call chain of each sample, kernel part first; empty without one."""
         samples, found = [np.empty(0, np.int64)], [np.empty(0, _REFERENCE)]
         for run in self._references:
             first, past = run.around(time)

@@ -1,6 +1,6 @@
-"""Takes in the events of `supplement_events`: what the kernel's events have no field for comes back into a profile.
+"""Reads the events of `supplement_events` back into a profile.
 
-A log may be of several profiles, merged: statements that contradict each other are dropped.
+A log may hold several profiles, merged. Their numbers collide then: events that contradict each other are dropped.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ Fields = dict[str, Any]
 
 _WORDS = np.frombuffer(PROVIDER.bytes_le, np.uint64)
 _LATER = {"Mapping": {"LoadBias"}}
-"""Fields that older logs lack."""
+"""Fields that older versions did not write."""
 _KEYS = {
     "Recording": (), "Machine": (), "Header": ("Name",), "Lost": ("Name",), "Event": ("Source", "Hook"),
     "Information": ("Source", "Hook"), "Triggers": (), "Module": ("Number",), "Segments": ("Module",),
     "Mapping": ("Owner", "ImageBase", "Since"),
 }  # fmt: skip
-"""What an event is about. Of several about one thing the last one holds, unless they are of `_ONCE`."""
+"""The fields that identify what an event describes. Of several for one thing the last one holds, but see `_ONCE`."""
 _ONCE = ("Module", "Segments", "Event")
+"""Events that describe a thing in one way only, unless logs were merged."""
 
 
 @dataclass(slots=True)
 class Supplement:
-    """What the events of the provider said: `gather` each block, then `apply` once."""
+    """The events of the provider: `gather` each block, then `apply` once."""
 
-    _said: dict[str, dict[tuple[Any, ...], Fields]] = field(default_factory=lambda: {name: {} for name in _KEYS})
-    _twice: set[str] = field(default_factory=set)
-    """Events that contradict each other: of profiles merged into one log, whose numbers collide."""
+    _fields: dict[str, dict[tuple[Any, ...], Fields]] = field(default_factory=lambda: {name: {} for name in _KEYS})
+    _contradicted: set[str] = field(default_factory=set)
+    """Names of events that contradict each other."""
 
     def gather(self, block: EventBlock) -> None:
-        """Take in the events of ``block``."""
+        """Add the events of ``block``."""
         rows = np.flatnonzero(block.form == EVENT)
         if len(rows):
             rows = rows[(block.take(rows).provider == _WORDS).all(axis=1)]
@@ -53,61 +54,61 @@ class Supplement:
             name, fields = described[0].name, described[0].layout.decode(described[2], 8)
             if name in _KEYS and set(EVENTS[name]) - _LATER.get(name, set()) <= set(fields):
                 about = tuple(fields[key] for key in _KEYS[name])
-                if name in _ONCE and self._said[name].get(about, fields) != fields:
-                    self._twice.add(name)
-                self._said[name][about] = fields
+                if name in _ONCE and self._fields[name].get(about, fields) != fields:
+                    self._contradicted.add(name)
+                self._fields[name][about] = fields
 
     @property
     def extended(self) -> bool:
         """Whether the log declares extended Information words."""
-        return any(fields["Extended"] for fields in self._said["Information"].values())
+        return any(fields["Extended"] for fields in self._fields["Information"].values())
 
     @property
     def triggers(self) -> tuple[int, ...]:
-        """Hooks that were configured to trigger branch records; none where the log does not say."""
-        return tuple(int(hook) for hook in (self._one("Triggers") or {"Hooks": ()})["Hooks"])
+        """Hooks that were configured to trigger branch records; none where the log lacks them."""
+        return tuple(int(hook) for hook in (self._find("Triggers") or {"Hooks": ()})["Hooks"])
 
     @property
     def recorded(self) -> bool:
-        """Whether the log is of a recording, which tells of processes and images by itself."""
-        return bool(self._said["Recording"])
+        """Whether the log was written from a recording, which has its own events of processes and images."""
+        return bool(self._fields["Recording"])
 
-    def _one(self, name: str, *about: Any) -> Fields | None:
-        return None if name in self._twice else self._said[name].get(about)
+    def _find(self, name: str, *about: Any) -> Fields | None:
+        return None if name in self._contradicted else self._fields[name].get(about)
 
     # -- events and the recording
 
     def own_period(self, source: int) -> bool:
         """Whether samples of a profile source have periods of their own, even if all of them are the same."""
-        said = self._one("Event", source, -1)
-        return said is not None and bool(said["OwnPeriod"])
+        found = self._find("Event", source, -1)
+        return found is not None and bool(found["OwnPeriod"])
 
     def event(self, event: ProfileEvent, source: int, hook: int) -> ProfileEvent:
         """``event``, of a profile source or a hook (-1: none), as it was programmed."""
-        said = self._one("Event", source, hook)
-        if said is None:
+        found = self._find("Event", source, hook)
+        if found is None:
             return event
-        pairs = (pair.partition("=") for pair in str(said["Programming"]).split())
+        pairs = (pair.partition("=") for pair in str(found["Programming"]).split())
         programming = {name: int(value) for name, _, value in pairs if value.lstrip("-").isdecimal()}
-        kind = str(said["SelectKind"])
+        kind = str(found["SelectKind"])
         return replace(
-            event, name=str(said["Name"]), period=int(said["Period"]), frequency=int(said["Frequency"]),
-            branch_select=int(said["Select"]) if kind else None, branch_select_kind=kind or "perf",
-            has_callchain=bool(said["CallChain"]),
+            event, name=str(found["Name"]), period=int(found["Period"]), frequency=int(found["Frequency"]),
+            branch_select=int(found["Select"]) if kind else None, branch_select_kind=kind or "perf",
+            has_callchain=bool(found["CallChain"]),
             programming=programming | event.programming,
         )  # fmt: skip
 
     def describe(self, profile: Profile) -> None:
-        """What the recording says of itself."""
-        recording = self._one("Recording")
+        """Add the recorder, its clock, header lines and losses to ``profile``."""
+        recording = self._find("Recording")
         if recording is not None:
             profile.recorder = str(recording["Recorder"])
             profile.clock = replace(profile.clock, name=str(recording["Clock"]))
-        for fields in self._said["Header"].values():
+        for fields in self._fields["Header"].values():
             profile.header.setdefault(str(fields["Name"]), str(fields["Value"]))
-        for fields in self._said["Lost"].values():
+        for fields in self._fields["Lost"].values():
             profile.lost[str(fields["Name"])] = int(fields["Count"])
-        measured = {str(fields["Measured"]) for fields in self._said["Information"].values()}
+        measured = {str(fields["Measured"]) for fields in self._fields["Information"].values()}
         if measured:
             profile.header["branch records tell"] = "; ".join(sorted(measured)) or "where branches went"
 
@@ -115,10 +116,10 @@ class Supplement:
 
     def apply(self, profile: Profile) -> None:
         """Complete the tables of ``profile``."""
-        machine = self._one("Machine") or {}
+        machine = self._find("Machine") or {}
         for name in machine.keys() & MACHINE.keys():
             setattr(profile.machine, MACHINE[name], machine[name])
-        if not self._said["Module"] or "Module" in self._twice:
+        if not self._fields["Module"] or "Module" in self._contradicted:
             return
         old, timeline = profile.modules, Timeline()
         timeline.names = profile.timeline.names
@@ -128,29 +129,29 @@ class Supplement:
         for values in zip(*(columns[name].tolist() for name in columns), strict=True):
             row = dict(zip(columns, values, strict=True))
             if row["kind"] == Change.MAP:
-                said = self._one("Mapping", row["pid"], row["start"], row["time"])
-                fields = None if said is None else self._one("Module", said["Module"])
+                found = self._find("Mapping", row["pid"], row["start"], row["time"])
+                fields = None if found is None else self._find("Module", found["Module"])
                 before = row["module"]
-                code = -1 - before if said is None or fields is None else int(said["Module"])
+                code = -1 - before if found is None or fields is None else int(found["Module"])
                 if code not in rows:
                     rows[code] = len(new)
                     new.append(old[before] if fields is None else self._completed(old[before], fields))
                 row["module"] = rows[code]
-                if said is not None and fields is not None:
-                    row |= {"pid": said["ProcessID"], "start": said["Start"], "end": said["End"]}
-                    row["offset"] = said["FileOffset"]
+                if found is not None and fields is not None:
+                    row |= {"pid": found["ProcessID"], "start": found["Start"], "end": found["End"]}
+                    row["offset"] = found["FileOffset"]
             timeline.add(**row)
         profile.modules, profile.timeline = new, timeline
 
     def _completed(self, module: Module, fields: Fields) -> Module:
-        kind, said = str(fields["Kind"]), self._one("Segments", fields["Number"])
+        kind, found = str(fields["Kind"]), self._find("Segments", fields["Number"])
         return replace(
             module, name=str(fields["Name"]), kind=ModuleKind(kind) if kind in list(ModuleKind) else ModuleKind.FILE,
             build_id=bytes(fields["BuildId"]), code_selector=int(fields["CodeSelector"]), size=int(fields["Size"]),
-            segments=() if said is None else _segments(said), missing="",
+            segments=() if found is None else _segments(found), missing="",
         )  # fmt: skip
 
 
-def _segments(said: Fields) -> tuple[Segment, ...]:
-    columns = [[int(value) for value in said[name]] for name in ("Address", "FileOffset", "Size", "Executable")]
+def _segments(fields: Fields) -> tuple[Segment, ...]:
+    columns = [[int(value) for value in fields[name]] for name in ("Address", "FileOffset", "Size", "Executable")]
     return tuple(Segment(a, o, s, bool(x)) for a, o, s, x in zip(*columns, strict=False))

@@ -1,19 +1,20 @@
-"""What a profile says and the kernel's events have no field for: self-describing events of a provider of our own.
+"""Self-describing events of our own provider, for what a profile knows and the kernel's events have no field for.
 
-The provider is called ``lastbranch``; its GUID is made from the name as EventSource makes it. Any consumer of ETW
-shows the fields, since each event carries their names and types (TraceLogging, channel 11, extended item 11).
+The provider is called ``lastbranch``; its GUID derives from the name as with EventSource. Any consumer of ETW shows the
+fields, since each event carries their names and types (TraceLogging, channel 11, extended item 11).
 
-    Recording    who recorded, by which clock; Header and Lost: what it says of itself, and what it lost, a line each
-    Event        a trigger (its profile source, or its hook): how it was programmed, which branches were asked for
-    Information  of a trigger's branch records: what was measured, and whether words are extended (`information`)
-    Triggers     what TraceConfigureLastBranchRecord was called with: EVNTRACE_LBR_FLAGS, and the hooks that trigger
+    Recording    the recorder and its clock; Header and Lost: its header lines and its losses, an event each
+    Event        a trigger (its profile source, or its hook): how it was programmed, and its selection of branches
+    Information  a trigger's branch records: the fields that were measured, and whether words are extended
+                 (`information`)
+    Triggers     the arguments of TraceConfigureLastBranchRecord: EVNTRACE_LBR_FLAGS, and the hooks that trigger
     Module       a row of the modules table: ELF build id, kind, and the name that images have
-    Segments     the load segments of the ELF image of a module, as its program headers have them
-    Mapping      stands before the image event of the same Owner and ImageBase: which module it is, which part of its
-                 file (Linux maps files in pieces), and as what it was recorded; Since is 0 for what was there all along
+    Segments     the load segments of a module's ELF file, as in its program headers
+    Mapping      precedes the image event of the same Owner and ImageBase: its module, the part of the file (Linux maps
+                 files in pieces), and the recorded mapping; Since is 0 for those that existed when the log began
     Machine      processor and system, where SysConfig has no field
 
-`supplement` takes them in again.
+`supplement` reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from uuid import UUID
 import numpy as np
 
 from ....lbr import FLAG_FIELDS, flags_from_info
-from ....model import BRANCH, Machine, Module, Profile, SampleBatch, Segment
+from ....model import BRANCH, Module, Profile, SampleBatch, Segment
 from ....model import Event as ProfileEvent
 from ..event import Event
 from ..payload.layouts import Layout
@@ -35,7 +36,7 @@ from .information import information_of, is_extended
 from .sample_events import Trigger
 
 __all__ = [
-    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "load_bias", "machine_fields",
+    "EVENTS", "MACHINE", "Measured", "PROVIDER", "event_fields", "load_bias",
     "module_fields", "recording_events", "segment_fields", "supplement_event",
 ]  # fmt: skip
 
@@ -77,7 +78,7 @@ MACHINE = {
     "OsRelease": "os_release", "CpusOnline": "cpus_online", "CpusAvailable": "cpus_available", "Memory": "memory",
 }  # fmt: skip
 _OF_THE_LOG = ("session", "log file", "buffer size", "group masks")
-"""Beginnings of the header lines that a reader makes of the log itself."""
+"""Prefixes of the header lines that a reader derives from the log itself."""
 _LOSSES = ("events", "records", "samples", "buffers")
 """Losses that the log file header counts."""
 _MOST_TEXT = 4096
@@ -98,8 +99,8 @@ def segment_fields(number: int, segments: Sequence[Segment]) -> dict[str, Any]:
 
 
 def load_bias(module: Module, start: int, end: int, offset: int) -> int:
-    """What is added to link addresses in the mapping ``start:end`` of the file from ``offset`` on; 0 where no segment
-    tells."""
+    """The difference between addresses in the mapping ``start:end`` of the file from ``offset`` on and link addresses;
+    0 where no segment determines it."""
     for segment in module.segments:
         if segment.executable and segment.offset < offset + end - start and offset < segment.offset + segment.size:
             bias = start - (segment.address + offset - segment.offset)
@@ -107,12 +108,8 @@ def load_bias(module: Module, start: int, end: int, offset: int) -> int:
     return 0
 
 
-def machine_fields(machine: Machine) -> dict[str, Any]:
-    return {name: getattr(machine, attribute) for name, attribute in MACHINE.items()}
-
-
 def event_fields(event: ProfileEvent, trigger: Trigger) -> dict[str, Any]:
-    """SelectKind is empty where no branches were asked for."""
+    """The fields of an Event. SelectKind is empty where no branches were selected."""
     selects = event.branch_select is not None
     return {
         "Source": trigger.source, "Hook": trigger.hook, "Name": event.name, "Period": event.period,
@@ -122,13 +119,8 @@ def event_fields(event: ProfileEvent, trigger: Trigger) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def information_fields(trigger: Trigger, measured: Sequence[str], *, extended: bool) -> dict[str, Any]:
-    fields = {"Source": trigger.source, "Hook": trigger.hook, "Measured": ", ".join(measured)}
-    return fields | {"Extended": int(extended)}
-
-
 def recording_events(profile: Profile, time: int) -> Iterator[Event]:
-    """Who recorded ``profile`` and what else it says of itself; none of one that was read from a log."""
+    """Recording, Header and Lost of ``profile``; none for one that was read from a log."""
     if profile.format == "etl" or profile.header.get("source format") == "etl":
         return
     yield supplement_event("Recording", time, {"Recorder": profile.recorder, "Clock": profile.clock.name})
@@ -142,7 +134,7 @@ def recording_events(profile: Profile, time: int) -> Iterator[Event]:
 
 @lru_cache
 def _schema(name: str) -> tuple[bytes, Layout]:
-    """The schema item of an event, and the layout that it stands for."""
+    """The schema item of an event, and its layout."""
     body = b"\0" + name.encode() + b"\0"
     body += b"".join(field.encode() + b"\0" + bytes([kind]) for field, kind in EVENTS[name].items())
     raw = (len(body) + 2).to_bytes(2, "little") + body
@@ -161,20 +153,20 @@ def supplement_event(name: str, time: int, fields: Mapping[str, Any]) -> Event:
     )  # fmt: skip
 
 
-# -- Which fields of their Information the branch records of a profile told, for the log that is written of it
+# -- Which fields of their Information the branch records of a profile measured
 
 
 _NAMES = {"prediction": ("mispred", "predicted"), "cycles": ("cycles",), "type": ("type", "new_type"),
           "transaction": ("in_tx", "abort"), "privilege": ("priv",), "speculation": ("spec",)}  # fmt: skip
-MEASURED = {
+_MEASURED = {
     name: sum((1 << FLAG_FIELDS[part][1]) - 1 << FLAG_FIELDS[part][0] for part in parts)
     for name, parts in _NAMES.items()
 }
-"""What a record can have measured -> its bits of perf's flag word."""
+"""A quantity that a record can measure -> its bits of perf's flag word."""
 
 
 class Measured:
-    """What the branch records of each event of a profile told."""
+    """The quantities that the branch records of each event of a profile measured."""
 
     def __init__(self) -> None:
         self._union: dict[int, int] = {}
@@ -182,7 +174,7 @@ class Measured:
         self._extended: set[int] = set()
 
     def add(self, batch: SampleBatch) -> None:
-        """Take in the entries of ``batch``."""
+        """Add the entries of ``batch``."""
         owner = np.repeat(batch.event, np.diff(batch.offsets[BRANCH]))
         flags = batch["branch_flags"] if "branch_flags" in batch else flags_from_info(batch["branch_info"])
         info = batch.columns.get("branch_info")
@@ -194,11 +186,12 @@ class Measured:
                 self._extended.add(event)
 
     def events(self, triggers: Sequence[Trigger], time: int) -> list[Event]:
-        """The Information events; none where an LBR_INFO word tells all that there is."""
+        """The Information events; none for an event whose LBR_INFO words say everything."""
         made = []
         for event, union in sorted(self._union.items()):
             if event in self._extended:
-                said = [name for name, mask in MEASURED.items() if union & mask]
-                fields = information_fields(triggers[event], said, extended=True)
+                measured = ", ".join(name for name, mask in _MEASURED.items() if union & mask)
+                trigger = triggers[event]
+                fields = {"Source": trigger.source, "Hook": trigger.hook, "Measured": measured, "Extended": 1}
                 made.append(supplement_event("Information", time, fields))
         return made
