@@ -36,8 +36,8 @@ WEEK = 7 * 24 * 3600
 
 def provide(seconds: float) -> None:
     """A provider process: says that it is ready, waits for a word, writes, says how many events were offered."""
+    from lastbranch.etw.interface import EventDescriptor
     from lastbranch.etw.kernel import kernel
-    from lastbranch.etw.types import EventDescriptor
 
     provider = kernel().register(PROVIDER, None)
     descriptor = EventDescriptor(1, level=4, keyword=1)
@@ -107,8 +107,8 @@ def session(folder: Path, name: str, seconds: float, buffers: int) -> dict[str, 
 
 def disabled_call() -> float:
     """Microseconds of a write that nobody has enabled."""
+    from lastbranch.etw.interface import EventDescriptor
     from lastbranch.etw.kernel import kernel
-    from lastbranch.etw.types import EventDescriptor
 
     provider = kernel().register(UUID(int=1), None)
     write, descriptor = provider.write, EventDescriptor(1)

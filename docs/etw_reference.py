@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ _SENTENCES = "etw/test_sentences.py"
 _TESTS = {
     "control_api": "`etw/test_api.py`, `etw/test_sentences.py`",
     "provider_api": "`etw/test_api.py`, `etw/test_stateful.py`",
-    "consumer": "`etw/test_consumer.py`, `etw/portable/test_realtime.py`", "merging": "`etw/test_merging.py`",
+    "consumer_api": "`etw/test_consumer.py`, `etw/portable/test_realtime.py`", "merging": "`etw/test_merging.py`",
 }  # fmt: skip
 _WINDOWS_NAMES = {"EventWrite": "EventWriteTransfer", "EventEnabled": "EventProviderEnabled"}
 _CONTROLS = {
@@ -88,12 +89,12 @@ def _head() -> list[str]:
 def _functions() -> Iterator[str]:
     yield "## Functions"
     yield ""
-    yield "OUT parameters are returned behind the status; IN/OUT structures are changed in place."
+    yield "OUT parameters are returned after the status; IN/OUT structures are changed in place."
     yield ""
     yield from _table("function", "portable", "on Windows", "test")
     for name in etw.__all__:
-        module = etw._WHERE[name]
-        if module not in _TESTS or not name[0].isupper() or not callable(getattr(etw, name)) or name == "MergeFlag":
+        module = getattr(getattr(etw, name), "__module__", "").rpartition(".")[2]
+        if module not in _TESTS or inspect.isclass(getattr(etw, name)):
             continue
         theirs = FUNCTIONS.get(name) or FUNCTIONS.get(f"{name}W") or FUNCTIONS[_WINDOWS_NAMES[name]]
         since = f"yes, since {theirs.since}" if theirs.since else "yes"

@@ -23,7 +23,7 @@ from command_line import Ran, run_cli, time_limit
 from etl_oracle import GUID, real, some_trace
 from etw_world import PROVIDER, World, until
 from etw_world import world as world
-from lastbranch.etw.consumed import consume
+from lastbranch.etw.events import consume
 from lastbranch.etw.flags import Control, LogFileMode
 from lastbranch.etw.kernel import kernel
 from lastbranch.etw.providers import provider_guid

@@ -14,9 +14,9 @@ from etw_properties import properties
 from lastbranch import etw
 from lastbranch.etw import control_api, provider_api
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableProvider, LogFileMode
+from lastbranch.etw.interface import ClassicHeader, EventDescriptor
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.structures import guid_of, structure
-from lastbranch.etw.types import ClassicHeader, EventDescriptor
 
 GUID = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 

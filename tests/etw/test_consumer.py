@@ -20,12 +20,20 @@ from hypothesis import strategies as st
 
 import etl_builder as build
 from etl_oracle import FULL, GUID, real, sample, slow, some_trace
-from lastbranch.etw import consumer
-from lastbranch.etw.consumed import CallbackChannel, consume
-from lastbranch.etw.consumer import CloseTrace, OpenTrace, ProcessTrace, close_trace, open_trace, process_trace
+from lastbranch.etw import consumer_api as consumer
+from lastbranch.etw.consumer_api import (
+    INVALID_PROCESSTRACE_HANDLE,
+    CloseTrace,
+    Logfile,
+    OpenTrace,
+    ProcessTrace,
+    close_trace,
+    open_trace,
+    process_trace,
+)
 from lastbranch.etw.event_records import event_of
+from lastbranch.etw.events import CallbackChannel, consume
 from lastbranch.etw.flags import ProcessTraceMode
-from lastbranch.etw.logfile import INVALID_PROCESSTRACE_HANDLE, Logfile
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.streams import LiveStream
 from lastbranch.etw.structures import structure
@@ -508,8 +516,7 @@ def test_several_files_in_one_time_order(tmp_path_factory: pytest.TempPathFactor
 
 MEASURE = """
 import resource, sys
-from lastbranch.etw.consumer import open_trace, process_trace
-from lastbranch.etw.logfile import Logfile
+from lastbranch.etw.consumer_api import Logfile, open_trace, process_trace
 seen = [0, 0]
 def take(record):
     seen[0] += 1

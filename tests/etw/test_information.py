@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from etw_fake import SOURCES, FakeKernel
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Info
 from lastbranch.etw.information import QUERIES, SETS, decode, encode, query_information, set_information
+from lastbranch.etw.interface import ProfileSource
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.structures import structure
-from lastbranch.etw.types import ProfileSource
 
 MASKS, INTERVAL, LIST, VERSION, DISALLOWED = 4, 5, 7, 0x0B, 0x0E
 

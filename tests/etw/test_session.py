@@ -9,6 +9,7 @@ import pytest
 from etw_fake import SOURCES, FakeKernel
 from lastbranch.etw import LogFileMode, Provider, Session, event_id_filter, pid_filter, provider_guid
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableProvider, FilterType, Info
+from lastbranch.etw.interface import EventDescriptor
 from lastbranch.etw.session import (
     configure_profile_sources,
     profile_interval,
@@ -17,7 +18,6 @@ from lastbranch.etw.session import (
     set_profile_interval,
 )
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import EventDescriptor
 
 GUID = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
 

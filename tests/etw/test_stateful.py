@@ -19,9 +19,9 @@ from etw_properties import properties
 from lastbranch import etw
 from lastbranch.etw.flags import Control
 from lastbranch.etw.flags import LogFileMode as M
+from lastbranch.etw.interface import EventDescriptor, Registration
 from lastbranch.etw.kernel import kernel
 from lastbranch.etw.structures import structure
-from lastbranch.etw.types import EventDescriptor, Registration
 from private_registry import registry_at
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the portable kernel runs on Linux")

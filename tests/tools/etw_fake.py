@@ -8,9 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from lastbranch.etw.flags import Control, EnableProvider, Info
+from lastbranch.etw.interface import ClassicHeader, EnableCallback, EnableParameters, EventDescriptor, ProfileSource
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import ClassicHeader, EnableCallback, EnableParameters, EventDescriptor, ProfileSource
 
 SOURCES = [
     ProfileSource(0, "Timer", 1221, 1000000), ProfileSource(6, "BranchInstructions", 4096, 2147483647),

@@ -13,9 +13,9 @@ import pytest
 from etw_properties import properties
 from lastbranch import etw
 from lastbranch.etw.flags import Control
+from lastbranch.etw.interface import EventDescriptor, Registration
 from lastbranch.etw.kernel import kernel
 from lastbranch.etw.structures import structure
-from lastbranch.etw.types import EventDescriptor, Registration
 from private_registry import registry_at, until
 
 __all__ = ["PROVIDER", "World", "until"]

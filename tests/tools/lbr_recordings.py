@@ -7,7 +7,7 @@ import struct
 
 from lastbranch.capture.options import DEFAULT_SELECT
 from lastbranch.capture.software import RECORDS, RecordWriter
-from lastbranch.etw.portable.lbr.events import FINISHED_ROUND
+from lastbranch.etw.portable.lbr.conversion import FINISHED_ROUND
 
 TIME_ID = 7
 CALL, RET, COND, IND = 4, 6, 1, 3

@@ -22,7 +22,7 @@ _WORDS = 4096 // 8
 _BEGIN = f"""
 import mmap, os, sys, threading, time
 from uuid import UUID
-from lastbranch.etw.types import EventDescriptor
+from lastbranch.etw.interface import EventDescriptor
 from lastbranch.etw.portable.kernel import PortableKernel
 counts = memoryview(mmap.mmap(int(sys.argv[1]), {_PAGES} * 4096)).cast("Q")  # offered, taken, refused
 registered = PortableKernel().register(UUID("{PROVIDER}"), None)

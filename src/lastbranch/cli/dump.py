@@ -130,7 +130,7 @@ def consume(source: str, real_time: bool, asked: Asked, log: LogOptions) -> int:
     as by dump, which says what the columns are. Providers of EventSource and TraceLogging, and those of
     manifests, can be named.
     """
-    from ..etw.consumed import dump_session, is_session
+    from ..etw.events import dump_session, is_session
     from ..etw.providers import provider_guid
 
     reading = log.reading()

@@ -18,6 +18,7 @@ from .flags import (
     EnableProvider,
     FilterType,
 )
+from .interface import EnableParameters
 from .kernel import kernel
 from .properties import (
     SessionRequest,
@@ -31,7 +32,6 @@ from .properties import (
 )  # fmt: skip
 from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of
-from .types import EnableParameters
 
 __all__ = [
     "ControlTrace", "EnableTraceEx2", "QueryAllTraces", "StartTrace", "TraceConfigureLastBranchRecord",

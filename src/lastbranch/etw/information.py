@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID
 
 from .flags import LBR_EXCLUDE_KERNEL, LBR_EXCLUDE_USER, LBR_FLAGS, MAX_LBR_EVENTS, Info
+from .interface import Kernel, ProfileSource
 from .status import EtwError, Status
-from .types import Kernel, ProfileSource
 
 __all__ = [
     "CONFIGURE_LBR", "MAX_STACK_EVENTS", "QUERIES", "SETS", "VERSION", "Codec", "Query", "Setting", "check_lbr",

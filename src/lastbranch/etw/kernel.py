@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .types import Kernel
+    from .interface import Kernel
 
 __all__ = ["kernel"]
 

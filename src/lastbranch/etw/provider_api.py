@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from .flags import EnableProvider
+from .interface import ClassicHeader, EventDescriptor, Registration
 from .kernel import kernel
 from .properties import Filter
 from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of
-from .types import ClassicHeader, EventDescriptor, Registration
 
 __all__ = [
     "EventEnabled", "EventProviderEnabled", "EventRegister", "EventSetInformation", "EventUnregister", "EventWrite",

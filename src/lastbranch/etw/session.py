@@ -18,14 +18,14 @@ from uuid import UUID
 
 from . import information
 from .flags import PERFINFO_PROVIDER, PMC_INTERRUPT, Control, EnableProvider, Info, LogFileMode
+from .interface import EnableCallback, EnableParameters, EventDescriptor, Kernel, ProfileSource, Registration
 from .kernel import kernel
 from .properties import Filter, SessionRequest, SessionState, check_name, check_numbers
 from .providers import event_id_filter, provider_guid
 from .status import EtwError, Status
-from .types import EnableCallback, EnableParameters, EventDescriptor, Kernel, ProfileSource, Registration
 
 if TYPE_CHECKING:
-    from .consumed import ConsumedEvent
+    from .events import ConsumedEvent
 
 __all__ = [
     "Provider", "Session", "configure_profile_sources", "profile_interval", "profile_sources", "sessions",
@@ -142,7 +142,7 @@ class Session:
 
     def events(self) -> Iterator[ConsumedEvent]:
         """The events of a session in real time, as they come, until it stops."""
-        from .consumed import consume
+        from .events import consume
 
         return consume(self.name, real_time=True)
 

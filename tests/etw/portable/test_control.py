@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from lastbranch.etw.consumed import consume
+from lastbranch.etw.events import consume
 from lastbranch.etw.flags import (
     CIRCULAR_KERNEL_LOGGER,
     GLOBAL_LOGGER,
@@ -28,6 +28,7 @@ from lastbranch.etw.flags import (
     Info,
     LogFileMode,
 )
+from lastbranch.etw.interface import EnableParameters
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.registry import MAX_SYSTEM_LOGGERS, Registry
 from lastbranch.etw.portable.request import (
@@ -39,7 +40,6 @@ from lastbranch.etw.portable.request import (
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status, status_of
-from lastbranch.etw.types import EnableParameters
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
 
 M = LogFileMode

@@ -19,8 +19,9 @@ from uuid import UUID
 
 import pytest
 
-from lastbranch.etw.consumed import consume
+from lastbranch.etw.events import consume
 from lastbranch.etw.flags import Control, EnableProvider
+from lastbranch.etw.interface import EventDescriptor
 from lastbranch.etw.portable import kernel as kernel_module
 from lastbranch.etw.portable.pool import Attached
 from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, address_in, encode, pack, unpack
@@ -28,7 +29,6 @@ from lastbranch.etw.portable.provider.writer import Writer, connect_writer
 from lastbranch.etw.portable.registry import process_key
 from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import EventDescriptor
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until
 
 PROVIDER = UUID("11111111-2222-3333-4444-555555555555")

@@ -32,6 +32,7 @@ import pytest
 from lastbranch.analysis.checks import check
 from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
+from lastbranch.etw.interface import EventDescriptor
 from lastbranch.etw.portable import clock as clock_module
 from lastbranch.etw.portable.clock import Clock
 from lastbranch.etw.portable.pool import PAGE, Geometry
@@ -42,7 +43,6 @@ from lastbranch.etw.portable.registry import process_key
 from lastbranch.etw.portable.session.daemon import Commands
 from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import EventDescriptor
 from lastbranch.formats.etl import TraceLog
 from lastbranch.formats.etl.layout import BUFFER_TYPE
 from lastbranch.model import BytesSource
@@ -192,7 +192,7 @@ def test_a_provider_that_stands_still(sessions: Sessions) -> None:
 def test_a_consumer_that_stands_still(sessions: Sessions) -> None:
     started(sessions, mode=LogFileMode.REAL_TIME_MODE, flush_timer=1)
     code = """
-        from lastbranch.etw.consumed import consume
+        from lastbranch.etw.events import consume
         for _ in consume("session", real_time=True):
             print("event", flush=True)
     """

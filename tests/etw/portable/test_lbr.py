@@ -15,7 +15,7 @@ from lastbranch.capture.software import RECORDS
 from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
-from lastbranch.etw.portable.lbr.events import Conversion, Scope, kinds_of
+from lastbranch.etw.portable.lbr.conversion import Conversion, Scope, kinds_of
 from lastbranch.etw.portable.lbr.source import options_of
 from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack

@@ -18,9 +18,8 @@ import etl_builder as build
 from etl_oracle import sample
 from lastbranch.errors import FormatError
 from lastbranch.etw import streams as live
-from lastbranch.etw.consumer import ProcessTrace, close_trace, open_trace, process_trace
+from lastbranch.etw.consumer_api import Logfile, ProcessTrace, close_trace, open_trace, process_trace
 from lastbranch.etw.flags import ProcessTraceMode
-from lastbranch.etw.logfile import Logfile
 from lastbranch.etw.portable.session.realtime import RealTimeSink
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.streams import LiveStream

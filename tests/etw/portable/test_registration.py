@@ -15,12 +15,12 @@ from uuid import UUID
 import pytest
 
 from lastbranch.etw.flags import EnableProvider, LogFileMode
+from lastbranch.etw.interface import ClassicHeader, EnableParameters, EventDescriptor
 from lastbranch.etw.portable.provider.registration import current
 from lastbranch.etw.portable.provider.targets import target_of
 from lastbranch.etw.portable.registry import EnableState, process_key
 from lastbranch.etw.properties import Filter
 from lastbranch.etw.status import EtwError
-from lastbranch.etw.types import ClassicHeader, EnableParameters, EventDescriptor
 from lastbranch.formats.etl import Event, TraceLog
 from lastbranch.model import BytesSource
 from portable_sessions import Sessions, sessions_in, until

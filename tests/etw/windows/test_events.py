@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 
 from lastbranch import etw
-from lastbranch.etw import consumer
+from lastbranch.etw import consumer_api as consumer
+from lastbranch.etw.consumer_api import Logfile
 from lastbranch.etw.flags import EnableProvider, LogFileMode, ProcessTraceMode
-from lastbranch.etw.logfile import Logfile
+from lastbranch.etw.interface import EnableParameters, EventDescriptor, Registration
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import EnableParameters, EventDescriptor, Registration
 from lastbranch.etw.windows import kernel as registrations
 from lastbranch.etw.windows.consumer import WindowsTraces
 from lastbranch.etw.windows.kernel import WindowsKernel, create_merged_trace_file

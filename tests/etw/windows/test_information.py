@@ -11,9 +11,9 @@ from uuid import UUID
 import pytest
 
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Info, LogFileMode, hook_ids
+from lastbranch.etw.interface import ProfileSource
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import ProfileSource
 from lastbranch.etw.windows import kernel as module
 from lastbranch.etw.windows.kernel import WindowsKernel
 from windows_fake import LBR, PRIVILEGE, FakeWindows

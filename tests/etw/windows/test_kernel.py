@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastbranch.etw.flags import PERFINFO_PROVIDER, Control, EnableProvider, Info, LogFileMode, V2Option
+from lastbranch.etw.interface import ClassicHeader, EnableParameters, Kernel
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import ClassicHeader, EnableParameters, Kernel
 from lastbranch.etw.windows.kernel import WindowsKernel
 from windows_fake import FakeWindows
 from windows_memory import FILE_AT, HISTORICAL, NAME_AT

@@ -1,6 +1,6 @@
 """EnableFlags and group masks: which events of Linux each bit stands for, or why there are none.
 
-Bits and names: `flags`. What a kind of event becomes in a trace is in `sources.kinds` and `sources.life`.
+Bits and names: `flags`. What a kind of event becomes in a trace is in `sources.kinds` and `sources.tasks`.
 """
 
 from __future__ import annotations

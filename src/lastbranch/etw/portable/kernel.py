@@ -13,9 +13,9 @@ from uuid import UUID, uuid4
 
 from ...errors import FormatError
 from ..flags import Control, EnableProvider, Info, LogFileMode
+from ..interface import ClassicHeader, EnableCallback, EnableParameters, Registration
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError, Status
-from ..types import ClassicHeader, EnableCallback, EnableParameters, Registration
 from .protocol import (
     CALL_TIMEOUT,
     Connection,

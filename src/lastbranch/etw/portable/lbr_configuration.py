@@ -14,8 +14,8 @@ from uuid import UUID
 
 from ..flags import GROUPS, LBR_EXCLUDE_USER, LBR_SAMPLED, hook_ids
 from ..information import CONFIGURE_LBR, check_lbr
+from ..interface import ProfileSource
 from ..status import EtwError, Status
-from ..types import ProfileSource
 from .registry import Registry
 
 __all__ = [

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ...errors import LastbranchError
+from ..interface import ProfileSource
 from ..status import EtwError, Status
-from ..types import ProfileSource
 from .lbr_configuration import software_source
 from .registry import Registry, read_state, write_state
 

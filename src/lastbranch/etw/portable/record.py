@@ -14,8 +14,8 @@ from ..flags import Control, LogFileMode
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError
 from .kernel import PortableKernel
-from .lbr.events import Conversion, Scope
-from .lbr.follow import PATIENCE, Follower
+from .lbr.conversion import Conversion, Scope
+from .lbr.follower import PATIENCE, Follower
 from .protocol import address_in
 from .sources.process import Output
 

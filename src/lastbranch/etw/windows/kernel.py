@@ -26,10 +26,10 @@ from ..flags import (
     hook_ids,
 )
 from ..information import CONFIGURE_LBR, check_lbr, decode, encode
+from ..interface import ClassicHeader, EnableCallback, EnableParameters, EventDescriptor
 from ..properties import SessionRequest, SessionState, descriptors_at, filters_of
 from ..status import EtwError, Status
 from ..structures import guid_of, uuid_of
-from ..types import ClassicHeader, EnableCallback, EnableParameters, EventDescriptor
 from .libraries import Libraries, Loader, SystemLoader, callback, wide
 from .memory import BITS, Parameters, Properties, bytes_at_call, events_of, native
 

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from ..flags import WnodeFlag
+from ..interface import EnableParameters
 from ..properties import (
     MAX_NAME,
     STATISTICS,
@@ -25,7 +26,6 @@ from ..properties import (
 )
 from ..status import EtwError, Status
 from ..structures import guid_of, structure
-from ..types import EnableParameters
 from .libraries import wide
 
 __all__ = ["BITS", "Parameters", "Properties", "bytes_at_call", "events_of", "native", "text_at"]

@@ -16,7 +16,7 @@ from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode,
 from lastbranch.etw.portable.enable_map import ROWS, kinds_of, rows_of, settled, unmapped
 from lastbranch.etw.portable.sources import argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
-from lastbranch.etw.portable.sources.wanted import LIVES
+from lastbranch.etw.portable.sources.plan import TASKS
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from source_tools import SourceKernel
@@ -37,7 +37,7 @@ class TestTable:
         assert not [row for row in ROWS if row.kinds and (row.why or not row.linux)]
 
     def test_every_kind_is_made_by_something(self) -> None:
-        assert {kind for row in ROWS for kind in row.kinds} == KINDS.keys() | LIVES | {"pmc"}
+        assert {kind for row in ROWS for kind in row.kinds} == KINDS.keys() | TASKS | {"pmc"}
 
     @pytest.mark.parametrize(
         ("flag", "word", "bit"),

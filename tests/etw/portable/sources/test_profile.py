@@ -11,10 +11,10 @@ import pytest
 
 import fake_kernel as fake
 from fake_kernel import Machine
+from lastbranch.etw.interface import ProfileSource
 from lastbranch.etw.portable import profile_sources as ps
 from lastbranch.etw.portable.registry import Registry
 from lastbranch.etw.status import EtwError, Status
-from lastbranch.etw.types import ProfileSource
 from source_tools import SourceKernel
 
 TIMER = ProfileSource(0, "Timer", 1221, 1_000_000, 10_000)

@@ -27,8 +27,8 @@ from ..lbr_configuration import SOFTWARE_BRANCHES, SOURCE
 from ..protocol import Connection, Kind, unpack
 from ..sources.configuration import SourceConfiguration
 from ..sources.process import Output, serve
-from .events import Conversion, Scope
-from .follow import PATIENCE, Follower
+from .conversion import Conversion, Scope
+from .follower import PATIENCE, Follower
 
 __all__ = ["options_of"]
 

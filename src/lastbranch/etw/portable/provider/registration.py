@@ -25,9 +25,9 @@ from uuid import UUID
 from ....errors import FormatError
 from ....model.output import token
 from ...flags import EnableProvider
+from ...interface import ClassicHeader, EnableCallback, EventDescriptor
 from ...properties import NO_GUID
 from ...status import EtwError, Status
-from ...types import ClassicHeader, EnableCallback, EventDescriptor
 from ..protocol import address_in, unpack
 from ..registry import EnableState, Notice, ProcessKey, Registry, remove
 from .targets import Target, target_of
@@ -332,7 +332,7 @@ class _Table(threading.local):
 
 
 class Registration:
-    """A provider that this process has registered; see `types.Registration`.
+    """A provider that this process has registered; see `interface.Registration`.
 
     Raises `EtwError` 5 where the registry cannot be used. The callback runs in a thread of its own, and before the
     registration is there for each session that has enabled the provider already.

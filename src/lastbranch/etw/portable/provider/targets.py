@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...flags import FilterType
+from ...interface import EventDescriptor
 from ...properties import Filter, SessionRequest
 from ...status import EtwError, Status
-from ...types import EventDescriptor
 from ..registry import EnableState, process_key
 
 __all__ = ["Target", "admitted", "target_of"]

@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 
 from ....errors import FormatError
 from ....formats.etl.layout import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
+from ...interface import ClassicHeader, EventDescriptor
 from ...status import EtwError, Status
-from ...types import ClassicHeader, EventDescriptor
 from ..clock import Clock
 from ..pool import (
     ANY_PROCESSOR,

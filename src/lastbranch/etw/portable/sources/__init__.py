@@ -49,7 +49,7 @@ def check(
     for row in unmapped(settled(masks)):
         raise EtwError(call, Status.NOT_SUPPORTED, f"{row.name} is not available: {row.why}")
     if needed(request, masks):
-        from .wanted import try_masks
+        from .plan import try_masks
 
         try_masks(settled(masks), call, kernel)
 

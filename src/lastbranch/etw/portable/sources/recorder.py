@@ -23,10 +23,10 @@ from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
 from .configuration import SourceConfiguration
 from .events import Events, encoded
-from .life import Life
+from .plan import TASKS, StreamPlan, names_of, plan_streams
 from .records import FOREVER, Ticks
 from .stream import Counters, Stream
-from .wanted import LIVES, Wanted, names_of, wanted_streams
+from .tasks import Tasks
 
 __all__ = ["Recorder", "mask_event"]
 
@@ -47,7 +47,7 @@ def mask_event(masks: Sequence[int], time: int, *, end: bool = False) -> Event:
     return kernel_event((SESSION, _END_MASKS if end else _MASKS), time, _POINTER, fields, version=2)
 
 
-def machine_events(kernel: Kernel, host: Host, clock: int, time: int) -> list[Event]:
+def configuration_events(kernel: Kernel, host: Host, clock: int, time: int) -> list[Event]:
     """The processor, and what no event of Windows has a field for."""
     profile = Profile("session", "session", recorder="lastbranch session", machine=_machine(kernel, host))
     frequency = SessionClock(clock).frequency
@@ -101,7 +101,7 @@ class Output(Protocol):
 
 @dataclass(slots=True)
 class _Open:
-    wanted: Wanted
+    wanted: StreamPlan
     stream: Stream
 
 
@@ -116,7 +116,7 @@ class Recorder:
         self._output, self._configuration = output, configuration
         self._ticks = Ticks(configuration.clock)
         self._streams: dict[tuple[object, ...], _Open] = {}
-        self._life: Life | None = None
+        self._tasks: Tasks | None = None
         self._counters = Counters((), self._kernel, self._host)
         self._names: dict[int, str] = {}
         self._intervals: Mapping[int, int] = {}
@@ -135,7 +135,7 @@ class Recorder:
         begin = self._moment()
         try:
             if self._configuration.sysconfig:
-                self._say(machine_events(self._kernel, self._host, self._configuration.clock, begin))
+                self._write_events(configuration_events(self._kernel, self._host, self._configuration.clock, begin))
             self.configure(self._configuration)
         except BaseException:
             self.close()
@@ -143,13 +143,13 @@ class Recorder:
 
     def configure(self, configuration: SourceConfiguration) -> None:
         """Record what this asks for from now on. If that is refused, all stays as it was."""
-        kinds = kinds_of(configuration.masks) & LIVES
-        wanted = wanted_streams(configuration, self._kernel, self._host)
+        kinds = kinds_of(configuration.masks) & TASKS
+        wanted = plan_streams(configuration, self._kernel, self._host)
         opened = dict[tuple[object, ...], _Open]()
         with ExitStack() as refused:
-            life = self._life_for(kinds)
-            if life is not None and life is not self._life:
-                refused.callback(life.close)
+            tasks = self._tasks_for(kinds)
+            if tasks is not None and tasks is not self._tasks:
+                refused.callback(tasks.close)
             counters = self._counters_for(next((one.counters for one in wanted if one.counters), ()))
             refused.callback(self._restart if counters is self._counters else counters.close)
             for one in wanted:
@@ -171,24 +171,24 @@ class Recorder:
         if counters is not self._counters:
             self._counters.close()
             self._counters = counters
-            self._say_counters(self._moment())
-        self._settle(life, kinds)
-        self._change_intervals(wanted)
+            self._write_counter_names(self._moment())
+        self._follow(tasks, kinds)
+        self._set_intervals(wanted)
         self._streams |= opened
         if configuration.masks != self._configuration.masks:
-            self._say([mask_event(configuration.masks, self._moment())])
+            self._write_events([mask_event(configuration.masks, self._moment())])
         self._configuration = configuration
 
-    def _say_counters(self, now: int) -> None:
+    def _write_counter_names(self, now: int) -> None:
         if sources := self._counters.sources:
             names = names_of(sources, self._kernel)
-            self._say([counter_event([names[source] for source in sources], now)])
+            self._write_events([counter_event([names[source] for source in sources], now)])
 
-    def _life_for(self, kinds: frozenset[str]) -> Life | None:
+    def _tasks_for(self, kinds: frozenset[str]) -> Tasks | None:
         """What follows tasks: as it is where it can tell all that is wanted."""
-        if not kinds or (self._life is not None and kinds <= self._life.wanted):
-            return self._life if kinds else None
-        return Life(kinds, self._kernel, self._host, self._ticks)
+        if not kinds or (self._tasks is not None and kinds <= self._tasks.wanted):
+            return self._tasks if kinds else None
+        return Tasks(kinds, self._kernel, self._host, self._ticks)
 
     def _counters_for(self, sources: tuple[int, ...]) -> Counters:
         """The counters of ``sources``: those that count already where they are the same."""
@@ -199,17 +199,17 @@ class Recorder:
         with suppress(EtwError):
             self._counters.start()
 
-    def _settle(self, life: Life | None, kinds: frozenset[str]) -> None:
-        old, self._life = self._life, life
-        if old is not None and old is not life:
+    def _follow(self, tasks: Tasks | None, kinds: frozenset[str]) -> None:
+        old, self._tasks = self._tasks, tasks
+        if old is not None and old is not tasks:
             old.close()
-        if life is None:
+        if tasks is None:
             return
-        if life is not old:
-            self._write(life.begin(self._moment()))
-        life.wanted = kinds
+        if tasks is not old:
+            self._write(tasks.begin(self._moment()))
+        tasks.wanted = kinds
 
-    def _change_intervals(self, wanted: list[Wanted]) -> None:
+    def _set_intervals(self, wanted: list[StreamPlan]) -> None:
         """Program the intervals of streams that stay, and say what holds now."""
         intervals = {one.source: one.interval for one in wanted if one.source is not None}
         for one in wanted:
@@ -219,7 +219,7 @@ class Recorder:
                 stays.wanted = one
         self._names = names_of(intervals, self._kernel)
         known = {source: value for source, value in self._intervals.items() if source in intervals}
-        self._say(interval_events(self._names, intervals, known, self._moment()))
+        self._write_events(interval_events(self._names, intervals, known, self._moment()))
         self._intervals = intervals
 
     def round(self, until: int | None = None) -> int:
@@ -228,10 +228,10 @@ class Recorder:
         until = now if until is None else until
         parts: list[Events] = []
         lost = self._counters.gaps()
-        if self._life is not None:
-            took = self._life.stream.round(until)
+        if self._tasks is not None:
+            took = self._tasks.stream.round(until)
             lost += took.lost
-            parts.append(self._life.of(took, self._floor))
+            parts.append(self._tasks.of(took, self._floor))
         for one in self._streams.values():
             took = one.stream.round(until)
             lost += took.lost
@@ -251,17 +251,17 @@ class Recorder:
         """Stop, write what is left and the lists of what is still there, and close."""
         try:
             streams = [one.stream for one in self._streams.values()]
-            streams += [self._life.stream] if self._life is not None else []
+            streams += [self._tasks.stream] if self._tasks is not None else []
             for stream in streams:
                 stream.disable()
             self.round(FOREVER)
             self._output.lost(sum(stream.untold() for stream in streams))
             now = self._moment()
-            if self._life is not None:
-                self._write(self._life.end(now))
-            self._say(interval_events(self._names, self._intervals, {}, now, end=True))
-            self._say_counters(now)
-            self._say([mask_event(self._configuration.masks, now, end=True)])
+            if self._tasks is not None:
+                self._write(self._tasks.end(now))
+            self._write_events(interval_events(self._names, self._intervals, {}, now, end=True))
+            self._write_counter_names(now)
+            self._write_events([mask_event(self._configuration.masks, now, end=True)])
         finally:
             self.close()
 
@@ -269,14 +269,14 @@ class Recorder:
         """Give everything back; nothing is written."""
         for one in self._streams.values():
             one.stream.close()
-        if self._life is not None:
-            self._life.close()
+        if self._tasks is not None:
+            self._tasks.close()
         self._counters.close()
-        self._streams, self._life = {}, None
+        self._streams, self._tasks = {}, None
 
     # -- output
 
-    def _say(self, events: Iterable[Event]) -> None:
+    def _write_events(self, events: Iterable[Event]) -> None:
         self._write(encoded(events, self._host.cpus[0]))
 
     def _write(self, events: Events) -> None:

@@ -19,7 +19,7 @@ from typing import IO
 from ....capture.options import Summary
 from ....model import Profile
 from ..sources.process import Output
-from .events import FINISHED_ROUND, Conversion
+from .conversion import FINISHED_ROUND, Conversion
 
 __all__ = ["Follower", "PATIENCE"]
 

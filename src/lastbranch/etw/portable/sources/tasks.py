@@ -26,14 +26,15 @@ from .events import Events, encoded
 from .records import FOREVER, Ticks, follow_records, handle_records, records_in
 from .stream import Round, Stream, tracking
 
-__all__ = ["Life"]
+__all__ = ["Tasks"]
+
 
 _SAMPLE, _LOAD = RECORD["SAMPLE"], 0x030A
 _IDLE = "Idle"
 """What process 0 is called: the kernel's threads that run where nothing else does."""
 
 
-class Life:
+class Tasks:
     """What is known of tasks and their images. ``wanted``: of "process", "thread" and "image" what is to be written.
 
     ``ticks`` turns ns into ticks of the session.

@@ -23,16 +23,16 @@ from .events import Events, Ints, of_samples, with_values
 from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
 from .stream import ALL, refusal, sampling, tracking, values_of
 
-__all__ = ["LIVES", "Wanted", "names_of", "try_masks", "wanted_streams"]
+__all__ = ["TASKS", "StreamPlan", "names_of", "try_masks", "plan_streams"]
 
 
-LIVES = frozenset({"process", "thread", "image"})
+TASKS = frozenset({"process", "thread", "image"})
 _TIMER_NS = 100
 """The unit of the timer's interval."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StreamPlan:
     """One stream."""
 
     choice: EventChoice
@@ -92,27 +92,27 @@ class Wanted:
         return of_samples(batch, ticks, [Trigger(source=self.source, options=self.options or 0)], periods, batch.cpu)
 
 
-def wanted_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[Wanted]:
+def plan_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[StreamPlan]:
     """Every stream but that of processes and images. `EtwError` for what is not available at all."""
     kinds = kinds_of(configuration.masks)
-    found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - LIVES) if name in KINDS]
+    found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - TASKS) if name in KINDS]
     for source in configuration.pmc_sources if "pmc" in kinds else ():
-        found += [Wanted(choice, source=source) for choice in choices_of(source, kernel)]
+        found += [StreamPlan(choice, source=source) for choice in choices_of(source, kernel)]
     return [_configured(one, configuration) for one in found]
 
 
-def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> Wanted:
+def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> StreamPlan:
     kind = KINDS[name]
     if name == "switch" and not has_tracefs(kernel) and not _counters_of(kind.hook, configuration):
         kind = RECORDS  # which carry no counts
     if not kind.tracepoint:
         choice = EventChoice(kind.event, TYPE.SOFTWARE, kind.config)
-        return Wanted(choice, kind, source=TIMER if name == "timer" else None)
+        return StreamPlan(choice, kind, source=TIMER if name == "timer" else None)
     point = read_tracepoint(kernel, kind.tracepoint)
-    return Wanted(EventChoice(kind.tracepoint.replace("/", ":"), TYPE.TRACEPOINT, point.number), kind, point.fields)
+    return StreamPlan(EventChoice(kind.tracepoint.replace("/", ":"), TYPE.TRACEPOINT, point.number), kind, point.fields)
 
 
-def _configured(one: Wanted, configuration: SourceConfiguration) -> Wanted:
+def _configured(one: StreamPlan, configuration: SourceConfiguration) -> StreamPlan:
     """``one`` with its interval, and what its samples are to carry."""
     source = one.source
     return replace(
@@ -146,8 +146,8 @@ def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> 
     given, kernel = kernel, kernel or Kernel()
     host = read_host(kernel)
     configuration = SourceConfiguration(masks=tuple(masks))
-    specs = [tracking(host, images=True)] if kinds_of(masks) & LIVES else []
-    specs += [one.spec(host) for one in wanted_streams(configuration, kernel, host)]
+    specs = [tracking(host, images=True)] if kinds_of(masks) & TASKS else []
+    specs += [one.spec(host) for one in plan_streams(configuration, kernel, host)]
     for spec in specs:
         try:
             kernel.close(kernel.open_event(spec.attr_without(spec.extras), ALL.pid, spec.cpus[0]))

@@ -28,13 +28,12 @@ from ..formats.etl.events.columns import CHUNK, events_of
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
 from ..formats.etl.payload.manifest import Described, message_of
 from ..opening import reading_of
-from .consumer import close_trace, open_trace, process_trace
+from .consumer_api import Logfile, close_trace, open_trace, process_trace
 from .event_records import event_of
 from .flags import ProcessTraceMode
-from .logfile import Logfile
 from .streams import FileStream, LiveStream, Stream, filetimes, open_stream
 
-__all__ = ["CallbackChannel", "ConsumedEvent", "consume", "dump_session", "is_session", "open_source"]
+__all__ = ["CallbackChannel", "ConsumedEvent", "consume", "dump_session", "is_session"]
 
 
 _FIRST_DAY = datetime(1601, 1, 1, tzinfo=UTC)
