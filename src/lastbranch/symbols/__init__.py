@@ -1,7 +1,7 @@
 """Names of code: functions, source lines and inlined frames.
 
-A `Symbolizer` answers for the modules of one profile. It searches for the files that belong to a module, asks the
-cache, and lets a worker process read symbol files for what the cache does not know.
+A `Symbolizer` names the addresses of one profile. It searches for the files of a module, looks into the cache of names,
+and lets a worker process read symbol files for the rest.
 """
 
 from __future__ import annotations

@@ -45,11 +45,11 @@ class _File:
     origins: dict[int, str] = field(default_factory=dict)
     symbols: list[tuple[int, int, str]] = field(default_factory=list)
     body: dict[int, int] = field(default_factory=dict)
-    """Address of a function -> where in ``lines`` its records begin."""
+    """Address of a function -> the first of ``lines`` with its records."""
 
 
 class Breakpad:
-    """Reads one file for each request: the cache keeps what it said."""
+    """A backend that reads the file anew for each request: the cache keeps the answers."""
 
     def functions(self, files: DebugFiles) -> FunctionTable:
         """FUNC and PUBLIC records. Raises `FormatError`, `OSError`."""
@@ -72,7 +72,7 @@ class Breakpad:
 
 
 def _read(path: str) -> _File:
-    """What stands in front of functions' bodies; records that are damaged are left out."""
+    """All records outside of functions; damaged ones are left out."""
     out = _File(lines_of(path))
     publics: list[tuple[int, int, str]] = []
     for number, line in enumerate(out.lines):

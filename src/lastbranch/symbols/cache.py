@@ -1,7 +1,7 @@
-"""Names that were found before, on disk: one file for each identity, backend and version.
+"""The cache of names on disk: one file for each identity, backend and version.
 
-The folder is the user's own: mode 0700 and owned by them, or it is not used. Files appear by renaming, so a reader
-never sees half of one and writers do not wait for each other; a file that is damaged is as good as none.
+The folder must belong to the user and have mode 0700. Files are renamed into place, so that readers never see a part of
+one and writers do not wait for each other. A damaged file counts as missing.
 """
 
 from __future__ import annotations
@@ -25,47 +25,47 @@ from .model import FunctionTable, Names
 __all__ = ["Cache", "CacheRefused", "open_cache"]
 
 _VERSION = 3
-"""Raised when the in-tree readers answer otherwise, or files are written otherwise."""
+"""Increased when the answers of the in-tree readers or the form of the files change."""
 
 LIMIT = 1 << 30
-"""Bytes of all files together; the least recently used go first."""
+"""Bytes of all files; the least recently used are removed first."""
 
 _SUM = 4
 _BLOCK = 1 << 16
 
 
 class CacheRefused(Exception):
-    """The folder is not private, or not there to be made; the message says what is wrong with it."""
+    """The folder is not private or cannot be created; the message has the reason."""
 
 
 def open_cache(folder: str | None) -> Cache | None:
-    """The cache in ``folder``, which is made if need be. Raises `CacheRefused`."""
+    """The cache in ``folder``, which is created if it is missing. Raises `CacheRefused`."""
     if folder is None:
         return None
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
-        said = os.lstat(folder)
+        state = os.lstat(folder)
     except OSError as error:
         raise CacheRefused(f"no names are kept: {folder}: {error.strerror}") from error
-    if not stat.S_ISDIR(said.st_mode):
+    if not stat.S_ISDIR(state.st_mode):
         raise CacheRefused(f"no names are kept: {folder} is not a folder")
-    if hasattr(os, "geteuid") and (said.st_uid != os.geteuid() or said.st_mode & 0o077):
+    if hasattr(os, "geteuid") and (state.st_uid != os.geteuid() or state.st_mode & 0o077):
         raise CacheRefused(
-            f"no names are kept: {folder} can be used by others (uid {said.st_uid}, mode {said.st_mode & 0o777:o}); "
+            f"no names are kept: {folder} can be used by others (uid {state.st_uid}, mode {state.st_mode & 0o777:o}); "
             "it must be yours, with mode 700"
         )
     return Cache(folder)
 
 
 class Cache:
-    """Names by key. A key is anything that JSON can write; equal ones mean equal answers."""
+    """Names by key. A key is any JSON value; equal keys mean equal answers."""
 
     def __init__(self, folder: str, limit: int = LIMIT) -> None:
         self.folder = folder
         self._limit = limit
 
     def names(self, key: object) -> tuple[NDArray[np.uint64], Names] | None:
-        """(distinct ascending addresses, their names), if there are any."""
+        """(distinct ascending addresses, their names), or ``None``."""
         found = self._read(key, "names")
         if found is None:
             return None
@@ -82,7 +82,7 @@ class Cache:
         self._write(key, "names", {"address": address, **pack_names(names)})
 
     def functions(self, key: object) -> FunctionTable | None:
-        """The table, if there is one."""
+        """The table, or ``None``."""
         found = self._read(key, "functions")
         try:
             return None if found is None else unpack_functions(found)
@@ -98,20 +98,20 @@ class Cache:
         return self._read(key, "fact") is not None
 
     def remember(self, key: object) -> None:
-        """A fact that took long to find out and follows from its key."""
+        """Keep a fact that took long to establish and follows from its key alone."""
         self._write(key, "fact", {})
 
-    # -- files
+    # -- Files
 
     def path(self, key: object, kind: str) -> str:
-        """Where something is kept."""
+        """The path of the file for ``key``."""
         text = json.dumps([_VERSION, key], sort_keys=True)
         return os.path.join(self.folder, f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.{kind}")
 
     def _read(self, key: object, kind: str) -> Columns | None:
         path = self.path(key, kind)
         try:
-            with os.fdopen(open_regular(path), "rb") as file:  # nobody else's, and never written again: mapped
+            with os.fdopen(open_regular(path), "rb") as file:  # private, and never written again: safe to map
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             if len(data) <= _SUM or int.from_bytes(data[-_SUM:], "little") != _sum(data[:-_SUM]):
                 return None
@@ -121,7 +121,7 @@ class Cache:
         if meta.get("key") != json.loads(json.dumps(key)):
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # it was used: others go first
+            os.utime(path)  # used: others are removed first
         return columns
 
     def _write(self, key: object, kind: str, columns: Columns) -> None:
@@ -145,7 +145,7 @@ class Cache:
                 os.unlink(path)
 
     def make_room(self, size: int) -> None:
-        """Remove what was not used for longest until ``size`` more bytes are within the limit."""
+        """Remove the least recently used files until ``size`` more bytes are within the limit."""
         with os.scandir(self.folder) as entries:
             files = [(s.st_mtime, s.st_size, e.path) for e in entries if stat.S_ISREG((s := _stat(e)).st_mode)]
         total = size + sum(s for _, s, _ in files)
@@ -158,7 +158,7 @@ class Cache:
 
 
 def _sum(data: memoryview) -> int:
-    """CRC-32 of the sums of words of each block and of the rest: fast, and no damaged byte or block goes unseen."""
+    """CRC-32 of the sums of words of each block and of the rest: fast, and it detects any damaged byte or block."""
     whole = len(data) // _BLOCK * _BLOCK
     words = np.frombuffer(data[:whole], np.uint64).reshape(-1, _BLOCK // 8)
     return zlib.crc32(data[whole:], zlib.crc32(np.add.reduce(words, axis=1).tobytes()))

@@ -1,7 +1,7 @@
-"""Names and function tables as bytes: for the pipe to the worker and for the cache.
+"""Names and function tables as bytes, for the pipe to the worker and for the cache.
 
-A text of JSON says what follows: arrays by name, dtype and length, and lists of texts, each joined by zero bytes. Both
-ends check it against the bytes that are there; nothing in it can name a type beyond ``DTYPES``.
+A JSON header lists the columns that follow: name, dtype and length. A list of texts is one column of bytes. Readers
+check the header against the bytes that follow it, and accept no types but ``DTYPES``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEAD = struct.Struct("<4sIQ")
 """Magic, bytes of JSON, bytes of data."""
 _MAGIC = b"LBsy"
 _ALIGNED = 8
-"""What columns begin at multiples of: NumPy is slow with others."""
+"""Columns begin at multiples of this: NumPy is slow with others."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -57,21 +57,21 @@ def _sizes(head: bytes) -> tuple[int, int]:
 
 
 def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
-    """The other way: views of ``packed``. Raises `ValueError` where its parts do not fit together."""
+    """(meta, columns as views of ``packed``). Raises `ValueError` where the header contradicts the bytes."""
     packed = memoryview(packed)
     text, data = _sizes(bytes(packed[: _HEAD.size]))
     if _HEAD.size + text + data != len(packed):
         raise ValueError("columns are cut short")
-    said = json.loads(bytes(packed[_HEAD.size : _HEAD.size + text]))
+    header = json.loads(bytes(packed[_HEAD.size : _HEAD.size + text]))
     if (
-        not isinstance(said, dict)
-        or not isinstance(said.get("meta"), dict)
-        or not isinstance(said.get("columns"), list)
+        not isinstance(header, dict)
+        or not isinstance(header.get("meta"), dict)
+        or not isinstance(header.get("columns"), list)
     ):
         raise ValueError("columns without their list")
     out: Columns = {}
     at = _HEAD.size + text
-    for entry in said["columns"]:
+    for entry in header["columns"]:
         name, dtype, count = entry if isinstance(entry, list) and len(entry) == 3 else ("", "", 0)
         if dtype not in DTYPES or not isinstance(count, int) or not isinstance(name, str):
             raise ValueError(f"a column of {dtype!r}")
@@ -80,7 +80,7 @@ def unpack(packed: bytes | memoryview) -> tuple[dict[str, Any], Columns]:
             raise ValueError(f"a column of {count} values is longer than what is left")
         out[name] = np.frombuffer(packed, kind, count, at)
         at += _padded(count * kind.itemsize)
-    return said["meta"], out
+    return header["meta"], out
 
 
 def read_packed(stream: IO[bytes], limit: int = 1 << 40) -> bytes:
@@ -167,14 +167,14 @@ def _function_columns(functions: Sequence[Function]) -> Columns:
 
 
 class PackedFunctions(Sequence[Function]):
-    """Functions that are made when they are asked for: a program has tens of thousands, a report shows a few.
+    """Functions that are made on use: a program has tens of thousands, a report shows a few.
 
-    Raises `ValueError` at once where the columns are not sound; texts that are no UTF-8 are shown with escapes.
+    Raises `ValueError` at once where the columns are not sound. Texts that are no UTF-8 get escapes.
     """
 
     def __init__(self, columns: Columns) -> None:
         self.columns = {name: columns[name] for name in _FUNCTION_COLUMNS if name in columns}
-        """As `pack_names` and `pack_functions` have them."""
+        """Those of `pack_names` and `pack_functions`."""
         self._name, self._shown = _Texts(columns, "name"), _Texts(columns, "shown")
         self._numbers = [_column(columns, name, dtype) for name, dtype in _FUNCTION_NUMBERS.items()]
         self._files = texts_of(columns, "function_files")
@@ -214,16 +214,16 @@ class PackedFunctions(Sequence[Function]):
     def _all(self) -> list[Function]:
         if self._made is None:
             names = self._name.all()
-            seen = [s or n for s, n in zip(self._shown.all(), names, strict=True)]
+            shown = [s or n for s, n in zip(self._shown.all(), names, strict=True)]
             start, size, row, line = (n.tolist() for n in self._numbers[:4])
             described = (self._numbers[4] != 0).tolist()
-            given = zip(names, seen, start, size, [self._files[r] for r in row], line, described, strict=True)
-            self._made = list(map(tuple.__new__, repeat(Function), given))  # as Function._make, many times
+            rows = zip(names, shown, start, size, [self._files[r] for r in row], line, described, strict=True)
+            self._made = list(map(tuple.__new__, repeat(Function), rows))  # as Function._make, many times
         return self._made
 
 
 class _Texts:
-    """A column of texts, each with a zero behind it. Raises `ValueError` where the last one has none."""
+    """A column of texts, each followed by a zero. Raises `ValueError` where the last one is not."""
 
     def __init__(self, columns: Columns, name: str) -> None:
         self._data = _column(columns, name, np.uint8)

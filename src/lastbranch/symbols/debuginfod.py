@@ -1,11 +1,10 @@
-"""debuginfod: debug files by build id over HTTP (elfutils, debuginfod(8)). Only where the user asked for it.
+"""debuginfod: debug files by build id over HTTP (elfutils, debuginfod(8)), only where the user enables it.
 
-``GET SERVER/buildid/HEX/debuginfo`` and ``/executable``. Servers are those of DEBUGINFOD_URLS; what they send is
-limited in size and time, and is used only if its build id is the one that was asked for. It is kept in the cache.
+``GET SERVER/buildid/HEX/debuginfo`` and ``/executable``. Servers are those of DEBUGINFOD_URLS. Their files are limited
+in size and time, need the requested build id, and are kept in the cache.
 
-A time limit of a socket is one of silence: a server that sends a byte now and then, or one interim response after the
-other, never exceeds it. So connections are also shut down from outside when the time for an answer, or for a file, is
-up.
+The time limit of a socket is one of silence: a server that sends a byte now and then, or one interim response after the
+other, never exceeds it. So another thread shuts connections down when the time for an answer, or for a file, is up.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ __all__ = ["SIZE_LIMIT", "fetch"]
 SIZE_LIMIT = 4 << 30
 """Bytes of one file."""
 CONNECT_SECONDS = 10
-"""Of silence."""
+"""Longest silence."""
 ANSWER_SECONDS = 90
-"""Until the file begins to come: a server may have to unpack it first."""
+"""Until the file begins to arrive: a server may have to unpack it first."""
 FILE_SECONDS = 600
 _CHUNK = 1 << 18
 Progress = Callable[[str, int, int], None]
 """Called with (address, bytes done, bytes in all or 0)."""
 _TURN = 0.2
-"""Seconds between looks at connections that are to end."""
+"""Seconds between checks of connections that are to end."""
 _SCHEMES = ("http", "https")
 
 
 class _HttpOnly(urllib.request.HTTPRedirectHandler):
-    """A server may send to another server, but to nothing else."""
+    """A server may redirect to another server, but to nothing else."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         if urlsplit(newurl).scheme not in _SCHEMES:
@@ -55,16 +54,16 @@ class _HttpOnly(urllib.request.HTTPRedirectHandler):
 
 
 class _Limit:
-    """The time that a server has, over all its redirections: then its connections are shut down."""
+    """The time of a server, over all its redirections. After it the connections are shut down."""
 
     def __init__(self, seconds: float) -> None:
         self._sockets: list[socket.socket] = []
-        """Duplicates: what is used is handed on by several owners."""
+        """Duplicates: several owners pass on the sockets that are used."""
         self._over = threading.Event()
         self.begin(seconds)
 
     def begin(self, seconds: float) -> None:
-        """From now on it has so many seconds."""
+        """Start the limit anew."""
         self.seconds, self._end = seconds, time.monotonic() + seconds
 
     @property
@@ -72,7 +71,7 @@ class _Limit:
         return time.monotonic() > self._end
 
     def handlers(self) -> list[urllib.request.BaseHandler]:
-        """Handlers of HTTP and HTTPS whose connections have this limit."""
+        """Handlers of HTTP and HTTPS that put this limit on their connections."""
         limit = self
 
         def limited(make: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
@@ -99,8 +98,8 @@ class _Limit:
         return made
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Within: what takes too long ends, as if the server had hung up."""
+    def enforced(self) -> Iterator[None]:
+        """Inside of this context, connections end after the limit as if the server had closed them."""
         watch = threading.Thread(target=self._watch, daemon=True)
         watch.start()
         try:
@@ -140,7 +139,7 @@ def fetch(folder: str, build_id: bytes, kind: str, rejected: list[str], progress
 
 
 def _download(url: str, path: str, store: Cache, rejected: list[str], progress: Progress | None) -> bool:
-    """Whether ``url`` was loaded into ``path``, which appears only when it is whole."""
+    """Whether ``url`` was loaded into ``path``, which is created only when it is complete."""
     if urlsplit(url).scheme not in _SCHEMES:
         rejected.append(f"{url} is no address of HTTP")
         return False
@@ -150,7 +149,7 @@ def _download(url: str, path: str, store: Cache, rejected: list[str], progress: 
         opener.add_handler(handler)
     part = ""
     try:
-        with limit.kept(), opener.open(url, timeout=CONNECT_SECONDS) as answer:
+        with limit.enforced(), opener.open(url, timeout=CONNECT_SECONDS) as answer:
             limit.begin(FILE_SECONDS)
             size = int(answer.headers.get("Content-Length") or 0)
             if size > SIZE_LIMIT:
@@ -162,7 +161,7 @@ def _download(url: str, path: str, store: Cache, rejected: list[str], progress: 
         os.replace(part, path)
         return True
     except HTTPError as error:
-        if error.code != HTTPStatus.NOT_FOUND:  # not to know a build id is an answer
+        if error.code != HTTPStatus.NOT_FOUND:  # an unknown build id is no failure
             rejected.append(f"{url}: {error}")
     except (OSError, ValueError, HTTPException) as error:
         rejected.append(f"{url}: {f'not done after {limit.seconds:g} s' if limit.exceeded else error}")
@@ -173,7 +172,7 @@ def _download(url: str, path: str, store: Cache, rejected: list[str], progress: 
 
 
 def _copy(answer: IO[bytes], out: IO[bytes], size: int, limit: _Limit, show: Callable[[int], object]) -> None:
-    """Raises `OSError` for more bytes than promised or allowed, fewer than promised, and when time is up."""
+    """Copy ``answer``. Raises `OSError` for more bytes than announced or allowed, for fewer, and after the time limit."""
     done = 0
     while chunk := answer.read1(_CHUNK):  # type: ignore[attr-defined]
         done += len(chunk)

@@ -1,7 +1,7 @@
-"""Who reads symbol files: one module for each backend, with ``resolve(files, address)`` and ``functions(files)``.
+"""Backends that read symbol files: a module each, with ``resolve(files, address)`` and ``functions(files)``.
 
-``auto`` takes the reader that knows most of what the files hold: DWARF is read in-tree, PDBs by the symbolic library or
-llvm-symbolizer where one of them is installed, and all else from symbol tables.
+``auto`` takes the backend that finds most in the files: the in-tree reader for DWARF; for PDBs the symbolic library or
+llvm-symbolizer, if installed; symbol tables for all else.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["Reader", "backend_of", "version_of"]
 _Answer = TypeVar("_Answer")
 
 MODULES = {"dwarf": "dwarf.reader", "symbolic": "symbolic_reader", "llvm": "llvm", "tables": "symbol_tables"}
-"""Backend -> its module here; what is not used is not imported."""
+"""Backend -> its module here, imported on use."""
 
 VERSIONS = {"dwarf": 4, "symbolic": 4, "llvm": 3, "tables": 2}
-"""Raised when the answers of a backend change, so that those kept on disk are not used any more."""
+"""Increased when the answers of a backend change, so that cached ones are not used any more."""
 
 
 class Reader:
-    """A backend by its name: `lastbranch.symbols.model.Backend`. Names are demangled here, for all alike."""
+    """A backend by its name (`lastbranch.symbols.model.Backend`), with demangled names."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -51,14 +51,14 @@ class Reader:
         return table
 
     def _first(self, files: DebugFiles, ask: Callable[[ModuleType], _Answer]) -> tuple[_Answer, list[str]]:
-        """The answer of the first module that can give one, and why others could not; the last one's error counts."""
+        """The answer of the first module that has one, and why those before it failed. Raises the error of the last."""
         modules = list(_best(files)) if self._name == "auto" else [_module(self._name)]
         notes: list[str] = []
         for module in modules[:-1]:
             try:
                 return ask(module), notes
             except LastbranchError as error:
-                notes.append(f"{error} (names come from what else there is)")
+                notes.append(f"{error} (names come from other symbols)")
         return ask(modules[-1]), notes
 
 
@@ -70,8 +70,8 @@ def backend_of(name: str) -> Reader:
 
 
 def version_of(name: str, kind: str) -> str:
-    """What a kept answer of backend ``name`` for files of ``kind`` depends on beyond them: its version, and that of
-    what it uses. Imports none of it."""
+    """The versions of backend ``name`` and of the tools that it uses for files of ``kind``: a cached answer depends on
+    them. Imports none of them."""
     readers = [n for n in MODULES if name in (n, "auto")]
     asked = {"symbolic", "llvm"} & set(readers) if kind == "pe" or name != "auto" else set()
     tools = [newest(name) for name in ("llvm-cxxfilt", "c++filt", "llvm-undname")]
@@ -92,9 +92,9 @@ def _symbolic() -> str:
 
 
 def _best(files: DebugFiles) -> Iterator[ModuleType]:
-    """Who may read ``files``, the best first."""
+    """The backends that can read ``files``, the best first."""
     dwarf = _module("dwarf")
-    if dwarf.has_dwarf(files):  # a PDB beside it has symbols only
+    if dwarf.has_dwarf(files):  # a PDB of such a file has symbols only
         yield dwarf
     elif files.kind == "pe" and files.debug:
         for name in ("symbolic", "llvm"):

@@ -1,7 +1,7 @@
-"""llvm-symbolizer as a backend: asked once for all addresses, its JSON read line by line.
+"""llvm-symbolizer as a backend: one process for all addresses, whose JSON is read line by line.
 
-By itself it follows debug links, paths of split DWARF files and that of a PDB, wherever they lead, and asks servers. So
-it is given files in which it has nothing to follow, under names in a folder of its own; for others it is not used.
+It would follow debug links and the paths of split DWARF files and PDBs, wherever they lead, and ask servers. So it gets
+only files with nothing to follow, by links in a folder of its own. It is not used for other files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS = "--output-style=JSON", "--no-demangle"
 
 
 def available() -> str | None:
-    """The program that is used, or ``None``."""
+    """The path of the program, or ``None``."""
     return newest("llvm-symbolizer")  # JSON came with LLVM 13, start lines in it with 15
 
 
@@ -64,7 +64,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
                     chains.add(_chain(line, image_base))
             except (ValueError, KeyError, TypeError) as error:
                 running.kill()
-                raise FormatError(f"{program} answered what cannot be read: {error}", file=files.binary) from None
+                raise FormatError(f"{program} gave an answer that cannot be read: {error}", file=files.binary) from None
         if len(chains) != len(address):
             said.seek(0)
             why = said.read(500).decode(errors="replace").strip() or f"exit code {running.returncode}"
@@ -73,7 +73,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
 
 
 def _with_stubs(files: DebugFiles, address: NDArray[np.uint64], names: Names) -> Names:
-    """``names`` where the stubs of calls have their own: to llvm-symbolizer they belong to the symbol before them."""
+    """``names`` with those of call stubs, which llvm-symbolizer counts to the symbol before them."""
     if files.kind != "elf" or not files.binary:
         return names
     binary = open_binary(files.binary)
@@ -94,7 +94,7 @@ def _image_base(files: DebugFiles) -> int:
 
 
 def _described(files: DebugFiles) -> bool:
-    """Whether there is more than symbols. Raises `UnavailableError` for what llvm-symbolizer would look for elsewhere.
+    """Whether the files have more than symbols. Raises `UnavailableError` where llvm-symbolizer would open other files.
 
     Raises `FormatError` or `OSError` where the files cannot be read.
     """
@@ -112,15 +112,15 @@ def _described(files: DebugFiles) -> bool:
 
 
 def _arranged(files: DebugFiles, folder: str) -> str:
-    """The file to name to the program. It looks for a PDB beside the binary, under the name that stands in that."""
+    """The file to pass to the program. It looks for a PDB beside the binary, by the name in the binary."""
     if files.kind == "elf":
         return _linked(files.debug or files.binary, folder, "program")
     if not files.binary:
-        raise UnavailableError("llvm-symbolizer reads a PDB through its binary, which is not at hand")
+        raise UnavailableError("llvm-symbolizer reads a PDB through its binary, which was not found")
     recorded = open_binary(files.binary).image.pdb_name or ""
     if not recorded:
         return _linked(files.binary, folder, "program.exe")
-    # If it cannot read that PDB it goes to the path in the binary: so that is made a mere name, in a copy.
+    # If it cannot read that PDB it opens the path in the binary, so the copy has a name without folders there.
     name = recorded.replace("\\", "/").rpartition("/")[2]
     if files.debug:
         _linked(files.debug, folder, name)
@@ -133,7 +133,7 @@ def _arranged(files: DebugFiles, folder: str) -> str:
 
 
 def _linked(path: str, folder: str, name: str) -> str:
-    """``path``, a regular file, under another name."""
+    """A link ``folder/name`` to ``path``, a regular file."""
     os.close(open_regular(path))
     made = os.path.join(folder, name)
     os.symlink(os.path.abspath(path), made)

@@ -1,8 +1,8 @@
-"""Stubs that calls of other modules' functions go through (procedure linkage tables): symbol tables do not name them.
+"""Stubs of calls to other modules (procedure linkage tables), which symbol tables do not name.
 
 A stub jumps to where a slot of the global offset table points, and a relocation names the function whose address the
 dynamic linker writes there (psABI of x86-64, 5.2 "Procedure Linkage Table"; of i386, the same; ELF for the Arm 64-bit
-Architecture, "Procedure Linkage Table"). So it is found whatever a linker puts around that jump, and in whatever order.
+Architecture, "Procedure Linkage Table"). That finds stubs whatever else a linker puts around the jump, in any order.
 Names are those of GNU's and LLVM's objdump: ``name@plt``.
 """
 
@@ -33,8 +33,8 @@ Stubs = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def stub_symbols(binary: Binary, symbols: Symbols) -> Symbols:
-    """The stubs of ``binary``, and the rest of their sections under the section's name. ``symbols`` names functions
-    that are chosen at run time (STT_GNU_IFUNC): relocations give their addresses only."""
+    """The stubs of ``binary``; the rest of their sections has the name of the section. ``symbols`` names functions that
+    are chosen at run time (STT_GNU_IFUNC), of which relocations only have the addresses."""
     find = _FINDERS.get(binary.image.machine)
     sections = {s.name: s for s in reversed(binary.image.sections) if s.name in SECTIONS and s.file_size}
     sections = {name: s for name, s in sections.items() if s.vaddr + s.size <= _TOP}
@@ -42,7 +42,7 @@ def stub_symbols(binary: Binary, symbols: Symbols) -> Symbols:
         return Symbols.empty()
     got = {s.name: s.vaddr for s in binary.image.sections if s.vaddr <= _TOP}
     found: list[tuple[int, int, bool, bool, bytes]] = []
-    with contextlib.suppress(FormatError):  # what names stubs is damaged: that costs no other names
+    with contextlib.suppress(FormatError):  # damaged relocations or names cost no other names
         base = got.get(".got.plt", got.get(".got", 0))
         stubs = {name: find(binary.section(name), s.vaddr, base) for name, s in sections.items()}
         names = _names(binary, symbols, np.unique(np.concatenate([slot for _, slot in stubs.values()])))
@@ -53,14 +53,14 @@ def stub_symbols(binary: Binary, symbols: Symbols) -> Symbols:
 
 
 def stubs_of(machine: str, code: bytes, address: int, got: int = 0) -> Stubs:
-    """What may be stubs in the ``code`` at ``address``; ``got`` is where i386 counts slots from in code that may be
-    loaded anywhere. Only those whose slot has a relocation are stubs."""
+    """Possible stubs in the ``code`` at ``address``: a stub's slot has a relocation. ``got`` is the base of slots in
+    position-independent code of i386."""
     return _FINDERS[machine](Space.of(code), address, got)
 
 
 def _of_section(section: Section, named: dict[int, bytes]) -> list[tuple[int, int, bool, bool, bytes]]:
-    """Symbols of the stubs ``named`` (address, ascending -> function). They are as long as the shortest distance of
-    two; what is before, behind and between them is the linker's own."""
+    """Symbols of the stubs ``named`` (address, ascending -> function). Each is as long as the shortest distance of two;
+    code before, after and between them is the linker's own."""
     end = section.vaddr + section.size
     step = min((b - a for a, b in pairwise(named)), default=section.size)
     found, at = [], section.vaddr
@@ -99,7 +99,7 @@ def _names(binary: Binary, symbols: Symbols, wanted: NDArray[np.int64]) -> dict[
 
 
 def _resolvers(symbols: Symbols, address: NDArray[np.uint64]) -> list[str]:
-    """What functions at ``address`` are called, which return the one to be used."""
+    """The names of the functions at ``address``, which return the function to use."""
     by_address = symbols.by_address() if len(address) else symbols
     row = by_address.at(address)
     begins = (row >= 0) & (np.append(by_address.start, np.uint64(0))[row] == address)
@@ -109,7 +109,7 @@ def _resolvers(symbols: Symbols, address: NDArray[np.uint64]) -> list[str]:
 
 _TOP = (1 << 63) - 1
 _IRELATIVE = {"x86_64": 37, "i386": 42, "aarch64": 1032}
-"""Relocations to what a function of the program returns at its start."""
+"""Relocations whose value is the return of a function that runs when the program starts."""
 
 _ENDBR = (b"\xf3\x0f\x1e\xfa", b"\xf3\x0f\x1e\xfb")
 _BND = 0xF2
@@ -145,7 +145,7 @@ def _i386(space: Space, address: int, got: int) -> Stubs:
 
 
 def _aarch64(space: Space, address: int, _got: int) -> Stubs:
-    """``adrp x16, page; ldr x17, [x16, #offset]``, behind ``bti c`` where that is needed. Instructions are
+    """``adrp x16, page; ldr x17, [x16, #offset]``, after ``bti c`` where that is needed. Instructions are
     little-endian whatever the data are."""
     words = space.data[: space.size // 4 * 4].view("<u4").astype(np.int64)
     if len(words) < 2:
@@ -160,4 +160,4 @@ def _aarch64(space: Space, address: int, _got: int) -> Stubs:
 
 
 _FINDERS: dict[str, Callable[[Space, int, int], Stubs]] = {"x86_64": _x86_64, "i386": _i386, "aarch64": _aarch64}
-"""Machine -> what finds its stubs in a section: (section, its link address, that of the global offset table)."""
+"""Machine -> function of (section, its link address, that of the global offset table) that finds its stubs."""

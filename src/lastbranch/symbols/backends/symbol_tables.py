@@ -62,12 +62,12 @@ LOCAL = 0  # st_info >> 4
 UNDEF = 0  # st_shndx
 
 MAPPING = {"arm": ("$a", "$d", "$t"), "aarch64": ("$d", "$x"), "riscv": ("$d", "$x", ".L0 ")}
-"""Machine -> what names of symbols begin with that only tell code from data (psABIs of those processors)."""
+"""Machine -> first letters of mapping symbols, which mark code and data (psABIs of those processors)."""
 
 
 def elf_symbols(binary: Binary, debug: Binary | None = None) -> Symbols:
-    """The symbols of a module: ``.symtab`` of the binary or of its debug file, else ``.dynsym`` and MiniDebugInfo;
-    and the stubs of its calls of other modules' functions, which are in no table."""
+    """The symbols of a module: ``.symtab`` of the binary or of its debug file, else ``.dynsym`` and MiniDebugInfo; and
+    the stubs of its calls to other modules, which are in no table."""
     found = _elf_tables(binary, debug)
     return Symbols.join([found, stub_symbols(binary, found)])
 
@@ -167,7 +167,7 @@ def _coff_table(binary: Binary) -> Symbols:
         (table["StorageClass"][row] == STATIC) & (table["NumberOfAuxSymbols"][row] > 0) & (table["Type"][row] == 0)
     )
     row = row[(number > 0) & (number <= len(sections)) & ~describes]
-    # Of several at one address the last one is taken: a function rather than a label that a linker script makes.
+    # The last one of an address counts: a function rather than a label of a linker script.
     row = row[np.argsort(table["Type"][row] & 0xF0 == FUNCTION, kind="stable")]
     number = table["SectionNumber"][row].astype(np.int64) - 1
     short = np.zeros((len(row), 9), np.uint8)
@@ -187,7 +187,7 @@ def _coff_table(binary: Binary) -> Symbols:
 
 
 def _main_records(following: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Rows that are symbols: each says how many auxiliary records follow it."""
+    """Rows that are symbols: each has the number of auxiliary records that follow it."""
     rows, at, counts = [], 0, following.tolist()
     while at < len(counts):
         rows.append(at)
@@ -196,7 +196,7 @@ def _main_records(following: NDArray[np.uint8]) -> NDArray[np.int64]:
 
 
 def _exports(binary: Binary) -> Symbols:
-    """Exported functions. None has a size: it goes to the next one, or to where the exception table begins another."""
+    """Exported functions. Each reaches to the next one, or to the next function of the exception table."""
     address, size = _directory(binary, EXPORT)
     space = _at(binary, address)
     if not size or space.size < EXPORT_DIRECTORY.itemsize:

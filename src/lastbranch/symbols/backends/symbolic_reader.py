@@ -1,6 +1,6 @@
 """The symbolic library as a backend: DWARF and PDB with inline chains, without columns, discriminators and start lines.
 
-It makes a table of the whole file first and answers one address a call then.
+The library first makes a table of the whole file. It takes one address a call.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
 
     base = _base(files)
     chains = Chains()
-    # The outermost function is called as its symbol: the library has one name for the parts that a function may have,
-    # and in a PDB the one without namespace and arguments' types.
+    # The outermost function has the name of its symbol: the library has one name for all parts of a function, and in a
+    # PDB the name without namespace and argument types.
     symbols = symbol_tables.symbols_of(files).by_address()
     functions = symbols.functions(np.arange(len(symbols)))
     try:
@@ -71,13 +71,13 @@ def functions(files: DebugFiles) -> FunctionTable:
 
 
 def _contents(path: str) -> bytes:
-    """The bytes of a regular file: the library is given no path to open or to map."""
+    """The bytes of a regular file: the library gets no path to open or map."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read()
 
 
 def _base(files: DebugFiles) -> int:
-    """What the library's addresses count from: the lowest segment of an ELF file, the image's base of a PE file."""
+    """The base of the library's addresses: the lowest segment of an ELF file; 0 in PE, where they count from the image."""
     if files.kind == "pe":
         return 0
     segments = open_binary(files.binary or files.debug or "").image.segments

@@ -1,4 +1,4 @@
-"""Symbols of one module as columns, whatever table they came from, and which of them an address belongs to."""
+"""Symbols of one module as columns, from any table, and the lookup of addresses in them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _COLUMNS = ("start", "size", "name", "code", "public")
 
 @dataclass(eq=False)
 class Symbols:
-    """n symbols in the order of their table. Names are read when they are wanted: most never are."""
+    """n symbols in the order of their table. Names are decoded on use: most never are."""
 
     start: NDArray[np.uint64]
     """Link addresses."""
     size: NDArray[np.uint64]
-    """Bytes; 0 unknown: such a symbol goes on to the next one."""
+    """Bytes; 0 unknown: such a symbol reaches to the next one."""
     name: NDArray[np.int64]
     """Offsets into ``strings``, where the names end with a zero byte."""
     code: NDArray[np.bool_]
@@ -68,14 +68,14 @@ class Symbols:
         return replace(self, **columns)
 
     def by_address(self) -> Symbols:
-        """One symbol for each address, ascending: the largest, of equal ones the last of the table."""
+        """One symbol for each address, ascending: the largest, and of those the last in the table."""
         order = np.lexsort((self.size, self.start))
         start = self.start[order]
         last = np.append(start[1:] != start[:-1], True) if len(start) else np.empty(0, bool)
         return self.take(order[last])
 
     def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """int64[n]: for symbols by address, the row that each address belongs to, or -1."""
+        """int64[n]: the row of each address, or -1, where symbols are `by_address`."""
         if not len(self):
             return np.full(len(address), -1, np.int64)
         row = np.searchsorted(self.start, address, side="right").astype(np.int64) - 1
@@ -93,12 +93,12 @@ class Symbols:
         return [Function(name, name, start, size) for name, start, size in zip(*columns, strict=True)]
 
     def resolve(self, address: NDArray[np.uint64]) -> Names:
-        """The names of ``address``, for symbols by address."""
+        """The names of ``address``, where symbols are `by_address`."""
         used, rows = used_rows(self.at(address))
         return Names.of_functions(rows, self.functions(used))
 
     def table(self) -> FunctionTable:
-        """All code symbols by address; a size that is not known reaches to the next symbol."""
+        """All code symbols by address; one without a size reaches to the next symbol."""
         code = self.take(self.code)
         chosen = code.by_address()
         following = np.append(chosen.start[1:], chosen.start[-1:] + np.uint64(1))

@@ -1,1 +1,1 @@
-"""DWARF 2 to 5 in columns: many entries, units and programs at once, nothing executed one by one that can be summed."""
+"""DWARF 2 to 5, read as columns: many entries, units and programs at once, and nothing executed step by step."""

@@ -1,8 +1,8 @@
 """Where the instructions of byte code begin, for all programs at once.
 
-Line number programs and range lists are byte code: what one byte means depends on those before it. A table of states
-says how; here it runs over thousands of pieces side by side. A piece is begun as if an instruction began there, and
-done again where the piece before it ended otherwise, until all agree: the result is that of one run from the beginning.
+Line number programs and range lists are byte code: the meaning of a byte depends on those before it. A table of states
+describes this, and is run over thousands of pieces in step. Each piece first assumes that an instruction begins there.
+It is run again where the piece before it ended in another state, until all agree, as in one run from the beginning.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from ....binaries.files import Space
 __all__ = ["instruction_starts", "state_table"]
 
 PIECE = 256
-"""Bytes of a piece. Short pieces run wider, but more of them are begun wrongly."""
+"""Bytes of a piece. With short pieces more of them run in step, but more of them run twice."""
 
 BAD = 1
-"""The state after a byte that no instruction begins with. It goes on like the first one, so that a piece that was begun
-wrongly finds its way; a program counts only up to there."""
+"""The state after a byte that no instruction begins with. It continues like state 0, so that a piece that began in the
+wrong state recovers. A program ends there."""
 
 
 def state_table(instructions: dict[int, tuple[int, ...]], counted: int | None = None) -> NDArray[np.uint16]:
     """uint16[states, 256]: the state after each byte; state 0: an instruction begins.
 
     ``instructions``: first byte -> operands, each a number of bytes or -1 for a LEB128 number. ``counted`` is the first
-    byte after which a byte says how many follow. Bytes that are not listed lead to `BAD`.
+    byte that is followed by a byte with the number of bytes that follow. Bytes that are not listed lead to `BAD`.
     """
     states: dict[tuple[int, ...], int] = {(): 0}
     first_bytes = np.full(256, BAD, np.uint16)
     rows: list[NDArray[np.uint16]] = [first_bytes, first_bytes]
 
     def state(operands: tuple[int, ...]) -> int:
-        """The state in which ``operands`` are still to come."""
+        """The state in which ``operands`` follow."""
         operands = tuple(o for o in operands if o)
         if operands not in states:
             states[operands] = len(rows)
@@ -99,9 +99,9 @@ def _run(
     flags: NDArray[np.uint8],
     rows: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Run each piece from its state; the states at their ends.
+    """Run each piece from its state. Returns the states at their ends.
 
-    ``flags[rows]`` is 1 where an instruction began, 2 behind a bad byte.
+    ``flags[rows]`` becomes 1 where an instruction begins, 2 after a bad byte.
     """
     order = np.argsort(-length, kind="stable")
     running = np.searchsorted(-length[order], -np.arange(PIECE), side="left")  # pieces longer than each step

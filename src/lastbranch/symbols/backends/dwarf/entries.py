@@ -1,6 +1,6 @@
-"""The walk over entries: where those with code stand, and which stands in which (DWARF 5, 2.3).
+"""Debugging information entries: which have code, how they nest (DWARF 5, 2.3), and their attributes as columns.
 
-Entries have no length, so each must be passed to find the next; all else is done in columns afterwards.
+Entries have no length, so the walk passes each to find the next. All else is done in columns afterwards.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Tree:
     unit: NDArray[np.int64]
     inlined: NDArray[np.bool_]
     up: NDArray[np.int64]
-    """Row of the function or inlined call that it stands in, or -1."""
+    """Row of the function or inlined call around it, or -1."""
     level: NDArray[np.int64]
     """How many inlined calls deep it is in its function, which has 0."""
 
@@ -63,11 +63,11 @@ class Tree:
 
 
 def walk(info: Info, units: NDArray[np.int64], *, whole: bool) -> Tree:
-    """The functions and inlined calls of ``units``; a unit with codes without abbreviation has none, and a note.
+    """The functions and inlined calls of ``units``; a unit with a code that has no abbreviation gets a note instead.
 
-    Where entries say where their next sibling is, types and functions without code of their own are jumped over unless
-    ``whole``. This halves the work, and rarely misses anything: code lies in them only where GCC wrote the bodies of
-    functions that belong to a function, such as lambdas and the members of local classes.
+    Unless ``whole``, types and functions without code of their own are skipped where entries have the offset of their
+    next sibling. This halves the work and rarely misses anything: only GCC puts code there, the bodies of functions
+    that belong to a function, such as lambdas and the members of local classes.
     """
     places = [np.array(_of_unit(info, row, whole), np.int64) for row in units.tolist()]
     offset = np.concatenate([*places, np.empty(0, np.int64)])
@@ -81,7 +81,7 @@ def walk(info: Info, units: NDArray[np.int64], *, whole: bool) -> Tree:
 
 
 def _tree(offset: Ints, unit: Ints, tag: Ints, depth: Ints) -> Tree:
-    """Link each routine to the one around it: an entry's parent is the last one before it on the depth above."""
+    """Link each routine to the one around it: an entry's parent is the last one before it, a level higher."""
     routine = (tag == TAG.SUBPROGRAM) | (tag == TAG.INLINED_SUBROUTINE)
     around = np.full(len(offset), -1, np.int64)  # the innermost routine around an entry, or itself
     up = np.full(len(offset), -1, np.int64)
@@ -139,22 +139,22 @@ def _walk(info: Info, row: int, whole: bool) -> list[int]:
             known = codes.get(code)
             if known is None:
                 raise space.bad("an entry without abbreviation", at, "abbreviation code", code)
-            behind = at + (1 if code < 0x80 else 2)
-            if known.sibling >= 0 and behind + known.sibling < end:
-                target = unit.offset + word(raw, behind + known.sibling)[0]
-                if behind < target <= end:
+            past = at + (1 if code < 0x80 else 2)
+            if known.sibling >= 0 and past + known.sibling < end:
+                target = unit.offset + word(raw, past + known.sibling)[0]
+                if past < target <= end:
                     at = target
                     continue
             if known.recorded:
                 record(at)
-            at = behind + known.size if known.size >= 0 else _end_of(space, known, behind)
+            at = past + known.size if known.size >= 0 else _end_of(space, known, past)
     return found
 
 
 def _quick(codes: dict[int, Shape]) -> list[int]:
-    """Code -> bytes of an entry that is passed by, negative for one that is recorded; 0 for one to be looked at.
+    """Code -> bytes of an entry to pass, negative for one to record; 0 for one without a fixed size.
 
-    For any two bytes that can stand at its beginning, so that nothing needs to be checked.
+    It has a row for any two bytes that an entry can begin with, so that nothing needs to be checked.
     """
     quick = [0] * (1 << 15)
     quick[0] = -1  # the end of children
@@ -198,14 +198,14 @@ def _end_of(space: Space, shape: Shape, at: int) -> int:
 
 
 class Kind:
-    """What a value is."""
+    """Kinds of attribute values."""
 
     ABSENT, NUMBER, ADDRESS, STR, LINE_STR, INLINE, REFERENCE, OFFSET, INDEX, OTHER = range(10)
 
 
 @dataclass(slots=True)
 class Column:
-    """One attribute of n entries: what it is (`Kind`), and its value.
+    """One attribute of n entries: its `Kind` and its value in each.
 
     References are offsets in ``.debug_info``; strings are offsets in ``.debug_str``, ``.debug_line_str`` or (INLINE)
     ``.debug_info``; OFFSET is one in the section that the attribute belongs to, INDEX a row of a table there.
@@ -231,13 +231,13 @@ KINDS = {
     **dict.fromkeys((FORM.DATA1, FORM.DATA2, FORM.DATA4, FORM.DATA8, FORM.UDATA, FORM.SDATA, FORM.IMPLICIT_CONST,
                      FORM.FLAG, FORM.FLAG_PRESENT), Kind.NUMBER),
 }  # fmt: skip
-"""Form -> what its values are; others are OTHER: there, but of no use here."""
+"""Form -> kind of its values; others are OTHER: present, but not used here."""
 
 
 def read_attributes(
     info: Info, offset: NDArray[np.int64], wanted: tuple[int, ...], unit: NDArray[np.int64] | None = None
 ) -> dict[int, Column]:
-    """The ``wanted`` attributes of the entries at ``offset``; nothing is there for offsets without an entry."""
+    """The ``wanted`` attributes of the entries at ``offset``; they are absent where no entry is."""
     unit = info.unit_of(offset) if unit is None else unit
     shape, at = info.shapes_of(offset, unit)
     columns = {name: Column.absent(len(offset)) for name in wanted}
@@ -277,12 +277,12 @@ def _read_shape(
         elif form in STRINGS:
             value = _word(info.sections("str_offsets"), info.string_base[unit], value, shape.format.offset_size)
         elif shape.format.version < 4 and form in (FORM.DATA4, FORM.DATA8):
-            kind = Kind.NUMBER  # the class depends on the attribute, and is told apart there
+            kind = Kind.NUMBER  # an offset for some attributes, a number for others: their readers know
         column.kind[rows], column.value[rows] = kind, value
 
 
 def _word(space: Space, base: NDArray[np.int64], index: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
-    """Row ``index`` of a table at ``base``. Rows outside of the section are zero."""
+    """Row ``index`` of a table at ``base``; 0 outside of the section."""
     index = np.minimum(index, np.uint64(NO_BASE >> 4)).astype(np.int64)
     return space.read(np.minimum(base, NO_BASE) + index * width, width)
 
@@ -295,8 +295,8 @@ def _value(
     if form == FORM.FLAG_PRESENT:
         return np.ones(len(at), np.uint64), at
     if form == FORM.SDATA:
-        signed, behind = space.sleb(at)
-        return signed.view(np.uint64), behind
+        signed, past = space.sleb(at)
+        return signed.view(np.uint64), past
     length = size_of(form, sizes)
     if length == LEB:
         return space.uleb(at)
@@ -306,7 +306,7 @@ def _value(
 
 
 def _past(space: Space, form: int, sizes: Format, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The offsets behind values of ``form``."""
+    """The offsets after values of ``form``."""
     length = size_of(form, sizes)
     assert length is not None  # a shape has known forms only
     if length >= 0:
@@ -316,8 +316,8 @@ def _past(space: Space, form: int, sizes: Format, at: NDArray[np.int64]) -> NDAr
     if length == LEB:
         return space.uleb(at)[1]
     width = BLOCK - length
-    count, behind = (space.read(at, width), at + width) if width else space.uleb(at)
-    return behind + np.minimum(count, np.uint64(space.size)).astype(np.int64)
+    count, past = (space.read(at, width), at + width) if width else space.uleb(at)
+    return past + np.minimum(count, np.uint64(space.size)).astype(np.int64)
 
 
 def texts(info: Info, column: Column) -> list[str]:

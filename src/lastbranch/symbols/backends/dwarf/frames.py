@@ -1,4 +1,4 @@
-"""Frames as columns, and the `Names` that they come to: chains of entries with the rows of line tables in them."""
+"""Inline chains of addresses as columns, and the `Names` made of them with the rows of line tables."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .entries import Column, Kind, Tree, read_attributes, texts
 from .ranges import Ranges
 from .units import AT, Info
 
-__all__ = ["Frames", "Origins", "Places", "chains_of", "described", "innermost", "named"]
+__all__ = ["Frames", "Origins", "LinePlaces", "chains_of", "described", "innermost", "named"]
 
 
-# -- Inline chains: the function and the inlined calls that hold an address, and what they are called
+# -- Inline chains: the function and the inlined calls that hold an address, and their names
 #
 # Built as llvm-symbolizer builds them (LLVM ``DWARFUnit::getInlinedChainForAddress``): the innermost entry whose ranges
 # hold the address, then the entries around it up to its function.
 
 
 HOPS = 8
-"""Most references from an entry to the one that has its name; three are usual."""
+"""Most references to follow from an entry to its name; three are usual."""
 
 
 @dataclass(slots=True)
 class Chains:
-    """Frames, in no order: each of one address."""
+    """Frames of all addresses, in no order."""
 
     owner: NDArray[np.int64]
     """Row of the address."""
@@ -38,12 +38,12 @@ class Chains:
     entry: NDArray[np.int64]
     """Row of the `Tree`."""
     caller: NDArray[np.int64]
-    """The inlined entry (row of the tree) whose call is the place of this frame; -1 for the innermost."""
+    """The inlined entry (row of the tree) whose call site is the place of this frame; -1 for the innermost."""
 
 
 @dataclass(slots=True)
 class Origins:
-    """What entries are called, and where they are declared."""
+    """Names and declarations of entries."""
 
     name: list[str]
     """Linkage name, else the plain one."""
@@ -57,9 +57,9 @@ class Origins:
 def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64], *, nested: bool) -> NDArray[np.int64]:
     """The deepest row of ``tree`` whose ranges hold each address (ascending), or -1.
 
-    Functions that the linker folded into one, of the same unit: the last one counts, as it does in LLVM. ``nested``:
-    the ranges of what is inlined lie within those of what it is inlined in. DWARF 2 has no range lists: a call whose
-    code is in pieces names one of them, or none.
+    Where the linker folded functions of a unit into one, the last one counts, as in LLVM. ``nested``: the ranges of an
+    inlined call lie within those of its caller. Not so in DWARF 2, which has no range lists: a call whose code is in
+    pieces names one of them, or none.
     """
     found = np.full(len(address), -1, np.int64)
     level = tree.level[ranges.row]
@@ -128,7 +128,7 @@ def origins_of(info: Info, offset: NDArray[np.int64], inlined: NDArray[np.bool_]
 
 
 def _referred(found: dict[int, Column]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(offset of the entry that is referred to, whether there is one)."""
+    """(offset of the entry that each refers to, whether it refers to one)."""
     origin, specification = (found[name] for name in REFERENCES)
     use = origin.kind == Kind.REFERENCE
     there = use | (specification.kind == Kind.REFERENCE)
@@ -173,8 +173,8 @@ class Frames:
 
 
 @dataclass(slots=True)
-class Places:
-    """What line tables say of n addresses: a row each."""
+class LinePlaces:
+    """The rows of line tables for n addresses."""
 
     there: NDArray[np.bool_]
     file: NDArray[np.uint32]
@@ -202,14 +202,14 @@ def described(info: Info, tree: Tree, chains: Chains) -> tuple[Frames, Origins]:
 def named(
     unit: NDArray[np.int64],
     symbol: NDArray[np.int64],
-    places: Places,
+    places: LinePlaces,
     parts: list[tuple[Frames, Origins]],
     symbols: Symbols,
     path: Path,
 ) -> Names:
     """The names of addresses in ``unit`` that have ``symbol`` and lines at ``places`` (-1, or not there: none).
 
-    The innermost frame is where the line table says; the outermost function is called as the symbol.
+    The innermost frame is at the place of the line table. The outermost function has the name of the symbol.
     """
     frames = _complete(parts, len(unit), (symbol >= 0) | places.there)
     owner = frames.owner

@@ -1,7 +1,7 @@
 """Line number programs (DWARF 5, section 6.2; versions 2 to 5), all units at once.
 
 The state machine's registers are sums and last values over the instructions of a sequence, so no instruction is
-executed: `bytecode` finds where each begins, and the rest is cumulative sums.
+executed: `bytecode` finds where each begins, and cumulative sums do the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor, uleb
 __all__ = ["LineHeader", "read_header", "read_lines"]
 
 
-# -- Headers of line number programs: how instructions are coded, and the names of files (DWARF 5, 6.2.4)
+# -- Headers of line number programs: the coding of instructions, and names of files (DWARF 5, 6.2.4)
 
 
 Texts = Callable[[int, int], str]
@@ -177,14 +177,14 @@ class _Tables(Cursor):
 
 COPY, ADVANCE_PC, ADVANCE_LINE, SET_FILE, SET_COLUMN, CONST_ADD_PC, FIXED_ADVANCE_PC = 1, 2, 3, 4, 5, 8, 9
 PART = 1 << 18
-"""Bytes of programs that are read at once: the columns of that many instructions stay in a processor's cache."""
+"""Bytes of programs that are read at once: the columns of so many instructions fit into a processor's cache."""
 
 EXTENDED, END_SEQUENCE, SET_ADDRESS, SET_DISCRIMINATOR = 0, 1, 2, 4
 
 
 @dataclass(slots=True)
 class LineTable:
-    """Rows of line tables, and the sequences that they form. Rows of a sequence ascend by address."""
+    """Rows of line tables, and their sequences. The rows of a sequence ascend by address."""
 
     address: NDArray[np.uint64]
     file: NDArray[np.uint32]
@@ -197,10 +197,10 @@ class LineTable:
     sequence_high: NDArray[np.uint64]
     sequence_first: NDArray[np.int64]
     sequence_last: NDArray[np.int64]
-    """Rows ``first:last``; the last one only says where the sequence ends."""
+    """Rows ``first:last``; the last one only marks the end of the sequence."""
 
     def find(self, address: NDArray[np.uint64], unit: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row of the program of ``unit`` that each address belongs to, or -1: the last row that is not above it."""
+        """The row of each address in the program of its ``unit``, the last one that is not above it; -1: none."""
         begin = np.searchsorted(self.sequence_unit, unit, side="left")
         end = np.searchsorted(self.sequence_unit, unit, side="right")
         sequence = bisect_within(self.sequence_high, begin, end.copy(), address, right=True)
@@ -219,7 +219,7 @@ def read_lines(space: Space, headers: dict[int, LineHeader]) -> LineTable:
 
 
 def _parts(headers: dict[int, LineHeader]) -> Iterator[dict[int, LineHeader]]:
-    """Programs with the same standard opcodes, together of about `PART` bytes."""
+    """Programs with the same standard opcodes, about `PART` bytes at a time."""
     open_parts: dict[tuple[int, ...], dict[int, LineHeader]] = {}
     sizes: dict[tuple[int, ...], int] = {}
     for unit, header in headers.items():
@@ -281,17 +281,17 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1]))
     sequence = np.maximum.accumulate(np.where(fresh, row_number, 0))
 
-    def newest(there: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The newest instruction of ``there`` up to each one, in the same sequence; -1: none."""
+    def latest(there: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The last instruction with ``there`` up to each one, in the same sequence; -1: none."""
         last = np.maximum.accumulate(np.where(there, row_number, -1))
         return np.where(last >= sequence, last, -1)
 
     def register(there: NDArray[np.bool_], begin: int) -> NDArray[np.uint64]:
-        last = newest(there)
+        last = latest(there)
         return np.where(last >= 0, operand[np.maximum(last, 0)], np.uint64(begin))
 
     moved = np.cumsum(by).view(np.uint64)
-    placed = newest(extended & (kind == SET_ADDRESS))
+    placed = latest(extended & (kind == SET_ADDRESS))
     origin = np.where(placed >= 0, placed, sequence)
     moved_before = moved[origin] - np.where(placed >= 0, 0, by[origin]).view(np.uint64)
     address = np.where(placed >= 0, operand[np.maximum(placed, 0)], np.uint64(0)) + moved - moved_before
@@ -299,8 +299,8 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     line = 1 + lines - (lines - line_by)[sequence]
     file, column = register(standard == SET_FILE, 1), register(standard == SET_COLUMN, 0)
     emitted = np.append(-1, np.maximum.accumulate(np.where(emits, row_number, -1))[:-1])
-    said = newest(extended & (kind == SET_DISCRIMINATOR))
-    discriminator = np.where(said > emitted, operand[np.maximum(said, 0)], np.uint64(0))
+    discriminated = latest(extended & (kind == SET_DISCRIMINATOR))
+    discriminator = np.where(discriminated > emitted, operand[np.maximum(discriminated, 0)], np.uint64(0))
 
     rows = np.flatnonzero(emits)
     last = np.flatnonzero(ends[rows])

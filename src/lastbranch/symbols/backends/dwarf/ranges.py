@@ -24,7 +24,7 @@ WANTED = AT.LOW_PC, AT.HIGH_PC, AT.RANGES
 
 @dataclass(slots=True)
 class Ranges:
-    """Address ranges and the rows of the entries that they belong to."""
+    """Address ranges, each with the row of its entry."""
 
     low: NDArray[np.uint64]
     high: NDArray[np.uint64]
@@ -32,7 +32,7 @@ class Ranges:
 
     @classmethod
     def join(cls, parts: list[Ranges]) -> Ranges:
-        """All ranges that are not empty, by their rows. Code that the linker dropped may have empty ones."""
+        """All ranges that are not empty, by row. The linker leaves empty ones for code that it dropped."""
         parts = parts or [cls(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))]
         low, high, row = (np.concatenate([getattr(p, name) for p in parts]) for name in ("low", "high", "row"))
         kept = np.flatnonzero(low < high)

@@ -19,10 +19,10 @@ from ...model import DebugFiles, FunctionTable, Names
 from .. import symbol_tables
 from ..symbols import Symbols
 from .entries import Kind, Tree, read_attributes, texts, walk
-from .frames import Frames, Origins, Places, chains_of, described, innermost, named
+from .frames import Frames, LinePlaces, Origins, chains_of, described, innermost, named
 from .lines import LineHeader, read_header, read_lines
 from .ranges import Ranges, ranges_of
-from .split import Splits
+from .split import SplitUnits
 from .units import AT, FORM, NO_BASE, Info, Sections
 
 __all__ = ["Dwarf", "names_split_files", "resolve"]
@@ -64,12 +64,12 @@ def meanwhile(work: Callable[[], Columns]) -> Callable[[], Columns]:
 
 
 LARGE = 4 << 20
-"""Bytes of line number programs, or of entries, that are worth a process of their own."""
+"""Bytes of line number programs, or of entries, that are worth a copy of the process."""
 SHARE = 0.3
-"""Of the entries: so much is left to another process, beside that which reads line number programs."""
+"""The share of the entries that a copy of this process reads, beside the copy that reads line number programs."""
 
 OpenSplit = Callable[[str, str, int], Info | None]
-"""(``DW_AT_comp_dir``, ``DW_AT_dwo_name``, DWO id) -> the split unit's file, checked; ``None``: not at hand."""
+"""(``DW_AT_comp_dir``, ``DW_AT_dwo_name``, DWO id) -> the split unit's file, checked; ``None``: not available."""
 
 BASES = AT.STR_OFFSETS_BASE, AT.ADDR_BASE, AT.GNU_ADDR_BASE, AT.RNGLISTS_BASE, AT.GNU_RANGES_BASE
 FIRST = AT.LOW_PC, AT.STMT_LIST, AT.COMP_DIR, AT.DWO_NAME, AT.GNU_DWO_NAME, AT.GNU_DWO_ID
@@ -77,19 +77,19 @@ FIRST = AT.LOW_PC, AT.STMT_LIST, AT.COMP_DIR, AT.DWO_NAME, AT.GNU_DWO_NAME, AT.G
 
 @dataclass(slots=True)
 class Wanted:
-    """Addresses that are asked for, ascending."""
+    """The addresses to name, ascending."""
 
     address: NDArray[np.uint64]
     unit: NDArray[np.int64]
-    """Row of the unit that each belongs to, or -1."""
+    """Row of the unit of each, or -1."""
     expected: NDArray[np.bool_]
-    """Whether it belongs to a function, as far as symbols tell; others are padding between functions."""
+    """Whether a function holds it, as far as symbols show; others are padding between functions."""
 
 
 class Dwarf:
-    """The DWARF of one module. ``code`` is its range of link addresses: what lies outside is code that was dropped.
+    """The DWARF of one module. ``code`` is its range of link addresses: the linker dropped code outside of it.
 
-    A unit that is damaged costs its own names; ``notes`` gets to know of it.
+    A damaged unit costs its own names, and adds to ``notes``.
     """
 
     def __init__(self, sections: Sections, code: tuple[int, int], split: OpenSplit, notes: list[str]) -> None:
@@ -114,10 +114,10 @@ class Dwarf:
         self.headers: dict[int, LineHeader | None] = {}
 
     def resolve(self, address: NDArray[np.uint64], symbols: Symbols) -> Names:
-        """The names of ``address`` (ascending); the outermost function is called as in ``symbols`` (by address)."""
+        """The names of ``address`` (ascending). The outermost function has its name from ``symbols`` (by address)."""
         owners = self._clipped(self._unit_ranges()).disjoint()
         unit, symbol = owners.at(address), symbols.at(address)
-        # A table with exported symbols only does not tell padding from a local function.
+        # With exported symbols only, an address without a symbol may be in a local function.
         expected = (symbol >= 0) | bool(symbols.public.all())
         wanted = Wanted(address, unit, expected)
         places = self._places(address, unit)
@@ -131,16 +131,16 @@ class Dwarf:
         return named(unit, symbol, places(), [*parts, *others()], symbols, self._path)
 
     def _shared(self, unit: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the units in ``unit`` are left to a copy of this process; none where that is not worth it."""
+        """Which of the units in ``unit`` a copy of this process reads; none where that is not worth it."""
         used = np.unique(unit)
-        behind = np.cumsum((self.info.end - self.info.start)[used])
-        total = int(behind[-1]) if len(used) else 0
-        return used[behind > (1 - SHARE) * total] if total > LARGE else used[:0]
+        sums = np.cumsum((self.info.end - self.info.start)[used])
+        total = int(sums[-1]) if len(used) else 0
+        return used[sums > (1 - SHARE) * total] if total > LARGE else used[:0]
 
     def _chains_meanwhile(
         self, rows: NDArray[np.int64], wanted: Wanted, owners: Ranges
     ) -> Callable[[], list[tuple[Frames, Origins]]]:
-        """What waits for `_chains` of ``rows`` from this file, which a copy of this process works out meanwhile."""
+        """Start `_chains` of ``rows`` in a copy of this process. The function that is returned waits for the result."""
         if not len(rows):
             return list
 
@@ -165,27 +165,27 @@ class Dwarf:
         return chains
 
     def _split(self, number: int) -> Info | None:
-        """The file that has the entries of unit ``number``, if that is split, with its bases set."""
+        """The file with the entries of unit ``number``, if that is split, with its bases set."""
         name = self.split_names[number]
         info = self.split(self.folders[number], name, self.split_ids[number]) if name else None
         if info is not None:
             wide = info.offset_size[0] == 8
             new = info.version[0] >= 5
             info.address_base[:], info.low[:] = self.info.address_base[number], self.info.low[number]
-            info.string_base[:] = (16 if wide else 8) if new else 0  # behind the header of the only table
+            info.string_base[:] = (16 if wide else 8) if new else 0  # after the header of the only table
             info.range_base[:] = (20 if wide else 12) if new else self.old_ranges[number]
         return info
 
     def _unit_ranges(self) -> Ranges:
-        """Addresses of units; where one does not say, or cannot (DWARF 2 has no range lists), its functions'."""
+        """Addresses of units; for units without, and in DWARF 2, which has no range lists, those of their functions."""
         every = np.arange(len(self.info.units))
-        said = ranges_of(self.info, self.entries, every)
-        silent = np.union1d(np.setdiff1d(every, said.row), np.flatnonzero(self.info.version == 2))
+        own_ranges = ranges_of(self.info, self.entries, every)
+        silent = np.union1d(np.setdiff1d(every, own_ranges.row), np.flatnonzero(self.info.version == 2))
         if not len(silent):
-            return said
+            return own_ranges
         tree = walk(self.info, silent, whole=True)
         found = ranges_of(self.info, tree.offset, tree.unit)
-        return Ranges.join([said, Ranges(found.low, found.high, tree.unit[found.row])])
+        return Ranges.join([own_ranges, Ranges(found.low, found.high, tree.unit[found.row])])
 
     def _clipped(self, ranges: Ranges) -> Ranges:
         low, high = self.code
@@ -195,7 +195,7 @@ class Dwarf:
     def _chains(
         self, info: Info, rows: NDArray[np.int64], wanted: Wanted, skeleton: int | None, owners: Ranges
     ) -> tuple[Frames, Origins]:
-        """Frames of the addresses in ``rows`` from ``info``; that of a split unit has one unit, ``skeleton``'s."""
+        """Frames of the addresses in ``rows`` from ``info``. A split file has one unit, that of ``skeleton``."""
         mine = wanted.unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
         address = wanted.address[rows]
         nested = bool((info.version[mine] > 2).all())
@@ -203,8 +203,8 @@ class Dwarf:
         def find(left: NDArray[np.int64], whole: bool) -> tuple[Tree, NDArray[np.int64]]:
             tree = walk(info, np.unique(mine[left]), whole=whole)
             ranges = ranges_of(info, tree.offset, tree.unit)
-            # Of a function that several units have, the linker kept one: the entries of the others describe code that
-            # is not there, although they name the same addresses.
+            # The linker keeps one copy of a function that several units have. The entries of the others name the same
+            # addresses, but describe code that was dropped.
             own = owners.at(ranges.low) == (tree.unit[ranges.row] if skeleton is None else skeleton)
             ranges = ranges.take(own)
             return tree, innermost(tree, ranges, address[left], nested=nested)
@@ -222,8 +222,9 @@ class Dwarf:
             origins.unit[:] = skeleton
         return frames, origins
 
-    def _places(self, address: NDArray[np.uint64], unit: NDArray[np.int64]) -> Callable[[], Places]:
-        """What waits for what line tables say of ``address``. Large ones are read beside the entries."""
+    def _places(self, address: NDArray[np.uint64], unit: NDArray[np.int64]) -> Callable[[], LinePlaces]:
+        """Start to read line tables, large ones in a copy of this process. The function that is returned waits for the
+        places of ``address``."""
         used = np.unique(unit[unit >= 0]).tolist()
         headers = {unit: header for unit in used if (header := self._header(unit)) is not None}
         space = self.info.sections("line")
@@ -238,9 +239,9 @@ class Dwarf:
         large = sum(h.end - h.program for h in headers.values()) > LARGE
         finish = meanwhile(read) if large else read
 
-        def places() -> Places:
+        def places() -> LinePlaces:
             columns = finish()
-            return Places(columns.pop("there") != 0, **columns)
+            return LinePlaces(columns.pop("there") != 0, **columns)
 
         return places
 
@@ -265,7 +266,7 @@ class Dwarf:
 
 
 def set_bases(info: Info, entries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Set where the tables of each unit begin; returns where the ranges of split units do before DWARF 5."""
+    """Set where the tables of each unit begin. Returns where the ranges of split units begin before DWARF 5."""
     found = read_attributes(info, entries, BASES, np.arange(len(info.units)))
     strings, addresses, gnu_addresses, ranges, old_ranges = (
         np.where(found[n].there, np.minimum(found[n].value, np.uint64(NO_BASE)), NO_BASE).astype(np.int64)
@@ -281,7 +282,7 @@ _MOST = 3
 
 
 def has_dwarf(files: DebugFiles) -> bool:
-    """Whether there is any. Raises `FormatError` or `OSError`."""
+    """Whether ``files`` have DWARF. Raises `FormatError` or `OSError`."""
     return any(binary.has(".debug_info") for binary in _binaries(files))
 
 
@@ -300,7 +301,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         return described.section(f".debug_{name}")
 
     notes: list[str] = []
-    splits = Splits(files, sections, notes)
+    splits = SplitUnits(files, sections, notes)
     names = Dwarf(sections, _code_range(main), splits.open, notes).resolve(address + base, symbols)
     names.notes = [*_few(notes, "more damaged parts"), *_missing(splits.missing), *_moved(described)]
     if base:
@@ -320,13 +321,13 @@ def functions(files: DebugFiles) -> FunctionTable:
 
 
 def _binaries(files: DebugFiles) -> list[Binary]:
-    """The binary, and its separate debug file; a PDB is none."""
+    """The binary and its separate debug file."""
     paths = [files.binary, files.debug if files.kind == "elf" else None]
     return [open_binary(path) for path in paths if path]
 
 
 def _missing(names: list[str]) -> list[str]:
-    """What there is to say of split files that are not at hand."""
+    """The note about split files that were not found."""
     which = ", ".join(_few(names, "more"))
     return [f"split DWARF is missing or of another build (no inlined frames there): {which}"] if names else []
 

@@ -14,28 +14,28 @@ from ...model import DebugFiles
 from .entries import read_attributes
 from .units import AT, Info, Sections
 
-__all__ = ["Splits"]
+__all__ = ["SplitUnits"]
 
 SHARED = frozenset({"addr", "line", "line_str", "ranges"})
 """Sections that stay in the main file."""
 
 COLUMNS = {1: "info", 3: "abbrev", 6: "str_offsets", 8: "rnglists"}
-"""DW_SECT: what a package says for each unit. (8 was .debug_macro before DWARF 5, which has no range lists there.)"""
+"""DW_SECT -> section. (Before DWARF 5, 8 was .debug_macro, and packages had no range lists.)"""
 
 UNITS_LIMIT = 1 << 20
 
 
-class Splits:
-    """Opens split units of one module: from its package, else below the folders that may be searched."""
+class SplitUnits:
+    """Opens the split units of one module: from its package, else from files below the folders of `DebugFiles.dwo`."""
 
     def __init__(self, files: DebugFiles, main: Sections, notes: list[str]) -> None:
         self.files, self.main, self.notes = files, main, notes
         self._package = self._open_package() if files.dwp else None
         self.missing: list[str] = []
-        """Names of files that were not found, or are of another build."""
+        """Names of files that were not found or belong to another build."""
 
     def open(self, folder: str, name: str, dwo_id: int) -> Info | None:
-        """The unit's file, if it is the one of ``dwo_id``."""
+        """The file of the unit with ``dwo_id``, or ``None``."""
         for info in self._candidates(folder, name, dwo_id):
             if info.units and _identity(info) == dwo_id:
                 return info
@@ -75,7 +75,7 @@ def _identity(info: Info) -> int:
 
 
 class _Package:
-    """A ``.dwp`` file: its index says which part of each section belongs to a unit (DWARF 5, 7.3.5)."""
+    """A ``.dwp`` file. Its index has the part of each section that belongs to a unit (DWARF 5, 7.3.5)."""
 
     def __init__(self, binary: Binary, main: Sections) -> None:
         self.binary, self.main = binary, main

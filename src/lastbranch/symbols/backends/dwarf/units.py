@@ -1,4 +1,4 @@
-"""Units of ``.debug_info``: their headers, and what their first entry says (DWARF 5, 7.5.1 and 3.1)."""
+"""Units of ``.debug_info``: headers, abbreviations, and the numbers of DWARF (DWARF 5, 7.5.1, 7.5.3 and 3.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- Numbers of DWARF 2 to 5 (DWARF 5, section 7) and of GNU's extensions, and how long each form is
+# -- Numbers of DWARF 2 to 5 (DWARF 5, section 7) and of GNU's extensions, and the sizes of forms
 
 
 class TAG:
@@ -93,7 +93,7 @@ STRINGS = frozenset({FORM.STRX, FORM.STRX1, FORM.STRX2, FORM.STRX3, FORM.STRX4, 
 """Forms that are rows of ``.debug_str_offsets``."""
 
 
-# -- What entries of ``.debug_info`` look like: abbreviations (DWARF 5, 7.5.3) as shapes that units share
+# -- Abbreviations (DWARF 5, 7.5.3) as shapes of entries that units share
 #
 # A shape is a tag, whether there are children, and attributes with their forms, in one format (sizes of offsets and
 # addresses). Most units of a program declare the same few hundred shapes, so attributes are read shape by shape for all
@@ -105,12 +105,12 @@ CODES_LIMIT = 1 << 14
 
 TYPES = frozenset({TAG.ARRAY, TAG.CLASS, TAG.ENUMERATION, TAG.STRUCTURE, TAG.SUBROUTINE_TYPE, TAG.UNION, TAG.INTERFACE,
                    TAG.CALL_SITE, TAG.GNU_CALL_SITE})  # fmt: skip
-"""Entries below which there is hardly ever code. With functions that have none of their own, these are jumped over at
-first, where they say where their next sibling is (see `entries.walk`)."""
+"""Entries that rarely have code below them. A first walk skips these, and functions without code of their own, where
+they have the offset of their next sibling (see `entries.walk`)."""
 
 
 class Format(NamedTuple):
-    """What sizes depend on."""
+    """The version and widths of a unit, on which the sizes of forms depend."""
 
     version: int
     offset_size: int
@@ -125,7 +125,7 @@ class Step(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """One abbreviation, with what the walk over entries needs of it."""
+    """One abbreviation, with the facts that the walk over entries needs."""
 
     tag: int
     children: bool
@@ -136,7 +136,7 @@ class Shape(NamedTuple):
     """Bytes after the code, -1 where that differs from entry to entry."""
     steps: tuple[Step, ...]
     tail: int
-    """How to get past it then: the steps, and bytes behind the last one."""
+    """Bytes after the last step."""
     sibling: int
     """Bytes from the end of the code to a DW_AT_sibling that a first walk follows; -1: none."""
     recorded: bool
@@ -236,7 +236,7 @@ def size_of(kind: int, form: Format) -> int | None:
 
 
 def uleb(raw: bytes | bytearray, at: int) -> tuple[int, int]:
-    """(the unsigned LEB128 number at ``at``, the offset behind it); the padding of a `Space` ends it."""
+    """(the unsigned LEB128 number at ``at``, the offset after it). The padding of a `Space` ends every number."""
     value = raw[at]
     at += 1
     if value < 0x80:
@@ -292,7 +292,7 @@ Sections = Callable[[str], Space]
 
 UNITS_LIMIT = 1 << 20
 NO_BASE = 1 << 62
-"""Where a base is not known: every offset from it is outside."""
+"""A base that is not known: every offset from it is outside of its section."""
 
 
 @dataclass(slots=True)
@@ -302,7 +302,7 @@ class Unit:
     offset: int
     end: int
     entry: int
-    """Where its first entry is."""
+    """Offset of the first entry."""
     format: Format
     kind: int
     """`UT`; units before DWARF 5 are ``UT.COMPILE``."""
@@ -316,7 +316,7 @@ class Info:
     """``.debug_info`` of one file and the sections that it refers to.
 
     Columns have a row for each unit. ``files`` (`Sections`) of a split DWARF file gives ``addr`` of the main file.
-    Units that cannot be read are left out or empty, and ``notes`` gets to know why.
+    Units that cannot be read are left out or empty; ``notes`` gets the reasons.
     """
 
     def __init__(self, files: Sections, notes: list[str]) -> None:
@@ -335,17 +335,17 @@ class Info:
         self.string_base = np.full(n, NO_BASE, np.int64)
         self.range_base = np.full(n, NO_BASE, np.int64)
         self.low = np.zeros(n, np.uint64)
-        """``DW_AT_low_pc``: what range lists count from."""
+        """``DW_AT_low_pc``: range lists count from it."""
 
     def unit_of(self, offset: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Row of the unit that each offset of ``.debug_info`` lies in, or -1."""
+        """Row of the unit that holds each offset of ``.debug_info``, or -1."""
         return interval_of(self.start, self.end, offset)
 
     def shapes_of(
         self, offset: NDArray[np.int64], unit: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(shape of the entry at each offset, -1 for none; the offset behind its code)."""
-        code, behind = self.space.uleb(offset)
+        """(shape of the entry at each offset, -1 for none; the offset after its code)."""
+        code, after = self.space.uleb(offset)
         used = np.unique(unit[unit >= 0])
         tables = []
         base = np.zeros(len(self.units) + 1, np.int64)
@@ -366,7 +366,7 @@ class Info:
         flat = np.concatenate([*tables, [-1]])
         inside = (unit >= 0) & (code < count[unit].astype(np.uint64))
         place = np.where(inside, base[unit] + code.astype(np.int64), len(flat) - 1)
-        return flat[place], behind
+        return flat[place], after
 
     def codes(self, row: int) -> dict[int, int]:
         """Abbreviation code -> shape number of the unit in ``row``."""
@@ -392,7 +392,7 @@ def _headers(space: Space, notes: list[str]) -> list[Unit]:
         if unit.format.version:
             units.append(unit)
         else:
-            notes.append(f"{space.file}: the unit at {at:#x} of {space.name} is of no version that is known")
+            notes.append(f"{space.file}: the unit at {at:#x} of {space.name} has a version that is not known")
         at = unit.end
     return units
 
