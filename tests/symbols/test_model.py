@@ -20,7 +20,7 @@ from lastbranch.symbols.columns import (
     unpack_functions,
     unpack_names,
 )
-from lastbranch.symbols.model import Chains
+from lastbranch.symbols.model import NamesBuilder
 
 F, G, H = Function("_Z1fv", "f()", 0x10, 16, "f.c", 3), Function("g", "g", 0x20, 8), Function("h", "h")
 
@@ -38,7 +38,7 @@ chains = st.lists(st.lists(st.tuples(functions, texts, st.integers(0, 2**32 - 1)
 
 
 def names_of(chains: list[list[tuple[Function, str, int]]]) -> Names:
-    made = Chains()
+    made = NamesBuilder()
     for chain in chains:
         made.add([Frame(*frame) for frame in chain])
     return made.names()

@@ -87,7 +87,7 @@ def elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: Sample
     labels = [Function(label.name, label.function) for label in namer.labels]
     numbers = np.arange(len(labels), dtype=np.uint64)
     meant = np.zeros(len(labels), bool)
-    meant[FunctionTable(numbers, numbers, labels).found(wanted)[1]] = True
+    meant[FunctionTable(numbers, numbers, labels).match(wanted)[1]] = True
     outer = rows[offsets[1:] - 1]
     inside = np.add.reduceat(meant[rows].astype(np.int64), offsets[:-1]) - meant[outer] if len(outer) else outer
     into = np.bincount(outer[inside > 0], count[inside > 0], len(labels))

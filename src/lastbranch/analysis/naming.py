@@ -197,7 +197,7 @@ def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collect
         called = [row for row in rows if at["module"] in (profile.modules[row].name, profile.modules[row].short)]
         return [place_of(namer, row, address) for row in called if address < 1 << 64]
     files = [row for row in rows if profile.modules[row].kind is not ModuleKind.ANONYMOUS]
-    named = {row: namer.table(row).found(wanted) for row in files}
+    named = {row: namer.table(row).match(wanted) for row in files}
     most = min((literal for literal, places in named.values() if places), default=0)
     found = []
     for row, (literal, which) in named.items():

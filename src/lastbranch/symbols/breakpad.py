@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..binaries.files import open_regular
 from .demangle import demangle
-from .model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
+from .model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
 from .symbol_lists import lines_of, table_of
 
 __all__ = ["Breakpad", "module_id"]
@@ -60,15 +60,15 @@ class Breakpad:
         file = _read(files.binary)
         table = table_of(file.symbols)
         origins = dict(zip(file.origins, demangle(file.origins.values()), strict=True))
-        chains, row, code = Chains(), -1, _Code()
+        builder, row, code = NamesBuilder(), -1, _Code()
         for a, wanted in zip(address.tolist(), table.at(address).tolist(), strict=True):
             if wanted < 0:
-                chains.add([])
+                builder.add([])
                 continue
             if wanted != row:
                 row, code = wanted, _code(file, table.functions[wanted].start)
-            chains.add(code.chain(a, table.functions[row], origins, file.files))
-        return chains.names()
+            builder.add(code.chain(a, table.functions[row], origins, file.files))
+        return builder.names()
 
 
 def _read(path: str) -> _File:

@@ -172,7 +172,7 @@ def _download(url: str, path: str, store: Cache, rejected: list[str], progress: 
 
 
 def _copy(answer: IO[bytes], out: IO[bytes], size: int, limit: _Limit, show: Callable[[int], object]) -> None:
-    """Copy ``answer``. Raises `OSError` for more bytes than announced or allowed, for fewer, and after the time limit."""
+    """Copy ``answer``. Raises `OSError` for more bytes than announced or allowed, for fewer, and after the limit."""
     done = 0
     while chunk := answer.read1(_CHUNK):  # type: ignore[attr-defined]
         done += len(chunk)

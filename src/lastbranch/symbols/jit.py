@@ -1,8 +1,8 @@
-"""Code that a program made while it ran: perf maps and jitdumps of the processes of a capture.
+"""Code that programs made at run time (JIT): perf maps and jitdumps of the processes of a capture.
 
-Both lie where everybody can write, under names that everybody can guess. They are taken only if they belong to the user
-whose process they speak of, are regular files and no links, and if the capture was made on this machine. A file
-in a folder that the user names (``--debug-dir``) is the user's word.
+Both are in folders where everybody can write, under names that everybody can guess. So they are used only if the
+capture was made on this machine, and if they are regular files, not links, of the user who ran the process. Files in a
+folder that the user passes (``--debug-dir``) are trusted.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ..binaries.files import below, open_regular
 from ..errors import FormatError, LastbranchError
 from ..model import Process, Profile
 from .demangle import demangle
-from .model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
+from .model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
 from .options import SymbolOptions
 from .symbol_lists import lines_of
 
 __all__ = ["JitSource", "find_jit", "names_in", "read_header", "read_perfmap"]
 
 
-# -- Jitdump: what a JIT says of its code while it runs (Linux, tools/perf/Documentation/jitdump-specification.txt)
+# -- Jitdump: the log of a JIT (Linux, tools/perf/Documentation/jitdump-specification.txt)
 #
 # A header, then records with a prefix of id, size and time stamp, in the byte order of the machine that wrote them.
-# Code is loaded, moved and, since its memory is used again, replaced: what stands at an address depends on the time.
+# Code is loaded, moved and, as its memory is reused, replaced: the code at an address depends on the time.
 
 
 _MAGIC = 0x4A695444
@@ -52,14 +52,14 @@ _ENTRY = "Qii"
 _ARCH_TIMESTAMP = 1
 _FOREVER = (1 << 64) - 1
 _SAME_FILE = b"\xff"
-"""An entry whose name is this byte alone is in the file of the entry before it."""
+"""The name of an entry that is in the file of the entry before it."""
 
 
 class JitHeader(NamedTuple):
-    """What the header says."""
+    """The header of a jitdump."""
 
     order: str
-    """As `struct` writes it."""
+    """``<`` or ``>``."""
     size: int
     pid: int
     time: int
@@ -107,14 +107,14 @@ def names_in(files: DebugFiles, address: NDArray[np.uint64], time: NDArray[np.ui
     shown = demangle([c.name for c in codes])
     functions = [Function(c.name, s, c.start, c.size) for c, s in zip(codes, shown, strict=True)]
     owner = _owners(codes, address, time)
-    chains = Chains()
+    builder = NamesBuilder()
     for a, row in zip(address.tolist(), owner.tolist(), strict=True):
-        chains.add([Frame(functions[row], *_line(codes[row], a))] if row >= 0 else [])
-    return chains.names()
+        builder.add([Frame(functions[row], *_line(codes[row], a))] if row >= 0 else [])
+    return builder.names()
 
 
 def _owners(codes: list[_Code], address: NDArray[np.uint64], time: NDArray[np.uint64] | None) -> NDArray[np.int64]:
-    """Which code stood at each address; of several the one that came last."""
+    """The row of the code at each address, -1 for none; of several the one that was loaded last."""
     order = np.argsort(address, kind="stable")
     sorted_address = address[order]
     when = np.full(len(address), _FOREVER, np.uint64) if time is None else time[order]
@@ -141,10 +141,10 @@ def _line(code: _Code, address: int) -> tuple[str, int]:
 
 
 def _codes(data: bytes, header: JitHeader) -> list[_Code]:
-    """All code that was ever there, in the order of the file."""
+    """All code that was ever loaded, in the order of the file."""
     out: list[_Code] = []
     by_index: dict[int, _Code] = {}
-    lines: dict[int, list[tuple[int, int, str]]] = {}  # by code address: stands in front of its load
+    lines: dict[int, list[tuple[int, int, str]]] = {}  # by code address; precedes the load
     for kind, time, body in _records(data, header):
         try:
             if kind == _LOAD:
@@ -217,7 +217,7 @@ _HEAD = 64
 
 @dataclass(slots=True)
 class JitSource:
-    """The files that speak of one process. A jitdump, which knows times and lines, is asked before a perf map."""
+    """The files of one process. A jitdump, which has times and lines, comes before a perf map."""
 
     dump: DebugFiles | None = None
     header: JitHeader | None = None
@@ -226,7 +226,7 @@ class JitSource:
 
 
 def find_jit(profile: Profile, process: Process, options: SymbolOptions) -> JitSource:
-    """What there is of ``process``."""
+    """The jitdump and the perf map of ``process``."""
     out = JitSource()
     owners = _trusted_users(profile, process)
     for root, name in _dumps(profile, process, options):
@@ -247,9 +247,9 @@ def find_jit(profile: Profile, process: Process, options: SymbolOptions) -> JitS
 
 
 def _dumps(profile: Profile, process: Process, options: SymbolOptions) -> list[tuple[str, str]]:
-    """(folder that the user named or nothing, name) of what may be the jitdump of ``process``.
+    """(folder that the user passed or nothing, name) of possible jitdumps of ``process``.
 
-    A JIT maps its dump executable, so that its path is in the capture.
+    A JIT maps its dump executable, so that the capture has its path.
     """
     name = f"jit-{process.pid}.dump"
     mapped = [m.name for m in profile.modules if (found := _DUMP(m.name)) and int(found[1]) == process.pid]
@@ -257,7 +257,7 @@ def _dumps(profile: Profile, process: Process, options: SymbolOptions) -> list[t
 
 
 def _usable(root: str, name: str, owners: frozenset[int], out: JitSource) -> str | None:
-    """The path of a file that may be read: below ``root``, or (where there is no root) owned by one of ``owners``."""
+    """The path of a file that may be read: below ``root``, or without root if it belongs to one of ``owners``."""
     if root:
         return below(root, name)
     if not owners or not os.path.isabs(name) or ".." in name.split("/"):
@@ -268,11 +268,11 @@ def _usable(root: str, name: str, owners: frozenset[int], out: JitSource) -> str
         if os.path.lexists(name):
             out.notes.append(f"{name} is not used: {error.strerror or 'not a regular file'}")
         return None
-    said = os.fstat(fd)
+    state = os.fstat(fd)
     os.close(fd)
-    if said.st_uid not in owners:
+    if state.st_uid not in owners:
         out.notes.append(
-            f"{name} is not used: it belongs to user {said.st_uid}, the process to {min(owners)}; if you trust it, "
+            f"{name} is not used: it belongs to user {state.st_uid}, the process to {min(owners)}; if you trust it, "
             "copy it to a folder and give that with --debug-dir"
         )
         return None
@@ -280,9 +280,9 @@ def _usable(root: str, name: str, owners: frozenset[int], out: JitSource) -> str
 
 
 def _trusted_users(profile: Profile, process: Process) -> frozenset[int]:
-    """Whose files may speak of ``process``: the user that it runs as, or (once it is gone) who reads the capture.
+    """The users whose files describe ``process``: the one that it runs as, or this user once it has ended.
 
-    Empty where the capture is from another machine, or the system has no such owners.
+    Empty where the capture is from another machine, or where files have no such owners.
     """
     here = (profile.machine.host, profile.machine.os_release) == (platform.node(), platform.release())
     if not here or not hasattr(os, "geteuid"):
@@ -306,32 +306,32 @@ def _header(path: str, out: JitSource) -> JitHeader | None:
         return None
 
 
-# -- Perf maps: what a JIT says of its code (Linux, tools/perf/Documentation/jit-interface.txt)
+# -- Perf maps: functions of a JIT (Linux, tools/perf/Documentation/jit-interface.txt)
 #
-# Lines of ``START SIZE NAME``, numbers in hexadecimal without prefix, names with blanks in them. A later line that
-# covers earlier ones replaces them there: the memory of code that is thrown away is used again.
+# Lines of ``START SIZE NAME``, numbers in hexadecimal, names with blanks in them. Where lines overlap, the later one
+# counts: a JIT reuses the memory of code that it drops.
 
 
 _LINE = re.compile(r"(?:0x)?([0-9a-fA-F]{1,16}) (?:0x)?([0-9a-fA-F]{1,16}) (.+)").fullmatch
 
 
 def read_perfmap(files: DebugFiles) -> FunctionTable:
-    """The functions of the perf map ``files.binary``, at absolute addresses. Lines that are none are left out."""
+    """The functions of the perf map ``files.binary``, at absolute addresses. Other lines are left out."""
     entries = [(int(m[1], 16), int(m[2], 16), m[3]) for m in map(_LINE, lines_of(files.binary, links=False)) if m]
     names = [name.rstrip("\r") for *_, name in entries]
     start = np.array([a for a, *_ in entries], np.uint64)
     size = np.array([s for _, s, _ in entries], np.uint64)
-    size = np.minimum(size, ~start)  # what would end past the last address
+    size = np.minimum(size, ~start)  # up to the last address
     functions = [
         Function(n, s, a, z) for n, s, a, z in zip(names, demangle(names), start.tolist(), size.tolist(), strict=True)
     ]
-    return painted(start, start + size, functions)
+    return disjoint(start, start + size, functions)
 
 
-def painted(start: np.ndarray, end: np.ndarray, functions: list[Function]) -> FunctionTable:
-    """Disjoint pieces of ``start:end``, uint64[n] each, where a later row covers earlier ones; empty rows are left out.
+def disjoint(start: np.ndarray, end: np.ndarray, functions: list[Function]) -> FunctionTable:
+    """Disjoint pieces of ``start:end``, uint64[n] each, where later rows cover earlier ones; empty rows are left out.
 
-    A function that was cut in two is there twice.
+    A function that is cut in two has two rows.
     """
     borders = np.unique(np.concatenate([start, end]))
     owner = np.full(max(len(borders) - 1, 0), -1, np.int64)

@@ -1,4 +1,4 @@
-"""What is known of code by name: functions, and for addresses their function, inline chain and source lines."""
+"""Functions, function tables, and names of addresses: function, inline chain and source lines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from numpy.typing import NDArray
 
 from ..arrays import interval_of, offsets_of, ranges
 
-__all__ = ["Backend", "Chains", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
+__all__ = ["Backend", "NamesBuilder", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
 class DebugFiles:
     """Checked files of one module: all regular, and of the identity that the capture recorded.
 
-    A backend opens these with `open_regular`, and nothing else but what `below` allows in ``dwo``. The addresses that
-    it is asked for, and those of its functions, are link addresses in ELF; in PE they count from the image's base
-    (RVA), since a PDB alone does not tell the base.
+    A backend opens these with `open_regular`, and no others but files `below` the folders of ``dwo``. Addresses are
+    link addresses in ELF. In PE they count from the image's base (RVA), as a PDB alone does not have the base.
     """
 
     kind: Literal["elf", "pe", "breakpad", "kallsyms", "perfmap", "jitdump"]
@@ -42,18 +41,18 @@ class Function(NamedTuple):
     """One function. A tuple, because tables of a hundred thousand of them are made at once."""
 
     name: str
-    """As the linker knows it (mangled)."""
+    """The linkage name (mangled)."""
     shown: str
-    """Demangled. Both names hold what the file held: `lastbranch.model.visible` makes them safe to print."""
+    """Demangled. Both names are as in the file: `lastbranch.model.visible` makes them safe to print."""
     start: int = 0
-    """Link address of the code; 0 for one that is only inlined here."""
+    """Link address of the code; 0 if it is only inlined here."""
     size: int = 0
     """Bytes of code, 0 unknown."""
     file: str = ""
     line: int = 0
-    """Where it is declared (``StartLine`` of llvm-symbolizer); 0 unknown."""
+    """Place of its declaration (``StartLine`` of llvm-symbolizer); 0 unknown."""
     described: bool = False
-    """Whether DWARF has an entry for it. Such a function without a ``line`` has none: g++ gives lambdas no line."""
+    """Whether DWARF has an entry for it. If so, ``line`` 0 means that it has no line, as lambdas of g++."""
 
 
 class Frame(NamedTuple):
@@ -179,14 +178,14 @@ class Names:
 
 @dataclass(slots=True, eq=False)
 class FunctionTable:
-    """Every function (code symbol) of a module, by address."""
+    """All functions (code symbols) of a module, by address."""
 
     start: NDArray[np.uint64]
     """uint64[k]: link addresses, ascending."""
     end: NDArray[np.uint64]
     """uint64[k]: exclusive."""
     functions: Sequence[Function]
-    """k functions; of several names for one address the global or else the first one."""
+    """k functions; the name is the global one of its address, or else the first."""
     aliases: dict[int, tuple[str, ...]] = field(default_factory=dict)
     """Row -> the other linkage names of that address."""
 
@@ -202,22 +201,22 @@ class FunctionTable:
         return interval_of(self.start, self.end, address)
 
     def find(self, pattern: str) -> list[int]:
-        """Rows of the functions that ``pattern`` means, by address: those of `found`."""
-        return self.found(pattern)[1]
+        """Rows of the functions that ``pattern`` means, by address: those of `match`."""
+        return self.match(pattern)[1]
 
-    def found(self, pattern: str) -> tuple[int, list[int]]:
-        """(how literally it is meant, 0 first; rows of the functions that ``pattern`` means, by address).
+    def match(self, pattern: str) -> tuple[int, list[int]]:
+        """(rank, rows of the functions that ``pattern`` means, by address), for the first rank that finds any.
 
-        The first of these that finds any: linkage name or shown name exactly, or shown name without its arguments (0);
-        the end of a name as it is spoken of, see `spoken` (1); any of the names as a pattern with ``*``, ``?`` and
-        ``[...]`` (2). Where a function is found, parts and variants of it that a compiler made (``f (.cold)``) are not.
+        0: the linkage name or shown name, or the shown name without arguments. 1: the end of the `spoken` name. 2: a
+        pattern with ``*``, ``?`` and ``[...]`` that fits one of the names. Parts and variants that a compiler made of a
+        function (``f (.cold)``) are left out where the function is found.
         """
-        for literal, rows in self._ways(pattern):
+        for rank, rows in self._matches(pattern):
             if found := list(rows):
-                return literal, found if literal == 2 else self._whole(found)
+                return rank, found if rank == 2 else self._whole(found)
         return 2, []
 
-    def _ways(self, pattern: str) -> Iterator[tuple[int, Iterator[int]]]:
+    def _matches(self, pattern: str) -> Iterator[tuple[int, Iterator[int]]]:
         table, aliases = self.functions, self.aliases
         yield 0, (i for i, f in enumerate(table) if pattern in (f.name, f.shown) or pattern in aliases.get(i, ()))
         yield 0, (i for i, f in enumerate(table) if f.shown.startswith(pattern) and plain(f.shown) == pattern)
@@ -235,7 +234,7 @@ class FunctionTable:
             )  # fmt: skip
 
     def _whole(self, rows: list[int]) -> list[int]:
-        """``rows`` without parts that were set apart (``.cold``), and without variants of functions in ``rows``."""
+        """``rows`` without cold parts (``.cold``), and without variants of functions in ``rows``."""
         base, suffix = zip(*(_unmade(self.functions[row].shown) for row in rows), strict=True)
         whole = {b for b, s in zip(base, suffix, strict=True) if not s}
         hot = [i for i, s in enumerate(suffix) if ".cold" not in s] or range(len(rows))
@@ -245,18 +244,18 @@ class FunctionTable:
 _MADE = re.compile(
     r" \((\.[^()]*)\)$|((?:\.(?:cold|isra|constprop|part|lto_priv|llvm|clone|localalias|__uniq)(?:\.\d+)?)+)$"
 )
-"""What compilers append to the name of a part or a variant of a function, as demanglers show it and as it is."""
+"""The suffix of a part or a variant of a function, as demanglers show it and as compilers write it."""
 
 
 def _unmade(shown: str) -> tuple[str, str]:
-    """(name, what a compiler appended to it)."""
+    """(name, suffix of a compiler)."""
     found = _MADE.search(shown)
     return (shown[: found.start()], found[1] or found[2]) if found else (shown, "")
 
 
 def spoken(shown: str) -> str:
-    """A demangled name as people say it: without arguments, template arguments, return type and what compilers append,
-    and of Rust's ``<Type as Trait>::f`` the type: ``void ns::Box<int>::f<char>(char)`` -> ``ns::Box::f``."""
+    """A demangled name as people say it: without arguments, template arguments, return type and suffixes of compilers;
+    ``void ns::Box<int>::f<char>(char)`` -> ``ns::Box::f``. Of Rust's ``<Type as Trait>::f``, the type."""
     text = plain(_unmade(shown)[0])
     safe = _OPERATOR.sub(lambda found: "x" * len(found[0]), text)
     if safe.startswith("<"):
@@ -284,11 +283,11 @@ def spoken(shown: str) -> str:
 
 
 def plain(shown: str) -> str:
-    """A demangled name without arguments and what follows them: ``ns::f<int>(int) const`` -> ``ns::f<int>``.
+    """A demangled name without arguments and all after them: ``ns::f<int>(int) const`` -> ``ns::f<int>``.
 
-    A return type, which templates have, stays: where it ends cannot be told for sure.
+    The return type of a template stays: its end is ambiguous.
     """
-    text = _OPERATOR.sub(lambda found: "x" * len(found[0]), shown)  # brackets that are none
+    text = _OPERATOR.sub(lambda found: "x" * len(found[0]), shown)  # their brackets are part of the name
     depth = start = 0
     for i, c in enumerate(text):
         if c in "<[{(":
@@ -302,7 +301,7 @@ def plain(shown: str) -> str:
 
 
 _GOES_ON = re.compile(r"(?: (?:const|volatile)| ?&&?)*::").match
-"""Behind the arguments of a function that something is local to: ``f(int) const::Inner::g(int)``."""
+"""The text after the arguments of an enclosing function: ``f(int) const::Inner::g(int)``."""
 
 _OPERATOR = re.compile(r"\boperator(\(\)|\[\]|->\*?|<=>|<<=?|>>=?|[<>]=?)")
 
@@ -314,7 +313,7 @@ def _rows(values: Sequence[_Row], known: dict[_Row, int]) -> NDArray[np.int32]:
     return np.array([*(known.setdefault(v, len(known)) for v in values), -1], np.int32)
 
 
-# -- `Names` from inline chains that come one by one
+# -- `Names` from inline chains one by one
 
 
 _LAST_LINE = (1 << 32) - 1
@@ -328,7 +327,7 @@ def used_rows(row: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
     return used, rows
 
 
-class Chains:
+class NamesBuilder:
     """Collects one chain for each address, in the order of the addresses."""
 
     def __init__(self) -> None:
@@ -360,7 +359,7 @@ class Chains:
 
 
 class Backend(Protocol):
-    """Who reads the symbol files of one module. Raises `LastbranchError` or `OSError` for what cannot be read."""
+    """A reader of symbol files. Raises `LastbranchError` or `OSError` for files that it cannot read."""
 
     def resolve(self, files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         """The names of ``address`` (ascending, distinct; link addresses, in PE from the image's base)."""

@@ -1,4 +1,4 @@
-"""What the user says about symbols."""
+"""The user's settings for symbols."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 __all__ = ["BACKENDS", "SymbolOptions", "default_cache"]
 
 BACKENDS = ("auto", "dwarf", "symbolic", "llvm", "tables")
-"""Who reads symbol files: the best one for each, the in-tree reader of DWARF, the symbolic library, llvm-symbolizer, or
-the in-tree readers of symbol tables."""
+"""Readers of symbol files: the best one for each file, the in-tree reader of DWARF, the symbolic library,
+llvm-symbolizer, or the in-tree readers of symbol tables."""
 
 
 def default_cache() -> str:
-    """The user's own folder for names (XDG Base Directory Specification; ``LOCALAPPDATA`` on Windows)."""
+    """The user's cache of names (XDG Base Directory Specification; ``LOCALAPPDATA`` on Windows)."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or os.path.expanduser("~\\AppData\\Local")
     else:
@@ -25,10 +25,10 @@ def default_cache() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SymbolOptions:
-    """Where names may come from, and what looking for them may cost."""
+    """Where names may come from, and the limits of the search."""
 
     debug_dirs: tuple[str, ...] = ()
-    """Searched as GDB does: DIR/.build-id/xx/rest.debug, and DIR + full path; /usr/lib/debug always comes last."""
+    """Folders of GDB's search: DIR/.build-id/xx/rest.debug, and DIR + full path; /usr/lib/debug always comes last."""
     symbol_store: tuple[str, ...] = ()
     """Folders with NAME.pdb/GUIDAGE/NAME.pdb, or just NAME.pdb; PE files and Breakpad's .sym in the same layout."""
     debuginfod: bool = False
@@ -36,8 +36,8 @@ class SymbolOptions:
     backend: str = "auto"
     """One of `BACKENDS`."""
     cache: str | None = field(default_factory=default_cache)
-    """Folder of names found before (mode 0700); ``None``: none is kept."""
+    """Folder of the cache of names (mode 0700); ``None``: no cache."""
     seconds: float = 60
-    """Time limit of the worker for a module, for each 100 MB of its files."""
+    """Time limit of the worker for each 100 MB of the files of a module."""
     memory: int = 2 << 30
-    """Bytes of address space that the worker may use beyond its files' sizes."""
+    """Bytes of address space that the worker may use besides the files' sizes."""

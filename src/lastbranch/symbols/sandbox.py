@@ -1,12 +1,12 @@
-"""What the processes that read symbol files may ask of the system: less than their user may.
+"""The sandbox of the symbol worker: the system calls that its two processes may make (`worker`).
 
-Two of them work together (`worker`). The one that starts programs (demanglers, llvm-symbolizer) gets no new privileges
-and has no network (`restrict_tools`). The one that reads files may read, compute and answer, and nothing else: it opens
-no file for writing, starts no process, has no sockets and signals nobody (`confine_reader`). A call that a reader of
-files has no use for ends it with SIGSYS; calls that are merely unknown here do not exist for it (ENOSYS).
+The process that starts programs (demanglers, llvm-symbolizer) gets no new privileges and no network (`restrict_tools`).
+The reader of files may read, compute and answer only: it opens no file for writing, starts no process, has no sockets
+and sends no signals (`confine_reader`). A call that a reader never needs ends it with SIGSYS; calls that are not listed
+fail with ENOSYS.
 
-The filters are classic BPF (seccomp(2)), put together here for x86-64 and aarch64. Elsewhere, and where the system
-refuses filters, as some containers do, the limits of resources remain.
+The filters are classic BPF (seccomp(2)) for x86-64 and aarch64. Elsewhere, and where the system refuses filters, as
+some containers do, resource limits remain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KILL, REFUSE, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """uname's machine -> column of the tables, AUDIT_ARCH."""
 _X32 = 0x40000000
-"""Calls with this bit are those of x32, on x86-64 only."""
+"""The bit of x32's calls, on x86-64 only."""
 
 Numbers = dict[str, tuple[int, int | None]]
 
@@ -48,20 +48,20 @@ READING: Numbers = {
     "uname": (63, 160), "sysinfo": (99, 179), "getrusage": (98, 165), "getrlimit": (97, 163), "exit": (60, 93),
     "exit_group": (231, 94),
 }  # fmt: skip
-"""What a reader may do: numbers on x86-64 and on aarch64, which never had the oldest calls."""
+"""Calls that a reader may make: numbers on x86-64 and on aarch64, which never had the oldest ones."""
 
 CHECKED: Numbers = {
     "open": (2, None), "openat": (257, 56), "kill": (62, 129), "tgkill": (234, 131), "prlimit64": (302, 261),
     "ioctl": (16, 29),
 }  # fmt: skip
-"""What a reader may do with some arguments only."""
+"""Calls that a reader may make with some arguments only."""
 
 FORBIDDEN: Numbers = {
     "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "vfork": (58, None), "clone": (56, 220),
     "socket": (41, 198), "creat": (85, None), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
 }  # fmt: skip
-"""What ends a reader at once."""
+"""Calls that end a reader at once."""
 
 PRIVILEGED: Numbers = {
     "socket": (41, 198), "socketpair": (53, 199), "ptrace": (101, 117), "process_vm_readv": (310, 270),
@@ -72,11 +72,11 @@ PRIVILEGED: Numbers = {
     "kexec_load": (246, 104), "reboot": (169, 142), "swapon": (167, 224), "open_by_handle_at": (304, 265),
     "pidfd_getfd": (438, 438),
 }  # fmt: skip
-"""What programs that print names have no use for."""
+"""Calls that programs which print names never need."""
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
-# Classic BPF: code, and where to go on (how many instructions are left out) if a test holds, and if not.
+# Classic BPF: code, and how many instructions to skip if a test holds, and if not.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH = 0, 4
 """Offsets in struct seccomp_data; the low halves of the arguments begin at 16, 8 bytes apart."""
@@ -85,7 +85,7 @@ Program = list[tuple[int, int, int, int]]
 
 
 def _start(audit: int) -> Program:
-    """Load the number of the call; those of another architecture end the process."""
+    """Load the number of the call; a call of another architecture ends the process."""
     return [
         (_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, audit), (_RETURN, 0, 0, KILL),
         (_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, KILL),
@@ -98,7 +98,7 @@ def _each(calls: Numbers, column: int, action: int) -> Program:
 
 
 def _where(name: str, column: int, argument: int, test: tuple[int, int], holds: int, not_so: int) -> Program:
-    """For a call of `CHECKED`: what happens if ``test`` (code, value) holds for the low half of an argument, or not."""
+    """For a call of `CHECKED`: the actions if ``test`` (code, value) holds for the low half of an argument or not."""
     number, (code, value) = CHECKED[name][column], test
     if number is None:
         return []
@@ -126,13 +126,13 @@ def reader_filter(machine: str, pid: int) -> Program:
 
 
 def tools_filter(machine: str) -> Program:
-    """The filter of what starts programs, and of those."""
+    """The filter of the process that starts programs, and of these."""
     column, audit = ARCHITECTURES[machine]
     return [*_start(audit), *_each(PRIVILEGED, column, REFUSE | errno.EPERM), (_RETURN, 0, 0, ALLOW)]
 
 
 def _machine() -> str:
-    """That whose filters apply to this process; empty if there are none."""
+    """The architecture of this process, if it has filters; else empty."""
     if not sys.platform.startswith("linux") or struct.calcsize("P") != 8:
         return ""
     machine = os.uname().machine
@@ -140,13 +140,13 @@ def _machine() -> str:
 
 
 def _no_new_privileges() -> None:
-    """Whatever this process starts has no more rights than it has (set-user-ID programs, file capabilities)."""
+    """Programs that this process starts get no more rights than it has (set-user-ID programs, file capabilities)."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def _apply(program: Program) -> bool:
-    """Whether the system took the filter. No way leads back."""
+    """Install the filter for good. Returns whether the system took it."""
     import ctypes
 
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in program))
@@ -165,14 +165,14 @@ def _prctl(option: int, *values: int) -> bool:
 
 
 def restrict_tools() -> None:
-    """For the rest of this process, and all that it starts: no new privileges, no network, nothing of others'."""
+    """Confine this process, and all that it starts: no new privileges, no network, no access to other processes."""
     _no_new_privileges()
     if machine := _machine():
         _apply(tools_filter(machine))
 
 
 def confine_reader() -> bool:
-    """For the rest of this process: read, compute, answer. Whether there is a filter for that."""
+    """Confine this process to reading, computing and answering. Returns whether a filter enforces it."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

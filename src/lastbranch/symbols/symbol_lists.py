@@ -1,4 +1,4 @@
-"""Function tables from plain lists of symbols, and backends that have nothing but such a table."""
+"""Function tables from lists of symbols in text files, and the kernel's list."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _TOP = (1 << 64) - 1
 
 
 def table_of(symbols: Iterable[tuple[int, int, str]], *, demangled: bool = True) -> FunctionTable:
-    """The table of (address, size, linkage name), whose last one of an address wins, the others being aliases.
+    """The table of (address, size, linkage name). The last name of an address counts, the others are aliases.
 
-    A size of 0 reaches to the next symbol; one that reaches into the next symbol is cut there.
+    A symbol of size 0 reaches to the next one; one that overlaps the next one is cut there.
     """
     found = sorted(enumerate(symbols), key=lambda s: (s[1][0], s[0]))
     if not found:
@@ -78,7 +78,7 @@ class TableReader:
 
 
 def lines_of(path: str, *, links: bool = True) -> list[str]:
-    """The lines of a text file; what is no UTF-8 stays as it is. Raises `FormatError` for one that is too large."""
+    """The lines of a text file; bytes that are no UTF-8 become surrogates. Raises `FormatError` if it is too large."""
     with os.fdopen(open_regular(path, links=links), "rb") as file:
         if os.fstat(file.fileno()).st_size > TEXT_LIMIT:
             raise FormatError(f"a list of symbols has at most {TEXT_LIMIT} bytes", file=path, field="size")
@@ -88,14 +88,14 @@ def lines_of(path: str, *, links: bool = True) -> list[str]:
 
 # -- Names of the running kernel: /proc/kallsyms (kallsyms(9), kernel/kallsyms.c) and the build ids in /sys
 #
-# Addresses of another kernel mean nothing here, and those of another boot of this one are moved (KASLR). So names are
-# taken only if the build id of the running kernel is the one recorded, and count from ``_text`` or from the beginning
-# of their module, as the binder's addresses do.
+# Another kernel has other addresses, and another boot of this one moves them (KASLR). So the list is used only if the
+# build id of the running kernel is the recorded one. Addresses count from ``_text`` or the start of the module, as in
+# the binder.
 
 
 KALLSYMS = "/proc/kallsyms"
 _CODE = frozenset("tTwWvV")
-"""Types of code, as nm(1) calls them; weak ones can be code."""
+"""Types of code (nm(1)); weak symbols can be code."""
 _LIMIT = 1 << 20
 
 is_module_name = re.compile(r"[A-Za-z0-9_-]+").fullmatch
@@ -111,7 +111,7 @@ def read_bytes(path: str) -> bytes | None:
 
 
 def running_build_id(module: str = "", read: Callable[[str], bytes | None] = read_bytes) -> bytes:
-    """The build id of the running kernel or one of its modules; empty where the kernel does not tell."""
+    """The build id of the running kernel or one of its modules; empty where it is not known."""
     notes = f"/sys/module/{module.replace('-', '_')}/notes/.note.gnu.build-id" if module else "/sys/kernel/notes"
     return build_id_in(read(notes) or b"")
 
@@ -142,11 +142,11 @@ def read_kallsyms(files: DebugFiles) -> FunctionTable:
     found.sort(key=lambda s: (s[0], *_rank(*s[1:])))
     table = table_of((address - base, 0, name) for address, _, name in found if address >= base)
     code = {a - base for a, kind, _ in found if kind in _CODE}
-    return only_at(table, code)  # what is no code only tells where code ends
+    return only_at(table, code)  # other symbols only end the code before them
 
 
 def _rank(kind: str, name: str) -> tuple[bool, bool, int, int]:
-    """Which of the symbols of one address names it best, as perf chooses."""
+    """The order of the symbols of one address, the best name last, as perf chooses."""
     return kind in _CODE, kind.isupper(), len(name.lstrip("_")) - len(name), len(name)
 
 

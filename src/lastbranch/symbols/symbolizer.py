@@ -1,4 +1,4 @@
-"""Names for the modules of a profile: search once, then the cache, then the worker."""
+"""Names for the modules of a profile: a search for files once, then the cache, then the worker."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _Answer = TypeVar("_Answer")
 
 
 class Symbolizer:
-    """Asks for the names of addresses. Symbol files that are bad, missing or of another build cost their names and
-    leave a note; nothing is raised for them.
+    """Names addresses. A symbol file that is damaged, missing or of another build costs its names and adds to ``notes``
+    for the user; nothing is raised.
 
-    ``notes`` is what the user must be told. ``progress`` is called with (address, bytes done, bytes in all or 0) while
-    a file comes from debuginfod. `close`, or leaving it as a context manager, ends the worker.
+    ``progress`` is called with (address, bytes done, bytes in all or 0) while a file comes from debuginfod. `close`, or
+    leaving the context, ends the worker.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Symbolizer:
         self.close()
 
     def names(self, module: int, address: Address) -> Names:
-        """What stands at each address of the module in row ``module``, as the binder gives module addresses.
+        """The names of module addresses, as the binder makes them, of the module in row ``module``.
 
-        -1, and memory without a file, are absolute addresses of which a module knows nothing: see `names_at`.
+        Row -1 and memory without a file have absolute addresses and no names here: see `names_at`.
         """
-        found = self._of(module)
+        found = self._found_files(module)
         if found.files is None:
             return Names.unknown(len(address))
         address = np.asarray(address, np.uint64)
@@ -81,7 +81,7 @@ class Symbolizer:
     def functions(self, module: int) -> FunctionTable:
         """Every function of the module, at module addresses; empty where nothing is known."""
         if module not in self._tables:
-            found = self._of(module)
+            found = self._found_files(module)
             table = FunctionTable.empty()
             if found.files is not None:
                 table = self._attempt(module, found, table, lambda b: self._list(found, b))
@@ -89,23 +89,23 @@ class Symbolizer:
         return self._tables[module]
 
     def names_at(self, process: int, address: Address, time: NDArray[np.int64] | None = None) -> Names:
-        """What a JIT put at absolute addresses of the process in row ``process``, by its jitdump and perf map.
+        """The names of code of a JIT at absolute addresses of the process in row ``process``: its jitdump and perf map.
 
-        ``time`` is the clock tick of each address: memory is used again. ``None``: what was there in the end.
+        ``time`` is the clock tick of each address, as a JIT reuses memory. ``None``: the code at the end.
         """
-        source = self._jit_of(process)
+        source = self._jit_files(process)
         address = np.asarray(address, np.uint64)
         names = Names.unknown(len(address))
         label = f"process {self._profile.processes[process].pid}" if process >= 0 else ""
         if source.dump is not None:
             dump, when = source.dump, self._dump_times(source, time)
-            names = self._told(label, names, lambda: self._worker.jit_names(dump, address, when))
+            names = self._noting_failure(label, names, lambda: self._worker.jit_names(dump, address, when))
         missing = np.flatnonzero(names.function < 0)
         if source.perfmap is not None and len(missing):
             perfmap = source.perfmap
             distinct, back = np.unique(address[missing], return_inverse=True)
             unknown = Names.unknown(len(distinct))
-            more = self._told(label, unknown, lambda: self._worker.names(perfmap, "", distinct))
+            more = self._noting_failure(label, unknown, lambda: self._worker.names(perfmap, "", distinct))
             row = np.arange(len(address))
             row[missing] = len(address) + back
             names = Names.join([names, more]).take(row)
@@ -116,7 +116,7 @@ class Symbolizer:
             if text not in self.notes:
                 self.notes.append(text)
 
-    # -- where names come from
+    # -- Sources of names
 
     def _open_cache(self) -> Cache | None:
         try:
@@ -125,7 +125,7 @@ class Symbolizer:
             self.notes.append(str(refusal))
             return None
 
-    def _of(self, module: int) -> Found:
+    def _found_files(self, module: int) -> Found:
         if module not in self._found:
             found = self._found[module] = self._search(module)
             if found.why:
@@ -139,7 +139,7 @@ class Symbolizer:
         search = Search(self._profile, self._options, self._cache, progress=self._progress)
         return find_files(search, row)
 
-    def _jit_of(self, process: int) -> JitSource:
+    def _jit_files(self, process: int) -> JitSource:
         if process not in self._jit:
             known = process >= 0
             source = find_jit(self._profile, self._profile.processes[process], self._options) if known else JitSource()
@@ -155,10 +155,10 @@ class Symbolizer:
             return None
         return np.maximum(clock.to_ns_array(time), 0).astype(np.uint64)
 
-    # -- asking
+    # -- Requests
 
     def _attempt(self, module: int, found: Found, nothing: _Answer, ask: Callable[[str], _Answer]) -> _Answer:
-        """The answer of the backend that is wanted, or else of the one that reads symbol tables only."""
+        """The answer of the selected backend, or else of symbol tables; ``nothing`` if both fail."""
         assert found.files is not None
         plain = found.files.kind in ("elf", "pe") and self._options.backend != "tables"
         for backend in (self._options.backend, "tables") if plain else (self._options.backend,):
@@ -171,7 +171,7 @@ class Symbolizer:
                 self.notes.append(f"{self._profile.modules[module].short}: {failure}")
         return nothing
 
-    def _told(self, what: str, nothing: Names, ask: Callable[[], Names]) -> Names:
+    def _noting_failure(self, what: str, nothing: Names, ask: Callable[[], Names]) -> Names:
         try:
             return ask()
         except WorkerFailed as failure:
@@ -208,7 +208,7 @@ class Symbolizer:
         return table
 
     def _key(self, found: Found, backend: str) -> list[object]:
-        """All that the answer depends on: with a debug file beside it, the same binary has better names."""
+        """All that the answer depends on: a debug file, for one, adds names to those of the binary."""
         assert found.files is not None
         files = found.files
         if files.kind == "kallsyms":
@@ -231,7 +231,7 @@ def _moved(functions: Sequence[Function], addresses: AddressMap) -> list[Functio
 
 
 def _moved_table(table: FunctionTable, addresses: AddressMap) -> FunctionTable:
-    """The functions that are at module addresses, there."""
+    """The functions that have module addresses, at these."""
     start, known = addresses.to_module(table.start)
     kept = np.flatnonzero(known)
     kept = kept[np.argsort(start[kept], kind="stable")]

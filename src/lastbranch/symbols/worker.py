@@ -67,7 +67,7 @@ def main() -> None:
 
 
 class _Reader:
-    """The confined process, by fork, so that it has what is imported already. ``other`` is what it must not have."""
+    """The confined process, forked so that it has all imported modules. ``other`` is a stream that it must not have."""
 
     def __init__(self, other: IO[bytes]) -> None:
         (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
@@ -87,7 +87,7 @@ class _Reader:
         self._requests, self._answers = os.fdopen(ours_out, "wb"), os.fdopen(ours_in, "rb")
 
     def work(self, packed: bytes) -> bytes:
-        """The answer to a request. Where the reader ends instead, this process ends as it did."""
+        """The answer to a request. Where the reader ends instead, this process ends in the same way."""
         meta, _ = unpack(packed)
         _limit(meta["memory"], meta["seconds"])
         while True:
@@ -114,7 +114,7 @@ class _Reader:
 
 
 def _read_confined(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """What the confined process does, until the input ends."""
+    """Answer requests in the confined process until the input ends."""
 
     def ask(meta: dict[str, Any], columns: Columns) -> tuple[dict[str, Any], Columns]:
         answers.write(pack(meta, columns))
@@ -138,7 +138,7 @@ def _answer(packed: bytes) -> bytes:
 
 
 def _packed(make: Callable[[], Columns]) -> bytes:
-    """The columns that ``make`` gives, or why it gives none, as an answer."""
+    """The columns of ``make``, or the reason why it failed, as an answer."""
     try:
         return pack({"ok": True}, make())
     except (LastbranchError, OSError, ValueError, MemoryError, RecursionError, OverflowError, IndexError) as error:
@@ -147,7 +147,7 @@ def _packed(make: Callable[[], Columns]) -> bytes:
 
 
 def _asked(what: str, files: DebugFiles, columns: Columns) -> bytes:
-    """The answer to what the confined process asks, which runs programs: on the files of the request, and no others."""
+    """Run a program for the confined process, on the files of the request and no others. Returns the answer."""
     if what == "llvm":
         from .backends import llvm
 
@@ -160,10 +160,10 @@ def _files(meta: dict[str, Any]) -> DebugFiles:
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Limit this process to ``memory`` bytes, and to ``seconds`` more of processor time should nobody watch it."""
+    """Limit this process to ``memory`` bytes, and to ``seconds`` more of processor time in case its client is gone."""
     try:
         import resource
-    except ImportError:  # Windows: the time limit of the client has to do
+    except ImportError:  # Windows: only the client limits its time
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
     wanted = {
@@ -215,17 +215,17 @@ COMMAND = (sys.executable, "-P", "-B", "-m", "lastbranch.symbols.worker")
 _Answer = TypeVar("_Answer")
 
 _NOT_FOR_WORKERS = ("DEBUGINFOD_URLS", "DEBUGINFOD_CACHE_PATH", "PYTHONSTARTUP", "PYTHONINSPECT")
-"""No network, and nothing that changes what the interpreter does."""
+"""No network, and no change of the interpreter."""
 
 _GRACE = 5
-"""Seconds that pipes of a killed worker may take to end."""
+"""Seconds to wait for the pipes of a killed worker."""
 
 _UNIT = 100 << 20
-"""Bytes of symbol files that the time limit is for; larger ones get more."""
+"""Bytes of symbol files for one time limit; larger files get more time."""
 
 
 class WorkerFailed(Exception):
-    """No names: the message says why. ``fatal``: the worker did not live to say it itself; ``late``: it was killed."""
+    """No names, for the reason in the message. ``fatal``: the worker ended; ``late``: it was killed for its time."""
 
     def __init__(self, why: str, *, fatal: bool, late: bool = False) -> None:
         super().__init__(why)
@@ -239,7 +239,7 @@ class WorkerClient:
         self._options, self._command = options, command
         self._process: subprocess.Popen[bytes] | None = None
         self.started = 0
-        """How many processes it took."""
+        """Number of processes so far."""
 
     def names(self, files: DebugFiles, backend: str, address: NDArray[np.uint64]) -> Names:
         """The names of ``address`` (distinct, ascending). Raises `WorkerFailed`."""
@@ -280,13 +280,13 @@ class WorkerClient:
         except WorkerFailed as failure:
             if failure.late:
                 raise
-            said, answer = self._exchange(request, seconds)  # perhaps it was the worker that had grown old
+            said, answer = self._exchange(request, seconds)  # perhaps an earlier request had damaged the worker
         if said.get("ok") is not True:
             raise WorkerFailed(str(said.get("why", "no reason"))[:2000], fatal=False)
         return answer
 
     def _exchange(self, request: bytes, seconds: float) -> tuple[dict[str, Any], Columns]:
-        """Write, and read within ``seconds``. Both may block, on pipes that no system polls alike: so in a thread."""
+        """Write, and read within ``seconds``: in a thread, as both block and pipes cannot be polled on all systems."""
         import threading
 
         try:
@@ -311,7 +311,7 @@ class WorkerClient:
             self._process = None
             _kill(process)
             talking.join(_GRACE)
-            if not talking.is_alive():  # else somebody else holds the pipe: closing would wait for them
+            if not talking.is_alive():  # else another process holds the pipe: closing would wait for it
                 _close(process)
             how = f"ran longer than {seconds:.0f} s" if late else f"died ({_end(process.returncode)})"
             raise WorkerFailed(f"the process that reads symbol files {how}", fatal=True, late=late)
@@ -323,7 +323,7 @@ class WorkerClient:
         env = {k: v for k, v in os.environ.items() if k not in _NOT_FOR_WORKERS}
         here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         env["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [env.get("PYTHONPATH")])])
-        env["OMP_NUM_THREADS"] = env["OPENBLAS_NUM_THREADS"] = "1"  # threads' stacks count as memory
+        env["OMP_NUM_THREADS"] = env["OPENBLAS_NUM_THREADS"] = "1"  # stacks of threads count as memory
         self.started += 1
         return subprocess.Popen(
             self._command,

@@ -20,7 +20,7 @@ from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from .. import tools
 from ..columns import unpack_names
-from ..model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
+from ..model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
 from ..tools import newest
 from . import symbol_tables
 from .dwarf.reader import names_split_files
@@ -49,7 +49,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         raise UnavailableError("llvm-symbolizer is not installed", hint="install LLVM's tools, or use another backend")
     if not _described(files):
         return symbol_tables.resolve(files, address)
-    chains, image_base = Chains(), _image_base(files)
+    builder, image_base = NamesBuilder(), _image_base(files)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as said:
         asked.write("".join(f"{a:#x}\n" for a in address.tolist()).encode())
         asked.seek(0)
@@ -61,15 +61,15 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
             assert running.stdout is not None
             try:
                 for line in running.stdout:
-                    chains.add(_chain(line, image_base))
+                    builder.add(_chain(line, image_base))
             except (ValueError, KeyError, TypeError) as error:
                 running.kill()
                 raise FormatError(f"{program} gave an answer that cannot be read: {error}", file=files.binary) from None
-        if len(chains) != len(address):
+        if len(builder) != len(address):
             said.seek(0)
             why = said.read(500).decode(errors="replace").strip() or f"exit code {running.returncode}"
-            raise FormatError(f"{program} gave {len(chains)} of {len(address)} answers: {why}", file=files.binary)
-    return _with_stubs(files, address, chains.names())
+            raise FormatError(f"{program} gave {len(builder)} of {len(address)} answers: {why}", file=files.binary)
+    return _with_stubs(files, address, builder.names())
 
 
 def _with_stubs(files: DebugFiles, address: NDArray[np.uint64], names: Names) -> Names:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ...binaries.files import open_regular
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
-from ..model import Chains, DebugFiles, Frame, Function, FunctionTable, Names
+from ..model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
 from . import symbol_tables
 from .dwarf.reader import names_split_files
 
@@ -40,7 +40,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     from symbolic.debuginfo import Archive
 
     base = _base(files)
-    chains = Chains()
+    builder = NamesBuilder()
     # The outermost function has the name of its symbol: the library has one name for all parts of a function, and in a
     # PDB the name without namespace and argument types.
     symbols = symbol_tables.symbols_of(files).by_address()
@@ -56,10 +56,10 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
             if row >= 0:
                 outermost = frames.pop() if frames else Frame(functions[row], "", 0)
                 frames.append(outermost._replace(function=functions[row]))
-            chains.add(frames)
+            builder.add(frames)
     except exceptions.SymbolicError as error:
         raise FormatError(f"symbolic cannot read it: {error}", file=path) from None
-    names = chains.names()
+    names = builder.names()
     if files.kind == "elf" and names_split_files(open_binary(path)):
         names.notes = [_SPLIT]
     return names
@@ -77,7 +77,7 @@ def _contents(path: str) -> bytes:
 
 
 def _base(files: DebugFiles) -> int:
-    """The base of the library's addresses: the lowest segment of an ELF file; 0 in PE, where they count from the image."""
+    """The base of the library's addresses: the lowest segment in ELF; 0 in PE, as they count from the image."""
     if files.kind == "pe":
         return 0
     segments = open_binary(files.binary or files.debug or "").image.segments

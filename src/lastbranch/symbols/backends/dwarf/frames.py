@@ -28,7 +28,7 @@ HOPS = 8
 
 
 @dataclass(slots=True)
-class Chains:
+class InlineChains:
     """Frames of all addresses, in no order."""
 
     owner: NDArray[np.int64]
@@ -80,7 +80,7 @@ def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64], *, nested
     return found
 
 
-def chains_of(tree: Tree, entry: NDArray[np.int64]) -> Chains:
+def chains_of(tree: Tree, entry: NDArray[np.int64]) -> InlineChains:
     """The chains from each ``entry`` (row of the tree, -1: none) up to its function."""
     owner = np.flatnonzero(entry >= 0)
     current, caller = entry[owner], np.full(len(owner), -1, np.int64)
@@ -90,8 +90,8 @@ def chains_of(tree: Tree, entry: NDArray[np.int64]) -> Chains:
         goes_on = tree.inlined[current] & (tree.up[current] >= 0)
         owner, caller = owner[goes_on], current[goes_on]
         current = tree.up[caller]
-    none = np.empty(0, np.int64)
-    return Chains(*(np.concatenate([none, *column]) for column in (zip(*parts, strict=True) if parts else [()] * 4)))
+    columns = zip(*parts, strict=True) if parts else [()] * 4
+    return InlineChains(*(np.concatenate([np.empty(0, np.int64), *column]) for column in columns))
 
 
 NAMES = AT.LINKAGE_NAME, AT.MIPS_LINKAGE_NAME, AT.NAME, AT.DECL_FILE, AT.DECL_LINE
@@ -183,7 +183,7 @@ class LinePlaces:
     discriminator: NDArray[np.uint32]
 
 
-def described(info: Info, tree: Tree, chains: Chains) -> tuple[Frames, Origins]:
+def described(info: Info, tree: Tree, chains: InlineChains) -> tuple[Frames, Origins]:
     """``chains`` as frames, and the origins that these refer to."""
     used, inverse = np.unique(chains.entry, return_inverse=True)
     origin, origins = origins_of(info, tree.offset[used], tree.inlined[used])
