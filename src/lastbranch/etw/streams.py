@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..formats.etl.container.header import LogHeader, read_header
 from ..formats.etl.container.windows import PAD, Segment, Window
 from ..formats.etl.decode import AS_IT_SAYS, Reading
 from ..formats.etl.events.columns import EventBlock, Rules
-from ..formats.etl.events.merge import Run, blocks_of_runs
+from ..formats.etl.events.merge import LAST, Held, blocks_of_runs, release
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, picked
 from ..model import BytesSource
 from ..opening import FileSource
@@ -227,16 +227,6 @@ _MOST_HELD = 32 << 20
 """Bytes of buffers whose events wait for a marker."""
 _LOOK = 0.25
 """Seconds. A signal that comes just before a wait begins does not end it: its handler runs when the wait is over."""
-_LAST = np.iinfo(np.int64).max
-
-
-@dataclass(slots=True)
-class _Held:
-    """Events of the buffers that came together: rows ``order`` of ``block`` in time order with times ``time``."""
-
-    block: EventBlock
-    order: Ints
-    time: Ints
 
 
 @dataclass(slots=True)
@@ -272,7 +262,8 @@ class LiveStream:
         self._raw = bytearray()
         self._offset = 0
         """Bytes of the stream before those that came last: where a file would have the buffer."""
-        self._held: list[_Held] = []
+        self._held: list[Held] = []
+        self._rank = count()
         self._ends = BufferEnds()
         self._damage = DamageLog()
         first = self._first()
@@ -304,9 +295,9 @@ class LiveStream:
             if came.marker is not None:
                 yield from self._release(came.marker)
             elif sum(held.block.raw.nbytes for held in self._held) > _MOST_HELD:
-                yield from self._release(_LAST)
+                yield from self._release(LAST)
             more = self._receive()
-        yield from self._release(_LAST)
+        yield from self._release(LAST)
 
     # -- bytes
 
@@ -370,22 +361,11 @@ class LiveStream:
         block = EventBlock.of(window, self._rules)
         self._ends.loaded(block)
         if len(block):
-            order = np.argsort(block.time, kind="stable")
-            self._held.append(_Held(block, order, block.time[order]))
+            self._held.append(Held.of(block, next(self._rank)))
 
     def _release(self, until: int) -> Iterator[Part]:
         """What is held from before ``until``, in time order; equal times in the order in which they came."""
-        counts = [len(h.time) if until == _LAST else int(np.searchsorted(h.time, until)) for h in self._held]
-        going = [(held, count) for held, count in zip(self._held, counts, strict=True) if count]
-        if not going:
-            return
-        times = np.concatenate([held.time[:count] for held, count in going])
-        rows = np.concatenate([held.order[:count] for held, count in going])
-        owner = np.repeat(np.arange(len(going)), [count for _, count in going])
-        order = np.argsort(times, kind="stable")
-        run = Run([held.block for held, _ in going], owner[order], rows[order])
-        for held, count in going:
-            held.order, held.time = held.order[count:], held.time[count:]
+        run = release(self._held, until)
         self._held = [held for held in self._held if len(held.time)]
-        for block in blocks_of_runs([run]):
+        for block in blocks_of_runs([] if run is None else [run]):
             yield Part(block, self._ends.in_block(block))

@@ -309,8 +309,8 @@ def test_times_that_jump_back_do_not_fill_the_memory(monkeypatch):
         trace.add(i % 3, sample(1000 + i % 100 * 10))
     log = log_of(bytes(trace))
     held = []
-    release = merge._release
-    monkeypatch.setattr(merge, "_release", lambda s, u: held.append(sum(len(x.held) for x in s)) or release(s, u))
+    release = merge.release
+    monkeypatch.setattr(merge, "release", lambda waiting, until: held.append(len(waiting)) or release(waiting, until))
     assert sorted(times(log, ordered=True)) == sorted(times(log))
     assert max(held) < 12
 

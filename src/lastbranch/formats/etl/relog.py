@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import ranges, unaligned
+from ...arrays import insertion_points, ranges, unaligned
 from ...errors import Damage, FormatError
 from ...model import Source
 from ..interface import Conversion, Rewriting
@@ -84,7 +84,7 @@ _STATE = frozenset(
     + [(FILE_IO, type_) for type_ in (0, 32, 35, 36)]  # names of files
 )
 _STAMPED = frozenset(((LBR, 0x20), (STACK_WALK, 0x20), (STACK_WALK, 0x25), (STACK_WALK, 0x26)))
-_THREAD_LIFE: dict[Key, bool] = {
+_THREAD_BEGINS: dict[Key, bool] = {
     (THREAD, START): True,
     (THREAD, END): False,
     (THREAD, DC_START): True,
@@ -142,7 +142,7 @@ def _kind(key: Key, version: int, pointer: int) -> Kind:
     places = {} if known is None else known.offsets(pointer)
     found = {name: at for name, (at, _) in places.items()}
     threads = tuple(found[name] for name in _THREADS if name in found)
-    begins = _THREAD_LIFE.get(key)
+    begins = _THREAD_BEGINS.get(key)
     return Kind(key in _STATE or key[0] in _GROUPS, key in _STAMPED, found.get("ProcessID"), threads, begins)
 
 
@@ -169,34 +169,25 @@ class Owners:
             self._seen.append((tids, block.time[rows].copy(), pids, np.full(len(rows), kind.begins)))
 
     @cached_property
-    def _lives(self) -> dict[int, tuple[Ints, Ints, Ints]]:
-        """By thread id: times, the process from then on, the process up to then; in time order."""
-        if not self._seen:
-            return {}
+    def _events(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
+        """Thread id, time, process, whether the thread begins, by thread and time."""
         tid, time, pid, begins = (np.concatenate(part) for part in zip(*self._seen, strict=True))
         order = np.lexsort((time, tid))
-        tid, time, pid, begins = tid[order], time[order], pid[order], begins[order]
-        cuts = np.flatnonzero(np.diff(tid)) + 1
-        lives = {}
-        for rows in np.split(np.arange(len(tid)), cuts):
-            lives[int(tid[rows[0]])] = (time[rows], np.where(begins[rows], pid[rows], -1), pid[rows])
-        return lives
+        return tid[order], time[order], pid[order], begins[order]
 
     def of(self, tids: Ints, times: Ints) -> Ints:
         """Process ids, -1 for threads of no known process."""
-        result = np.where(tids == 0, 0, -1)
-        for tid in np.unique(tids[tids > 0]).tolist():
-            known = self._lives.get(tid)
-            if known is None:
-                continue
-            rows = np.flatnonzero(tids == tid)
-            time, after, before = known
-            place = np.searchsorted(time, times[rows], "right")
-            since = np.where(place > 0, after[np.maximum(place - 1, 0)], -1)
-            until = np.where(place < len(time), before[np.minimum(place, len(time) - 1)], -1)
-            last = np.where(place > 0, before[np.maximum(place - 1, 0)], -1)  # events just behind a thread's end
-            result[rows] = np.where(since >= 0, since, np.where(until >= 0, until, last))
-        return result
+        if not self._seen:
+            return np.where(tids == 0, 0, -1)
+        tid, time, pid, begins = self._events
+        place = insertion_points(tid, time, tids, times, right=True)
+        before, after = np.maximum(place - 1, 0), np.minimum(place, len(tid) - 1)
+        # An event just after a thread's end still belongs to its last process.
+        last = np.where((place > 0) & (tid[before] == tids), pid[before], -1)
+        since = np.where(begins[before], last, -1)
+        until = np.where((place < len(tid)) & (tid[after] == tids), pid[after], -1)
+        owner = np.where(since >= 0, since, np.where(until >= 0, until, last))
+        return np.where(tids > 0, owner, np.where(tids == 0, 0, -1))
 
 
 @dataclass(slots=True)

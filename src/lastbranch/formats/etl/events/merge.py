@@ -22,10 +22,11 @@ from ..layout import BUFFER_TYPE
 from .columns import CARRIED, EventBlock
 from .walk import Walk
 
-__all__ = ["Index", "Run", "blocks_of_runs", "in_order", "joined"]
+__all__ = ["Held", "Index", "LAST", "Run", "blocks_of_runs", "in_order", "joined", "release"]
 
 
-_LAST = np.iinfo(np.int64).max
+LAST = np.iinfo(np.int64).max
+"""A time after all events."""
 
 MOST_HELD = 64 << 20
 """Bytes of buffers that may wait beyond one for each processor.
@@ -54,13 +55,48 @@ Load = Callable[[int], EventBlock | None]
 
 
 @dataclass(slots=True)
-class _Held:
-    """Events of one buffer that wait: ``order`` int64 are rows of ``block`` by time, ``time`` their times."""
+class Run:
+    """Events in time order: event ``i`` is row ``row[i]`` of ``blocks[owner[i]]``; both int64."""
+
+    blocks: list[EventBlock]
+    owner: NDArray[np.int64]
+    row: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Held:
+    """Events that wait: ``order`` int64 are rows of ``block`` by time, ``time`` their times.
+
+    ``rank`` decides between blocks at equal times.
+    """
 
     block: EventBlock
     rank: int
     order: NDArray[np.int64]
     time: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, block: EventBlock, rank: int) -> Held:
+        """All events of ``block``."""
+        order = np.argsort(block.time, kind="stable")
+        return cls(block, rank, order, block.time[order])
+
+
+def release(waiting: list[Held], until: int) -> Run | None:
+    """Take the events before ``until`` (all: `LAST`) out of ``waiting``, in order; None if no event is that old."""
+    parts = []
+    for held in waiting:
+        count = len(held.time) if until == LAST else int(np.searchsorted(held.time, until))
+        if count:
+            parts.append((held.block, held.rank, held.order[:count], held.time[:count]))
+            held.order, held.time = held.order[count:], held.time[count:]
+    if not parts:
+        return None
+    blocks, ranks, rows, times = zip(*parts, strict=True)
+    counts = list(map(len, rows))
+    row, owner = np.concatenate(rows), np.repeat(np.arange(len(blocks)), counts)
+    order = np.lexsort((row, np.repeat(ranks, counts), np.concatenate(times)))
+    return Run(list(blocks), owner[order], row[order])
 
 
 @dataclass(slots=True)
@@ -69,7 +105,7 @@ class _Stream:
 
     rows: Iterator[int]
     ahead: int
-    held: list[_Held] = field(default_factory=list)
+    held: list[Held] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
     """Times of the last events of the newest buffers."""
     done: bool = False
@@ -80,25 +116,14 @@ class _Stream:
             block = load(row)
             if block is None or not len(block):
                 continue
-            order = np.argsort(block.time, kind="stable")
-            time = block.time[order]
-            self.held.append(_Held(block, int(rank[row]), order, time))
+            self.held.append(Held.of(block, int(rank[row])))
             self.last = [*self.last, int(block.time[-1])][-self.ahead - 1 :]
             return
         self.done = True
 
     def safe(self) -> int:
         """A time before which no further event comes."""
-        return _LAST if self.done else self.last[0]
-
-
-@dataclass(slots=True)
-class Run:
-    """Events in time order: event ``i`` is row ``row[i]`` of ``blocks[owner[i]]``; both int64."""
-
-    blocks: list[EventBlock]
-    owner: NDArray[np.int64]
-    row: NDArray[np.int64]
+        return LAST if self.done else self.last[0]
 
 
 def in_order(index: Index, load: Load, *, overlap: bool) -> Iterator[Run]:
@@ -116,36 +141,16 @@ def in_order(index: Index, load: Load, *, overlap: bool) -> Iterator[Run]:
         until = min(stream.safe() for stream in streams)
         spare = sum(held.block.raw.nbytes for stream in streams for held in stream.held[stream.ahead + 1 :])
         if spare > MOST_HELD:
-            until = _LAST
-        run = _release(streams, until)
+            until = LAST
+        waiting = [held for stream in streams for held in stream.held]
+        run = release(waiting, until)
         if run is not None:
             yield run
         for stream in streams:
+            stream.held = [held for held in stream.held if len(held.time)]
             if not stream.done and stream.safe() <= until:
                 stream.load(load, rank)
         streams = [stream for stream in streams if stream.held or not stream.done]
-
-
-def _release(streams: list[_Stream], until: int) -> Run | None:
-    """Everything before ``until``, in order."""
-    blocks: list[EventBlock] = []
-    times, ranks, rows, which = [], [], [], []
-    for stream in streams:
-        for held in stream.held:
-            count = len(held.time) if until == _LAST else int(np.searchsorted(held.time, until))
-            if count:
-                times.append(held.time[:count])
-                rows.append(held.order[:count])
-                ranks.append(np.full(count, held.rank))
-                which.append(np.full(count, len(blocks)))
-                blocks.append(held.block)
-                held.time, held.order = held.time[count:], held.order[count:]
-        stream.held = [held for held in stream.held if len(held.time)]
-    if not blocks:
-        return None
-    row, owner = np.concatenate(rows), np.concatenate(which)
-    order = np.lexsort((row, np.concatenate(ranks), np.concatenate(times)))
-    return Run(blocks, owner[order], row[order])
 
 
 # -- Several runs of a merge copied to one block
