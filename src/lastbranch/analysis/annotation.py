@@ -75,11 +75,11 @@ class Nearby:
     def result(self) -> tuple[Bound, Bound, Array]:
         """(branches, ranges, uint64 module address of each sample)."""
         branches, ranges = self._branches.result(), self._ranges.result()
-        branches = branches.only(
+        branches = branches.take(
             self._is_own(branches.a_module, branches.a) | self._is_own(branches.b_module, branches.b)
         )
         within = (ranges.a_module == self._module) & (ranges.b_module == self._module) & (ranges.a <= ranges.b)
-        return branches, ranges.only(within), np.concatenate(self._samples)
+        return branches, ranges.take(within), np.concatenate(self._samples)
 
     def _is_own(self, module: Array, address: Array) -> Array:
         return np.asarray((module == self._module) & (address >= self._start) & (address < self._end))

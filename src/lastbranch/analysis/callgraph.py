@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Table, distinct_rows, group
 from ..errors import NotRecordedError
 from ..lbr import KIND
 from ..model import Array, Profile, SampleFilter
@@ -29,7 +30,7 @@ _JUMPS[[KIND[name] for name in ("cond", "uncond", "ind")]] = True
 
 
 @dataclass(slots=True)
-class CallTable:
+class CallTable(Table):
     """One row for each function at the other end, hottest first. Equal-length arrays.
 
     ``function`` int64 row of ``labels``. ``calls`` int64: entries of call branches, ``indirect`` of them through a
@@ -50,9 +51,6 @@ class CallTable:
     labels: list[Label]
     stacks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.function)
 
 
 Direction = Literal["callers", "callees"]
@@ -124,7 +122,7 @@ def _counted(
     source, target = through[source], through[target]
     here, other = (target, source) if direction == "callers" else (source, target)
     rows = np.flatnonzero(here == function)
-    mine = branches.only(here == function)
+    mine = branches.take(here == function)
     kind, unknown = _kinds(CodeOf(profile), mine)
     first = _begins(namer, mine.b_module, mine.b)
     call = is_call(kind) | ((kind == 0) & first & (source[rows] != target[rows]))
@@ -153,9 +151,8 @@ def _jumped(namer: Namer, source: Array, target: Array, count: Array) -> dict[in
     for row, label in enumerate(namer.labels):
         stub[row], own[row] = bool(_stub_of(label)), label.name in _LINKAGE
     jumps = np.flatnonzero(stub[source] & ~stub[target] & ~own[target])
-    pairs, back = np.unique(np.stack([source[jumps], target[jumps]]), axis=1, return_inverse=True)
-    taken = np.bincount(back.reshape(-1), count[jumps], pairs.shape[1])
-    return {int(pairs[0, i]): int(pairs[1, i]) for i in np.argsort(taken, kind="stable").tolist()}
+    (stubs, called), (taken,) = group([source[jumps], target[jumps]], [count[jumps]], [np.add])
+    return {int(stubs[i]): int(called[i]) for i in np.argsort(taken, kind="stable").tolist()}
 
 
 def _through(namer: Namer, function: int, jumped: dict[int, int], called: Array) -> NDArray[np.int64]:
@@ -222,8 +219,6 @@ def _sampled(
     inner, outer = name[:-1], name[1:]  # leaf first: the outer one calls
     here, other = (inner, outer) if direction == "callers" else (outer, inner)
     calls = (stack[:-1] == stack[1:]) & (here == function)
-    pairs = np.unique(np.stack([stack[:-1][calls], other[calls]]), axis=1)
-    found: dict[int, int] = {}
-    for at, row in pairs.T.tolist():
-        found[row] = found.get(row, 0) + int(samples[at])
-    return found, int(samples[inside].sum())
+    once, _ = distinct_rows(stack[:-1][calls], other[calls])
+    (rows,), (sums,) = group([other[calls][once]], [samples[stack[:-1][calls][once]]], [np.add])
+    return dict(zip(rows.tolist(), sums.tolist(), strict=True)), int(samples[inside].sum())

@@ -241,7 +241,7 @@ class _Edges(Counter):
         self._profile, self._only, self._binder = profile, only, profile.binder
         counted = count_stacks(profile, ranges=self.ranges, details=False, sample_filter=only)
         found = counted.branches if counted.ranges is None else counted.ranges
-        found = found.only((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
+        found = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
         process, module = np.tile(found.process, 2), np.concatenate([found.a_module, found.b_module])
         places = _distinct(process, module, np.concatenate([found.a, found.b]))
         self.spots = Spots(profile, *places)

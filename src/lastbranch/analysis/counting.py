@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import group, group_unordered
+from ..arrays import Table, group, group_unordered
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
@@ -44,7 +44,7 @@ _SHRINK_ROWS = 1 << 17
 
 
 @dataclass(slots=True)
-class Bound:
+class Bound(Table):
     """Distinct pairs of bound addresses; equal-length arrays.
 
     ``process`` int64 row or -1; ``a_module``/``b_module`` int64 row or -1; ``a``/``b`` uint64 module addresses;
@@ -61,12 +61,11 @@ class Bound:
     predicted: Array
     values: dict[str, Array] = field(default_factory=dict)
 
-    def only(self, rows: Array) -> Bound:
-        """The rows of a bool mask."""
-        if rows.all():
+    def take(self, rows: Array | slice) -> Bound:
+        """The rows of a bool mask, or of indices in the wanted order."""
+        if isinstance(rows, np.ndarray) and rows.dtype == bool and rows.all():
             return self
-        arrays = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name != "values"}
-        return Bound(**arrays, values={name: v[rows] for name, v in self.values.items()})
+        return replace(super(Bound, self).take(rows), values={name: v[rows] for name, v in self.values.items()})
 
 
 class PairTable:
@@ -247,12 +246,12 @@ class EntryCounter:
         """What was counted; of the filter's modules, what has an end in one of them."""
         self._branches.decode()
         found = self._branch_table.result()
-        found = found.only(any_end_in(sample_filter, found.a_module, found.b_module))
+        found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))
         out = Counted(found, None, self._samples, self._entries)
         if self._ranges is not None and self._range_table is not None:
             self._ranges.decode()
             found = self._range_table.result()
-            found = found.only(any_end_in(sample_filter, found.a_module, found.b_module))
+            found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))
             crossing = found.a_module != found.b_module
             backward = ~crossing & (found.a > found.b)
             out.broken = {
@@ -260,7 +259,7 @@ class EntryCounter:
                 "ends in different modules": int(found.count[crossing].sum()),
                 "ends before it starts": int(found.count[backward].sum()),
             }
-            out.ranges = found.only(~(crossing | backward))
+            out.ranges = found.take(~(crossing | backward))
         return out
 
 

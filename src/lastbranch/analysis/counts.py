@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ..arrays import group
 from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
 from .counting import BRANCH_VALUES, Bound, count_stacks
-from .pairs import group
 from .select import kept, period_of
 
 __all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge_processes", "ranges", "weights"]
@@ -47,9 +47,6 @@ class BranchTable(Tabular):
     process: Array
     row_names: RowNames = field(default_factory=dict, kw_only=True)
 
-    def __len__(self) -> int:
-        return len(self.count)
-
 
 @dataclass(slots=True, repr=False)
 class RangeTable(Tabular):
@@ -65,9 +62,6 @@ class RangeTable(Tabular):
     count: Array
     broken: dict[str, int]
     row_names: RowNames = field(default_factory=dict, kw_only=True)
-
-    def __len__(self) -> int:
-        return len(self.count)
 
 
 @dataclass(slots=True, repr=False)
@@ -86,9 +80,6 @@ class WeightTable(Tabular):
     has_period: Array
     entries: Array
     row_names: RowNames = field(default_factory=dict, kw_only=True)
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
 
 def merge_processes(bound: Bound, ops: list[np.ufunc] | None = None) -> tuple[list[Array], list[Array]]:
@@ -115,16 +106,15 @@ def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> 
     ops = [np.add] * 3 + [*BRANCH_VALUES.values(), np.minimum, np.maximum]
     keys, (count, mispredicted, predicted, *rest) = merge_processes(found, ops)
     values = dict(zip(found.values, rest, strict=True))
-    order = np.argsort(-count, kind="stable")
     kind, process = (
         np.where(values[f"{name}_low"] == values[f"{name}_high"], values[f"{name}_low"], -1)
         for name in ("type", "process")
     )
     gathered = (values[n] for n in ("cycles", "timed", "in_tx", "abort"))
-    columns = [c[order] for c in (*keys, count, mispredicted, predicted, *gathered, kind, process)]
+    columns = [*keys, count, mispredicted, predicted, *gathered, kind, process]
     modules, processes = partial(_modules, profile), partial(_processes, profile)
     names: RowNames = {"from_module": modules, "to_module": modules, "process": processes}
-    return BranchTable(*columns, row_names=names)
+    return BranchTable(*columns, row_names=names).take(np.argsort(-count, kind="stable"))
 
 
 def ranges(profile: Profile, *, sample_filter: SampleFilter | None = None) -> RangeTable:
@@ -158,10 +148,9 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*counted, strict=True)))
     event, key = np.divmod(number, keys)
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
-    order = np.lexsort((-samples, event))
     names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
-    columns = (c[order] for c in (event, key - 1, samples, total, known[event], entries))
-    return WeightTable(*columns, row_names=names)
+    table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)
+    return table.take(np.lexsort((-samples, event)))
 
 
 def _modules(profile: Profile) -> list[str]:

@@ -14,7 +14,7 @@ from ..model import Array, ModuleKind, Profile
 from .branch_kinds import CodeOf
 from .counting import Bound
 
-__all__ = ["executed", "leaves", "row_of", "stops", "straight"]
+__all__ = ["decoded", "executed", "leaves", "row_of", "stops", "straight"]
 
 
 # -- Ranges held against the code: which are the straight lines that they should be
@@ -85,12 +85,12 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
     parts, none = list[tuple[int, Array, Array]](), np.empty(0, np.int64)
     out = Executed(none, none, none.astype(np.uint64), none)
     for row in np.unique(ranges.a_module).tolist():
-        mine = ranges.only(ranges.a_module == row)
+        mine = ranges.take(ranges.a_module == row)
         found = code_of(row)
         if found is None:
             out.hidden += int(mine.count.sum())
             continue
-        address, stop = _decoded(*found, mine.a, mine.b)
+        address, stop = decoded(*found, mine.a, mine.b)
         first, last = row_of(address, mine.a), row_of(address, mine.b)
         patched = profile.modules[row].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
         good, reasons = straight(stop & (not patched), first, last, mine.count)
@@ -109,7 +109,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
     return out
 
 
-def _decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Array, Array]:
+def decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Array, Array]:
     """(address uint64, bool: see `stops`) of the instructions from the starts to the ends, each once, ascending.
 
     Ranges that touch make one stretch, decoded from its first instruction on.

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import Table, group
 from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import Array
 from .counting import Bound
 from .executed import leaves, row_of, stops, straight
-from .pairs import group
 
 __all__ = ["Blocks", "Edges", "Flow", "Loop", "flow_of", "loops"]
 
 
 @dataclass(slots=True)
-class Blocks:
+class Blocks(Table):
     """Straight-line pieces, by address; equal-length arrays. Within a block every instruction ran equally often.
 
     ``first``, ``last`` int64: rows of its first and last instruction. ``count`` int64: ranges that cover it; ``ended``
@@ -37,12 +37,9 @@ class Blocks:
     cycles: Array
     timed: Array
 
-    def __len__(self) -> int:
-        return len(self.count)
-
 
 @dataclass(slots=True)
-class Edges:
+class Edges(Table):
     """Taken branches out of, into and within the function, hottest first; equal-length arrays.
 
     ``source``, ``target`` int64: rows of instructions, -1 outside of the function. ``from_module``, ``to_module`` int64
@@ -59,9 +56,6 @@ class Edges:
     count: Array
     mispredicted: Array
     predicted: Array
-
-    def __len__(self) -> int:
-        return len(self.count)
 
 
 @dataclass(slots=True)
@@ -148,20 +142,19 @@ def _edges(branches: Bound, module: int, start: int, size: int) -> Edges:
     def inside(row: Array, at: Array) -> Array:
         return np.asarray((row == module) & (at >= np.uint64(start)) & (at < np.uint64(start + size)))
 
-    mine = branches.only(inside(branches.a_module, branches.a) | inside(branches.b_module, branches.b))
+    mine = branches.take(inside(branches.a_module, branches.a) | inside(branches.b_module, branches.b))
     keys = [mine.a_module, mine.a, mine.b_module, mine.b]
     keys, sums = group(keys, [mine.count, mine.mispredicted, mine.predicted], [np.add] * 3)
-    order = np.argsort(-sums[0], kind="stable")
-    from_module, from_address, to_module, to_address, *rest = (c[order] for c in [*keys, *sums])
-    none = np.full(len(order), -1, np.int64)
-    return Edges(none, from_module, from_address, none, to_module, to_address, *rest)
+    none = np.full(len(sums[0]), -1, np.int64)
+    columns = [none, *keys[:2], none, *keys[2:], *sums]
+    return Edges(*columns).take(np.argsort(-sums[0], kind="stable"))
 
 
 def _fill(flow: Flow, ranges: Bound, patched: bool) -> None:
     """Count blocks by differences: each range adds at its first instruction and takes away behind its last."""
     n = len(flow)
     lo, hi = np.uint64(flow.start), np.uint64(flow.end)
-    mine = ranges.only((ranges.a_module == flow.module) & (ranges.b >= lo) & (ranges.a < hi))
+    mine = ranges.take((ranges.a_module == flow.module) & (ranges.b >= lo) & (ranges.a < hi))
     before, behind = mine.a < lo, mine.b >= hi
     first = np.where(before, 0, row_of(flow.address, mine.a))
     last = np.where(behind, n - 1, row_of(flow.address, mine.b))

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct_stacks, take_rows
+from ..arrays import Table, distinct_rows, distinct_stacks, group, take_rows
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
 from .branch_kinds import CodeOf
 from .counting import Bound, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
-from .pairs import group
 from .select import kept, period_of
-from .stacks import CallStacks, StackCounter, StackMaker, Tallied, Tally, source_of, why_no_call_stacks
+from .stacks import CallStacks, StackCounter, StackMaker, Tally, source_of, why_no_call_stacks
 
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
@@ -29,7 +28,7 @@ __all__ = ["NameTable", "fold", "named_stacks", "names"]
 
 
 @dataclass(slots=True)
-class NameTable:
+class NameTable(Table):
     """One row for each event and name, heaviest first within its event. Equal-length arrays.
 
     ``event`` int64 row of the events table; ``name`` int64 row of ``labels``; ``samples`` int64 and ``period`` uint64:
@@ -54,9 +53,6 @@ class NameTable:
     labels: list[Label]
     stacks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
 
 class Elsewhere(NamedTuple):
@@ -158,8 +154,7 @@ def names(
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
     stacked = np.array([stacks is not None and bool(source_of(e)[0]) for e in profile.events], bool)
     branching = np.array([counted and e.branch_select is not None for e in profile.events], bool)
-    event, name = event[order], name[order]
-    own, period, total, total_period, instructions = (columns[c][order] for c in _SUMS)
+    event, name, own, period, total, total_period, instructions = (c[order] for c in (event, name, *columns.values()))
     return NameTable(
         event, name, own, period.astype(np.uint64), known[event], stacked[event], branching[event],
         total if stacks else None, total_period.astype(np.uint64) if stacks else None,
@@ -169,7 +164,7 @@ def names(
 
 def _count(
     profile: Profile, sample_filter: SampleFilter | None, notes: list[str]
-) -> tuple[Tallied, CallStacks | None, dict[int, Bound]]:
+) -> tuple[CallStacks, CallStacks | None, dict[int, Bound]]:
     """(samples by their own address, as stacks of one frame; call stacks; ranges by event), all of one pass."""
     binder, own, stacks = profile.binder, Tally(profile), None
     if why := why_no_call_stacks(profile, sample_filter):
@@ -207,7 +202,7 @@ def _count(
 _BRANCHES = ("branch_from", "branch_to", "branch_flags")
 
 
-def _own(own: Tallied, sums: _Sums) -> None:
+def _own(own: CallStacks, sums: _Sums) -> None:
     """By the instruction address of the sample."""
 
     def use(name: Array, offsets: Array) -> None:
@@ -240,10 +235,9 @@ def _frames(stacks: CallStacks) -> tuple[Array, Array]:
 
 
 def _pairs(one: Array, other: Array) -> tuple[Array, Array]:
-    """The distinct pairs of rows (``one`` from -1, ``other`` from 0), in order."""
-    width = int(other.max(initial=0)) + 1
-    distinct = np.unique(one * width + other)
-    return distinct // width, distinct % width
+    """The distinct pairs, in order."""
+    rows, _ = distinct_rows(one, other)
+    return one[rows], other[rows]
 
 
 def _spread(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import offsets_of, ranges, take_rows
+from ..arrays import distinct_rows, offsets_of, ranges, take_rows
 from ..model import Array, ModuleKind, Profile
 
 if TYPE_CHECKING:
@@ -83,14 +83,13 @@ class Namer:
 
         ``function`` gives one name an address. Where no name is known, it is a label of the module without a function.
         """
-        keys = np.stack([module, np.where(self._is_own(module), process, -1)], axis=1)
-        scopes, which = np.unique(keys, axis=0, return_inverse=True)
-        which = which.reshape(-1)
+        owner = np.where(self._is_own(module), process, -1)
+        scopes, which = distinct_rows(module, owner)
         pieces: list[tuple[Array, Array, Array]] = []
-        for i, (row, owner) in enumerate(scopes.tolist()):
+        for i, scope in enumerate(scopes.tolist()):
             mine = np.flatnonzero(which == i)
             distinct, back = np.unique(address[mine], return_inverse=True)
-            rows, sizes = self._of_module(view, row, owner, distinct)
+            rows, sizes = self._of_module(view, int(module[scope]), int(owner[scope]), distinct)
             pieces.append((mine, *_spread(rows, sizes, back.reshape(-1))))
         sizes = np.ones(len(address), np.int64)
         for mine, _, counts in pieces:
@@ -145,13 +144,13 @@ class Namer:
         function, file, line = names.frame_function, names.frame_file, names.frame_line
         if view == "inline":
             file, line = np.full_like(file, -1), np.zeros_like(line)
-        distinct, back = np.unique(np.stack([function, file, line], axis=1), axis=0, return_inverse=True)
+        distinct, which = distinct_rows(function, file, line)
         table = []
-        for row, path, number in distinct.tolist():
+        for row, path, number in zip(*(c[distinct].tolist() for c in (function, file, line)), strict=True):
             known = names.functions[row]
             at = Label(module, known.shown, known.name, names.files[path] if path >= 0 else "", number)
             table.append(self.row(_declared(module, known, view) if view == "inline" else at))
-        frames = np.array(table, np.int64)[back.reshape(-1)]
+        frames = np.array(table, np.int64)[which]
         sizes = np.diff(names.offsets)
         bare = np.flatnonzero(sizes == 0)
         return np.insert(frames, names.offsets[bare], unknown), np.maximum(sizes, 1)

@@ -20,7 +20,7 @@ from ..arrays import group, group_unordered
 from ..model import Array
 from .compact import INVALID, Compactor
 
-__all__ = ["PairCounter", "RawPairs", "group"]
+__all__ = ["PairCounter", "RawPairs"]
 
 _CHUNK = 1 << 20
 _MERGE_ROWS = 1 << 19

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct_stacks, offsets_of, ranges, take_rows
+from ..arrays import distinct_rows, distinct_stacks, offsets_of, ranges, take_rows
 from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
@@ -18,7 +18,7 @@ from .counting import how_to_record
 from .select import kept, period_of
 
 __all__ = [
-    "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tallied", "Tally", "call_stacks", "why_no_call_stacks",
+    "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tally", "call_stacks", "why_no_call_stacks",
 ]  # fmt: skip
 
 
@@ -30,8 +30,15 @@ _STACKS = 1 << 18
 """So many are collected before equal ones are made one."""
 
 
-class Tallied(NamedTuple):
-    """Distinct stacks, the heaviest first; columns as `stacks.CallStacks` describes them."""
+@dataclass(slots=True)
+class CallStacks:
+    """Distinct call stacks by event and process, the heaviest first.
+
+    Stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` of ``frame``, leaf first: rows of ``module`` (int64 row of
+    the modules table, -1 nothing mapped) and ``address`` (uint64 module address; of a caller an address inside of its
+    call). ``event``, ``process`` (row, -1 unknown), ``samples`` int64 and ``period`` uint64 have one value a stack.
+    ``sources`` names what the stacks were made from.
+    """
 
     event: Array
     process: Array
@@ -41,6 +48,15 @@ class Tallied(NamedTuple):
     frame: Array
     module: Array
     address: Array
+    sources: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def bare(self) -> int:
+        """Samples with a leaf only, whose callers are not known."""
+        return int(self.samples[np.diff(self.offsets) == 1].sum())
 
 
 class _Part(NamedTuple):
@@ -58,7 +74,7 @@ class Tally:
     """Counts equal stacks of addresses by event and process."""
 
     def __init__(self, profile: Profile) -> None:
-        self._profile, self._binder = profile, profile.binder
+        self._binder = profile.binder
         self._frames: dict[tuple[int, int], int] = {}
         self._fresh: list[_Part] = []
         self._bound: list[_Part] = []
@@ -72,14 +88,14 @@ class Tally:
         if self._waiting > _FRAMES:
             self._bind()
 
-    def result(self) -> Tallied:
+    def result(self) -> CallStacks:
         """The stacks that were counted."""
         self._bind()
         event, process, samples, period, frame, offsets = _one_of_each(_joined(self._bound))
         order = np.lexsort((process, event, -samples))  # and then as they were first seen
         numbers, bounds = take_rows(frame, offsets, order)
         module, address = zip(*self._frames, strict=True) if self._frames else ((), ())
-        return Tallied(
+        return CallStacks(
             event[order], process[order], samples[order], period[order], bounds, numbers.astype(np.int64),
             np.array(module, np.int64), np.array(address, np.uint64),
         )  # fmt: skip
@@ -98,13 +114,10 @@ class Tally:
 
     def _numbers(self, module: Array, address: Array) -> NDArray[np.int32]:
         """The number of each frame, the same wherever it occurs."""
-        distinct, place = np.unique(address, return_inverse=True)
-        width = len(self._profile.modules) + 1
-        pairs, back = np.unique(place.reshape(-1) * width + module + 1, return_inverse=True)
-        places, modules = np.divmod(pairs, width)
-        keys = zip((modules - 1).tolist(), distinct[places].tolist(), strict=True)
+        rows, which = distinct_rows(address, module)
+        keys = zip(module[rows].tolist(), address[rows].tolist(), strict=True)
         numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
-        return np.array(numbers, np.int32)[back.reshape(-1)]
+        return np.array(numbers, np.int32)[which]
 
 
 def _joined(parts: list[_Part]) -> _Part:
@@ -115,7 +128,7 @@ def _joined(parts: list[_Part]) -> _Part:
     *columns, offsets = zip(*parts, strict=True)
     sizes = np.concatenate([np.diff(o) for o in offsets])
     event, owner, samples, period, frame = map(np.concatenate, columns)
-    return _Part(event, owner, samples, period, frame, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    return _Part(event, owner, samples, period, frame, offsets_of(sizes))
 
 
 def _one_of_each(part: _Part) -> _Part:
@@ -132,32 +145,6 @@ LEAVES = "the address of the sample alone"
 _MARKERS = np.uint64((1 << 64) - 4096)
 """Frames from here on are PERF_CONTEXT_* markers (include/uapi/linux/perf_event.h)."""
 _USER_MARKER = np.uint64((1 << 64) - 512)
-
-
-@dataclass(slots=True)
-class CallStacks:
-    """Distinct call stacks by event and process.
-
-    Stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` of ``frame``, leaf first: rows of ``module`` (int64 row of
-    the modules table, -1 nothing mapped) and ``address`` (uint64 module address; of a caller an address inside of its
-    call). ``event``, ``process`` (row, -1 unknown), ``samples`` int64 and ``period`` uint64 have one value a stack.
-    ``sources`` names what the stacks were made from; ``bare`` counts samples with a leaf only, whose callers are not
-    known.
-    """
-
-    event: Array
-    process: Array
-    samples: Array
-    period: Array
-    offsets: Array
-    frame: Array
-    module: Array
-    address: Array
-    sources: list[str]
-    bare: int = 0
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
 
 def source_of(event: Event) -> tuple[str, str]:
@@ -260,7 +247,7 @@ class StackMaker:
         source, target, offsets = batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]
         kind = self._kinds.of(scope, offsets, source, target, batch["branch_flags"])
         keep, _ = open_calls(source, target, kind, offsets)
-        callers = np.concatenate([[0], np.cumsum(keep)])[offsets]
+        callers = offsets_of(keep)[offsets]
         sizes = np.diff(offsets)
         newest = np.zeros(len(batch), np.uint64)
         newest[sizes > 0] = target[offsets[:-1][sizes > 0]]
@@ -287,14 +274,12 @@ class StackCounter:
                 "there are no call stacks: the branches have no types, and no binary of them is at hand to decode",
                 hint="give the folder that holds the binaries with --symfs",
             )
-        counted = self._tally.result()
-        bare = int(counted.samples[np.diff(counted.offsets) == 1].sum())
-        return CallStacks(*counted, sorted(self._maker.sources), bare)
+        return replace(self._tally.result(), sources=sorted(self._maker.sources))
 
 
 def _leaf(address: Array, known: Array) -> Frames:
     """A single frame where it is ``known``, none elsewhere."""
-    return address[known], np.concatenate([[0], np.cumsum(known)]).astype(np.int64)
+    return address[known], offsets_of(known)
 
 
 def _chains(frame: Array, offsets: Array) -> Frames:
@@ -310,13 +295,13 @@ def _chains(frame: Array, offsets: Array) -> Frames:
 def _kernel_part(batch: SampleBatch) -> Frames:
     """Of the call chains, what comes before the user's part, which the branch stack has."""
     frame, offsets = batch["frame"], batch.offsets[FRAME]
-    seen = np.concatenate([[0], np.cumsum(frame == _USER_MARKER)])
+    seen = offsets_of(frame == _USER_MARKER)
     before = seen[1:] == np.repeat(seen[offsets[:-1]], np.diff(offsets))
     return _chains(*_only(frame, offsets, before))
 
 
 def _only(values: Array, offsets: Array, keep: Array) -> Frames:
-    return values[keep], np.concatenate([[0], np.cumsum(keep)])[offsets]
+    return values[keep], offsets_of(keep)[offsets]
 
 
 def _behind(one: Frames, other: Frames) -> Frames:

@@ -13,7 +13,7 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis.pairs import group
+from ..arrays import group
 from ..model import Array
 from ..opening import code_of
 from .interface import Exported, ExportOptions

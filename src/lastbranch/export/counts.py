@@ -14,7 +14,7 @@ from typing import IO
 import numpy as np
 
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
-from ..analysis.pairs import group
+from ..arrays import group
 from ..model import Array, ModuleKind, Profile, word
 from .choosing import limited
 from .interface import Exported, ExportOptions

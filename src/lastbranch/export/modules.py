@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 
 from ..analysis import count_stacks, merge_processes
-from ..analysis.pairs import group
+from ..arrays import Sums
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
 from .choosing import choose
@@ -126,24 +126,25 @@ def count_modules(
 
     Raises `NotRecordedError` where there are no branch stacks, or no ranges between them.
     """
-    addresses = _SampledAddresses(profile) if form.sampled else None
+    binder, sampled_at = profile.binder, Sums([np.int64, np.uint64], [np.int64])
+
+    def add_addresses(batch: SampleBatch) -> None:
+        sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
+
     counted = count_stacks(
         profile, ranges=True, details=False, sample_filter=options.sample_filter,
-        watch=addresses.add if addresses else None,
+        watch=add_addresses if form.sampled else None,
     )  # fmt: skip
     assert counted.ranges is not None
     (r_module, start, _, end), (times, _, _) = merge_processes(counted.ranges)
     (f_module, source, t_module, target), (taken, mispredicted, _) = merge_processes(counted.branches)
-    s_module, sampled, sampled_times = addresses.result() if addresses else (np.empty(0, np.int64),) * 3
+    s_module, sampled, sampled_times = sampled_at.result()
     by_target = np.argsort(t_module, kind="stable")
     found = []
     for row in rows:
         mine = _rows_of(row, r_module)
-        leaving, entering = (
-            np.arange(len(taken))[_rows_of(row, f_module)],
-            by_target[_rows_of(row, t_module[by_target])],
-        )
-        ends = np.union1d(leaving, entering)
+        leaving = np.arange(len(taken))[_rows_of(row, f_module)]
+        ends = np.union1d(leaving, by_target[_rows_of(row, t_module[by_target])])
         at = _rows_of(row, s_module)
         found.append(
             ModuleCounts(
@@ -159,28 +160,3 @@ def count_modules(
 def _rows_of(row: int, modules: Array) -> slice:
     """Where ``row`` stands in a sorted column."""
     return slice(*np.searchsorted(modules, [row, row + 1]).tolist())
-
-
-class _SampledAddresses:
-    """Counts the addresses of samples, by module."""
-
-    def __init__(self, profile: Profile) -> None:
-        self._binder = profile.binder
-        self._parts: list[list[Array]] = []
-
-    def add(self, batch: SampleBatch) -> None:
-        module, address = self._binder.locate(self._binder.scopes(batch), batch.ip)
-        self._parts.append([module, address, np.ones(len(batch), np.int64)])
-        if len(self._parts) > 64:
-            self._parts = [self._merged()]
-
-    def _merged(self) -> list[Array]:
-        kinds = (np.int64, np.uint64, np.int64)
-        columns = [np.concatenate([np.empty(0, k), *(p[i] for p in self._parts)]) for i, k in enumerate(kinds)]
-        keys, values = group(columns[:2], columns[2:], [np.add])
-        return keys + values
-
-    def result(self) -> tuple[Array, Array, Array]:
-        """(module row, address, times), sorted."""
-        module, address, times = self._merged()
-        return module, address, times

@@ -14,7 +14,7 @@ from typing import IO, Literal
 
 import numpy as np
 
-from ..analysis.pairs import group
+from ..arrays import Sums
 from ..model import Array, Module, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
 from .interface import Exported, ExportOptions
@@ -105,7 +105,6 @@ PROFILE = Message(
     period_type=(11, "message"), period=(12, "int"), comment=(13, "ints"), default_sample_type=(14, "int"),
 )  # fmt: skip
 
-_MERGE_ROWS = 1 << 20
 _ADDRESSES = (1 << 64) - 1
 
 
@@ -126,21 +125,11 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
 def _count(done: StackPass) -> list[Array]:
     """Sorted and distinct lane, stack and event; samples and period of each."""
-    parts = [[np.empty(0, np.int64) for _ in range(5)]]
-    waiting = 0
+    counts = Sums([np.int64] * 3, [np.int64] * 2)
     for rows in done.rows():
         ones = np.ones(len(rows), np.int64)
-        parts.append([rows["lane"], rows["stack"], rows["event"], ones, rows["period"].astype(np.int64)])
-        waiting += len(rows)
-        if waiting > _MERGE_ROWS:
-            parts, waiting = [_merged(parts)], 0
-    return _merged(parts)
-
-
-def _merged(parts: list[list[Array]]) -> list[Array]:
-    columns = [np.concatenate(c) for c in zip(*parts, strict=True)]
-    keys, values = group(columns[:3], columns[3:], [np.add] * 2)
-    return [*keys, *values]
+        counts.add(rows["lane"], rows["stack"], rows["event"], ones, rows["period"].astype(np.int64))
+    return counts.result()
 
 
 @dataclass

@@ -12,6 +12,7 @@ import numpy as np
 from ..analysis.naming import Label, Namer
 from ..analysis.select import kept, period_of
 from ..analysis.stacks import Stacked, StackMaker
+from ..arrays import Table, distinct_rows
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
@@ -40,7 +41,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(slots=True)
-class Frames:
+class Frames(Table):
     """Distinct frames. Equal-length arrays: ``module`` int64 row, -1 nothing mapped; ``address`` uint64 module address;
     ``owner`` int64 row of the process where names depend on it (memory without a file), else -1; ``kernel`` bool."""
 
@@ -48,9 +49,6 @@ class Frames:
     address: Array
     owner: Array
     kernel: Array
-
-    def __len__(self) -> int:
-        return len(self.module)
 
 
 class StackPass:
@@ -129,35 +127,30 @@ class StackPass:
         return rows
 
     def _lanes_of(self, *columns: Array) -> Array:
-        distinct, back = np.unique(np.stack(columns), axis=1, return_inverse=True)
-        numbers = [self.lanes.setdefault(Lane(*lane), len(self.lanes)) for lane in distinct.T.tolist()]
-        return np.array(numbers, np.int64)[back.reshape(-1)]
+        rows, which = distinct_rows(*columns)
+        lanes = zip(*(c[rows].tolist() for c in columns), strict=True)
+        numbers = [self.lanes.setdefault(Lane(*lane), len(self.lanes)) for lane in lanes]
+        return np.array(numbers, np.int64)[which]
 
     def _numbers(self, process: Array, scope: Array, frame: Array) -> Array:
         """int32: the number of each frame, the same wherever it occurs."""
         module, address = self._binder.locate(scope, frame)
         owner = np.where(self._own[module], process, -1)
-        _, place = np.unique(address, return_inverse=True)
         kernel = self._binder.in_kernel(scope, frame)
-        key, sizes = place.reshape(-1), (len(self.profile.modules) + 1, len(self.profile.processes) + 1, 2)
-        for column, size in zip((module + 1, owner + 1, kernel), sizes, strict=True):
-            key = key * size + column
-        _, rows, back = np.unique(key, return_index=True, return_inverse=True)
-        columns = (module[rows], address[rows], owner[rows], kernel[rows])
-        keys = zip(*(c.tolist() for c in columns), strict=True)
+        rows, which = distinct_rows(address, module, owner, kernel)
+        keys = zip(*(c[rows].tolist() for c in (module, address, owner, kernel)), strict=True)
         numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
-        return np.array(numbers, np.int32)[back.reshape(-1)]
+        return np.array(numbers, np.int32)[which]
 
 
 def names_of(profile: Profile, frames: Frames, symbols: Symbolizer) -> Names:
     """The inline chains of ``frames``, with their lines."""
-    keys = np.stack([frames.module, frames.owner])
-    scopes, which = np.unique(keys, axis=1, return_inverse=True)
+    rows, which = distinct_rows(frames.module, frames.owner)
     parts, order = [Names.unknown(0)], [np.empty(0, np.int64)]
-    for i, (module, owner) in enumerate(scopes.T.tolist()):
-        mine = np.flatnonzero(which.reshape(-1) == i)
+    for i, row in enumerate(rows.tolist()):
+        mine = np.flatnonzero(which == i)
         order.append(mine)
-        address = frames.address[mine]
+        module, owner, address = int(frames.module[row]), int(frames.owner[row]), frames.address[mine]
         parts.append(symbols.names_at(owner, address) if owner >= 0 else symbols.names(module, address))
     return Names.join(parts).take(np.argsort(np.concatenate(order)))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
 from html import escape
 from importlib import import_module
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 
+from ..arrays import Array, Table
 from ..errors import SelectionError, UnavailableError
-from .batch import Array
 from .text import visible
 
 __all__ = ["Columns", "RowNames", "Tabular", "frame_library", "html_table", "text_table"]
@@ -24,7 +23,7 @@ _ADDRESSES = ("address", "start", "end", "ip", "branch_from", "branch_to")
 """Endings of the columns that are shown in hexadecimal."""
 
 
-class Tabular:
+class Tabular(Table):
     """A table of columns, which are arrays of equal length. A dataclass that derives from it has a column per array.
 
     ``repr`` and notebooks show the first rows. `df`, `pl` and `arrow` convert to pandas, Polars and Arrow, where these
@@ -33,11 +32,6 @@ class Tabular:
 
     __slots__ = ()
     row_names: RowNames
-
-    def arrays(self) -> dict[str, Array]:
-        """The columns by name, as they are: row numbers, not names."""
-        found = ((f.name, getattr(self, f.name)) for f in fields(cast("Any", self)))
-        return {name: column for name, column in found if isinstance(column, np.ndarray)}
 
     def rows(self, count: int | None = None) -> Iterator[dict[str, Any]]:
         """The first ``count`` rows (all of them by default), each a dict of Python values."""
@@ -54,7 +48,7 @@ class Tabular:
         if by is not None and by not in columns:
             raise SelectionError(f"no column {by!r}", hint=f"there are {', '.join(columns)}")
         order = slice(count) if by is None else np.argsort(columns[by], kind="stable")[::-1][:count]
-        return self._selected({name: column[order] for name, column in columns.items()})
+        return self.take(order)
 
     def df(self) -> Any:
         """As a pandas ``DataFrame``. Raises `UnavailableError` where pandas is not installed."""
@@ -80,9 +74,6 @@ class Tabular:
         size = len(next(iter(self.arrays().values()), ()))
         return html_table(type(self).__name__, size, list(columns), _cells(columns))
 
-    def _selected(self, columns: dict[str, Array]) -> Self:
-        return cast("Self", replace(cast("Any", self), **columns))
-
     def _named(self, count: int | None = None) -> dict[str, Array]:
         """The columns, their first ``count`` rows, with names in place of row numbers."""
         columns = {name: column[:count] for name, column in self.arrays().items()}
@@ -100,8 +91,8 @@ class Columns(dict[str, Array], Tabular):
     def arrays(self) -> dict[str, Array]:
         return dict(self)
 
-    def _selected(self, columns: dict[str, Array]) -> Self:
-        return type(self)(columns)
+    def take(self, rows: Array | slice) -> Self:
+        return type(self)({name: column[rows] for name, column in self.items()})
 
     __repr__ = Tabular.__repr__
 

@@ -291,7 +291,7 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 
 def _edges(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     found = count_stacks(loading.profile, ranges=False, details=bool(wanted & _DETAILS)).branches
-    recorded = found.only((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
+    recorded = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
     told = recorded.mispredicted + recorded.predicted > 0
     chunk = {
         "process": recorded.process, "from_module": recorded.a_module, "from_address": recorded.a,

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
+from ...arrays import Sums
 from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
 from ..counting import origin_of
 from ..findings import Finding, Severity, finding, some
 from ..naming import Namer
-from ..pairs import group
 from ..significance import ENOUGH
 
 __all__ = ["about_names", "check_profile", "few", "hits_of", "of_profile", "outside"]
 
 
-_PARTS = 64
 _DELETED = " (deleted)"
 """What the kernel appends to the path of a file that has no name any more."""
 _MANY = 100
@@ -84,29 +83,18 @@ class Hits:
     """Those of them that are in the kernel of the host."""
     guest: int = 0
     """Those of them that are inside of a guest."""
-    places: list[list[Array]] = field(default_factory=list)
-    """Parts of (process, module row, module address) of those that an image owned, and how many there are of each."""
+    places: tuple[Array, ...] = ()
+    """(process, module row, module address) of those that an image owned, and how many samples there are of each."""
 
     @property
-    def modules(self) -> set[int]:
-        """Rows of the modules that samples fell into."""
-        return {row for part in self.places for row in np.unique(part[1]).tolist()}
-
-    def add(self, process: Array, module: Array, address: Array) -> None:
-        self.places.append([process, module, address, np.ones(len(module), np.int64)])
-        if len(self.places) > _PARTS:
-            self.merge()
-
-    def merge(self) -> None:
-        """Make one part of them, each place once."""
-        if self.places:
-            keys, values = group([np.concatenate(c) for c in zip(*(p[:3] for p in self.places), strict=True)],
-                                 [np.concatenate([p[3] for p in self.places])], [np.add])  # fmt: skip
-            self.places = [keys + values]
+    def modules(self) -> list[int]:
+        """Rows of the modules that samples fell into, in order."""
+        rows: list[int] = np.unique(self.places[1]).tolist()
+        return rows
 
 
 def hits_of(profile: Profile) -> Hits:
-    binder, hits = profile.binder, Hits()
+    binder, hits, places = profile.binder, Hits(), Sums([np.int64, np.int64, np.uint64], [np.int64])
     for batch in profile.batches(()):
         scope = binder.scopes(batch)
         module, address = binder.locate(scope, batch.ip)
@@ -120,8 +108,9 @@ def hits_of(profile: Profile) -> Hits:
         hits.guest += int(np.count_nonzero(guest))
         hits.kernel += int(np.count_nonzero(out & kernel))
         inside = np.flatnonzero(known & ~out)
-        hits.add(binder.process_of(scope[inside]), module[inside], address[inside])
-    hits.merge()
+        process, once = binder.process_of(scope[inside]), np.ones(len(inside), np.int64)
+        places.add(process, module[inside], address[inside], once)
+    hits.places = tuple(places.result())
     return hits
 
 
@@ -150,7 +139,7 @@ def _has_kernel(profile: Profile) -> bool:
 
 
 def _identity(profile: Profile, hits: Hits) -> Iterator[Finding]:
-    used = [profile.modules[row] for row in sorted(hits.modules)]
+    used = [profile.modules[row] for row in hits.modules]
     binaries = [m for m in used if m.kind in (ModuleKind.FILE, ModuleKind.KERNEL)]
     without = [m.name for m in binaries if not m.build_id]
     if without:
@@ -176,7 +165,7 @@ def about_names(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> 
 
 
 def _deleted(profile: Profile, hits: Hits) -> Iterator[Finding]:
-    names = [profile.modules[row].name for row in sorted(hits.modules)]
+    names = [profile.modules[row].name for row in hits.modules]
     gone = [name for name in names if name.endswith(_DELETED) and name.startswith("/") and "memfd:" not in name]
     if gone:
         yield finding("deleted binary", some(gone, ", "), origin=origin_of(profile))
@@ -184,9 +173,9 @@ def _deleted(profile: Profile, hits: Hits) -> Iterator[Finding]:
 
 def _nameless(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
     """Samples in images of which no function is known; those outside of all images are another finding."""
-    if not hits.places:
+    process, module, address, number = hits.places
+    if not len(number):
         return
-    ((process, module, address, number),) = hits.places
     with Symbolizer(profile, symbols) as symbolizer:
         namer = Namer(profile, symbolizer)
         rows = namer.rows(process, module, address)

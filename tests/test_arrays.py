@@ -1,0 +1,37 @@
+"""Columns of `lastbranch.arrays` against plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastbranch.arrays import Sums, distinct_rows
+
+WORDS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3)
+SIGNED = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)
+
+
+@given(st.lists(st.tuples(WORDS, SIGNED, st.integers(-(1 << 31), (1 << 31) - 1), WORDS, st.booleans())))
+def test_distinct_rows_are_the_sorted_set_of_rows(rows: list[tuple[int, ...]]) -> None:
+    kinds = ("u8", "i8", "i4", "u8", "?")
+    columns = [np.array([row[i] for row in rows], kind) for i, kind in enumerate(kinds)]
+    first, which = distinct_rows(*columns)
+    wanted = sorted(set(rows))
+    assert [rows[i] for i in first.tolist()] == wanted
+    assert first.tolist() == [rows.index(row) for row in wanted]
+    assert [wanted[i] for i in which.tolist()] == rows
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-2, 2), st.integers(0, 2), st.integers(-5, 5)))))
+def test_sums_add_up_by_key_whatever_the_batches(batches: list[list[tuple[int, int, int]]]) -> None:
+    sums, wanted = Sums([np.int64, np.uint64], [np.int64]), Counter[tuple[int, int]]()
+    for batch in batches:
+        sums.add(*(np.array([row[i] for row in batch], kind) for i, kind in enumerate(("i8", "u8", "i8"))))
+        for a, b, value in batch:
+            wanted[a, b] += value
+    a, b, total = sums.result()
+    assert list(zip(a.tolist(), b.tolist(), total.tolist(), strict=True)) == [(*k, wanted[k]) for k in sorted(wanted)]
+    assert sums.result()[2].tolist() == total.tolist()  # and again
