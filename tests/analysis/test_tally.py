@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastbranch.arrays import distinct_stacks, take_rows
 from lastbranch import arrays as same
+from lastbranch.arrays import distinct_stacks, take_rows
 
 STACKS = st.lists(
     st.tuples(st.integers(-1, 1), st.lists(st.sampled_from([0, 1, 2, 1 << 63, (1 << 64) - 1]), max_size=4)), max_size=30
