@@ -220,7 +220,7 @@ def test_a_tracer_in_a_recorded_program_is_warned_of(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     done = record(tmp_path / "it.data", *SOFTWARE, "--", "strace", "-o", str(tmp_path / "log"), "true")
-    assert "strace is a debugger: it cannot trace what is traced already" in done.err
+    assert "strace is a debugger: it cannot trace a program that is traced already" in done.err
 
 
 # -- rights that are lost

@@ -1,7 +1,7 @@
-"""What this machine can record, why not the rest, and the command that would change it.
+"""What this machine can record, why not the rest, and the commands that would change that.
 
-Nothing is changed by looking: on Linux events are opened on this process and closed at once, and one child is traced
-and ended. What that takes is imported where it is used: other systems lack it, and a table says what is known of them.
+The examination changes nothing: on Linux it opens events on this process and closes them at once, and traces one child
+and ends it. The modules for that are imported in functions, since other systems lack them; those have a table instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ("capability", "state", "why", "command", "scope")
 
 
 class Finding(NamedTuple):
-    """``state`` is ``yes``, ``no``, or the value of a setting; ``remedies`` would make more possible."""
+    """``state`` is ``yes``, ``no``, or the value of a setting; ``remedies`` would allow more."""
 
     capability: str
     state: str
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
 
 def examine() -> list[Finding]:
-    """Look at this machine."""
+    """Examine this machine."""
     system: str = sys.platform
     if system.startswith("linux"):
         from .perf_events.kernel import Kernel
@@ -89,7 +89,7 @@ _MLOCK_ONE_RING = 516
 
 
 def hardware_reason(kernel: Kernel) -> str | None:
-    """Why no branch records of the hardware can be had of a process of one's own; ``None`` where they can."""
+    """Why the hardware cannot record branches of a process of one's own; ``None`` where it can."""
     host = read_host(kernel)
     found = _tried("", _probe("", "user"), kernel, host)
     return None if found.state == "yes" else found.why
@@ -104,11 +104,11 @@ _PROBES: tuple[tuple[str, str, str], ...] = (
     ("samples by CPU clock: kernel", "cpu-clock", "kernel"),
     ("samples by CPU clock: whole system", "cpu-clock", "system"),
 )
-"""Capability, event (empty: branch records of the default one), what of it."""
+"""Capability, event (empty: branch records with the default event), and scope."""
 
 
 def findings(kernel: Kernel) -> Iterator[Finding]:
-    """Capabilities first, then the settings that they depend on."""
+    """The capabilities, then the settings that they depend on."""
     host = read_host(kernel)
     first: dict[str, Finding] = {}
     for capability, event, what in _PROBES:
@@ -139,7 +139,7 @@ def _tried(capability: str, request: Request, kernel: Kernel, host: Host) -> Fin
     try:
         specs = negotiated(request, kernel, host, request.target.pid)
     except EventUnavailable as error:
-        # That there is another engine is told in a row of its own.
+        # The other engine has a row of its own.
         remedies = tuple(REMEDIES[name] for name in error.refusal.remedies if name != "software")
         return Finding(capability, "no", f"{error}; {error.refusal.advice}", remedies)
     except LastbranchError as error:

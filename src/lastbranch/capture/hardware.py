@@ -1,7 +1,7 @@
-"""Recording by the processor's branch records: perf events, their rings copied as whole bytes into a perf.data file.
+"""Recording the processor's branch records: perf events, whose rings are copied into a perf.data file.
 
-Nothing is parsed while it records, but for forks during attachment. The file is read by `lastbranch.formats.perfdata`
-like any other.
+Nothing is parsed during the recording except forks while attaching. `lastbranch.formats.perfdata` reads the file like
+any other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["HardwareSummary", "Recording", "Request", "Target", "record_hardware
 
 
 _KERNEL = PERF_SELECT["KERNEL"]
-_HIDDEN = "addresses of the kernel are hidden (kernel.kptr_restrict), so its own code is not told apart"
+_HIDDEN = "addresses of the kernel are hidden (kernel.kptr_restrict), so its code is not divided into modules"
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class HardwareSummary:
 
 
 def negotiated(request: Request, kernel: Kernel, host: Host, tid: int) -> list[EventSpec]:
-    """The events of ``request``, the tracking event last, each with as much of its extras as ``tid`` can have.
+    """The events of ``request``, the tracking event last, each with as many extras as the kernel allows for ``tid``.
 
     Raises `UnavailableError` as `Recording` does. Nothing stays open.
     """
@@ -94,10 +94,10 @@ def _explained(
 
 
 class Recording:
-    """Records from the moment it is made (a command: from its exec) until `finish`.
+    """Records into a new file ``path`` from construction (a command: from its exec) until `finish`.
 
-    ``path`` is written anew. Raises `UnavailableError` with the cause and the way out where the kernel refuses, and
-    `SelectionError` for an event or selection that makes no sense; then nothing stays open.
+    Raises `UnavailableError` with cause and remedy where the kernel refuses, and `SelectionError` for an event or
+    selection that makes no sense; then nothing stays open.
     """
 
     def __init__(self, request: Request, path: str, *, kernel: Kernel | None = None, host: Host | None = None) -> None:
@@ -132,7 +132,7 @@ class Recording:
         return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
 
     def _side_records(self, identifier: int | None = None) -> SideRecords:
-        """Records of the tracking event, or with another event's ``identifier``."""
+        """Maker of records of the tracking event, or of the event with ``identifier``."""
         tracking = self._specs[-1]
         return SideRecords(tracking.fields["sample_type"], tracking.ids[0] if identifier is None else identifier)
 
@@ -142,7 +142,7 @@ class Recording:
         return any("exclude_kernel" not in p.flags for p in sampling) or bool(self._request.select & _KERNEL)
 
     def _before(self) -> Iterator[bytes]:
-        """Records of what was there before the events were."""
+        """Records of processes and mappings from before the events."""
         target, known, records = self._request.target, dict[object, bytes](), self._side_records()
         if self._sees_kernel:
             where = list(kernel_records(self._kernel, records))
@@ -158,7 +158,7 @@ class Recording:
     # -- recording
 
     def drain(self, seconds: float) -> bool:
-        """Wait up to ``seconds`` for records and copy them. False where every task that could make more has ended."""
+        """Wait up to ``seconds`` for records and copy them; whether any task is left that could make more."""
         more = self._set.wait(seconds)
         self._copy()
         return more
@@ -169,7 +169,7 @@ class Recording:
             self._file.write(record("FINISHED_ROUND", b""))
 
     def finish(self) -> HardwareSummary:
-        """Stop, copy the rest, account for what was lost, and complete the file."""
+        """Stop, copy the rest, record the losses, and complete the file."""
         assert self._file is not None
         self._set.disable()
         self._copy()
@@ -193,7 +193,7 @@ class Recording:
         return HardwareSummary(size=size, lost=lost if counted else None, notes=tuple(dict.fromkeys(self._notes)))
 
     def close(self) -> None:
-        """Give everything back; a file that `finish` did not complete stays as it is."""
+        """Close everything; a file that `finish` did not complete stays as it is."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -210,7 +210,7 @@ class Recording:
 
 # -- from end to end: launch or attach, record until it is over, write the output
 #
-# The program is not traced and does not need the recorder: if that dies, the program goes on.
+# The program is not traced and does not need the recorder: if that crashes, the program continues.
 
 
 _TICK = 0.1
@@ -271,7 +271,7 @@ def _until_over(recording: Recording, child: Launched | None, duration: float | 
 
 
 def _describe(profile: Profile, summary: HardwareSummary) -> None:
-    """Say in the profile how it was made."""
+    """Note in the profile how it was recorded."""
     profile.recorder = "lastbranch hardware collector"
     for i, note in enumerate(summary.notes, 1):
         profile.header[f"recording note {i}"] = note

@@ -1,7 +1,7 @@
-"""What /proc says of a process and of the machine (proc(5)).
+"""Reading /proc: processes, threads and the machine (proc(5)).
 
-What takes text parses it: the recorder of the processor's events reads through a `Kernel`, which a test replaces. What
-takes a process or thread id reads the file itself.
+Functions with a text argument parse it: the hardware recorder reads through a `Kernel`, which tests replace. Functions
+with a process or thread id read the file themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAP_SHARED, _MAP_PRIVATE = 1, 2
 class Mapping(NamedTuple):
     """One line of /proc/PID/maps. ``prot`` and ``flags`` are PROT_* and MAP_* of mmap(2), ``offset`` is into ``name``.
 
-    ``name`` is as the kernel writes it into perf records: ``//anon`` where nothing is mapped.
+    ``name`` is as in the kernel's perf records: ``//anon`` for anonymous memory.
     """
 
     start: int
@@ -38,7 +38,7 @@ class Mapping(NamedTuple):
 
 
 def mappings(maps: str) -> list[Mapping]:
-    """The executable mappings in the text of /proc/PID/maps; what is no such line is passed over."""
+    """The executable mappings in the text of /proc/PID/maps; other lines are ignored."""
     found = []
     for line in maps.split("\n"):  # a name may hold other characters that end lines
         fields = _MAPPING.fullmatch(line)
@@ -52,7 +52,7 @@ def mappings(maps: str) -> list[Mapping]:
 
 
 def memory_kb(meminfo: str) -> int:
-    """Memory of the machine in KiB, from the text of /proc/meminfo; 0 where that does not say."""
+    """Memory of the machine in KiB, from the text of /proc/meminfo; 0 if it is not in there."""
     found = re.search(r"^MemTotal:\s+(\d+)", meminfo, re.M)
     return int(found[1]) if found else 0
 
@@ -82,7 +82,7 @@ def cpu_list(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-# -- read from here
+# -- read from this process
 
 
 def read(path: str, errors: str = "surrogateescape") -> str | None:
@@ -95,19 +95,19 @@ def read(path: str, errors: str = "surrogateescape") -> str | None:
 
 
 def status_of(pid: int | str, name: str) -> str:
-    """The line ``name`` of /proc/PID/status; empty where there is none."""
+    """The line ``name`` of /proc/PID/status; empty if it is missing."""
     text = "\n" + (read(f"/proc/{pid}/status", "replace") or "")
     return text.partition(f"\n{name}:")[2].partition("\n")[0].strip()
 
 
 def process_of(tid: int) -> int:
-    """Thread group of ``tid``; itself where that cannot be told."""
+    """The thread group of ``tid``; ``tid`` itself where it cannot be read."""
     group = status_of(tid, "Tgid")
     return int(group) if group.isdecimal() else tid
 
 
 def program_of(pid: int) -> str:
-    """Path of what ``pid`` executes, or its name, or ``?``."""
+    """The path of the program that ``pid`` executes, else its name, else ``?``."""
     try:
         return os.readlink(f"/proc/{pid}/exe")
     except OSError:
@@ -116,7 +116,7 @@ def program_of(pid: int) -> str:
 
 
 PAGE = 4096
-"""More than a stat file ever has."""
+"""More bytes than a stat file ever has."""
 
 
 class Stat(NamedTuple):
@@ -133,7 +133,7 @@ class Stat(NamedTuple):
 
 
 def stat_of(tid: int) -> Stat | None:
-    """``None`` where the thread is gone."""
+    """The `Stat` of a thread; ``None`` if it has ended."""
     try:
         fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -147,7 +147,7 @@ def stat_of(tid: int) -> Stat | None:
 
 
 def parse_stat(text: bytes) -> Stat:
-    """The fields in ``text`` of such a file; a name may hold anything, parentheses too."""
+    """Parse a stat file; the name may contain anything, even parentheses."""
     name, _, rest = text.partition(b"(")[2].rpartition(b")")
     f = rest.split()
     return Stat(name.decode("utf-8", "replace"), f[0].decode(), int(f[1]), int(f[36]), *map(int, f[28:32]))

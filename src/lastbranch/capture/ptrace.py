@@ -1,7 +1,7 @@
-"""ptrace(2) and waitpid(2) by ctypes: requests, registers of another thread, and the way from stop to stop.
+"""ptrace(2) and waitpid(2) by ctypes: requests, registers of another thread, and running it from stop to stop.
 
-Numbers and layouts: Linux include/uapi/linux/ptrace.h, arch/x86/include/asm/user_64.h (x86-64). A thread that is gone,
-or not stopped, is `Gone`; any other refusal is an `OSError`.
+Numbers and layouts: Linux include/uapi/linux/ptrace.h, arch/x86/include/asm/user_64.h (x86-64). Requests raise `Gone`
+for a thread that has ended or is not stopped, and `OSError` for any other failure.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_STOP = 1, 2, 3, 4, 128
 FOLLOW = 1 << EVENT_FORK | 1 << EVENT_VFORK | 1 << EVENT_CLONE | 1 << EVENT_EXEC
-"""PTRACE_O_* that stop at forks, clones and execs; new tasks are traced from their first instruction."""
+"""PTRACE_O_* for stops at forks, clones and execs; new tasks are traced from their first instruction."""
 EXITKILL = 1 << 20
-"""PTRACE_O_EXITKILL: the traced program ends with its tracer."""
+"""PTRACE_O_EXITKILL: the traced program is killed when its tracer ends."""
 
 WALL = 0x40000000
 _SIGINFO_SIZE, _SIGMASK_SIZE = 128, 8
@@ -42,12 +42,12 @@ R15, R14, R13, R12, RBP, RBX, R11, R10, R9, R8, RAX, RCX, RDX, RSI, RDI = range(
 ORIG_RAX, RIP, CS, EFLAGS, RSP, FS_BASE, GS_BASE = 15, 16, 17, 18, 19, 21, 22
 """Indexes into `Registers` (struct user_regs_struct)."""
 GENERAL = (RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15)
-"""The same by the numbers that machine code gives to registers (Intel SDM volume 2, table 2-2)."""
+"""Indexes by the register numbers of machine code (Intel SDM volume 2, table 2-2)."""
 DEBUG_REGISTER = 848
 """Offset of u_debugreg[0] in struct user."""
 RESUME_FLAG = 1 << 16
 USER_CODE_64 = 0x33
-"""CS of 64-bit user code; 32-bit code runs with 0x23."""
+"""CS of 64-bit user code; that of 32-bit code is 0x23."""
 
 Registers = ctypes.c_uint64 * 27
 
@@ -64,11 +64,11 @@ _siginfo_at = ctypes.addressof(_siginfo)
 
 
 class Gone(Exception):
-    """The thread has ended, or is not stopped by us any more."""
+    """The thread has ended, or is no longer stopped by us."""
 
 
 class Interrupted(Exception):
-    """A signal came while `wait` waited."""
+    """A signal ended `wait`."""
 
 
 def _call(request: int, tid: int, address: int = 0, data: int = 0) -> None:
@@ -82,7 +82,7 @@ def refusal(tid: int, code: int) -> Exception:
 
 
 def seize(tid: int, options: int) -> None:
-    """Begin to trace ``tid`` without stopping it. `PermissionError` where that is not allowed."""
+    """Start to trace ``tid`` without stopping it. Raises `PermissionError` where that is not allowed."""
     _call(_SEIZE, tid, 0, options)
 
 
@@ -92,7 +92,7 @@ def interrupt(tid: int) -> None:
 
 
 def listen(tid: int) -> None:
-    """Leave a thread in its group-stop, as job control wants it."""
+    """Leave a thread in its group-stop until job control resumes it."""
     _call(_LISTEN, tid)
 
 
@@ -120,7 +120,7 @@ def poke_user(tid: int, offset: int, value: int) -> None:
 
 
 def event_message(tid: int) -> int:
-    """PTRACE_GETEVENTMSG: the new task of a fork or clone event, the former thread id at an exec."""
+    """PTRACE_GETEVENTMSG: the new task at a fork or clone, the former thread id at an exec."""
     word = (ctypes.c_uint64 * 1)()
     _call(_GETEVENTMSG, tid, 0, ctypes.addressof(word))
     return word[0]
@@ -147,8 +147,8 @@ def set_sigmask(tid: int, mask: int) -> None:
 def wait(tid: int = -1) -> tuple[int, int]:
     """``(tid, wait status)`` of the next event of ``tid``, or of any task.
 
-    `Interrupted` where a signal came first; `Gone` where there is nothing to wait for. Unlike `os.waitpid` this does
-    not begin anew after a signal: a ticking timer makes every wait end.
+    Raises `Interrupted` where a signal came first, `Gone` without a task to wait for. Unlike `os.waitpid` it does not
+    resume after a signal: with a ticking timer every wait ends.
     """
     found = _waitpid(tid, _status_at, WALL)
     if found == -1:
@@ -158,24 +158,24 @@ def wait(tid: int = -1) -> tuple[int, int]:
     return found, _status.value
 
 
-# -- system calls in a row by one call from Python, on x86-64
+# -- a batch of system calls by one call from Python, on x86-64
 #
-# Between two stops of a thread a tracer makes a handful of system calls. Each one from Python costs as much as the
+# Between two stops of a thread a tracer makes a handful of system calls. A call from Python costs as much as the
 # kernel's part of it, and more just after a stop, when the interpreter is no longer in the processor's caches. Here
-# they are a table that machine code walks along.
+# machine code executes them from a table.
 
 
 WORDS = 6
-"""Of a row: number, four arguments, result."""
+"""Words of a row: number, four arguments, result."""
 _RESULT = 5
 
 
 class SyscallBatch:
-    """A table of ``rows`` system calls. `OSError` where no memory may be executed."""
+    """A table of ``rows`` system calls. Raises `OSError` where the system allows no executable memory."""
 
     def __init__(self, rows: int) -> None:
         self.words = (ctypes.c_uint64 * (rows * WORDS))()
-        """Of all rows, `WORDS` each: the number of the call, four arguments, its result."""
+        """All rows, `WORDS` each."""
         at, size = ctypes.addressof(self.words), WORDS * 8
         self._rows = rows
         self._calls = [(ctypes.c_void_p(at + row * size), ctypes.c_int(rows - row)) for row in range(rows)]
@@ -200,22 +200,22 @@ class SyscallBatch:
 
 
 TICK = 0.02
-"""Seconds between two ticks: no wait is longer than its deadline and one of these."""
+"""Seconds between two ticks: no wait exceeds its deadline by more than one of these."""
 
 Poke = tuple[int, int]
-"""Offset of a word of struct user, and its value to be."""
+"""Offset of a word of struct user, and its new value."""
 _PTRACE, _WAIT4 = 101, 61
 """Numbers of the calls on x86-64 (arch/x86/entry/syscalls/syscall_64.tbl)."""
 _POKES = 6
 """Four debug registers, their control, and the flags."""
 _CONT, _WAIT, _REGISTERS = range(_POKES, _POKES + 3)
-"""Rows of the table, behind those that poke."""
+"""Rows of the table, after the pokes."""
 _OFFSET, _VALUE = 3, 4
 
 
 @contextmanager
 def ticking() -> Iterator[None]:
-    """Interrupt every wait of this process each `TICK`, as long as this lasts."""
+    """Interrupt every wait of this process each `TICK`."""
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
     try:
@@ -226,24 +226,24 @@ def ticking() -> Iterator[None]:
 
 
 def next_stop(tid: int, seconds: float) -> int | None:
-    """Wait status of the next event of ``tid``; ``None`` where it does not come in time. Needs `ticking`."""
+    """Wait status of the next event of ``tid``; ``None`` after ``seconds``. Needs `ticking`."""
     end = 0.0
     while True:
         try:
             return wait(tid)[1]
         except Interrupted:
             now = time.monotonic()
-            end = end or now - TICK + seconds  # the clock is only read where a tick comes first
+            end = end or now - TICK + seconds  # the clock is read only if a tick comes first
             if now >= end:
                 return None
 
 
 class Resumer:
-    """From one stop of a thread to the next: words of its struct user set, PTRACE_CONT, the wait, and its registers, in
-    one call where memory may be executed."""
+    """Resumes a thread until its next stop: sets words of its struct user, PTRACE_CONT, waits, and reads its registers,
+    in one call where the system allows executable memory."""
 
     def __init__(self, registers: ctypes.Array[ctypes.c_uint64]) -> None:
-        """``registers`` are filled at each stop."""
+        """``registers`` are read at each stop."""
         self._registers = registers
         self._status = ctypes.c_int()
         self._batch: SyscallBatch | None = None
@@ -252,7 +252,7 @@ class Resumer:
         self._tid = -1
 
     def go(self, tid: int, pokes: Sequence[Poke], seconds: float) -> int | None:
-        """As `next_stop`; at most `_POKES` words."""
+        """Resume it, and return as `next_stop` does; at most `_POKES` words."""
         batch = self._aimed(tid)
         if batch is None:
             for offset, value in pokes:
@@ -267,7 +267,7 @@ class Resumer:
         return self._waited(tid, batch, batch.run(first), seconds)
 
     def wait(self, tid: int, seconds: float) -> int | None:
-        """The same for a thread that runs already."""
+        """The same for a running thread."""
         batch = self._aimed(tid)
         if batch is not None:
             return self._waited(tid, batch, batch.run(_WAIT), seconds)
@@ -290,7 +290,7 @@ class Resumer:
         return status
 
     def _aimed(self, tid: int) -> SyscallBatch | None:
-        """The table for ``tid``."""
+        """The batch, set up for ``tid``."""
         batch = self._batch
         if batch is None or tid == self._tid:
             return batch
@@ -304,15 +304,15 @@ class Resumer:
 
 
 def stopped(status: int) -> bool:
-    """Whether it is stopped: it has not ended."""
+    """Whether the thread is stopped, and has not ended."""
     return status & 0xFF == 0x7F
 
 
 def signal_of(status: int) -> int:
-    """The signal that it stopped at."""
+    """The signal at which it stopped."""
     return status >> 8 & 0xFF
 
 
 def event_of(status: int) -> int:
-    """The PTRACE_EVENT it stopped at, 0 for a signal."""
+    """The PTRACE_EVENT at which it stopped, 0 for a signal."""
     return status >> 16

@@ -1,4 +1,4 @@
-"""What cannot be recorded, and what tracing changes: sentences for both."""
+"""Whether a program can be traced and recorded: checks before the start, reasons for refusals, and warnings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SCOPES = {
     "2": ("only a process with CAP_SYS_PTRACE may trace", "record as root"),
     "3": ("nothing may be traced until the next boot", "reboot with a lower kernel.yama.ptrace_scope"),
 }
-"""kernel.yama.ptrace_scope (Linux Documentation/admin-guide/LSM/Yama.rst): what it means, the way out."""
+"""kernel.yama.ptrace_scope (Linux Documentation/admin-guide/LSM/Yama.rst): meaning and remedy."""
 
 _MAGIC, _CLASS_32, _X86_64 = b"\x7fELF", 1, 62
 _MACHINES = {8: "MIPS", 20: "PowerPC", 21: "PowerPC64", 22: "s390", 40: "Arm", 183: "AArch64", 243: "RISC-V",
@@ -43,16 +43,16 @@ _MACHINES = {8: "MIPS", 20: "PowerPC", 21: "PowerPC64", 22: "s390", 40: "Arm", 1
 """e_machine of the ELF header (gABI, chapter 4)."""
 _DEBUGGERS = frozenset(("gdb", "lldb", "strace", "ltrace", "rr", "uftrace"))
 _SANITIZER = (b"libasan.so.", b"liblsan.so.", b"libclang_rt.asan", b"LeakSanitizer does not work under ptrace")
-"""The library that has it, or what it says itself where it is linked in. Names of its functions are in compilers, too.
-"""
-_LOOKED_AT = 64 << 20
+"""Names of the library, or a message of the runtime where it is linked statically (compilers contain the names of its
+functions, too)."""
+_MOST_SEARCHED = 64 << 20
 _CAP_SYS_PTRACE = 19
 _PROCESSES = "`pgrep -a NAME` shows process ids"
 _ELSEWHERE = "captures made elsewhere can be opened here all the same"
 
 
 class RunError(LastbranchError):
-    """The command cannot be executed (``exit_code`` 126), or is not there (127)."""
+    """The command cannot be executed (``exit_code`` 126), or was not found (127)."""
 
     def __init__(self, message: str, exit_code: int, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -60,7 +60,7 @@ class RunError(LastbranchError):
 
 
 class CollectorError(LastbranchError):
-    """Recording failed, or is not possible here."""
+    """Recording failed, or is impossible here."""
 
     exit_code = 125
 
@@ -72,7 +72,7 @@ def check_linux() -> None:
 
 
 def check_machine() -> None:
-    """Raises `UnavailableError` where the software branch record does not exist."""
+    """Raises `UnavailableError` where the software branch record is not supported."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or sys.maxsize < 1 << 32:
         raise UnavailableError(
             f"the software branch record works on 64-bit x86 Linux; this is {platform.machine()} {sys.platform}",
@@ -81,7 +81,7 @@ def check_machine() -> None:
 
 
 def check_output(output: str) -> None:
-    """Raises `CollectorError` where the file ``output`` cannot be made, before anything is executed for it."""
+    """Raises `CollectorError` where the file ``output`` cannot be created, before anything is executed."""
     try:
         PartFile(output).discard()
     except UnavailableError as error:
@@ -93,7 +93,7 @@ def check_output(output: str) -> None:
 
 
 def check_program(path: str) -> None:
-    """Raises `UnavailableError` for a program of other code; whatever else it is, the kernel will say."""
+    """Raises `UnavailableError` for a program of another architecture; the kernel reports all other problems."""
     try:
         with open(path, "rb", buffering=0) as file:
             start = file.read(20)
@@ -115,8 +115,8 @@ def check_program(path: str) -> None:
 
 
 def check_target(target: Sequence[str] | int | None) -> None:
-    """Raises `RunError` where the command ``target`` is not there, `UnavailableError` where the process is not: with
-    any engine, so this is said before one is chosen. ``None`` is the whole system."""
+    """Raises `RunError` where the command ``target`` is missing, `UnavailableError` where the process is: no engine could
+    record it. ``None`` is the whole system."""
     check_linux()
     if isinstance(target, int):
         try:
@@ -124,7 +124,7 @@ def check_target(target: Sequence[str] | int | None) -> None:
         except (ProcessLookupError, OverflowError):
             raise UnavailableError(f"there is no process {target}", hint=_PROCESSES) from None
         except PermissionError:
-            pass  # it is there
+            pass  # it exists
     elif target is not None and shutil.which(target[0]) is None:
         try:
             os.stat(target[0])
@@ -135,7 +135,7 @@ def check_target(target: Sequence[str] | int | None) -> None:
 
 
 def describe_exec(name: str, error: OSError) -> RunError:
-    """Why the command ``name`` was not executed."""
+    """The reason why the command ``name`` was not executed."""
     if "/" not in name and shutil.which(name) is None:
         here = os.path.join(os.curdir, name)
         return RunError(
@@ -144,7 +144,7 @@ def describe_exec(name: str, error: OSError) -> RunError:
         )  # fmt: skip
     if isinstance(error, FileNotFoundError):
         if shutil.which(name):
-            return RunError(f"{name}: the interpreter that its first line or header names is not there", 127)
+            return RunError(f"{name}: the interpreter that its first line or header names was not found", 127)
         return RunError(f"{name}: {error.strerror}", 127)
     if os.path.isdir(name):
         return RunError(f"{name}: is a directory", 126, hint="give the program in it")
@@ -153,7 +153,7 @@ def describe_exec(name: str, error: OSError) -> RunError:
 
 
 def describe_launch(error: OSError) -> UnavailableError:
-    """Why a program of our own cannot be traced."""
+    """The reason why a program that we launch cannot be traced."""
     scope = _scope()
     if error.errno in (errno.EPERM, errno.EACCES) and scope in ("2", "3"):
         meaning, advice = _SCOPES[scope]
@@ -171,7 +171,7 @@ def _scope() -> str:
 
 
 def describe_attach(pid: int, error: OSError) -> UnavailableError:
-    """Why ``pid`` cannot be traced."""
+    """The reason why ``pid`` cannot be traced."""
     tracer = status_of(pid, "TracerPid")
     if error.errno == errno.ESRCH:
         return UnavailableError(f"there is no process {pid}", hint=_PROCESSES)
@@ -195,7 +195,7 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
 
 
 def warnings_of(pid: int, path: str) -> list[str]:
-    """What is different in the program ``path``, which ``pid`` executes now, because it is traced."""
+    """How tracing changes the program ``path``, which ``pid`` executes now."""
     found = []
     name = os.path.basename(path)
     try:
@@ -213,9 +213,9 @@ def warnings_of(pid: int, path: str) -> list[str]:
         elif _has_capabilities(pid):
             found.append(f"{path} has file capabilities: it runs without them while it is traced")
     if name in _DEBUGGERS:
-        found.append(f"{path} is a debugger: it cannot trace what is traced already")
+        found.append(f"{path} is a debugger: it cannot trace a program that is traced already")
     elif _sanitized(pid, mode):
-        found.append(f"{path} has LeakSanitizer, which ends what is traced with an error: LSAN_OPTIONS=detect_leaks=0")
+        found.append(f"{path} has LeakSanitizer, which fails under a tracer: set LSAN_OPTIONS=detect_leaks=0")
     return found
 
 
@@ -231,19 +231,19 @@ def _has_capabilities(pid: int) -> bool:
 
 
 def _sanitized(pid: int, mode: os.stat_result) -> bool:
-    """Whether one of `_SANITIZER` is in what ``pid`` executes; each file is looked through once."""
+    """Whether the program of ``pid`` contains one of `_SANITIZER`; each file is searched once."""
     identity = mode.st_dev, mode.st_ino, mode.st_mtime_ns
-    found = _LOOKED_THROUGH.get(identity)
+    found = _SEARCHED.get(identity)
     if found is None:
         try:
             with open(f"/proc/{pid}/exe", "rb") as file:
-                size = min(os.fstat(file.fileno()).st_size, _LOOKED_AT)
+                size = min(os.fstat(file.fileno()).st_size, _MOST_SEARCHED)
                 with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as image:
                     found = any(image.find(word) >= 0 for word in _SANITIZER)
         except (OSError, ValueError):
             found = False
-        _LOOKED_THROUGH[identity] = found
+        _SEARCHED[identity] = found
     return found
 
 
-_LOOKED_THROUGH: dict[tuple[int, int, int], bool] = {}
+_SEARCHED: dict[tuple[int, int, int], bool] = {}

@@ -19,7 +19,7 @@ def command(form: str) -> int:
     from ..capture.doctor import COLUMNS, examine
 
     rows = [row for finding in examine() for row in finding.rows]
-    if form == "table":  # of several commands for one capability, the first stands beside it
+    if form == "table":  # only the first command is on the line of its capability
         rows = [("", "", "", *row[3:]) if i and row[:3] == rows[i - 1][:3] else row for i, row in enumerate(rows)]
     print_rows(COLUMNS, rows, form, wrap=True)
     return 0

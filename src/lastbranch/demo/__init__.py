@@ -1,7 +1,7 @@
-"""A small capture that comes with the package: two processes of one program, at two places in memory.
+"""A small capture in the package: two processes of one program, at different addresses.
 
-Its branches are exact: every taken branch of the program was traced, then cut into branch stacks 16 deep. Only
-mispredictions and cycles in it are made up.
+Its branches are exact: every taken branch of the program was traced, then divided into branch stacks of 16. Only
+mispredictions and cycles are invented.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ def capture() -> str:
 
 
 def symfs() -> str:
-    """Folder under which the capture's binaries lie at their full paths (for ``--symfs``)."""
+    """The folder with the capture's binaries at their full paths (for ``--symfs``)."""
     return str(_HERE / "symfs")

@@ -1,4 +1,4 @@
-"""Shows what lastbranch does: records a program on the spot, or where that is not possible opens the packaged capture.
+"""A demonstration: records a program, or opens the packaged capture where recording is impossible.
 
 python -m lastbranch.demo
 """
@@ -46,7 +46,7 @@ def _print(words: list[str]) -> None:
 
 
 def _run(*words: str, shown: int | None = None) -> int:
-    """Run a command and print the first ``shown`` lines of what it prints; how many there were."""
+    """Run a command and print the first ``shown`` lines of its output; the number of all lines."""
     _print(list(words))
     done = subprocess.run([*_LASTBRANCH, *words, "--no-progress"], stdout=subprocess.PIPE, text=True, check=False)
     lines = done.stdout.splitlines()

@@ -94,7 +94,7 @@ def test_names_of_other_machines_are_found_in_their_folders() -> None:
         ("cpu/event=0x1c4/", "does not fit its bits"),
         ("cpu/frobnicate=1/", "no term 'frobnicate'"),
         ("cpu/event=x/", "'x' is not a number"),
-        ("gpu/event=1/", "no source of events 'gpu'"),
+        ("gpu/event=1/", "no PMU 'gpu'"),
         ("cycles,instructions", "more than one event"),
         ("{cycles,instructions}", "groups of events"),
         ("", "no event ''"),

@@ -1,4 +1,4 @@
-"""Events by name: the sources (PMUs) that the kernel describes in sysfs, and ``--event`` in perf's syntax.
+"""Events by name: the PMUs that the kernel describes in sysfs, and ``--event`` in perf's syntax.
 
 Layout of /sys/bus/event_source/devices: Documentation/ABI/testing/sysfs-bus-event_source-devices-* of Linux.
 """
@@ -22,16 +22,16 @@ __all__ = ["EventChoice", "Pmu", "core_sources", "parse_event", "read_pmus"]
 
 _ROOT = "/sys/bus/event_source/devices"
 FIELDS = ("config", "config1", "config2", "config3")
-"""Words of perf_event_attr that a format may place a term in."""
+"""Fields of perf_event_attr that a term of a format may be in."""
 
 _NOT_EVENTS = (".scale", ".unit", ".per-pkg", ".snapshot", ".retirement_latency.min", ".retirement_latency.mean")
-"""Endings of files that say how to read an event."""
+"""Endings of files that describe an event."""
 _CORE = re.compile(r"cpu|cpu_core|cpu_atom|cpu_lowpower|armv\d.*|apple_.*_pmu")
 
 
 @dataclass(frozen=True, slots=True)
 class Pmu:
-    """One source of events. ``formats`` and ``events`` are sysfs' texts by name."""
+    """One source of events. ``formats`` and ``events`` are the texts of sysfs by name."""
 
     name: str
     type: int
@@ -39,16 +39,16 @@ class Pmu:
     events: dict[str, str]
     caps: dict[str, str]
     cpus: tuple[int, ...] | None = None
-    """Processors it is of; ``None``: all."""
+    """Its processors; ``None``: all."""
 
     @property
     def core(self) -> bool:
-        """Whether it counts what processor cores do that are online (and not a bus, a kernel function, or a clock)."""
+        """Whether it counts events of processor cores that are online (not of a bus, a kernel function, or a clock)."""
         return _CORE.fullmatch(self.name) is not None and self.cpus != ()
 
     @property
     def depth(self) -> int:
-        """Branch records that it keeps; 0 where it does not say (before Linux 5.9), or has none."""
+        """Entries of its branch stack; 0 without one, or before Linux 5.9."""
         return int(self.caps.get("branches", "0") or 0)
 
     @property
@@ -56,7 +56,8 @@ class Pmu:
         return int(self.caps.get("max_precise", "0") or 0)
 
     def encode(self, term: str, value: int) -> dict[str, int]:
-        """The words of the attribute that ``term=value`` sets. `SelectionError` for an unknown term, or too large."""
+        """The fields of the attribute that ``term=value`` sets. Raises `SelectionError` for an unknown term or a value
+        that does not fit."""
         if term in FIELDS:
             return {term: value}
         if term not in self.formats:
@@ -81,14 +82,14 @@ def _bits(text: str) -> Iterator[tuple[str, int, int]]:
 
 
 def read_pmus(kernel: Kernel) -> dict[str, Pmu]:
-    """All sources of events by name."""
+    """All PMUs by name."""
     found = {}
     for name in kernel.names(_ROOT):
         folder = f"{_ROOT}/{name}"
         number = kernel.text(f"{folder}/type")
         if number is None:
             continue
-        # `cpus` is of a core's own source; `cpumask` names processors that stand for all of theirs.
+        # `cpus` is of a core PMU; `cpumask` has one processor of each package or die.
         cpus = kernel.text(f"{folder}/cpus")
         if cpus is None:
             cpus = kernel.text(f"{folder}/cpumask")
@@ -126,7 +127,7 @@ _MOST_PRECISE = 3
 class EventChoice:
     """One event on one source. ``type`` and the four words are those of perf_event_attr.
 
-    ``precise`` is what was asked for (``p`` each), ``None`` if that is left to the collector; ``P`` is so, too.
+    ``precise`` is the number of ``p`` modifiers, ``None`` (as with ``P``) where the recorder chooses.
     """
 
     name: str
@@ -152,9 +153,9 @@ class EventChoice:
 
 
 def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
-    """What ``text`` asks for, one choice for each core source of a hybrid processor that it stands for.
+    """The events that ``text`` names: on a hybrid processor one for each core PMU that it applies to.
 
-    Raises `SelectionError` naming what is not understood.
+    Raises `SelectionError` that names the faulty part.
     """
     if any(c in text for c in "{}"):
         raise SelectionError(f"{text!r}: groups of events are not supported", hint="give one event")
@@ -171,16 +172,16 @@ def parse_event(text: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
 
 
 def _sources(name: str, text: str, pmus: Mapping[str, Pmu]) -> list[Pmu]:
-    """The source called so; ``cpu`` stands for all core sources of a hybrid processor."""
+    """The PMU of that name; ``cpu`` means all core PMUs of a hybrid processor."""
     if name in pmus:
         return [pmus[name]]
     if name == "cpu" and (core := core_sources(pmus)):
         return core
-    raise SelectionError(f"{text!r}: there is no source of events {name!r} here", hint=f"there are {', '.join(pmus)}")
+    raise SelectionError(f"{text!r}: there is no PMU {name!r} here", hint=f"PMUs are {', '.join(pmus)}")
 
 
 def core_sources(pmus: Mapping[str, Pmu]) -> list[Pmu]:
-    """Sources of processor events: one, two or three on a hybrid processor, none without counters."""
+    """PMUs of processor cores: several on a hybrid processor, none without counters."""
     return [pmu for pmu in pmus.values() if pmu.core]
 
 
@@ -189,7 +190,7 @@ def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
     if generic in _SOFTWARE:
         return [EventChoice(name, TYPE.SOFTWARE, _SOFTWARE[generic])]
     if generic in _HARDWARE:
-        if len(core) > 1:  # each source has a type of its own, which goes into the upper half
+        if len(core) > 1:  # the type of each PMU goes into the upper half
             return [
                 EventChoice(f"{p.name}/{name}/", TYPE.HARDWARE, _HARDWARE[generic] | p.type << 32, pmu=p) for p in core
             ]
@@ -209,7 +210,7 @@ def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
 
 
 def _of_terms(pmu: Pmu, text: str, depth: int = 0) -> EventChoice:
-    """``event=0xc4,umask=0x20`` or the name of an event of this source among the terms."""
+    """``event=0xc4,umask=0x20``, or terms with the name of an event of this PMU."""
     choice = EventChoice(f"{pmu.name}/{text}/", pmu.type, pmu=pmu)
     words: dict[str, int] = {}
     for term in filter(None, text.split(",")):

@@ -1,6 +1,6 @@
-"""What this machine says of itself as far as recording depends on it, and the commands that change that.
+"""Facts about this machine that recording depends on, and commands that change them.
 
-Processor, sources of events, hypervisor, permissions and limits are read; nothing is changed.
+Processor, PMUs, hypervisor, permissions and limits are read; nothing is changed.
 
 Sources: Documentation/admin-guide/sysctl/kernel.rst and perf-security.rst of Linux, proc(5), capabilities(7).
 """
@@ -31,7 +31,7 @@ CPU_FEATURES = {"arch_lbr": "Intel architectural LBR", "amd_lbr_v2": "AMD LbrExt
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Numbers are ``None`` where the kernel has no such setting."""
+    """Settings are ``None`` where the kernel lacks them."""
 
     release: str = ""
     machine: str = ""
@@ -55,11 +55,11 @@ class Host:
     user_namespace: bool = False
     container: str = ""
     hypervisor: str = ""
-    """What this machine runs under, by name; empty on bare metal."""
+    """The name of the hypervisor; empty on bare metal."""
     lockdown: str = ""
 
     def can(self, capability: int) -> bool:
-        """Whether a capability counts for the whole machine: inside a user namespace none does."""
+        """Whether we have a capability over the whole machine: inside a user namespace we have none."""
         return bool(self.capabilities >> capability & 1) and not self.user_namespace
 
     @property
@@ -69,12 +69,12 @@ class Host:
 
     @property
     def core(self) -> list[Pmu]:
-        """Sources of processor events: one, two or three on a hybrid processor, none without counters."""
+        """PMUs of processor cores: several on a hybrid processor, none without counters."""
         return core_sources(self.pmus)
 
     @property
     def facility(self) -> str:
-        """The processor's branch record facility, so far as its flags and sources of events tell; empty: none."""
+        """The processor's branch record facility as far as its flags and PMUs reveal it; empty: none."""
         for flag, name in CPU_FEATURES.items():
             if flag in self.flags:
                 return name
@@ -89,7 +89,7 @@ class Host:
 
 
 def read_host(kernel: Kernel) -> Host:
-    """Ask the machine. Nothing is changed and no event is opened."""
+    """Read the facts. Nothing is changed and no event is opened."""
     cpu = fields(kernel.text("/proc/cpuinfo") or "")
     status = fields(kernel.text("/proc/self/status") or "")
     flags = frozenset(cpu.get("flags", "").split())
@@ -135,7 +135,7 @@ _PRODUCTS = (
     ("virtualbox", "VirtualBox"), ("innotek", "VirtualBox"), ("xen", "Xen"), ("qemu", "QEMU/KVM"), ("kvm", "KVM"),
     ("parallels", "Parallels"), ("firecracker", "Firecracker"),
 )  # fmt: skip
-"""Part of a DMI vendor or product name, in lower case, and what it stands for."""
+"""Part of a DMI vendor or product name, in lower case, and the hypervisor."""
 
 
 def _hypervisor(kernel: Kernel, flags: frozenset[str]) -> str:
@@ -159,11 +159,11 @@ def _container(kernel: Kernel) -> str:
     return "Kubernetes" if "kubepods" in (kernel.text("/proc/self/cgroup") or "") else ""
 
 
-# -- commands that change what a machine records, and how far each reaches. They are shown, never run
+# -- commands that make more recordings possible, with their scope. They are shown, never run
 
 
 class Remedy(NamedTuple):
-    """``command`` as it is typed; ``scope``: for whom and how long it holds."""
+    """``command`` as it is typed; ``scope``: for whom and how long it has an effect."""
 
     command: str
     scope: str

@@ -1,7 +1,7 @@
-"""Why the kernel refused an event: errno and circumstances to a sentence, and the way out.
+"""Why the kernel refused an event: a sentence and a remedy for an errno and its circumstances.
 
-perf_event_open(2) gives one errno for many causes; which one it was is told from what was asked for and from the
-machine. `REFUSALS` is read from the top, the first row that fits is the answer. Sources: kernel/events/core.c,
+perf_event_open(2) uses one errno for many causes; the request and the machine determine which. The first row of
+`REFUSALS` that applies is the answer. Sources: kernel/events/core.c,
 arch/x86/events (core.c, intel/core.c, intel/lbr.c, amd/core.c, amd/lbr.c, amd/brs.c), drivers/perf/arm_brbe.c of Linux.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Attempt", "EventUnavailable", "OTHER", "REFUSALS", "Refusal", "expla
 
 
 class Attempt(NamedTuple):
-    """What was refused. ``freq`` and ``period`` are those of the attribute; ``files`` how many descriptors it takes."""
+    """The refused event. ``freq`` and ``period`` are those of the attribute; ``files`` is the number of descriptors."""
 
     request: Request
     choice: EventChoice
@@ -40,13 +40,13 @@ class Attempt(NamedTuple):
 
     @property
     def kernel_side(self) -> bool:
-        """Whether it needs permission for what the kernel does."""
+        """Whether it needs permission for kernel code."""
         levels = self.select & (PERF_SELECT["KERNEL"] | PERF_SELECT["HV"])
         return bool(levels) or "exclude_kernel" not in self.choice.exclude
 
     @property
     def filtered(self) -> bool:
-        """Whether other branches than all are asked for."""
+        """Whether it selects only some branches."""
         return bool(self.select & ~(_LEVELS | PERF_SELECT["ANY"])) and not self.request.call_stack
 
     @property
@@ -190,11 +190,11 @@ REFUSALS: tuple[Refusal, ...] = (
 )  # fmt: skip
 
 OTHER = Refusal("other", (), _always, "the kernel refused the event {event}: {errno}", "`dmesg` may say more")
-"""For what no row knows."""
+"""For errors without a row."""
 
 
 def explain(error: OSError, attempt: Attempt, host: Host) -> Refusal:
-    """The row that tells why, its sentences filled in."""
+    """The row that applies, with its sentences filled in."""
     number = error.errno or 0
     row = next((r for r in REFUSALS if number in r.errnos and r.applies(attempt, host)), OTHER)
     words = _words(number, attempt, host)
@@ -203,7 +203,7 @@ def explain(error: OSError, attempt: Attempt, host: Host) -> Refusal:
 
 
 class EventUnavailable(UnavailableError):
-    """An event that cannot be opened: what, why and the errno; the hint has the way out with its commands."""
+    """An event that cannot be opened, with reason and errno; the hint has the remedy with its commands."""
 
     def __init__(self, error: OSError, refusal: Refusal) -> None:
         commands = [f"`{REMEDIES[c].command}` ({REMEDIES[c].scope})" for c in refusal.remedies]
@@ -226,7 +226,7 @@ def _words(number: int, a: Attempt, h: Host) -> dict[str, object]:
         "paranoid": h.paranoid,
         "max_rate": h.max_rate,
         "hypervisor": h.hypervisor[:1].upper() + h.hypervisor[1:],
-        "qemu": ", or QEMU/KVM told to pass them on" if h.vendor == "GenuineIntel" else "",  # AMD's it cannot
+        "qemu": ", or let QEMU/KVM pass them on" if h.vendor == "GenuineIntel" else "",  # AMD's it cannot
         "profile": " (Docker before 23: also with a seccomp profile that lets perf_event_open pass)",
         "facility": h.facility or "this processor",
         "pid": a.request.target.pid,

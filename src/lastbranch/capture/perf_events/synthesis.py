@@ -1,7 +1,7 @@
-"""What a recorder writes itself: records of the tasks and mappings that were there before it, and header features.
+"""Records that a recorder writes itself, of tasks and mappings from before the recording, and header features.
 
-The records are those that the kernel writes of later tasks. Layouts: include/uapi/linux/perf_event.h; of the features
-tools/perf/Documentation/perf.data-file-format.txt and tools/perf/util/header.c of Linux; proc(5) for what is read.
+The records are like those that the kernel writes for later tasks. Layouts: include/uapi/linux/perf_event.h; for the
+features tools/perf/Documentation/perf.data-file-format.txt and tools/perf/util/header.c of Linux. Input: proc(5).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def build_id_of(kernel: Kernel, pid: int, m: Mapping, known: dict[object, bytes]
 
 
 def kernel_records(kernel: Kernel, records: SideRecords) -> Iterator[bytes]:
-    """Where the kernel and its modules lie. Nothing where kptr_restrict hides their addresses."""
+    """Mappings of the kernel and its modules; none where kptr_restrict hides their addresses."""
     symbols = kernel.text("/proc/kallsyms") or ""
     start, end = _symbol(symbols, "_text"), _symbol(symbols, "_etext")
     if not start or not end:
@@ -96,11 +96,11 @@ def kernel_records(kernel: Kernel, records: SideRecords) -> Iterator[bytes]:
 
 
 def _symbol(symbols: str, name: str) -> int:
-    found = re.search(rf" T {name}$", symbols, re.M)  # a literal begin is found twenty times as fast
+    found = re.search(rf" T {name}$", symbols, re.M)  # a literal start makes the search twenty times as fast
     return int(symbols[symbols.rfind("\n", 0, found.start()) + 1 : found.start()], 16) if found else 0
 
 
-# -- header features: what the file says of its machine and its clock
+# -- header features: the machine and the clock of the file
 
 _CPUS = "/sys/devices/system/cpu"
 
@@ -108,9 +108,9 @@ _CPUS = "/sys/devices/system/cpu"
 def machine_features(
     read: Callable[[str], str | None], release: str, machine: str, command_line: Sequence[str]
 ) -> dict[str, bytes]:
-    """Bodies, by name, of the features that every recorder writes. The clock's two readings are taken now.
+    """Bodies, by name, of the features that every recorder writes. Both clocks are read now.
 
-    ``read`` gives the text of a file of /proc or /sys; ``release`` and ``machine`` are as ``uname`` has them.
+    ``read`` returns the text of a file in /proc or /sys; ``release`` and ``machine`` are those of ``uname``.
     """
     at, wall = time.clock_gettime_ns(CLOCK), time.time_ns()
     cpu = fields(read("/proc/cpuinfo") or "")
@@ -150,7 +150,7 @@ def features_of(
 
 
 def late_build_ids(kernel: Kernel, modules: Sequence[Module]) -> bytes:
-    """Entries of BUILD_ID for binaries whose mappings carry no id, as they are now (kernels before 5.12)."""
+    """Entries of BUILD_ID for binaries whose mappings have no id (kernels before 5.12), as the files are now."""
     found = ((m.name, kernel.build_id(m.name)) for m in modules if m.kind is ModuleKind.FILE and not m.build_id)
     return b"".join(build_id_entry(build_id, name, MISC.USER) for name, build_id in found if build_id)
 

@@ -1,7 +1,7 @@
-"""x86-64 instructions: where a branch will go, by the registers before it, and what other instructions change.
+"""x86-64 instructions: the target of a branch from the registers before it, and the effects of other instructions.
 
 Opcodes, condition codes and ModRM addressing: Intel SDM volume 2 (appendix B.1.4.7, 2.1.5, 2.2.1). What `evaluation_of`
-does not know (far branches, interrupts, system calls) is left to the processor: a burst ends there.
+does not know (far branches, interrupts, system calls) ends a burst.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
 
 
 Memory = Callable[[int, int], bytes]
-"""(address, length) -> what could be read of it."""
+"""(address, length) -> the bytes that could be read."""
 
 
 class Registers(Protocol):
@@ -31,22 +31,21 @@ class Registers(Protocol):
 
 
 class Branch(NamedTuple):
-    """A branch at its place. ``goes`` is ``None`` where it is not known how to tell."""
+    """A branch instruction. ``goes`` evaluates it; ``None`` where that is not modelled."""
 
     address: int
     length: int
     kind: int
     target: int
-    """Of a direct branch; of an indirect one that reads a word of the program, where that is; else 0."""
+    """The target of a direct branch; the address of the word that a `RIP`-relative branch reads; else 0."""
     goes: Evaluation | None
     reads: int | None = None
-    """Of an indirect branch: the register that alone tells where it goes, `RIP` for a word at ``target``. Of LOOP: RCX,
-    which it counts down."""
+    """The register that alone determines where an indirect branch goes, `RIP` for the word at ``target``; for LOOP RCX,
+    which it decrements."""
 
 
 Evaluation = Callable[[Registers, Branch, Memory], int | None]
-"""(registers, the branch they stand before, memory) -> its target, `NOT_TAKEN`, or ``None`` where memory cannot be
-read."""
+"""(registers before the branch, the branch, memory) -> target, `NOT_TAKEN`, or ``None`` where memory cannot be read."""
 
 NOT_TAKEN = -1
 
@@ -69,7 +68,7 @@ _TESTS: tuple[Callable[[int], bool], ...] = (
 
 
 def evaluation_of(code: bytes) -> Evaluation | None:
-    """How to tell where the branch instruction ``code`` goes; ``None`` where that is not modelled."""
+    """The evaluation of the branch instruction ``code``; ``None`` where it is not modelled."""
     at = 0
     while code[at] in _PREFIXES:
         at += 1
@@ -88,7 +87,7 @@ def evaluation_of(code: bytes) -> Evaluation | None:
     if opcode in (0xE8, 0xE9, 0xEB):
         return direct
     if _OPERAND_SIZE in prefixes:
-        return None  # processors differ in what they make of it
+        return None  # processors differ
     if opcode in (0xC2, 0xC3):
         return returns
     if opcode == 0xFF and code[at + 1] >> 3 & 7 in (2, 4):
@@ -115,7 +114,7 @@ def direct(registers: Registers, branch: Branch, read: Memory) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """By a condition ``code``."""
+    """A conditional branch with a condition ``code``."""
 
     code: int
 
@@ -148,7 +147,7 @@ def returns(registers: Registers, branch: Branch, read: Memory) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class InRegister:
-    """To where a register points, an index into `ptrace.Registers` as all of them here."""
+    """A branch to the address in a register, an index into `ptrace.Registers` like all here."""
 
     register: int
 
@@ -158,15 +157,15 @@ class InRegister:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """To where a word of memory points."""
+    """A branch to the address in a word of memory."""
 
     displacement: int
     relative: bool
-    """It counts from the end of the instruction."""
+    """Whether the displacement is relative to the end of the instruction."""
     base: int | None
     index: int | None
     scale: int
-    """So many bits the index is shifted."""
+    """The shift of the index, in bits."""
     segment: int | None
     mask: int
     """Of the address before the segment's is added."""
@@ -216,26 +215,26 @@ def _word(found: bytes) -> int | None:
     return int.from_bytes(found, "little") if len(found) == 8 else None
 
 
-# -- what an instruction does to the stack pointer, to registers and to memory, by its text (Intel syntax)
+# -- effects of an instruction on stack pointer, registers and memory, from its text (Intel syntax)
 #
-# A branch through a register, or back to the word at the top of the stack, can be told ahead along a straight line that
-# moves the stack pointer by constants only and leaves the register, or the word, as it is. What is not known here
-# counts as changing everything.
+# The target of a branch through a register, or of a return, is known at the start of a straight line that changes the
+# stack pointer by constants only and leaves the register, or the word on the stack, unchanged. An instruction that is
+# not known here counts as changing everything.
 
 
 WORD = 8
 
 
 class Store(NamedTuple):
-    """Bytes that are written: where they begin is ``displacement`` and the sum of ``scale`` times each register."""
+    """A store of ``size`` bytes at ``displacement`` plus the sum of ``scale`` times each register."""
 
     terms: tuple[tuple[int, int], ...] | None
-    """``(register, scale)``, registers as indexes into `ptrace.Registers`; ``None``: it may be anywhere."""
+    """``(register, scale)``, registers as indexes into `ptrace.Registers`; ``None``: the address is not known."""
     displacement: int = 0
     size: int = 0
 
     def hits(self, word: int, registers: Registers, stack: int | None) -> bool:
-        """Whether it may write to the word at ``word``. ``stack`` is what RSP is, ``None`` if that is not known."""
+        """Whether it may write to the word at ``word``. ``stack`` is RSP, ``None`` if not known."""
         if self.terms is None:
             return True
         address = self.displacement
@@ -247,11 +246,11 @@ class Store(NamedTuple):
         return _overlap(address, self.size, word)
 
     def misses(self, place: int) -> bool:
-        """Whether it never writes to the word that is ``place`` from the stack pointer, whatever registers are."""
+        """Whether it misses the word at the stack offset ``place``, whatever the registers."""
         return self.terms == _BY_STACK and not _overlap(self.displacement, self.size, place)
 
     def never_misses(self, place: int) -> bool:
-        """Whether it writes to that word for certain, or may be anywhere."""
+        """Whether it certainly hits that word, or its address is not known."""
         return self.terms is None or (self.terms == _BY_STACK and not self.misses(place))
 
 
@@ -267,7 +266,7 @@ def _overlap(address: int, size: int, word: int) -> bool:
 _POINTER = frozenset(("rsp", "esp", "sp", "spl"))
 _NOT_WRITING = frozenset(("cmp", "test", "push", "bt", "nop", "endbr64", "prefetcht0", "pushfq"))
 _WORDLESS = frozenset(("leave", "enter", "pushf", "popf"))
-"""They move the stack pointer and do not name it, and not by a word."""
+"""They change the stack pointer without naming it, and not by one word."""
 _MOVING = {"push": -WORD, "pushfq": -WORD, "pop": WORD, "popfq": WORD}
 _ADDED = re.compile(r"(?:add|sub) rsp, (-?\d\w*)|lea rsp, \[rsp ([+-]) (\d\w*)\]")
 _STORED = re.compile(r"(\w+) ptr (?:(\w\w):)?\[([^]]+)\].*")
@@ -277,7 +276,7 @@ _SIZES = {"byte": 1, "word": 2, "dword": 4, "fword": 6, "qword": 8, "xword": 10,
 _SEGMENTS = {"fs": ((FS_BASE, 1),), "gs": ((GS_BASE, 1),)}
 _STORES_ELSEWHERE = frozenset(("clzero", "enclu", "enqcmd", "enqcmds", "enter", "maskmovdqu", "maskmovq", "montmul",
                                "movdir64b", "vmaskmovdqu"))  # fmt: skip
-"""They write to memory that the first operand does not name; so does what begins with `_PADLOCK`."""
+"""They write to memory that the first operand does not name, as do those that begin with `_PADLOCK`."""
 _PADLOCK = ("xcrypt", "xsha", "xstore")
 _MAYBE_SECOND = frozenset(("xchg",))
 _REPEATED = ("rep ", "repe ", "repne ")
@@ -308,7 +307,7 @@ _PUSH = Store(_BY_STACK, -WORD, WORD)
 
 
 def moved(text: str, code: bytes) -> int | None:
-    """By how much the instruction moves the stack pointer; ``None`` where that is not a constant."""
+    """The change of the stack pointer; ``None`` where it is not a constant."""
     mnemonic, _, operands = text.partition(" ")
     words = operands.split(", ")
     if mnemonic in _MOVING:
@@ -325,10 +324,10 @@ def moved(text: str, code: bytes) -> int | None:
 
 
 def stored(text: str) -> Store | None:
-    """Where the instruction writes to memory, with registers as they are before it; ``None`` if it does not.
+    """The store of the instruction, in terms of the registers before it; ``None`` if it has none.
 
-    In this syntax the destination comes first; the exceptions are named above. `RIP` among the registers is the
-    address behind the instruction.
+    In this syntax the destination comes first; the exceptions are named above. `RIP` is the address after the
+    instruction.
     """
     text = text.removeprefix("lock ")
     mnemonic, _, operands = text.partition(" ")
@@ -349,7 +348,7 @@ def stored(text: str) -> Store | None:
 
 
 def _placed(inside: str, terms: tuple[tuple[int, int], ...], size: int) -> Store:
-    """``inside``: what stands in the brackets of an operand."""
+    """``inside`` is the text in the brackets of an operand."""
     displacement, end = 0, 0
     for found in _TERM.finditer(inside):
         sign, name, scale = found.groups()
@@ -366,7 +365,7 @@ def _placed(inside: str, terms: tuple[tuple[int, int], ...], size: int) -> Store
 def written(text: str) -> dict[int, int | None]:
     """Registers that the instruction may change, as indexes into `ptrace.Registers`; RSP is not among them.
 
-    With each stands how far from the stack pointer the word is that it is loaded from, ``None`` for any other value.
+    The value is the stack offset of the word that the register is loaded from, ``None`` for any other source.
     """
     mnemonic, _, operands = text.partition(" ")
     first, _, rest = operands.partition(", ")
