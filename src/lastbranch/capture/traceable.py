@@ -115,7 +115,7 @@ def check_program(path: str) -> None:
 
 
 def check_target(target: Sequence[str] | int | None) -> None:
-    """Raises `RunError` where the command ``target`` is missing, `UnavailableError` where the process is: no engine could
+    """Raises `RunError` where the command ``target`` is missing, `UnavailableError` where the process is: no engine can
     record it. ``None`` is the whole system."""
     check_linux()
     if isinstance(target, int):
