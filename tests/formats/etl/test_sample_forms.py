@@ -30,7 +30,7 @@ from etl_kernel_logs import (  # fmt: skip
 from lastbranch.analysis.checks import check_profile
 from lastbranch.analysis.checks.etl import check_log
 from lastbranch.bind import bind
-from lastbranch.formats.etl import Decoder, TraceLog
+from lastbranch.formats.etl import Decoder, TraceLog, read_etl
 from lastbranch.formats.etl.profile.reader import _Reader
 from lastbranch.model import BytesSource, Profile
 
@@ -69,8 +69,7 @@ def test_records_and_their_triggers_under_classic_headers() -> None:
     trace = eb.Trace()
     for cpu, event in [*WORLD, *events]:
         trace.add(cpu, event)
-    log = TraceLog(BytesSource(bytes(trace)))
-    profile = _Reader(log).profile(None)
+    profile = read_etl(BytesSource(bytes(trace)))
     assert flow(profile) == [
         (200, "BranchInstructions", 0x11, 2), (210, "BranchInstructions", 0x12, 2), (220, "Timer", 0x13, 2),
         (230, "LBR", 0, 2),

@@ -1,4 +1,4 @@
-"""An .etl to a profile: one index pass over system events and stacks, then a stream that reads the samples again."""
+"""A trace log as a profile: one index pass over system events and stacks, and a stream that reads the samples again."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from .system import HANDLERS, System, ThreadEvents, ThreadTable
 __all__ = ["read_etl"]
 
 
-# -- What the types of events that a log counts are called: as `dump` calls them, from tables, manifests and the log
+# -- Names of the counted types of events, from the kernel's tables, manifests and the log: those that `dump` shows
 
 
 _META_DATA = UUID(META_DATA).bytes_le
 
 
 class TypeNames:
-    """Gathers, of each type of user events, the first one, and what the log says about its events."""
+    """The first event of each type of user events, and the log's descriptions of its events."""
 
     def __init__(self, decoder: Decoder) -> None:
         self._decoder = decoder
         self._first: dict[EventType, Event] = {}
-        self._taught = 0
+        self._descriptions = 0
 
     def gather(self, block: EventBlock, counts: Counter[EventType]) -> None:
-        """Look at ``block``, whose events are in ``counts`` by now."""
+        """Add the types of ``block``, whose events are already in ``counts``."""
         new = [kind for kind in counts if kind.hook < 0 and kind not in self._first]
-        teaching = sum(n for kind, n in counts.items() if kind.id == MANIFEST_ID or kind.provider == _META_DATA)
-        if not new and teaching == self._taught:
+        descriptions = sum(n for kind, n in counts.items() if kind.id == MANIFEST_ID or kind.provider == _META_DATA)
+        if not new and descriptions == self._descriptions:
             return
         rest = block.take(np.flatnonzero(~block.is_kernel))
-        if teaching != self._taught:
-            self._taught = teaching
+        if descriptions != self._descriptions:
+            self._descriptions = descriptions
             for event in events_of(rest.take(describes(rest))):
                 self._decoder.learn(event)
         kinds, rows = first_of_types(rest)
@@ -57,7 +57,7 @@ class TypeNames:
         self._first.update(zip((kinds[i] for i in fresh), events, strict=True))
 
     def name(self, kind: EventType) -> str:
-        """PROVIDER/TASK/OPCODE, as far as it is known. Self-describing events of one provider are one type."""
+        """PROVIDER/TASK/OPCODE, as far as known. All self-describing events of a provider are one type."""
         if kind.hook >= 0:
             return "/".join(kernel_names((kind.hook >> 8, kind.hook & 0xFF)))
         first = self._first.get(kind)
@@ -68,8 +68,8 @@ class TypeNames:
 
 
 _FOREVER = np.iinfo(np.int64).max
-_TYPE_COST, _SYSTEM_COST, _THREAD_COST = 1200, 1200, 300
-"""Bytes for each type of events, each event that describes the system, and each start or end of a thread."""
+_TYPE_BYTES, _SYSTEM_BYTES, _THREAD_BYTES = 1200, 1200, 300
+"""Bytes of memory for each type of events, each event that describes the system, each start or end of a thread."""
 TIMER = 0
 """Profile source of SampledProfile events."""
 _HOOKS = np.zeros(1 << 16, bool)
@@ -83,8 +83,8 @@ def read_etl(
 ) -> Profile:
     """Index ``source``, a Windows event trace log.
 
-    Of call stacks about ``stack_bytes`` are held in memory, the rest in temporary files. Raises `FormatError` where
-    nothing can be had of ``source``; damaged buffers are stepped over and in ``profile.damage``.
+    About ``stack_bytes`` of call stacks are held in memory, the rest in temporary files. Raises `FormatError` where
+    nothing of ``source`` is readable; damaged buffers are skipped and listed in ``profile.damage``.
     """
     return _Reader(reading.log(source), reading, stack_bytes).profile(progress)
 
@@ -93,8 +93,8 @@ class _Reader:
     def __init__(self, log: TraceLog, reading: Reading = AS_IT_SAYS, stack_bytes: int = STACK_BYTES) -> None:
         self.log, self._reading = log, reading
         self.stacks, self.supplement = Stacks(log.source, stack_bytes), Supplement()
-        self.handled = 0
-        """Events that describe the system: those of images are kept until all of the log is known."""
+        self.system_events = 0
+        """Events that describe the system; those of images are kept until the end of the log."""
         self.triggers = Triggers()
 
     def profile(self, progress: Progress | None) -> Profile:
@@ -102,16 +102,16 @@ class _Reader:
         profile = Profile(log.source.name, "etl", clock=log.clock)
         profile.memory = log.source.limits.memory_of(log.source.size)
         self.system = System(profile)
-        self.programmed = IntervalTable(self.system.sources)
+        self.interval_table = IntervalTable(self.system.sources)
         self.thread_events = ThreadEvents()
-        self._head(profile)
+        self._set_header(profile)
         decoder = self._reading.decoder()
         self.names = TypeNames(decoder)
         self.samples = self.entries = self.deepest = 0
         self.earliest: list[int] = []
         self.latest = -_FOREVER
         counts: Counter[EventType] = Counter()
-        sampler = Sampler(self.log.source.size, self.triggers, ThreadTable(), None, frozenset())
+        sampler = self.indexed = Sampler(log.source.size, self.triggers, ThreadTable(), None, frozenset())
         for walked, block in enumerate(log.blocks(), 1):
             count_events(block, counts)
             self.names.gather(block, counts)
@@ -121,14 +121,12 @@ class _Reader:
             self._count(sampler.of(block))
             offset = int(block.window.buffers.offset[-1])
             profile.timeline.place(offset)
-            if profile.full(offset, self._kept(counts)):
+            if profile.full(offset, self._memory(counts)):
                 log.most_blocks = walked
                 break
             if progress:
                 progress(min(offset, log.source.size), log.source.size)
         self._count(sampler.rest())
-        self.counted, self.recorded = sampler.counted, sampler.recorded
-        self.options, self.short = sampler.options, sampler.short
         if self.earliest:
             profile.first_time, profile.last_time = min(self.earliest), self.latest
         self.threads = ThreadTable(self.thread_events.finish(profile.timeline))
@@ -136,21 +134,17 @@ class _Reader:
         self.supplement.apply(profile)
         self.stacks.finish()
         self.stacked = bool(self.stacks)
-        self._weigh(profile)
+        self._set_intervals(profile)
         profile.events = self._events()
         profile.streams = [self._stream()] if self.samples else []
-        self._tail(profile, counts)
+        self._set_counts(profile, counts)
         self.supplement.describe(profile)
         return profile
 
-    def _kept(self, counts: Counter[EventType]) -> int:
-        """Bytes that are kept beside the tables of the profile, about."""
-        return (
-            _TYPE_COST * len(counts)
-            + _SYSTEM_COST * self.handled
-            + self.system.weight
-            + _THREAD_COST * len(self.thread_events)
-        )
+    def _memory(self, counts: Counter[EventType]) -> int:
+        """Bytes of memory used beside the tables of the profile, about."""
+        types, threads = _TYPE_BYTES * len(counts), _THREAD_BYTES * len(self.thread_events)
+        return types + threads + _SYSTEM_BYTES * self.system_events + self.system.memory
 
     def _count(self, batches: Iterator[SampleBatch]) -> None:
         for batch in batches:
@@ -160,7 +154,7 @@ class _Reader:
             self.earliest.append(int(batch.time.min()))
             self.latest = max(self.latest, int(batch.time.max()))
 
-    def _head(self, profile: Profile) -> None:
+    def _set_header(self, profile: Profile) -> None:
         h = self.log.header
         profile.machine.os = "Windows"
         profile.machine.os_release = f"{h.major}.{h.minor} build {h.provider_version}"
@@ -177,26 +171,26 @@ class _Reader:
         wanted = np.where(block.is_kernel, _HOOKS.take(np.maximum(block.hook, 0)), False)
         wanted |= np.isin(block.header, (10, 11, 20, 21))  # classic events, under a GUID
         rows = np.flatnonzero(wanted)
-        self.programmed.gather(block, decoder)
+        self.interval_table.gather(block, decoder)
         self.thread_events.gather(block, decoder)
         for event in events_of(block.take(rows)) if len(rows) else ():
             key = kernel_key(event)
             if key in HANDLERS:
                 decoded = decoder.decode(event)
-                self.handled += 1
+                self.system_events += 1
                 if decoded.layout == "kernel":
                     self.system.handle(key, event, decoded.fields)
 
-    def _weigh(self, profile: Profile) -> None:
-        """Of each profile source that was sampled, the intervals that held meanwhile."""
+    def _set_intervals(self, profile: Profile) -> None:
+        """Set the intervals of each sampled profile source, and which sources' samples have periods of their own."""
         first, last = profile.first_time or 0, profile.last_time or 0
         sources = [number for kind, number in self.triggers.rows if kind == "source"]
-        self.intervals = {number: self.programmed.of(number, first, last) for number in sources}
+        self.intervals = {number: self.interval_table.of(number, first, last) for number in sources}
         self.changing = {
             number: held for number, held in self.intervals.items()
             if len(held.since) > 1 or (len(held.since) and self.supplement.own_period(number))
         }  # fmt: skip
-        if self.counted:  # a period each: how many interrupts it stands for, times their interval
+        if self.indexed.counted:  # a sample's period: how many interrupts it counts as, times their interval
             held = self.intervals[TIMER]
             self.changing[TIMER] = held if len(held.since) else Intervals(np.array([0]), np.array([1]))
 
@@ -210,9 +204,9 @@ class _Reader:
                 group = GROUPS.get(number >> 8)
                 name = "/".join(kernel_names((number >> 8, number & 0xFF))) if kind == "hook" and group else "LBR"
                 interval = 0
-            # A timer's interval is time, not a count of events: samples weigh it in units of 100 ns.
+            # A timer's interval is time, not a count of events: its samples have periods in units of 100 ns.
             programming = {"source": number, "interval": interval} if kind == "source" else {"hook": number}
-            select = self.options if self.recorded else None
+            select = self.indexed.options if self.indexed.recorded else None
             event = ProfileEvent(
                 name, interval, branch_select=select, branch_select_kind="etw", has_callchain=self.stacked,
                 has_period=kind == "source" and number in self.changing, programming=programming,
@@ -221,14 +215,14 @@ class _Reader:
             out.append(self.supplement.event(event, *about))
         return out
 
-    def _tail(self, profile: Profile, counts: Counter[EventType]) -> None:
+    def _set_counts(self, profile: Profile, counts: Counter[EventType]) -> None:
         log = self.log
         for kind, n in sorted(counts.items(), key=lambda item: (item[0].hook, item[0].provider, item[0].id)):
             name = self.names.name(kind)
             profile.records[name] = profile.records.get(name, 0) + n
         lost = {"events": log.events_lost, "buffers": log.buffers_lost, "damaged buffers": log.skipped}
         profile.lost = {name: n for name, n in lost.items() if n}
-        for hook, n in sorted((self.short + self.stacks.short).items()):
+        for hook, n in sorted((self.indexed.short + self.stacks.short).items()):
             profile.lost["/".join(kernel_names((hook >> 8, hook & 0xFF))) + " events too short"] = n
         if self.stacks.unresolved:
             profile.lost["stack keys without a definition"] = self.stacks.unresolved
@@ -241,7 +235,7 @@ class _Reader:
     def _stream(self) -> SampleStream:
         columns = ["time", "ip", "pid", "tid", "cpu", "event", "period", "mode", "position"]
         columns += ["frame"] if self.stacked else []
-        columns += ["branch_from", "branch_to", "branch_flags", "branch_info"] if self.recorded else []
+        columns += ["branch_from", "branch_to", "branch_flags", "branch_info"] if self.indexed.recorded else []
         events = tuple(range(len(self.triggers.rows)))
         return SampleStream(0, tuple(columns), events, self.samples, self.entries, self.deepest, self._batches)
 
@@ -254,7 +248,7 @@ class _Reader:
         )  # fmt: skip
         whole = chain.from_iterable(chain(map(sampler.of, self.log.blocks()), map(Sampler.rest, [sampler])))
         for batch, watermark in zip(whole, later.tolist(), strict=True):
-            if not self.recorded:
+            if not self.indexed.recorded:
                 for name in ("branch_from", "branch_to", "branch_flags", "branch_info"):
                     batch.columns.pop(name, None)
                 batch.offsets.pop(BRANCH, None)

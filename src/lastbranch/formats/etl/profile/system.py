@@ -1,8 +1,7 @@
 """Events that describe the system, to the tables of a profile: processes, threads, images, machine, counters.
 
-One function for each kind, entered in `HANDLERS` by (group, type). Rundown events (DCStart, DCEnd) tell what was there
-all along, so they count from time 0; those at the end repeat what is known by then, or tell what a start without
-events has left out.
+A function for each kind is in `HANDLERS` by (group, type). Rundown events (DCStart, DCEnd) list what existed all along,
+so they hold from time 0. Those at the end repeat what is known by then, or add what the log's start left out.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ __all__ = ["HANDLERS", "System", "ThreadEvents", "ThreadTable"]
 
 
 _LAST = (1 << 64) - 1
-_IMAGE_COST, _ID_COST = 2200, 600
+_IMAGE_BYTES, _ID_BYTES = 2200, 600
 
-# KPROFILE_SOURCE: those with a number that is the same on all machines. The log's own names go before these.
+# KPROFILE_SOURCE: those whose number is the same on all machines. The log's own names have precedence.
 _SOURCES = (
     "Timer", "AlignmentFixup", "TotalIssues", "PipelineDry", "LoadInstructions", "PipelineFrozen",
     "BranchInstructions", "TotalNonissues", "DcacheMisses", "IcacheMisses", "CacheMisses", "BranchMispredictions",
@@ -55,7 +54,7 @@ _SOURCES = (
 
 @dataclass(slots=True)
 class _Image:
-    """An image event, kept until volumes and PDB identities are known: merging may write those anywhere."""
+    """An image event. It waits until volumes and PDB identities are known, which merging may write anywhere."""
 
     event: Event
     fields: dict[str, Any]
@@ -64,20 +63,20 @@ class _Image:
 
 @dataclass(slots=True)
 class System:
-    """What the system events of a log have told so far."""
+    """The system events of a log so far."""
 
     profile: Profile
     sources: dict[int, str] = field(default_factory=lambda: dict(enumerate(_SOURCES)))
     masks: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     volumes: dict[str, str] = field(default_factory=dict)
     _images: list[_Image] = field(default_factory=list)
-    # By process, base and time: an identity is written with the time of the image event that it belongs to.
+    # By process, base and time: an identity has the time of its image event.
     _pdbs: dict[tuple[int, int, int], tuple[UUID, int, str]] = field(default_factory=dict)
     _stamps: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _processes: set[int] = field(default_factory=set)
 
     def handle(self, key: Key, event: Event, fields: dict[str, Any]) -> None:
-        """Take one event; ``fields`` as `Decoder.decode` gives them. Fields that are cut off make it be ignored."""
+        """Add one event; ``fields``: as `Decoder.decode` returns them. One without its required fields is ignored."""
         handler = HANDLERS.get(key)
         if handler is not None:
             try:
@@ -86,9 +85,9 @@ class System:
                 return
 
     @property
-    def weight(self) -> int:
-        """Bytes that the images take, about, and what is made of them in the end."""
-        return _IMAGE_COST * len(self._images) + _ID_COST * (len(self._pdbs) + len(self._stamps))
+    def memory(self) -> int:
+        """Bytes of the images, about, and of the modules and mappings made of them."""
+        return _IMAGE_BYTES * len(self._images) + _ID_BYTES * (len(self._pdbs) + len(self._stamps))
 
     # -- processes and threads
 
@@ -123,14 +122,14 @@ class System:
         self._stamps[int(f["ProcessID"]), int(f["ImageBase"]), event.time] = int(f["TimeDateStamp"])
 
     def finish(self) -> None:
-        """Map the images, now that all is known of them."""
+        """Map the images, after the last event."""
         rows: dict[tuple[Any, ...], int] = {}
         mapped: set[tuple[int, int]] = set()
         for image in sorted(self._images, key=lambda i: (i.event.opcode == DC_END, i.event.time)):
             f = image.fields
             base, size = int(f["ImageBase"]), int(f["ImageSize"])
             pid, end = int(f.get("ProcessID", 0)), min(base + size, _LAST)
-            # Images of the kernel are of process 0, which has no others; of 64-bit ones the address says so.
+            # Images of process 0 are the kernel's. The address of a 64-bit one says so by itself.
             narrow = image.event.pointer_size == 4 and pid == 0 and base >= KERNEL_HALF_32
             owner = KERNEL if narrow else pid
             if image.event.opcode == UNLOAD:
@@ -159,7 +158,7 @@ class System:
         return row
 
     def dos_path(self, path: str) -> str:
-        """``\\Device\\HarddiskVolume2\\x`` as ``C:\\x``, where the log tells what is mounted where."""
+        """``\\Device\\HarddiskVolume2\\x`` as ``C:\\x``, where the log has the volume's mount point."""
         for nt, dos in self.volumes.items():
             rest = path[len(nt) :]
             whole = nt.endswith("\\") or rest[:1] in ("", "\\")  # volume 1 is not volume 10
@@ -207,14 +206,14 @@ HANDLERS: dict[Key, Callable[[System, Event, dict[str, Any]], None]] = {
 }
 
 
-# -- Threads and their processes: what samples, which carry the thread alone, are looked up in
+# -- The process of a thread: samples have the thread alone
 
 
 class ThreadTable:
-    """Which process a thread id belonged to at a time: samples carry the thread alone."""
+    """The process that a thread id belonged to at a time."""
 
     def __init__(self, threads: NDArray[np.int64] | None = None) -> None:
-        """``threads``: (tid, time it is known from, pid) of each start, (n, 3)."""
+        """``threads``: (tid, time from which it is known, pid) of each start, (n, 3)."""
         rows = np.empty((0, 3), np.int64) if threads is None else threads
         rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
         self._tid, self._time, self._pid = (np.ascontiguousarray(column) for column in rows.T)
@@ -223,7 +222,7 @@ class ThreadTable:
         """int64 pid of each thread, -1 unknown; thread 0 is the idle process 0."""
         pid = np.where(tid == 0, 0, -1)
         if len(self._tid):
-            # The newest life that began by then; of a thread that is seen before its first one, that.
+            # The newest start until then, or the first one of a thread that occurs before it.
             last = insertion_points(self._tid, self._time, tid, time, right=True) - 1
             first = np.searchsorted(self._tid, tid)
             life = np.minimum(np.maximum(last, first), len(self._tid) - 1)
@@ -232,11 +231,11 @@ class ThreadTable:
         return pid
 
 
-# -- Starts and ends of threads, and the lists of those that are there at begin and end of a log, kept as columns
+# -- Starts and ends of threads, and the lists of those that exist when a log begins and ends, as columns
 
 
 _ROW = np.dtype([("time", "<i8"), ("tid", "<u4"), ("pid", "<u4"), ("kind", "u1")])
-_MANY = 1 << 17  # rows from which on it is seen whether fewer would do
+_MANY = 1 << 17  # rows from which on repeated ones are dropped
 
 
 class ThreadEvents:
@@ -251,7 +250,7 @@ class ThreadEvents:
         return self._held
 
     def gather(self, block: EventBlock, decoder: Decoder) -> None:
-        """Take those of ``block``. Those whose ids are cut off tell nothing."""
+        """Add the thread events of ``block``; those without both ids are skipped."""
         part = block.take(np.flatnonzero(np.isin(block.kernel_hook, THREAD_LIFE)))
         rows = np.zeros(len(part), _ROW)
         for batch in batches_of(part, decoder):
@@ -278,10 +277,10 @@ class ThreadEvents:
                 self._names.append((kind, started, int(rows["pid"][i]), int(rows["tid"][i]), str(name)))
 
     def finish(self, timeline: Timeline) -> NDArray[np.int64]:
-        """Add the changes to ``timeline``; (tid, time it is known from, pid) of every start, (n, 3)."""
+        """Add the changes to ``timeline``; (tid, time from which it is known, pid) of every start, (n, 3)."""
         rows = np.concatenate([np.empty(0, _ROW), *self._parts])
         self._parts = []
-        # The list at the end tells only of threads that nothing told of before.
+        # The list at the end adds only threads without an earlier event.
         keep = rows["kind"] != DC_END
         keep[_first_starts(rows)] = True
         rows = rows[keep]
@@ -300,16 +299,16 @@ class ThreadEvents:
 
 
 def _first_starts(rows: Array) -> NDArray[np.int64]:
-    """What tells of each thread first, its end apart."""
+    """The first event of each thread, other than its end."""
     began = np.flatnonzero(rows["kind"] != END)
     return began[np.unique(rows["tid"][began], return_index=True)[1]]
 
 
 def _without_repeated(rows: Array) -> Array:
-    """Without starts of a thread that lives already, but for two: the last one, whose end may come later in the file,
-    and the first one in the file, behind which a list at the end tells nothing.
+    """Drop the starts of a thread that is alive, except two: the last one, whose end may come later in the file, and
+    the first one in the file, after which the list at the end adds nothing.
 
-    A start of another process's thread of that id, between them in time, must not come as late as this in the file.
+    A start of another process's thread with that id, between them in time, must not come later in the file.
     """
     order = np.lexsort((rows["time"], rows["tid"]))
     sorted_ = rows[["tid", "pid", "kind"]][order]
