@@ -479,7 +479,7 @@ def test_what_is_left_out_is_said(tmp_path):
     back, done = written(profile, tmp_path, buffer_size=1 << 17)
     assert back.samples == 1
     assert done.notes == (
-        f"frames left out, behind the first {MOST_FRAMES} of a stack (3)",
+        f"frames left out, after the first {MOST_FRAMES} of a stack (3)",
         "samples of no known processor are on processor 0 (1)",
     )
 

@@ -69,7 +69,8 @@ def test_records_and_their_triggers_under_classic_headers() -> None:
     trace = eb.Trace()
     for cpu, event in [*WORLD, *events]:
         trace.add(cpu, event)
-    profile = read_etl(BytesSource(bytes(trace)))
+    source = BytesSource(bytes(trace))
+    profile, log = read_etl(source), TraceLog(source)
     assert flow(profile) == [
         (200, "BranchInstructions", 0x11, 2), (210, "BranchInstructions", 0x12, 2), (220, "Timer", 0x13, 2),
         (230, "LBR", 0, 2),

@@ -1,9 +1,9 @@
 """Any profile as a trace log: ``write_profile(lastbranch.open("perf.data"), "out.etl")``.
 
-What a session of the kernel would have written: header buffer with group masks, configuration and intervals of the
-profile sources, lists of processes, threads and images at begin and end, changes between them, and for each sample its
-event, last branch record and stack. What these have no field for stands in events of our own (`supplement_events`), or
-is left out and told in the result's notes: per-sample columns such as weights, data addresses and registers.
+The log holds what a session of the kernel would have written: a header buffer with group masks, configuration and
+intervals of the profile sources, lists of processes, threads and images at start and end, the changes between, and for
+each sample its event, last branch record and stack. Our own events (`supplement_events`) hold what these have no field
+for. Per-sample columns such as weights, data addresses and registers are left out, and the result's notes name them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What `write_profile` did. ``notes``: sentences about what the log could not take."""
+    """The result of `write_profile`. ``notes``: sentences about what the log cannot hold."""
 
     samples: int
     header: LogHeader
@@ -59,10 +59,9 @@ def write_profile(
 ) -> Written:
     """Write ``profile`` to the trace log ``path``, which appears when it is complete.
 
-    ``compress``, ``buffer_size`` (bytes), ``mode`` and ``maximum_file_size`` as `trace_file.TraceFile` has them.
+    ``compress``, ``buffer_size`` (bytes), ``mode`` and ``maximum_file_size``: as in `trace_file.TraceFile`.
     ``progress`` is called with (samples written, samples in all).
-    FormatError for what a log cannot say and a reader would take for something else; OSError where it cannot be
-    written.
+    FormatError for what a reader of the log would take for something else; OSError where the file cannot be written.
     """
     writer = _Writer(profile, os.fspath(path), progress)
     mode |= LogFileMode.COMPRESSED_MODE if compress else 0
@@ -81,7 +80,7 @@ class _Writer:
         self.profile, self.path, self._progress = profile, path, progress
         self.session = SessionEvents(profile)
         self.begin, self.pointer = self.session.begin, self.session.pointer
-        self.lives = LifecycleEvents(profile, self.begin, self.pointer)
+        self.lifecycle = LifecycleEvents(profile, self.begin, self.pointer)
         self.notes: Counter[str] = Counter()
         self.periods = PeriodEncoder(self.session.intervals)
         self.measured = Measured()
@@ -90,37 +89,38 @@ class _Writer:
         self.last = self.begin
         self._cpu_time: dict[int, int] = {}
         self._thread_time: dict[int, tuple[int, bool]] = {}
-        """Time of the newest sample of a thread, and whether one of then has a stack."""
+        """Time of the newest sample of a thread, and whether one at that time has a stack."""
 
     def write(self, buffer_size: int, mode: int, maximum: int) -> Written:
         header = session_header(self.profile, self.begin, self.pointer, buffer_size, mode, maximum)
         file = TraceFile(self.path, header, [encode_event(event) for event in self.session.masks()])
         try:
             packer = Packer(file)
-            self._life(packer, self.session.configuration())
-            self._life(packer, self.lives.until(self.begin))
+            self._add(packer, self.session.configuration())
+            self._add(packer, self.lifecycle.until(self.begin))
             for batch in self.profile.batches(ordered=True):
                 self._batch(packer, batch)
                 if self._progress:
                     self._progress(self.samples, self.profile.samples)
-            self._life(packer, self.lives.until(np.iinfo(np.int64).max))
+            self._add(packer, self.lifecycle.until(np.iinfo(np.int64).max))
             end = max([self.last, *self._cpu_time.values()])
-            self._life(
-                packer, [*self.lives.end(end), *self.session.interval_events(self.periods.now, begin=False, time=end)]
+            self._add(
+                packer,
+                [*self.lifecycle.end(end), *self.session.interval_events(self.periods.now, begin=False, time=end)],
             )
-            self._life(packer, self.measured.events(self.session.triggers, end))
+            self._add(packer, self.measured.events(self.session.triggers, end))
             packer.flush()
             file.header = replace(file.header, processors=self.processors)
         except BaseException:
             file.discard()
             raise
         file.close()
-        return Written(self.samples, header, self._told())
+        return Written(self.samples, header, self._left_out())
 
-    # -- what is not of a sample
+    # -- events that are no samples
 
-    def _life(self, packer: Packer, events: list[Event]) -> None:
-        """Events of processor 0, none of them earlier than what it has already."""
+    def _add(self, packer: Packer, events: list[Event]) -> None:
+        """Add events of processor 0, at the time of its newest event at the earliest."""
         for event in events:
             event.time = max(event.time, self._cpu_time.get(0, event.time))
             self._cpu_time[0] = event.time
@@ -140,7 +140,7 @@ class _Writer:
         self._note(batch)
         cpus = np.maximum(batch.cpu, 0)
         time = self._times(batch, cpus)
-        lives = self._lives_of(batch, time)
+        lives = self._lifecycle_of(batch, time)
         triggers = self.session.triggers
         periods = self.periods.encode(batch, time, triggers)
         self.notes["samples whose own period is left out"] += periods.lost
@@ -161,41 +161,41 @@ class _Writer:
         for cpu in np.unique(cpus).tolist():
             self._cpu_time[cpu] = max(int(time[cpus == cpu][-1]), self._cpu_time.get(cpu, self.begin))
             self.processors = max(self.processors, cpu + 1)
-        self._life(packer, lives)
+        self._add(packer, lives)
         self.samples += len(batch)
         self.last = max(self.last, int(time[-1]))
 
     def _between(self, packer: Packer, lives: list[Event], data: bytes, ends: Ints, times: Ints) -> None:
-        """Samples of processor 0 with the events of processes and images in their places between them."""
+        """Add samples of processor 0, and between them the events of processes and images, by time."""
         begin = done = 0
-        for behind, life in zip(np.searchsorted(times, [e.time for e in lives]).tolist(), lives, strict=True):
-            if behind > done:
-                packer.extend(0, data[begin : int(ends[behind - 1])], ends[done:behind] - begin, times[done:behind])
-                begin, done = int(ends[behind - 1]), behind
-                self._cpu_time[0] = int(times[behind - 1])
-            self._life(packer, [life])
+        for past, life in zip(np.searchsorted(times, [e.time for e in lives]).tolist(), lives, strict=True):
+            if past > done:
+                packer.extend(0, data[begin : int(ends[past - 1])], ends[done:past] - begin, times[done:past])
+                begin, done = int(ends[past - 1]), past
+                self._cpu_time[0] = int(times[past - 1])
+            self._add(packer, [life])
         packer.extend(0, data[begin:], ends[done:] - begin, times[done:])
 
-    def _lives_of(self, batch: SampleBatch, time: Ints) -> list[Event]:
-        """What happened up to the end of the batch, and what must be said of the threads of its samples."""
+    def _lifecycle_of(self, batch: SampleBatch, time: Ints) -> list[Event]:
+        """The changes up to the end of the batch, and the events that name the processes of its samples' threads."""
         events: list[Event] = []
         order = np.lexsort((np.arange(len(batch)), batch.tid))
         tid, pid = batch.tid[order], batch.pid[order]
         new = np.append(True, (tid[1:] != tid[:-1]) | (pid[1:] != pid[:-1]))
         for row in np.sort(order[new]).tolist():
-            events += self.lives.until(int(batch.time[row]))
-            events += self.lives.thread_of_sample(int(time[row]), int(batch.pid[row]), int(batch.tid[row]))
-        events += self.lives.until(int(batch.time[-1]))
+            events += self.lifecycle.until(int(batch.time[row]))
+            events += self.lifecycle.thread_of_sample(int(time[row]), int(batch.pid[row]), int(batch.tid[row]))
+        events += self.lifecycle.until(int(batch.time[-1]))
         return sorted(events, key=lambda event: event.time)
 
     def _times(self, batch: SampleBatch, cpus: Ints) -> Ints:
-        """The times of the samples; a stack says by time and thread whose it is, so where another sample has both
-        with it, the later one moves by a tick."""
+        """The times of the samples. Time and thread identify the sample of a stack, so of two samples that share both
+        the later one moves by a tick."""
         if FRAME not in batch.offsets:
             return batch.time.astype(np.int64)
         key = np.stack([batch.tid.astype(np.int64), batch.time])
-        behind = max(self._cpu_time.values(), default=self.begin)
-        if behind < batch.time[0] and len(np.unique(key, axis=1).T) == len(batch):
+        newest = max(self._cpu_time.values(), default=self.begin)
+        if newest < batch.time[0] and len(np.unique(key, axis=1).T) == len(batch):
             return batch.time.astype(np.int64)
         time = batch.time.tolist()
         stacked = np.diff(batch.offsets[FRAME]) > 0
@@ -211,7 +211,7 @@ class _Writer:
                 self._thread_time[tid] = time[i], own or (other and time[i] == newest)
         return np.array(time, np.int64)
 
-    # -- what is left out
+    # -- notes
 
     def _note(self, batch: SampleBatch) -> None:
         notes = self.notes
@@ -223,10 +223,10 @@ class _Writer:
         if FRAME in batch.offsets:
             kept = int(frames_of(batch)[0][-1])
             recorded = int(np.count_nonzero(batch["frame"] < np.uint64((1 << 64) - 4095)))
-            notes[f"frames left out, behind the first {MOST_FRAMES} of a stack"] += recorded - kept
+            notes[f"frames left out, after the first {MOST_FRAMES} of a stack"] += recorded - kept
         notes["samples of no known processor are on processor 0"] += int(np.count_nonzero(batch.cpu < 0))
 
-    def _told(self) -> tuple[str, ...]:
+    def _left_out(self) -> tuple[str, ...]:
         columns = sorted({name for stream in self.profile.streams for name in stream.columns} - _KEPT)
-        told = [f"{text} ({number})" for text, number in self.notes.items() if number]
-        return (*told, f"columns left out: {', '.join(columns)}") if columns else tuple(told)
+        notes = [f"{text} ({number})" for text, number in self.notes.items() if number]
+        return (*notes, f"columns left out: {', '.join(columns)}") if columns else tuple(notes)
