@@ -149,7 +149,7 @@ def test_endless_strings_do_not_allocate():
 def test_all_strings_together_are_limited(monkeypatch):
     monkeypatch.setattr(layout, "STRINGS_LIMIT", 30)
     image_or_error(typical())
-    with pytest.raises(FormatError, match="all strings together"):
+    with pytest.raises(FormatError, match="strings of the file are too long"):
         read_image(BytesSource(make_elf(sections=[(b"a" * 16, 1, 0, 0, b""), (b"b" * 16, 1, 0, 0, b"")])))
 
 

@@ -1,6 +1,6 @@
-"""Binaries of modules (ELF, PE) and their PDBs: identity, load segments, sections, and where they may lie.
+"""Binaries of modules (ELF, PE) and their PDBs: identity, load segments, sections, and where to look for them.
 
-Names of symbols are `lastbranch.symbols`'.
+Symbols are read by `lastbranch.symbols`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _pe(source: Source) -> Image:
 
 
 _READERS: dict[bytes, Callable[[Source], Image]] = {b"\x7fELF": _elf, b"MZ": _pe}
-"""The bytes a file begins with, and who reads it."""
+"""The first bytes of a file, and its reader."""
 
 
 def read_image(source: Source) -> Image:

@@ -1,5 +1,5 @@
-"""Where the binary of a module may lie. A name that a capture has is a hint: it is joined to folders that the user
-trusts, and only an identity that is the recorded one makes the file at its own path of this host the module's."""
+"""Paths where the binary of a module may be. The name in a capture is a hint: it is joined to folders that the user
+trusts, and the file at that path of this host counts only if it has the recorded identity."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["AnyCaseFolder", "Candidates", "windows_parts"]
 
 
 _PREFIX = re.compile(r"(?:\\\\[?.]\\|\\\?\?\\)?(?:[A-Za-z]:|\\Device\\HarddiskVolume\d+)?(?=\\)", re.IGNORECASE)
-"""What comes before the first folder: ``\\\\?\\``, ``\\??\\``, a drive, the device of a volume as kernels name it."""
+"""The text before the first folder: ``\\\\?\\``, ``\\??\\``, a drive, the kernel's name of a volume."""
 _ROOT = re.compile(r"\\SystemRoot(?=\\)", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z]:\\")
 
 
 class Candidates:
     """Files to try for modules: below ``symfs``, which is trusted, or without it at their own paths; then below
-    ``folders``, by full path or as build-id folders and symbol stores have them. ``release`` is the kernel's."""
+    ``folders``, by full path, in build-id folders and in symbol stores. ``release`` is the kernel's."""
 
     def __init__(self, release: str, symfs: str | None, folders: Sequence[str] = ()) -> None:
         self._release, self._symfs = release, symfs
@@ -29,7 +29,7 @@ class Candidates:
         self._any_case: dict[str, AnyCaseFolder] = {}
 
     def of(self, module: Module) -> Iterator[tuple[str, bool]]:
-        """(path, trusted) for ``module``, in the order to try them. They need not be there."""
+        """(path, trusted) for ``module``, in the order to try them. The files need not exist."""
         return self._of_windows(module) if module.is_pe else self._of_posix(module)
 
     def _of_posix(self, module: Module) -> Iterator[tuple[str, bool]]:
@@ -69,8 +69,8 @@ def _kernels(release: str) -> list[str]:
 
 
 def windows_parts(name: str) -> list[str] | None:
-    """Folders and file of a path as Windows writes it, without what says which drive; ``None`` where it is no full
-    local path or leaves its root: remote (UNC) paths, ``..``, streams of a file."""
+    """Folders and file of a Windows path, without its drive. ``None`` for a path that is not full and local (UNC, a
+    stream of a file), or that leaves its root (``..``)."""
     name = name.replace("/", "\\")
     found = _PREFIX.match(name)
     if found is None or (name.startswith("\\\\") and not found[0]):

@@ -106,7 +106,7 @@ NT_GNU_BUILD_ID = 3
 OWNER = b"GNU\0"
 
 NOTES_LIMIT = 1 << 16
-"""Most notes looked at in one file. A core file has some five for each thread, and no build id of its own."""
+"""Most notes to read in one file. A core file has some five for each thread, and no build id of its own."""
 
 ID_LIMIT = 256
 """Longest build id in bytes; linkers write 8 to 32, and ``--build-id=0x...`` what the user gives."""
@@ -115,11 +115,11 @@ ID_LIMIT = 256
 def build_id(programs: Sequence[Record], sections: Sequence[Record], order: ByteOrder) -> bytes | None:
     """The build id from the note segments, or else from the note sections; ``None`` if there is none.
 
-    Sections come second, and are needed: kernel modules and other relocatable files have no segments, and in some
-    separate debug files the program headers are those of the program and point anywhere. Damage in one place is
-    therefore raised (`FormatError`) only if no other holds an id.
+    Sections come second: kernel modules and other relocatable files have no segments, and the program headers of some
+    separate debug files are those of the program and point anywhere. So damage in one place raises `FormatError` only
+    if no other place has an id.
     """
-    budget = iter(range(NOTES_LIMIT))  # for all areas together: they may be many, and the same bytes
+    budget = iter(range(NOTES_LIMIT))  # for all areas: a file can have many of them over the same bytes
     damage: FormatError | None = None
     for owner, begin, length, alignment in _areas(programs, sections):
         try:
@@ -137,7 +137,7 @@ def build_id(programs: Sequence[Record], sections: Sequence[Record], order: Byte
 
 
 def build_id_in(notes: bytes) -> bytes:
-    """The build id among ``notes`` of this machine, as a running kernel shows its own; empty where there is none."""
+    """The build id in ``notes``, which a running kernel shows for itself; empty if they have none."""
     try:
         return _walk(BytesSource(notes), 0, len(notes), 4, sys.byteorder, iter(range(NOTES_LIMIT))) or b""
     except FormatError:
@@ -145,7 +145,7 @@ def build_id_in(notes: bytes) -> bytes:
 
 
 def _areas(programs: Sequence[Record], sections: Sequence[Record]) -> Iterator[tuple[Record, str, str, int]]:
-    """Where notes are: the header, its fields for offset and length, and what the notes are aligned to."""
+    """Segments and sections of notes: the header, its fields for offset and length, and the alignment of the notes."""
     for header in programs:
         if header["p_type"] == PT.NOTE:
             yield header, "p_offset", "p_filesz", header["p_align"]
@@ -158,7 +158,7 @@ def _walk(
     source: Source, offset: int, end: int, alignment: int, order: ByteOrder, budget: Iterator[int]
 ) -> bytes | None:
     """The build id among the notes from ``offset`` to ``end``; every note takes one item of ``budget``."""
-    # gABI says 8 in 64-bit files; what linkers write is 4, and 8 only where the header says so (.note.gnu.property).
+    # gABI says 8 in 64-bit files. Linkers write 4, and 8 only where the header says so (.note.gnu.property).
     step = 8 if alignment == 8 else 4
     for _ in budget:
         if offset + NOTE.size > end:
@@ -175,7 +175,7 @@ def _walk(
             if note["descsz"] > ID_LIMIT:
                 raise note.bad("descsz", f"a build id has at most {ID_LIMIT} bytes")
             return read_exactly(source, description, note["descsz"], "build id")
-        offset = description + _up(note["descsz"], step)  # at least the header further, so the walk ends
+        offset = description + _up(note["descsz"], step)  # at least a header further, so the walk ends
     return None
 
 

@@ -1,7 +1,7 @@
-"""Files that others name: how such a path is followed, how the file is opened, and its bytes as arrays.
+"""Files that captures and symbol files name: following such a path, opening the file, and its bytes as arrays.
 
-Captures and symbol files name other files. Such a name is a hint: it is joined to a folder that the user trusts, must
-stay below it when all links are resolved, and is opened only if it is a regular file.
+Such a name is a hint: it is joined to a folder that the user trusts, must stay below it when all links are resolved,
+and is opened only if it is a regular file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["File", "PAD", "Space", "below", "is_remote", "open_regular", "read_r
 
 
 def is_remote(path: str) -> bool:
-    """Whether opening ``path`` could talk to another machine (UNC), or to a device by a name of Windows."""
+    """Whether ``path`` is on another machine (UNC) or a device of Windows."""
     return path.replace("\\", "/").startswith("//")
 
 
@@ -43,8 +43,8 @@ def open_regular(path: str, *, links: bool = True) -> int:
 def below(root: str, hint: str) -> str | None:
     """The regular file that ``hint`` means in folder ``root``, absolute and free of links; ``None`` if there is none.
 
-    ``hint`` may be written as POSIX or Windows paths are, absolute ones count from ``root``. What leaves ``root``, by
-    ``..`` or by a link, is not followed.
+    ``hint`` may be a POSIX or Windows path; an absolute one counts from ``root``. One that leaves ``root``, by ``..``
+    or by a link, is not followed.
     """
     parts = [p for p in hint.replace("\\", "/").split("/") if p not in ("", ".")]
     if not parts or ".." in parts or "\0" in hint or is_remote(hint) or is_remote(root):
@@ -60,16 +60,16 @@ def below(root: str, hint: str) -> str | None:
         return None
 
 
-# -- Bytes of checked files as arrays, and views of them at any offset
+# -- Bytes of checked files as arrays, read at any offset
 #
-# What a backend reads is bounded by the file: a section is checked against the bytes that are there before memory is
-# taken for it, and an array is never indexed beyond its padding.
+# The file bounds all reads: a section is checked against its size before memory is taken for it, and an array is never
+# indexed beyond its padding.
 
 
 Bytes = NDArray[np.uint8]
 
 PAD = 16
-"""Zero bytes behind a `Space`, so that a word or the rest of a LEB128 at its last byte can be read."""
+"""Zero bytes after the end of a `Space`, so that a word or LEB128 number can be read at its last byte."""
 
 
 class File(OpenFile):
@@ -99,9 +99,9 @@ def read_regular(path: str, read: Callable[[Source], _Answer], rejected: list[st
 
 
 class Space:
-    """A section's bytes, to be read at many offsets at once.
+    """The bytes of a section, read at many offsets at once.
 
-    Offsets that the file claims are arrays of any value: those outside read as zeros at the end, never beyond.
+    Offsets may have any value: those outside read as the zeros at the end.
     ``order`` is ``<`` or ``>``.
     """
 
@@ -144,13 +144,13 @@ class Space:
         return found
 
     def clip(self, at: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Offsets that can be read; those outside are the first byte behind the section, a zero."""
+        """``at`` with the offset of the first byte after the section, a zero, in place of offsets outside of it."""
         at = at.astype(np.int64, copy=False)
         inside: NDArray[np.int64] = np.where((at < 0) | (at > self.size), self.size, at)
         return inside
 
     def uleb(self, at: NDArray[np.integer]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Unsigned LEB128 numbers at ``at``, and the offsets behind them. Bits past the 64th are lost."""
+        """Unsigned LEB128 numbers at ``at``, and the offsets after them. Bits past the 64th are lost."""
         at = self.clip(at)
         byte = self.data[at].astype(np.uint64)
         value, at = byte & np.uint64(0x7F), at + 1
@@ -163,7 +163,7 @@ class Space:
         return value, at
 
     def sleb(self, at: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Signed LEB128 numbers at ``at``, and the offsets behind them."""
+        """Signed LEB128 numbers at ``at``, and the offsets after them."""
         value, end = self.uleb(at)
         bits = np.minimum(7 * (end - self.clip(at)), 64).astype(np.uint64)
         negative = (value >> (bits - np.uint64(1)) & np.uint64(1)).astype(bool) & (bits < 64)

@@ -1,4 +1,4 @@
-"""What ELF and PE files have in common for a profile: identity, load segments, sections. No symbol names."""
+"""The headers of an ELF or PE file, in one form: identity, load segments, sections."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILD_ID_SIZE = 20
 
 
 class SegmentFlags(IntFlag):
-    """How memory may be used; the values are those of ELF's ``p_flags`` (gABI, figure 7-2)."""
+    """Permissions of memory; the values are those of ELF's ``p_flags`` (gABI, figure 7-2)."""
 
     EXECUTE = 1
     WRITE = 2
@@ -40,7 +40,7 @@ class SegmentFlags(IntFlag):
 
 
 class DebugLink(NamedTuple):
-    """Where a stripped ELF file's debugging information is: contents of ``.gnu_debuglink`` (GDB manual, 18.3).
+    """The separate debug file of a stripped ELF file: contents of ``.gnu_debuglink`` (GDB manual, 18.3).
 
     ``name`` is a file name without directory, ``crc`` the CRC-32 of that whole file.
     """
@@ -54,8 +54,8 @@ class Segment:
     """A part of the file that is loaded: an ELF ``PT_LOAD`` program header, or a PE section.
 
     ``vaddr`` is a link address (the address before the loader moved the image), ``offset`` counts bytes of the file,
-    both sizes are in bytes. What memory has beyond ``file_size`` is zeros. The range in memory is within the address
-    space of the image's ``bits``; the range in the file may reach past its end (truncated or separate debug files).
+    both sizes are in bytes. Memory beyond ``file_size`` is zero. The range in memory is within the address space of the
+    image's ``bits``; the range in the file may reach past its end (truncated or separate debug files).
     """
 
     vaddr: int
@@ -76,7 +76,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section header, as the file says it; sizes may exceed the file.
+    """One section header; its sizes may exceed the file.
 
     ``vaddr`` is a link address (0 for what is not loaded), ``size`` bytes in memory, ``file_size`` bytes at ``offset``
     of the file (0 for ELF ``SHT_NOBITS`` and PE sections without raw data). ``flags`` is 0 for an ELF section that is
@@ -174,11 +174,11 @@ def same_build_id(a: bytes, b: bytes) -> bool:
 
 _CHUNK = 1 << 16
 _CHUNKS = 256
-"""Kept in memory: instructions are read one by one."""
+"""Chunks in memory: instructions are read one by one."""
 
 
 class Code:
-    """What the loader puts into memory from ``source``, the file that ``image`` was read from.
+    """The bytes that the loader maps from ``source``, the file of ``image``.
 
     ``arch`` is the machine as `isa.Decoder` names it (``x86_64``, ``i386``, ``aarch64``, else as `Image.machine`).
     The file stays open as long as this object lives.
@@ -186,7 +186,7 @@ class Code:
 
     def __init__(self, source: Source, image: Image) -> None:
         self._chunk = lru_cache(_CHUNKS)(lambda number: read_at(source, number * _CHUNK, _CHUNK))
-        # A code address is asked for in code first: nothing keeps a file's segments from overlapping.
+        # Code comes first, as the segments of a file may overlap.
         self._segments = (*image.executable_segments, *image.segments)
         self.arch, self.image = image.machine, image
 

@@ -1,7 +1,7 @@
-"""How a structure of a binary is declared, and read without trusting it.
+"""Structures of binaries: their declaration, and reading without trust in the file.
 
-Memory is bounded by the limits below, whatever the file claims: every count is checked against the bytes that are left
-and against a limit, every length against the bytes that are left.
+The limits below bound memory: every count is checked against a limit and the bytes that are left, every length against
+the bytes that are left.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Record:
         return value
 
     def bad(self, field: str, reason: str) -> FormatError:
-        """The error to raise about ``field``, with its value and the offset where it stands."""
+        """The error to raise about ``field``, with its value and offset."""
         return FormatError(
             reason,
             file=self.source.name,
@@ -60,7 +60,7 @@ class Record:
         )
 
     def require(self, begin: int, length: int, field: str) -> None:
-        """Raise about ``field``, which says where or how long something is, unless the file holds all of that."""
+        """Raise about ``field``, an offset or a length, unless the file has ``length`` bytes at ``begin``."""
         if length > self.source.size - begin:
             raise self.bad(field, f"{length} bytes at {begin:#x} are past the end of the file")
 
@@ -82,7 +82,7 @@ class Layout:
         return Record(self, source, offset, self._structs[order].unpack(data))
 
     def table(self, owner: Record, field: str, offset: int, count: int, order: ByteOrder) -> Iterator[Record]:
-        """``count`` structures from ``offset`` on; ``owner`` and ``field`` are what claims that they exist."""
+        """``count`` structures from ``offset`` on, as ``field`` of ``owner`` says."""
         if count > TABLE_LIMIT:
             raise owner.bad(field, f"{count} entries are more than the {TABLE_LIMIT} that are read")
         owner.require(offset, count * self.size, field)
@@ -116,12 +116,12 @@ class Strings:
             end = text.find(b"\0")
         self._total += end
         if end < 0 or self._total > STRINGS_LIMIT:
-            raise owner.bad(field, "a string does not end, or all strings together are too long")
+            raise owner.bad(field, "a string does not end, or the strings of the file are too long")
         return text_of(text[:end])
 
 
 def read_exactly(source: Source, offset: int, length: int, what: str) -> bytes:
-    """``length`` bytes at ``offset``. Raises `FormatError` that names ``what`` it was where the file ends first."""
+    """``length`` bytes at ``offset``. Raises `FormatError` that names ``what`` where the file ends first."""
     data = read_at(source, offset, length)
     if len(data) != length:
         reason = f"the file ends within {what}, {len(data)} of {length} bytes are left"
@@ -130,7 +130,7 @@ def read_exactly(source: Source, offset: int, length: int, what: str) -> bytes:
 
 
 def text_of(data: bytes) -> str:
-    """A name of the file as text that can be printed, whatever its bytes are."""
+    """A name of the file as text; bytes that are no UTF-8 become escapes."""
     return data.decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""PDBs as files: their container and their identity. Functions in them are read by `lastbranch.symbols`.
+"""PDBs: container and identity. `lastbranch.symbols` reads the functions in them.
 
 The container is a multi-stream file (MSF 7.00; LLVM documentation, "The MSF File Format").
 """
@@ -59,7 +59,7 @@ class Streams:
         self._ends = np.cumsum(-(-self.sizes // self.block_size))
 
     def stream(self, number: int, name: str, first: int | None = None) -> Space:
-        """Stream ``number``, or as many as its ``first`` bytes; empty where there is none.
+        """Stream ``number``, or its ``first`` bytes; empty where the file has none.
 
         Raises `FormatError` where its blocks are not in the file.
         """
@@ -97,7 +97,7 @@ def _words(space: Space) -> NDArray[np.uint32]:
     return space.data[: space.size // 4 * 4].view("<u4")
 
 
-# -- Which program a PDB belongs to: the GUID and age in it (LLVM, docs/PDB: PdbStream, DbiStream)
+# -- The GUID and age of a PDB, which identify its program (LLVM, docs/PDB: PdbStream, DbiStream)
 
 
 _INFO = Struct("<8xI16s")  # Version and Signature; Age, Guid

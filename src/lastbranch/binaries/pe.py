@@ -126,7 +126,7 @@ class PeHeaders:
 def read_pe(source: Source) -> Image:
     """The PE32 or PE32+ file in ``source``: programs, DLLs and drivers of any processor.
 
-    Every section is a segment too, as sections are what the Windows loader maps. Raises `FormatError` where a header,
+    Every section is a segment too, as the Windows loader maps sections. Raises `FormatError` where a header,
     a count, an address or a name contradicts the specification or the file's size. The contents of sections are not
     read, except for the debug directory and the CodeView record.
     """
@@ -218,7 +218,7 @@ def _names(pe: PeHeaders) -> Iterator[str]:
 
 
 def _long_name(name: bytes) -> int | None:
-    """The offset that a section name stands for: decimal, or past seven digits base 64 (LLVM, ``//`` and 6 digits)."""
+    """The offset that a section name means: decimal, or base 64 from eight digits on (LLVM, ``//`` and 6 digits)."""
     if name[:1] == b"/" and name[1:].isdigit():
         return int(name[1:])
     digits = name[2:]
@@ -267,7 +267,7 @@ def _debug_entries(pe: PeHeaders) -> Iterator[Record]:
 
 
 def _file_offset(owner: Record, field: str, pe: PeHeaders) -> int:
-    """Where the byte at the RVA in ``field`` is in the file, through the section whose raw data holds it."""
+    """The file offset of the byte at the RVA in ``field``, from the section that has data for it."""
     for header in pe.sections:
         inside = owner[field] - header["VirtualAddress"]
         if header["PointerToRawData"] and 0 <= inside < header["SizeOfRawData"]:

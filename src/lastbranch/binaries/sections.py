@@ -1,4 +1,4 @@
-"""Sections of ELF and PE files as arrays, unpacked where they are compressed (System V gABI, "Section Compression")."""
+"""Sections of ELF and PE files as arrays, decompressed if need be (System V gABI, "Section Compression")."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Binary", "open_binary", "unpack_xz"]
 
 
 EXPANSION = 2000
-"""Most bytes that a compressed one becomes: zlib's own limit is 1,032."""
+"""Largest expansion of a compressed byte: zlib's own limit is 1,032."""
 PACKED_LIMIT = 1 << 31
 
 

@@ -1,4 +1,4 @@
-"""Address spaces over time: which module, process and thread owned an address at the moment of a sample."""
+"""Binding: the module, process and thread that owned an address at the time of a sample."""
 
 from .binder import Binder, bind
 from .index import Ids, SpaceIndex

@@ -1,13 +1,13 @@
-"""The binder: which module, process and thread owned an address at the time of a sample.
+"""The binder finds the module, process and thread that owned an address at the time of a sample.
 
 A sample's *scope* is one number for "this process life, while its mappings stay as they are, in this mode of the
-processor". Counting is done by scope and address, and only the distinct pairs are bound: the answer is the same for
-every sample of a scope.
+processor". Samples are counted by scope and address, and only the distinct pairs are bound: the answer is the same for
+all samples of a scope.
 
 The mode decides which space an address is looked up in: the kernel's, the process's, those of a guest, or none (a
-hypervisor's). A branch stack and a call chain cross from one to the other, so what is not found there and belongs to
-the other side by its address is looked up on that side. Where the kernel has the upper half of 64 bits, the address
-alone says all that.
+hypervisor's). A branch stack and a call chain cross from one side to the other, so an address that is not mapped there
+and belongs to the other side is looked up on that side. Where the kernel has the upper half of 64 bits, the address
+alone decides.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Binder:
         pids, rank = np.unique(e["pid"], return_inverse=True)
         self._rank = Ids(pids.astype(np.uint32), np.arange(len(pids)), -1)
         self._epoch_key, self._epoch_pid = (rank << bits) | e["first"], e["pid"]
-        # Row 0 is nobody's epoch: a pid that nothing is known of.
+        # Row 0 is for pids that are not known.
         self._epoch_rank = np.append(np.int64(-2), rank)
         self._epoch_process = np.append(np.int64(-1), e["process"])
         self._epoch_space = np.append(np.int64(-1), e["space"])
@@ -106,7 +106,7 @@ class Binder:
         self._kernel_moment = np.array([0, *done.kernel_changes], np.int64)
 
     def _index_spaces(self, done: Replay, changes: dict[str, Array]) -> None:
-        """The spaces of both sides by epoch, of the host, of guests, and (none) of a hypervisor."""
+        """The spaces of both sides by epoch: of the host, of guests, and none of a hypervisor."""
         self._kernel_start = kernel_start(changes)
         nowhere = np.full(len(self._epoch_space), _NOWHERE)
         self._kernels = np.array([np.zeros_like(nowhere), nowhere, nowhere])
@@ -114,10 +114,10 @@ class Binder:
         self._guest_start: NDArray[np.uint64] | None = None
         if not done.guests:
             return
-        # A guest is known by the process of the host that runs it; most recorders do not tell guests apart.
+        # The host's process that runs a guest identifies it; most recorders do not distinguish guests.
         starts = {guest_host(owner): start for owner, start in kernel_starts(changes).items() if owner < KERNEL}
         other = 0 if 0 in starts or len(starts) != 1 else next(iter(starts))
-        hosts = sorted({-1} | {guest_host(owner) for owner in done.guests})  # -1: of none of them
+        hosts = sorted({-1} | {guest_host(owner) for owner in done.guests})  # -1: another process
         kernel_of = [host if host in starts else other for host in hosts]
         rows = [
             [done.guests.get(guest_kernel(k), _NOWHERE) for k in kernel_of],
@@ -163,7 +163,7 @@ class Binder:
         if len(self._kernel_moment) > 1:
             epoch += np.searchsorted(self._kernel_moment[1:], moment, side="right")
         mode = np.minimum(batch.mode, Mode.GUEST_USER)
-        if self._kernel_start == KERNEL_HALF:  # fewer scopes, fewer pairs to count
+        if self._kernel_start == KERNEL_HALF:  # fewer scopes, so fewer pairs to count
             mode = np.where(mode <= Mode.USER, np.uint8(Mode.UNKNOWN), mode)
         epoch <<= _MODE_BITS
         epoch |= mode
@@ -182,7 +182,7 @@ class Binder:
             return np.full(len(batch), -1, np.int64)
         start = np.searchsorted(self._thread_pair, pairs)
         latest = np.searchsorted(self._thread_key, (start << self._moment_bits) | moment, side="right") - 1
-        # Of an id that was used again, the life that had begun then; of the first one also what came before it.
+        # Of a reused id, the life that had begun by then; the first life also has the time before it.
         at = np.minimum(np.maximum(latest, start), len(self._thread_row) - 1)
         return np.where(self._thread_pair[at] == pairs, self._thread_row[at], -1)
 
@@ -214,7 +214,7 @@ class Binder:
         """The mapping of each address on the kernel's or the other side of the machine that ran."""
         side = _SIDE[mode]
         space = np.where(kernel, self._kernels[side, epoch], self._users[side, epoch])
-        # Of what a process inside of a guest forked no record tells: its mappings count as the kernel's do.
+        # No record reports forks inside of a guest: mappings of its processes count as its kernel's do.
         shared = kernel | (side == _GUEST)
         moment = np.where(shared, self._kernel_moment[kernel_epoch], self._epoch_moment[epoch])
         known = space >= 0
@@ -240,13 +240,13 @@ class Binder:
         return module, np.where(inside, address - self.mapping_bias[row], address)
 
     def loads(self) -> Iterator[Load]:
-        """Every mapping in every process that saw it; what a child has of its parent is its own."""
+        """Every mapping in every process that saw it, inherited ones included."""
         return loaded(self._timeline)
 
 
 def bind(profile: Profile) -> Profile:
-    """Make ``profile`` whole: its binder, and the processes and threads that come of it. Again, where a module's
-    segments have changed since."""
+    """Set the binder of ``profile``, and the processes and threads that it finds. Call it again when the segments of a
+    module change."""
     profile.binder = binder = Binder(profile)
     profile.processes, profile.threads = binder.processes, binder.threads
     return profile
@@ -275,8 +275,8 @@ def place(module: Module, start: int, end: int, offset: int) -> list[tuple[int, 
 
 
 def bias_of(module: Module, start: int, offset: int) -> int:
-    """What to subtract for one bias over the whole mapping: address - bias is the offset in the file (binaries), the
-    distance from ``_text`` (kernel) or from the start (kernel modules, vdso), or the address itself (no file)."""
+    """The one bias of a whole mapping: address - bias is the offset in the file (binaries), the distance from ``_text``
+    (kernel) or from the start (kernel modules, vdso), or the address itself (no file)."""
     match module.kind:
         case ModuleKind.FILE:
             linked = module.image_base if module.is_pe and module.segments else 0

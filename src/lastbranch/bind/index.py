@@ -32,8 +32,8 @@ class SpaceIndex:
     def __init__(
         self, space: Array, lo: Array, hi: Array, first: Array, last: Array, value: Array, *, most: int = 1 << 62
     ) -> None:
-        """``most``: rows that there may be. A piece has one in each slab that others cut out of it, so that few pieces
-        can have very many; the latest ones are left out then, and `last` says from when on."""
+        """``most``: the limit of rows. A piece has a row in each slab that others cut out of it, so few pieces can have
+        very many. Beyond the limit the latest pieces are left out, and `last` is the moment before them."""
         # 48 address bits and 16 of space fit one word; more of either goes through ranks of the bounds.
         edges = np.concatenate([lo, hi - np.uint64(1)]) if len(lo) else np.empty(0, np.uint64)
         narrow = len(space) == 0 or int(space.max()) < 1 << 16
@@ -50,7 +50,7 @@ class SpaceIndex:
         past = np.searchsorted(self._slabs, end_key)
         count = past - one
         self.last: int | None = None
-        """The last moment at which nothing is left out; ``None`` where nothing is at all."""
+        """The last moment of the index; ``None``: nothing is left out."""
         if int(count.sum()) > most:
             early = np.argsort(first, kind="stable")
             self.last = int(first[early[np.searchsorted(np.cumsum(count[early]), most, side="right")]]) - 1
@@ -65,7 +65,7 @@ class SpaceIndex:
         self._row_value = np.repeat(value, count)[order]
 
     def find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:
-        """Value that owns each (space int64, moment int64, address uint64), -1 where none does. Same shape as given."""
+        """int64: the value that owns each (space int64, moment int64, address uint64), -1 where none does."""
         out = np.full(len(address), -1, np.int64)
         if len(self._rows) == 0:
             return out
@@ -85,8 +85,8 @@ class SpaceIndex:
         return out
 
     def _find_sorted(self, key: NDArray[np.uint64], moment: Array) -> NDArray[np.int64]:
-        """Queries in the order of their slabs: most slabs do not change between the first and the last moment, and give
-        all their queries one value; the others look for each."""
+        """Queries in the order of their slabs. Most slabs have one value from the first to the last moment, for all
+        their queries; in the others each query is looked up."""
         order, starts = self._sorted(key)
         count = np.diff(starts, prepend=0, append=len(key))  # the first is before all slabs
         value, moving = self._values_between(int(moment.min()), int(moment.max()))
@@ -148,14 +148,14 @@ class SpaceIndex:
         return words.view(np.int64), starts
 
 
-# -- Ids of the system (processes, threads) to numbers of ours, many at once
+# -- Ids of the system (processes, threads) to numbers, many at once
 
 
 _DENSE = 1 << 22
 
 
 class Ids:
-    """Id (uint32) -> number, by a table where ids are small; ``absent`` for others. Ids come once each."""
+    """Distinct ids (uint32) -> numbers, by a table where ids are small; ``absent`` for others."""
 
     def __init__(self, ids: Array, numbers: Array, absent: int) -> None:
         self._absent = absent
@@ -167,7 +167,7 @@ class Ids:
         self._ids, self._numbers = ids[~known][order], numbers[~known][order]
 
     def __call__(self, ids: Array) -> NDArray[np.int64]:
-        out: NDArray[np.int64] = self._table.take(ids, mode="clip")  # the last entry is nobody's
+        out: NDArray[np.int64] = self._table.take(ids, mode="clip")  # the last entry is ``absent``
         if len(self._ids):
             at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
             out = np.where(self._ids[at] == ids, self._numbers[at], out)

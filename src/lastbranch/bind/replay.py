@@ -5,8 +5,8 @@ replaces time in every lookup, so changes with equal time stamps keep the order 
 of moments in which the mappings of one process do not change; a forked child shares its parent's pieces until
 it maps something itself, so a fork costs nothing.
 
-All tables are columns: a capture can have millions of changes, and a file of some kilobytes can claim to. What the
-tables may take is bounded; changes beyond that are not replayed, and `Replay.last` says so.
+All tables are columns: a capture can have millions of changes, and a file of some kilobytes can claim to. Their memory
+is bounded; changes beyond the bound are not replayed, and `Replay.last` is the moment before them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Row = tuple[int, int, int, int]
 """(start, end, mapping, the moment it came)."""
 
 _MOST = 1024
-"""Intervals of a chunk: what a change moves is bounded by that, however many the space has."""
+"""Most intervals of a chunk: a change moves no more, however many the space has."""
 
 
 @dataclass(slots=True)
@@ -76,13 +76,13 @@ class Space:
         return Space(self.number, chunks=[chunk.part(0, len(chunk.starts)) for chunk in self.chunks])
 
     def renew(self, number: int, moment: int) -> None:
-        """Call it ``number``: all that is in it came at ``moment``."""
+        """Make it space ``number``, in which all intervals came at ``moment``."""
         self.number = number
         for chunk in self.chunks:
             chunk.since = array("q", [moment]) * len(chunk.starts)
 
     def holds(self, start: int, end: int, mapping: int) -> bool:
-        """Whether exactly this interval already belongs to ``mapping``: rundown events repeat what is known."""
+        """Whether exactly this interval already belongs to ``mapping``: rundown events repeat mappings."""
         at = bisect_right(self.chunks, start, key=_end)
         if at == len(self.chunks):
             return False
@@ -91,7 +91,7 @@ class Space:
         return (chunk.starts[i], chunk.ends[i], chunk.owners[i]) == (start, end, mapping)
 
     def put(self, moment: int, start: int, end: int, mapping: int) -> list[Row]:
-        """Give ``start:end`` to ``mapping`` (-1: to nobody); what this takes away, cut to ``start:end``."""
+        """Give ``start:end`` to ``mapping`` (-1: none). Returns the intervals that it replaces, cut to fit."""
         chunks = self.chunks
         first = bisect_right(chunks, start, key=_end)
         taken: list[Row] = []
@@ -113,7 +113,7 @@ class Space:
         if mapping >= 0:
             rows.append((start, end, mapping, moment))
         rows += after
-        if past <= first:  # nothing there: before the chunk that follows, or behind the last one
+        if past <= first:  # free: before the next chunk, or after the last one
             if first == len(chunks):
                 if not chunks:
                     chunks.append(_Chunk(array("Q"), array("Q"), array("q"), array("q")))
@@ -130,7 +130,7 @@ class Space:
         return taken
 
     def _tidy(self, at: int) -> None:
-        """Split the chunk ``at`` where it has grown too large; drop it, and the next, where nothing is left in them."""
+        """Split the chunk ``at`` if it is too large; drop it and the next if they are empty."""
         for i in (at + 1, at):
             if i < len(self.chunks) and not self.chunks[i].starts:
                 del self.chunks[i]
@@ -146,12 +146,12 @@ NEVER = -(1 << 63)
 Placement = Callable[[int, int, int, int], Iterable[tuple[int, int, int]]]
 """(module, start, end, file offset) -> (start, end, bias) pieces: cut where the bias to module addresses changes."""
 
-# Bytes that a row costs at most while it is made and looked up: the columns, the index over them and what is sorted.
+# Most bytes of a row while it is made and looked up: the columns, the index over them and arrays for sorting.
 _PROCESS_COST, _THREAD_COST, _EPOCH_COST, _SPACE_COST, _PIECE_COST, _COPY_COST = 160, 180, 80, 600, 240, 270
 
 
 class Table:
-    """Columns of 64-bit integers by name, which grow by a row at a time."""
+    """Columns of 64-bit integers by name, to which rows are added one by one."""
 
     def __init__(self, names: str, codes: str = "") -> None:
         self.columns = {n: array(c) for n, c in zip(names.split(), codes or "q" * len(names.split()), strict=True)}
@@ -171,18 +171,18 @@ class Table:
         return len(self._first) - 1
 
     def array(self, name: str) -> Array:
-        """A column for NumPy, int64 or uint64, without a copy: the table must not grow any more."""
+        """A column for NumPy, int64 or uint64, without a copy: the table must not grow after that."""
         column = self.columns[name]
         return np.frombuffer(column, column.typecode) if column else np.empty(0, column.typecode)
 
 
 class _Full(Exception):
-    """The tables have taken what they may."""
+    """The tables have reached their limit of memory."""
 
 
 @dataclass(slots=True)
 class _Life:
-    """The current life of a process id: its row, and what it maps into."""
+    """The current life of a process id: its row and its address space."""
 
     row: int
     epoch: int
@@ -213,7 +213,7 @@ class Replay:
         self.room = room
         self._kernel = Space(0)
         self._spaces: dict[int, Space] = {}
-        """Those that their owners can still change, once something is in them."""
+        """Spaces that their owners can still change, from their first mapping on."""
         self._made = 1
         self._lives: dict[int, _Life] = {}
         self._thread_rows: dict[int, int] = {}
@@ -239,15 +239,15 @@ class Replay:
         name = table["name"][row]
         return self._names[name] if name >= 0 else ""
 
-    # -- lives
+    # -- Lives
 
     def life(self, pid: int, moment: int = 0) -> _Life:
-        """The life of ``pid`` that goes on; one that was always there where nothing told of its start."""
+        """The current life of ``pid``; one without a start if no record reported it."""
         found = self._lives.get(pid)
         return found if found is not None else self._begin(pid, moment, None, -1)
 
     def thread(self, pid: int, tid: int) -> int:
-        """The row of thread ``tid`` of the current life of ``pid``, made if need be."""
+        """The row of thread ``tid`` of the current life of ``pid``, added if it is missing."""
         life = self.life(pid)
         row = self._row_of(life, pid, tid)
         return self._add_thread(life, pid, tid, 0, NEVER) if row < 0 else row
@@ -282,7 +282,7 @@ class Replay:
             self._thread_rows[life.row << 32 | tid & 0xFFFFFFFF] = row
         return row
 
-    # -- changes, one method each
+    # -- Changes, a method each
 
     def fork(self, moment: int, time: int, pid: int, tid: int, parent: int, copies: bool) -> None:
         if pid == parent:
@@ -290,7 +290,7 @@ class Replay:
         else:
             life = self._begin(pid, moment, time, parent, copies=copies)
         row, began = self._row_of(life, pid, tid), time or NEVER
-        if row < 0 or self.thread_table["start"][row] != began:  # its process's start, or its name, may have said it
+        if row < 0 or self.thread_table["start"][row] != began:  # its process's start or its name may have come first
             self._add_thread(life, pid, tid, moment, began)
 
     def exec(self, moment: int, pid: int) -> None:
@@ -337,10 +337,10 @@ class Replay:
             self._put(self._writable(life, moment), moment, start, end, -1)
             self._open(life, pid, moment)
 
-    # -- spaces
+    # -- Spaces
 
     def _shared(self, pid: int, start: int) -> Space | None:
-        """The space that is no process's of the host: the kernel's, or one of a guest, of which no lives are known."""
+        """The space of the kernel or of a guest, whose lives are not known; ``None``: that of a process of the host."""
         if pid == KERNEL or (pid >= 0 and start >= KERNEL_HALF):
             return self._kernel
         if pid >= 0:
@@ -359,7 +359,7 @@ class Replay:
         return space
 
     def _writable(self, life: _Life, moment: int) -> Space:
-        """The life's space, made its own first: what a forked child shares must stay as it was at the fork."""
+        """The life's space, copied first if a forked child shares it: that must stay as it was at the fork."""
         space = life.space
         if space.shared or not life.owner:
             self._spend(_COPY_COST * len(space) if not life.owner else len(space))
@@ -392,7 +392,7 @@ class Replay:
         return row
 
     def _put(self, space: Space, moment: int, start: int, end: int, mapping: int) -> bool:
-        """Give ``start:end`` to ``mapping`` (-1: to nobody); what was there before ends at this moment."""
+        """Give ``start:end`` to ``mapping`` (-1: none). Mappings that this replaces end at this moment."""
         if start >= end or (mapping >= 0 and space.holds(start, end, mapping)):
             return False
         self._spend(_PIECE_COST)
@@ -402,7 +402,7 @@ class Replay:
         return True
 
     def finish(self) -> None:
-        """What is still mapped stays so."""
+        """Keep all current mappings for ever."""
         pieces = self.pieces
         for space in (self._kernel, *self._spaces.values()):
             for chunk in space.chunks:
@@ -423,7 +423,7 @@ def _times(table: Table, row: int) -> tuple[int | None, int | None]:
 
 
 def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
-    """Work off ``timeline`` in time order (equal times: file order), with tables of at most ``room`` bytes."""
+    """Replay ``timeline`` in time order (equal times: file order), with tables of at most ``room`` bytes."""
     out = Replay(timeline.names, room)
     out.times, rows = timeline.in_time_order()
     moment = 0
@@ -449,11 +449,11 @@ def replay(timeline: Timeline, place: Placement, room: int = 1 << 62) -> Replay:
     return out
 
 
-# -- Which module was where in which process, from when to when: the replayed timeline as a list
+# -- The replayed timeline as a list: module, process, addresses, and first and last time
 
 
 def loaded(timeline: Timeline) -> Iterator[Load]:
-    """Every mapping of ``timeline`` in every process that saw it; what a child has of its parent is its own."""
+    """Every mapping of ``timeline`` in every process that saw it, inherited ones included."""
     done = replay(timeline, lambda module, start, end, offset: [(start, end, 0)])
     times, modules = done.times, done.mappings["module"]
 
@@ -477,9 +477,9 @@ def loaded(timeline: Timeline) -> Iterator[Load]:
 
 
 def _runs(done: Replay) -> Iterator[tuple[int, int, int, int, int | None]]:
-    """(pid, space, first moment, past, moment that it is seen as of, or ``None``: as it changes) of each process.
+    """(pid, space, first moment, past, moment of the state that it sees, ``None``: the current one) of each process.
 
-    A space changes with its owner, the process that it was made for; a child sees it as it was.
+    A space changes with its owner, the process that it was made for. A child sees it as it was at the fork.
     """
     owner: dict[int, int] = {}
     e = done.epochs
