@@ -17,7 +17,6 @@ from .counting import Bound, PairTable, cycles_of, how_to_record, why_no_ranges,
 from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
 from .naming import Place
-from .pairs import RawPairs
 from .select import kept
 
 __all__ = ["Annotation", "annotate"]
@@ -28,7 +27,6 @@ __all__ = ["Annotation", "annotate"]
 
 _FEW = 4
 """So many intervals are compared with one by one, which is quicker than a search for each address."""
-_ROWS = 1 << 18
 
 
 class Nearby:
@@ -43,8 +41,7 @@ class Nearby:
         self._start, self._end = np.uint64(start), np.uint64(end)
         bias = self._binder.mapping_bias[self._binder.mapping_module == module]
         self._at: NDArray[np.uint64] = np.unique(bias + self._start)  # where it was mapped at any time, by anybody
-        self._branches = _Gathered(PairTable(self._binder))
-        self._ranges = _Gathered(PairTable(self._binder, ("cycles", "timed")))
+        self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
         self._samples = [np.empty(0, np.uint64)]
 
     def add(self, batch: SampleBatch) -> None:
@@ -55,12 +52,15 @@ class Nearby:
         if BRANCH not in batch.offsets or not batch.entries:
             return
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
-        each = _Owner(scope, offsets)
+
+        def scope_of(entries: Array) -> Array:
+            return np.asarray(scope[np.searchsorted(offsets, entries, side="right") - 1])
+
         arrived = self._inside(target)
         rows = np.flatnonzero(self._inside(source) | arrived)
         flags = batch["branch_flags"]
         tag = (flags[rows] & np.uint64(3)).astype(np.int64)
-        self._branches.add((each.of(rows), source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
+        self._branches.add((scope_of(rows), source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
         # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
         found = arrived[1:] | self._between(target[1:], source[:-1])
         firsts = offsets[1:-1]
@@ -70,7 +70,7 @@ class Nearby:
         rows = rows[(older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)]
         values = [np.ones(len(rows), np.int64), *cycles_of(flags[rows])]
         zeros = np.zeros(len(rows), np.int64)
-        self._ranges.add((each.of(rows), target[rows + 1], source[rows], zeros, values))
+        self._ranges.add((scope_of(rows), target[rows + 1], source[rows], zeros, values))
 
     def result(self) -> tuple[Bound, Bound, Array]:
         """(branches, ranges, uint64 module address of each sample)."""
@@ -94,11 +94,11 @@ class Nearby:
             return np.asarray(address - self._at[nearest] < size)
         out = np.zeros(len(address), bool)
         for at in self._at:
-            out |= address - at < size  # modulo 2**64: what lies before is far behind
+            out |= address - at < size  # modulo 2**64: what lies before it is far away
         return out
 
     def _between(self, low: Array, high: Array) -> Array:
-        """Whether it begins behind ``low``, and at ``high`` or before."""
+        """Whether the code begins after ``low``, and at ``high`` or before."""
         if len(self._at) > _FEW:
             before = (np.searchsorted(self._at, address, side="right") for address in (low, high))
             return np.less(*before)
@@ -106,41 +106,6 @@ class Nearby:
         for at in self._at:
             out |= (low < at) & (high >= at)
         return out
-
-
-class _Gathered:
-    """Gives a table its rows many at a time: each call of it sorts and binds them."""
-
-    def __init__(self, table: PairTable) -> None:
-        self._table, self._rows = table, 0
-        self._parts: list[RawPairs] = []
-
-    def add(self, raw: RawPairs) -> None:
-        self._parts.append(raw)
-        self._rows += len(raw[0])
-        if self._rows > _ROWS:
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        if self._parts:
-            *columns, values = zip(*self._parts, strict=True)
-            scope, a, b, tag = map(np.concatenate, columns)
-            self._table.add((scope, a, b, tag, [np.concatenate(v) for v in zip(*values, strict=True)]))
-        self._parts, self._rows = [], 0
-
-    def result(self) -> Bound:
-        self._hand_over()
-        return self._table.result()
-
-
-class _Owner:
-    """The scope of entries by their rows."""
-
-    def __init__(self, scope: Array, offsets: Array) -> None:
-        self._scope, self._offsets = scope, offsets
-
-    def of(self, rows: Array) -> Array:
-        return np.asarray(self._scope[np.searchsorted(self._offsets, rows, side="right") - 1])
 
 
 _WINDOW = 1 << 16

@@ -13,7 +13,7 @@ from ..model import Array, Profile
 from ..opening import code_of
 from .compact import FewRegions, canonical
 
-__all__ = ["BranchKinds", "CodeOf", "is_call"]
+__all__ = ["CALLS", "JUMPS", "BranchKinds", "CodeOf", "kinds_table"]
 
 _UNKNOWN = KIND["unknown"]
 _SLOT_BITS = 20
@@ -25,14 +25,17 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _LONGEST_CALL = 8
 """Bytes of ``call [base + index * 8 + disp32]`` with a REX prefix, the longest that compilers make."""
 
-_CALLS = np.zeros(256, bool)
-_CALLS[[KIND["call"], KIND["ind_call"], KIND["cond_call"]]] = True
+
+def kinds_table(*names: str) -> NDArray[np.bool_]:
+    """bool[256]: whether a branch type is one of those with these names."""
+    table = np.zeros(256, bool)
+    table[[KIND[name] for name in names]] = True
+    return table
 
 
-def is_call(kind: Array) -> NDArray[np.bool_]:
-    """Whether each branch type is that of a call within a program."""
-    calls: NDArray[np.bool_] = _CALLS[kind]
-    return calls
+CALLS = kinds_table("call", "ind_call", "cond_call")
+JUMPS = kinds_table("cond", "uncond", "ind")
+"""Branch types of calls and of jumps within a program."""
 
 
 class CodeOf:
@@ -90,7 +93,7 @@ class CodeOf:
 def _is_call(decoder: Decoder, code: bytes, address: int) -> bool:
     """Whether ``code`` is one call, and nothing else."""
     found = decoder.one(code, address)
-    return found.length == len(code) and bool(_CALLS[found.kind])
+    return found.length == len(code) and bool(CALLS[found.kind])
 
 
 class BranchKinds:

@@ -16,7 +16,7 @@ from ..arrays import Table, distinct_rows, group
 from ..errors import NotRecordedError
 from ..lbr import KIND
 from ..model import Array, Profile, SampleFilter
-from .branch_kinds import CodeOf, is_call
+from .branch_kinds import CALLS, JUMPS, CodeOf
 from .counting import Bound, count_stacks, how_to_record, why_no_stacks
 from .functions import named_stacks
 from .naming import Label, Namer
@@ -25,8 +25,6 @@ from .stacks import call_stacks, why_no_call_stacks
 __all__ = ["CallTable", "callees", "callers"]
 
 _INDIRECT = KIND["ind_call"]
-_JUMPS = np.zeros(256, bool)
-_JUMPS[[KIND[name] for name in ("cond", "uncond", "ind")]] = True
 
 
 @dataclass(slots=True)
@@ -125,8 +123,8 @@ def _counted(
     mine = branches.take(here == function)
     kind, unknown = _kinds(CodeOf(profile), mine)
     first = _begins(namer, mine.b_module, mine.b)
-    call = is_call(kind) | ((kind == 0) & first & (source[rows] != target[rows]))
-    jump = _JUMPS[kind] & first & (source[rows] != target[rows])
+    call = CALLS[kind] | ((kind == 0) & first & (source[rows] != target[rows]))
+    jump = JUMPS[kind] & first & (source[rows] != target[rows])
     entries = [call, call & (kind == _INDIRECT), jump]
     sums = np.stack([mine.count * chosen for chosen in entries] + [mine.mispredicted * call, mine.predicted * call])
     found: dict[int, Array] = {}

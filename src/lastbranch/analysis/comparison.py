@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import ranges
+from ..arrays import group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from .counting import Bound, count_stacks
@@ -371,13 +371,8 @@ def _joined_places(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Arra
 
 
 def _distinct(process: Array, module: Array, address: Array) -> tuple[Array, Array, Array]:
-    if not len(address):
-        return process, module, address
-    order = np.lexsort((address, module, process))
-    process, module, address = process[order], module[order], address[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (process[1:] != process[:-1]) | (module[1:] != module[:-1]) | (address[1:] != address[:-1])
-    return process[new], module[new], address[new]
+    (process, module, address), _ = group([process, module, address], [], [])
+    return process, module, address
 
 
 COUNTERS: dict[str, Callable[[Profile, SampleFilter], Counter]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -69,17 +69,30 @@ class Bound(Table):
 
 
 class PairTable:
-    """Collects raw pairs, binds them and keeps one row for each bound pair."""
+    """Collects raw pairs, binds many of them at once and keeps one row for each bound pair."""
 
     def __init__(self, binder: AddressSpaces, names: tuple[str, ...] = ()) -> None:
         self._binder, self._names = binder, names
         self._ops = [np.add] * 3 + [BRANCH_VALUES[n] for n in names]
+        self._waiting: list[RawPairs] = []
         self._keys: list[list[Array]] = []
         self._values: list[list[Array]] = []
-        self._rows = 0
+        self._rows = self._waiting_rows = 0
 
     def add(self, raw: RawPairs) -> None:
-        scope, a, b, tag, (count, *values) = raw
+        self._waiting.append(raw)
+        self._waiting_rows += len(raw[0])
+        if self._waiting_rows > _SHRINK_ROWS:
+            self._bind()
+
+    def _bind(self) -> None:
+        """Bind what is waiting, if anything is."""
+        if not self._waiting_rows:
+            return
+        *columns, waiting = zip(*self._waiting, strict=True)
+        scope, a, b, tag = map(_joined, columns)
+        count, *values = map(_joined, zip(*waiting, strict=True))
+        self._waiting, self._waiting_rows = [], 0
         a_module, a = self._binder.locate(scope, a)
         b_module, b = self._binder.locate(scope, b)
         keys = [self._binder.process_of(scope), a_module, a, b_module, b]
@@ -101,6 +114,7 @@ class PairTable:
         self._keys, self._values = [keys], [sums]
 
     def result(self) -> Bound:
+        self._bind()
         if not self._keys:
             none = np.empty(0, np.int64)
             address = np.empty(0, np.uint64)
@@ -110,6 +124,10 @@ class PairTable:
         process, a_module, a, b_module, b = keys
         named = dict(zip(self._names, values, strict=True))
         return Bound(process, a_module, a, b_module, b, count, mispredicted, predicted, named)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from ..binaries import Code
 from ..isa import Decoder
 from ..lbr import KIND
 from ..model import Array, ModuleKind, Profile
-from .branch_kinds import CodeOf
+from .branch_kinds import CodeOf, kinds_table
 from .counting import Bound
 
 __all__ = ["decoded", "executed", "leaves", "row_of", "stops", "straight"]
@@ -20,8 +20,7 @@ __all__ = ["decoded", "executed", "leaves", "row_of", "stops", "straight"]
 # -- Ranges held against the code: which are the straight lines that they should be
 
 
-_LEAVES = np.zeros(256, bool)
-_LEAVES[[KIND[name] for name in ("uncond", "ind", "call", "ind_call", "ret")]] = True
+_LEAVES = kinds_table("uncond", "ind", "call", "ind_call", "ret")
 
 
 def row_of(instructions: Array, address: Array) -> NDArray[np.int64]:

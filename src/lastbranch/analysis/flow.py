@@ -11,6 +11,7 @@ from ..arrays import Table, group
 from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import Array
+from .branch_kinds import JUMPS
 from .counting import Bound
 from .executed import leaves, row_of, stops, straight
 
@@ -221,8 +222,6 @@ def _blocks(flow: Flow, leaders: Array, ended: Array, past: Array, cycles: Array
 # -- Loops of a function: found in its control flow, with how often they were entered and went round
 
 
-_JUMPS = np.zeros(256, bool)
-_JUMPS[[KIND[name] for name in ("cond", "uncond", "ind")]] = True
 _CALLS = (KIND["call"], KIND["ind_call"])
 
 
@@ -271,11 +270,11 @@ def _successors(flow: Flow) -> list[list[int]]:
     follows: list[set[int]] = [set() for _ in range(len(blocks))]
     kinds = flow.kind[blocks.last]
     for i, (kind, row) in enumerate(zip(kinds.tolist(), flow.row_of(flow.target[blocks.last]).tolist(), strict=True)):
-        if _JUMPS[kind] and row >= 0 and flow.target[blocks.last[i]]:
+        if JUMPS[kind] and row >= 0 and flow.target[blocks.last[i]]:
             follows[i].add(int(block_of[row]))
         if i + 1 < len(blocks) and kind != UNDECODABLE and (not leaves(kind) or kind in _CALLS or blocks.through[i]):
             follows[i].add(i + 1)
-    inside = (edges.source >= 0) & (edges.target >= 0) & _JUMPS[flow.kind[edges.source]]
+    inside = (edges.source >= 0) & (edges.target >= 0) & JUMPS[flow.kind[edges.source]]
     for source, target in zip(edges.source[inside].tolist(), edges.target[inside].tolist(), strict=True):
         follows[block_of[source]].add(int(block_of[target]))
     return [sorted(f) for f in follows]

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..model import counted
 from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat
+from .modules import ModuleCounts, ModuleFormat, write_lines
 
 __all__ = ["FORMAT"]
 
@@ -35,7 +35,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     )
     for line, *columns in sections:
         out.write(b"%d\n" % len(columns[0]))
-        out.writelines(line % row for row in zip(*(c.tolist() for c in columns), strict=True))
+        write_lines(out, line, *columns)
     name = counts.module.name.replace("\n", " ").encode("utf-8", "surrogateescape")
     out.write(b"// build_id: 0x%s\n// %s\n" % (counts.module.build_id.ljust(20, b"\0").hex().encode(), name))
     left = len(short) - int(short.sum())

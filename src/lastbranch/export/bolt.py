@@ -17,7 +17,7 @@ from ..arrays import group
 from ..model import Array
 from ..opening import code_of
 from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat
+from .modules import ModuleCounts, ModuleFormat, write_lines
 
 __all__ = ["FORMAT"]
 
@@ -29,11 +29,9 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     (source, target), (taken, mispredicted) = group(
         [source, target], [counts.taken, counts.mispredicted], [np.add, np.add]
     )
-    branches = zip(source.tolist(), target.tolist(), taken.tolist(), mispredicted.tolist(), strict=True)
-    out.writelines(b"B %x %x %d %d\n" % row for row in branches)
-    straight = (column[~_in_stubs(counts)].tolist() for column in (counts.start, counts.end, counts.times))
-    ranges = zip(*straight, strict=True)
-    out.writelines(b"F %x %x %d\n" % row for row in ranges)
+    write_lines(out, b"B %x %x %d %d\n", source, target, taken, mispredicted)
+    kept = ~_in_stubs(counts)
+    write_lines(out, b"F %x %x %d\n", counts.start[kept], counts.end[kept], counts.times[kept])
     return counts.exported([])
 
 

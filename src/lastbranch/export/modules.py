@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 import numpy as np
 
 from ..analysis import count_stacks, merge_processes
+from ..analysis.executed import decoded
 from ..arrays import Sums
 from ..errors import NotRecordedError, UnavailableError
-from ..model import Array, Module, ModuleKind, Profile, SampleBatch, word
+from ..isa import Decoder
+from ..model import Array, Module, ModuleKind, Profile, SampleBatch, counted, word
+from ..opening import code_of
 from .choosing import choose
 from .interface import Exported, Exporter, ExportOptions
 
-__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of"]
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "write_lines"]
+
+
+def write_lines(out: IO[bytes], line: bytes, *columns: Array) -> None:
+    """``line`` formatted with each row of the ``columns``."""
+    out.writelines(line % row for row in zip(*(c.tolist() for c in columns), strict=True))
 
 
 @dataclass(slots=True)
@@ -47,6 +55,26 @@ class ModuleCounts:
     def empty(self) -> bool:
         """Whether nothing was counted."""
         return not len(self.times) and not len(self.taken)
+
+    def straight(self) -> tuple[ModuleCounts, list[str]]:
+        """These counts without ranges that lead across a branch which always leaves, and a note if there were any.
+
+        Some processors write an entry twice: a range then seems to lead from one branch far past others. llvm-profgen
+        leaves such ranges out when it reads a capture (``rangeCrossUncondBranch``), but not when it reads counts. Where
+        the code is not available, all ranges stay.
+        """
+        code = code_of(self.module)
+        if code is None or not len(self.start):
+            return self, []
+        address, stop = decoded(code, Decoder(code.arch), self.start, self.end)
+        first, last = np.searchsorted(address[stop], [self.start, self.end], side="left")
+        straight = first == last
+        if straight.all():
+            return self, []
+        left = counted(int(self.times[~straight].sum()), "range is", "ranges are")
+        note = f"{left} left out: no code runs through a branch that always leaves"
+        start, end, times = self.start[straight], self.end[straight], self.times[straight]
+        return replace(self, start=start, end=end, times=times), [note]
 
     def exported(self, notes: list[str], ranges: int | None = None, why: str = "") -> Exported:
         """What a format wrote of these counts: ``ranges`` of them (all without it), or branches where there are none.
@@ -131,30 +159,30 @@ def count_modules(
     def add_addresses(batch: SampleBatch) -> None:
         sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
 
-    counted = count_stacks(
+    found = count_stacks(
         profile, ranges=True, details=False, sample_filter=options.sample_filter,
         watch=add_addresses if form.sampled else None,
     )  # fmt: skip
-    assert counted.ranges is not None
-    (r_module, start, _, end), (times, _, _) = merge_processes(counted.ranges)
-    (f_module, source, t_module, target), (taken, mispredicted, _) = merge_processes(counted.branches)
+    assert found.ranges is not None
+    (r_module, start, _, end), (times, _, _) = merge_processes(found.ranges)
+    (f_module, source, t_module, target), (taken, mispredicted, _) = merge_processes(found.branches)
     s_module, sampled, sampled_times = sampled_at.result()
     by_target = np.argsort(t_module, kind="stable")
-    found = []
+    modules = []
     for row in rows:
         mine = _rows_of(row, r_module)
         leaving = np.arange(len(taken))[_rows_of(row, f_module)]
         ends = np.union1d(leaving, by_target[_rows_of(row, t_module[by_target])])
         at = _rows_of(row, s_module)
-        found.append(
+        modules.append(
             ModuleCounts(
                 profile, row, profile.modules[row], start[mine], end[mine], times[mine],
                 source[ends], target[ends], f_module[ends] == row, t_module[ends] == row, taken[ends],
                 mispredicted[ends], sampled[at], sampled_times[at],
             )
         )  # fmt: skip
-    broken = ", ".join(f"{n} {reason}" for reason, n in counted.broken.items() if n)
-    return found, [f"not ranges: {broken}"] if broken else []
+    broken = ", ".join(f"{n} {reason}" for reason, n in found.broken.items() if n)
+    return modules, [f"not ranges: {broken}"] if broken else []
 
 
 def _rows_of(row: int, modules: Array) -> slice:

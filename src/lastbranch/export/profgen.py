@@ -11,9 +11,9 @@ from typing import IO
 
 import numpy as np
 
+from ..arrays import group
 from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat
-from .possible import possible
+from .modules import ModuleCounts, ModuleFormat, write_lines
 
 __all__ = ["FORMAT"]
 
@@ -23,25 +23,18 @@ _OUTSIDE = 1
 def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Exported:
     """Write the counts of a module."""
     recorded = counts
-    counts, notes = possible(counts)
+    counts, notes = counts.straight()
     base = np.uint64(counts.base)
     start, end = counts.start - base, counts.end - base
     inside = counts.to_here
     source = np.where(counts.from_here, counts.source, np.uint64(_OUTSIDE))[inside]
     target = counts.target[inside]
     # Sources outside are many addresses, but one line for each target.
-    order = np.lexsort((target, source))
-    source, target, taken = source[order], target[order], counts.taken[inside][order]
-    first = np.ones(len(order), bool)
-    first[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
-    at = np.flatnonzero(first)
-    summed = np.add.reduceat(taken, at) if len(at) else taken
+    (source, target), (taken,) = group([source, target], [counts.taken[inside]], [np.add])
     out.write(b"%d\n" % len(start))
-    ranges = zip(start.tolist(), end.tolist(), counts.times.tolist(), strict=True)
-    out.writelines(b"%x-%x:%d\n" % row for row in ranges)
-    out.write(b"%d\n" % len(at))
-    columns = ((source[at] - base).tolist(), (target[at] - base).tolist(), summed.tolist())
-    out.writelines(b"%x->%x:%d\n" % row for row in zip(*columns, strict=True))
+    write_lines(out, b"%x-%x:%d\n", start, end, counts.times)
+    out.write(b"%d\n" % len(taken))
+    write_lines(out, b"%x->%x:%d\n", source - base, target - base, taken)
     return recorded.exported(notes, int(counts.times.sum()), "; ".join(notes))
 
 

@@ -22,7 +22,6 @@ from ..opening import code_of
 from ..symbols import FunctionTable, Names, Symbolizer
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
-from .possible import possible
 
 __all__ = [
     "FORMAT", "FunctionSamples", "Location", "SampleTree", "base_discriminator", "canonical", "duplication",
@@ -201,7 +200,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     Raises `UnavailableError` where its code cannot be read or its functions have no lines.
     """
     recorded = counts
-    counts, notes = possible(counts)
+    counts, notes = counts.straight()
     with Symbolizer(counts.profile, options.symbols) as symbolizer:
         table = symbolizer.functions(counts.row)
         code = _Instructions(counts, table)
