@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import FormatError
 from ..formats.etl.container.buffers import Buffers, DamageLog
 from ..formats.etl.container.header import LogHeader, read_header
-from ..formats.etl.container.windows import PAD, Segment, Window
+from ..formats.etl.container.windows import PAD, Window
 from ..formats.etl.decode import AS_IT_SAYS, Reading
 from ..formats.etl.events.columns import EventBlock, Rules
 from ..formats.etl.events.merge import LAST, Held, blocks_of_runs, release
@@ -269,7 +269,6 @@ class LiveStream:
         first = self._first()
         self.header: LogHeader = read_header(BytesSource(first, name))
         self._rules = Rules(self._damage, self.header.payload_pointer_size)
-        self._segment = Segment(0, self.header)
 
     @classmethod
     def of_session(cls, name: str) -> LiveStream:
@@ -357,7 +356,7 @@ class LiveStream:
         raw = np.frombuffer(came.data, np.uint8)
         buffers = Buffers.of(raw, at, self._offset, length)
         self._offset += int(length.sum())
-        window = Window(raw, raw[: len(raw) & ~7].view(np.uint64), at, buffers, self._segment)
+        window = Window(raw, raw[: len(raw) & ~7].view(np.uint64), at, buffers, self.header)
         block = EventBlock.of(window, self._rules)
         self._ends.loaded(block)
         if len(block):

@@ -1,13 +1,13 @@
 """Windows event trace logs (.etl): buffers to event columns and events, and back.
 
-Reading: `TraceLog` gives events as columns or objects, `Decoder` (one event) and `batches_of` (all of a block) their
+Reading: `TraceLog` returns events as columns or objects, `Decoder` (one event) and `batches_of` (all of a block) their
 fields, `read_etl` a profile. Writing: `TraceWriter` from events, `write_profile` from a profile, `convert` from trace
 logs (compressed or not, cut, merged), `read_records` and `encode_record` for single fields.
 
 Rooms, from the bottom up: `layout` and `event`, `container` (the file of buffers), `payload` (types and layouts of
 fields), `kernel` (its layouts), `events` (walk and columns), `decode` (events to fields), `profile`.
 
-Everything is loaded at first use: a program that only writes events to a session needs no more than `layout`.
+Names are imported at first use: a program that only writes events to a session loads no more than `layout`.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ FILETIME_EPOCH = 116_444_736_000_000_000
 
 BUFFER_HEADER: Fields = (  # WMI_BUFFER_HEADER, Vista and later, 32 and 64 bit
     ("BufferSize", "I"),  # 0x00: distance to the next buffer
-    ("SavedOffset", "I"),  # 0x04: not the used length, whatever its name says; 0 in files of Windows 7
-    ("CurrentOffset", "I"),  # 0x08: what was left of the reservation counter
+    ("SavedOffset", "I"),  # 0x04: not the used length, despite its name; 0 in files of Windows 7
+    ("CurrentOffset", "I"),  # 0x08: the last value of the reservation counter
     ("ReferenceCount", "i"),  # 0x0C
     ("TimeStamp", "q"),  # 0x10: when it was flushed, session clock; FILETIME in merged files, 0 in the first buffer
     ("SequenceNumber", "q"),  # 0x18: one counter a session, from 1; the first buffer has 0
@@ -135,7 +135,7 @@ LOGFILE_HEADER: Fields = (  # TRACE_LOGFILE_HEADER; offsets for 32/64 bit
     ("PointerSize", "I"),  # 0x2C: bytes
     ("EventsLost", "I"),  # 0x30
     ("CpuSpeedInMHz", "I"),  # 0x34
-    ("LoggerName", "P"),  # 0x38: no pointer but a small number since Windows 7
+    ("LoggerName", "P"),  # 0x38: since Windows 7 a small number
     ("LogFileName", "P"),  # 0x3C/0x40: likewise
     ("TimeZone", f"{TIME_ZONE_SIZE}s"),  # 0x40/0x48: TIME_ZONE_INFORMATION
     ("Padding", "I"),  # 0xEC/0xF4
@@ -186,7 +186,7 @@ class LogFileMode(IntFlag):
 # -- events
 
 END_OF_BUFFER = 0xFFFFFFFF
-"""Instead of an event: nothing more in this buffer."""
+"""In place of an event: the end of this buffer."""
 LARGEST_EVENT = 0xFFFF
 """Bytes: Size has 16 bits."""
 
@@ -232,7 +232,7 @@ class HeaderKind:
 
     @property
     def is_system(self) -> bool:
-        """Whether the kernel's form: Version first, Size at 4, a hook id (Group, Type) instead of a GUID."""
+        """Whether it is the kernel's form: Version first, Size at 4, a hook id (Group, Type) instead of a GUID."""
         return self.fields[0][0] == "Version"
 
 
@@ -252,9 +252,10 @@ CLASSIC_HEADERS = frozenset(type_ for type_, kind in HEADERS.items() if kind.fie
 """Header types of events under the GUID of a class."""
 
 PMC_COUNTERS, PEBS_INDEX = 0x0700, 0x8000
-"""Bits of the Version of a kernel header: how many u64 counter values follow it (from bit 8), then a u64 index.
+"""Bits of the Version of a kernel header: the number of u64 counter values that follow it (from bit 8), then whether a
+u64 index follows those.
 
-Their order is that of ntwmi.h's description; no file with both has been seen."""
+The order is that of ntwmi.h's description; no file with both has been seen."""
 
 MESSAGE = 0x90
 """The header type that this package gives a MESSAGE (WPP) event: the fourth byte of the event."""

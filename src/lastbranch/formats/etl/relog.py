@@ -1,8 +1,8 @@
 """From trace files to one trace file: compressed or not, cut by time or process, several merged.
 
-Events are carried over as they are, in new buffers of their processors; only times are made those of the output's
-clock, where that is another one: in event headers, and in the payloads of stacks and branch records, which say by it
-what they belong to. Other times in payloads stay.
+Events stay as they are, in new buffers of their processors. Only times are converted, where the output has another
+clock: in event headers, and in the payloads of stacks and branch records, which refer to their event by its time. Other
+times in payloads stay.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from .payload.manifest_xml import MANIFEST_ID
 __all__ = ["Converted", "convert", "rewrite_logs"]
 
 
-# -- Which events of a trace belong to a time range or to processes, and which are needed to make sense of those
+# -- Which events belong to a time range or to processes, and which of the others they depend on
 #
-# Processes, threads, images, the configuration and the definitions of stacks say what the others mean, whenever they
-# were logged: a cut by time keeps all of them. A cut by process keeps those of its processes and of the kernel (process
-# ids 0 and 4). Whose an event is says its payload where a layout declares a process id there, or the thread id there
-# (by the thread events of the trace), else its header. Events of nobody, as interrupts are, belong to no process.
+# Events about processes, threads, images, the configuration and definitions of stacks describe the others: a cut by
+# time keeps all of them. A cut by process keeps those of its processes and of the kernel (process ids 0 and 4). The
+# owner of an event is the process id in its payload, if its layout declares one, or the process of the thread id there
+# (by the thread events of the trace), else the process id of its header. Interrupts and the like have no owner.
 
 
 _GROUPS = frozenset((SESSION, SYS_CONFIG, IMAGE_ID, META_DATA, SYS_CONFIG_EX, WIN_SAT))
@@ -98,16 +98,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What all events of a type, version and pointer size have in common. Places are byte offsets in the payload."""
+    """Facts about all events of a type, version and pointer size. Places are byte offsets in the payload."""
 
     state: bool = False
-    """Whether other events need it."""
+    """Whether other events depend on it."""
     stamped: bool = False
     """Whether its payload begins with the time of the event that it belongs to."""
     process: int | None = None
     threads: tuple[int, ...] = ()
     begins: bool | None = None
-    """Of an event about the life of a thread: whether the thread lives from then on, or up to then."""
+    """For an event about the life of a thread: whether the thread begins, or ends."""
 
 
 _OTHER, _MANIFEST = Kind(), Kind(state=True)
@@ -153,7 +153,7 @@ def _field(block: EventBlock, rows: Ints, place: int) -> Ints:
 
 
 class Owners:
-    """Which process a thread id belonged to at a time, by the thread events that `learn` has seen."""
+    """The process of a thread id at a time, by the thread events that `learn` has seen."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Ints, Ints, Ints, NDArray[np.bool_]]] = []
@@ -192,7 +192,7 @@ class Owners:
 
 @dataclass(slots=True)
 class Cut:
-    """What to keep: times from ``first`` up to but without ``last``, in ticks of the log's clock, and ``pids``.
+    """The events to keep: ``first <= time < last``, in ticks of the log's clock, and of ``pids``.
 
     None, and no pids: no limit.
     """
@@ -239,7 +239,7 @@ class Cut:
 
 
 def event_times(block: EventBlock, which: Ints, kinds: list[Kind]) -> Ints:
-    """The times of events; of stacks and branch records that of the event they belong to, which says where they go."""
+    """The times of events; for stacks and branch records the time of the event that they belong to."""
     time: Ints = block.time.copy()
     for number, kind in enumerate(kinds):
         if kind.stamped:
@@ -347,8 +347,7 @@ class Converted:
     kept: int = 0
     damage: Sequence[tuple[str, Damage]] = ()
     boots: int = 1
-    """Of how many uptimes of machines the inputs are: the process ids of different ones have nothing to do with each
-    other."""
+    """Number of uptimes of machines that the inputs come from. Process ids of different uptimes are unrelated."""
 
 
 def convert(
@@ -362,9 +361,9 @@ def convert(
 ) -> Converted:
     """Write the events of ``sources`` to the trace file ``path``, in one time line.
 
-    ``compress`` None: as the first source. ``seconds`` (from, to) since the start of the session that began first.
+    ``compress`` None: like the first source. ``seconds`` (from, to) since the start of the session that began first.
     ``pointer_size`` as `TraceLog` has it, for the process ids in payloads; events stay as they are. What
-    cannot be read of the sources is left out and in the result's ``damage``. FormatError where one is no trace log,
+    cannot be read of the sources is skipped and in the result's ``damage``. FormatError where one is no trace log,
     OSError where the output cannot be written; there is no output then.
     """
     line = _TimeLine(sources, pointer_size=pointer_size)
@@ -464,7 +463,7 @@ def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
 def _mark_losses(packer: Packer, block: EventBlock, seen: set[tuple[int, int]]) -> None:
     buffers = block.window.buffers
     for row in np.flatnonzero(buffers.flags & _LOST).tolist():
-        key = (id(block.window.segment), int(buffers.offset[row]))
+        key = (id(block.window.header), int(buffers.offset[row]))
         if key not in seen:
             seen.add(key)
             packer.mark(int(buffers.cpu[row]), int(buffers.flags[row]) & _LOST)

@@ -1,15 +1,14 @@
-"""A trace file taken apart into declared fields, and put together again byte for byte.
+"""A trace file as declared fields, and back to the same bytes.
 
     with open(copy, "wb") as out:
         for part in read_records(source):
             out.write(encode_record(part))
 
-Nothing is carried over as a block of bytes that a table describes: buffer headers and event headers are their declared
-fields, whatever stale values those have, payloads are decoded fields wherever a layout is declared (`Decoder.encode`).
-Only what no table describes is bytes: payloads without a layout, what fills an event up to 8 bytes, and what is left of
-a buffer behind its last event. Sizes are not kept but made anew.
+Everything that a table describes is fields: buffer headers and event headers, including stale values, and payloads
+with a declared layout (`Decoder.encode`). Only the rest is bytes: payloads without a layout, the padding of an event to
+8 bytes, and the rest of a buffer after its last event. Sizes are computed again.
 
-For looking at and changing single events: it makes several objects for each. `relog` converts in bulk.
+This is for inspecting and changing single events: each becomes several objects. `relog` converts in bulk.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _ITEM = packed(EXTENDED_ITEM)
 
 @dataclass(slots=True)
 class ExtendedItem:
-    """One extended item of an EVENT_HEADER: ``kind`` is ExtType, ``padding`` what fills it up to 8 bytes."""
+    """One extended item of an EVENT_HEADER: ``kind`` is ExtType, ``padding`` its padding to 8 bytes."""
 
     kind: int
     linkage: int
@@ -61,10 +60,10 @@ class ExtendedItem:
 class EventRecord:
     """An event as fields.
 
-    ``header`` holds all fields of the header but Size, by name. ``words`` are the counter values behind a kernel
-    header, ``items`` the extended items of an EVENT_HEADER and ``loose`` what stands behind them that is none. Of a
-    payload with a declared layout there is ``fields``, of others ``payload``; `event` is what `Decoder` needs to know
-    to encode it, without a payload. ``gap`` are the bytes up to the next event.
+    ``header`` holds all fields of the header except Size, by name. ``words`` are the counter values after a kernel
+    header, ``items`` the extended items of an EVENT_HEADER, ``loose`` other bytes after them. A payload with a declared
+    layout is in ``fields``, any other in ``payload``. ``event`` is what `Decoder` needs to encode it, without a
+    payload. ``gap`` are the bytes up to the next event.
     """
 
     event: Event
@@ -79,11 +78,11 @@ class EventRecord:
 
 @dataclass(slots=True)
 class BufferRecord:
-    """A buffer: all fields of its header by name, its events, and what stands behind them.
+    """A buffer: all fields of its header by name, its events, and the bytes after them.
 
-    ``length`` is what it takes in the file. ``rest`` are bytes in use behind the last whole event (damage, or a
-    marker), ``tail`` what is behind the bytes in use, ``missing`` how much of what Offset counts the file lacks.
-    BufferSize of a compressed buffer and Offset are made anew when it is written.
+    ``length`` are its bytes in the file. ``rest`` are bytes in use after the last whole event (damage, or a marker),
+    ``tail`` the bytes after those in use, ``missing`` the number of bytes in use that a cut file lacks. Writing
+    computes Offset, and BufferSize of a compressed buffer, again.
     """
 
     header: dict[str, Any]
@@ -98,17 +97,16 @@ class BufferRecord:
 
 
 def read_records(source: Source, *, decoder: Decoder | None = None) -> Iterator[BufferRecord | bytes]:
-    """All of a file, in file order: its buffers, and as bytes what is no buffer that can be read.
+    """All of a file, in file order: its buffers, and as bytes everything else.
 
-    Raises `FormatError` where nothing can be had of the file, see `read_header`.
+    Raises `FormatError` for a file that cannot be read at all, see `read_header`.
     """
     damage = DamageLog()
     reader = BufferReader(source, damage)
     decoder = decoder or Decoder()
     done = 0
     for window in reader.windows():
-        own = window.segment.header.pointer_size
-        block = EventBlock.of(window, Rules(damage, own if own in (4, 8) else 8))
+        block = EventBlock.of(window, Rules(damage, window.header.payload_pointer_size))
         # Rows of a window are in file order, and so are its events.
         begin, buffers = 0, window.buffers
         counts = np.bincount(block.buffer, minlength=len(buffers))
@@ -132,10 +130,10 @@ def _buffer(source: Source, block: EventBlock, span: tuple[int, int, int, int], 
     header = unpack_fields(BUFFER_HEADER, head)
     events, at = [], start + BUFFER_HEADER_SIZE
     for i, event in enumerate(events_of(block)):
-        behind = int(block.at[i]) * 8 + int(block.size[i])
-        at = min(behind + 7 & ~7, start + filled)
+        end = int(block.at[i]) * 8 + int(block.size[i])
+        at = min(end + 7 & ~7, start + filled)
         record = _event(block, i, event, decoder)
-        record.gap = block.raw[behind:at].tobytes()
+        record.gap = block.raw[end:at].tobytes()
         event.payload = b""
         events.append(record)
     rest = block.raw[at : start + filled].tobytes()
@@ -180,15 +178,15 @@ def _items(data: bytes) -> list[ExtendedItem]:
 
 
 def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None) -> bytes:
-    """The bytes of one part of a file, as `read_records` gives them.
+    """The bytes of one part of a file, from `read_records`.
 
-    FormatError where an event became larger than its Size can say, or the events larger than their buffer.
+    FormatError where an event became larger than its Size allows, or the events larger than their buffer.
     """
     if isinstance(part, bytes):
         return part
     decoder = decoder or Decoder()
     events = [_encode_event(record, decoder) for record in part.events]
-    filled = len(events) if part.rest else max(0, len(events) - 1)  # behind the last event of all there may be less
+    filled = len(events) if part.rest else max(0, len(events) - 1)  # the last event may lack its padding
     body = b"".join([*map(_filled, events[:filled]), *events[filled:], part.rest])
     header = {**part.header, "Offset": BUFFER_HEADER_SIZE + len(body) + part.missing}
     if header["BufferFlag"] & BUFFER_FLAG.COMPRESSED:
@@ -202,7 +200,7 @@ def encode_record(part: BufferRecord | bytes, *, decoder: Decoder | None = None)
 def _tail(part: BufferRecord, room: int) -> bytes:
     if room < 0:
         raise FormatError("events do not fit in their buffer", field="Offset", value=part.length - room)
-    # Where events became fewer the unused part begins earlier, where they became more, later.
+    # With fewer events the unused part begins earlier, with more events later.
     return b"\xff" * (room - len(part.tail)) + part.tail[max(0, len(part.tail) - room) :]
 
 
@@ -218,5 +216,5 @@ def _encode_event(record: EventRecord, decoder: Decoder) -> bytes:
 
 
 def _filled(event: bytes) -> bytes:
-    """Up to a multiple of 8 bytes, also where an event became longer than its gap was made for."""
+    """Padded to a multiple of 8 bytes, also where an event became longer than its gap allows."""
     return event + bytes(-len(event) % 8)

@@ -308,8 +308,8 @@ def _irregular(view: View, found: Found, at: int) -> int:
     if head is None or left < _LEAST:
         return view.skip(_CUT_HEADER, at, None, None, left)
     size, used, _, _ = head
-    possible = _LEAST <= size <= MAX_BUFFER and _LEAST <= used <= size
-    if left < stride and possible:  # the end of the file
+    is_possible = _LEAST <= size <= MAX_BUFFER and _LEAST <= used <= size
+    if left < stride and is_possible:  # the end of the file
         return _add_last(view, found, at, size, used)
     if left >= stride and offset == view.header_at and size != stride and _LEAST <= used <= stride:
         view.damage.add(Damage(_WRONG_HEADER, offset, "BufferSize", size))  # the stride was checked
@@ -319,7 +319,7 @@ def _irregular(view: View, found: Found, at: int) -> int:
         return view.skip(_WRONG_USED, at, "Offset", used, min(stride, left))
     if left < stride or _is_regular(view, at + stride):
         return view.skip("buffer of a wrong size", at, "BufferSize", size, min(stride, left))
-    if possible and _is_regular(view, at + size):
+    if is_possible and _is_regular(view, at + size):
         if at + size > view.got:
             return 0
         found.add(at, size, used)

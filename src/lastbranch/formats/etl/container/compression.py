@@ -1,10 +1,10 @@
 """Compression to plain LZXPRESS, for the writer. `decompression` describes the format and names its source.
 
-Repetitions are searched by zlib, whose window is made as small as that of LZXPRESS, and NumPy writes what zlib found in
-the other form. With the fixed codes of DEFLATE (RFC 1951, 3.2.6) the size of a token can be told at any bit, as if one
-began there: that is done for all bits at once. Only going from one token to the next is a loop.
+zlib searches repetitions, with a window as small as that of LZXPRESS, and NumPy writes what zlib found in the other
+form. With the fixed codes of DEFLATE (RFC 1951, 3.2.6) the size of a token is known at any bit, as if one began there:
+NumPy finds it for all bits at once. Only the step from one token to the next is a loop.
 
-What it writes needs no reader newer than the first: no match needs the u32 length.
+Any reader can read the output: no match needs the u32 length.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["compress"]
 
 WINDOW = 1 << 13  # [MS-XCA] 2.3.4: a distance has 13 bits
 MIN_MATCH = 3
-_PIECE = 1 << 16  # what zlib gets at once: no match becomes longer than a u16 can say
-_LEVEL = 3  # of zlib: the next ones take longer than they save
+_PIECE = 1 << 16  # bytes per call of zlib: no match becomes longer than a u16 allows
+_LEVEL = 3  # of zlib: higher ones take longer than they save
 _MEMORY = 9  # memLevel: blocks of 32,768 tokens
 _GROUP = 32  # tokens to a flag word
 _PAD = 8
 
-# -- the fixed codes of DEFLATE
+# -- The fixed codes of DEFLATE
 _END = 256
 _LENGTH_BITS = (*[0] * 8, *(bits for bits in range(1, 6) for _ in range(4)))  # of 257 to 284; 285 is 258 bytes
 _DISTANCE_BITS = (0, 0, *(bits for bits in range(12) for _ in range(2)))  # of 0 to 25: up to 8,192
@@ -48,7 +48,7 @@ class _Codes(NamedTuple):
     """Tables by the next 9 bits of a stream, and by the next 5, which are those of a distance."""
 
     first: Bytes
-    """Bits of the literal or length, those behind its code too, and `_LITERAL`."""
+    """Bits of the literal or length, including those after its code, and `_LITERAL`."""
     code_bits: Words
     length: Ints
     length_mask: Words
@@ -59,7 +59,7 @@ class _Codes(NamedTuple):
 
 
 def compress(data: bytes | bytearray | memoryview) -> bytes:
-    """``data`` as one plain LZXPRESS stream; its length is not in the stream and must be kept elsewhere."""
+    """``data`` as one plain LZXPRESS stream, which does not contain the length of ``data``."""
     data = bytes(data)
     if not data:
         return b"\xff\xff\xff\xff"
@@ -68,20 +68,20 @@ def compress(data: bytes | bytearray | memoryview) -> bytes:
     return _stream(np.frombuffer(data, np.uint8), lengths, distances)
 
 
-# -- what zlib finds
+# -- What zlib finds
 
 
 def _tokens(data: bytes, begin: int) -> Tokens:
     """The tokens of one piece of ``data``."""
     piece = data[begin : begin + _PIECE]
-    before = data[max(0, begin - WINDOW) : begin] or b"\0"  # zlib finds nothing that begins at its very first byte
+    before = data[max(0, begin - WINDOW) : begin] or b"\0"  # zlib finds no match that begins at its first byte
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -13, _MEMORY, zlib.Z_FIXED, before)
     packed = deflate.compress(piece) + deflate.flush()
     if len(packed) >= len(piece):
         return _literals(len(piece))
     lengths, distances = _deflated(packed)
     ends, reach = np.cumsum(np.maximum(lengths, 1)), np.where(lengths > 0, distances, 0)
-    if not len(ends) or ends[-1] != len(piece) or (reach > begin + ends - lengths).any():  # not the zlib that we know
+    if not len(ends) or ends[-1] != len(piece) or (reach > begin + ends - lengths).any():  # another zlib than expected
         return _literals(len(piece))
     return _joined(data, begin + ends, lengths, distances)
 
@@ -91,7 +91,7 @@ def _literals(number: int) -> Tokens:
 
 
 def _deflated(packed: bytes) -> Tokens:
-    """The tokens of a DEFLATE stream without codes of its own; of one that has such, those up to there."""
+    """The tokens of a DEFLATE stream, up to the first block with codes of its own."""
     padded = packed + bytes(_PAD)
     sizes = _sizes(padded)
     token = bytearray(len(sizes))  # whether one begins at a bit
@@ -142,21 +142,21 @@ def _values(padded: bytes, places: Ints) -> Tokens:
     words: Words = np.ndarray((len(padded) - 7,), "<u8", padded, 0, (1,))
     bits = words.take(places >> 3) >> (places & 7).astype(np.uint64)
     code = (bits & np.uint64((1 << _WIDEST) - 1)).view(np.int64)
-    behind = bits >> codes.code_bits.take(code)
-    length = codes.length.take(code) + (behind & codes.length_mask.take(code)).view(np.int64)
-    behind = bits >> (codes.first.take(code) & 31).astype(np.uint64)
-    code = (behind & np.uint64(31)).view(np.int64)
-    return length, codes.distance.take(code) + (behind >> np.uint64(5) & codes.distance_mask.take(code)).view(np.int64)
+    after = bits >> codes.code_bits.take(code)
+    length = codes.length.take(code) + (after & codes.length_mask.take(code)).view(np.int64)
+    after = bits >> (codes.first.take(code) & 31).astype(np.uint64)
+    code = (after & np.uint64(31)).view(np.int64)
+    return length, codes.distance.take(code) + (after >> np.uint64(5) & codes.distance_mask.take(code)).view(np.int64)
 
 
 def _joined(data: bytes, ends: Ints, lengths: Ints, distances: Ints) -> Tokens:
-    """Matches of the longest length of DEFLATE and what goes on behind them as one. ``ends`` are places in ``data``."""
+    """Joins matches of the longest length of DEFLATE with their continuations. ``ends`` are places in ``data``."""
     full = lengths == _LONGEST
-    behind = np.flatnonzero(full[:-1] & (lengths[1:] > 0)) + 1
-    if not len(behind):
+    following = np.flatnonzero(full[:-1] & (lengths[1:] > 0)) + 1
+    if not len(following):
         return lengths, distances
     begins = np.ones(len(lengths), bool)
-    for i in behind.tolist():  # zlib may have gone on with another distance
+    for i in following.tolist():  # zlib may have gone on with another distance
         end, length, distance = int(ends[i]), int(lengths[i]), int(distances[i - 1])
         if data[end - length : end] == data[end - length - distance : end - distance]:
             distances[i], begins[i] = distance, False
@@ -199,15 +199,15 @@ def _fixed_code(symbol: int) -> tuple[int, int]:
 
 
 def _reversed(code: int, bits: int) -> int:
-    """As it stands in a stream: codes begin with their highest bit, everything else with its lowest."""
+    """As in a stream: codes begin with their highest bit, everything else with its lowest."""
     return int(f"{code:0{bits}b}"[::-1], 2)
 
 
-# -- what LZXPRESS writes
+# -- What LZXPRESS writes
 
 
 def _stream(raw: Bytes, lengths: Ints, distances: Ints) -> bytes:
-    """The tokens as bytes: flag words, literals, matches with what their lengths need behind them."""
+    """The tokens as bytes: flag words, literals, matches followed by the rest of their lengths."""
     number = len(lengths)
     match = lengths > 0
     advance = np.maximum(lengths, 1)
@@ -229,9 +229,9 @@ def _stream(raw: Bytes, lengths: Ints, distances: Ints) -> bytes:
     nibble = np.minimum(rest[long] - 7, 15).astype(np.uint8)
     out[half] = nibble[0::2]
     out[half[: len(nibble) // 2]] |= nibble[1::2] << 4
-    behind = begin + 2 + opens
-    out[behind[more]] = np.minimum(rest[more] - 22, 255)
-    _put16(out, behind[most] + 1, rest[most])
+    after = begin + 2 + opens
+    out[after[more]] = np.minimum(rest[more] - 22, 255)
+    _put16(out, after[most] + 1, rest[most])
     flags = np.ones(groups * _GROUP, np.uint8)
     flags[:number] = match
     words = np.packbits(flags).reshape(groups, 4)[:, ::-1]  # the first token is the highest bit

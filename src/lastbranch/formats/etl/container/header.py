@@ -110,7 +110,7 @@ class LogHeader:
         if self.compressed or self.buffer_size == self.stride:
             return None
         at = self.offset + _EVENT_AT + _SYSTEM
-        return Damage("log file header tells of buffers of another size", at, "BufferSize", self.buffer_size)
+        return Damage("log file header has another BufferSize than the buffers", at, "BufferSize", self.buffer_size)
 
     @property
     def payload_pointer_size(self) -> int:

@@ -1,4 +1,4 @@
-"""A trace file as windows: whole buffers, decompressed, in one array, in file order."""
+"""A trace file as windows: runs of whole buffers, decompressed, each in one array, in file order."""
 
 from __future__ import annotations
 
@@ -18,62 +18,56 @@ from .buffers import Buffers, DamageLog, Found, RegularHeads, View, locate_fixed
 from .decompression import DECODERS, XPRESS, decompress_many
 from .header import LogHeader, read_header
 
-__all__ = ["BufferReader", "PAD", "Segment", "Window"]
+__all__ = ["BufferReader", "PAD", "Window"]
 
 
-# -- Memory around a window: how far behind it is looked, and freed blocks that are kept
+# -- Memory of a window
 
 
 PAD = 256
-"""Bytes behind the last buffer: header fields are looked at where the last event has none."""
+"""Bytes after the last buffer, for reads past the last event."""
 
 _KEPT = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed blocks of up to 31 MiB for the next request instead of giving them back.
+    """Make glibc keep freed blocks of up to 31 MiB for the next request.
 
-    Every window makes arrays of some MB, and fetching their pages from the system anew took 40 % of the time of a
-    pass. Freeing a mapped block raises the size from which blocks are mapped to its own (mallopt(3), M_MMAP_THRESHOLD:
-    "dynamic threshold"), up to 32 MiB. Elsewhere this does nothing.
+    Every window makes arrays of some MB; getting their pages from the system each time took 40 % of a pass. Freeing a
+    mapped block raises the size from which blocks are mapped to its own, up to 32 MiB (mallopt(3), M_MMAP_THRESHOLD:
+    "dynamic threshold"). Other C libraries ignore it.
     """
     np.empty(_KEPT, np.uint8)
 
 
 WINDOW = 32 << 20
-"""Bytes of file that are read at once. Twice that is held."""
+"""Bytes that are read at once. The reader holds twice as many."""
 
 _PACKED = 16 << 20
 """Of a compressed file: decompressed bytes of a window, and bytes of the file. The decoder holds a copy as well."""
 _RESERVED = LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.FILE_MODE_PREALLOCATE
-_APART = 1 << 15  # from this stride on headers are read one by one where only headers are wanted
-
-
-@dataclass(slots=True)
-class Segment:
-    """What one header buffer governs: the file, or in a file that was appended to, one session of it."""
-
-    number: int
-    header: LogHeader
+_APART = 1 << 15
+"""Bytes between headers from which on they are read one by one, if only headers are wanted."""
 
 
 @dataclass(slots=True)
 class Window:
-    """Whole buffers: ``words`` (uint64) over the bytes ``raw``, `PAD` bytes behind them included.
+    """Whole buffers: the bytes ``raw``, including `PAD` bytes at the end, and the same as ``words`` (uint64).
 
-    ``start`` int64: position of each buffer's header, a multiple of 8. Valid until the next window is asked for.
+    ``start`` int64: position of each buffer's header, a multiple of 8. ``header`` governs the buffers: that of the
+    file or, in a file that was appended to, of one session. Valid until the next window is asked for.
     """
 
     raw: NDArray[np.uint8]
     words: NDArray[np.uint64]
     start: NDArray[np.int64]
     buffers: Buffers
-    segment: Segment
+    header: LogHeader
 
     def note(
         self, damage: DamageLog, reason: str, row: int, position: int, field: str, value: object, lost: int
     ) -> None:
-        """Note what is wrong with the event at byte ``position``; of a compressed buffer, by where that begins."""
+        """Note damage of the event at byte ``position``; in a compressed buffer, at the offset of the buffer."""
         offset, place = int(self.buffers.offset[row]), position - int(self.start[row])
         if self.buffers.flags[row] & BUFFER_FLAG.COMPRESSED:
             reason = f"{reason}, {place} bytes into the decompressed buffer"
@@ -85,52 +79,50 @@ class Window:
 class BufferReader:
     """The buffers of one trace file.
 
-    ``workers`` processes decompress. Damaged buffers are left out and noted in ``damage``.
+    ``workers`` processes decompress. Damaged buffers are skipped and noted in ``damage``.
     """
 
     def __init__(self, source: Source, damage: DamageLog, *, workers: int = 1, window: int = WINDOW) -> None:
         self.source, self.damage, self.workers = source, damage, workers
         self.header = read_header(source)
-        self.segments = [self._segment(0, self.header)]
+        self.headers: list[LogHeader] = []
+        """Those of all sessions of the file, as far as it was read."""
+        self._add_session(self.header)
         self.unwritten = 0
         """Places that no buffer was written to, as far as the file was read."""
         self._window = max(window, MAX_BUFFER + 4096)
         self._format = self.header.compression_format
-        self._check_format()
+        if self._format not in DECODERS:
+            self._format = XPRESS
+            if self.header.compressed:
+                note = Damage("unknown compression format, taken for XPRESS", 0x2C, "State", self.header.state)
+                damage.add(note)
 
     def windows(self) -> Iterator[Window]:
         """All buffers, in file order."""
         if self.source.size > WINDOW:
             keep_freed_memory()
-        for view, segment, rows, at in self._within(headers_only=False):
-            window = self._assemble(view, segment, rows, at)
+        for view, header, rows, at in self._affordable(headers_only=False):
+            window = self._assemble(view, header, rows, at)
             if len(window.buffers):
                 yield window
 
-    def index(self) -> Iterator[tuple[Segment, Buffers]]:
-        """All buffers without what is in them."""
-        for _, segment, rows, _ in self._within(headers_only=True):
+    def index(self) -> Iterator[tuple[int, Buffers]]:
+        """All buffers without their contents, and the number of their session in `headers`."""
+        for _, header, rows, _ in self._affordable(headers_only=True):
             if len(rows):
-                yield segment, rows
+                yield self.headers.index(header), rows
 
-    def load(self, segment: Segment, rows: Buffers) -> Window | None:
-        """The given buffers again, as a window of their own; None if none of them can be read."""
+    def load(self, header: LogHeader, rows: Buffers) -> Window | None:
+        """Read buffers of a session again, as a window with memory of its own; None if none of them can be read."""
         memory = memoryview(bytearray(int(rows.length.sum()) + PAD))
         kept, at = [], np.cumsum(rows.length) - rows.length
         for row, place in enumerate(at.tolist()):
             length = int(rows.length[row])
             if self.source.readinto(int(rows.offset[row]), memory[place : place + length]) == length:
                 kept.append(row)
-        window = self._assemble(self._view(memory), segment, rows.take(kept), at[kept])
+        window = self._assemble(self._view(memory), header, rows.take(kept), at[kept])
         return window if len(window.buffers) else None
-
-    def _check_format(self) -> None:
-        if self._format in DECODERS:
-            return
-        self._format = XPRESS
-        if self.header.compressed:
-            note = Damage("unknown compression format, taken for XPRESS", 0x2C, "State", self.header.state)
-            self.damage.add(note)
 
     def _view(self, data: memoryview) -> View:
         size = self.header.buffer_size
@@ -140,11 +132,10 @@ class BufferReader:
 
     # -- the pass over the file
 
-    def _within(self, headers_only: bool) -> Iterator[tuple[View, Segment, Buffers, NDArray[np.int64]]]:
-        """The buffers of each span and where they are in it, up to the one whose claim, with those before it, is more
-        than compressed data may become."""
+    def _affordable(self, headers_only: bool) -> Iterator[tuple[View, LogHeader, Buffers, NDArray[np.int64]]]:
+        """The buffers of each span and their positions in it, until their decompressed sizes exceed the budget."""
         packed = expanded = 0
-        for view, segment, found in self._spans(headers_only):
+        for view, header, found in self._spans(headers_only):
             rows, at = found.buffers(view)
             compressed = rows.compressed
             stored = packed + np.cumsum(rows.length * compressed)
@@ -156,24 +147,24 @@ class BufferReader:
                 budget = limits.expanded(int(stored[first]))
                 reason = f"compressed buffers become more than the budget of {budget} bytes; what follows was not read"
                 self.damage.add(Damage(reason, int(rows.offset[first]), "Offset", int(rows.filled[first])))
-                yield view, segment, rows.take(slice(0, first)), at[:first]
+                yield view, header, rows.take(slice(0, first)), at[:first]
                 return
             if len(rows):
                 packed, expanded = int(stored[-1]), int(claimed[-1])
-            yield view, segment, rows, at
+            yield view, header, rows, at
 
-    def _spans(self, headers_only: bool) -> Iterator[tuple[View, Segment, Found]]:
+    def _spans(self, headers_only: bool) -> Iterator[tuple[View, LogHeader, Found]]:
         compressed = self.header.compressed
         size = self.source.size
         window = min(_PACKED + MAX_BUFFER if compressed else self._window, (size + 7) & ~7)
         sparse = headers_only and not compressed and self.header.stride >= _APART
-        # Elsewhere a file cannot be read at an offset without moving its position: the thread could get in the way.
+        # Without preadv, reads at an offset move the position of the file: the thread would interfere.
         ahead = not compressed and not sparse and size > 2 * window and hasattr(os, "preadv")
         with closing(ReadAhead(self.source, window, pad=PAD, ahead=ahead)) as reader:
             view = self._view(reader.data)
             if sparse:
                 view.raw[:] = 0
-            segment, before = self.segments[0], None
+            header, before = self.header, None
             while view.base < view.end:
                 if sparse:
                     view.got = self._read_heads(reader.data, view.base, window)
@@ -186,13 +177,13 @@ class BufferReader:
                     break
                 start, more = 0, False
                 while not more:
-                    segment = self._segment_at(view, start, segment)
-                    view.stride = segment.header.stride if not compressed else 0
-                    view.header_at = segment.header.offset
-                    view.reserved = bool(segment.header.mode & _RESERVED)
+                    header = self._header_at(view, start, header)
+                    view.stride = header.stride if not compressed else 0
+                    view.header_at = header.offset
+                    view.reserved = bool(header.mode & _RESERVED)
                     found = locate_variable(view, start, _PACKED) if compressed else locate_fixed(view, start)
                     if found.at:
-                        yield view, segment, found
+                        yield view, header, found
                     start, more = found.stop, found.more
                 if (view.base, start) == before:
                     break
@@ -201,25 +192,25 @@ class BufferReader:
             self.unwritten = view.unwritten
 
     def _read_heads(self, memory: memoryview, offset: int, window: int) -> int:
-        """Only the headers of the buffers of a window; the bytes that it spans."""
+        """Read only the headers of the buffers of a window; the bytes that it spans."""
         left, stride = min(window, self.source.size - offset), self.header.stride
         for at in range(0, left, stride):
             self.source.readinto(offset + at, memory[at : min(at + BUFFER_HEADER_SIZE, left)])
         return left
 
     def _regular(self, memory: memoryview, view: View) -> bool:
-        """Whether headers alone tell where all buffers of a window are: no damage, no session that was appended."""
+        """Whether all buffers of a window are where the stride says: no damage, no appended session."""
         stride = self.header.stride
         heads = RegularHeads.of(memory, 0, view.got // stride, stride)
         first = int(view.base == 0)
         return bool((heads.plausible | heads.empty).all() and not heads.header[first:].any())
 
-    def _segment_at(self, view: View, at: int, current: Segment) -> Segment:
-        """The segment that begins at ``at`` if a further header buffer is there, else ``current``."""
+    def _header_at(self, view: View, at: int, current: LogHeader) -> LogHeader:
+        """The header of the session that begins at ``at``, ``current`` if none does."""
         head, offset = view.head(at), view.base + at
         if not offset or head is None or head[3] != BUFFER_TYPE.HEADER or view.broken_at is not None:
             return current
-        known = next((s for s in self.segments if s.header.offset == offset), None)
+        known = next((header for header in self.headers if header.offset == offset), None)
         if known is not None:
             return known
         try:
@@ -227,23 +218,23 @@ class BufferReader:
         except FormatError as error:
             self.damage.add(Damage(f"second header buffer: {error.reason}", offset, error.field, error.value))
             return current
-        self.segments.append(self._segment(len(self.segments), header))
-        return self.segments[-1]
+        self._add_session(header)
+        return header
 
-    def _segment(self, number: int, header: LogHeader) -> Segment:
+    def _add_session(self, header: LogHeader) -> None:
         if header.wrong_size:
             self.damage.add(header.wrong_size)
-        return Segment(number, header)
+        self.headers.append(header)
 
     # -- windows
 
-    def _assemble(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
-        """The buffers where they are if they can be walked there, else decompressed and copied to multiples of 8."""
+    def _assemble(self, view: View, header: LogHeader, buffers: Buffers, at: NDArray[np.int64]) -> Window:
+        """The buffers in place if they can be walked there, else decompressed and copied to multiples of 8."""
         if buffers.compressed.any() or (at & 7).any():
-            return self._pack(view, segment, buffers, at)
-        return Window(view.raw, view.raw[: len(view.raw) & ~7].view(np.uint64), at, buffers, segment)
+            return self._pack(view, header, buffers, at)
+        return Window(view.raw, view.raw[: len(view.raw) & ~7].view(np.uint64), at, buffers, header)
 
-    def _pack(self, view: View, segment: Segment, buffers: Buffers, at: NDArray[np.int64]) -> Window:
+    def _pack(self, view: View, header: LogHeader, buffers: Buffers, at: NDArray[np.int64]) -> Window:
         memory = view.data
         places, lengths, used = at.tolist(), buffers.length.tolist(), buffers.filled.tolist()
         packed = buffers.compressed.tolist()
@@ -256,10 +247,7 @@ class BufferReader:
         into = memoryview(raw)  # type: ignore[arg-type]
         good = np.ones(len(at), bool)
         for i, (place, to) in enumerate(zip(places, start.tolist(), strict=True)):
-            if not packed[i]:
-                into[to : to + used[i]] = memory[place : place + used[i]]
-                continue
-            result = next(results)
+            result = next(results) if packed[i] else memory[place + 72 : place + used[i]]
             if isinstance(result, FormatError):
                 good[i] = False
                 offset = int(buffers.offset[i])
@@ -269,4 +257,4 @@ class BufferReader:
                 continue
             into[to : to + 72] = memory[place : place + 72]
             into[to + 72 : to + used[i]] = result
-        return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), segment)
+        return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), header)

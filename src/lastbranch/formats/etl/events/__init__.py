@@ -1,2 +1,2 @@
-"""The events of a trace log: found in buffers (`walk`), as columns (`columns`), in order of time (`merge`), of a whole
-log (`reader`)."""
+"""The events of a trace log: found in buffers (`walk`), as columns (`columns`), in time order (`merge`), and of whole
+logs (`reader`)."""

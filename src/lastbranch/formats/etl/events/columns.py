@@ -79,7 +79,7 @@ def _classic_hooks(guids: NDArray[np.uint64], types: NDArray[np.uint8]) -> NDArr
 
 
 def _end_of_items(words: NDArray[np.uint64], at: Ints, sizes: Ints) -> Ints:
-    """Bytes from the begin of the EVENT_HEADER events at words ``at`` to the end of their last extended items.
+    """Bytes from the start of the EVENT_HEADER events at words ``at`` to the end of their last extended items.
 
     More than an event's size where the items do not fit in it.
     """
@@ -104,10 +104,10 @@ def _where_bits(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds for all events of a segment of a log.
+    """What holds for all events of a session in a log.
 
     ``pointer_size`` is that of events whose header does not say it, ``override`` one that holds for all events, or 0.
-    ``to_log`` converts the segment's ticks to those of the log's clock, ``None`` if they are the same.
+    ``to_log`` converts the session's ticks to those of the log's clock, ``None`` if they are the same.
     """
 
     damage: DamageLog
@@ -155,14 +155,14 @@ CARRIED = ("time", "header_size", "pointer_size", "offset")
 class EventBlock:
     """Events of one window in file order, as columns of equal length.
 
-    Always present: ``at`` int64 (8-byte words from the begin of ``words`` to the event), ``head`` uint64 (the event's
+    Always present: ``at`` int64 (8-byte words from the start of ``words`` to the event), ``head`` uint64 (the event's
     first word), ``size`` int64 (bytes, header included), ``buffer`` int32 (row of ``window.buffers``).
 
     Gathered on demand and kept: ``header`` uint8 (header type: a key of `layout.HEADERS`, or `layout.MESSAGE`),
     ``hook`` int32 (-1: none), ``time`` int64 (ticks of the log's clock), ``pid``, ``tid`` int32 (-1: none), ``cpu``
     int32, ``version``, ``opcode``, ``level``, ``channel`` uint8, ``id``, ``task``, ``options`` uint16, ``keyword``
     uint64, ``provider`` (n, 2) uint64 (the GUID as 16 bytes of the file), ``pointer_size`` uint8, ``offset`` int64
-    (bytes from the begin of the decompressed buffer), ``payload`` int64 (byte position in ``raw``) and
+    (bytes from the start of the decompressed buffer), ``payload`` int64 (byte position in ``raw``) and
     ``payload_size`` int64.
 
     Everything is valid until the next block of the same pass is asked for, which reuses the window's memory.
@@ -292,7 +292,7 @@ class EventBlock:
             last[untimed] = -1
             last = np.maximum.accumulate(last)[untimed]
             known = (last >= 0) & (self.buffer[last] == self.buffer[untimed])
-            time[untimed] = np.where(known, time[last], self.window.segment.header.timestamp)
+            time[untimed] = np.where(known, time[last], self.window.header.timestamp)
         return time if self.rules.to_log is None else self.rules.to_log(time)
 
     @cached_property

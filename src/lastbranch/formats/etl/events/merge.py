@@ -37,16 +37,16 @@ Only time stamps that jump back make more wait. Then the merge releases everythi
 
 @dataclass(slots=True)
 class Index:
-    """All buffers of a log: ``segment`` is the number of the one that each belongs to."""
+    """All buffers of a log: ``session`` is the number of the one that each belongs to."""
 
     buffers: Buffers
-    segment: NDArray[np.int64]
+    session: NDArray[np.int64]
 
     def rank(self) -> NDArray[np.int64]:
         """The place of each buffer in the order in which they were written."""
         b = self.buffers
         rank = np.empty(len(b), np.int64)
-        rank[np.lexsort((b.offset, b.sequence, self.segment))] = np.arange(len(b))
+        rank[np.lexsort((b.offset, b.sequence, self.session))] = np.arange(len(b))
         return rank
 
 
@@ -130,7 +130,7 @@ def in_order(index: Index, load: Load, *, overlap: bool) -> Iterator[Run]:
     """All events in time order. ``overlap``: neighbouring buffers of a processor may overlap in time."""
     rank = index.rank()
     # A header buffer also has events from the end of the session: it is a stream of its own.
-    lane = np.where(index.buffers.type == BUFFER_TYPE.HEADER, -1 - index.segment, index.buffers.cpu)
+    lane = np.where(index.buffers.type == BUFFER_TYPE.HEADER, -1 - index.session, index.buffers.cpu)
     order = np.lexsort((rank, lane))
     cuts = np.flatnonzero(np.diff(lane[order])) + 1
     streams = [_Stream(iter(rows.tolist()), 1 if overlap else 0) for rows in np.split(order, cuts) if len(rows)]
@@ -213,7 +213,7 @@ def joined(runs: Sequence[Run], copied: Sequence[str] = CARRIED) -> EventBlock:
         buffer[place] += np.int32(first)
         first += len(block.window.buffers)
     buffers = Buffers.concatenate([block.window.buffers for block in blocks])
-    window = Window(memory.view(np.uint8), memory, np.zeros(first, np.int64), buffers, blocks[0].window.segment)
+    window = Window(memory.view(np.uint8), memory, np.zeros(first, np.int64), buffers, blocks[0].window.header)
     made = EventBlock(window, Walk(at, gathered("head"), gathered("header"), size, buffer), blocks[0].rules)
     for name in copied:
         made.__dict__[name] = gathered(name)

@@ -1,4 +1,4 @@
-"""A trace log: its header, its events as columns or as objects, what it counts and what is damaged in it."""
+"""Trace logs: header, events as columns or objects, counts and damage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST_WORKERS = 8
 
 
 class EventType(NamedTuple):
-    """What events are counted by.
+    """The key that events are counted by.
 
     ``provider`` is the GUID as 16 bytes of the file. ``hook`` is -1 for events of user providers; ``id`` is 0 for
     kernel and classic events, whose ``opcode`` is their Type.
@@ -72,7 +72,7 @@ class TraceLog:
     @property
     def headers(self) -> list[LogHeader]:
         """The headers of all sessions, as far as the file has been read."""
-        return [segment.header for segment in self._reader.segments]
+        return list(self._reader.headers)
 
     @property
     def clock(self) -> Clock:
@@ -142,9 +142,9 @@ class TraceLog:
     def index(self) -> Index:
         """All buffers of the log, by their headers alone."""
         parts, numbers = [], []
-        for segment, buffers in self._reader.index():
+        for session, buffers in self._reader.index():
             parts.append(buffers)
-            numbers.append(np.full(len(buffers), segment.number))
+            numbers.append(np.full(len(buffers), session))
         return Index(Buffers.concatenate(parts), np.concatenate([np.empty(0, np.int64), *numbers]))
 
     @cached_property
@@ -164,13 +164,13 @@ class TraceLog:
 
     def load(self, index: Index, row: int) -> EventBlock | None:
         """The events of buffer ``row`` of `index`, None if it cannot be read. Blocks have memory of their own."""
-        segment = self._reader.segments[int(index.segment[row])]
-        window = self._reader.load(segment, index.buffers.take(slice(row, row + 1)))
+        header = self._reader.headers[int(index.session[row])]
+        window = self._reader.load(header, index.buffers.take(slice(row, row + 1)))
         return None if window is None else self._block(window)
 
     def _block(self, window: Window) -> EventBlock:
-        own = window.segment.header
-        return EventBlock.of(window, Rules.of(self._damage, own, self.base or self.header, self._override))
+        rules = Rules.of(self._damage, window.header, self.base or self.header, self._override)
+        return EventBlock.of(window, rules)
 
 
 _APART = 1 << 16
@@ -188,7 +188,7 @@ def runs_of(
     log_of = np.repeat(np.arange(len(logs)), [len(index.buffers) for index in indexes]).tolist()
     own_row = np.concatenate([np.arange(len(index.buffers)) for index in indexes]).tolist()
     parts = (replace(one.buffers, cpu=one.buffers.cpu + np.int32(_APART * i)) for i, one in enumerate(indexes))
-    sessions = np.concatenate([index.segment + _APART * i for i, index in enumerate(indexes)])
+    sessions = np.concatenate([index.session + _APART * i for i, index in enumerate(indexes)])
     read = count()
 
     def load(row: int) -> EventBlock | None:

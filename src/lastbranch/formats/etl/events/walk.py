@@ -1,4 +1,4 @@
-"""The event walk: where each event of a window of buffers is, and what its first word says."""
+"""The event walk: the place of each event in a window of buffers, and its first word."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["HEADER_BYTES", "KIND", "MESSAGE_BYTES", "SHIFT", "Walk", "chains", "walk"]
 
 
-# -- What the first word of an event says, by its marker: tables with a place for each value of its bits 16 to 31
+# -- Tables by marker: bits 16 to 31 of the first word of an event
 #
-# These are the header type and the bits that tell a header from other bytes; with them the word tells the event's size.
+# The marker has the header type and the bits that distinguish a header from other bytes. It says where the first word
+# has the event's size.
 
 
 KIND = np.zeros(1 << 16, np.uint8)
-"""By marker: the header type, 0 for what is no event."""
+"""By marker: the header type, 0 for no event."""
 SHIFT = np.full(1 << 16, 64, np.uint64)
-"""By marker: how far Size is shifted in the first word. A shift by 64 makes the size of what is no event 0."""
+"""By marker: the shift of Size in the first word. A shift by 64 gives other bytes than events the size 0."""
 for _marker in range(0xC0, 0x100):  # bits 31 and 30
     for _type, _kind in HEADERS.items():
         KIND[_marker << 8 | _type] = _type
@@ -36,13 +37,13 @@ for _marker in range(0x90, 0xA0):  # bits 31 and 28, not 30 and 29
     SHIFT[_marker << 8 : (_marker + 1) << 8] = 0
 
 LIKELY = np.uint16(0xC000 + min(HEADERS)), np.uint16(0xC000 + max(HEADERS))
-"""The markers, from and to, that nearly all events have and other bytes hardly ever look like."""
+"""The range of markers that nearly all events have, and other bytes hardly ever."""
 
 WORDS = (np.arange(1 << 16) + 7) >> 3
-"""By Size: how many words on the next event is."""
+"""By Size: words to the next event."""
 
 HEADER_BYTES = np.zeros(256, np.int64)
-"""By header type: bytes of the header without what its flags add."""
+"""By header type: bytes of the header without those that its flags add."""
 for _type, _kind in HEADERS.items():
     HEADER_BYTES[_type] = _kind.size
 HEADER_BYTES[MESSAGE] = packed(MESSAGE_HEAD).size
@@ -51,26 +52,26 @@ MESSAGE_BYTES = np.array([packed(message_header(options)).size for options in ra
 """By the low byte of a message's OptionFlags: bytes of its header."""
 
 
-# -- Chains of events: each one's size leads to the next. All chains of a window are followed in step
+# -- Chains of events: the size of each event leads to the next. All chains of a window are followed in step
 #
-# A walk through one chain waits for memory at each event; many in step overlap the waits and need five array operations
-# a step, however many they are. To have many, whatever the size of the buffers, a buffer is cut into several lanes at
-# what looks like an event. Such a guess is proven where the lane before it ends right there; a buffer with a lane that
-# does not is followed again from its begin.
+# A walk through one chain waits for memory at each event. Many chains in step overlap these waits and need five array
+# operations per step, however many they are. To have many chains with buffers of any size, the walk cuts a buffer into
+# lanes at words that look like events. Such a guess is proven if the lane before it ends there. A buffer with a wrong
+# guess is followed again from its begin.
 #
-# To save operations `STEPS` steps are taken without looking: a lane that meets what is no event stays there (its size
-# is 0), one that leaves its bounds goes on in other bytes; what is behind the first such step is dropped afterwards.
-# Where few lanes are left a plain loop is faster and takes over.
+# To save operations, the walk takes `STEPS` steps without a check: a lane that meets no event stays there (its size is
+# 0), one that leaves its bounds goes on in other bytes. Everything after the first such step is dropped afterwards. A
+# plain loop is faster for few lanes, and takes over.
 
 
 STEPS = 16
 LANES = 2048
-"""So many lanes are wanted: with more their columns of a step leave the processor's first cache."""
+"""Lanes to aim for. With more, the columns of a step would not fit in the processor's first cache."""
 LEAST_LANE = 256
-"""Words of a lane that a buffer may be cut into."""
+"""Fewest words of a lane that a buffer is cut into."""
 FEW_LANES = 24
-"""So many lanes are followed one by one."""
-_LOOK = 128  # words in which an event is looked for
+"""Lanes that are followed one by one."""
+_LOOK = 128  # words that are searched for an event
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -81,7 +82,7 @@ _SHIFTS = SHIFT.tolist()
 class Chains:
     """Events in file order: ``at`` int64, word index; ``head`` uint64, first word.
 
-    Of each buffer, ``count`` int64 is how many there are and ``stop`` int64 the word where its chain ended.
+    For each buffer, ``count`` int64 is the number of its events and ``stop`` int64 the word where its chain ended.
     """
 
     at: Ints
@@ -109,7 +110,7 @@ def chains(words: Words, first: Ints, end: Ints) -> Chains:
 
 
 def _guesses(words: Words, first: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Where events may begin, ascending, to cut the buffers at, and the buffer of each."""
+    """Words where events may begin, ascending, and the buffer of each."""
     span = np.maximum(end - first, 0)
     lanes = np.clip(span // LEAST_LANE, 1, max(1, LANES // max(1, len(first))))
     none = np.empty(0, np.int64)
@@ -135,7 +136,7 @@ def _marks(head: Words) -> NDArray[np.uint16]:
 
 
 def _follow_all(words: Words, begin: Ints, bound: Ints) -> tuple[Ints, Words, Ints, Ints]:
-    """Positions and first words of the events of the lanes, lane by lane; of each lane their number and its end."""
+    """Positions and first words of the events, lane by lane; the number of events and the end of each lane."""
     stop, count = np.minimum(begin, bound), np.zeros(len(begin), np.int64)
     lanes = np.flatnonzero(begin < bound)
     at, limit = begin[lanes], bound[lanes]
@@ -162,7 +163,7 @@ def _follow_all(words: Words, begin: Ints, bound: Ints) -> tuple[Ints, Words, In
 
 @dataclass(slots=True)
 class _Block:
-    """Some steps of some lanes, of which each counts as far as it is ``good``; (steps, lanes) all of them."""
+    """Steps of some lanes, arrays (steps, lanes). Only ``good`` ones count."""
 
     lanes: Ints
     at: Ints
@@ -179,7 +180,7 @@ def _steps(words: Words, at: Ints, limit: Ints) -> tuple[Ints, Words, NDArray[np
     sizes = shift.view(np.uint16)[0::4]
     place[0] = at
     for i in range(STEPS):
-        words.take(place[i], out=head[i], mode="clip")  # without a mode ``out`` would be filled by way of a copy
+        words.take(place[i], out=head[i], mode="clip")  # without a mode, take fills ``out`` through a copy
         SHIFT.take(marks[i], out=shift, mode="clip")
         np.right_shift(head[i], shift, out=shift)
         WORDS.take(sizes, out=size, mode="clip")
@@ -208,7 +209,7 @@ def _follow_one(words: Words, lane: int, at: int, limit: int) -> tuple[_Block, i
 
 
 def _in_order(blocks: list[_Block]) -> tuple[Ints, Words]:
-    """The good events lane by lane: the steps of a lane in a block are together, so few pieces are moved."""
+    """The good events lane by lane. The steps of a lane in a block are neighbours, so that few pieces move."""
     lanes = np.concatenate([np.empty(0, np.int64), *(block.lanes for block in blocks)])
     order = np.argsort(lanes, kind="stable")
 
@@ -245,7 +246,7 @@ class Walk:
 
 
 def walk(window: Window, damage: DamageLog) -> Walk:
-    """All events of ``window``. Where the chain of a buffer breaks, its rest is left out and noted in ``damage``."""
+    """All events of ``window``. Where the chain of a buffer breaks, its rest is skipped and noted in ``damage``."""
     first = (window.start >> 3) + 9
     limit = window.start + window.buffers.filled
     end = (limit + 7) >> 3
@@ -264,7 +265,7 @@ def walk(window: Window, damage: DamageLog) -> Walk:
         bad[message] = size[message] < MESSAGE_BYTES.take(options & 0xFF)
     buffer = np.repeat(np.arange(len(first), dtype=np.int32), found.count)
     whole = Walk(found.at, found.head, header, size, buffer)
-    if (limit & 7).any():  # a cut file: the last word need not be whole, and neither the event in it
+    if (limit & 7).any():  # a cut file: the last word, and the event in it, may be incomplete
         bad |= found.at * 8 + size > limit.take(buffer)
     return _drop_after(window, damage, whole, bad, limit) if bad.any() else whole
 
@@ -272,7 +273,7 @@ def walk(window: Window, damage: DamageLog) -> Walk:
 def _drop_after(
     window: Window, damage: DamageLog, whole: Walk, bad: NDArray[np.bool_], limit: NDArray[np.int64]
 ) -> Walk:
-    """Without the events that have no room for their headers or in their buffers, and what follows them there."""
+    """Drop events that are too small for their headers or too long for their buffers, and the rest of such buffers."""
     rows, index = np.unique(whole.buffer[bad], return_index=True)
     begin = np.flatnonzero(bad)[index]
     keep = np.ones(len(bad), bool)
@@ -283,7 +284,7 @@ def _drop_after(
 
 
 def _note(window: Window, damage: DamageLog, row: int, at: int, limit: int) -> None:
-    """Say what is wrong at word ``at`` of buffer ``row``, which ends at byte ``limit``."""
+    """Note the damage at word ``at`` of buffer ``row``, which ends at byte ``limit``."""
     head = int(window.words[at])
     shift = _SHIFTS[head >> 16 & 0xFFFF]
     size = head >> shift & 0xFFFF
