@@ -283,25 +283,25 @@ def test_folders_and_several_files(tmp_path, run):
 EVENT = '<events><event value="7" symbol="S" {}/></events>'
 TEMPLATE = "<templates><template tid='T'>{}</template></templates>"
 CONTRADICTIONS = {
-    "no template NO": EVENT.format('template="NO"'),
-    "no task NO": "<tasks><task name='A' value='1'/></tasks>" + EVENT.format('task="NO"'),
-    "no opcode NO": "<opcodes><opcode name='A' value='11'/></opcodes>" + EVENT.format('opcode="NO"'),
-    "no level NO": "<levels><level name='A' value='16'/></levels>" + EVENT.format('level="NO"'),
-    "no keyword NO": "<keywords><keyword name='A' mask='1'/></keywords>" + EVENT.format('keywords="A NO"'),
-    "no string NO": EVENT.format('message="$(string.NO)"'),
+    "template NO is not declared": EVENT.format('template="NO"'),
+    "task NO is not declared": "<tasks><task name='A' value='1'/></tasks>" + EVENT.format('task="NO"'),
+    "opcode NO is not declared": "<opcodes><opcode name='A' value='11'/></opcodes>" + EVENT.format('opcode="NO"'),
+    "level NO is not declared": "<levels><level name='A' value='16'/></levels>" + EVENT.format('level="NO"'),
+    "keyword NO is not declared": "<keywords><keyword name='A' mask='1'/></keywords>" + EVENT.format('keywords="A NO"'),
+    "string NO is not declared": EVENT.format('message="$(string.NO)"'),
     "no numbers of an event": EVENT.replace("7", "x").format(""),
-    "no map NO": TEMPLATE.format("<data name='a' inType='win:Int8' map='NO'/>"),
-    "no field NO before it": TEMPLATE.format("<data name='a' inType='win:Int8' count='NO'/>"),
-    "no field later before it": TEMPLATE.format(
+    "map NO is not declared": TEMPLATE.format("<data name='a' inType='win:Int8' map='NO'/>"),
+    "no earlier field is called NO": TEMPLATE.format("<data name='a' inType='win:Int8' count='NO'/>"),
+    "no earlier field is called later": TEMPLATE.format(
         "<data name='a' inType='win:Binary' length='later'/><data name='later' inType='win:Int8'/>"
     ),
     "inType 'win:Odd' is not known": TEMPLATE.format("<data name='a' inType='win:Odd'/>"),
     "outType 'win:Odd' is not known": TEMPLATE.format("<data name='a' inType='win:Int8' outType='win:Odd'/>"),
     "bytes without a length": TEMPLATE.format("<data name='a' inType='win:Binary'/>"),
-    "value '1' is there twice": "<maps><bitMap name='M'><map value='1' message='a'/>"
+    "value '1' is repeated": "<maps><bitMap name='M'><map value='1' message='a'/>"
     "<map value='1' message='b'/></bitMap></maps>",
     "value 'x' is no number": "<maps><valueMap name='M'><map value='x' message='a'/></valueMap></maps>",
-    "0.man twice, not the same": EVENT.format("") + EVENT.replace("S", "Other").format(""),
+    "0.man twice, differently": EVENT.format("") + EVENT.replace("S", "Other").format(""),
 }  # fmt: skip
 
 
@@ -318,7 +318,7 @@ def test_what_contradicts_another_manifest_or_the_log(tmp_path, run):
     made = manifests(first, first, second)
     assert len(made.notes) == 2
     assert "is also called Test-Provider" in made.notes[0]
-    assert "event 7 version 0 is in 0.man and 2.man, not the same; the first one is used" in made.notes[1]
+    assert "event 7 version 0 is in 0.man and 2.man, differently; the first one is used" in made.notes[1]
     chunk = struct.pack("<BBBBHH", 1, 1, 0, 0x5B, 1, 0) + first.encode()
     path = logged(tmp_path, (0xFFFE, 0, chunk), (7, 0, struct.pack("<I", 5)))
     done = run("dump", path, "--manifest", given_file(tmp_path, template('<data name="b" inType="win:UInt16"/>')))

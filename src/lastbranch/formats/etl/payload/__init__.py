@@ -1,2 +1,5 @@
-"""Payloads of events: types of fields (`types`), layouts of events made of them (`layouts`), and where these come from:
-manifests (`manifest`, `manifest_xml`) and TraceLogging. Layouts of the kernel's events are in `kernel`."""
+"""Payloads of events: field types (`types`), layouts made of them (`layouts`), many payloads as columns (`columns`).
+
+Layouts come from manifests (`manifest`, `manifest_xml`), from TraceLogging schemas (`tracelogging`), and for the
+kernel's events from the tables of `kernel.layouts`.
+"""

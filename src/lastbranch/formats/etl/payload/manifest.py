@@ -1,8 +1,8 @@
-"""Layouts of manifest events: from the descriptions that merged traces carry, to the named fields of a payload.
+"""Descriptions of manifest events in merged logs, and the layouts of payloads that descriptions make.
 
-A merged trace holds what TdhGetEventInformation and TdhGetEventMapInformation say of its events on the machine where it
-was merged (EventMetadata, tdh.h: TRACE_EVENT_INFO, EVENT_MAP_INFO); an EventSource writes its own manifest, see
-`manifest_xml`. All offsets and counts of a description are checked; a damaged one is not used.
+Merging stores the results of TdhGetEventInformation and TdhGetEventMapInformation on its machine (EventMetadata, tdh.h:
+TRACE_EVENT_INFO, EVENT_MAP_INFO). Manifests in XML, which make the same descriptions: `manifest_xml`. All offsets and
+counts of a description are checked; a damaged one is not used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _MAP = struct.Struct("<IIII")
 
 _BITMAPS = 0x02 | 0x10  # EVENTMAP_INFO_FLAG_MANIFEST_BITMAP, WBEM_BITMAP
 
-_OUT_TYPES = {  # TDH_OUTTYPE_* to the numbers of self-describing events, where they ask for a form here
+_OUT_TYPES = {  # TDH_OUTTYPE_* with a form of their own to the numbers of self-describing events
     1: 2, 13: 3, 16: 4, 17: 4, 18: 4, 19: 4, 22: 7, 23: 8, 24: 9, 31: 14, 32: 15, 37: 37,
 }  # fmt: skip
 
@@ -98,7 +98,7 @@ class Property:
     map_name: str = ""
     members: tuple[Property, ...] = ()
     count: int | str | None = None
-    """None where it is no array."""
+    """None: no array."""
     length: int | str | None = None
 
 
@@ -115,7 +115,7 @@ class Described:
     properties: tuple[Property, ...]
     classic: bool = False
     message: str = ""
-    """What consumers may show of it, with %1 for the first property."""
+    """A text for people, with %1 for the first property."""
     level: str = ""
     keywords: tuple[str, ...] = ()
 
@@ -131,7 +131,7 @@ MapKey = tuple[bytes, str]
 
 
 def join_names(task: str, opcode: str, fallback: str) -> str:
-    """ "Task/Opcode", as consumers show it: the opcode Info and the prefix of standard ones are left out."""
+    """ "Task/Opcode" without the opcode Info and the prefix of standard ones, as consumers show it."""
     opcode = opcode.strip().removeprefix("win:")
     task = task.strip()
     if not task:
@@ -156,7 +156,7 @@ def message_of(message: str, values: Sequence[object]) -> str:
 
 
 def parse_event_info(data: bytes) -> Described | None:
-    """A TRACE_EVENT_INFO; None where it does not hold together."""
+    """A TRACE_EVENT_INFO; None where it is inconsistent."""
     if len(data) < _INFO.size:
         return None
     values = _INFO.unpack_from(data)
@@ -183,7 +183,7 @@ def parse_event_info(data: bytes) -> Described | None:
 
 
 def _text(data: bytes, at: int) -> str:
-    """The NUL-terminated UTF-16 string at an offset; "" for offset 0, which stands for none."""
+    """The NUL-terminated UTF-16 string at an offset; "" for offset 0, which means none."""
     if not at:
         return ""
     if at >= len(data):
@@ -194,10 +194,11 @@ def _text(data: bytes, at: int) -> str:
 def _properties(
     data: bytes, first: int, number: int, total: int, budget: list[int], nesting: int
 ) -> tuple[Property, ...]:
-    """Properties ``first`` up. Members partition the array in a good description: the budget ends a bad one."""
+    """``number`` properties from ``first`` on. No two structures share members; the budget ends a description in which
+    they do."""
     if first + number > total or not nesting:
         raise ValueError("members outside of the description")
-    raw = [_PROPERTY.unpack_from(data, _INFO.size + _PROPERTY.size * (first + index)) for index in range(number)]
+    raw = _PROPERTY.iter_unpack(data[_INFO.size :][_PROPERTY.size * first : _PROPERTY.size * (first + number)])
     budget[0] -= number
     if budget[0] < 0:
         raise ValueError("members used twice")
@@ -246,7 +247,7 @@ def parse_map_info(data: bytes) -> tuple[MapKey, EventMap] | None:
         return None
 
 
-# -- Field types by the numbers that descriptions of events use: in-types say how a field is stored, out-types how shown
+# -- Field types by the numbers of descriptions: in-types say how a field is stored, out-types how it is shown
 #
 # In-types 1 to 25 are the same in self-describing events (TlgIn_*, TraceLoggingProvider.h) and manifests (TDH_INTYPE_*,
 # tdh.h), but for binary (14), which only the former store with a length. Out-types are those of self-describing events.
@@ -265,7 +266,7 @@ IN_TYPES: dict[int, FieldType] = {
 
 
 def shown(type_: FieldType, out: int) -> FieldType:
-    """The type with the form that its out-type asks for, where that has one here."""
+    """The type with the form of its out-type, where that has one here."""
     if isinstance(type_, CountedBytes):
         return _Ipv6Bytes(type_.size) if out == OUT_IPV6 else type_
     if type(type_) is not Scalar or type_.code not in "bBhHiIqQ":
@@ -287,7 +288,7 @@ def shown(type_: FieldType, out: int) -> FieldType:
 
 
 class _Ipv6Bytes(CountedBytes):
-    """16 counted bytes that are an address; bytes of another number stay bytes."""
+    """An address of 16 counted bytes; any other number of bytes stays bytes."""
 
     def decode(self, data: bytes, at: int, end: int, pointer: int) -> tuple[object, int]:
         raw, after = super().decode(data, at, end, pointer)

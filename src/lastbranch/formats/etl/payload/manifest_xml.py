@@ -1,12 +1,12 @@
-"""Instrumentation manifests: XML that says how payloads of events are laid out and what things are called.
+"""Instrumentation manifests: XML that describes events, the layouts of their payloads, and names.
 
-The schema is eventman.xsd of the Windows SDK with the types of winmeta.xml, as the pages "EventManifest Schema" of
-Microsoft's documentation have it. Users have them as files; an EventSource writes its own into its stream, in chunks in
-events of id 65534: u8 format (1), u8 major, u8 minor, u8 magic (0x5B), u16 chunks, u16 number of this one, bytes
-(TraceEvent's ManifestEnvelope).
+The schema is eventman.xsd of the Windows SDK with the types of winmeta.xml, documented in Microsoft's "EventManifest
+Schema". Users have manifests as files. An EventSource writes its own into its stream, in chunks in events of id 65534:
+u8 format (1), u8 major, u8 minor, u8 magic (0x5B), u16 chunks, u16 number of this one, bytes (TraceEvent's
+ManifestEnvelope).
 
-A manifest may come from anywhere, so that there is no document type (and so no entities), and elements, their depth and
-the bytes are bounded.
+A manifest may come from anywhere: document types (and so entities) are refused, and elements, their depth and the bytes
+are limited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _IN_TYPES = {
     "FILETIME": 17, "SYSTEMTIME": 18, "SID": 19, "HexInt32": 20, "HexInt64": 21, "CountedUnicodeString": 22,
     "CountedAnsiString": 23, "CountedBinary": 25,
 }  # fmt: skip
-_OUT_TYPES = {  # those that ask for no other form than their in-type has are 0
+_OUT_TYPES = {  # 0: the form is that of the in-type
     "xs:boolean": 3, "win:HexInt8": 4, "win:HexInt16": 4, "win:HexInt32": 4, "win:HexInt64": 4,
     "win:Port": 7, "win:IPv4": 8, "win:IPv6": 9, "win:SocketAddress": 10, "win:NTSTATUS": 14, "win:HResult": 15,
     "win:CodePointer": 37,
@@ -59,19 +59,19 @@ _OUT_TYPES = {  # those that ask for no other form than their in-type has are 0
 
 
 class Chunks:
-    """Puts manifests together from their chunks, one at a time for each provider and process."""
+    """Assembles manifests from their chunks, one at a time for each provider and process."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[bytes, int], list[bytes]] = {}
 
     def add(self, provider: bytes, pid: int, payload: bytes) -> str | None:
-        """The manifest's text with its last chunk, None before it and for what is no chunk."""
+        """The manifest's text after its last chunk; None before it and for a payload that is no chunk."""
         head = CHUNK.decode(payload, 8)
         if head.get("Format") != 1 or head.get("Magic") != _MAGIC or "Manifest" not in head:
             return None
         key = provider, pid
         parts = self._parts.setdefault(key, [])
-        if len(self._parts) > _MOST_OPEN:  # what never ends must not fill the memory
+        if len(self._parts) > _MOST_OPEN:  # manifests that never end must not fill the memory
             del self._parts[next(iter(self._parts))]
         if head["ChunkNumber"] == 0:
             parts.clear()
@@ -87,7 +87,7 @@ class Chunks:
 
 @dataclass(slots=True)
 class Manifests:
-    """What manifests say. ``notes`` are sentences about what contradicts itself or another manifest, or is not used."""
+    """The contents of manifests. ``notes``: sentences about contradictions in and between them, and unused parts."""
 
     events: dict[tuple[bytes, int, int], Described] = field(default_factory=dict)
     """By provider, id and version."""
@@ -98,28 +98,27 @@ class Manifests:
     _files: dict[tuple[bytes, int, int], str] = field(default_factory=dict)
 
     def note(self, text: str) -> None:
-        """Keep a note, unless there are many: a damaged manifest may contradict itself in every line."""
+        """Keep a note, up to a limit: a damaged manifest may contradict itself in every line."""
         if len(self.notes) < _MOST_NOTES:
             self.notes.append(text)
         elif len(self.notes) == _MOST_NOTES:
-            self.notes.append("more of the manifests is not consistent")
+            self.notes.append("the manifests contradict each other in more places")
 
     def add(self, data: bytes, file: str, encoding: str | None = None) -> None:
-        """Take in the manifest in ``data``, in ``encoding`` or what it says itself.
-
-        What was there before stays where both say something of one event.
+        """Add the manifest in ``data``, in ``encoding`` or the one that it declares. Earlier descriptions of an event
+        stay.
 
         Raises `FormatError` where it is no XML, has a document type, is too large, or has no provider of events.
         """
         root = _tree(data, file, encoding)
-        chosen = {e.get("culture", ""): e for e in reversed(list(_all(root, "resources")))}
+        chosen = {e.get("culture", ""): e for e in reversed(list(root.iter("resources")))}
         language = next((c for c in chosen if c.lower() == "en-us"), next(reversed(chosen), ""))
         strings: dict[str, str] = {}
         for resources in (*(e for c, e in chosen.items() if c != language), chosen.get(language)):
             if resources is not None:
-                strings |= {e.get("id", ""): e.get("value", "") for e in _all(resources, "string")}
-        providers = list(_all(root, "provider"))
-        if _local(root) != "instrumentationManifest" or not providers:
+                strings |= {e.get("id", ""): e.get("value", "") for e in resources.iter("string")}
+        providers = list(root.iter("provider"))
+        if root.tag != "instrumentationManifest" or not providers:
             raise FormatError("no instrumentation manifest with providers of events", file=file)
         for provider in providers:
             try:
@@ -139,11 +138,11 @@ class Manifests:
         elif known != event:
             where = f"{self._files[key]} and {file}" if self._files[key] != file else f"{file} twice"
             what = f"{event.provider_name}: event {event.id} version {event.version}"
-            self.note(f"{what} is in {where}, not the same; the first one is used")
+            self.note(f"{what} is in {where}, differently; the first one is used")
 
 
 def parse_manifest(text: str) -> tuple[list[Described], dict[MapKey, EventMap]]:
-    """Events and maps of a manifest that a log carries; nothing of one that cannot be read."""
+    """Events and maps of a manifest in a log; empty for one that cannot be read."""
     found = Manifests()
     try:
         found.add(text.encode("utf-8", "replace"), "the log", "utf-8")
@@ -156,11 +155,11 @@ def parse_manifest(text: str) -> tuple[list[Described], dict[MapKey, EventMap]]:
 
 
 class _Refused(Exception):
-    """What is in the file that a manifest may not have."""
+    """The file has something that a manifest may not have."""
 
 
 def _tree(data: bytes, file: str, encoding: str | None) -> Element:
-    """The elements of a document, whose texts are left out. Raises `FormatError`."""
+    """The elements of a document, without its texts. Raises `FormatError`."""
     if len(data) > LARGEST:
         raise FormatError(f"a manifest of more than {LARGEST >> 20} MiB", file=file, field="size", value=len(data))
     parser = expat.ParserCreate(encoding, "}")
@@ -197,14 +196,6 @@ def _tree(data: bytes, file: str, encoding: str | None) -> Element:
     return roots[0]
 
 
-def _local(element: Element) -> str:
-    return element.tag
-
-
-def _all(root: Element, name: str) -> Iterator[Element]:
-    return root.iter(name)
-
-
 def _number(text: str | None) -> int | None:
     try:
         return int((text or "").strip(), 0)
@@ -222,50 +213,50 @@ class _Provider:
         self.into, self.element, self.guid, self.strings, self.file = into, element, guid, strings, file
         self.name = element.get("name", "").strip() or str(UUID(bytes_le=guid))
 
-    def say(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         self.into.note(f"{self.file}: {self.name}: {text}")
 
     def read(self) -> None:
         known = self.into.names.setdefault(self.guid, self.name)
         if known != self.name:
-            self.say(f"the provider of this GUID is also called {known}, which is the name that is used")
+            self._note(f"the provider of this GUID is also called {known}, the name that is used")
         for kind in ("valueMap", "bitMap"):
-            for one in _all(self.element, kind):
+            for one in self.element.iter(kind):
                 self._map(one, one.get("name", ""), kind == "bitMap")
-        self.tasks = {e.get("name", ""): e for e in _all(self.element, "task")}
-        self.opcodes = {e.get("name", "") for e in _all(self.element, "opcode")}
-        self.levels = {e.get("name", "") for e in _all(self.element, "level")}
-        self.keywords = {e.get("name", "") for e in _all(self.element, "keyword")}
-        self.templates = {e.get("tid", ""): self._template(e) for e in _all(self.element, "template")}
-        for event in _all(self.element, "event"):
+        self.tasks = {e.get("name", ""): e for e in self.element.iter("task")}
+        self.opcodes = {e.get("name", "") for e in self.element.iter("opcode")}
+        self.levels = {e.get("name", "") for e in self.element.iter("level")}
+        self.keywords = {e.get("name", "") for e in self.element.iter("keyword")}
+        self.templates = {e.get("tid", ""): self._template(e) for e in self.element.iter("template")}
+        for event in self.element.iter("event"):
             self._event(event)
 
     def _map(self, element: Element, name: str, flags: bool) -> None:
         names: dict[int, str] = {}
-        for entry in _all(element, "map"):
+        for entry in element.iter("map"):
             value = _number(entry.get("value"))
             if value is None or value in names:
-                reason = "no number" if value is None else "there twice"
-                self.say(f"map {name}: value {entry.get('value')!r} is {reason}")
+                reason = "no number" if value is None else "repeated"
+                self._note(f"map {name}: value {entry.get('value')!r} is {reason}")
                 continue
             names[value] = self._text(entry.get("message", ""), f"map {name}")
         made = EventMap(names, flags)
         if self.into.maps.setdefault((self.guid, name), made) != made:
-            self.say(f"map {name} is there twice, not the same; the first one is used")
+            self._note(f"map {name} is declared twice, differently; the first one is used")
 
     def _text(self, message: str, where: str) -> str:
-        """The text of "$(string.id)"."""
+        """The text that a reference "$(string.id)" names; other texts as they are."""
         reference = re.fullmatch(r"\$\(string\.(.*)\)", message.strip())
         if reference is None:
             return message
         if reference[1] not in self.strings:
-            self.say(f"{where}: there is no string {reference[1]}")
+            self._note(f"{where}: string {reference[1]} is not declared")
         return self.strings.get(reference[1], reference[1])
 
     def _event(self, element: Element) -> None:
         id_, version = _number(element.get("value")), _number(element.get("version", "0"))
         if id_ is None or version is None or not (0 <= id_ < 1 << 16 and 0 <= version < 1 << 8):
-            self.say(f"event {element.get('value')!r} version {element.get('version')!r}: no numbers of an event")
+            self._note(f"event {element.get('value')!r} version {element.get('version')!r}: no numbers of an event")
             return
         where = f"event {id_} version {version}"
         task, opcode, level = (element.get(name, "").strip() for name in ("task", "opcode", "level"))
@@ -273,12 +264,12 @@ class _Provider:
         known = {"task": ((task,), self.tasks), "opcode": ((opcode,), self.opcodes),
                  "level": ((level,), self.levels), "keyword": (keywords, self.keywords)}  # fmt: skip
         for kind, (used, declared) in known.items():
-            for name in used:
-                if name and name not in declared and ":" not in name and declared:  # others' have a prefix, as win:
-                    self.say(f"{where}: there is no {kind} {name}")
+            for name in used if declared else ():
+                if name and name not in declared and ":" not in name:  # those with a prefix are others', as win:
+                    self._note(f"{where}: {kind} {name} is not declared")
         template = element.get("template", "")
         if template and template not in self.templates:
-            self.say(f"{where}: there is no template {template}")
+            self._note(f"{where}: template {template} is not declared")
         message = element.get("message", "")
         self.into.put(
             Described(
@@ -298,41 +289,40 @@ class _Provider:
     def _properties(self, element: Element, where: str, outer: frozenset[str], nesting: int) -> Iterator[Property]:
         names, before = Names(), set(outer)
         for item in element:
-            kind = _local(item)
-            if kind not in ("struct", "data"):
+            if item.tag not in ("struct", "data"):
                 continue
             name = names.add(item.get("name", ""))
             mine = f"{where}: {name}"
             count = self._reference(item.get("count"), before, f"{mine}: count")
-            if kind == "data":
+            if item.tag == "data":
                 yield self._data(item, name, mine, count, before)
             elif nesting:
                 members = tuple(self._properties(item, mine, frozenset(before), nesting - 1))
                 yield Property(name, members=members, count=count)
             else:
-                self.say(f"{mine}: structures more than {_MOST_NESTED} deep in each other")
+                self._note(f"{mine}: structures more than {_MOST_NESTED} deep in each other")
             before.add(name)
 
     def _data(self, item: Element, name: str, where: str, count: int | str | None, before: set[str]) -> Property:
-        said, shown = item.get("inType", ""), item.get("outType", "")
-        in_type = _IN_TYPES.get(said.removeprefix("win:"), 0)
+        stored, shown = item.get("inType", ""), item.get("outType", "")
+        in_type = _IN_TYPES.get(stored.removeprefix("win:"), 0)
         if not in_type:
-            self.say(f"{where}: inType {said!r} is not known; what is from there on stays bytes")
+            self._note(f"{where}: inType {stored!r} is not known; the rest of the payload stays bytes")
         if shown and shown not in _OUT_TYPES:
-            self.say(f"{where}: outType {shown!r} is not known")
+            self._note(f"{where}: outType {shown!r} is not known")
         map_name = item.get("map", "")
         if map_name and (self.guid, map_name) not in self.into.maps:
-            self.say(f"{where}: there is no map {map_name}")
+            self._note(f"{where}: map {map_name} is not declared")
         length = self._reference(item.get("length"), before, f"{where}: length")
         if in_type == _BINARY and length is None and shown != "win:IPv6":
-            self.say(f"{where}: bytes without a length; what is from there on stays bytes")
+            self._note(f"{where}: bytes without a length; the rest of the payload stays bytes")
         return Property(name, in_type, _OUT_TYPES.get(shown, 0), map_name, count=count, length=length)
 
     def _reference(self, text: str | None, before: set[str], where: str) -> int | str | None:
-        """A number, or the name of a field before."""
+        """A number, or the name of an earlier field."""
         if not text:
             return None
         number = _number(text)
         if number is None and text not in before:
-            self.say(f"{where}: there is no field {text} before it")
+            self._note(f"{where}: no earlier field is called {text}")
         return text if number is None else number

@@ -1,7 +1,7 @@
-"""Self-describing (TraceLogging) events: the schema that rides along with each, and its layout.
+"""Self-describing (TraceLogging) events: the schema that each one carries, and its layout.
 
 The schema is the extended data item 11, the provider's name the item 12 (traits). Systems before Windows 10 put both
-ahead of the payload instead, in events of channel 11. Source: TraceLoggingProvider.h and TraceLoggingDynamic.h of the
+before the payload instead, in events of channel 11. Source: TraceLoggingProvider.h and TraceLoggingDynamic.h of the
 Windows SDK, which document the format:
 
     schema   u16 size, event tags (bytes, the last without bit 7), name, then a field after the other
@@ -36,7 +36,7 @@ _CHAIN = 0x80
 
 
 class Schema(NamedTuple):
-    """What an event says of itself. ``size`` is the number of bytes that said it."""
+    """The description of an event, which took ``size`` bytes."""
 
     name: str
     layout: Layout
@@ -44,7 +44,7 @@ class Schema(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What the provider says of itself; ``group`` is "" without one."""
+    """The description of a provider; ``group`` is "" without one."""
 
     name: str
     group: str
@@ -69,7 +69,7 @@ def describe(event: Event) -> tuple[Schema, Traits | None, bytes] | None:
 
 
 def _sized(data: bytes) -> bytes:
-    """The block that begins ``data`` with its own size; b"" where it is longer than that."""
+    """The first block of ``data``, which begins with its own size; b"" where that exceeds ``data``."""
     size = int.from_bytes(data[:2], "little")
     return data[:size] if 2 < size <= len(data) else b""
 
@@ -93,7 +93,7 @@ def parse_traits(data: bytes) -> Traits | None:
 
 @lru_cache(1024)
 def parse_schema(data: bytes) -> Schema | None:
-    """The schema of an item 11. None where it breaks off, or has a type that no document names."""
+    """The schema of an item 11. None where it is cut off, or has an undocumented type."""
     size = int.from_bytes(data[:2], "little")
     if not 2 < size <= len(data):
         return None
@@ -147,7 +147,7 @@ def _field(reader: _Reader, fields: dict[str, FieldType], names: Names, nesting:
     if counted == _CUSTOM:
         for _ in range(reader.short()):
             reader.byte()
-        type_: FieldType = CountedBytes(U16)  # how a custom type writes itself is between it and its reader
+        type_: FieldType = CountedBytes(U16)  # its contents are a matter of its writer and reader
     elif in_type == _STRUCT:
         if not nesting:
             raise ValueError("structures nested too deep")

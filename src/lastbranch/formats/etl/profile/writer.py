@@ -104,10 +104,8 @@ class _Writer:
                     self._progress(self.samples, self.profile.samples)
             self._add(packer, self.lifecycle.until(np.iinfo(np.int64).max))
             end = max([self.last, *self._cpu_time.values()])
-            self._add(
-                packer,
-                [*self.lifecycle.end(end), *self.session.interval_events(self.periods.now, begin=False, time=end)],
-            )
+            self._add(packer, list(self.lifecycle.end(end)))
+            self._add(packer, self.session.interval_events(self.periods.now, begin=False, time=end))
             self._add(packer, self.measured.events(self.session.triggers, end))
             packer.flush()
             file.header = replace(file.header, processors=self.processors)
@@ -140,7 +138,7 @@ class _Writer:
         self._note(batch)
         cpus = np.maximum(batch.cpu, 0)
         time = self._times(batch, cpus)
-        lives = self._lifecycle_of(batch, time)
+        changes = self._lifecycle_of(batch, time)
         triggers = self.session.triggers
         periods = self.periods.encode(batch, time, triggers)
         self.notes["samples whose own period is left out"] += periods.lost
@@ -153,27 +151,27 @@ class _Writer:
                 own = np.cumsum(sizes)
                 events = raw[ranges(starts[rows], sizes)].tobytes()
                 if cpu == 0:
-                    until = sum(life.time <= when[rows[-1]] for life in lives)
-                    self._between(packer, lives[:until], events, own, when[rows])
-                    lives = lives[until:]
+                    until = sum(change.time <= when[rows[-1]] for change in changes)
+                    self._between(packer, changes[:until], events, own, when[rows])
+                    changes = changes[until:]
                 else:
                     packer.extend(cpu, events, own, when[rows])
         for cpu in np.unique(cpus).tolist():
             self._cpu_time[cpu] = max(int(time[cpus == cpu][-1]), self._cpu_time.get(cpu, self.begin))
             self.processors = max(self.processors, cpu + 1)
-        self._add(packer, lives)
+        self._add(packer, changes)
         self.samples += len(batch)
         self.last = max(self.last, int(time[-1]))
 
-    def _between(self, packer: Packer, lives: list[Event], data: bytes, ends: Ints, times: Ints) -> None:
+    def _between(self, packer: Packer, changes: list[Event], data: bytes, ends: Ints, times: Ints) -> None:
         """Add samples of processor 0, and between them the events of processes and images, by time."""
         begin = done = 0
-        for past, life in zip(np.searchsorted(times, [e.time for e in lives]).tolist(), lives, strict=True):
+        for past, change in zip(np.searchsorted(times, [e.time for e in changes]).tolist(), changes, strict=True):
             if past > done:
                 packer.extend(0, data[begin : int(ends[past - 1])], ends[done:past] - begin, times[done:past])
                 begin, done = int(ends[past - 1]), past
                 self._cpu_time[0] = int(times[past - 1])
-            self._add(packer, [life])
+            self._add(packer, [change])
         packer.extend(0, data[begin:], ends[done:] - begin, times[done:])
 
     def _lifecycle_of(self, batch: SampleBatch, time: Ints) -> list[Event]:
