@@ -158,12 +158,6 @@ class TestOnFakedMachines:
                     assert "--engine" not in row[3], "changes nothing of the machine"
                     assert bool(row[3]) == bool(row[4])
 
-    def test_the_reason_for_engine_auto(self) -> None:
-        from lastbranch.capture.doctor import hardware_reason
-
-        assert hardware_reason(FakeKernel(fake.SKYLAKE)) is None
-        assert "QEMU/KVM exposes no" in (hardware_reason(FakeKernel(fake.VM)) or "")
-
 
 class TestTheVerb:
     def test_all_forms_say_the_same(self, run: Callable[..., Ran]) -> None:

@@ -29,7 +29,6 @@ from lastbranch.capture.software.bursts import BurstRunner, SharedProcessor
 from lastbranch.capture.software.engines import (
     BlockStep,
     Burst,
-    Context,
     DebugRegisters,
     Engine,
     Limits,
@@ -38,6 +37,7 @@ from lastbranch.capture.software.engines import (
 )
 from lastbranch.capture.software.successors import Successors
 from lastbranch.capture.software.tree import Process, Thread
+from lastbranch.capture.software.walk_tables import Context
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace

@@ -17,9 +17,9 @@ from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RSP
 from lastbranch.capture.software import walk_tables
 from lastbranch.capture.software.control_flow import Code, Effects, End, Fork, KnownTarget, State, Word, memory_of
-from lastbranch.capture.software.engines import _TABLES, Context, _Shared
 from lastbranch.capture.software.instructions import Branch, Condition, InMemory, InRegister, Store, direct, returns
 from lastbranch.capture.software.successors import Expectation, Successors
+from lastbranch.capture.software.walk_tables import Context, SharedWord
 from lastbranch.lbr import KIND
 
 pytestmark = needs_ptrace
@@ -48,10 +48,8 @@ class Bench:
         self.registers = ptrace.Registers()
         self.tables = walk_tables.Tables(self.fd)
         self.context = Context()
-        self.context.registers, self.context.memory = ctypes.addressof(self.registers), self.fd
-        for name in _TABLES:
-            setattr(self.context, name, self.tables.at[name])
-        self.context.mask = self.tables.mask
+        self.context.registers = ctypes.addressof(self.registers)
+        self.context.use(self.tables)
 
     def shake(self) -> int:
         """New registers that point into the words, mostly; what the stack pointer is."""
@@ -171,7 +169,7 @@ def test_unexpected_paths_are_detected_alike(parts: ctypes.CDLL, bench: Bench) -
         c = bench.context
         c.stack, c.stack_known, c.shares = ahead_stack or 0, ahead_stack is not None, len(shared)
         for index, words in enumerate(shared):
-            c.shared[index] = _Shared(*words)
+            c.shared[index] = SharedWord(*words)
         successors.read.moved()
         found = bool(parts.astray(bench.at_context(), ctypes.c_void_p(bench.put_end(end))))
         assert found == successors.diverged(
@@ -222,14 +220,14 @@ def test_a_fork_is_not_found_where_its_code_has_changed(parts: ctypes.CDLL, benc
         return bool(parts.found(bench.at_context(), 1, ctypes.c_uint64(5)))
 
     assert found(1)
-    assert bench.tables.compared(number, page, 1)
+    assert bench.tables.is_unchanged(number, page, 1)
     memory[offset + 4095] = b"x"  # type: ignore[assignment]
     assert found(1), "once in a burst"
     assert not found(2)
-    assert not bench.tables.compared(number, page, 2)
+    assert not bench.tables.is_unchanged(number, page, 2)
     memory[offset + 4095] = b"\0"  # type: ignore[assignment]
     assert found(3)
-    bench.tables.compare(number, page, 4)
+    bench.tables.mark_unchanged(number, page, 4)
     memory[offset] = b"x"  # type: ignore[assignment]
     assert found(4), "Python compared it"
     assert not found(5)

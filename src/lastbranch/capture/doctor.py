@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .perf_events.event_set import Request
     from .perf_events.kernel import Kernel
 
-__all__ = ["COLUMNS", "Finding", "examine", "findings", "hardware_reason"]
+__all__ = ["COLUMNS", "Finding", "examine", "findings"]
 
 
 COLUMNS = ("capability", "state", "why", "command", "scope")
@@ -86,13 +86,6 @@ _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
 _ANY, _USER, _KERNEL = PERF_SELECT["ANY"], PERF_SELECT["USER"], PERF_SELECT["KERNEL"]
 _MLOCK_ONE_RING = 516
 """KiB: 128 pages of records and their header."""
-
-
-def hardware_reason(kernel: Kernel) -> str | None:
-    """Why the hardware cannot record branches of a process of one's own; ``None`` where it can."""
-    host = read_host(kernel)
-    found = _tried("", _probe("", "user"), kernel, host)
-    return None if found.state == "yes" else found.why
 
 
 _PROBES: tuple[tuple[str, str, str], ...] = (

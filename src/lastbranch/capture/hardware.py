@@ -36,7 +36,7 @@ from .perf_events.event_set import (
 )
 from .perf_events.host import Host, read_host
 from .perf_events.kernel import Kernel
-from .perf_events.refusals import Attempt, refused
+from .perf_events.refusals import Attempt, EventUnavailable
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
 from .recording import save
 from .traceable import describe_exec
@@ -90,7 +90,7 @@ def _explained(
     threads = len(tasks_of(kernel, pid)) if pid >= 0 else 1
     files = max(1, threads) * sum(len(p.cpus) for p in all_of_them)
     attempt = Attempt(request, spec.choice, spec.fields["sample_period"], "freq" in spec.flags, files)
-    return refused(error, attempt, host)
+    return EventUnavailable(error, attempt, host)
 
 
 class Recording:

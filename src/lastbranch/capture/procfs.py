@@ -135,15 +135,10 @@ class Stat(NamedTuple):
 def stat_of(tid: int) -> Stat | None:
     """The `Stat` of a thread; ``None`` if it has ended."""
     try:
-        fd = os.open(f"/proc/{tid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        with open(f"/proc/{tid}/stat", "rb", buffering=0) as file:
+            return parse_stat(file.read(PAGE))
     except OSError:
         return None
-    try:
-        return parse_stat(os.read(fd, PAGE))
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def parse_stat(text: bytes) -> Stat:

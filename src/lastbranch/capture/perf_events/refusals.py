@@ -18,7 +18,7 @@ from .event_set import Request
 from .events import EventChoice
 from .host import REMEDIES, SECCOMP_FILTER, Host
 
-__all__ = ["Attempt", "EventUnavailable", "OTHER", "REFUSALS", "Refusal", "explain", "refused"]
+__all__ = ["Attempt", "EventUnavailable", "OTHER", "REFUSALS", "Refusal", "explain"]
 
 
 class Attempt(NamedTuple):
@@ -205,16 +205,11 @@ def explain(error: OSError, attempt: Attempt, host: Host) -> Refusal:
 class EventUnavailable(UnavailableError):
     """An event that cannot be opened, with reason and errno; the hint has the remedy with its commands."""
 
-    def __init__(self, error: OSError, refusal: Refusal) -> None:
+    def __init__(self, error: OSError, attempt: Attempt, host: Host) -> None:
+        self.refusal = refusal = explain(error, attempt, host)
         commands = [f"`{REMEDIES[c].command}` ({REMEDIES[c].scope})" for c in refusal.remedies]
         hint = "; ".join([refusal.advice, *([" or ".join(commands)] if commands else [])])
         super().__init__(f"{refusal.sentence} ({_name(error.errno or 0)})", hint=hint)
-        self.refusal = refusal
-
-
-def refused(error: OSError, attempt: Attempt, host: Host) -> EventUnavailable:
-    """The same as an error to raise."""
-    return EventUnavailable(error, explain(error, attempt, host))
 
 
 def _words(number: int, a: Attempt, h: Host) -> dict[str, object]:

@@ -24,9 +24,10 @@ from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of
 from .control_flow import Edge, End, Fork, Placed
 from .instructions import ADDRESSES, NOT_TAKEN, Branch
 from .successors import Expectation, Successors
+from .walk_tables import SLOTS, Context, SharedWord
 
 __all__ = [
-    "BlockStep", "Burst", "Context", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep", "Target",
+    "BlockStep", "Burst", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep", "Target",
     "Walked",
 ]  # fmt: skip
 
@@ -196,8 +197,7 @@ def _opcode(code: bytes) -> int:
 # moment. The perf event sends a signal that programs ignore, and vanishes with the collector.
 
 
-_SLOTS = 4
-_DR = tuple(ptrace.DEBUG_REGISTER + slot * 8 for slot in range(_SLOTS))
+_DR = tuple(ptrace.DEBUG_REGISTER + slot * 8 for slot in range(SLOTS))
 _DR7 = ptrace.DEBUG_REGISTER + 7 * 8
 _ENABLE = (0x00, 0x01, 0x05, 0x15, 0x55)
 """DR7 with the first so many debug registers on, for execution, length 1 (Intel SDM volume 3, 18.2.4)."""
@@ -342,40 +342,9 @@ def _attribute(address: int) -> bytes:
 # continues where the tables end.
 
 
-_MOST_KNOWN = 3
 _AT_END, _BEFORE, _CAME, _WAITING, _FAILED = range(5)
 _ROOM = 512
 """Most ends of one walk."""
-
-
-class _Shared(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("branch", "at", "was")]
-    branch: int
-    at: int
-    was: int
-
-
-class _Block(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_uint64), ("length", ctypes.c_int64), ("bytes", ctypes.c_uint8 * 512)]
-
-
-class Context(ctypes.Structure):
-    """`struct context` of walk.c, which explains the fields."""
-
-    _fields_ = [
-        *((name, ctypes.c_uint64) for name in (
-            "tid", "memory", "struck", "alone", "burst", "counted_kinds", "registers", "nodes", "ends", "path", "lines",
-            "stores", "page_lists", "pages", "entries", "mask", "stops", "wanted", "room", "passed", "node", "stack",
-            "stack_known", "pending", "slots_used",
-        )),
-        ("slots", ctypes.c_uint64 * _SLOTS), ("shares", ctypes.c_uint64), ("shared", _Shared * _MOST_KNOWN),
-        *((name, ctypes.c_uint64) for name in ("ends_passed", "stops_made", "status", "error", "before", "again")),
-        ("was", ptrace.Registers), ("blocks", ctypes.c_uint64), ("block", _Block * 4),
-        ("scratch", ctypes.c_uint8 * 4096),
-    ]  # fmt: skip
-
-
-_TABLES = ("nodes", "ends", "path", "lines", "stores", "page_lists", "pages", "entries")
 
 
 class Came(NamedTuple):
@@ -432,22 +401,17 @@ class Walker:
         c = self._context
         if tables is not self._tables:
             self._tables = tables
-            for name in _TABLES:
-                setattr(c, name, tables.at[name])
-            c.memory, c.mask = tables.fd, tables.mask
+            c.use(tables)
         c.tid, c.alone, c.burst, c.counted_kinds = thread.tid, successors.alone, successors.burst, limits.kinds
         c.stops, c.wanted = limits.stops - burst.stops, limits.missing(burst)
-        c.node, c.stack, c.stack_known = (
-            expected.fork.node,
-            (expected.stack or 0) & ADDRESSES,
-            expected.stack is not None,
-        )
+        c.node = expected.fork.node
+        c.stack, c.stack_known = (expected.stack or 0) & ADDRESSES, expected.stack is not None
         c.pending = chosen is not None and limits.kinds >> chosen[2] & 1
         slots = self._breakpoints.at
         c.slots_used, c.slots[: len(slots)] = len(slots), slots
         c.shares = len(expected.shared)
         for index, shared in enumerate(expected.shared):
-            c.shared[index] = _Shared(*shared)
+            c.shared[index] = SharedWord(*shared)
         c.ends_passed = c.stops_made = 0
         why = self._run(self._at)
         self._breakpoints.at = tuple(c.slots[: c.slots_used])
@@ -489,7 +453,7 @@ class BlockStep(Engine):
     def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
         """``walks``: in machine code, where possible."""
         self.breakpoints = breakpoints
-        self.signal, self.ends = breakpoints.signal, _SLOTS
+        self.signal, self.ends = breakpoints.signal, SLOTS
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
         self._resumer = Resumer(self._registers)
@@ -518,14 +482,11 @@ class BlockStep(Engine):
                     burst.why = "unreadable code"
                     break
                 came: Came | None = None
-                walked = (
-                    None
-                    if here or not self._walker
-                    else self._walker.walk(thread, successors, expected, chosen, burst, limits)
-                )
-                if walked is not None:
-                    expected, chosen, here, came = walked
-                    successors.read.moved()
+                if self._walker and not here:
+                    walked = self._walker.walk(thread, successors, expected, chosen, burst, limits)
+                    if walked is not None:
+                        expected, chosen, here, came = walked
+                        successors.read.moved()
                 fork = expected.fork
                 if not here:
                     burst.why = self._run(thread, fork, burst, limits, came)

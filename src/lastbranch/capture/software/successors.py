@@ -62,19 +62,19 @@ class Pages:
     def _page(self, number: int) -> bytes:
         page = self._now.get(number)
         if page is None:
-            page = self._now[number] = self._before[number] = self._compared(number, self._before.get(number))
+            page = self._now[number] = self._before[number] = self._reread(number, self._before.get(number))
         return page
 
-    def _compared(self, number: int, before: bytes | None) -> bytes:
+    def _reread(self, number: int, before: bytes | None) -> bytes:
         """The page as it is now, which is the object ``before`` if it did not change."""
         tables = self.tables
-        if before is not None and tables is not None and tables.compared(number, before, self._burst):
+        if before is not None and tables is not None and tables.is_unchanged(number, before, self._burst):
             return before
         page = self._read(number * _PAGE, _PAGE)
         if page != before:
             return page
         if tables is not None:
-            tables.compare(number, before, self._burst)
+            tables.mark_unchanged(number, before, self._burst)
         return before
 
 

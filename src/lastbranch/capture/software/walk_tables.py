@@ -11,11 +11,11 @@ import mmap
 import struct
 from collections.abc import Sequence
 
-from ..ptrace import RIP
+from ..ptrace import RIP, Registers
 from .control_flow import CALLS, RETURN, End, Fork, KnownTarget, freed, goes_on
 from .instructions import ADDRESSES, Branch, Condition, InMemory, InRegister, direct, returns
 
-__all__ = ["ROOTS", "Tables"]
+__all__ = ["ROOTS", "SLOTS", "Context", "SharedWord", "Tables"]
 
 
 ROOTS = 1
@@ -48,6 +48,46 @@ _LAYOUT = {
     "code": (f"={_PAGE}s", 1 << 11),
 }
 """Layouts of the structures of walk.c, and capacities. ``code`` has the bytes of ``pages``."""
+
+
+SLOTS = 4
+"""Debug registers for breakpoints."""
+
+
+def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
+    return [(name, ctypes.c_uint64) for name in names.split()]
+
+
+class SharedWord(ctypes.Structure):
+    """`struct shared` of walk.c."""
+
+    _fields_ = _words("branch at was")
+    branch: int
+    at: int
+    was: int
+
+
+class _Block(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_uint64), ("length", ctypes.c_int64), ("bytes", ctypes.c_uint8 * 512)]
+
+
+class Context(ctypes.Structure):
+    """`struct context` of walk.c, which explains the fields."""
+
+    _fields_ = [
+        *_words("tid memory struck alone burst counted_kinds registers nodes ends path lines stores page_lists pages"),
+        *_words("entries mask stops wanted room passed node stack stack_known pending slots_used"),
+        ("slots", ctypes.c_uint64 * SLOTS), ("shares", ctypes.c_uint64), ("shared", SharedWord * 3),
+        *_words("ends_passed stops_made status error before again"),
+        ("was", Registers), ("blocks", ctypes.c_uint64), ("block", _Block * 4), ("scratch", ctypes.c_uint8 * _PAGE),
+    ]  # fmt: skip
+
+    def use(self, tables: Tables) -> None:
+        """Walk over ``tables``."""
+        for name, address in tables.at.items():
+            if name != "code":
+                setattr(self, name, address)
+        self.memory, self.mask = tables.fd, tables.mask
 
 
 class _Full(Exception):
@@ -128,31 +168,34 @@ class Tables:
 
     # -- pages of code
 
-    def compared(self, number: int, page: bytes, burst: int) -> bool:
+    def is_unchanged(self, number: int, page: bytes, burst: int) -> bool:
         """Whether the walk found this page of code unchanged in ``burst``."""
-        kept, index = self._pages.get(number, (b"", 0))
-        return kept is page and self._arrays["pages"].get(index)[1] == burst
+        index = self._index(number, page)
+        return index > 0 and self._arrays["pages"].get(index)[1] == burst
 
-    def compare(self, number: int, page: bytes, burst: int) -> None:
+    def mark_unchanged(self, number: int, page: bytes, burst: int) -> None:
         """Note that it is unchanged in ``burst``: the walk need not compare."""
-        kept, index = self._pages.get(number, (b"", 0))
-        if kept is page:
-            self._compared(index, number, burst)
+        if index := self._index(number, page):
+            self._set_page(index, number, burst)
 
-    def _compared(self, index: int, number: int, burst: int) -> None:
+    def _index(self, number: int, page: bytes) -> int:
+        """The index of this content of the page, 0 where it has none."""
+        kept, index = self._pages.get(number, (b"", 0))
+        return index if kept is page else 0
+
+    def _set_page(self, index: int, number: int, burst: int) -> None:
         self._arrays["pages"].set(index, number * _PAGE, burst, self.at["code"] + index * _PAGE)
 
     def _page(self, number: int, page: bytes) -> int:
         """The index of the page; each content of a page has its own, since a fork depends on one."""
-        kept, index = self._pages.get(number, (b"", 0))
-        if kept is page:
+        if index := self._index(number, page):
             return index
         if len(page) != _PAGE:
             raise _Full
         index = self._add("pages", (number * _PAGE, 0, 0))
         start = self.at["code"] - self.at["nodes"] + index * _PAGE
         self._memory[start : start + _PAGE] = page
-        self._compared(index, number, 0)
+        self._set_page(index, number, 0)
         self._pages[number] = page, index
         return index
 
