@@ -1,8 +1,8 @@
-"""The clock of a session: what its time stamps count (WNODE_HEADER.ClientContext).
+"""The clock of a session: the unit of its time stamps (WNODE_HEADER.ClientContext).
 
-1 is the monotonic clock in nanoseconds (as performance counter of 1 GHz; perf events and the software LBR use the same
-one), 2 the system time as FILETIME, 100 ns since 1601. 3, processor cycles, has no meaning over several processors and
-is refused.
+1 is the monotonic clock in nanoseconds, presented as a performance counter of 1 GHz; perf events and the software
+branch record use the same clock. 2 is the system time as FILETIME, 100 ns since 1601. 3, processor cycles, is refused:
+cycles of different processors cannot be compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def filetime() -> int:
 
 
 class Clock(NamedTuple):
-    """A session's clock. Tests give their own with the same attributes."""
+    """A session's clock. Tests pass their own with the same attributes."""
 
     kind: int = ClientContext.QPC
 
@@ -36,14 +36,14 @@ class Clock(NamedTuple):
         return 10_000_000 if self.kind == ClientContext.SYSTEM_TIME else 1_000_000_000
 
     def now(self) -> int:
-        """The time in ticks."""
+        """The current time in ticks."""
         return filetime() if self.kind == ClientContext.SYSTEM_TIME else time.monotonic_ns()
 
     def ticks(self) -> Callable[[], int]:
-        """A function that gives the time for the events of one writer; it never goes back.
+        """A function that returns the time for the events of one writer, and never goes back.
 
-        Where the system time is set back it stands still until it has caught up: events of a processor index are in
-        time order whatever happens to the machine's clock.
+        If the system time is set back, the function repeats its last value until the clock has caught up. So events of
+        a processor index are always in time order.
         """
         if self.kind != ClientContext.SYSTEM_TIME:
             return time.monotonic_ns
@@ -57,12 +57,12 @@ class Clock(NamedTuple):
         return ticks
 
     def filetime(self) -> int:
-        """The wall time, as FILETIME."""
+        """The wall time as FILETIME."""
         return filetime()
 
     @classmethod
     def of(cls, kind: int) -> Clock:
-        """The clock of a ClientContext; `EtwError` 87 for one that there is not."""
+        """The clock of a ClientContext. Raises `EtwError` 87 for an unknown one."""
         if kind not in (ClientContext.DEFAULT, ClientContext.QPC, ClientContext.SYSTEM_TIME):
             raise EtwError("StartTrace", Status.INVALID_PARAMETER, f"ClientContext = {kind}: no such clock here")
         return cls(kind or ClientContext.QPC)

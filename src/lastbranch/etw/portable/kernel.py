@@ -1,4 +1,4 @@
-"""The kernel of sessions on systems without ETW: each session a process, found through the registry."""
+"""The kernel of sessions on systems without ETW. Each session is a process, which callers find in the registry."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from .session.spawn import Order, spawn
 __all__ = ["PortableKernel"]
 
 STOP_TIMEOUT = 120.0
-"""Seconds until a session that is stopped must have written everything."""
+"""Seconds in which a session must have written everything after it receives STOP."""
 LIST_TIMEOUT = 5.0
-"""Seconds for all sessions together to tell their state; the name of one that does not is listed all the same."""
+"""Seconds in which all sessions must report their states. Of a session that does not, only the name is listed."""
 
 
 class PortableKernel:
-    """Implements `etw.kernel.Kernel`. Keeps nothing: every call looks into the registry."""
+    """Implements `etw.kernel.Kernel`. It has no state: every call looks into the registry."""
 
     name = "portable"
 
     @property
     def registry(self) -> Registry:
-        """Of this user, where the environment says now."""
+        """The registry of this user, in the folder that the environment names now."""
         return Registry()
 
     # -- sessions
 
     def start(self, request: SessionRequest, targets: Sequence[int] = ()) -> SessionState:
-        """As `Kernel.start`: checks, adjusts, and starts the session's process."""
+        """As `Kernel.start`: check and adjust the request, and start the session's process."""
         checked = check_start(request)
         made = adjusted(checked, _host(checked.file))
         made = made if made.guid.int else replace(made, guid=uuid4())
@@ -72,7 +72,7 @@ class PortableKernel:
         body: SessionRequest | str | None = None
         if code == Control.UPDATE:
             if request is None:
-                raise EtwError(call, Status.INVALID_PARAMETER, "an update of nothing")
+                raise EtwError(call, Status.INVALID_PARAMETER, "an update needs properties")
             now = self.control(Control.QUERY, session, None).request
             body = replace(request, file=checked_file(call, request.file, now.mode) if request.file else "")
             if now.system:
@@ -85,7 +85,7 @@ class PortableKernel:
         return state
 
     def sessions(self) -> list[SessionState]:
-        """As `Kernel.sessions`; a session whose process does not answer has nothing but its name, GUID and handle."""
+        """As `Kernel.sessions`. Of a session whose process does not answer, only name, GUID and handle are known."""
         registry = self.registry
         found, asked = [], []
         for entry in (e for e in registry.entries() if e.ready):
@@ -143,7 +143,7 @@ class PortableKernel:
     # -- information
 
     def set_information(self, handle: int, info: Info, value: Any) -> None:
-        """As `Kernel.set_information`; intervals and sources reach sessions that run."""
+        """As `Kernel.set_information`. Running sessions take over intervals and sources."""
         from . import profile_sources
 
         call, registry = "TraceSetInformation", self.registry
@@ -183,7 +183,7 @@ class PortableKernel:
         state_triggers(self.registry, handle, flags, events)
 
     def set_targets(self, handle: int, pids: Sequence[int]) -> None:
-        """Name the processes whose branches the software LBR may record for a session that runs."""
+        """Name the processes whose branches a running session may record by software."""
         self._ask(handle, Kind.TARGETS, pids, "session")
 
     def _check_groups(self, request: SessionRequest, masks: Sequence[int], call: str) -> None:
@@ -195,7 +195,7 @@ class PortableKernel:
     # -- connections
 
     def consume(self, session: int | str) -> socket.socket:
-        """The stream of a session in real time (`realtime`). `EtwError` 4201 if it is not there, 87 for other modes."""
+        """The stream of a real-time session (`realtime`). `EtwError` 4201 if there is none, 87 for other modes."""
         connection = self._connect(session, "OpenTrace")
         try:
             connection.call(Kind.CONSUME, name="OpenTrace")
@@ -233,7 +233,7 @@ class PortableKernel:
 
 
 def _answered_state(entry: Entry, connection: Connection, end: float) -> SessionState | None:
-    """The answer to QUERY; ``None`` if the session has ended, its entry alone if it does not answer."""
+    """The answer to QUERY; ``None`` if the session has ended, only its entry if it does not answer."""
     try:
         message = connection.receive(max(0.01, end - time.monotonic()))
         return None if message is None else unpack(SessionState, message.body)
@@ -244,7 +244,7 @@ def _answered_state(entry: Entry, connection: Connection, end: float) -> Session
 
 
 def _host(file: str) -> Host:
-    """This machine; the block size is that of the file system that ``file`` is to be on."""
+    """This machine, with the block size of the file system of ``file``."""
     processors = os.cpu_count() or 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not file:

@@ -1,8 +1,8 @@
-"""TraceConfigureLastBranchRecord without hardware: what is refused, and when branches are recorded.
+"""TraceConfigureLastBranchRecord without hardware: what it refuses, and when branches are recorded.
 
-The software LBR attaches to nothing by itself. A session that has targets gets the profile source `SOFTWARE_BRANCHES`:
-an "event" of it is a nanosecond of CPU time of a thread of the target, and where an interval of it is over, a burst
-follows whose end is a PMC interrupt (0x0F2F) with a last branch record. Nothing but that interrupt triggers.
+The software branch record attaches to no process by itself. A session with targets gets the profile source
+`SOFTWARE_BRANCHES`, whose "event" is a nanosecond of CPU time of a thread of the target. After each interval follows a
+burst, which ends in a PMC interrupt (0x0F2F) with a last branch record. Only that interrupt triggers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = [
 
 
 SOFTWARE_BRANCHES = 65
-"""The profile source: the one that a log has which is made of a recording."""
+"""The profile source, the same as in a log that is converted from a recording."""
 PMC_HOOK = 0x0F2F
 _PMC_PROFILE = GROUPS["PMC_PROFILE"]
 SOURCE = ProfileSource(SOFTWARE_BRANCHES, "SoftwareBranches", 1_000_000, 2_147_483_647, 20_000_000)
 
 
 def software_source() -> list[ProfileSource]:
-    """The profile source, where a program can be traced and the processor records no branches itself."""
+    """The profile source, if programs can be traced here and the processor records no branches itself."""
     from ...capture.traceable import check_machine
     from ...errors import LastbranchError
 
@@ -88,7 +88,7 @@ def argv(socket: str) -> list[str]:
 
 
 def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
-    """Write the event Triggers to a session, if it takes another writer; `check` tells by it that a trigger was
+    """Write the event Triggers to a session, if it accepts another writer. `check` finds by it a trigger that was
     configured and not enabled."""
     from ...formats.etl.event import encode_event  # with NumPy, which daemons start without
     from ...formats.etl.profile.supplement_events import supplement_event

@@ -1,25 +1,25 @@
-"""The shared memory of a session: for each process that writes, a pool with slots and buffers.
+"""The shared memory of a session: a pool of slots and buffers for each process that writes.
 
 ::
 
-    page 0           a word of the daemon's, else zeros
-    slot pages       one a writer, of 64-bit words: its counters, and the ring of buffers that it is given
-    buffers          WMI_BUFFER_HEADER and events, as they will stand in the file
+    page 0           one word of the daemon, else zeros
+    slot pages       one for each writer, of 64-bit words: its counters, and the ring of buffers for it
+    buffers          WMI_BUFFER_HEADER and events, as in the file
 
-Every process has a memfd of its own, so that no process can reach the events, the counters or the rings of another.
-All pools of a session have the same layout, and a buffer number is in use in one of them at a time. How large
-everything is, the geometry, is in a second memfd that nobody can write to: it is sealed (F_SEAL_WRITE).
+Every process has a memfd of its own, so that no process can reach the events, counters or rings of another. All pools
+of a session have the same layout, and a buffer number is used in one pool at a time. The sizes of the layout, its
+geometry, are in a second memfd that nobody can write to: it is sealed (F_SEAL_WRITE).
 
-Between the processes there are no locks and no read-modify-write operations. Every word has one writer: the daemon
-gives buffers in a ring, the writer finishes them in that order and counts how many. What a buffer holds is one word of
-its header, the commit word ``events << 32 | bytes``, stored after the event. A store of an aligned word is one
-instruction on every processor that Python runs on (`memoryview` copies a fixed 8 bytes, which compilers make a move).
-x86-64 makes stores visible in their order, so that who sees a commit sees the event. Elsewhere (ARM) it does not; there
-the daemon calls `settle` between reading commits and reading events.
+The processes use no locks and no read-modify-write operations. Every word has one writer: the daemon puts buffers into
+a ring; the writer finishes them in that order and counts them. A buffer's commit word, ``events << 32 | bytes``, is
+stored after each event. A store of an aligned word is one instruction on every processor that Python runs on
+(`memoryview` copies a fixed 8 bytes, which compilers turn into a move). x86-64 makes stores visible in their order: who
+sees a commit sees the event. Other processors (ARM) do not; there the daemon calls `settle` after it reads commits and
+before it reads events.
 
-Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get.
-Nothing in it is believed: a writer may be another program, and put anything anywhere. The daemon compares its own words
-with what it stored whenever it takes buffers (`slots`, `writers`), and checks each number of a writer's.
+Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get. The
+daemon trusts nothing in it: a writer may be another program that stores anything anywhere. Whenever the daemon takes
+buffers (`writers`), it compares its own words with what it stored, and checks each number of a writer.
 """
 
 from __future__ import annotations
@@ -41,44 +41,43 @@ __all__ = [
 
 PAGE = 4096
 MOST_SLOTS = 1024
-"""Writers of a session at a time."""
+"""Most writers that a session has at a time."""
 ANY_PROCESSOR = 0xFFFF
-"""A writer asks for no ProcessorIndex of its own choice."""
+"""A writer leaves the choice of its ProcessorIndex to the daemon."""
 
 FULL = 8
-"""Word of page 0. Daemon: 1 while the backlog of a session in real time is full, so that no buffer becomes free."""
+"""Word of page 0, stored by the daemon: 1 while a real-time backlog is full and no buffer gets free."""
 
-# Words of a slot page. The writer's and the daemon's have cache lines of their own.
+# Words of a slot page. Those of the writer and those of the daemon are in different cache lines.
 DONE = 0
-"""Writer: how many buffers it has finished."""
+"""Stored by the writer: how many buffers it has finished."""
 LOST = 1
-"""Writer: events that it had no buffer for."""
+"""Stored by the writer: events that it had no buffer for."""
 REFUSED = 2
-"""Writer's process: events of its threads that got no slot of their own."""
+"""Stored by the writer's process: events of its threads that have no slot."""
 BELL_AT = 8
-"""Daemon: the value of `DONE` at which the writer is to ring the doorbell."""
+"""Stored by the daemon: the value of `DONE` at which the writer rings the doorbell."""
 RING = 256
-"""Daemon: `RING_SIZE` entries ``number << 32 | buffer``, the one of number n at (n - 1) % `RING_SIZE`; from 1.
-
-An entry says its own number, so that a stale one is known without a second counter."""
+"""Stored by the daemon: `RING_SIZE` entries ``number << 32 | buffer``; numbers begin at 1, and n is at (n - 1) %
+`RING_SIZE`. An entry contains its number, so that the writer recognizes a stale one without a second counter."""
 RING_SIZE = 256
 
 COMMIT_AT = 0x38
-"""Of a buffer: the commit word lies where WMI_BUFFER_HEADER has its Reserved field."""
+"""Offset of the commit word in a buffer: the Reserved field of WMI_BUFFER_HEADER."""
 EVENT = 1 << 32
-"""One event in a commit word."""
+"""What one event adds to a commit word, besides its bytes."""
 
 _MAGIC = b"LBPOOL1\0"
 _GEOMETRY = struct.Struct("<8sIIIIII")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _CONSTANT = _SEALS | fcntl.F_SEAL_WRITE
 _BARRIER = {"aarch64": 283, "riscv64": 283, "ppc64le": 365}.get(os.uname().machine)
-"""The system call membarrier where other processors may see stores out of order, which x86-64 and s390x never do."""
+"""The system call membarrier, on machines whose processors may see stores out of order."""
 _GLOBAL = 1
 
 
 class Geometry(NamedTuple):
-    """Sizes of the pools: bytes of a buffer, how many buffers and slots; the session, its clock (ClientContext)."""
+    """Layout of the pools: bytes of a buffer, numbers of buffers and slots; session, and clock (ClientContext)."""
 
     buffer_size: int
     buffers: int
@@ -103,19 +102,19 @@ class Geometry(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Bytes of events that a buffer takes."""
+        """Bytes of events that fit into a buffer."""
         return self.buffer_size - BUFFER_HEADER_SIZE
 
     def pack(self) -> bytes:
         return _GEOMETRY.pack(_MAGIC, *self)
 
     def sealed(self) -> int:
-        """A new descriptor to read the geometry from, which nobody can change. `EtwError` 8 if there is no memory."""
+        """A new memfd with the geometry, which nobody can change. Raises `EtwError` 8 if there is no memory."""
         return _memfd("lastbranch-geometry", self.pack(), _GEOMETRY.size, _CONSTANT)
 
     @classmethod
     def read(cls, fd: int) -> Geometry:
-        """The geometry in ``fd``. `EtwError` 13 for anything else, and where somebody could change it."""
+        """The geometry in ``fd``. Raises `EtwError` 13 for anything else, and if somebody could change it."""
         with contextlib.suppress(OSError):
             head = os.pread(fd, _GEOMETRY.size, 0)
             if len(head) == _GEOMETRY.size and _has_seals(fd, _CONSTANT):
@@ -123,11 +122,11 @@ class Geometry(NamedTuple):
                 found = cls(*fields)
                 if magic == _MAGIC and found.slots <= MOST_SLOTS and found.buffer_size % 1024 == 0 < found.capacity:
                     return found
-        raise EtwError("attach", Status.INVALID_DATA, "this is no geometry of a session's pools")
+        raise EtwError("attach", Status.INVALID_DATA, "not the geometry of a session's pools")
 
 
 class Attached(NamedTuple):
-    """The answer to a writer that attaches, beside the descriptors of geometry, pool and doorbell."""
+    """The answer to ATTACH. The descriptors of geometry, pool and doorbell come with it."""
 
     slot: int
     cpu: int
@@ -135,15 +134,15 @@ class Attached(NamedTuple):
 
 
 class Mapping:
-    """The pool in ``fd`` in this process's memory: ``memory`` its bytes, ``words`` the same as unsigned 64-bit words.
+    """The pool in ``fd``, mapped: ``memory`` are its bytes, ``words`` the same as unsigned 64-bit words.
 
-    `EtwError` 13 for a descriptor of another size, or one that could become smaller, 8 if there is no memory for it.
+    Raises `EtwError` 13 for a descriptor of another size or one that could shrink, 8 if there is no memory for it.
     """
 
     def __init__(self, fd: int, geometry: Geometry) -> None:
         self.geometry = geometry
         if os.fstat(fd).st_size < geometry.size or not _has_seals(fd, _SEALS):
-            raise EtwError("attach", Status.INVALID_DATA, "this is no pool of a session")
+            raise EtwError("attach", Status.INVALID_DATA, "not a pool of a session")
         try:
             self.memory = mmap.mmap(fd, self.geometry.size)
         except (OSError, ValueError, OverflowError) as error:
@@ -155,16 +154,16 @@ class Mapping:
         self.words = self.bytes.cast("Q")
 
     def forget(self, index: int) -> None:
-        """Give the memory of a buffer back to the system. What is in it is gone."""
+        """Return the memory of a buffer to the system, and lose its content."""
         begin = self.geometry.buffer(index)
         first, end = begin + -begin % mmap.PAGESIZE, (begin + self.geometry.buffer_size) & -mmap.PAGESIZE
         if first < end:
-            with contextlib.suppress(OSError):  # a system without it keeps the memory until the writer has gone
+            with contextlib.suppress(OSError):  # without it, the system keeps the memory until the writer has gone
                 self.memory.madvise(mmap.MADV_REMOVE, first, end - first)
 
 
 def make_pool(geometry: Geometry) -> int:
-    """A new pool: its descriptor, sealed against every change of size. `EtwError` 8 if there is no memory for it."""
+    """A new pool: its descriptor, sealed against changes of size. Raises `EtwError` 8 if there is no memory for it."""
     return _memfd("lastbranch-pool", b"", geometry.size, _SEALS)
 
 
@@ -193,10 +192,9 @@ def _has_seals(fd: int, seals: int) -> bool:
 
 
 def settle() -> None:
-    """What other processes stored before what has been read here is visible after this.
+    """Order reads: stores that preceded, in another process, a store that was read before are visible afterwards.
 
-    Where the processor may reorder stores: membarrier(MEMBARRIER_CMD_GLOBAL), after which the memory accesses of every
-    running thread are in program order.
+    Calls membarrier(MEMBARRIER_CMD_GLOBAL) where processors may reorder stores.
     """
     if _BARRIER is not None:
         import ctypes

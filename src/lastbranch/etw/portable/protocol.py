@@ -1,8 +1,8 @@
-"""Messages between the processes of a session: framing, bodies, file descriptors and the check of the peer's user.
+"""Messages between the processes of a session: framing, bodies, file descriptors, and the check of the peer's user.
 
-A message is a header (``LBET``, version, kind, status, length) and a body of at most `MOST_BODY` bytes; its
-`Kind` says what the body holds. An answer has kind ANSWER, the Win32 status of the call, and the reason as text where
-that is not 0.
+A message is a header (``LBET``, version, kind, status, length) and a body of at most `MOST_BODY` bytes. Its `Kind`
+determines the type of the body. An answer has the kind ANSWER and the Win32 status of the call; if that is not 0, the
+body is the reason as text.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- Local sockets: who is at the other end, and addresses that are short enough
+# -- local sockets: the peer, and short addresses
 
 
 _CREDENTIALS = struct.Struct("3i")
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a local socket (SO_PEERCRED)."""
+    """The process at the other end of a local socket (SO_PEERCRED)."""
 
     pid: int
     uid: int
@@ -48,23 +48,25 @@ class Peer(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """The process that connected, or that listened; what the kernel wrote down at that time."""
+    """The process that connected or listened, as the kernel recorded it at that time."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return Peer(*_CREDENTIALS.unpack(raw))
 
 
 def check_peer(connection: socket.socket, peer: Callable[[socket.socket], Peer] = peer_of) -> Peer:
-    """The peer, which must be of this process's user; `EtwError` 5 for any other."""
+    """The peer, which must belong to the user of this process. Raises `EtwError` 5 otherwise."""
     found = peer(connection)
     if found.uid != os.geteuid():
-        raise EtwError("connect", Status.ACCESS_DENIED, f"process {found.pid} is of user {found.uid}, not of this one")
+        raise EtwError(
+            "connect", Status.ACCESS_DENIED, f"process {found.pid} belongs to user {found.uid}, not to this one"
+        )
     return found
 
 
 def address_in(folder: int, name: str) -> str:
-    """A path for socket calls of file ``name`` in the directory of descriptor ``folder``: short however deep it is.
+    """The address of socket ``name`` in the directory of descriptor ``folder``.
 
-    The address of a local socket has 107 bytes at most.
+    It is short for any depth of the directory: the address of a local socket has at most 107 bytes.
     """
     return f"/proc/self/fd/{folder}/{name}"
 
@@ -75,47 +77,47 @@ def address_in(folder: int, name: str) -> str:
 MAGIC = b"LBET"
 VERSION = 1
 MOST_BODY = 1 << 20
-"""Bytes of the largest body that is taken."""
+"""Bytes of the largest body."""
 MOST_QUEUED = 4 << 20
-"""Bytes that wait for a peer that does not read, before it is given up."""
+"""Bytes that wait for a peer that does not read, before the connection is closed."""
 MOST_FDS = 8
 CALL_TIMEOUT = 20.0
-"""Seconds that `Connection.call` waits, unless told otherwise."""
+"""Seconds that `Connection.call` waits by default."""
 _HEADER = struct.Struct("<4sHHII")
 _NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-"""Descriptors that arrive are not for programs that this process starts."""
+"""Programs that this process starts do not inherit received descriptors."""
 
 
 class Kind(IntEnum):
-    """What a message is. Comments: sender -> receiver, body, body of the answer."""
+    """Kinds of messages. Comments: sender -> receiver: body; body of the answer."""
 
     ANSWER = 0
     QUERY = 1  # control -> daemon: nothing; SessionState
     STOP = 2  # control -> daemon: nothing; SessionState
     UPDATE = 3  # control -> daemon: SessionRequest; SessionState
-    FLUSH = 4  # control -> daemon: text, file of the snapshot or empty; SessionState
+    FLUSH = 4  # control -> daemon: file of the snapshot, or empty; SessionState
     INCREMENT_FILE = 5  # control -> daemon: nothing; SessionState
     CONVERT_TO_REALTIME = 6  # control -> daemon: nothing; SessionState
-    SET_INFO = 7  # control -> daemon: u32 class, value; nothing
-    QUERY_INFO = 8  # control -> daemon: u32 class; value
-    LBR = 9  # control -> daemon: u32 flags, hook ids; nothing
+    SET_INFO = 7  # control -> daemon: class and value; nothing
+    QUERY_INFO = 8  # control -> daemon: class; value
+    LBR = 9  # control -> daemon: flags and triggers; nothing
     TARGETS = 10  # control -> daemon: process ids; nothing
-    REFRESH = 11  # control -> daemon: nothing (profile sources or intervals changed); nothing
-    ATTACH = 16  # writer -> daemon: u16 processor index or ANY_PROCESSOR; what `pool` needs, with its descriptors
-    DETACH = 17  # writer -> daemon: u32 slot; nothing. A hang-up detaches all slots of the connection
-    ENDED = 18  # daemon -> writer, no answer: the session stops, hang up
-    CONSUME = 24  # reader -> daemon: nothing; nothing, and then the connection is the stream of realtime.py
+    REFRESH = 11  # control -> daemon: nothing; nothing. Profile sources or intervals have changed
+    ATTACH = 16  # writer -> daemon: processor index or ANY_PROCESSOR; Attached, with descriptors
+    DETACH = 17  # writer -> daemon: slot; nothing. A hang-up detaches all slots of the connection
+    ENDED = 18  # daemon -> writer, no answer: the session stops; hang up
+    CONSUME = 24  # reader -> daemon: nothing; nothing. The connection then is the stream of realtime.py
     SOURCE = 32  # source -> daemon: nothing; SourceConfiguration
-    READY = 33  # source -> daemon, no answer: the newest configuration is in force
-    FAILED = 34  # source -> daemon, no answer: u32 status, reason as UTF-8; the configuration is not in force
+    READY = 33  # source -> daemon, no answer: the newest configuration is applied
+    FAILED = 34  # source -> daemon, no answer: status and reason; the configuration is not applied
     CONFIGURE = 35  # daemon -> source: SourceConfiguration, answered by READY or FAILED
-    SOURCE_STOP = 36  # daemon -> source, no answer: write what is left and the end rundown, hang up, exit
+    SOURCE_STOP = 36  # daemon -> source, no answer: write what is left and the end rundown; hang up; exit
     START = 48  # spawn -> daemon: Order; Started
-    COMMIT = 49  # spawn -> daemon, no answer: the entry is the daemon's, it lives on its own
+    COMMIT = 49  # spawn -> daemon, no answer: the daemon owns the entry and runs on its own
 
 
 class Message(NamedTuple):
-    """One message as it came."""
+    """A received message."""
 
     kind: Kind
     status: int
@@ -123,14 +125,14 @@ class Message(NamedTuple):
 
 
 def encode(kind: Kind, body: bytes = b"", status: int = 0) -> bytes:
-    """The bytes of one message; `ValueError` for a body that no one takes."""
+    """The bytes of one message. Raises `ValueError` for a body that is too large."""
     if len(body) > MOST_BODY:
         raise ValueError(f"a body of {len(body)} bytes")
     return _HEADER.pack(MAGIC, VERSION, kind, status, len(body)) + body
 
 
 class Decoder:
-    """Turns the bytes of a stream into messages."""
+    """Cuts a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -141,12 +143,12 @@ class Decoder:
 
     @property
     def missing(self) -> int:
-        """Bytes that the next message lacks, as far as that is known; reading no more leaves what follows it alone."""
+        """Bytes that the next message lacks, as far as known. Reading no more leaves what follows in the stream."""
         have = len(self._data)
         return (_HEADER.size if have < _HEADER.size else _HEADER.size + _HEADER.unpack_from(self._data)[4]) - have
 
     def next(self) -> Message | None:
-        """The next whole message; ``None`` until there is one. `FormatError` for anything else: hang up then."""
+        """The next whole message, or ``None``. Raises `FormatError` for anything else: the caller hangs up."""
         if len(self._data) < _HEADER.size:
             return None
         magic, version, kind, status, length = _HEADER.unpack_from(self._data)
@@ -165,7 +167,7 @@ class Decoder:
 
 
 class Connection:
-    """One end of a stream of messages. `call`, `receive` and `send` wait; `pump`, `post` and `flush` never do."""
+    """One end of a stream of messages. `call`, `receive` and `send` wait; `pump`, `post` and `flush` never wait."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
@@ -177,7 +179,7 @@ class Connection:
     def open(
         cls, path: str, *, timeout: float = CALL_TIMEOUT, peer: Callable[[socket.socket], Peer] = peer_of
     ) -> Connection:
-        """Connect to the socket at ``path``; its listener must be of this user. `OSError` where none listens."""
+        """Connect to the socket at ``path``, whose listener must belong to this user. `OSError` if nobody listens."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             stream.settimeout(timeout)
@@ -198,7 +200,7 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Hang up; descriptors that nobody took are closed."""
+        """Hang up, and close the descriptors that nobody took."""
         self.stream.close()
         while self._fds:
             os.close(self._fds.pop())
@@ -210,10 +212,10 @@ class Connection:
     def call(
         self, kind: Kind, body: bytes = b"", fds: Sequence[int] = (), *, name: str = "", timeout: float = CALL_TIMEOUT
     ) -> tuple[bytes, list[int]]:
-        """Send a request and return the answer's body and descriptors.
+        """Send a request. Returns the body and the descriptors of the answer.
 
-        ``name`` is the API function's, for errors: the answer's status, 1460 if none comes in time, 4201 if the
-        daemon went away. Must not be used on a connection that gets messages unasked.
+        Raises `EtwError` with the status of the answer, 1460 if none comes in time, 4201 if the daemon is gone;
+        ``name`` is the API function that it names. Not for connections on which the peer sends unasked.
         """
         call = name or kind.name
         try:
@@ -233,14 +235,14 @@ class Connection:
     def send(
         self, kind: Kind, body: bytes = b"", status: int = 0, fds: Sequence[int] = (), timeout: float = CALL_TIMEOUT
     ) -> None:
-        """Send one message. `OSError` if the peer is gone, `TimeoutError` if it does not read."""
+        """Send one message. Raises `OSError` if the peer is gone, `TimeoutError` if it does not read."""
         self.stream.settimeout(timeout)
         data = encode(kind, body, status)
         sent = socket.send_fds(self.stream, [data], list(fds)) if fds else 0
         self.stream.sendall(data[sent:])
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message, without a byte of what follows; ``None`` at the end of the stream.
+        """The next message, and no byte beyond it; ``None`` at the end of the stream.
 
         Raises `TimeoutError`, `OSError`, `FormatError`.
         """
@@ -257,7 +259,7 @@ class Connection:
         return message
 
     def _take(self, most: int) -> bytes:
-        """The next bytes; descriptors with them are kept. (`socket.recv_fds` ignores its flags.)"""
+        """Read bytes, and keep the descriptors that come with them. (`socket.recv_fds` ignores its flags.)"""
         found = array("i")
         data, ancillary, _, _ = self.stream.recvmsg(most, socket.CMSG_LEN(MOST_FDS * found.itemsize), _NOT_INHERITED)
         for level, kind, content in ancillary:
@@ -269,7 +271,7 @@ class Connection:
     # -- never waiting, for a loop over many
 
     def pump(self) -> list[Message] | None:
-        """What arrived; ``None`` at the end of the stream. Descriptors of the peer's are never taken. `FormatError`."""
+        """Messages that have arrived; ``None`` at the end of the stream. Takes no descriptors. Raises `FormatError`."""
         self.stream.setblocking(False)
         try:
             data = self.stream.recv(1 << 16)
@@ -283,9 +285,9 @@ class Connection:
         return list(iter(self._decoder.next, None))
 
     def post(self, kind: Kind, body: bytes = b"", status: int = 0, fds: Sequence[int] = ()) -> bool:
-        """Queue one message and send what goes at once; `flush` tells what the result means.
+        """Queue one message, and send what the peer accepts at once. Returns what `flush` does.
 
-        ``fds`` may be closed before they are sent: the queue has duplicates.
+        The caller may close ``fds`` at once: the queue holds duplicates.
         """
         kept: list[int] = []
         try:
@@ -303,7 +305,7 @@ class Connection:
         return bool(self._waiting)
 
     def flush(self) -> bool:
-        """Send what goes at once. False if the peer is gone or far behind: it is to be closed then."""
+        """Send what the peer accepts at once. False if it is gone or far behind: the caller closes the connection."""
         while self._waiting:
             data, fds = self._waiting[0]
             try:

@@ -1,4 +1,4 @@
-"""A recording of the software LBR into a trace log, on a session of its own."""
+"""Recordings of the software branch record into a trace log, each by a session of its own."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def record_session(
     target: Sequence[str] | int, options: Options, output: str, command: Sequence[str], say: Say,
     progress: Callable[[Summary], None] = lambda summary: None,
 ) -> tuple[Summary, SessionState]:  # fmt: skip
-    """As `capture.recording.record`, into the trace log ``output``: the summary, and the session as it ended.
+    """As `capture.recording.record`, into the trace log ``output``. Returns the summary, and the session's last state.
 
-    The session is a system logger called ``lastbranch-`` and random digits. It enables no kernel groups, since the
-    recording itself tells of the target's processes and images, and so it needs no rights.
+    The session is a system logger called ``lastbranch-`` and random digits. It enables no kernel groups, because the
+    recording itself contains the target's processes and images. So it needs no privileges.
     """
     name = f"lastbranch-{token()}"
     mode = LogFileMode.SYSTEM_LOGGER_MODE | LogFileMode.FILE_MODE_SEQUENTIAL
@@ -54,11 +54,11 @@ def record_session(
 
 def _describe(profile: Profile, options: Options, summary: Summary) -> None:
     describe(profile, options, summary)
-    profile.header["addresses"] = "ip is where the burst ended and the newest branch leads"  # and addr is not told
+    profile.header["addresses"] = "ip is where the burst ended and the newest branch leads"  # the events have no addr
 
 
 class _Session:
-    """A session, stopped at the end whatever happens; `state` is then what it came to."""
+    """A session that is stopped at the end in any case; `state` is then its last state."""
 
     def __init__(self, request: SessionRequest) -> None:
         self._kernel = PortableKernel()
@@ -84,7 +84,7 @@ class _Session:
 
 @contextmanager
 def _older(output: str) -> Iterator[Callable[[], None]]:
-    """A file that is there makes room; it becomes ``output.old`` if the result was called, else it comes back."""
+    """Move an older file away. It becomes ``output.old`` if the caller calls the result, else it is restored."""
     aside, kept = unused_name(output, "old"), False
     there = os.path.isfile(output)
     if there:

@@ -2,16 +2,16 @@
 
 ::
 
-    ROOT/lock                       flock, held while anything below is changed, never while waiting for a process
+    ROOT/lock                       flock, held while anything below changes, never while waiting for a process
     ROOT/sessions/HASH.state .sock  one session: its entry, and where its daemon listens
-    ROOT/enable/GUID                who enabled the provider, and with what; may be there before the provider is
+    ROOT/enable/GUID                the sessions that enabled a provider, and how; may exist before the provider does
     ROOT/providers/GUID/*.sock      datagram sockets of registered providers
     ROOT/profile                    profile sources and intervals, which are machine-wide (`profile_sources`)
 
-HASH is of the case-folded session name. ROOT is ``$LASTBRANCH_ETW_DIR``, else ``$XDG_RUNTIME_DIR/lastbranch`` where
-that directory is this user's, else ``/tmp/lastbranch-UID``; it and its directories are 0700, of this user, and not
-links. An entry whose process is gone is removed by whoever sees it next with the lock. Providers learn of changes by
-notices to their sockets (`notify`).
+HASH is computed from the case-folded session name. ROOT is ``$LASTBRANCH_ETW_DIR``, else
+``$XDG_RUNTIME_DIR/lastbranch`` if that directory belongs to this user, else ``/tmp/lastbranch-UID``. ROOT and its
+directories belong to this user, have mode 0700, and are no links. The next process that holds the lock removes an entry
+whose process is gone. Providers learn of changes by notices to their sockets (`notify`).
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- Which process is meant: a process id and its start time, as ids are used again
+# -- processes: an id and a start time, because ids are reused
 
 
 class ProcessKey(NamedTuple):
-    """A process of this boot: ``start`` is its start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
+    """A process. ``start`` is its start time in clock ticks since boot (field 22 of /proc/PID/stat)."""
 
     pid: int
     start: int
 
     @property
     def alive(self) -> bool:
-        """Whether that very process runs (a zombie does not)."""
+        """Whether that very process is running (a zombie is not)."""
         return self.start != 0 and process_key(self.pid) == self
 
 
 def process_key(pid: int | None = None) -> ProcessKey:
-    """The key of process ``pid``, of this one by default; its start is 0 where there is no such process."""
+    """The key of process ``pid``, by default of this one. Its start is 0 if there is no such process."""
     number = os.getpid() if pid is None else pid
     try:
         with open(f"/proc/{number}/stat", "rb") as file:
@@ -67,7 +67,7 @@ def process_key(pid: int | None = None) -> ProcessKey:
         return ProcessKey(number, 0)
 
 
-# -- What the registry's files say: a session, and how a session enabled a provider
+# -- contents of the registry's files
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -78,11 +78,11 @@ class Entry:
     name: str
     guid: UUID
     owner: ProcessKey
-    """The daemon; the process that starts it, until the daemon is `ready`."""
+    """The daemon; until that is `ready`, the process that starts it."""
     system: bool
     ready: bool
     key: str = field(repr=False)
-    """Of the name: file name of the entry, without suffix."""
+    """`session_key` of the name: the file name of the entry, without suffix."""
 
     @property
     def socket(self) -> str:
@@ -90,13 +90,13 @@ class Entry:
         return f"{self.key}.sock"
 
     def of_daemon(self, daemon: ProcessKey) -> Entry:
-        """The entry when its daemon has started."""
+        """The entry after its daemon has started."""
         return replace(self, owner=daemon, ready=True)
 
 
 @dataclass(frozen=True, slots=True)
 class EnableState:
-    """How session ``handle`` takes events of a provider."""
+    """How session ``handle`` enabled a provider."""
 
     handle: int
     owner: ProcessKey
@@ -113,18 +113,18 @@ class EnableState:
     filters: tuple[Filter, ...] = ()
 
 
-# -- Small JSON files in the registry's directory: written whole or not at all, never through a link
+# -- state files: replaced atomically, never through a link
 #
-# Callers hold the registry's lock when they write, so that one temporary name is enough and a writer that was killed
-# leaves nothing behind that the next does not overwrite.
+# Writers hold the registry's lock. So one temporary name is enough, and the next writer overwrites what
+# a killed one left.
 
 
 MOST = 1 << 20
-"""Bytes of one file; a longer one is not read."""
+"""Bytes of the largest file that is read."""
 
 
 def write_state(folder: int, name: str, value: Any) -> None:
-    """Replace file ``name`` in the directory of descriptor ``folder`` by ``value``, mode 0600."""
+    """Replace file ``name`` in the directory of descriptor ``folder`` by ``value``, with mode 0600."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     new = f"{name}.new"
     with open(os.open(new, flags, 0o600, dir_fd=folder), "wb") as file:
@@ -143,7 +143,7 @@ def read_state(folder: int, name: str, kind: Any) -> Any:
 
 
 def remove(folder: int, *names: str) -> None:
-    """Remove files that may be gone already."""
+    """Remove files that may not exist."""
     for name in names:
         with suppress(OSError):
             os.unlink(name, dir_fd=folder)
@@ -157,27 +157,27 @@ _PRIVATE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def root_path() -> Path:
-    """Where this user's registry lies."""
+    """The folder of this user's registry."""
     if given := os.environ.get("LASTBRANCH_ETW_DIR"):
         return Path(os.path.abspath(given))
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    with suppress(OSError):  # it may be another user's, or gone: sudo keeps the variable
+    with suppress(OSError):  # it may belong to another user, or be gone: sudo keeps the variable
         if os.stat(runtime).st_uid == os.geteuid():
             return Path(runtime, "lastbranch")
     return Path(f"/tmp/lastbranch-{os.geteuid()}")
 
 
 class Registry:
-    """The registry in directory ``root``, `root_path` by default. Holds nothing open; made when first needed."""
+    """The registry in ``root``, by default `root_path`. It is created when first needed, and keeps no file open."""
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = root_path() if root is None else root
 
     @contextmanager
     def folder(self, *names: str) -> Iterator[int]:
-        """A descriptor of directory ``root/names...``, made and checked on the way.
+        """A descriptor of directory ``root/names...``. Each directory is created if needed, and checked.
 
-        Raises `EtwError` 5 if one of them is a link, another user's, or open to others; 161 if it cannot be made.
+        Raises `EtwError` 5 if one is a link, belongs to another user or is open to others, 161 if it cannot be made.
         """
         with ExitStack() as stack:
             at = None
@@ -191,8 +191,7 @@ class Registry:
     def locked(self) -> Iterator[LockedRegistry]:
         """The registry under its lock, for changes.
 
-        Raises `EtwError` 1460 if the lock is not to be had in time, and with a code of its own for what the file system
-        refuses meanwhile.
+        Raises `EtwError` 1460 if the lock is not available in time, and the code of `status_of` on an `OSError`.
         """
         with ExitStack() as stack:
             root, sessions, enable = (stack.enter_context(self.folder(*n)) for n in ((), ("sessions",), ("enable",)))
@@ -207,7 +206,7 @@ class Registry:
     # -- one call each
 
     def entries(self) -> list[Entry]:
-        """Entries of the sessions that live, by handle; those of dead ones are removed."""
+        """Entries of the running sessions, by handle. Those of dead sessions are removed."""
         with self.locked() as held:
             return held.entries()
 
@@ -217,12 +216,12 @@ class Registry:
             return held.find(session)
 
     def set_enabled(self, provider: UUID, handle: int, state: EnableState | None) -> None:
-        """Write down what session ``handle`` enabled of a provider, or that it disabled it. Tells nobody (`notify`)."""
+        """Store how session ``handle`` enabled a provider, or (``None``) that it did not. Notifies nobody."""
         with self.locked() as held:
             held.set_enabled(provider, handle, state)
 
     def enabled(self, provider: UUID) -> dict[int, EnableState]:
-        """Session handle -> how it enabled the provider, of sessions that live. Takes no lock."""
+        """Session handle -> how it enabled the provider, for running sessions. Takes no lock."""
         with self.folder("enable") as folder:
             return _states(folder, str(provider))
 
@@ -234,13 +233,13 @@ class Registry:
 
 
 class LockedRegistry:
-    """The registry while its lock is held."""
+    """The registry while this process holds its lock."""
 
     def __init__(self, sessions: int, enable: int) -> None:
         self._sessions, self._enable = sessions, enable
 
     def entries(self) -> list[Entry]:
-        """Entries of the sessions that live, by handle; those of dead ones are removed with all they enabled."""
+        """Entries of the running sessions, by handle. Those of dead sessions are removed, and what these enabled."""
         found, stale = [], False
         for key in {name.partition(".")[0] for name in os.listdir(self._sessions)}:
             entry = read_state(self._sessions, f"{key}.state", Entry)
@@ -259,9 +258,9 @@ class LockedRegistry:
         return next((e for e in self.entries() if e.ready and key in (e.handle, e.key)), None)
 
     def reserve(self, name: str, guid: UUID, system: bool) -> Entry:
-        """An entry of this process's for a session that is about to start, with the lowest free handle.
+        """Create an entry with the lowest free handle, owned by this process, for a session that is about to start.
 
-        Raises `EtwError` 183 if a session has the name or the GUID, 1450 if there are too many.
+        Raises `EtwError` 183 if a session has the name or the GUID, 1450 if too many sessions run.
         """
         entries = self.entries()
         key = session_key(name)
@@ -279,11 +278,11 @@ class LockedRegistry:
         return entry
 
     def put(self, entry: Entry) -> None:
-        """Write an entry, over that of the same name."""
+        """Store an entry. It replaces that of the same name."""
         write_state(self._sessions, f"{entry.key}.state", entry)
 
     def drop(self, key: str, owner: ProcessKey) -> None:
-        """Remove the entry of ``key`` and what its session enabled, if the entry still is ``owner``'s."""
+        """Remove the entry of ``key`` and what its session enabled, if ``owner`` still owns the entry."""
         there = read_state(self._sessions, f"{key}.state", Entry)
         if there is not None and there.owner == owner:
             self._remove(key)
@@ -303,7 +302,7 @@ class LockedRegistry:
         return [UUID(name) for name in names if handle in _states(self._enable, name)]
 
     def _forget(self, alive: set[int]) -> None:
-        """Drop enablings by sessions that are no more."""
+        """Drop what sessions enabled that are not in ``alive``."""
         for name in os.listdir(self._enable):
             states = _states(self._enable, name)
             kept = {handle: state for handle, state in states.items() if handle in alive}
@@ -321,8 +320,8 @@ class LockedRegistry:
 
 
 def session_key(name: str) -> str:
-    """Names that are the same without regard to case have the same key; it is a file name."""
-    from hashlib import sha256  # a library of its own, which daemons do without
+    """A file name for a session name. Names that differ in case only have the same key."""
+    from hashlib import sha256  # loads OpenSSL, which daemons do without
 
     return sha256(name.casefold().encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -358,18 +357,18 @@ def _lock(descriptor: int) -> None:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > end:
-                raise EtwError("registry", Status.TIMEOUT, "another process keeps the registry locked") from None
+                raise EtwError("registry", Status.TIMEOUT, "another process holds the lock of the registry") from None
             time.sleep(0.002)
 
 
-# -- Telling registered providers that a session enabled or disabled them, by datagrams to their sockets
+# -- notices: datagrams to the sockets of registered providers when a session enables or disables them
 #
-# A notice says only that something changed, and for CAPTURE_STATE what is asked for; the provider reads the rest from
-# the registry. It sends the notice back when its callback has run, which is what a timeout of EnableTraceEx2 waits for.
+# A notice says only that something changed, and for CAPTURE_STATE what is requested. The provider reads the rest from
+# the registry. It returns the notice after its callback has run; EnableTraceEx2 with a timeout waits for that.
 
 
 class Notice(NamedTuple):
-    """One datagram: session ``handle`` did ``code`` with the provider; keywords are those of a CAPTURE_STATE."""
+    """One datagram: session ``handle`` applied ``code`` to the provider. ``keywords`` are those of a CAPTURE_STATE."""
 
     code: EnableProvider
     handle: int
@@ -377,14 +376,14 @@ class Notice(NamedTuple):
 
 
 def notify(registry: Registry, provider: UUID, notice: Notice, timeout: float = 0.0) -> bool:
-    """Send ``notice`` to all instances of a provider; sockets of dead ones are removed.
+    """Send ``notice`` to all instances of a provider, and remove the sockets of dead ones.
 
-    With a ``timeout`` (seconds), waits until all have answered; False if they did not in time.
+    With a ``timeout`` (seconds), wait until all have answered. False if they have not in time.
     """
     data, notified = pack(notice), 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as sender:
         if timeout:
-            sender.bind("")  # the system gives it an address, to which providers answer
+            sender.bind("")  # the system assigns an address, to which providers answer
         with registry.folder("providers", str(provider)) as folder:
             for path in registry.providers(provider):
                 try:
@@ -395,7 +394,7 @@ def notify(registry: Registry, provider: UUID, notice: Notice, timeout: float = 
                 except FileNotFoundError:
                     continue
                 except BlockingIOError:
-                    notified += 1  # it has notices enough that it has not read yet
+                    notified += 1  # its queue of notices is full; it will look at the registry anyway
         return not timeout or _answered(sender, data, notified, timeout)
 
 

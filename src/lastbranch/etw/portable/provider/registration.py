@@ -1,7 +1,7 @@
-"""Providers of this process: who enabled them is read from the registry, and events go to the sessions that did.
+"""Providers of this process: the registry says which sessions enabled them, and events go to those.
 
-A write looks up what is to be done for its descriptor in a table of the thread's own, made when it was first written.
-When sessions come or go all tables are replaced; nothing is locked on the way of an event.
+A write looks up the route of its descriptor in a table of its thread, which the first write fills. When sessions come
+or go, all tables are replaced. The path of an event takes no lock.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ __all__ = ["Registration", "current", "trace_event"]
 
 
 SessionKey = tuple[ProcessKey, str]
-"""Which session is meant: its daemon, and the file name of its socket."""
+"""A session: its daemon, and the file name of its socket."""
 QUIET = 2.0
-"""Seconds to wait for writes that are under way when a session ends."""
+"""Seconds to wait for current writes when a session ends."""
 _writing: set[CodeType] = set()
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def writing(function: Function) -> Function:
-    """Mark a function that writes events: as long as a thread is in it, its writers are not closed."""
+    """Mark a function that writes events. While a thread is in it, its writers are not closed."""
     _writing.add(function.__code__)
     return function
 
@@ -62,7 +62,7 @@ def session_of(state: EnableState) -> SessionKey:
 
 
 class _ThreadWriters:
-    """The writers of one thread. They are given up when the thread ends."""
+    """The writers of one thread, retired when the thread ends."""
 
     def __init__(self, retired: deque[Writer], wake: Callable[[], None]) -> None:
         self.writers: dict[SessionKey, Writer] = {}
@@ -75,11 +75,11 @@ class _ThreadWriters:
 
 
 class Attachments:
-    """Writers, and the thread that watches their sessions and whatever else is to be watched."""
+    """The writers of this process, and the thread that watches their sessions and the sockets for notices."""
 
     def __init__(self) -> None:
         self.ended: list[Callable[[SessionKey], None]] = []
-        """Called in the thread when a session has ended, before its writers are closed."""
+        """Functions that the thread calls when a session has ended, before it closes the writers."""
         self._local = threading.local()
         self._lock = threading.Lock()
         self._writers: dict[Writer, SessionKey] = {}
@@ -96,7 +96,7 @@ class Attachments:
     # -- writers
 
     def writer(self, registry: Registry, session: SessionKey) -> Writer:
-        """This thread's writer to ``session``. `EtwError` if it cannot be had."""
+        """This thread's writer to ``session``. Raises `EtwError` if it cannot attach."""
         of_thread: _ThreadWriters | None = getattr(self._local, "writers", None)
         if of_thread is None:
             of_thread = self._local.writers = _ThreadWriters(self._retired, self._wake)
@@ -112,7 +112,7 @@ class Attachments:
         return writer
 
     def refuse(self, session: SessionKey) -> None:
-        """Count an event that is lost as its thread can have no writer, by another one to ``session``."""
+        """Count an event of a thread without a writer as lost, through another writer to ``session``."""
         with self._lock:
             other = next((writer for writer, of in self._writers.items() if of == session), None)
             if other is not None:
@@ -123,7 +123,7 @@ class Attachments:
             self.watch(writer.connection.stream, lambda: self._over(self._writers.get(writer)))
 
     def _over(self, session: SessionKey | None) -> None:
-        """A session says that it ends, or is gone."""
+        """A session is ending, or is gone."""
         if session is None:
             return
         for call in list(self.ended):
@@ -134,10 +134,10 @@ class Attachments:
         self._close(writers)
 
     def settle(self) -> None:
-        """Wait until the writes that are under way in other threads have ended.
+        """Wait until the current writes of other threads have ended.
 
-        Looking at the threads' frames under the interpreter lock is exact: a call that begins later reads anew where it
-        is to write. So a write pays nothing for it.
+        A look at the threads' frames under the interpreter lock is exact: a call that begins later reads anew where to
+        write. So writes have no cost for this.
         """
         end = time.monotonic() + QUIET
         under_way = _writes()
@@ -162,21 +162,21 @@ class Attachments:
         return threading.current_thread() is self._thread
 
     def watch(self, stream: socket.socket, call: Callable[[], None]) -> None:
-        """In the thread: have ``call`` called when ``stream`` can be read."""
+        """In the thread: call ``call`` whenever ``stream`` is readable."""
         self._selector.register(stream, selectors.EVENT_READ, call)
 
     def forget(self, stream: socket.socket) -> None:
-        """In the thread: end that."""
+        """In the thread: stop watching ``stream``."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(stream)
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called in the thread."""
+        """Call ``call`` in the thread."""
         self._calls.append(call)
         self._wake()
 
     def call_and_wait(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called in the thread, and wait for it; its exceptions are the caller's."""
+        """Call ``call`` in the thread and wait for it. Its exceptions are raised here."""
         if self.inside:
             call()
             return
@@ -216,7 +216,7 @@ class Attachments:
                 self._close([self._retired.popleft()])
 
     def abandon(self) -> None:
-        """In a child by fork: let go of everything that is the parent's, without a word to anybody."""
+        """In a child by fork: close everything that belongs to the parent, and notify nobody."""
         for writer in self._writers:
             writer.abandon()
         self._selector.close()
@@ -225,7 +225,7 @@ class Attachments:
 
 
 def _writes() -> set[FrameType]:
-    """Calls of functions that are marked as `writing`, which other threads are in."""
+    """Frames of other threads in functions marked by `writing`."""
     me, found = threading.get_ident(), set()
     for ident, top in sys._current_frames().items():
         frame = top if ident != me else None
@@ -241,7 +241,7 @@ _lock = threading.Lock()
 
 
 def current() -> Attachments:
-    """Those of this process."""
+    """The attachments of this process."""
     global _current
     with _lock:
         if _current is None:
@@ -262,13 +262,13 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-# -- From one kind of event to the sessions that take it: made once for a thread and a descriptor, then called
+# -- routes: from one kind of event to the sessions that take it, made once for a thread and a descriptor
 
 
 Item = tuple[int, bytes]
 """Type and data of an extended item."""
 _NONE_TAKEN = (Status.WMI_INSTANCE_NOT_FOUND, Status.ACCESS_DENIED)
-"""The session has ended, or takes nothing of this process: no event is lost. Whatever else goes wrong loses events."""
+"""The session has ended, or takes nothing of this process: no event is lost. Other failures lose events."""
 
 
 def route(
@@ -278,7 +278,7 @@ def route(
     descriptor: EventDescriptor,
     more: Sequence[Item] = (),
 ) -> Put:
-    """What writes events of ``descriptor`` to all of ``targets`` that take them, with ``more`` extended items."""
+    """A function that writes events of ``descriptor``, with ``more`` items, to the ``targets`` that take them."""
     puts = []
     for session, target in targets.items():
         if not target.takes_event(descriptor):
@@ -300,7 +300,7 @@ def _nothing(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
 
 
 def _refused_by(session: SessionKey) -> Put:
-    """For a session that has no room for another writer, or whose daemon does not answer as it should."""
+    """For a session that has no room for another writer, or whose daemon gives a wrong answer."""
 
     def refused(data: bytes, tail: bytes = NO_ACTIVITY) -> int:
         current().refuse(session)
@@ -324,7 +324,7 @@ _registered: weakref.WeakSet[Registration] = weakref.WeakSet()
 
 
 class _Table(threading.local):
-    """Of one thread: what to do with events of a descriptor. By identity, and by value if that object is new."""
+    """One thread's routes: by the identity of the descriptor, and by its value for new objects."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, tuple[EventDescriptor, Put]] = {}
@@ -334,8 +334,8 @@ class _Table(threading.local):
 class Registration:
     """A provider that this process has registered; see `interface.Registration`.
 
-    Raises `EtwError` 5 where the registry cannot be used. The callback runs in a thread of its own, and before the
-    registration is there for each session that has enabled the provider already.
+    Raises `EtwError` 5 if the registry cannot be used. The callback runs in a thread of its own. It runs before the
+    constructor returns for each session that has already enabled the provider.
     """
 
     def __init__(self, registry: Registry, provider: UUID, callback: EnableCallback | None = None) -> None:
@@ -354,7 +354,7 @@ class Registration:
     # -- events
 
     def _writer(self) -> Callable[..., int]:
-        """`write` as a function that has what it needs at hand."""
+        """`write`, as a closure: it is faster than a method."""
 
         @writing
         def write(descriptor: EventDescriptor, data: bytes = b"", activity: bytes = b"", related: bytes = b"") -> int:
@@ -379,7 +379,7 @@ class Registration:
         if put is None:
             put = table.by_value[descriptor] = self._route(descriptor)
         if len(table.by_id) < _MOST_KEPT:
-            table.by_id[id(descriptor)] = descriptor, put  # while it is in here no other object has its id
+            table.by_id[id(descriptor)] = descriptor, put  # while it is in the table, no other object has its id
         return put
 
     def _route(self, descriptor: EventDescriptor, *more: tuple[int, bytes]) -> Put:
@@ -396,7 +396,7 @@ class Registration:
         return any(target.takes(level, keyword) for target in self._targets.values())
 
     def set_information(self, kind: int, data: bytes) -> None:
-        """Keep what EventSetInformation says."""
+        """Store what EventSetInformation passes."""
         self.information[kind] = data
 
     # -- sessions
@@ -407,7 +407,7 @@ class Registration:
         attachments.call_and_wait(self._listen)
 
     def _listen(self) -> None:
-        """Open the socket for notices, and see who has enabled the provider."""
+        """Open the socket for notices, and read which sessions have enabled the provider."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._name = f"{token()}.sock"
         try:
@@ -438,7 +438,7 @@ class Registration:
                     stream.sendto(data, sender)
 
     def _refresh(self, notice: Notice | None = None) -> None:
-        """Read who enabled the provider now, and tell the callback what is new."""
+        """Read which sessions enable the provider now, and report changes to the callback."""
         before = self._targets
         states = self._registry.enabled(self.provider).values()
         made = [(session_of(state), target_of(state)) for state in states]
@@ -466,20 +466,20 @@ class Registration:
         self.keywords = 0
         for keywords in wanted if all(wanted) else ():
             self.keywords |= keywords
-        self._table = _Table()  # after the targets, as threads read it before them
+        self._table = _Table()  # after the targets, because threads read it before them
         self.enabled = bool(targets)
 
     def _call(self, code: EnableProvider, target: Target, keywords: int | None = None) -> None:
         if self._callback is not None:
             state = target.state
             wanted = state.match_any if keywords is None else keywords
-            with contextlib.suppress(Exception):  # a provider's mistake must not end the notices of all others
+            with contextlib.suppress(Exception):  # an error of one provider must not stop the notices of all others
                 self._callback(state.source or NO_GUID, code, state.level, wanted, state.match_all, state.filters)
 
     # -- the end
 
     def close(self) -> None:
-        """Unregister. A second call does nothing."""
+        """Unregister. Further calls do nothing."""
         _registered.discard(self)
         if self._socket is not None:
             current().call_and_wait(self._end)
@@ -501,7 +501,7 @@ class Registration:
             os.unlink(self._name, dir_fd=folder)
 
     def _inherited(self) -> None:
-        """In a child by fork: a registration of its own."""
+        """In a child by fork: register anew."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -511,7 +511,7 @@ class Registration:
 
 
 def _is_stale(folder: int, name: str) -> bool:
-    """Whether a socket for notices is of a process that was killed: nobody has it open."""
+    """Whether nobody has the socket open: its process was killed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC) as stream:
         return stream.connect_ex(address_in(folder, name)) == errno.ECONNREFUSED
 
@@ -520,7 +520,7 @@ def _is_stale(folder: int, name: str) -> bool:
 def trace_event(registry: Registry, handle: int, header: ClassicHeader, data: bytes) -> None:
     """TraceEvent: write one classic event to session ``handle``.
 
-    `EtwError`: 6 if there is no such session, 234 and 534 for an event that is too large, 8 if there is no buffer.
+    Raises `EtwError` 6 if there is no such session, 234 and 534 for an event that is too large, 8 without a buffer.
     """
     entry = registry.find(handle)
     if entry is None:

@@ -1,4 +1,4 @@
-"""What a session takes of a provider's events: the rules of EnableTraceEx2, for one session that enabled it."""
+"""Which events of a provider a session takes: the rules of EnableTraceEx2 for one session that enabled it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Target", "admitted", "target_of"]
 
 # -- EVENT_FILTER_DESCRIPTORs that the portable kernel applies: by process, by executable, by event id (evntprov.h)
 #
-# A filter of another kind lets everything through, as it is for providers to apply.
+# Filters of other kinds are for providers to apply; here they let everything through.
 
 
 _EVENT_IDS = struct.Struct("<BBH")
@@ -31,7 +31,7 @@ def takes_process(filters: Iterable[Filter], pid: int) -> bool:
 
 
 def admitted(request: SessionRequest, pid: int) -> None:
-    """`EtwError` 5 if the session of ``request`` takes no events of process ``pid``: filters of private loggers."""
+    """Raise `EtwError` 5 if the filters of ``request`` (a private logger) exclude process ``pid``."""
     if not takes_process(request.filters, pid):
         raise EtwError("attach", Status.ACCESS_DENIED, f"the session takes no events of process {pid}")
 
@@ -56,7 +56,7 @@ _SCOPES: dict[int, Callable[[bytes, int], bool]] = {FilterType.PID: _pid, Filter
 
 
 def event_ids(filters: Iterable[Filter]) -> tuple[bool, frozenset[int]] | None:
-    """Event ids that are let through (True) or held back (False); ``None``: no such filter, or one cut short."""
+    """(True, event ids that pass) or (False, event ids that do not); ``None`` without a valid filter."""
     for f in filters:
         if f.kind == FilterType.EVENT_ID and len(f.data) >= _EVENT_IDS.size:
             keep, _, count = _EVENT_IDS.unpack_from(f.data)
@@ -73,7 +73,7 @@ _SID, _TS_ID, _PROCESS_START_KEY = 0x1, 0x2, 0x80
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A session that takes events of a provider of this process, as ``state`` says."""
+    """A session that takes events of a provider of this process as ``state`` says."""
 
     state: EnableState
     ids: tuple[bool, frozenset[int]] | None = None
@@ -96,17 +96,17 @@ class Target:
         return self.takes(descriptor.level, descriptor.keyword)
 
     def items(self) -> list[tuple[int, bytes]]:
-        """Extended items (type, data) that each event is to carry for it: EVENT_ENABLE_PROPERTY_*."""
+        """Extended items (type, data) that the session wants in each event: EVENT_ENABLE_PROPERTY_*."""
         return [(kind, make()) for bit, kind, make in _ITEMS if self.state.property & bit]
 
 
 def target_of(state: EnableState) -> Target | None:
-    """The target of ``state``, ``None`` if its filters hold back what this process writes."""
+    """The target of ``state``; ``None`` if its filters exclude this process."""
     return Target(state, event_ids(state.filters)) if takes_process(state.filters, os.getpid()) else None
 
 
 def _sid() -> bytes:
-    """The user as Samba maps one that Windows does not know: S-1-22-1-UID."""
+    """The user as Samba maps Unix users: S-1-22-1-UID."""
     return b"\1\2\0\0\0\0\0\x16" + (1).to_bytes(4, "little") + os.getuid().to_bytes(4, "little")
 
 

@@ -1,10 +1,10 @@
-"""The writing side of a session: events into the buffers that its daemon gives to this writer.
+"""The writing side of a session: events go into the buffers that its daemon provides.
 
     with connect_writer(socket) as writer:
         writer.write(event)
 
-A writer belongs to one thread, and its events come in time order. It makes no system call for an event and waits for
-nobody: where it has no buffer the event is lost and counted (BLOCKING_MODE excepted).
+A writer belongs to one thread, and its events are in time order. It makes no system call for an event, and never waits:
+without a buffer the event is lost and counted (except in BLOCKING_MODE).
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ __all__ = ["NO_ACTIVITY", "Put", "Writer", "connect_writer", "put_classic", "put
 _INDEX = 0xFFFFFFFF
 _PAUSE = 0.001
 _mappings: WeakValueDictionary[tuple[int, int], Mapping] = WeakValueDictionary()
-"""Pools that this process has mapped, by device and inode: threads share them."""
+"""Pools that this process has mapped, by device and inode. Threads share them."""
 
 
 def connect_writer(path: str | os.PathLike[str], processor: int = ANY_PROCESSOR) -> Writer:
     """Attach to the session whose daemon listens at ``path``.
 
-    ``processor`` is the ProcessorIndex wanted; if another writer has it there is another one: `Writer.cpu`. Raises
-    `EtwError`: 4201 if there is no such session, 1450 if it has no room for another writer.
+    ``processor`` is the desired ProcessorIndex. If another writer has it, `Writer.cpu` differs. Raises `EtwError` 4201
+    if there is no such session, 1450 if it has no room for another writer.
     """
     try:
         connection = Connection.open(os.fspath(path))
@@ -75,9 +75,9 @@ def connect_writer(path: str | os.PathLike[str], processor: int = ANY_PROCESSOR)
 class Writer:
     """One writer of a session.
 
-    The fields that say where the next event goes are open to `put_for`, which makes a function for each event class:
-    ``at`` byte offset in ``memory``, ``limit`` the end of the buffer, ``value`` and ``word`` the commit word and its
-    place in ``words``. A writer without a buffer has a limit of 0.
+    `put_for`, which makes a function for each kind of event, uses the fields that say where the next event goes: ``at``
+    is its byte offset in ``memory``, ``limit`` the end of the buffer, ``value`` the commit word, ``word`` its index in
+    ``words``. A writer without a buffer has a limit of 0.
     """
 
     __slots__ = (
@@ -98,20 +98,20 @@ class Writer:
         """ProcessorIndex of its buffers."""
         self.clock = Clock.of(geometry.clock)
         self.now = self.clock.ticks()
-        """The time in ticks of the session's clock, never earlier than the last time."""
+        """The time in ticks of the session's clock. It never goes back."""
         self.capacity = min(geometry.capacity, LARGEST_EVENT & ~7)
-        """Bytes of the largest event, filled up to 8."""
+        """Bytes of the largest event, padded to a multiple of 8."""
         self.lost = 0
         """Events lost so far."""
         self.patience = float("inf") if geometry.blocking else 0.0
-        """Seconds that a write waits for a buffer before it loses its event."""
+        """Seconds that a write waits for a buffer before it gives its event up as lost."""
         self._refused = 0
         self.closed = False
         self.at = self.limit = self.value = self.word = 0
 
     @classmethod
     def of_answer(cls, body: bytes, fds: list[int], connection: Connection | None = None) -> Writer:
-        """The writer that an answer to ATTACH describes; takes over ``fds``. `EtwError` 13 for a wrong answer."""
+        """The writer that an answer to ATTACH describes. It owns ``fds``. Raises `EtwError` 13 for a wrong answer."""
         try:
             described, pool, bell = fds
         except ValueError:
@@ -138,9 +138,9 @@ class Writer:
     # -- events
 
     def write(self, event: bytes | bytearray | memoryview) -> bool:
-        """Write one event: in the form that it has on disk, filled up to a multiple of 8 bytes.
+        """Write one event, in its form on disk, padded to a multiple of 8 bytes.
 
-        False if it is lost (and counted): there is no free buffer, or it is larger than one.
+        False if it is lost (and counted): no buffer is free, or it does not fit into one.
         """
         size = len(event)
         end = self.at + size
@@ -155,11 +155,11 @@ class Writer:
         return True
 
     def write_many(self, data: bytes | bytearray | memoryview, sizes: NDArray[np.uint32]) -> int:
-        """Write events that stand side by side in ``data``; ``sizes`` uint32 are their bytes, filled up to 8.
+        """Write the events that ``data`` contains back to back; ``sizes`` uint32 are their padded sizes in bytes.
 
-        Returns how many were written; the others are lost, and counted.
+        Returns how many were written. The others are lost, and counted.
         """
-        import numpy as np  # not for those who only write single events
+        import numpy as np  # programs that write single events do without it
 
         view = memoryview(data).cast("B")
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -172,7 +172,7 @@ class Writer:
                 continue
             elif int(sizes[done]) > self.capacity:
                 count = done + 1
-            else:  # the one that `turn` has counted, and all behind it
+            else:  # `turn` has counted this one; all after it are lost too
                 self.count_lost(total - done - 1)
                 break
             done, begin = count, int(ends[count - 1])
@@ -186,24 +186,24 @@ class Writer:
         self.words[self.word] = self.value
 
     def count_lost(self, events: int) -> None:
-        """Add to what the session counts as lost: events that the caller had to drop."""
+        """Count events as lost that the caller had to drop."""
         self.lost += events
         self.words[self._slot + LOST] = self.lost
 
     def count_refused(self) -> None:
-        """Count an event of another thread of this process that got no slot. One thread at a time may call it."""
+        """Count a lost event of another thread, which has no slot. One thread at a time may call this."""
         self._refused += 1
         self.words[self._slot + REFUSED] = self._refused
 
     @property
     def backlog_full(self) -> bool:
-        """Whether there is no free buffer as nobody reads a session in real time, or not fast enough."""
+        """Whether no buffer gets free because nobody reads a real-time session, or not fast enough."""
         return bool(self.words[FULL])
 
     # -- buffers
 
     def turn(self, size: int) -> bool:
-        """Have a buffer with room for an event of ``size`` bytes; without one the event is counted as lost."""
+        """Get a buffer with room for an event of ``size`` bytes. If that fails, count the event as lost."""
         if size > self.capacity or size % 8:
             self.count_lost(1)
             return False
@@ -215,7 +215,7 @@ class Writer:
         return True
 
     def _finish(self) -> None:
-        """Give the buffer back, if there is one; the daemon is told when it has asked for that."""
+        """Give back the buffer, if the writer has one, and ring the doorbell if the daemon has asked for that."""
         if not self.limit:
             return
         self.at = self.limit = 0
@@ -231,7 +231,7 @@ class Writer:
             return  # it rings already, or the session is gone
 
     def _next(self) -> bool:
-        """Take the next buffer of the ring."""
+        """Take the next buffer from the ring."""
         if self.closed:
             return False
         number, index = divmod(self.words[self._slot + RING + self._done % RING_SIZE], EVENT)
@@ -243,7 +243,7 @@ class Writer:
         return True
 
     def _wait(self) -> bool:
-        """Wait for a buffer until there is one, patience is over, only a reader could free one, or the session ends."""
+        """Wait for a buffer, until patience is over, only a reader could free one, or the session ends."""
         end = time.monotonic() + self.patience
         self._ring()
         poll = select.poll()
@@ -260,7 +260,7 @@ class Writer:
     # -- the end
 
     def close(self) -> None:
-        """Give back the buffer and hang up. Must not be called while another thread is in `write`."""
+        """Give back the buffer and hang up. No other thread may be in `write`."""
         if self.closed:
             return
         self.closed = True
@@ -270,7 +270,7 @@ class Writer:
             self.connection.close()
 
     def abandon(self) -> None:
-        """In a child by fork: this writer is the parent's. Nothing of it is touched but the descriptors."""
+        """In a child by fork: close the descriptors, and touch nothing else of this writer, which is the parent's."""
         self.closed = True
         self.at = self.limit = 0
         os.close(self._bell)
@@ -284,14 +284,14 @@ class Writer:
         self.close()
 
 
-# -- Events of providers into buffers: a function made for each kind of event, that packs straight into the pool
+# -- events of providers: a function for each kind of event packs it straight into the pool
 #
-# What is the same for all events of a descriptor in a thread is put together once. An event then costs one
-# `Struct.pack_into`, which also clears what fills it up to 8 bytes, and one store of the commit word.
+# It prepares once what all events of a descriptor have in common in a thread. An event then costs one
+# `Struct.pack_into`, which also writes the padding, and one store of the commit word.
 
 
 Put = Callable[..., int]
-"""(data, tail = `NO_ACTIVITY`) -> status of EventWrite; never waits but in BLOCKING_MODE."""
+"""(data, tail = `NO_ACTIVITY`) -> status of EventWrite. It waits in BLOCKING_MODE only."""
 
 NO_ACTIVITY = bytes(24)
 """The end of EVENT_HEADER: ProcessorTime and ActivityId."""
@@ -306,13 +306,13 @@ _ENDLESS = 1 << 48
 
 
 class _Packers(dict[int, tuple[Any, int, int, int]]):
-    """By bytes of payload: pack_into of header and payload, size of the event, filled up to 8, step of a commit."""
+    """Bytes of payload -> pack_into of header and payload, size of the event, its padded size, its commit step."""
 
     def __missing__(self, payload: int) -> tuple[Any, int, int, int]:
         size = _HEADER + payload
         whole = size + 7 & ~7
         if whole > LARGEST_EVENT:
-            return None, size, _ENDLESS, 0  # it fits into no buffer, whatever its size, so that nobody packs it
+            return None, size, _ENDLESS, 0  # fits into no buffer, so it is never packed
         # EVENT_HEADER in five pieces: Size to EventProperty, both ids, TimeStamp, ProviderId and descriptor, the tail.
         pack = struct.Struct(f"<QQQ32s24s{payload}s{whole - size}x").pack_into
         made = pack, size, whole, EVENT + whole
@@ -325,7 +325,7 @@ _PACKERS = _Packers()
 
 
 def put_for(writer: Writer, provider: UUID, descriptor: EventDescriptor, items: bytes = b"") -> Put:
-    """Events of ``descriptor`` that this thread writes by ``writer``; ``items`` are their extended items, encoded."""
+    """A function that writes events of ``descriptor`` from this thread. ``items`` are their encoded extended items."""
     flags = _FLAGS | (EVENT_FLAG.EXTENDED_INFO if items else 0)
     first = _EVENT_HEADER64 << 16 | _MARKER << 24 | flags << 32
     ids = threading.get_native_id() | os.getpid() << 32
@@ -362,7 +362,7 @@ def refusal(writer: Writer, size: int) -> int:
 
 
 def put_classic(writer: Writer, header: ClassicHeader, data: bytes) -> int:
-    """Write a classic event (EVENT_TRACE_HEADER), and return the status of TraceEvent."""
+    """Write a classic event (EVENT_TRACE_HEADER). Returns the status of TraceEvent."""
     size = _FULL.size + len(data)
     if size > LARGEST_EVENT:
         writer.count_lost(1)

@@ -1,7 +1,7 @@
 """The process of one session: ``python -m lastbranch.etw.portable.session.daemon DESCRIPTOR``, as `spawn` starts it.
 
-One thread serves controllers, writers, readers and sources, and moves buffers between their ends. Nothing in it waits:
-an answer that needs others first (a source to be ready, writers to let go) is work in `Steps`.
+One thread serves controllers, writers, readers and sources, and moves buffers from writers to sinks. It never waits: an
+answer that depends on others (on a source to be ready, on writers to detach) is work in `Steps`.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from .spawn import Order, Started
 __all__ = ["Commands", "main"]
 
 
-# -- What a session's daemon does on each message
+# -- what the daemon does on each message
 
 
 WRITERS_TIMEOUT = 2.0
-"""Seconds in which writers let go when a session stops; what they write later is lost."""
+"""Seconds in which writers must detach when a session stops. What they write later is lost."""
 
 
 class Commands:
-    """The session of a daemon: its logger, its sources, and the table of what can be asked of it."""
+    """The session of a daemon: its logger, its sources, its settings, and a method for each request."""
 
     def __init__(self, daemon: Daemon, registry: Registry, stack: ExitStack) -> None:
         order = daemon.order
         self._daemon, self._registry, self._order = daemon, registry, order
         folder = stack.enter_context(registry.folder("sessions"))
         self.address = address_in(folder, f"{order.key}.sock")
-        """Where the daemon is to listen, for socket calls; true in processes that inherit the descriptor in it."""
+        """Where the daemon listens. Valid in processes that inherit the descriptor that it contains."""
         remove(folder, f"{order.key}.sock")
         self.settings = Settings(order.request, order.targets, registry)
         self.logger = Logger(order.request, order.handle, header_events=self.settings.header_events)
@@ -67,12 +67,12 @@ class Commands:
         self._stopping = self._changing = False
 
     def handle(self, connection: Connection, message: Message) -> bytes | Steps | None:
-        """The body of the answer, steps that give it, or ``None`` where there is no answer."""
+        """The body of the answer, steps that return it, or ``None`` without an answer."""
         if message.kind in (Kind.READY, Kind.FAILED):
             self._sources.answered(connection, message)
             return None
         if message.kind not in _HANDLERS:
-            raise EtwError("session", Status.NOT_SUPPORTED, f"a session takes no {message.kind.name}")
+            raise EtwError("session", Status.NOT_SUPPORTED, f"a session does not handle {message.kind.name}")
         if self._stopping and message.kind not in (Kind.QUERY, Kind.DETACH):
             raise EtwError("session", Status.WMI_INSTANCE_NOT_FOUND, "the session is being stopped")
         body, handler = _HANDLERS[message.kind]
@@ -83,7 +83,7 @@ class Commands:
         for slot in () if self._daemon.ended else self._slots.pop(connection, ()):
             try:
                 self.logger.detach(slot)
-            except Exception as error:  # what became of its last events is no reason to end the session
+            except Exception as error:  # the loss of its last events must not end the session
                 expected(error)
         self._sources.hung_up(connection)
         self._daemon.poll_soon()
@@ -91,12 +91,12 @@ class Commands:
     # -- from start to stop
 
     def begin(self) -> Steps:
-        """Start the sources. Gives what the process that starts the session is told."""
+        """Start the sources. Returns the answer to START."""
         yield from self._apply()
         return pack(Started(process_key(), self._full_state()))
 
     def stop(self) -> Steps:
-        """End the session, with all that was written before in its file. Gives the last state."""
+        """End the session, with everything that was written before in its file. Returns the last state."""
         if self._stopping:
             raise EtwError("ControlTrace", Status.WMI_INSTANCE_NOT_FOUND, "the session is being stopped")
         self._stopping = True
@@ -118,7 +118,7 @@ class Commands:
             self._leave()
 
     def discard(self) -> None:
-        """End a session that nobody knows of yet, without a file."""
+        """End a session whose start is not complete. It leaves no file."""
         if self._daemon.ended:
             return
         self._sources.kill()
@@ -189,16 +189,16 @@ class Commands:
             Info.DISALLOW_LIST_QUERY: self.settings.information.get(Info.SET_DISALLOW_LIST, []),
         }
         if info not in values:
-            raise EtwError("TraceQueryInformation", Status.NOT_SUPPORTED, f"a session does not tell {info.name}")
+            raise EtwError("TraceQueryInformation", Status.NOT_SUPPORTED, f"a session does not report {info.name}")
         if info == Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             self.settings.check_system("TraceQueryInformation")
         return pack(values[info])
 
     def _applied(self, change: Callable[[Settings], Settings]) -> Steps:
-        """Go over to other settings, one change at a time; where a source cannot follow, they stay as they were."""
+        """Apply changed settings, one change at a time. If a source refuses them, restore the old ones."""
         yield lambda: not self._changing, SOURCE_TIMEOUT
         if self._changing:
-            raise EtwError("session", Status.BUSY, "another change of the session is not done")
+            raise EtwError("session", Status.BUSY, "another change of the session is not complete")
         before, self._changing = self.settings, True
         try:
             self.settings = change(before)
@@ -275,7 +275,7 @@ _HANDLERS: dict[Kind, tuple[Any, Callable[[Commands, Connection, Any], bytes | S
 
 
 COMMIT_TIMEOUT = 60.0
-"""Seconds after the start in which the controller must have written the entry down."""
+"""Seconds after the start in which the controller must have stored the entry."""
 _TROUBLED = 0.1
 """Seconds between polls of a logger that failed."""
 
@@ -290,9 +290,9 @@ class Daemon:
         self._committed = False
         self._tasks = Tasks()
         self._next_poll: float | None = None
-        """When the logger is to be called at the latest; first when the start was answered, as it loads a lot then."""
+        """When to call the logger at the latest. The first call, which loads a lot, follows the answer to the start."""
         self._trouble = ""
-        """The newest error of the logger: told once."""
+        """The newest error of the logger, which is logged once."""
         self._starter = starter
         self._commands = Commands(self, Registry(order.root), stack)
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
@@ -310,14 +310,14 @@ class Daemon:
         self._tasks.begin(self._overdue, _ignored)
 
     def serve(self) -> None:
-        """Until the session is over."""
+        """Run until the session is over."""
         while not self.ended:
             self.loop.turn(self._patience())
             self._poll()
             self._tasks.advance()
 
     def _patience(self) -> float | None:
-        """Seconds until there is something to do without being called."""
+        """Seconds until there is work without an event."""
         times = [at for at in (self._tasks.deadline(), self._next_poll) if at is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
@@ -333,7 +333,7 @@ class Daemon:
     # -- buffers
 
     def poll_soon(self) -> None:
-        """Have the logger look at its writers in this round."""
+        """Let the logger look at its writers in this round."""
         self._next_poll = 0.0
 
     def _poll(self) -> None:
@@ -350,7 +350,7 @@ class Daemon:
     # -- start and end
 
     def _started(self, body: bytes | None, error: LastbranchError | None) -> None:
-        """The session runs, or cannot."""
+        """Answer the starter: the session runs, or cannot."""
         if error is not None:
             self._starter.post(Kind.ANSWER, _reason(error), _status(error))
             self._commands.discard()
@@ -359,7 +359,7 @@ class Daemon:
             self.poll_soon()
 
     def _starter_message(self) -> None:
-        """COMMIT, or the end of the process that starts this session."""
+        """COMMIT, or the end of the process that is starting this session."""
         try:
             messages = self._starter.pump()
         except FormatError:
@@ -399,7 +399,7 @@ class Daemon:
 
 
 def _ignored(_body: bytes | None, _error: LastbranchError | None) -> None:
-    """Who is told what nobody asked for."""
+    """For results that nobody asked for."""
 
 
 def _reason(error: LastbranchError) -> bytes:
@@ -411,7 +411,7 @@ def _status(error: LastbranchError) -> int:
 
 
 def main(descriptor: int) -> None:
-    """Take the order from the socket ``descriptor`` and serve it, as nobody's child."""
+    """Read the order from the socket ``descriptor`` and serve it, in a process that has no parent to wait for it."""
     if os.fork():
         os._exit(0)
     starter = Connection(socket.socket(fileno=descriptor))

@@ -1,4 +1,4 @@
-"""Opening a session's log file: never through a link, of mode 0600, one session a file, on a disk with room for it."""
+"""Opens a session's log file: never through a link, with mode 0600, for one session, on a disk with room for it."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["Disk", "check_room", "file_limit", "open_log"]
 
 
 RESERVE = 200 << 20
-"""Bytes that stay free on the system's drive, whatever the size of the file (the page of EVENT_TRACE_PROPERTIES)."""
+"""Bytes that stay free on the system's drive for any size of the file (page of EVENT_TRACE_PROPERTIES)."""
 _NO_PLAIN_FILE = (errno.ELOOP, errno.EISDIR)
 
 
 class Disk(NamedTuple):
-    """What is asked about disks; tests give their own."""
+    """What sessions need to know about disks. Tests pass their own."""
 
     free: Callable[[str], int] = lambda folder: os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     """Bytes free on the file system of a directory."""
     system: Callable[[str], bool] = lambda folder: os.stat(folder).st_dev == os.stat("/").st_dev
-    """Whether it is the drive of the operating system."""
+    """Whether a directory is on the drive of the operating system."""
 
 
 def file_limit(request: SessionRequest) -> int:
-    """MaximumFileSize in bytes; 0 is no limit."""
+    """MaximumFileSize in bytes; 0 means no limit."""
     return request.maximum_file_size << (10 if request.mode & LogFileMode.USE_KBYTES_FOR_SIZE else 20)
 
 
 def check_room(path: str, limit: int, disk: Disk, call: str = "StartTrace") -> None:
-    """`EtwError` 112 if the system's drive would have less than the reserve beside a file of ``limit`` bytes.
+    """Raise `EtwError` 112 if a file of ``limit`` bytes would leave less than `RESERVE` on the system's drive.
 
-    161 if the directory does not exist: sessions make none.
+    Raises 161 if the directory does not exist: sessions create none.
     """
     folder = os.path.dirname(os.path.abspath(path))
     try:
@@ -53,7 +53,7 @@ def check_room(path: str, limit: int, disk: Disk, call: str = "StartTrace") -> N
 
 
 def as_status(call: str, path: str, error: OSError) -> EtwError:
-    """What the API says where a log file cannot be had."""
+    """The API's error for a log file that cannot be opened."""
     denied = Status.ACCESS_DENIED
     code = denied if error.errno in _NO_PLAIN_FILE else status_of(error, denied)
     return EtwError(call, code, f"{path}: {os.strerror(error.errno or 0)}")
@@ -62,8 +62,8 @@ def as_status(call: str, path: str, error: OSError) -> EtwError:
 def open_log(path: str, *, append: bool, call: str = "StartTrace") -> int:
     """A descriptor of the log file, empty unless ``append``, locked by this session until it is closed.
 
-    `EtwError`: 5 for a link, what is no file, or no right; 161 for a missing directory; 183 for a file that another
-    session writes.
+    Raises `EtwError` 5 for a link, for what is no regular file, and without permission, 161 for a missing directory,
+    183 for a file that another session writes.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
@@ -71,7 +71,7 @@ def open_log(path: str, *, append: bool, call: str = "StartTrace") -> int:
         raise as_status(call, path, error) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise EtwError(call, Status.ACCESS_DENIED, f"{path} is no file")
+            raise EtwError(call, Status.ACCESS_DENIED, f"{path} is no regular file")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,13 +1,13 @@
-"""The data path of one session, in its daemon: buffers to the writers, from them to the sinks, and what was lost.
+"""The data path of one session in its daemon: buffers to the writers, from them to the sinks, and losses.
 
 `Logger.poll` moves whole buffers and never looks at single events in Python. The caller waits for the `doorbell`, which
-writers ring when they have used up half of what they have, or for as long as `poll` said.
+writers ring when they have used up half of their buffers, or for as long as `poll` returned.
 
-Accounting: every event that a writer offered is delivered or in EventsLost, also those of buffers that could not be
-written (their number is in the commit word) or whose content is no chain of events.
+Accounting: every event that a writer offers is delivered or counted in EventsLost. That includes events of buffers that
+could not be written (the commit word has their number) or that contain no valid chain of events.
 
-Where a backlog for readers is full and there is no file, nothing is moved: what was accepted stays in the pool, and
-writers that have used up their buffers are told why (`pool.FULL`), until a reader has made room.
+While the backlog for readers is full and there is no file, nothing is moved. Accepted events stay in the pool until a
+reader has made room, and writers that have used up their buffers see why (`pool.FULL`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Logger"]
 PAUSE = 0.02
 """Seconds between polls while writers are busy."""
 SLOW_READER = 0.005
-"""Seconds between polls while a reader in real time is behind."""
+"""Seconds between polls while a real-time reader lags."""
 _MOST = (1 << 32) - 1  # of EventsLost
 _FILE_MODES = (
     LogFileMode.FILE_MODE_SEQUENTIAL | LogFileMode.FILE_MODE_CIRCULAR | LogFileMode.FILE_MODE_APPEND
@@ -51,10 +51,10 @@ _FILE_MODES = (
 
 
 class Logger:
-    """The session that ``request`` (adjusted, the file absolute) asks for; ``handle`` is its logger id.
+    """The session of ``request`` (adjusted, with an absolute file name); ``handle`` is its logger id.
 
-    Raises `EtwError`: 5, 112, 161, 183 for the log file, 87 for a file or clock that cannot be, 8 for memory.
-    ``clock``, ``disk`` and ``monotonic`` (seconds, for the flush timer) are for tests.
+    Raises `EtwError` 5, 112, 161, 183 for the log file, 87 for an impossible file or clock, 8 for memory. ``clock``,
+    ``disk`` and ``monotonic`` (seconds, for the flush timer) are for tests.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Logger:
                 file.abandon()
             raise
         self.doorbell = self._writers.doorbell
-        """Readable when `poll` is to be called."""
+        """A descriptor that is readable when `poll` has work."""
         self._file = file
         self._delivery: Delivery | None = None
         self._quiet = 0
@@ -94,22 +94,21 @@ class Logger:
 
     @property
     def attached(self) -> int:
-        """How many writers there are."""
+        """Number of writers."""
         return len(self._writers.slots)
 
     def attach(self, pid: int, processor: int = ANY_PROCESSOR) -> tuple[int, bytes, list[int]]:
-        """A slot for a writer of process ``pid``: its number, the answer to it, and the descriptors that go with that.
+        """A slot for a writer of process ``pid``: its number, the answer, and the descriptors to send with that.
 
-        The descriptors stay the logger's. ``processor`` is the processor index that it wants; it gets another if a
-        writer has that. Raises `EtwError` 1450 if there are too many writers, 5 if the session takes no events of that
-        process.
+        The logger keeps the descriptors. ``processor`` is the desired processor index; if another writer has it, the
+        slot gets another. Raises `EtwError` 1450 for too many writers, 5 if the session excludes that process.
         """
         admitted(self.request, pid)
         attached, descriptors = self._writers.attach(pid, processor)
         return attached.slot, pack(attached), descriptors
 
     def detach(self, number: int) -> None:
-        """The writer of slot ``number`` has gone, or died: what it committed is taken, its buffers are free again."""
+        """The writer of slot ``number`` has gone. Take what it committed, and free its buffers."""
         try:
             self._move([number], unfinished=True)
         finally:
@@ -118,15 +117,15 @@ class Logger:
     # -- moving buffers
 
     def poll(self) -> float | None:
-        """Take finished buffers to the sinks, and give the writers others.
+        """Move finished buffers to the sinks, and give the writers new ones.
 
-        Returns how many seconds later it is to be called again at the latest; ``None``: not until the doorbell rings.
+        Returns the seconds until the next call at the latest; ``None``: when the doorbell rings.
         """
         self._writers.answer_bells()
         delivery = self._deliverer()
-        behind = delivery.send()
+        waiting = delivery.send()
         if self._backlog_full():
-            return SLOW_READER if behind else None
+            return SLOW_READER if waiting else None
         due = flush_seconds(self.request)
         if due is not None and self._monotonic() - self._flushed >= due:
             moved = self._flush()
@@ -144,7 +143,7 @@ class Logger:
         return min(waits, default=None)
 
     def _deliverer(self) -> Delivery:
-        """Made when first needed: it takes NumPy and the formats, which the start of a session is not to wait for."""
+        """Created when first needed, so that the start of a session does not wait for NumPy and the formats."""
         if self._delivery is None:
             from .delivery import Delivery
 
@@ -155,13 +154,13 @@ class Logger:
         return self._delivery
 
     def _backlog_full(self) -> bool:
-        """Whether nothing is to be moved until a reader has taken some of it. The writers are told."""
+        """Whether nothing can be moved until a reader has made room. Informs the writers."""
         full = self._deliverer().full
         self._writers.set_full(full)
         return full
 
     def _move(self, only: Iterable[int] | None = None, *, unfinished: bool) -> int:
-        """Take what is committed, of the slots ``only`` or of all, to where it goes; how many buffers were finished."""
+        """Deliver what the slots ``only``, or all, have committed. Returns how many buffers were finished."""
         pieces = self._writers.take(only, unfinished)
         try:
             if pieces and not self._in_memory:
@@ -180,8 +179,8 @@ class Logger:
     # -- control
 
     def flush(self, path: str = "") -> None:
-        """Bring everything that is committed to the sinks, if they take it; in buffering mode write it to ``path``, or
-        the session's file, and keep it. `EtwError` as for log files."""
+        """Deliver everything that is committed, if the sinks take it. In buffering mode write it to ``path`` or the
+        session's file, and keep it. Raises `EtwError` as for log files."""
         if not self._in_memory:
             self._deliverer().send()
             if not self._backlog_full():
@@ -193,7 +192,7 @@ class Logger:
         self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._lost)
 
     def update(self, request: SessionRequest) -> None:
-        """Go over to ``request``: flush timer, MaximumBuffers, log file, real time or not. `EtwError` for the file."""
+        """Change flush timer, MaximumBuffers, log file and real time to ``request``'s. Raises `EtwError` for the file."""
         delivery, before = self._deliverer(), self.request
         if request.file != before.file and not self._in_memory:
             file = FileSink(request, self._disk, "ControlTrace") if request.file else None
@@ -209,28 +208,28 @@ class Logger:
         self._writers.maximum = self._most
 
     def increment_file(self) -> None:
-        """Begin the next file of a series. `EtwError` 87 if there is none."""
+        """Begin the next file of a series. Raises `EtwError` 87 if the session writes no series."""
         self._flush()
         self._deliverer().next_file()
 
     def convert_to_realtime(self) -> None:
-        """Complete the file, and go on for readers alone."""
+        """Complete the file, and continue for readers only."""
         mode = self.request.mode & ~_FILE_MODES | LogFileMode.REAL_TIME_MODE
         self.update(replace(self.request, file="", mode=mode))
 
     def add_reader(self, stream: socket.socket) -> None:
-        """Send the session's buffers to ``stream``, which belongs to the logger from now on."""
+        """Send the session's buffers to ``stream``, which the logger owns from now on."""
         self._deliverer().add_reader(stream)
 
     @property
     def _lost(self) -> tuple[int, int]:
-        """EventsLost, and LogBuffersLost: those that could not be written, and those of writers that broke."""
+        """EventsLost and LogBuffersLost: of buffers that could not be written, and of broken writers."""
         delivery, writers = self._delivery, self._writers
-        events = writers.lost + (delivery.events_lost if delivery else 0)  # first: a lie may come to light here
+        events = writers.lost + (delivery.events_lost if delivery else 0)  # first: this may find a writer broken
         return min(events, _MOST), writers.buffers_lost + (delivery.log_buffers_lost if delivery else 0)
 
     def state(self) -> SessionState:
-        """The session with its statistics, also after the stop."""
+        """The session and its statistics, after the stop too."""
         busy, delivery = self._writers.busy, self._delivery
         events_lost, buffers_lost = self._lost
         buffers = max(self.request.minimum_buffers, self._writers.peak, busy)
@@ -245,7 +244,7 @@ class Logger:
     # -- the end
 
     def stop(self) -> None:
-        """Take what is left of every writer, and complete the file. In buffering mode the file is written now."""
+        """Take what is left from every writer, and complete the file. In buffering mode write the file now."""
         delivery = self._deliverer()
         if self._in_memory and self.request.file:
             with contextlib.suppress(OSError, EtwError):
@@ -259,7 +258,7 @@ class Logger:
         self._close()
 
     def discard(self) -> None:
-        """End without a file: the session does not start after all."""
+        """End without a file: the start has failed."""
         if self._file is not None:
             self._file.abandon()
         self._close()

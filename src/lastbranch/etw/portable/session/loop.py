@@ -1,6 +1,6 @@
-"""The event loop of a daemon: the descriptors it looks after (`Loop`), and work that waits for others (`Tasks`).
+"""The event loop of a daemon: its descriptors (`Loop`), and work that depends on others (`Tasks`).
 
-The descriptors are its listener, its connections, and what others ask it to watch.
+The descriptors are the listener, the connections, and those passed to `Loop.watch`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Condition", "Loop", "Steps", "Tasks", "expected"]
 
 MOST_CONNECTIONS = 4096
 _EACH = 3
-"""Descriptors of a connection at most: its own, and the pool and the doorbell of a process that writes."""
+"""Most descriptors of a connection: its own, and the pool and doorbell of a process that writes."""
 _SPARE = 64
-"""Descriptors that connections leave for files and sources."""
+"""Descriptors reserved for files and sources."""
 _SHORT = 0.01
-"""Seconds to wait when the system has no descriptor or memory for a connection."""
+"""Seconds to wait if the system has no descriptor or memory for a connection."""
 
 
 class Loop:
-    """``serve`` is given each message, ``gone`` each connection whose peer hung up, before it is closed."""
+    """Calls ``serve`` with each message, and ``gone`` with each connection whose peer hung up, before closing it."""
 
     def __init__(self, serve: Callable[[Connection, Message], None], gone: Callable[[Connection], None]) -> None:
         self._serve, self._gone = serve, gone
@@ -41,24 +41,24 @@ class Loop:
         self._most = min(MOST_CONNECTIONS, room // _EACH)
 
     def turn(self, timeout: float | None) -> None:
-        """Wait until something is ready, or for so many seconds, and look after it."""
+        """Wait until descriptors are ready, at most for ``timeout`` seconds, and serve them."""
         for key, events in self._selector.select(timeout):
             key.data(events)
 
     # -- descriptors
 
     def watch(self, descriptor: int, call: Callable[[], None]) -> None:
-        """Have ``call`` called while ``descriptor`` is readable."""
+        """Call ``call`` whenever ``descriptor`` is readable."""
         self._selector.register(descriptor, selectors.EVENT_READ, lambda _events: call())
 
     def forget(self, descriptor: int) -> None:
-        """End that."""
+        """Stop watching ``descriptor``."""
         self._selector.unregister(descriptor)
 
     # -- connections
 
     def listen(self, listener: socket.socket) -> None:
-        """Take connections of this user's processes from ``listener``."""
+        """Accept connections from processes of this user."""
         listener.setblocking(False)
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ, lambda _events: self._accept(listener))
@@ -78,12 +78,12 @@ class Loop:
             return
         connection = Connection(stream)
         self._connections.add(connection)
-        self._look_after(connection)
+        self._watch_connection(connection)
         if len(self._connections) == self._most:
             self._selector.unregister(listener)
 
-    def _look_after(self, connection: Connection) -> None:
-        """Read from it, and write to it while something waits."""
+    def _watch_connection(self, connection: Connection) -> None:
+        """Watch a connection for reading, and for writing while messages wait."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.pending else 0)
         try:
             known = self._selector.get_key(connection)
@@ -94,7 +94,7 @@ class Loop:
                 self._selector.modify(connection, events, known.data)
 
     def release(self, connection: Connection) -> bool:
-        """Stop looking after a connection, which stays open; False if it was dropped."""
+        """Give up a connection, which stays open. False if it was dropped before."""
         if connection not in self._connections:
             return False
         with suppress(KeyError, ValueError):
@@ -113,21 +113,21 @@ class Loop:
     def post(
         self, connection: Connection, kind: Kind, body: bytes = b"", status: int = 0, fds: tuple[int, ...] = ()
     ) -> None:
-        """Send without waiting; a peer that is gone or does not read is dropped."""
+        """Send without waiting. A peer that is gone or does not read is dropped."""
         if connection not in self._connections:
             return
         if connection.post(kind, body, status, fds):
-            self._look_after(connection)
+            self._watch_connection(connection)
         else:
             self.drop(connection)
 
     def _ready(self, connection: Connection, events: int) -> None:
-        if connection not in self._connections:  # dropped by what was ready before it
+        if connection not in self._connections:  # dropped while an earlier descriptor was served
             return None
         if events & selectors.EVENT_WRITE:
             if not connection.flush():
                 return self.drop(connection)
-            self._look_after(connection)
+            self._watch_connection(connection)
         if events & selectors.EVENT_READ:
             try:
                 messages = connection.pump()
@@ -140,15 +140,15 @@ class Loop:
         return None
 
 
-# -- Work of a daemon that waits for others, without anything waiting: generators that say what they go on at
+# -- work that depends on others: generators that yield the condition on which they continue
 
 
 Condition = tuple[Callable[[], bool], float]
-"""Go on when this holds, or after so many seconds at most: the work looks which it was."""
+"""Continue when this holds, or after so many seconds at most. The work finds out which."""
 Steps = Generator[Condition, None, bytes]
-"""Work in steps; its result is the body of an answer."""
+"""Work in steps. Its result is the body of an answer."""
 Done = Callable[[bytes | None, LastbranchError | None], None]
-"""Told the result, or the error; neither where there is nothing to tell."""
+"""Called with the result or the error; with neither, if there is no answer."""
 
 
 @dataclass
@@ -160,13 +160,13 @@ class _Task:
 
 
 class Tasks:
-    """Work that has begun."""
+    """Work in progress."""
 
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
 
     def begin(self, work: Callable[[], bytes | Steps | None], done: Done) -> None:
-        """Do ``work``, now or in steps, and give ``done`` what comes of it."""
+        """Do ``work``, at once or in steps, and pass its result to ``done``."""
         try:
             result = work()
         except Exception as error:
@@ -177,7 +177,7 @@ class Tasks:
         return None
 
     def advance(self) -> None:
-        """Go on with what can."""
+        """Continue all work that can."""
         for task in list(self._tasks):
             if not task.holds() and time.monotonic() < task.deadline:
                 continue
@@ -193,20 +193,20 @@ class Tasks:
             task.done(*result)
 
     def deadline(self) -> float | None:
-        """When `advance` has something to do, unless a condition changes before; 0 if it has now."""
+        """When `advance` has work, unless a condition changes earlier; 0 if it has work now."""
         if any(task.holds() for task in self._tasks):
             return 0.0
         return min((task.deadline for task in self._tasks), default=None)
 
 
 def expected(error: Exception) -> LastbranchError:
-    """``error`` as one that has a code; what nobody thought of goes to the log as well."""
+    """``error`` as an error with a code. Unexpected ones are also logged."""
     if isinstance(error, LastbranchError):
         return error
     if isinstance(error, OSError):
         return EtwError("session", status_of(error), str(error))
     from traceback import print_exception
 
-    with suppress(OSError):  # the log may be on the full disk that all this is about
+    with suppress(OSError):  # the log may be on the very disk that is full
         print_exception(error)
     return EtwError("session", Status.INVALID_DATA, f"{type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
-"""The source processes of a session: started, configured, waited for and ended by its daemon.
+"""The source processes of a session, which its daemon starts, configures, waits for and ends.
 
-A source connects to the daemon, gets its configuration and says READY when events flow, or FAILED with a code. It
-writes through writers of its own, like any provider, and lives no longer than its connection.
+A source connects to the daemon, gets its configuration, and answers READY when events flow, or FAILED with a code. It
+writes through writers of its own, like any provider, and ends with its connection.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["SourceProcesses", "SOURCE_TIMEOUT"]
 
 
 SOURCE_TIMEOUT = 30.0
-"""Seconds until a source must have taken over a configuration, and until it must have ended."""
+"""Seconds in which a source must apply a configuration, and in which it must end."""
 
 
 @dataclass(eq=False)
 class _Source:
     process: subprocess.Popen[bytes]
     exit: int
-    """A descriptor that is readable when the process has ended."""
+    """A descriptor that becomes readable when the process ends."""
     connection: Connection | None = None
     configuration: bytes = b""
-    """The newest that it was to have."""
+    """The newest one that it was to apply."""
     asked: int = 1
     answered: int = 0
     error: EtwError | None = None
@@ -40,7 +40,7 @@ class _Source:
 
 
 class SourceProcesses:
-    """Sources by role. ``post`` sends a message without waiting, ``watch`` and ``forget`` look after descriptors."""
+    """Sources by role. ``post`` sends a message without waiting; ``watch`` and ``forget`` are those of `Loop`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SourceProcesses:
     ) -> None:
         self._post, self._watch, self._forget = post, watch, forget
         self._descriptors = descriptors
-        """What a source inherits."""
+        """Descriptors that sources inherit."""
         self._running: dict[str, _Source] = {}
 
     @property
@@ -60,9 +60,9 @@ class SourceProcesses:
         return not self._running
 
     def apply(self, wanted: dict[str, list[str]], configuration: bytes) -> Generator[Condition, None, None]:
-        """Have the sources ``wanted`` (role -> command) run with ``configuration``, and no others.
+        """Run the sources ``wanted`` (role -> command) with ``configuration``, and no others.
 
-        Goes on when each has taken it over; raises the `EtwError` of the first that could not.
+        Continues when each has applied it. Raises the `EtwError` of the first that could not.
         """
         ending = [source for role, source in self._running.items() if role not in wanted]
         for source in ending:
@@ -95,7 +95,7 @@ class SourceProcesses:
         return source
 
     def _start(self, role: str, command: list[str]) -> _Source:
-        import subprocess  # what sessions without sources do without
+        import subprocess  # sessions without sources do without it
 
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=self._descriptors, cwd="/")
         source = _Source(process, os.pidfd_open(process.pid))
@@ -103,7 +103,7 @@ class SourceProcesses:
         return source
 
     def connect(self, connection: Connection, pid: int) -> bytes:
-        """A source connected: the body of the answer. `EtwError` 5 for a process that is none of ours."""
+        """A source connected. Returns its configuration. Raises `EtwError` 5 for a process that is no source."""
         for source in self._running.values():
             if source.process.pid == pid and source.connection is None and not source.stopping:
                 source.connection = connection
@@ -112,7 +112,7 @@ class SourceProcesses:
         raise EtwError("source", Status.ACCESS_DENIED, f"process {pid} is no source of this session")
 
     def answered(self, connection: Connection, message: Message) -> None:
-        """READY or FAILED."""
+        """Handle READY or FAILED."""
         for source in self._running.values():
             if source.connection is connection:
                 source.answered += 1
@@ -121,13 +121,13 @@ class SourceProcesses:
                     source.error = EtwError("source", *unpack(tuple[int, str], message.body))
 
     def hung_up(self, connection: Connection) -> None:
-        """A source that hangs up is about to end."""
+        """Handle a hang-up: the source is about to end."""
         for source in self._running.values():
             if source.connection is connection:
                 source.connection, source.stopping = None, True
 
     def stop(self) -> None:
-        """Tell all to write what is left and end; see `gone`."""
+        """Ask all to write what is left and end; see `gone`."""
         for source in self._running.values():
             self._stop(source)
 
@@ -139,7 +139,7 @@ class SourceProcesses:
             source.process.terminate()
 
     def kill(self) -> None:
-        """End those that did not."""
+        """Kill those that still run."""
         for role, source in list(self._running.items()):
             source.process.kill()
             self._ended(role, source)
