@@ -1,6 +1,6 @@
-"""EnableFlags and group masks: which events of Linux each bit stands for, or why there are none.
+"""EnableFlags and group masks: which events of Linux each bit enables, or why it enables none.
 
-Bits and names: `flags`. What a kind of event becomes in a trace is in `sources.kinds` and `sources.tasks`.
+`flags` declares bits and names. `sources.kinds` and `sources.tasks` translate each kind of event.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ WORDS = 8
 
 
 class Row(NamedTuple):
-    """One bit: the ``kinds`` of events that it enables. Without any, ``why`` is the reason (empty: it enables none on
-    Windows either)."""
+    """One bit, and the ``kinds`` of events that it enables. If it enables none, ``why`` is the reason, which is empty
+    for a bit that enables none on Windows either."""
 
     word: int
     bits: int
     name: str
     kinds: tuple[str, ...] = ()
     linux: str = ""
-    """Where the events come from."""
+    """Source of the events."""
     why: str = ""
 
 
@@ -51,7 +51,7 @@ _TWINS: dict[EnableFlag, str] = {
     _F.DRIVER: "DRIVERS", _F.VIRTUAL_ALLOC: "VIRTUAL_ALLOC", _F.PROFILE: "PROFILE", _F.SYSTEMCALL: "SYSCALL",
 }  # fmt: skip
 ALIASES: dict[int, tuple[int, int]] = {int(f): (GROUPS[g].word, GROUPS[g].bits) for f, g in _TWINS.items()}
-"""Bits of word 0 that the kernel moves to a bit of another word: bit -> (word, bit)."""
+"""Bits of word 0 that the kernel replaces by a bit of another word: bit -> (word, bit)."""
 
 _REASONS: dict[EnableFlag | str, str] = {
     **dict.fromkeys(
@@ -65,7 +65,7 @@ _REASONS: dict[EnableFlag | str, str] = {
     "COMPACT_CSWITCH": "context switches are written one by one: CONTEXT_SWITCH",
 }  # fmt: skip
 _SILENT = _F.NO_SYSCONFIG | _F.ENABLE_RESERVE
-"""They change how a session runs and enable nothing."""
+"""Bits that change how a session runs and enable no events."""
 
 
 def _rows() -> Iterator[Row]:
@@ -83,7 +83,7 @@ ROWS: tuple[Row, ...] = tuple(_rows())
 
 
 def settled(masks: Sequence[int]) -> list[int]:
-    """The eight words as a session keeps them: fewer are filled up with 0, aliases moved to their own words."""
+    """The eight words as a session stores them: padded with 0, aliases replaced by the bits of their own words."""
     words = [*masks, *[0] * WORDS][:WORDS]
     for bit, (word, twin) in ALIASES.items():
         if words[0] & bit:
@@ -93,7 +93,7 @@ def settled(masks: Sequence[int]) -> list[int]:
 
 
 def rows_of(masks: Sequence[int]) -> list[Row]:
-    """The rows of the bits that are set; a bit without one gets a row that names it by its number."""
+    """The rows of the bits that are set. A bit without a row gets one that names its number."""
     found = [row for row in ROWS if row.word < len(masks) and masks[row.word] & row.bits]
     for word, bits in enumerate(masks):
         left = bits & ~sum(row.bits for row in ROWS if row.word == word)
@@ -108,5 +108,5 @@ def kinds_of(masks: Sequence[int]) -> frozenset[str]:
 
 
 def unmapped(masks: Sequence[int]) -> list[Row]:
-    """The bits that stand for events which Linux does not give, each with its reason."""
+    """The rows of bits that enable no events of Linux, each with its reason."""
     return [row for row in rows_of(masks) if row.why]

@@ -192,7 +192,7 @@ class Logger:
         self._deliverer().snapshot(self.request, path or self.request.file, pieces, self._lost)
 
     def update(self, request: SessionRequest) -> None:
-        """Change flush timer, MaximumBuffers, log file and real time to ``request``'s. Raises `EtwError` for the file."""
+        """Change timer, MaximumBuffers, log file and real time as in ``request``. Raises `EtwError` for the file."""
         delivery, before = self._deliverer(), self.request
         if request.file != before.file and not self._in_memory:
             file = FileSink(request, self._disk, "ControlTrace") if request.file else None
