@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import median
 
 from lastbranch.formats.etl import Decoder, EventBlock, TraceLog, batches_of
-from lastbranch.formats.etl.payload.columns import Texts
+from lastbranch.formats.etl.payload import Texts
 from lastbranch.opening import open_source
 from measure import machine
 

@@ -24,7 +24,7 @@ import lastbranch
 from lastbranch import analysis, etw, model
 from lastbranch.cli import VERBS, cli
 from lastbranch.formats.etl import kernel_names
-from lastbranch.formats.etl.kernel.layouts import LAYOUTS
+from lastbranch.formats.etl.kernel import LAYOUTS
 from lastbranch.model import COLUMNS
 from lastbranch.sql import TABLES
 

@@ -36,7 +36,7 @@ from .model.output import naming
 
 if TYPE_CHECKING:
     from .formats.etl.decode import Reading
-    from .formats.etl.payload.manifest_xml import Manifests
+    from .formats.etl.payload import Manifests
 
 __all__ = [
     "FileSource", "attach_binaries", "build_id_at", "code_of", "open_profile", "open_source",
@@ -101,7 +101,7 @@ def read_manifests(paths: Sequence[str | os.PathLike[str]]) -> Manifests:
     file that is no manifest and a folder without any, `OSError` where one cannot be read. What is in a folder and no
     manifest becomes a note.
     """
-    from .formats.etl.payload.manifest_xml import LARGEST, Manifests
+    from .formats.etl.payload import LARGEST, Manifests
 
     found = Manifests()
     for path in [os.fspath(path) for path in paths]:

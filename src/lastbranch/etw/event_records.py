@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..formats.etl.event import Event
 from ..formats.etl.events.columns import EVENT, FULL, IMAGE_LOAD, MESSAGE_FORM, EventBlock, counters_of
-from ..formats.etl.kernel.hooks import GROUPS
+from ..formats.etl.kernel import GROUPS
 from ..formats.etl.layout import (
     EVENT_FLAG,
     EXTENDED_ITEM,

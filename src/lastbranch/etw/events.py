@@ -26,7 +26,7 @@ from ..formats.etl.dump import dump_live, teaches
 from ..formats.etl.event import encode_event
 from ..formats.etl.events.columns import CHUNK, events_of
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
-from ..formats.etl.payload.manifest import Described, message_of
+from ..formats.etl.payload import Described, message_of
 from ..opening import reading_of
 from .consumer_api import Logfile, close_trace, open_trace, process_trace
 from .event_records import event_of

@@ -196,7 +196,7 @@ _IMAGE_LOAD = {0x140A: 0x030A}
 
 @cache
 def _groups() -> dict[UUID, int]:
-    from ..formats.etl.kernel.hooks import GROUPS
+    from ..formats.etl.kernel import GROUPS
 
     return {UUID(guid): group for group, (guid, _) in GROUPS.items()}
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from ..binaries import Image, read_image
 from ..errors import Damage, FormatError, LastbranchError, UnavailableError
 from ..formats.etl import Decoder, Event, EventBlock, LogHeader, TraceLog, TraceWriter, convert, kernel_event
-from ..formats.etl.kernel.hooks import IMAGE, IMAGE_ID, PROCESS, kernel_key
+from ..formats.etl.kernel import IMAGE, IMAGE_ID, PROCESS, kernel_key
 from ..formats.etl.layout import LogFileMode
-from ..formats.etl.payload.tracelogging import describe
+from ..formats.etl.payload import describe
 from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
 from ..model import Module, ModuleKind, Source, check_replaceable
 from ..model.output import PartFolder

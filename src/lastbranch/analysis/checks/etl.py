@@ -30,8 +30,7 @@ from ...formats.etl import (
     types_of,
 )
 from ...formats.etl.layout import PMC_COUNTERS
-from ...formats.etl.payload.layouts import REST
-from ...formats.etl.payload.types import PTR, WIDE
+from ...formats.etl.payload import PTR, REST, WIDE
 from ...formats.interface import Reading as FormatReading
 from ...lbr import no_ranges_because
 from ...model import Source

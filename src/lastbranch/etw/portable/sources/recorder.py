@@ -14,8 +14,7 @@ from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.procfs import memory_kb
 from ....formats.etl.event import Event
-from ....formats.etl.kernel.hooks import PERF_INFO, SESSION
-from ....formats.etl.kernel.layouts import kernel_event
+from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
 from ....formats.etl.profile.session_events import SessionEvents
 from ....model import Clock, Machine, Profile
 from ...status import EtwError

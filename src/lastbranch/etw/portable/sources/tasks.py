@@ -14,7 +14,7 @@ from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
 from ....formats.etl.event import Event
-from ....formats.etl.kernel.hooks import IMAGE, PROCESS, THREAD
+from ....formats.etl.kernel import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.state import State
