@@ -108,42 +108,24 @@ class Format:
 
 FORMATS = (
     Format(
-        "tb5",
-        "its own .tb5",
-        "tb5.magic:is_tb5",
-        "tb5.profile_reader:read_tb5",
-        verifier="tb5.verification:verify_tb5",
-        writer="tb5.profile_writer:write_profile",
-        rewriter="tb5.writer:copy_tb5",
-        endings=(".tb5",),
+        "tb5", "its own .tb5", "tb5.magic:is_tb5", "tb5.profile_reader:read_tb5",
+        verifier="tb5.verification:verify_tb5", writer="tb5.profile_writer:write_profile",
+        rewriter="tb5.writer:copy_tb5", endings=(".tb5",),
     ),
     Format(
-        "perf.data",
-        "perf.data, as `perf record -b` writes it",
-        "perfdata.header:is_perfdata",
-        "perfdata.reader:read_perfdata",
-        "perfdata.dump:dump_perfdata",
+        "perf.data", "perf.data, as `perf record -b` writes it", "perfdata.header:is_perfdata",
+        "perfdata.reader:read_perfdata", "perfdata.dump:dump_perfdata",
     ),
     Format(
-        "etl",
-        "Windows .etl",
-        "etl.container.header:is_etl",
-        "etl.profile.reader:read_etl",
-        "etl.dump:dump_etl",
-        writer="etl.profile.writer:write_log",
-        rewriter="etl.relog:rewrite_logs",
-        endings=("", ".etl"),
-        has_providers=True,
-        checks_events=True,
-        cuts=True,
+        "etl", "Windows .etl", "etl.container.header:is_etl", "etl.profile.reader:read_etl", "etl.dump:dump_etl",
+        writer="etl.profile.writer:write_log", rewriter="etl.relog:rewrite_logs", endings=("", ".etl"),
+        has_providers=True, checks_events=True, cuts=True,
     ),
     Format(
-        "perf script",
-        "the text of `perf script`",
-        "perfscript.reader:is_perfscript",
+        "perf script", "the text of `perf script`", "perfscript.reader:is_perfscript",
         "perfscript.reader:read_perfscript",
     ),
-)
+)  # fmt: skip
 """In the order in which files are tried: those with a magic number first."""
 
 

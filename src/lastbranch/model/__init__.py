@@ -14,7 +14,7 @@ from .kernel_half import (
     kernel_start,
     kernel_starts,
 )
-from .order import by_time, merge
+from .order import by_time, merge, watermarks
 from .output import check_replaceable
 from .profile import TABLES, Profile
 from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
@@ -86,4 +86,5 @@ __all__ = [
     "read_at",
     "visible",
     "word",
+    "watermarks",
 ]

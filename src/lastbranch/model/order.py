@@ -7,7 +7,7 @@ and the sorted runs are merged at the end. Equal times stay in file order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .batch import MAX_SAMPLES, Array, SampleBatch, concatenate
 from .output import temporary_file
 
-__all__ = ["SPILL_BYTES", "by_time", "merge"]
+__all__ = ["SPILL_BYTES", "by_time", "merge", "watermarks"]
 
 SPILL_BYTES = 64 << 20
 """Default limit of what waits in memory, in bytes of columns."""
@@ -123,3 +123,9 @@ def _unspill(run: IO[bytes]) -> Iterator[SampleBatch]:
             offsets[name.removeprefix(_OFFSETS)] = np.load(run)
         else:
             columns[name] = np.load(run)
+
+
+def watermarks(earliest: Sequence[int]) -> NDArray[np.int64]:
+    """Of each block of samples, the earliest time in all blocks after it, from the ``earliest`` time in each block."""
+    times = np.array([*earliest, np.iinfo(np.int64).max], np.int64)
+    return np.minimum.accumulate(times[::-1])[::-1][1:]

@@ -103,6 +103,17 @@ class Profile:
             self.damage.append(Damage(reason, offset, _BUDGET))
         return taken > self.memory
 
+    def saw(self, first: int, last: int) -> None:
+        """Samples of these times (ticks of the clock) are in the capture."""
+        self.first_time = first if self.first_time is None else min(first, self.first_time)
+        self.last_time = last if self.last_time is None else max(last, self.last_time)
+
+    def begin(self) -> None:
+        """Set `start` to the first change of the timeline or the first sample, where nothing in the capture says it."""
+        if self.start is None:
+            known = (self.timeline.earliest(), self.first_time)
+            self.start = min((time for time in known if time is not None), default=None)
+
     @staticmethod
     def is_budget(damage: Damage) -> bool:
         """Whether ``damage`` says that the tables have taken their `memory`."""

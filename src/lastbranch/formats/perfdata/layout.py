@@ -9,10 +9,10 @@ from __future__ import annotations
 from ..fields import Fields
 
 __all__ = [
-    "ATTR_FIELDS", "ATTR_FLAGS", "CONTEXT_MAX", "CONTEXT_USER", "FEATURES", "HARDWARE_EVENTS", "HEADER", "MAGIC",
+    "ATTR_FIELDS", "ATTR_FLAGS", "FEATURES", "HARDWARE_EVENTS", "HEADER", "MAGIC",
     "MISC",
     "MMAP2_BUILD_ID", "OLD_MAGIC", "PIPE_HEADER_SIZE", "READ", "RECORD", "RECORDS", "RECORD_FIELDS",
-    "RECORD_HEADER_SIZE", "SAMPLE", "SAMPLE_ID", "SOFTWARE_EVENTS", "TYPE", "USER_RECORDS",
+    "SAMPLE", "SAMPLE_ID", "SOFTWARE_EVENTS", "TYPE", "USER_RECORDS",
 ]  # fmt: skip
 
 MAGIC = b"PERFILE2"
@@ -27,7 +27,6 @@ HEADER = (  # struct perf_file_header, all u64
     "features.0", "features.1", "features.2", "features.3",  # 0x48: bitmap
 )  # fmt: skip
 PIPE_HEADER_SIZE = 16
-RECORD_HEADER_SIZE = 8
 
 ATTR_FIELDS = (  # struct perf_event_attr: name, format character of `struct`
     ("type", "I"), ("size", "I"), ("config", "Q"), ("sample_period", "Q"), ("sample_type", "Q"),  # 0x00
@@ -119,11 +118,6 @@ class READ:
 
     TOTAL_TIME_ENABLED, TOTAL_TIME_RUNNING, ID, GROUP, LOST = (1 << bit for bit in range(5))
 
-
-CONTEXT_MAX = (1 << 64) - 4095
-"""Call chain values from here on are markers (PERF_CONTEXT_MAX), not addresses."""
-CONTEXT_USER = (1 << 64) - 512
-"""PERF_CONTEXT_USER: user frames follow."""
 
 FEATURES = (  # HEADER_* of tools/perf/util/header.h: bit number = position, from 1
     "RESERVED", "TRACING_DATA", "BUILD_ID", "HOSTNAME", "OSRELEASE", "VERSION", "ARCH", "NRCPUS", "CPUDESC", "CPUID",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
-from ...model import MAX_ENTRIES, Clock, Profile, Progress, SampleBatch, SampleStream, Source, cuts, read_at
+from ...model import MAX_ENTRIES, Clock, Profile, Progress, SampleBatch, SampleStream, Source, cuts, read_at, watermarks
 from .attr import event_of
 from .features import decode_feature
 from .header import read_header, read_magic
@@ -26,13 +26,8 @@ __all__ = ["read_perfdata"]
 _SAMPLE = RECORD["SAMPLE"]
 _HANDLED = np.array(sorted(HANDLERS))
 _BATCH_WORDS = 3 * MAX_ENTRIES
-_CLOCK_NAMES = {
-    0: "CLOCK_REALTIME",
-    1: "CLOCK_MONOTONIC",
-    4: "CLOCK_MONOTONIC_RAW",
-    7: "CLOCK_BOOTTIME",
-    11: "CLOCK_TAI",
-}
+_CLOCK_NAMES = {0: "CLOCK_REALTIME", 1: "CLOCK_MONOTONIC", 4: "CLOCK_MONOTONIC_RAW", 7: "CLOCK_BOOTTIME",
+                11: "CLOCK_TAI"}  # fmt: skip
 _MOST_TRACING_DATA = 64 << 20
 """Bytes. All event formats of a kernel are about 5 MB."""
 _MANY = 64
@@ -173,8 +168,7 @@ class Reader:
             time = self.times(block, entry.layout, part)
             first, last = int(time.min()), int(time.max())
             entry.earliest[-1] = first
-            profile.first_time = first if profile.first_time is None else min(first, profile.first_time)
-            profile.last_time = last if profile.last_time is None else max(last, profile.last_time)
+            profile.saw(first, last)
             self.state.newest_time = max(self.state.newest_time, last)
             offset = entry.layout.fixed.get(SAMPLE.TID)
             if offset is not None:
@@ -241,16 +235,13 @@ class Reader:
         simpleperf = any(name.startswith("SIMPLEPERF") for name in state.features)
         profile.recorder = "simpleperf" if simpleperf else f"perf {profile.header.get('perf version', '')}".strip()
         profile.clock = self._clock()
-        known = [t for t in (profile.start, profile.first_time) if t is not None]
-        profile.start = min(known) if known else None
+        profile.start = min((t for t in (profile.start, profile.first_time) if t is not None), default=None)
         if profile.machine.arch in ("i686", "i386", "armv7l", "armv8l"):
             profile.machine.bits = 32
         later = sum({1 << b for e in self.layouts for b in range(64) if e.layout.unknown >> b & 1})
         if later:
             profile.header["sample fields that are not known"] = f"sample_type {later:#x}"
-        unknown = (
-            sum(profile.records.get(n, 0) for n in ("SAMPLE",)) - self.damaged - sum(e.samples for e in self.layouts)
-        )
+        unknown = profile.records.get("SAMPLE", 0) - self.damaged - sum(e.samples for e in self.layouts)
         if unknown:
             profile.lost["samples of unknown events"] = unknown
         for number, entry in enumerate(e for e in self.layouts if e.samples or len(self.layouts) == 1):
@@ -287,7 +278,7 @@ class Reader:
 
     def _stream(self, number: int, entry: _Layout) -> SampleStream:
         # Watermark of a block: the earliest time of all later blocks.
-        later = np.minimum.accumulate(np.array([*entry.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
+        later = watermarks(entry.earliest)
         index = self.layouts.index(entry)
 
         def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:

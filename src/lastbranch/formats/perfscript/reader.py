@@ -36,6 +36,7 @@ from ...model import (
     SampleStream,
     Source,
     kernel_start,
+    watermarks,
 )
 from ..perfdata.state import classify
 from .text import (
@@ -497,8 +498,7 @@ class _Reader:
             times = self._times(found)
             self.earliest.append(min(times, default=int(_FOREVER)))
             if times:
-                profile.first_time = min(times) if profile.first_time is None else min(profile.first_time, *times)
-                profile.last_time = max(times) if profile.last_time is None else max(profile.last_time, *times)
+                profile.saw(min(times), max(times))
             if not samples and not tables.maps and not len(scanned.entries) and not block.offset:
                 raise self._nothing()
             profile.timeline.place(block.offset)
@@ -512,9 +512,7 @@ class _Reader:
         self.kernel_start = np.uint64(kernel_start(profile.timeline.columns()))
         columns = ("position", "branch_from", "branch_to", "branch_flags", *(("frame",) if self.chained else ()))
         profile.records["SAMPLE"] = samples
-        profile.start = min(
-            (t for t in (profile.timeline.earliest(), profile.first_time) if t is not None), default=None
-        )
+        profile.begin()
         profile.clock = Clock("perf_clock") if self.timed else Clock("file order", 0)
         profile.streams.append(
             SampleStream(0, columns, tuple(range(len(profile.events))), samples, entries, deepest, self._batches)
@@ -560,7 +558,7 @@ class _Reader:
     # -- stream
 
     def _batches(self, wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
-        later = np.minimum.accumulate(np.array([*self.earliest, _FOREVER], np.int64)[::-1])[::-1][1:]
+        later = watermarks(self.earliest)
         lines = Lines(lambda *_: None, lambda _: None)
         for number, (scanned, found) in enumerate(islice(self._walk(scan_all, lines, None), len(self.earliest))):
             if not found.ip:

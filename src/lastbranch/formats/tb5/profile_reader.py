@@ -188,9 +188,7 @@ def index_stream(file: Tb5File, reader: SampleReader, profile: Profile, number: 
         events.update(np.unique(batch.event).tolist())
         pair = np.unique((batch.pid.astype(np.int64) << 32) | batch.tid.view(np.uint32).astype(np.int64))
         pairs.update(zip((pair >> 32).tolist(), pair.astype(np.uint32).view(np.int32).tolist(), strict=True))
-        low, high = int(batch.time.min()), int(batch.time.max())
-        profile.first_time = low if profile.first_time is None else min(low, profile.first_time)
-        profile.last_time = high if profile.last_time is None else max(high, profile.last_time)
+        profile.saw(int(batch.time.min()), int(batch.time.max()))
     wrong = [e for e in events if not 0 <= e < first_event + _MOST_EVENTS]
     if wrong:
         raise FormatError(f"stream {number}: event out of range", file=file.name, field="eventIndex", value=wrong[0])
@@ -216,25 +214,22 @@ def read_tb5(source: Source, progress: Progress | None = None) -> Profile:
     profile = Profile(source.name, "tb5")
     profile.damage = file.damage
     profile.memory = source.limits.memory_of(source.size)
-    told: dict[int, dict[str, Any]] = {}
+    stored: dict[int, dict[str, Any]] = {}
     value = read_model(file)
     if value is not None:
         restore(profile, value, file)
-        told = _told(value, file)
+        stored = _stored_streams(value, file)
     else:
         read_guide(file, profile)
     groups = _groups(file)
     profile.header["tables"] = ", ".join(f"{name}: {n}" for name, n in _shown(file))
     for number in range(file.streams):
         if _type(file, number) == StreamType.SAMPLING and file.has(Table(Scope.STREAM, number, StreamSection.DATA)):
-            _add_stream(file, profile, number, groups.get(str(number), {}), told.get(number))
+            _add_stream(file, profile, number, groups.get(str(number), {}), stored.get(number))
             _compare_times(file, profile, number)
         if progress:
             progress(number + 1, file.streams)
-    if profile.start is None:  # the guide has no place for it
-        profile.start = min(
-            (t for t in (profile.timeline.earliest(), profile.first_time) if t is not None), default=None
-        )
+    profile.begin()  # the guide has no place for it
     return profile
 
 
@@ -244,19 +239,15 @@ def _shown(file: Tb5File) -> Iterator[tuple[str, int]]:
             yield describe(key), entry.count
 
 
-def _told(value: dict[str, Any], file: Tb5File) -> dict[int, dict[str, Any]]:
-    kinds = {
-        "number": int,
-        "columns": list,
-        "events": list,
-        "samples": int,
-        "entries": int,
-        "deepest": int,
-        "groups": dict,
-    }
-    told = value.get("streams")
-    for one in told if isinstance(told, list) else [{}]:
-        whole = isinstance(one, dict) and all(type(one.get(n)) is kind for n, kind in kinds.items())
+_STREAM = {"number": int, "columns": list, "events": list, "samples": int, "entries": int, "deepest": int,
+           "groups": dict}  # fmt: skip
+"""What the model tables say of each stream."""
+
+
+def _stored_streams(value: dict[str, Any], file: Tb5File) -> dict[int, dict[str, Any]]:
+    streams = value.get("streams")
+    for one in streams if isinstance(streams, list) else [{}]:
+        whole = isinstance(one, dict) and all(type(one.get(n)) is kind for n, kind in _STREAM.items())
         if not whole or {type(c) for c in one["columns"]} - {str} or {type(e) for e in one["events"]} - {int}:
             raise FormatError("model tables: streams are not described", file=file.name, field="streams")
     return {one["number"]: one for one in value["streams"]}
@@ -280,12 +271,12 @@ def _groups(file: Tb5File) -> dict[str, dict[str, int]]:
 
 
 def _add_stream(
-    file: Tb5File, profile: Profile, number: int, groups: dict[str, int], told: dict[str, Any] | None
+    file: Tb5File, profile: Profile, number: int, groups: dict[str, int], facts: dict[str, Any] | None
 ) -> None:
     reader = SampleReader(file, number, groups)
-    if told is None:
-        told = index_stream(file, reader, profile, number)
-    columns = tuple(told["columns"])
+    if facts is None:
+        facts = index_stream(file, reader, profile, number)
+    columns = tuple(facts["columns"])
     unknown = set(columns) - {c.name for c in COLUMNS}
     if unknown:
         raise FormatError(f"stream {number}: no such column", file=file.name, field="columns", value=min(unknown))
@@ -303,8 +294,8 @@ def _add_stream(
             else:
                 yield batch, later_times
 
-    events = tuple(told["events"])
-    samples, entries, deepest = (int(told[n]) for n in ("samples", "entries", "deepest"))
+    events = tuple(facts["events"])
+    samples, entries, deepest = (int(facts[n]) for n in ("samples", "entries", "deepest"))
     if events and not 0 <= min(events) <= max(events) < len(profile.events):
         raise FormatError(f"stream {number}: event out of range", file=file.name, field="events", value=max(events))
     profile.streams.append(SampleStream(number, columns, events, samples, entries, deepest, batches, ()))

@@ -493,12 +493,11 @@ class ProfileWriter:
             pairs = [np.array(sorted(profile.seen_threads), np.int32).reshape(-1, 2)]
         else:
             pairs = [s.threads for s in self._streams]
-        times = [(s.first_time, s.last_time) for s in self._streams if s.first_time is not None]
-        if profile.first_time is None and times:
-            profile.first_time = min(t for t, _ in times if t is not None)
-            profile.last_time = max(t for _, t in times if t is not None)
-        told = [_told(s) for s in self._streams]
-        write_model(writer, profile, told, np.concatenate([np.empty((0, 2), np.int32), *pairs]))
+            for one in self._streams:
+                if one.first_time is not None and one.last_time is not None:
+                    profile.saw(one.first_time, one.last_time)
+        facts = [_facts(s) for s in self._streams]
+        write_model(writer, profile, facts, np.concatenate([np.empty((0, 2), np.int32), *pairs]))
         writer.close()
 
     def abort(self) -> None:
@@ -538,13 +537,10 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
     return Conversion(f"{profile.samples} samples, {profile.entries} branch entries written")
 
 
-def _told(stream: SampleWriter) -> dict[str, object]:
+def _facts(stream: SampleWriter) -> dict[str, object]:
+    """What `profile_reader` finds of a stream without reading it."""
     return {
-        "number": stream.number,
-        "columns": list(stream.layout.columns),
-        "events": sorted(stream.events),
-        "samples": stream.samples,
-        "entries": stream.entries,
-        "deepest": stream.deepest,
+        "number": stream.number, "columns": list(stream.layout.columns), "events": sorted(stream.events),
+        "samples": stream.samples, "entries": stream.entries, "deepest": stream.deepest,
         "groups": {group: number for group, (number, _) in stream.groups.items()},
-    }
+    }  # fmt: skip

@@ -105,10 +105,6 @@ class Tb5File:
             close()
 
     @property
-    def version(self) -> int:
-        return self._commit.version
-
-    @property
     def closed_well(self) -> bool:
         """Whether the last writer closed the file, or died between two commits."""
         return self._commit.closed
