@@ -1,4 +1,4 @@
-"""From the pool to the sinks: events are copied and checked, made into buffers, written, or counted as lost.
+"""From the pool to the sinks: copies and checks events, makes buffers of them, writes these or counts them as lost.
 
 `Staging` copies what writers committed and checks it, `MergedStream` merges it where a session wants one order of time,
 and `Delivery` brings the buffers to the sinks.
@@ -32,20 +32,20 @@ from .writers import Piece
 __all__ = ["Delivery"]
 
 
-# -- Events out of shared memory into memory of the daemon's own, where nobody can change them, and checked there
+# -- staging: events are copied to private memory, where no other process can change them, and checked there
 #
-# A buffer goes to a file only if its events chain: each one's header is known and its size leads to the next, and the
-# last one ends where the writer said. So what a broken or hostile writer does costs its own buffers and no reader.
+# A buffer goes to a file only if its events chain: each header is known, each size leads to the next event, and the
+# last event ends where the writer said. So a broken or hostile writer loses its own buffers, and harms no reader.
 
 
 MOST_STAGED = 4 << 20
-"""Bytes that are copied and checked at a time, or one buffer if that is larger."""
-_PAD = 1024  # `chains` looks for events ahead of what there is
+"""Bytes that are copied and checked at a time, or one buffer if it is larger."""
+_PAD = 1024  # `chains` reads ahead
 
 
 @dataclass(slots=True)
 class Staged:
-    """Some pieces, copied: ``good`` are those whose events chain, and are as many as the writer said.
+    """Copied pieces. ``good`` are those whose events chain, and are as many as the writer said.
 
     ``words`` uint64 holds all; piece i is ``words[first[i]:end[i]]`` (int64). ``at`` int64 and ``head`` uint64 are
     position and first word of each event, ``count`` int64 how many each piece has.
@@ -61,7 +61,7 @@ class Staged:
     count: NDArray[np.int64]
 
     def events(self, i: int) -> NDArray[np.int64]:
-        """Where the events of piece ``i`` are in ``words``."""
+        """Positions of the events of piece ``i`` in ``words``."""
         begin = int(self.count[:i].sum())
         return self.at[begin : begin + int(self.count[i])]
 
@@ -71,7 +71,7 @@ class Staged:
 
 
 class Staging:
-    """Copies pieces of the pools into memory that it uses again and again."""
+    """Copies pieces of the pools into memory that it reuses."""
 
     def __init__(self) -> None:
         self._memory = np.zeros(0, np.uint64)
@@ -114,7 +114,7 @@ def _checked(memory: NDArray[np.uint64], pieces: list[Piece]) -> Staged:
     return Staged(pieces, good, memory, first, end, found.at, found.head, found.count)
 
 
-# -- Time stamps of encoded events: where they are, and that they do not go back
+# -- time stamps of encoded events
 #
 # Words are the events' bytes as uint64, each event at a word of its own; positions are counted in words.
 
@@ -123,7 +123,7 @@ Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 _TIME_WORD = np.zeros(256, np.int64)
-"""By header type: in which word the time stamp is; 0 where there is none at a fixed place."""
+"""Header type -> word of the time stamp; 0 if that has no fixed place."""
 for _type, _kind in HEADERS.items():
     _offset = 0
     for _name, _form in _kind.fields:
@@ -133,10 +133,10 @@ for _type, _kind in HEADERS.items():
 
 
 def at_least(least: int, words: Words, at: Ints) -> int:
-    """Raise the times of the events at ``at`` (in order) to ``least`` where they are below; gives the last one.
+    """Raise the times of the events at ``at`` (in order) to at least ``least``. Returns the last one.
 
-    For sessions in system time: a writer of its own stands still when that is set back (`clock`), and one that comes
-    later in its place goes on there.
+    For sessions in system time: if that is set back, a writer repeats its last time (`clock`), and a later writer in
+    its place continues there.
     """
     _, word = _kinds(words, at)
     place = (at + word)[word > 0]
@@ -147,12 +147,12 @@ def at_least(least: int, words: Words, at: Ints) -> int:
 
 
 def times(words: Words, at: Ints) -> Ints:
-    """Time stamps of the events at ``at``; one without has that of the event before it."""
+    """Time stamps of the events at ``at``. An event without one gets that of the event before it."""
     kind, word = _kinds(words, at)
     timed = word > 0
     time: Ints = words.take(np.minimum(at + word, len(words) - 1)).view(np.int64)
     message = np.flatnonzero(kind == MESSAGE)
-    for i in message.tolist():  # what nobody here writes: one by one
+    for i in message.tolist():  # no writer of ours makes them: one by one
         timed[i], time[i] = _message_time(words, int(at[i]))
     last = np.maximum.accumulate(np.where(timed, np.arange(len(at)), 0))
     filled: Ints = time[last]
@@ -173,22 +173,22 @@ def _message_time(words: Words, at: int) -> tuple[bool, int]:
 
 
 def _kinds(words: Words, at: Ints) -> tuple[NDArray[np.uint8], Ints]:
-    """Header types of events, and in which word of each the time stamp is; 0 where it has no fixed place."""
+    """Header types of events, and the word of each time stamp; 0 if it has no fixed place."""
     kind = KIND.take(words.take(at).view(np.uint16)[1::4].astype(np.int64))
     return kind, _TIME_WORD.take(kind)
 
 
-# -- NO_PER_PROCESSOR_BUFFERING: the events of all writers as one stream with processor index 0, in the order of time
+# -- NO_PER_PROCESSOR_BUFFERING: the events of all writers as one stream with processor index 0, in time order
 #
-# An event is let go some time after its time stamp, as another writer may be about to commit an older one. One that
-# comes later still stands in the next buffer, at its place there. Nothing waits that is of later than now: the system
-# time was set back, and what comes next is not before it but behind it.
+# An event is released some time after its time stamp, because another writer may be about to commit an older one. An
+# even later one goes to its place in the next buffer. Events later than now do not wait: the system time was set back,
+# and what comes next belongs after them.
 
 
 class MergedStream:
     """Merges pieces into buffers of ``capacity`` bytes; ``owner`` is the process whose file they go to, 0 for all.
 
-    ``steady``: the time stands still where the clock goes back; ``last`` is the last time that was let go then.
+    ``steady``: the time never goes back, even if the clock does; ``last`` is then the last time that was released.
     """
 
     def __init__(self, capacity: int, owner: int = 0, *, steady: bool = False) -> None:
@@ -203,7 +203,7 @@ class MergedStream:
         self._lost = False
 
     def add(self, stage: Staged, i: int) -> None:
-        """Take piece ``i`` of ``stage``, which has events and is good."""
+        """Add piece ``i`` of ``stage``, which has events and is good."""
         at = stage.events(i)
         words = stage.words[stage.first[i] : stage.end[i]].copy()
         first = at - stage.first[i]
@@ -215,7 +215,7 @@ class MergedStream:
         self._lost |= stage.pieces[i].marked
 
     def buffers(self, before: int | None, now: int) -> Iterator[Finished]:
-        """Full buffers of the events with times before ``before``; all events, if that is ``None``."""
+        """Full buffers of the events before ``before``; of all events, if that is ``None``."""
         order = np.argsort(self._time, kind="stable")
         ahead = len(order) > 0 and self._time[order[-1]] > now
         ready = len(order) if ahead or before is None else int(np.searchsorted(self._time[order], before))
@@ -245,15 +245,15 @@ class MergedStream:
 
 
 READERS_WAIT = 2.0
-"""Seconds that a stop waits for readers to take what is left."""
+"""Seconds that a stop waits for readers."""
 _LATE = 50
 """A part (1/n) of a second after which no other writer is expected to commit an older event."""
 
 
 class Delivery:
-    """The sinks of session ``handle`` as ``request`` has it, and the counts of what reached them.
+    """The sinks of session ``handle``, and the counts of what reached them.
 
-    The session has ``begun`` at these ticks of its clock, which were this FILETIME; events may have been written since.
+    ``begun`` is the start of the session, in ticks of its clock and as FILETIME. Events may have been written since.
     """
 
     def __init__(
@@ -261,25 +261,25 @@ class Delivery:
         processors: int, begun: tuple[int, int], header_events: HeaderEvents,
     ) -> None:  # fmt: skip
         self.written = 0
-        """Buffers that a sink took, headers of files included."""
+        """Buffers that a sink took, including headers of files."""
         self.log_buffers_lost = self._live_buffers_lost = self._events_lost = 0
         self._handle, self._clock, self._header_events = handle, clock, header_events
         self._staging = Staging()
         one = bool(request.mode & LogFileMode.NO_PER_PROCESSOR_BUFFERING)
         self._streams: dict[int, MergedStream] = {}
-        """By process where each has a file of its own, else all are one."""
+        """One for each process if each has a file of its own, else one for all."""
         self._private = bool(request.mode & LogFileMode.PRIVATE_LOGGER_MODE)
         self._capacity = geometry.capacity
         self.merges = one
-        """Whether events of all writers become one stream: then those of unfinished buffers are needed as well."""
+        """Whether events of all writers become one stream. That needs those of unfinished buffers too."""
         self._processors = 1 if one else processors
         self._sequence = self._in_files = 0
         self._steady = clock.kind == ClientContext.SYSTEM_TIME
-        """The clock may go back, and the time of the session stands still then until it has caught up."""
+        """Whether the clock may go back. The time of the session then waits until it has caught up."""
         self._last: dict[int, int] = {}
-        """Of such a session, by processor index: the last time of its events."""
+        """In such a session, the last time of events of each processor index."""
         self._promised = 0
-        """What a marker said that was later than the clock: nothing before it comes any more."""
+        """The time of a marker that was later than the clock: no event before it may follow."""
         self._file = file
         self._live: RealTimeSink | None = None
         self._only_live = False
@@ -292,35 +292,35 @@ class Delivery:
             self._go_live(request, self._header)
 
     def _events(self, header: LogHeader) -> tuple[bytes, ...]:
-        """What stands beside ``header`` in its buffer."""
+        """The events that follow ``header`` in its buffer."""
         return tuple(aligned(event) for event in self._header_events(header.timestamp))
 
     # -- counts
 
     @property
     def events_lost(self) -> int:
-        """Events of buffers that were not delivered: to the file if there is one, else to the readers."""
+        """Events of buffers that did not get to the file; without a file, to the readers."""
         return self._events_lost + (self._live.events_lost if self._live and self._only_live else 0)
 
     @property
     def live_buffers_lost(self) -> int:
-        """Buffers that readers could not be given."""
+        """Buffers that no reader got."""
         return self._live_buffers_lost + (self._live.buffers_lost if self._live else 0)
 
     @property
     def full(self) -> bool:
-        """Whether events go to readers alone, and wait for one: no more are to be delivered now."""
+        """Whether events go to readers only, and their backlog is full: deliver no more now."""
         return self._live is not None and self._only_live and self._live.full
 
     @property
     def buffers_written(self) -> int:
-        """Buffers that were written, those with the headers of files included."""
+        """Buffers that were written, including those with headers of files."""
         return self._in_files + self.written + (self._file.written if self._file else 0)
 
     # -- buffers
 
     def deliver(self, pieces: list[Piece]) -> None:
-        """Bring the events of ``pieces`` to the sinks."""
+        """Deliver the events of ``pieces`` to the sinks."""
         now = self._clock.now()
         for stage in self._staging.stages(pieces):
             for i, piece in enumerate(stage.pieces):
@@ -346,7 +346,7 @@ class Delivery:
         return self._streams[owner]
 
     def _release(self, before: int | None, now: int) -> None:
-        """Write what the streams have: what is older than ``before``, or all."""
+        """Write what the streams hold: events before ``before``, or all."""
         for stream in self._streams.values():
             for buffer in stream.buffers(before, now):
                 self._write(buffer)
@@ -369,16 +369,16 @@ class Delivery:
             self._lose(buffer.events)
 
     def flush(self, before: int) -> None:
-        """Everything that was committed before ``before`` (ticks) has been delivered: let go of what is held back."""
+        """All that was committed before ``before`` (ticks) has been delivered: release what is held back."""
         self._release(None, self._clock.now())
         if self._live is not None:
             last = max([*self._last.values(), *(stream.last for stream in self._streams.values())], default=0)
-            if last > self._clock.now():  # the clock was set back: readers would wait until it has caught up
+            if last > self._clock.now():  # the clock was set back, and readers would wait until it has caught up
                 before = self._promised = last
             self._live.flushed(before)
 
     def snapshot(self, request: SessionRequest, path: str, pieces: list[Piece], lost: tuple[int, int]) -> None:
-        """Write ``pieces``, which stay where they are, as a file of their own; events and buffers were ``lost`` before.
+        """Write a copy of ``pieces`` as a file of their own; ``lost`` are events and buffers lost before. Raises
         `EtwError`, `OSError`."""
         begun, kept = self._header, request.mode & (LogFileMode.COMPRESSED_MODE | LogFileMode.BUFFERING_MODE)
         made = replace(request, mode=kept, file=path, maximum_file_size=0)
@@ -399,12 +399,12 @@ class Delivery:
     # -- readers and files
 
     def add_reader(self, stream: socket.socket) -> None:
-        """Send to this socket as well, from now on."""
+        """Send to this socket too, from now on."""
         if self._live is not None:
             self._live.add_reader(stream)
 
     def send(self) -> bool:
-        """Send to readers what they take at once; whether more waits for one."""
+        """Send to readers what they accept at once. Returns whether more waits for them."""
         return self._live is not None and self._live.poll()
 
     def go_live(self, request: SessionRequest) -> None:
@@ -418,7 +418,7 @@ class Delivery:
         self._live = RealTimeSink(header_buffer(plain, self._events(plain)), reserve=reserve)
 
     def end_live(self) -> None:
-        """Send no more; what nobody has read is lost."""
+        """Stop real-time delivery. What nobody has read is lost."""
         live = self._live
         if live is None:
             return
@@ -433,7 +433,7 @@ class Delivery:
             self._file.next_file()
 
     def change_file(self, file: FileSink | None, request: SessionRequest, lost: tuple[int, int]) -> None:
-        """Complete the file, which has ``lost`` events and buffers, and go on with another one or none."""
+        """Complete the file, with ``lost`` events and buffers, and continue with another one or none."""
         self.close_file(lost)
         if file is not None:
             header = session_header(request, self._handle, self._clock, self._processors)
@@ -441,7 +441,7 @@ class Delivery:
         self._file = file
 
     def close_file(self, lost: tuple[int, int]) -> None:
-        """Complete the file, which has ``lost`` events and buffers. A disk that refuses keeps the first header."""
+        """Complete the file, with ``lost`` events and buffers. If the disk refuses, the first header stays."""
         file, self._file = self._file, None
         if file is None:
             return

@@ -1,13 +1,12 @@
-"""The daemon's end of real-time sessions: a bounded backlog of buffers, and the readers that it goes out to.
+"""The daemon's end of real-time sessions: a bounded backlog of buffers, and the readers.
 
-What a reader gets is what a file would hold: the header buffer, then buffers in on-disk form, one behind the other,
-each as long as its BufferSize says (cut to what is in use). A buffer of type EMPTY_MARKER says that all events before
-its TimeStamp have been sent, so that events of several processors can be put in order. `streams.LiveStream` is the
-reader's end.
+A reader gets what a file would hold: the header buffer, then buffers in their form on disk, one after the other, each
+cut to what is in use, with that BufferSize. A buffer of type EMPTY_MARKER says that all events before its TimeStamp
+have been sent, so that the reader can sort events of several processors. `streams.LiveStream` is the reader's end.
 
-Nobody waits for a reader: sends never block, and buffers that readers have not taken stay in the backlog. Where that is
-`full` its owner is to bring no more (`Logger` leaves events in the pool then, until writers have no buffer left);
-what comes all the same is refused, past a reserve, and counted.
+Nobody waits for a reader: sends never block, and buffers that readers have not taken stay in the backlog. While that is
+`full`, its owner should add no more: `Logger` leaves events in the pool, until writers run out of buffers. What it adds
+beyond a reserve is refused and counted.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ __all__ = ["BACKLOG", "FLUSHED", "RealTimeSink"]
 
 
 BACKLOG = 64 << 20
-"""Bytes of buffers that wait for readers. The documents say only that this is limited; the number is ours."""
+"""Most bytes of buffers that wait for readers. The documents say that there is a limit; the number is our choice."""
 STILL = 0.5
-"""Seconds after which a reader that takes nothing is taken for one that stands still. Our choice."""
+"""Seconds after which a reader that takes nothing counts as stalled. Our choice."""
 
 _SIZE, _OFFSET, _FLAGS = struct.Struct("<I"), struct.Struct("<I"), struct.Struct("<H")
 _OFFSET_AT, _FLAGS_AT = 0x30, 0x34
@@ -43,7 +42,7 @@ FLUSHED = 3
 
 @dataclass(slots=True)
 class _Frame:
-    """One buffer on its way: ``events`` in it, none in a marker."""
+    """One buffer of the backlog with ``events`` events, none in a marker."""
 
     data: bytes
     events: int
@@ -52,21 +51,21 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Reader:
-    """A connection: the number of the frame that it gets next, and what is left of what is being sent."""
+    """A connection: the number of its next frame, and the rest of the current one."""
 
     sock: socket.socket
     next: int
     rest: memoryview
     greeted: bool = False
-    """Whether it has had the header buffer."""
+    """Whether it has got the header buffer."""
 
 
 class RealTimeSink:
-    """Buffers of one session to its readers. ``header`` is the header buffer, as a file begins with it.
+    """Sends the buffers of one session to its readers. ``header`` is the header buffer that begins a file.
 
-    The backlog is full with ``limit`` bytes, and takes ``reserve`` more of what its owner could not leave. A first
-    reader is given the backlog before anything newer; one that comes while others read begins with what none of them
-    has had. ``buffers_lost`` and ``events_lost`` count what was refused and, after `stop`, what nobody read.
+    The backlog is full at ``limit`` bytes, and accepts ``reserve`` more. The first reader gets the backlog before newer
+    buffers; a reader that connects while others read begins with what none of them has got. ``buffers_lost`` and
+    ``events_lost`` count what was refused and, after `stop`, what nobody read.
     """
 
     def __init__(self, header: ReadableBuffer, limit: int = BACKLOG, reserve: int = 0) -> None:
@@ -79,28 +78,28 @@ class RealTimeSink:
         self._first = 0
         """Number of the first frame of the backlog."""
         self._read = 0
-        """Number of the first frame that no reader has had."""
+        """Number of the first frame that no reader has got."""
         self._refused = False
         self._readers: list[_Reader] = []
 
     @property
     def readers(self) -> int:
-        """How many are connected, as far as sending has shown."""
+        """Number of connected readers, as far as sending has shown."""
         return len(self._readers)
 
     @property
     def full(self) -> bool:
-        """Whether the backlog has what it may have."""
+        """Whether the backlog has reached its limit."""
         return self._held >= self._limit
 
     def add_reader(self, sock: socket.socket) -> None:
-        """Send to ``sock`` from now on, a connected stream socket, which belongs to the sink then."""
+        """Send to the connected stream socket ``sock`` from now on. The sink owns it then."""
         sock.setblocking(False)
         self._readers.append(_Reader(sock, self._read, memoryview(self._header)))
         self.poll()
 
     def write(self, buffer: ReadableBuffer, events: int) -> bool:
-        """Take a copy of a finished buffer with ``events`` in it; False: it was refused, and is counted as lost."""
+        """Copy a finished buffer that holds ``events`` events. False if it is refused and counted as lost."""
         data = _cut(buffer)
         if self._held + len(data) > self._limit + self._reserve:
             self.buffers_lost += 1
@@ -115,24 +114,24 @@ class RealTimeSink:
         return True
 
     def flushed(self, time: int) -> None:
-        """Say that all events before ``time``, in ticks of the session's clock, were given to `write`."""
+        """Add a marker: all events before ``time`` (ticks of the session's clock) have been passed to `write`."""
         if self._frames and self._frames[-1].marker and not self._begun(self._first + len(self._frames) - 1):
             self._held -= len(self._frames.pop().data)
         self._append(_Frame(_marker(time), 0, marker=True))
 
     def poll(self) -> bool:
-        """Send what the readers take without waiting; whether more is waiting for them."""
+        """Send what the readers accept at once. Returns whether more waits for them."""
         for reader in list(self._readers):
             try:
                 self._send(reader)
-            except OSError:  # it has gone; what it did not get whole stays for the next one
+            except OSError:  # it has gone; the next reader gets what it did not get completely
                 self._readers.remove(reader)
                 reader.sock.close()
         self._forget()
         return any(self._waits(reader) for reader in self._readers)
 
     def stop(self, seconds: float) -> None:
-        """Send what is left, waiting at most so long for those who read; what nobody has had is lost.
+        """Send what is left, and wait at most ``seconds`` for readers. What nobody got is lost.
 
         Readers that take nothing for `STILL` seconds are not waited for.
         """
@@ -157,7 +156,7 @@ class RealTimeSink:
         self._held += len(frame.data)
 
     def _begun(self, number: int) -> bool:
-        """Whether a reader has had a part of the frame."""
+        """Whether a reader has got a part of the frame."""
         return any(r.next > number or (r.next == number and r.rest) for r in self._readers) or number < self._read
 
     def _waits(self, reader: _Reader) -> bool:
@@ -178,7 +177,7 @@ class RealTimeSink:
             return
 
     def _forget(self) -> None:
-        """Drop the frames that every reader has had; without readers, those that any has had."""
+        """Drop the frames that every reader has got; without readers, those that any reader got."""
         until = min((reader.next for reader in self._readers), default=self._read)
         while self._first < until:
             self._held -= len(self._frames.popleft().data)
@@ -186,7 +185,7 @@ class RealTimeSink:
 
 
 def _cut(buffer: ReadableBuffer) -> bytes:
-    """A copy of a buffer as far as it is in use, up to a multiple of 8 bytes, with BufferSize as long."""
+    """A copy of the used part of a buffer, padded to a multiple of 8 bytes, with that BufferSize."""
     whole = memoryview(buffer).cast("B")
     (used,) = _OFFSET.unpack_from(whole, _OFFSET_AT)
     size = min(max(used, BUFFER_HEADER_SIZE) + 7 & ~7, len(whole))

@@ -1,7 +1,7 @@
-"""The log file of a session that runs: there under its name from the begin, readable whenever the session dies.
+"""The log file of a running session: created under its final name, readable if the session crashes.
 
-It is a `TraceFile` in all but that: header buffer, rings, series of files and compression are written there.
-What its header says of session, machine and clock is `session_header`.
+Otherwise it is a `TraceFile`, which writes header buffer, rings, series of files and compression. `session_header`
+makes its header.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENOUGH = 1 << 17  # bytes with the whole first event of a file
 
 
 def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
-    """Where a session begins that is appended to the log in ``fd``. FormatError if that is none, or of another form."""
+    """Where a session begins that is appended to the log in ``fd``. Raises `FormatError` for a log of another form."""
     size = os.fstat(fd).st_size
     if not size:
         return 0
@@ -52,7 +52,7 @@ class Totals(NamedTuple):
 
 
 class SessionFile(TraceFile):
-    """The file, or series of files, of a session with ``header``; ``fd`` from `open_log` is that of the first.
+    """The file, or series of files, of a session with ``header``. ``fd``, from `open_log`, is the first file.
 
     A write that fails (`OSError`) leaves the file as it was, and the next one tries again.
     """
@@ -80,7 +80,7 @@ class SessionFile(TraceFile):
                 left[0] = left[0][done:]
 
     def _copied(self) -> int:
-        """Bytes before this session: those of the sessions that the file has, filled up to whole buffers."""
+        """Bytes of earlier sessions in the file, padded to whole buffers."""
         assert self._file is not None
         return appended_at(self._file.fileno(), self._name, self.header.buffer_size, self.header.compressed)
 
@@ -90,13 +90,13 @@ class SessionFile(TraceFile):
         self._file.close()
 
     def discard(self) -> None:
-        """Let go of the file as it is: what was written stays."""
+        """Close the file as it is."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def write(self, cpu: int, body: bytes | memoryview, time: int, flags: int = 0, number: int | None = None) -> bool:
-        """As `TraceFile.write`. Where the next file of a series could not be had, it is tried again."""
+        """As `TraceFile.write`. If the next file of a series could not be opened, try again."""
         if self._file is None and not self._ended:
             self.number -= 1
             self._start()
@@ -110,7 +110,7 @@ class SessionFile(TraceFile):
         self.close()
 
 
-# -- What the header of a session's log says: session, machine, clock
+# -- the header: session, machine, clock
 
 
 _LEAST = BUFFER_HEADER_SIZE + HEADERS[2].size + packed(LOGFILE_HEADER).size + 4  # with two empty names
@@ -119,7 +119,7 @@ _SECOND = 10_000_000
 
 
 def session_header(request: SessionRequest, handle: int, clock: Clock, processors: int) -> LogHeader:
-    """The header of a log that begins now. Names that are too long for its buffer are cut."""
+    """The header of a log that begins now. Names that do not fit into its buffer are cut."""
     room = (request.buffer_size * 1024 - _LEAST - _SPARE) // 2
     session = request.name[:room]
     return LogHeader(
@@ -132,16 +132,16 @@ def session_header(request: SessionRequest, handle: int, clock: Clock, processor
 
 
 def _cpu_mhz() -> int:
-    """Of the first processor; 1 where nothing tells: other readers divide by it."""
+    """MHz of the first processor; 1 if not known, because other readers divide by it."""
     with contextlib.suppress(OSError, ValueError), open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
         return max(1, next((int(float(line.split(":")[1])) for line in lines if line.startswith("cpu MHz")), 1))
     return 1
 
 
 def _boot_time() -> int:
-    """When the machine was started, as FILETIME: the same for all sessions of one uptime, by which logs are merged.
+    """When the machine was started, as FILETIME. It is the same for all sessions of one boot: merging relies on that.
 
-    The kernel tells the second; the rest is of the boot's id, so that machines that start together differ.
+    The second comes from the kernel. The fraction comes from the boot id, so that machines that start together differ.
     """
     with contextlib.suppress(OSError, ValueError, StopIteration):
         with open("/proc/stat", encoding="ascii", errors="replace") as lines:

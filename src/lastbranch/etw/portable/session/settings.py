@@ -1,4 +1,4 @@
-"""What was set for a session beside its request, and which sources that asks for."""
+"""What was set for a session besides its request, and which sources it needs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Settings"]
 
 
 _ONCE = frozenset({Info.PMC_EVENT_LIST_INFO, Info.PMC_COUNTER_LIST_INFO})
-"""A session takes these one time only (`information`)."""
+"""Classes that can be set only once for a session (`information`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Never changed: a session goes over from one to the next."""
+    """Immutable: a session changes from one to the next."""
 
     request: SessionRequest
     targets: tuple[int, ...]
@@ -37,7 +37,7 @@ class Settings:
             object.__setattr__(self, "masks", _masks(self.request.enable_flags))
 
     def updated(self, request: SessionRequest) -> Settings:
-        """After an update: where EnableFlags changed, they change the groups that they name."""
+        """After an update. Changed EnableFlags change the groups that they name."""
         if request.enable_flags == self.request.enable_flags:
             return replace(self, request=request)
         before, after = _masks(self.request.enable_flags), _masks(request.enable_flags)
@@ -45,7 +45,7 @@ class Settings:
         return replace(self, request=request, masks=masks)
 
     def with_information(self, info: Info, value: Any) -> Settings:
-        """After TraceSetInformation. `EtwError` 170 for a class that was set and is set once only."""
+        """After TraceSetInformation. Raises `EtwError` 170 for a class that can be set only once and was."""
         call = "TraceSetInformation"
         if info in _ONCE and info in self.information:
             raise EtwError(call, Status.BUSY, f"{info.name} was set for this session")
@@ -59,7 +59,7 @@ class Settings:
         return replace(self, masks=masks, request=replace(self.request, enable_flags=value[0] if value else 0))
 
     def check_system(self, call: str) -> None:
-        """`EtwError` 87 unless it is a system logger: no other has groups of kernel events."""
+        """Raise `EtwError` 87 unless it is a system logger: only those have groups of kernel events."""
         if not self.request.system:
             raise EtwError(call, Status.INVALID_PARAMETER, "groups of kernel events are for system loggers")
 
@@ -81,7 +81,7 @@ class Settings:
         return tuple(self.information.get(Info.LBR_EVENT_LIST_INFO, ()))
 
     def commands(self, address: str) -> dict[str, list[str]]:
-        """Role -> command of the sources that the settings ask for; they connect to ``address``."""
+        """Role -> command of the sources that the session needs. They connect to ``address``."""
         if not self.request.system:
             return {}
         from .. import lbr_configuration as lbr
@@ -96,7 +96,7 @@ class Settings:
         return found
 
     def header_events(self, time: int) -> list[bytes]:
-        """What the header buffer of a system logger that begins at ``time`` tells of its groups, encoded."""
+        """Encoded events for the header buffer of a system logger that begins at ``time``: its groups."""
         if not self.request.system:
             return []
         from ....formats.etl.event import encode_event
@@ -105,7 +105,7 @@ class Settings:
         return [encode_event(mask_event(self.masks, time))]
 
     def configuration(self) -> bytes:
-        """`SourceConfiguration` of them; nothing for a session without sources."""
+        """The packed `SourceConfiguration`; empty for a session without sources."""
         if not self.request.system:
             return b""
         from ..lbr_configuration import has_hardware

@@ -1,10 +1,10 @@
-"""Where the buffers of a session go: files, readers in real time, or memory until somebody asks for them.
+"""Where the buffers of a session go: to files, to real-time readers, or to memory.
 
 =====================================  ==============================================================================
-sequential, append, preallocate        one file; what is past MaximumFileSize is lost
+sequential, append, preallocate        one file; what exceeds MaximumFileSize is lost
 circular                               one file with the newest MaximumFileSize
 newfile                                a series of files
-private                                each of them once for each process that writes, with its id in the name
+private                                one of these for each writing process, with its id in the name
 real time                              `realtime.RealTimeSink`
 buffering                              stays in the pool (`Logger`) until a flush or the stop
 =====================================  ==============================================================================
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["FileSink", "Finished", "HeaderEvents"]
 
 HeaderEvents = Callable[[int], Iterable[bytes]]
-"""From the time of a header buffer to the encoded events that go into it."""
+"""Time of a header buffer -> the encoded events that go into it."""
 
 
 _LATE = LogFileMode.PRIVATE_LOGGER_MODE | LogFileMode.DELAY_OPEN_FILE_MODE
@@ -40,7 +40,7 @@ _LATE = LogFileMode.PRIVATE_LOGGER_MODE | LogFileMode.DELAY_OPEN_FILE_MODE
 
 @dataclass(slots=True)
 class Finished:
-    """A buffer on its way: ``body`` (valid during the call) are ``events`` events of processor index ``cpu``.
+    """A finished buffer: ``body`` (valid during the call) holds ``events`` events of processor index ``cpu``.
 
     ``time`` is the session's clock when they were taken, ``lost`` whether the writer lost events before them, ``owner``
     the process that wrote them.
@@ -60,9 +60,9 @@ class Finished:
 
 
 class FileSink:
-    """The log file of a session, or its files. Opened and locked here; `begin` writes the header.
+    """The log file of a session, or its files. The constructor opens and locks the file; `begin` writes the header.
 
-    Raises `EtwError` where the file cannot be had, see `open_log` and `check_room`.
+    Raises `EtwError` as `open_log` and `check_room`.
     """
 
     def __init__(self, request: SessionRequest, disk: Disk, call: str = "StartTrace") -> None:
@@ -103,14 +103,14 @@ class FileSink:
             raise EtwError(call, Status.INVALID_PARAMETER, str(error)) from error
 
     def begin(self, header: LogHeader, events: Iterable[bytes] = ()) -> None:
-        """Write the header buffer with ``events`` (encoded) in it. Where that fails, each buffer tries again."""
+        """Write the header buffer with the encoded ``events``. If that fails, each buffer tries again."""
         self._header, self._events = header, tuple(events)
         if not self._request.mode & _LATE:
             with contextlib.suppress(OSError, LastbranchError):
                 self._file(0)
 
     def _file(self, owner: int) -> SessionFile:
-        """The file of process ``owner``, 0 where all write to one."""
+        """The file of process ``owner``, 0 if all write to one file."""
         from .session_file import SessionFile
 
         if owner not in self._files:
@@ -124,7 +124,7 @@ class FileSink:
         return self._files[owner]
 
     def write(self, buffer: Finished) -> bool:
-        """False if it could not be written: the file is full, the disk, or the (next) file cannot be had."""
+        """False if it cannot be written: the file or the disk is full, or the (next) file cannot be opened."""
         try:
             file = self._file(buffer.owner if self._request.mode & LogFileMode.PRIVATE_LOGGER_MODE else 0)
             before = file.number
@@ -135,7 +135,7 @@ class FileSink:
         return done
 
     def next_file(self) -> None:
-        """Begin the next file of a series. `EtwError` 87 where there is none, `OSError` where it cannot be had."""
+        """Begin the next file of a series. Raises `EtwError` 87 without a series, `OSError` if it cannot be opened."""
         if not self._request.mode & LogFileMode.FILE_MODE_NEWFILE:
             raise EtwError("ControlTrace", Status.INVALID_PARAMETER, "the session has no series of files")
         for file in self._files.values():
@@ -156,7 +156,7 @@ class FileSink:
             self._fd = None
 
     def abandon(self) -> None:
-        """Let nothing of the files stay: the session does not start after all."""
+        """Remove the files: the start has failed."""
         self._close()
         for file in self._files.values():
             file.discard()

@@ -1,4 +1,4 @@
-"""Starting the daemon of a session: its orders, and what comes back."""
+"""Starts the daemon of a session: its order, and its answer."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["Order", "Started", "spawn"]
 
 
 START_TIMEOUT = 60.0
-"""Seconds until a daemon must have started its session, its sources included."""
+"""Seconds in which a daemon must start its session, including its sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a daemon is told: START's body."""
+    """The body of START: what a daemon needs to know."""
 
     root: Path
     handle: int
     key: str
-    """Of the session's entry; the socket is called so."""
+    """Key of the session's entry, and name of the socket."""
     request: SessionRequest
     """As adjusted."""
     targets: tuple[int, ...] = ()
@@ -42,17 +42,17 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The daemon's answer."""
+    """The daemon's answer to START."""
 
     daemon: ProcessKey
     state: SessionState
 
 
 def spawn(registry: Registry, entry: Entry, order: Order) -> SessionState:
-    """Start the daemon of a reserved entry and write down that it is there.
+    """Start the daemon of a reserved entry, and make it the owner of the entry.
 
-    Raises `EtwError` with the daemon's code if it could not start the session. Until the entry is the daemon's, the
-    end of this process ends the daemon: it waits for COMMIT.
+    Raises `EtwError` with the daemon's code if it could not start the session. The daemon waits for COMMIT; if this
+    process ends before that, the daemon ends too.
     """
     ours, theirs = socket.socketpair()
     with Connection(ours) as connection, _log(registry, entry) as log:
@@ -80,7 +80,7 @@ def spawn(registry: Registry, entry: Entry, order: Order) -> SessionState:
 
 @contextmanager
 def _log(registry: Registry, entry: Entry) -> Iterator[int]:
-    """A descriptor of the file that takes what a daemon says when something goes wrong in it."""
+    """A descriptor of the file for the error output of a daemon."""
     flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with registry.folder("sessions") as folder:
         log = os.open(f"{entry.key}.log", flags, 0o600, dir_fd=folder)
@@ -91,8 +91,8 @@ def _log(registry: Registry, entry: Entry) -> Iterator[int]:
 
 
 def _launch(descriptor: int, log: int) -> subprocess.Popen[bytes]:
-    """A process that forks the daemon and ends, so that the daemon is nobody's child."""
-    import subprocess  # what daemons do without
+    """Start a process that forks the daemon and ends, so that the daemon is no child of the caller."""
+    import subprocess  # daemons do without it
 
     command = [sys.executable, "-m", "lastbranch.etw.portable.session.daemon", str(descriptor)]
     try:

@@ -1,7 +1,7 @@
-"""All writers of a session, from the daemon's side: who is attached, which buffers they have, what they lost.
+"""The daemon's side of a session's writers: which are attached, which buffers they have, what they lost.
 
-Each process has a pool and a doorbell of its own, and threads of a process share them: what one process does to its
-memory costs the others nothing. A process that wrote to the daemon's page is refused until all its writers hang up.
+Each process has a pool and a doorbell of its own, which its threads share. So a process cannot harm the others by what
+it does to its memory. A process that wrote to the daemon's page is refused until all its writers hang up.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from ..request import MEMORY_SHARE
 __all__ = ["Leases", "Piece", "Writers", "geometry_for"]
 
 
-# -- The daemon's side of the writers: buffers out to them, and what they committed back
+# -- slots: one for each writer
 #
-# What a slot says is a claim. How many buffers a writer has finished must lie between what it had finished before and
-# what it was given, in the order in which it was given them; what a buffer holds must fit into it; losses only grow;
-# and the daemon's words must be those that it stored. A writer of which anything else is found gets nothing and gives
-# nothing any more: it is `broken`, and what it has committed since is lost.
+# The words of a slot are claims that are checked. The number of finished buffers lies between what it was and the
+# number of buffers given, in their order; the content of a buffer fits into it; losses only grow; the daemon's words
+# are those that it stored. Otherwise the writer is `broken`: the daemon gives it no more buffers and takes nothing from
+# it, and what it has committed since is lost.
 
 
 _MOST = (1 << 32) - 1
 _MOST_LOST = 1 << 48
-"""More events than a writer can lose: ten million a second for three hundred days."""
+"""More events than a writer can lose: ten million per second for three hundred days."""
 _LEAST_EVENT = 8
 _SLOT_WORDS = 512
 
 
 @dataclass(slots=True)
 class _Lease:
-    """A buffer that a writer has; ``used`` bytes and ``events`` of it were taken already."""
+    """A buffer that a writer has. ``used`` bytes and ``events`` of it have been taken."""
 
     index: int
     used: int = 0
@@ -68,9 +68,9 @@ class _Lease:
 
 @dataclass(slots=True)
 class Piece:
-    """Events that a writer committed: ``size`` bytes from ``start`` in ``pool``, ``events`` of them as it claims.
+    """Events that a writer committed: ``size`` bytes from ``start`` in ``pool``; it claims ``events`` of them.
 
-    ``index`` is the buffer if this is the last of it, else -1. ``marked``: the writer lost events before these.
+    ``index`` is the buffer if this is its last piece, else -1. ``marked``: the writer lost events before these.
     """
 
     pool: Mapping
@@ -85,22 +85,22 @@ class Piece:
 
 
 class Slot:
-    """One writer: process ``pid``, whose buffers are in ``pool`` and have ProcessorIndex ``cpu``."""
+    """A writer of process ``pid``. Its buffers are in ``pool`` and have ProcessorIndex ``cpu``."""
 
     def __init__(self, pool: Mapping, number: int, cpu: int, pid: int) -> None:
         self.pool, self.number, self.cpu, self.pid = pool, number, cpu, pid
         self.broken = self.hungry = False
-        """``hungry``: it used up half of its buffers between two looks."""
+        """``hungry``: the writer used up half of its buffers between two looks."""
         self.leased: deque[_Lease] = deque()
         self.buffers_lost = 0
-        """Buffers that had events in them when it broke; 1 at least then."""
+        """Buffers that held events when the writer broke, at least 1."""
         self._words = pool.words
         self._at = pool.geometry.slot(number)
         self._given = self._seen = self._ready = 0
         self._lost = self._dropped = self._marked = 0
         self._bytes = bytearray(8 * (_SLOT_WORDS - BELL_AT))
         self._stored = memoryview(self._bytes).cast("Q")
-        """The daemon's words as it has stored them, from `BELL_AT` to the end of the page."""
+        """The daemon's words as it stored them, from `BELL_AT` to the end of the page."""
         pool.words[self._at : self._at + _SLOT_WORDS] = memoryview(bytes(8 * _SLOT_WORDS)).cast("Q")
 
     def _store(self, word: int, value: int) -> None:
@@ -108,25 +108,25 @@ class Slot:
 
     @property
     def _untouched(self) -> bool:
-        """Whether nobody else has written to the daemon's words."""
+        """Whether the daemon's words are those that it stored."""
         begin = 8 * (self._at + BELL_AT)
         return self.pool.memory[begin : begin + len(self._bytes)] == self._bytes
 
     def give(self, index: int) -> None:
-        """Let the writer have buffer ``index``."""
+        """Give buffer ``index`` to the writer."""
         self._words[(self.pool.geometry.buffer(index) + COMMIT_AT) // 8] = 0
         self.leased.append(_Lease(index))
         self._given += 1
         self._store(RING + (self._given - 1) % RING_SIZE, (self._given & _MOST) * EVENT | index)
 
     def ask_bell(self, after: int) -> None:
-        """Have the writer ring when it has finished ``after`` more buffers."""
+        """Ask the writer to ring after it has finished ``after`` more buffers."""
         self._store(BELL_AT, self._seen + after)
 
     @property
     def lost(self) -> int:
-        """Events that the writer, or a thread of its process without a slot, had no buffer for, and those that were in
-        its buffers when it broke."""
+        """Events that found no buffer, of the writer and of threads of its process without a slot, and events that were
+        in its buffers when it broke."""
         if not self.broken:
             claimed = self._words[self._at + LOST] + self._words[self._at + REFUSED]
             if self._lost <= claimed < _MOST_LOST:
@@ -136,8 +136,8 @@ class Slot:
         return self._lost + self._dropped
 
     def fail(self) -> None:
-        """Believe nothing of the writer any more: it is broken. What is in its buffers is counted as lost, as far as
-        that can be known. It gets no other buffer, so that its writes fail."""
+        """Mark the writer as broken. What its buffers hold is counted as lost, as far as it can be known. It gets no
+        more buffers, so that its writes fail."""
         if self.broken:
             return
         self.broken, self._ready = True, 0
@@ -148,8 +148,8 @@ class Slot:
         self.buffers_lost = max(1, sum(map(bool, lost)))
 
     def _committed(self, lease: _Lease) -> tuple[int, int, bool]:
-        """Bytes and events that came to a buffer since it was last looked at, and whether that can be. The events are
-        no more than a buffer takes."""
+        """Bytes and events that a buffer got since the last look, and whether these are plausible. The events are
+        limited to what fits into a buffer."""
         capacity = self.pool.geometry.capacity
         events, used = divmod(self._words[(self.pool.geometry.buffer(lease.index) + COMMIT_AT) // 8], EVENT)
         size, events = used - lease.used, events - lease.events
@@ -158,13 +158,13 @@ class Slot:
 
     @property
     def filling(self) -> bool:
-        """Whether a buffer is being filled, or has been in part."""
+        """Whether the first buffer holds events."""
         if self.broken or not self.leased:
             return False
         return self._words[(self.pool.geometry.buffer(self.leased[0].index) + COMMIT_AT) // 8] > 0
 
     def look(self) -> None:
-        """Read how many buffers are finished."""
+        """Read the number of finished buffers."""
         if self.broken:
             return
         done = self._words[self._at + DONE_AT]
@@ -175,7 +175,7 @@ class Slot:
             self.fail()
 
     def take(self, unfinished: bool) -> list[Piece]:
-        """What is committed in the finished buffers, and if wanted in the one that is being filled."""
+        """What the finished buffers hold, and if ``unfinished`` the current one too."""
         found: list[Piece] = []
         count = self._ready + (1 if unfinished and len(self.leased) > self._ready else 0)
         for number in range(0 if self.broken else count):
@@ -201,7 +201,7 @@ class Slot:
         return Piece(self.pool, self.cpu, start, size, events, index, marked, self.pid)
 
     def peek(self) -> Piece | None:
-        """What is committed in the buffer that is being filled, which stays where it is; ``None`` if nothing."""
+        """What the current buffer holds, without taking it; ``None`` if nothing."""
         if self.broken or not self.leased:
             return None
         size, events, sound = self._committed(self.leased[0])
@@ -210,33 +210,33 @@ class Slot:
         return self._piece(self.leased[0], size, events, -1, marked=False) if sound and size else None
 
     def end(self) -> list[int]:
-        """Take back the buffers: what is written to them now is not read any more."""
+        """Take back the buffers. What is written to them from now on is not read."""
         indices = [lease.index for lease in self.leased]
         self.leased.clear()
         return indices
 
 
 def collect(slots: Iterable[Slot], unfinished: bool) -> list[Piece]:
-    """What the writers of ``slots`` committed since the last time, of each in its order."""
+    """What the writers of ``slots`` have committed since the last time, in the order of each."""
     found = list(slots)
     for slot in found:
         slot.look()
-    settle()  # before a commit word is read: what was committed last in a finished buffer
+    settle()  # before commit words are read: to see the last commit of a finished buffer
     pieces = [piece for slot in found for piece in slot.take(unfinished)]
     settle()  # before an event is read
     return pieces
 
 
-# -- How many buffers of a pool there are, who gets how many, and which are free
+# -- how many buffers each writer gets
 
 
 LEAST_AHEAD = 2
-"""Buffers that every writer has, whatever MaximumBuffers says: as Windows has two for each processor."""
+"""Buffers that every writer has for any MaximumBuffers, as Windows has two for each processor."""
 
 
 CALM = 4
 """A writer has at most this part (1/n) of the pool ahead of its need, and more only while it uses up half of that at a
-time: what it was given cannot be taken back for one that comes later."""
+time: buffers cannot be taken back for a writer that attaches later."""
 _MOST_FOR_WRITERS = 4 << 30  # bytes of the pool beyond its clamp, for two buffers a writer
 _LEAST_SLOTS = 64
 
@@ -244,8 +244,8 @@ _LEAST_SLOTS = 64
 class Leases:
     """The ``most`` buffers of a session, of which it uses up to ``maximum`` (or two a writer, if that is more).
 
-    Buffers that were never used have no memory, so writers get some ahead of their need. A free buffer keeps its memory
-    in the pool where it was used last; to be used in another one it gives that back.
+    Unused buffers have no memory, so writers get some ahead of their need. A free buffer keeps its memory in the pool
+    where it was used last, and returns it before it is used in another pool.
     """
 
     def __init__(self, most: int, maximum: int) -> None:
@@ -253,11 +253,11 @@ class Leases:
         self._most = most
         self._fresh = self._out = 0
         self._free: dict[Mapping | None, list[int]] = {}
-        """By the pool that has their memory."""
+        """Free buffers by the pool that has their memory."""
 
     @property
     def out(self) -> int:
-        """Buffers that are with writers, or held."""
+        """Buffers that writers have, or that are held."""
         return self._out
 
     def release(self, index: int, pool: Mapping) -> None:
@@ -266,17 +266,17 @@ class Leases:
         self._free.setdefault(pool, []).append(index)
 
     def forget(self, pool: Mapping) -> None:
-        """Nobody uses ``pool`` any more: its free buffers have no memory then."""
+        """``pool`` is closed: its free buffers have no memory any more."""
         self._free.setdefault(None, []).extend(self._free.pop(pool, []))
 
     def share(self, slots: list[Slot], evict: Callable[[], Piece | None] | None = None) -> bool:
-        """Fill up the writers' rings; ``evict`` gives up a buffer that is held. False if there were too few buffers."""
+        """Fill the writers' rings. ``evict`` releases a held buffer. False if there are too few buffers."""
         bound = max(self.maximum, LEAST_AHEAD * len(slots))
         calm = LEAST_AHEAD if evict else max(LEAST_AHEAD, self.maximum // max(CALM, len(slots) + 1))
-        # In memory what is ahead is taken from what is kept, so that it is less.
+        # In buffering mode, buffers ahead reduce what is held, so writers get fewer.
         hungry = max(calm, self.maximum // (len(slots) + 1) // (CALM if evict else 1))
         wanted = {slot: min(hungry if slot.hungry else calm, RING_SIZE) for slot in slots if not slot.broken}
-        # Round by round, so that a scarce pool is shared out evenly.
+        # Round by round, to share a scarce pool evenly.
         for ahead in range(max(wanted.values(), default=0)):
             for slot, most in wanted.items():
                 if not len(slot.leased) <= ahead < most:
@@ -314,7 +314,7 @@ class Leases:
 
 
 def geometry_for(request: SessionRequest, handle: int, clock: int) -> Geometry:
-    """The layout of the pools for ``request``, with room for the largest MaximumBuffers that an update may ask for."""
+    """The layout of the pools for ``request``, with room for the largest MaximumBuffers of a later update."""
     size = request.buffer_size * 1024
     slots = max(_LEAST_SLOTS, min(MOST_SLOTS, _MOST_FOR_WRITERS // (LEAST_AHEAD * size)))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -328,7 +328,7 @@ class _Process:
     def __init__(self, geometry: Geometry) -> None:
         self.slots: set[Slot] = set()
         self._page = bytearray(PAGE)
-        """The first page as the daemon has stored it."""
+        """The first page as the daemon stored it."""
         self.fd = make_pool(geometry)
         try:
             self.pool = Mapping(self.fd, geometry)
@@ -339,7 +339,7 @@ class _Process:
 
     @property
     def sound(self) -> bool:
-        """Whether nobody else has written to the daemon's page."""
+        """Whether the daemon's page is as it stored it."""
         return self.pool.memory[:PAGE] == self._page
 
     def set_full(self, full: bool) -> None:
@@ -354,15 +354,15 @@ class _Process:
 class Writers:
     """The slots of a session, and its buffers: ``maximum`` of them, or two a writer if that is more.
 
-    In buffering mode (``in_memory``) finished buffers are held in the pool, and the oldest is used again when all are.
-    Who asks for no processor index gets one from ``processors`` on.
+    In buffering mode (``in_memory``) finished buffers are held in the pool, and the oldest one is reused when all are
+    held. A writer that asks for no processor index gets one from ``processors`` on.
     """
 
     def __init__(self, geometry: Geometry, maximum: int, processors: int, in_memory: bool) -> None:
         self.slots: dict[int, Slot] = {}
         self.processes: dict[ProcessKey, _Process] = {}
         self.peak = 0
-        """Most buffers that had events in them at a time."""
+        """Most buffers that held events at a time."""
         self.geometry, self._processors, self._in_memory = geometry, processors, in_memory
         self._leases = Leases(geometry.buffers, maximum)
         self._held: deque[Piece] = deque()
@@ -371,11 +371,11 @@ class Writers:
         self._described = geometry.sealed()
         self._bells = select.epoll()
         self._spare: _Process | None = _Process(geometry)
-        """For the process that comes next. A session that cannot share anything does not start."""
+        """For the next process. A session that has no memory to share does not start."""
 
     @property
     def maximum(self) -> int:
-        """MaximumBuffers, and the number of buffers in buffering mode."""
+        """MaximumBuffers; in buffering mode the number of buffers."""
         return self._leases.maximum
 
     @maximum.setter
@@ -384,31 +384,31 @@ class Writers:
 
     @property
     def lost(self) -> int:
-        """Events that writers had no buffer for."""
+        """Events that found no buffer."""
         return self._lost + sum(slot.lost for slot in self.slots.values())
 
     @property
     def buffers_lost(self) -> int:
-        """Buffers of writers that broke."""
+        """Buffers of broken writers."""
         return self._buffers_lost + sum(slot.buffers_lost for slot in self.slots.values())
 
     @property
     def doorbell(self) -> int:
-        """A descriptor that is readable while the doorbell of any process rings."""
+        """A descriptor that is readable while the doorbell of a process rings."""
         return self._bells.fileno()
 
     @property
     def busy(self) -> int:
-        """Buffers with events in them."""
+        """Buffers that hold events."""
         return len(self._held) + sum(slot.filling for slot in self.slots.values())
 
     # -- coming and going
 
     def attach(self, pid: int, processor: int) -> tuple[Attached, list[int]]:
-        """A slot for a writer of process ``pid``, and the descriptors of geometry, pool and doorbell, which stay here.
+        """A slot for a writer of process ``pid``, and the descriptors of geometry, pool and doorbell, which stay open.
 
-        `EtwError` 1450 if all slots are taken, if there is nothing to share with one more process, and if that process
-        wrote where it must not.
+        Raises `EtwError` 1450 if all slots are taken, without memory for another process, and for a process that wrote
+        where it must not.
         """
         number = next((n for n in range(self.geometry.slots) if n not in self.slots), None)
         if number is None:
@@ -445,7 +445,7 @@ class Writers:
         return process
 
     def _check(self, process: _Process) -> None:
-        """Take back the buffers of writers that broke: all of them where the process wrote to the daemon's page."""
+        """Take back the buffers of broken writers. All are broken if the process wrote to the daemon's page."""
         sound = process.sound
         for slot in process.slots:
             if not sound:
@@ -455,7 +455,7 @@ class Writers:
                     self._leases.release(index, slot.pool)
 
     def detach(self, number: int) -> None:
-        """Take back the buffers of a writer that writes no more; `take` has been called for what is in them."""
+        """Take back the buffers of a writer that has gone, after a `take` of their content."""
         slot = self.slots.pop(number)
         if self._in_memory and (last := slot.peek()):
             self._held.append(replace(last, index=slot.leased.popleft().index))
@@ -472,22 +472,22 @@ class Writers:
             process.close()
 
     def close(self) -> None:
-        """Let go of all that is shared; all writers are detached, or the session does not start."""
+        """Release all shared memory, after all writers were detached or the start has failed."""
         for process in (*self.processes.values(), *filter(None, [self._spare])):
             process.close()
         self._bells.close()
         os.close(self._described)
 
-    # -- doorbells, and what writers are told
+    # -- doorbells
 
     def answer_bells(self) -> None:
-        """Have the doorbells be silent until they are rung again."""
+        """Reset the doorbells that ring."""
         for bell, _ in self._bells.poll(0):
-            with contextlib.suppress(BlockingIOError):  # writers share the descriptor's O_NONBLOCK, and may take it off
+            with contextlib.suppress(BlockingIOError):  # writers share the descriptor, and may clear its O_NONBLOCK
                 os.preadv(bell, [bytearray(8)], -1, os.RWF_NOWAIT)
 
     def set_full(self, full: bool) -> None:
-        """Let the writers know whether there is no free buffer as nobody reads a session in real time."""
+        """Store for the writers whether no buffer gets free because nobody reads the session in real time."""
         if full != self._full:
             self._full = full
             for process in self.processes.values():
@@ -496,7 +496,7 @@ class Writers:
     # -- buffers
 
     def take(self, only: Iterable[int] | None, unfinished: bool) -> list[Piece]:
-        """What was committed since the last time, of the slots ``only`` or of all; in order for each."""
+        """What the slots ``only``, or all, have committed since the last time, in the order of each."""
         for process in self.processes.values():
             self._check(process)
         slots = list(self.slots.values()) if only is None else [self.slots[number] for number in only]
@@ -505,7 +505,7 @@ class Writers:
         return pieces
 
     def done(self, pieces: list[Piece]) -> int:
-        """``pieces`` have been delivered, or are to be held: their finished buffers are free, or held. How many."""
+        """``pieces`` were delivered: free their finished buffers, or hold them. Returns how many."""
         finished = [piece for piece in pieces if piece.index >= 0]
         if self._in_memory:
             self._held.extend(finished)
@@ -515,13 +515,13 @@ class Writers:
         return len(finished)
 
     def in_memory(self) -> list[Piece]:
-        """What is held, and what writers have in the buffers that they are filling; oldest first for each."""
+        """What is held, and what the writers' current buffers hold, oldest first for each."""
         return [*self._held, *filter(None, (slot.peek() for slot in self.slots.values()))]
 
     def share(self, busy: bool) -> bool:
-        """Give the writers what they are to have. False if there are too few buffers.
+        """Fill the writers' rings. False if there are too few buffers.
 
-        They ring when half of it is used up; if they are not ``busy``, with their next buffer.
+        Writers ring when they have used up half of their buffers; if they are not ``busy``, after the next one.
         """
         enough = self._give()
         for slot in self.slots.values():
