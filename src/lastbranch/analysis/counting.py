@@ -17,6 +17,7 @@ from .compact import Compactor
 from .findings import Origin
 from .pairs import PairCounter, RawPairs
 from .select import any_end_in, kept
+from .stack_counter import StackCounter
 
 __all__ = [
     "BRANCH_VALUES",
@@ -74,14 +75,19 @@ class PairTable:
     def __init__(self, binder: AddressSpaces, names: tuple[str, ...] = ()) -> None:
         self._binder, self._names = binder, names
         self._ops = [np.add] * 3 + [BRANCH_VALUES[n] for n in names]
-        self._waiting: list[RawPairs] = []
+        self._waiting: list[tuple[Array, Array, Array, list[Array]]] = []
         self._keys: list[list[Array]] = []
         self._values: list[list[Array]] = []
         self._rows = self._waiting_rows = 0
 
     def add(self, raw: RawPairs) -> None:
-        self._waiting.append(raw)
-        self._waiting_rows += len(raw[0])
+        scope, a, b, tag, (count, *values) = raw
+        self.add_sums(scope, a, b, [count, count * (tag & 1), count * (tag >> 1), *values])
+
+    def add_sums(self, scope: Array, a: Array, b: Array, sums: list[Array]) -> None:
+        """Add pairs with their count, mispredicted, predicted (int64) and values; the same pair may come again."""
+        self._waiting.append((scope, a, b, sums))
+        self._waiting_rows += len(scope)
         if self._waiting_rows > _SHRINK_ROWS:
             self._bind()
 
@@ -90,13 +96,12 @@ class PairTable:
         if not self._waiting_rows:
             return
         *columns, waiting = zip(*self._waiting, strict=True)
-        scope, a, b, tag = map(_joined, columns)
-        count, *values = map(_joined, zip(*waiting, strict=True))
+        scope, a, b = map(_joined, columns)
+        sums = [*map(_joined, zip(*waiting, strict=True))]
         self._waiting, self._waiting_rows = [], 0
         a_module, a = self._binder.locate(scope, a)
         b_module, b = self._binder.locate(scope, b)
         keys = [self._binder.process_of(scope), a_module, a, b_module, b]
-        sums = [count, count * (tag & 1), count * (tag >> 1), *values]
         keys, sums = group_unordered(keys, sums, self._ops)
         self._keys.append(keys)
         self._values.append(sums)
@@ -224,6 +229,8 @@ class EntryCounter:
         self._branches = PairCounter(self._compactor, thread, self._branch_table.add, ops)
         self._ranges = PairCounter(self._compactor, thread, self._range_table.add) if self._range_table else None
         self._samples = self._entries = self._broken = 0
+        sink = self._range_table.add_sums if self._range_table else None
+        self._kernel = StackCounter.available(self._branch_table.add_sums, sink, details) if branches else None
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch that has the columns of branch entries."""
@@ -234,6 +241,8 @@ class EntryCounter:
             return
         scope, depth = self._binder.scopes(batch), np.diff(offsets)
         source, target, flags = batch["branch_from"], batch["branch_to"], batch["branch_flags"]
+        if self._kernel is not None and self._kernel.add(scope, offsets, source, target, flags):
+            return
         values = _values(flags) if self._details else []
         compact = self._compactor.compact(scope, depth, (source, target))
         if self._wants_branches and (
@@ -262,6 +271,9 @@ class EntryCounter:
 
     def result(self, sample_filter: SampleFilter | None) -> Counted:
         """What was counted; of the filter's modules, what has an end in one of them."""
+        if self._kernel is not None:
+            self._kernel.flush()
+            self._broken += self._kernel.broken
         self._branches.decode()
         found = self._branch_table.result()
         found = found.take(any_end_in(sample_filter, found.a_module, found.b_module))

@@ -28,8 +28,17 @@ FILE = os.path.join(os.path.dirname(__file__), f"_lastbranch{ENDING}")
 SIGNATURES: dict[str, str] = {
     "lb_abi": "int",
     "lb_compiler": "text",
+    # count_stacks.c
+    "lb_counter_new": "pointer u64 int int",
+    "lb_counter_free": "nothing pointer",
+    "lb_counter_add": "int pointer pointer pointer i64 pointer i64 pointer i64 pointer i64",
+    "lb_counter_rows": "i64 pointer int",
+    "lb_counter_take": "i64 pointer int i64 pointer pointer pointer pointer",
+    "lb_counter_broken": "i64 pointer",
+    "lb_counter_clear": "nothing pointer",
 }
-"""Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``."""
+"""Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
+``nothing``."""
 
 
 def library() -> ctypes.CDLL | None:

@@ -1,0 +1,85 @@
+"""Branches and ranges counted by the compiled library (``native/count_stacks.c``), batch by batch.
+
+`counting.EntryCounter` without it, which sorts keys instead, is its oracle.
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import native
+from ..model import Array
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
+
+__all__ = ["StackCounter"]
+
+_COUNTED, _DECLINED, _FULL = 0, 1, 2
+_SUMS, _DETAILS = 3, 6
+"""Columns: count, mispredicted, predicted; with details those of `counting.BRANCH_VALUES`, too."""
+_BRANCHES, _RANGES = 0, 1
+
+Sink = Callable[[Array, Array, Array, list[Array]], None]
+"""Gets scope (int64), a and b (uint64), and the columns (int64). A pair can come in several rows."""
+
+
+class StackCounter:
+    """Counts branches, and the ranges between them where there is a sink for these."""
+
+    def __init__(self, library: CDLL, branches: Sink, ranges: Sink | None, details: bool) -> None:
+        self._library, self._sinks = library, [branches, *([ranges] if ranges else [])]
+        self._columns = _SUMS + (_DETAILS if details else 0)
+        self._counter = library.lb_counter_new(secrets.randbits(64), ranges is not None, details)
+        if not self._counter:
+            raise MemoryError
+        weakref.finalize(self, library.lb_counter_free, self._counter)
+
+    @classmethod
+    def available(cls, branches: Sink, ranges: Sink | None, details: bool) -> StackCounter | None:
+        """A counter, or ``None`` without the library."""
+        library = native.library()
+        return None if library is None else cls(library, branches, ranges, details)
+
+    @property
+    def broken(self) -> int:
+        """Neighbours of empty entries, between which there is no range."""
+        return int(self._library.lb_counter_broken(self._counter))
+
+    def add(
+        self, scope: NDArray[np.int64], offsets: NDArray[np.int64], source: Array, target: Array, flags: Array
+    ) -> bool:
+        """Count a batch: stacks ``offsets`` (int64) of ``source``, ``target`` and ``flags`` (uint64, any stride).
+
+        ``scope`` (int64) has the owner of each stack. ``False``, and nothing is counted, for addresses that the kernel
+        cannot compact.
+        """
+        scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(offsets, np.int64)
+        columns = [word for c in (source, target, flags) for word in (native.address(c), c.strides[0])]
+        arguments = native.address(scope), native.address(offsets), len(scope), *columns
+        done = self._library.lb_counter_add(self._counter, *arguments)
+        if done == _FULL:
+            self.flush()
+            done = self._library.lb_counter_add(self._counter, *arguments)
+        if done > _FULL:
+            raise MemoryError
+        return bool(done == _COUNTED)
+
+    def flush(self) -> None:
+        """Hand what was counted to the sinks, and begin anew."""
+        for which, sink in enumerate(self._sinks):
+            room = self._library.lb_counter_rows(self._counter, which)
+            if room:
+                width = self._columns if which == _BRANCHES else _SUMS
+                scope, a, b = np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.uint64)
+                values = np.empty((width, room), np.int64)
+                addresses = map(native.address, (scope, a, b, values))
+                rows = self._library.lb_counter_take(self._counter, which, room, *addresses)
+                sink(scope[:rows], a[:rows], b[:rows], [column[:rows] for column in values])
+        self._library.lb_counter_clear(self._counter)
