@@ -104,7 +104,7 @@ def test_stacks_and_threads_are_those_of_the_capture(run, data: Data, symfs, nam
 
 
 def test_chunks_bring_what_is_new(run, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastbranch.export.spool._WAITING", 10)
+    monkeypatch.setattr("lastbranch.export.stack_pass._WAITING", 10)
     monkeypatch.setattr("lastbranch.model.batch.MAX_SAMPLES", 16)
     found = read(run("export", "--to", "chrome", "--no-symbol-cache", data.path("snb_callchain_and_branch-3.4")).out)
     assert sum(e["name"] == "ProfileChunk" for e in found["traceEvents"]) > 18

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import perfdata_writer as pw
 from captures import Data
 from json_shapes import check
-from lastbranch.export import spool as spool_module
-from lastbranch.export.spool import Spool
-from lastbranch.export.stack_pass import ROW
+from lastbranch.export import stack_pass as spool_module
+from lastbranch.export.stack_pass import ROW, Spool
 from stack_truth import OTHERS, Stacks, symfs_of, truth, two_threads
 
 UNITS = ("none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes")

@@ -26,6 +26,7 @@ VERBS = (
 _WHERE = {
     "bind": "tb5:bind", "unbind": "tb5:unbind", "compact": "tb5:compact",
     "dump": "dump:dump", "consume": "dump:consume", "sources": "session:sources",
+    "callers": "callgraph:callers", "callees": "callgraph:callees",
     "help": "help:help", "completion": "help:completion",
 }  # fmt: skip
 """Verbs that are not ``command`` of the module with their name."""

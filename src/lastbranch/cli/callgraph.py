@@ -1,37 +1,67 @@
-"""What ``lastbranch callers`` and ``lastbranch callees`` share."""
+"""``lastbranch callers`` and ``lastbranch callees``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .options import Capture
+import click
+
+from .options import Capture, capture_and, filter_options, table_options
 from .output import Cell, print_rows, share
-from .symbols import chosen_function, module_of, symbol_notes
+from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
+    from ..analysis import CallTable
+    from ..model import Profile
     from ..symbols import SymbolOptions
 
-__all__ = ["print_calls"]
-
 _SPARE = ("jumps", "indirect", "calls", "samples")
+_HELP = """
+
+    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. calls counts entries of call branches, indirect those of them
+    through a pointer, and jumps the jumps to a function's first instruction (tail calls); samples those with the call
+    in their stack, and samples % their share of the samples with FUNC in it. A call through a stub of the linkage table
+    (f@plt) is one of the function itself.
+    """
 
 
-def print_calls(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, wanted: str, direction: str
-) -> int:
-    """Print the functions at the other end of the calls of ``wanted`` and end the verb."""
-    from ..analysis import callgraph
-    from ..analysis.naming import Namer
-    from ..symbols import Symbolizer
+def _verb(direction: str, summary: str) -> click.Command:
+    """The verb that prints the functions at the other end of the calls of FUNC, each a ``direction``."""
 
-    profile = capture.open()
-    chosen = make_filter(profile)
-    symbolizer = Symbolizer(profile, symbols)
-    namer = Namer(profile, symbolizer)
-    place = chosen_function(profile, namer, wanted, chosen)
-    find = {"caller": callgraph.callers, "callee": callgraph.callees}[direction]
-    with capture.reading(profile):
-        table = find(profile, namer, namer.row(place.label), sample_filter=chosen)
+    @click.command(f"{direction}s", help=summary + _HELP)
+    @capture_and("function", "FUNC")
+    @filter_options
+    @symbol_options
+    @table_options
+    def command(
+        capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, form: str, limit: int
+    ) -> int:
+        from ..analysis import callgraph
+        from ..analysis.naming import Namer
+        from ..symbols import Symbolizer
+
+        profile = capture.open()
+        chosen = make_filter(profile)
+        symbolizer = Symbolizer(profile, symbols)
+        namer = Namer(profile, symbolizer)
+        place = chosen_function(profile, namer, function, chosen)
+        find = {"caller": callgraph.callers, "callee": callgraph.callees}[direction]
+        with capture.reading(profile):
+            table = find(profile, namer, namer.row(place.label), sample_filter=chosen)
+        rows = _rows(profile, table, limit)
+        columns = [direction, "module", "calls", "calls %", "indirect", "jumps", "mispredicted %", "samples",
+                   "samples %", "linkage name"]  # fmt: skip
+        print_rows(columns, rows, form, machine_only=("linkage name",), names=(direction, "module"), spare=_SPARE)
+        notes = [] if rows else [f"no {direction} of {place.label.shown(profile)} was seen"]
+        notes += [f"samples: {source}" for source in table.stacks] + table.notes
+        shown = {module_of(profile, table.labels[row]) for row in table.function[: limit or None].tolist()}
+        shown.add(module_of(profile, place.label))
+        return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown))
+
+    return command
+
+
+def _rows(profile: Profile, table: CallTable, limit: int) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
     every = int(table.calls.sum()) if table.calls is not None else 0
     for i, row in enumerate(table.function.tolist()[: limit or None]):
@@ -49,11 +79,8 @@ def print_calls(
                 label.name or None,
             ]
         )  # fmt: skip
-    columns = [direction, "module", "calls", "calls %", "indirect", "jumps", "mispredicted %", "samples", "samples %",
-               "linkage name"]  # fmt: skip
-    print_rows(columns, rows, form, machine_only=("linkage name",), names=(direction, "module"), spare=_SPARE)
-    notes = [] if rows else [f"no {direction} of {place.label.shown(profile)} was seen"]
-    notes += [f"samples: {source}" for source in table.stacks] + table.notes
-    shown = {module_of(profile, table.labels[row]) for row in table.function[: limit or None].tolist()}
-    shown.add(module_of(profile, place.label))
-    return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown))
+    return rows
+
+
+callers = _verb("caller", "Who calls a function, by call branches and by call stacks.")
+callees = _verb("callee", "What a function calls, by call branches and by call stacks.")

@@ -13,11 +13,9 @@ from typing import IO
 import numpy as np
 
 from ..model import Array, Profile, visible
-from ..symbols import Symbolizer
 from .interface import Exported, ExportOptions
 from .json_stream import text
-from .spool import Spool
-from .stack_pass import Lane, NamedStacks, StackPass, StackTree, process_name, thread_name
+from .stack_pass import Lane, NamedStacks, Spool, StackPass, StackTree, elapsed, process_name, spooled, thread_name
 
 __all__ = ["export"]
 
@@ -29,10 +27,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
     Raises `NotRecordedError` where there are no samples.
     """
-    done = StackPass(profile, options)
-    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
-        for rows in done.rows(ordered=True):
-            spool.add(rows)
+    with spooled(profile, options) as (done, spool, symbols):
         writer = _Writer(profile, done, NamedStacks(done, symbols), spool)
         out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
         _write(out, writer.events())
@@ -59,8 +54,6 @@ class _Writer:
         # Frame 0 would be no frame to some readers.
         self._node = np.array([tree.add(stack) + 1 for stack in named.stacks()] or [0], np.int64)
         self._nodes = [(parent + 1, named.labels[row]) for parent, row in tree.nodes]
-        zero = profile.start if profile.start is not None else profile.first_time
-        self._zero = zero or 0
 
     def events(self) -> Iterator[bytes]:
         """Names of processes and threads, then the samples of one thread after the other."""
@@ -96,10 +89,10 @@ class _Writer:
                 yield ",\n".join(lines).encode()
 
     def _profile_events(self, number: int, lane: Lane) -> Iterator[bytes]:
-        """A V8 profile of a thread: each chunk brings the frames that were not there before."""
+        """A V8 profile of a thread: each chunk has the frames that no earlier one has."""
         base = {"ph": "P", "cat": "disabled-by-default-v8.cpu_profiler", "pid": lane.pid, "tid": lane.tid}
         base["id"] = f"0x{number + 1:x}"
-        told: set[int] = set()
+        written: set[int] = set()
         last = 0
         for i, rows in enumerate(self._spool.of(number)):
             stacked = rows[self._node[rows["stack"]] > 0]
@@ -109,18 +102,18 @@ class _Writer:
                 yield text({**base, "name": "Profile", "ts": last, "args": {"data": {"startTime": last}}})
             nodes = self._node[stacked["stack"]].tolist()
             chunk = {
-                "cpuProfile": {"nodes": list(self._new(nodes, told)), "samples": nodes},
+                "cpuProfile": {"nodes": list(self._new(nodes, written)), "samples": nodes},
                 "timeDeltas": np.diff(np.array([last, *time], np.int64)).tolist(),
             }
             last = time[-1] if time else last
             yield text({**base, "name": "ProfileChunk", "ts": last, "args": {"data": chunk}})
 
-    def _new(self, nodes: list[int], told: set[int]) -> Iterator[dict[str, object]]:
-        """The frames of ``nodes`` that are not in ``told``, callers first."""
+    def _new(self, nodes: list[int], written: set[int]) -> Iterator[dict[str, object]]:
+        """The frames of ``nodes`` that are not in ``written``, callers first."""
         for node in dict.fromkeys(nodes):
             path = []
-            while node and node not in told:
-                told.add(node)
+            while node and node not in written:
+                written.add(node)
                 path.append(node)
                 node = self._nodes[node - 1][0]
             for new in reversed(path):
@@ -135,9 +128,7 @@ class _Writer:
         return visible(self._profile.modules[row].short) if row >= 0 else "[unknown]"
 
     def _us(self, ticks: Array) -> Array:
-        """float64 microseconds since the first event; without time, the number of the record."""
-        clock, since = self._profile.clock, ticks - self._zero
-        return clock.to_ns_array(since) / _NS_PER_US if clock.has_time else since.astype(np.float64)
+        return elapsed(self._profile, ticks, _NS_PER_US)
 
 
 def _metadata(pid: int, tid: int, name: str, value: str) -> bytes:

@@ -7,18 +7,28 @@ Fields are those of src/types/profile.ts in github.com/firefox-devtools/profiler
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import IO
 from uuid import UUID
 
 import numpy as np
 
-from ..model import Array, Module, ModuleKind, Profile, visible
-from ..symbols import Function, Names, Symbolizer
+from ..model import Array, Module, ModuleKind, Process, Profile, Thread, visible
+from ..symbols import Function, Names
 from .interface import Exported, ExportOptions
 from .json_stream import text, write_array
-from .spool import Spool
-from .stack_pass import Frames, Lane, StackPass, StackTree, names_of, process_name, thread_name
+from .stack_pass import (
+    Frames,
+    Lane,
+    Spool,
+    StackPass,
+    StackTree,
+    elapsed,
+    names_of,
+    process_name,
+    spooled,
+    start_of,
+    thread_name,
+)
 
 __all__ = ["export"]
 
@@ -90,7 +100,7 @@ class SharedTables:
         return self._strings.setdefault(visible(text), len(self._strings))
 
     def _frames_of(self, frames: Frames, f: int) -> list[int]:
-        """Rows of the frame table for a frame of the pass: its inlined functions behind the one they are in."""
+        """Rows of the frame table for a frame of the pass: its inlined functions after the one they are in."""
         names, module = self._names, int(frames.module[f])
         in_file = module >= 0 and self._profile.modules[module].kind is not ModuleKind.ANONYMOUS
         lib = self._libs.setdefault(module, len(self._libs)) if in_file else -1
@@ -168,45 +178,26 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
     Raises `NotRecordedError` where there are no samples.
     """
-    done = StackPass(profile, options)
-    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
-        events = len(profile.events)
-        for rows in done.rows(ordered=True):
-            rows["lane"] = rows["lane"] * events + rows["event"]
-            spool.add(rows)
+    with spooled(profile, options, by_event=True) as (done, spool, symbols):
         shared = SharedTables(done, names_of(profile, done.frames, symbols))
-        threads, clock = _Threads(profile, done, spool.lanes()), _Clock(profile)
-        out.write(b'{"meta":' + text(_meta(profile, clock, spool)))
+        threads = _Threads(profile, done, spool.lanes())
+        out.write(b'{"meta":' + text(_meta(profile, spool)))
         out.write(b',"libs":' + text(shared.libs) + b',"shared":' + text(shared.tables()))
         out.write(b',"threads":[')
         for i, number in enumerate(threads.numbers):
-            out.write(b"," * bool(i) + text(threads.known(number, clock))[:-1] + b',"samples":{"stack":')
+            out.write(b"," * bool(i) + text(threads.known(number))[:-1] + b',"samples":{"stack":')
             write_array(out, (shared.stacks[rows["stack"]].tolist() for rows in spool.of(number)))
             out.write(b',"time":')
-            write_array(out, (clock.ms(rows["time"]) for rows in spool.of(number)))
+            write_array(out, (_ms(profile, rows["time"]) for rows in spool.of(number)))
             count = sum(len(rows) for rows in spool.of(number))
             out.write(b',"weight":null,"weightType":"samples","length":%d}}' % count)
         out.write(b"]}")
         return done.exported(symbols.notes)
 
 
-class _Clock:
-    """Milliseconds since the first event; where the source has no time, since the first record, each taking one."""
-
-    def __init__(self, profile: Profile) -> None:
-        self._clock = profile.clock
-        zero = profile.start if profile.start is not None else profile.first_time
-        self.zero = zero or 0
-
-    def ms(self, ticks: Array) -> list[float]:
-        since = ticks - self.zero
-        if not self._clock.has_time:
-            return [float(t) for t in since.tolist()]
-        found: list[float] = (self._clock.to_ns_array(since) / _NS_PER_MS).tolist()
-        return found
-
-    def one(self, tick: int | None) -> float | None:
-        return None if tick is None else self.ms(np.array([tick], np.int64))[0]
+def _ms(profile: Profile, ticks: Array) -> list[float]:
+    found: list[float] = elapsed(profile, ticks, _NS_PER_MS).tolist()
+    return found
 
 
 class _Threads:
@@ -224,22 +215,28 @@ class _Threads:
         lane, event = self._of(number)
         return lane.pid, lane.process, lane.tid != lane.pid, lane.tid, event
 
-    def known(self, number: int, clock: _Clock) -> dict[str, object]:
+    def _life(self, one: Process | Thread | None) -> tuple[float | None, float | None]:
+        """When a process or thread began and ended."""
+        ticks = (None, None) if one is None else (one.start, one.end)
+        began, ended = (None if tick is None else _ms(self._profile, np.array([tick]))[0] for tick in ticks)
+        return began, ended
+
+    def known(self, number: int) -> dict[str, object]:
         """``RawThread`` but for its samples."""
         lane, event = self._of(number)
-        process = self._profile.processes[lane.process] if lane.process >= 0 else None
-        thread = self._profile.threads[lane.thread] if lane.thread >= 0 else None
-        behind = f": {visible(self._profile.events[event].name)}" if len(self._used) > 1 else ""
+        began, ended = self._life(self._profile.processes[lane.process] if lane.process >= 0 else None)
+        registered, unregistered = self._life(self._profile.threads[lane.thread] if lane.thread >= 0 else None)
+        suffix = f": {visible(self._profile.events[event].name)}" if len(self._used) > 1 else ""
         tid = self._tids[number // self._events]
         return {
             "processType": "default",
             "processName": process_name(self._profile, lane),
-            "processStartupTime": (clock.one(process.start) if process else None) or 0.0,
-            "processShutdownTime": clock.one(process.end) if process else None,
-            "registerTime": (clock.one(thread.start) if thread else None) or 0.0,
-            "unregisterTime": clock.one(thread.end) if thread else None,
+            "processStartupTime": began or 0.0,
+            "processShutdownTime": ended,
+            "registerTime": registered or 0.0,
+            "unregisterTime": unregistered,
             "pausedRanges": [],
-            "name": thread_name(self._profile, lane) + behind,
+            "name": thread_name(self._profile, lane) + suffix,
             "isMainThread": lane.tid == lane.pid and event == min(self._used),
             "pid": self._pids[number // self._events],
             "tid": f"{tid}-{event}" if len(self._used) > 1 else tid,
@@ -252,7 +249,7 @@ class _Threads:
 
 
 def _unique(ids: list[tuple[int, int]]) -> list[str]:
-    """The text of each id; of one that is used again (another row stands behind it) with a number."""
+    """The text of each id; an id that is used again, for another row, has a number."""
     lives: dict[int, list[int]] = {}
     for number, row in ids:
         if row not in lives.setdefault(number, []):
@@ -261,15 +258,15 @@ def _unique(ids: list[tuple[int, int]]) -> list[str]:
     return [f"{number}.{life}" if life else str(number) for number, life in places]
 
 
-def _meta(profile: Profile, clock: _Clock, spool: Spool) -> dict[str, object]:
+def _meta(profile: Profile, spool: Spool) -> dict[str, object]:
     machine = profile.machine
-    wall = profile.clock.wall_ns(clock.zero)
+    wall = profile.clock.wall_ns(start_of(profile))
     known = {
         "oscpu": f"{machine.os} {machine.os_release}".strip(), "abi": machine.arch, "CPUName": machine.cpu_description,
         "logicalCPUs": machine.cpus_online, "mainMemory": machine.memory,
     }  # fmt: skip
     return {
-        "interval": _interval(profile, clock, spool),
+        "interval": _interval(profile, spool),
         "startTime": wall / _NS_PER_MS if wall is not None else 0,
         "processType": 0, "product": visible(os.path.basename(profile.name)), "importedFrom": "lastbranch",
         "stackwalk": 1, "debug": False, "version": 24, "preprocessedProfileVersion": VERSION,
@@ -278,16 +275,12 @@ def _meta(profile: Profile, clock: _Clock, spool: Spool) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _interval(profile: Profile, clock: _Clock, spool: Spool) -> float:
+def _interval(profile: Profile, spool: Spool) -> float:
     """Milliseconds between two samples: as asked for, or the mean of the thread that has most of them."""
     frequency = max((event.frequency for event in profile.events), default=0)
     if frequency:
         return 1000 / frequency
     busiest = max(spool.lanes(), key=lambda lane: sum(map(len, spool.of(lane))), default=0)
-    times = [t for rows in _ends(spool.of(busiest)) for t in clock.ms(rows)]
+    times = [t for rows in spool.of(busiest) for t in _ms(profile, rows["time"][[0, -1]])]
     count = sum(map(len, spool.of(busiest)))
     return max((times[-1] - times[0]) / (count - 1), 1e-6) if count > 1 else 1.0
-
-
-def _ends(pieces: Iterator[Array]) -> Iterator[Array]:
-    return (rows["time"][[0, -1]] for rows in pieces)

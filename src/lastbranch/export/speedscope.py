@@ -12,11 +12,9 @@ from typing import IO
 
 from ..analysis.naming import Label
 from ..model import Array, Profile, visible
-from ..symbols import Symbolizer
 from .interface import Exported, ExportOptions
 from .json_stream import text, write_array
-from .spool import Spool
-from .stack_pass import NamedStacks, StackPass, lane_name
+from .stack_pass import NamedStacks, lane_name, spooled
 
 __all__ = ["SCHEMA", "export"]
 
@@ -28,12 +26,8 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
     Raises `NotRecordedError` where there are no samples.
     """
-    done = StackPass(profile, options)
-    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
-        events = len(profile.events)
-        for rows in done.rows(ordered=True):
-            rows["lane"] = rows["lane"] * events + rows["event"]
-            spool.add(rows)
+    events = len(profile.events)
+    with spooled(profile, options, by_event=True) as (done, spool, symbols):
         named, lanes = NamedStacks(done, symbols), list(done.lanes)
         stacks = [text(stack) for stack in named.stacks()]
         head = {
@@ -49,9 +43,9 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
         several = len({number % events for number in used}) > 1
         for i, number in enumerate(used):
             lane, event = divmod(number, events)
-            behind = f": {visible(profile.events[event].name)}" if several else ""
+            suffix = f": {visible(profile.events[event].name)}" if several else ""
             count = sum(len(rows) for rows in spool.of(number))
-            known = {"type": "sampled", "name": lane_name(profile, lanes[lane]) + behind, "unit": "none",
+            known = {"type": "sampled", "name": lane_name(profile, lanes[lane]) + suffix, "unit": "none",
                      "startValue": 0, "endValue": count}  # fmt: skip
             out.write(b"," * bool(i) + text(known)[:-1] + b',"samples":[')
             out.writelines(_samples(stacks, (rows["stack"] for rows in spool.of(number))))

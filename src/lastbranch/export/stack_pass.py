@@ -1,10 +1,12 @@
-"""One pass over the samples with their call stacks, numbered: what formats of call stacks are made of."""
+"""One pass over the samples with their call stacks, numbered, and by thread: what viewers' formats are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +17,14 @@ from ..analysis.stacks import Stacked, StackMaker
 from ..arrays import Table, distinct_rows
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible
+from ..model.output import temporary_file
 from ..symbols import Names, Symbolizer
 from .choosing import limited
 from .interface import Exported, ExportOptions
 
 __all__ = [
-    "Frames", "Lane", "NamedStacks", "ROW", "StackPass", "StackTree", "lane_name", "names_of", "process_name",
-    "thread_name",
+    "Frames", "Lane", "NamedStacks", "ROW", "Spool", "StackPass", "StackTree", "elapsed", "lane_name", "names_of",
+    "process_name", "spooled", "start_of", "thread_name",
 ]  # fmt: skip
 
 
@@ -141,6 +144,94 @@ class StackPass:
         keys = zip(*(c[rows].tolist() for c in (module, address, owner, kernel)), strict=True)
         numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
         return np.array(numbers, np.int32)[which]
+
+
+# -- Rows by lane in a temporary file: formats that go thread by thread are written from samples in time order
+
+
+_WAITING = 1 << 16
+"""Rows in memory before they are written: enough that a lane's next ones are read at once."""
+
+
+class Spool:
+    """Rows of a structured dtype with a column ``lane``. First all are added, then each lane is read, in any order."""
+
+    def __init__(self) -> None:
+        self._file = temporary_file()
+        self._waiting: list[Array] = []
+        self._count = 0
+        self._where: dict[int, list[tuple[int, int]]] = {}
+        self._dtype = np.dtype([])
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def add(self, rows: Array) -> None:
+        """Append ``rows`` to those of their lanes."""
+        self._dtype = rows.dtype
+        self._waiting.append(rows)
+        self._count += len(rows)
+        if self._count > _WAITING:
+            self._write()
+
+    def lanes(self) -> list[int]:
+        """The lanes that have rows, in order."""
+        self._write()
+        return sorted(self._where)
+
+    def of(self, lane: int) -> Iterator[Array]:
+        """The rows of a lane, piece by piece, as they were added."""
+        self._write()
+        for offset, count in self._where.get(lane, []):
+            self._file.seek(offset)
+            yield np.frombuffer(self._file.read(count * self._dtype.itemsize), self._dtype)
+
+    def _write(self) -> None:
+        if not self._count:
+            return
+        rows = np.concatenate(self._waiting)
+        rows = rows[np.argsort(rows["lane"], kind="stable")]
+        lanes, first = np.unique(rows["lane"], return_index=True)
+        at = self._file.seek(0, 2)
+        bounds = pairwise([*first.tolist(), len(rows)])
+        for lane, (lo, hi) in zip(lanes.tolist(), bounds, strict=True):
+            self._where.setdefault(lane, []).append((at + lo * self._dtype.itemsize, hi - lo))
+        self._file.write(rows.tobytes())
+        self._waiting, self._count = [], 0
+
+
+@contextmanager
+def spooled(
+    profile: Profile, options: ExportOptions, *, by_event: bool = False
+) -> Iterator[tuple[StackPass, Spool, Symbolizer]]:
+    """A pass in time order that is finished, its rows by lane, and what names its frames.
+
+    ``by_event``: each event of a thread has a lane of its own, ``lane * events + event``. Raises `NotRecordedError`
+    where there are no samples.
+    """
+    done = StackPass(profile, options)
+    with Spool() as spool, Symbolizer(profile, options.symbols) as symbols:
+        for rows in done.rows(ordered=True):
+            if by_event:
+                rows["lane"] = rows["lane"] * len(profile.events) + rows["event"]
+            spool.add(rows)
+        yield done, spool, symbols
+
+
+def start_of(profile: Profile) -> int:
+    """Clock tick from which exported times count: the first event, or the first sample."""
+    return profile.start if profile.start is not None else profile.first_time or 0
+
+
+def elapsed(profile: Profile, ticks: Array, unit: int) -> Array:
+    """float64 time since `start_of` in units of ``unit`` nanoseconds; without time stamps, the number of the record."""
+    since = ticks - start_of(profile)
+    return profile.clock.to_ns_array(since) / unit if profile.clock.has_time else since.astype(np.float64)
 
 
 def names_of(profile: Profile, frames: Frames, symbols: Symbolizer) -> Names:
