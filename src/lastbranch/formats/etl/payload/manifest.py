@@ -15,6 +15,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 from uuid import UUID
 
+from ..layout import Fields, packed, unpack_fields
 from .layouts import Layout, Names, layout
 from .types import (
     ANSI,
@@ -73,9 +74,18 @@ _MOST_NESTED = 16
 _STRUCT, _PARAM_LENGTH, _PARAM_COUNT, _FIXED_LENGTH, _FIXED_COUNT = 0x01, 0x02, 0x04, 0x10, 0x20
 _WBEM = 1  # DECODING_SOURCE of classic providers
 
-_INFO = struct.Struct("<16s16sHBBBBHQ" + "I" * 16)
-_PROPERTY = struct.Struct("<IIHHIHHI")
-_MAP = struct.Struct("<IIII")
+_EVENT_INFO: Fields = (  # TRACE_EVENT_INFO; offsets count from its start
+    ("ProviderGuid", "16s"), ("EventGuid", "16s"),  # 0x00
+    ("Id", "H"), ("Version", "B"), ("Channel", "B"), ("Level", "B"), ("Opcode", "B"), ("Task", "H"),  # 0x20
+    ("Keyword", "Q"), ("DecodingSource", "I"), ("ProviderNameOffset", "I"),  # 0x28
+    ("LevelNameOffset", "I"), ("ChannelNameOffset", "I"), ("KeywordsNameOffset", "I"), ("TaskNameOffset", "I"),  # 0x38
+    ("OpcodeNameOffset", "I"), ("EventMessageOffset", "I"), ("ProviderMessageOffset", "I"),  # 0x48
+    ("BinaryXMLOffset", "I"), ("BinaryXMLSize", "I"), ("EventNameOffset", "I"), ("EventAttributesOffset", "I"),  # 0x54
+    ("PropertyCount", "I"), ("TopLevelPropertyCount", "I"), ("Flags", "I"),  # 0x64; then the properties
+)  # fmt: skip
+_PROPERTIES = packed(_EVENT_INFO).size
+_PROPERTY = struct.Struct("<IIHHIHHI")  # EVENT_PROPERTY_INFO
+_MAP = struct.Struct("<IIII")  # EVENT_MAP_INFO
 
 _BITMAPS = 0x02 | 0x10  # EVENTMAP_INFO_FLAG_MANIFEST_BITMAP, WBEM_BITMAP
 
@@ -157,27 +167,21 @@ def message_of(message: str, values: Sequence[object]) -> str:
 
 def parse_event_info(data: bytes) -> Described | None:
     """A TRACE_EVENT_INFO; None where it is inconsistent."""
-    if len(data) < _INFO.size:
+    if len(data) < _PROPERTIES:
         return None
-    values = _INFO.unpack_from(data)
-    provider, event_guid, id_, version, _, _, opcode, _, _, source = values[:10]
-    provider_name, _, _, _, task, opcode_name = values[10:16]
-    total, top_level = values[22], values[23]
-    if source > _WBEM or top_level > total or total > (len(data) - _INFO.size) // _PROPERTY.size:
+    info = unpack_fields(_EVENT_INFO, data)
+    total, top_level, source = info["PropertyCount"], info["TopLevelPropertyCount"], info["DecodingSource"]
+    if source > _WBEM or top_level > total or total > (len(data) - _PROPERTIES) // _PROPERTY.size:
         return None
+    classic, id_ = source == _WBEM, info["Id"]
     try:
-        properties = _properties(data, 0, top_level, total, [total], _MOST_NESTED)
-        name = join_names(_text(data, task), _text(data, opcode_name), f"EventID({id_})")
+        task, opcode = _text(data, info["TaskNameOffset"]), _text(data, info["OpcodeNameOffset"])
         return Described(
-            bytes(event_guid if source == _WBEM else provider),
-            id_,
-            version,
-            opcode,
-            _text(data, provider_name).strip() or str(UUID(bytes_le=provider)),
-            name,
-            properties,
-            classic=source == _WBEM,
-        )
+            info["EventGuid" if classic else "ProviderGuid"], id_, info["Version"], info["Opcode"],
+            _text(data, info["ProviderNameOffset"]).strip() or str(UUID(bytes_le=info["ProviderGuid"])),
+            join_names(task, opcode, f"EventID({id_})"),
+            _properties(data, 0, top_level, total, [total], _MOST_NESTED), classic,
+        )  # fmt: skip
     except ValueError:
         return None
 
@@ -198,29 +202,24 @@ def _properties(
     they do."""
     if first + number > total or not nesting:
         raise ValueError("members outside of the description")
-    raw = _PROPERTY.iter_unpack(data[_INFO.size :][_PROPERTY.size * first : _PROPERTY.size * (first + number)])
     budget[0] -= number
     if budget[0] < 0:
         raise ValueError("members used twice")
     found: list[Property] = []
     names = Names()
-    for flags, name, kind, out, map_name, count, length, _ in raw:
-        members = _properties(data, kind, out, total, budget, nesting - 1) if flags & _STRUCT else ()
-        found.append(
-            Property(
-                names.add(_text(data, name).strip()),
-                0 if flags & _STRUCT else kind,
-                0 if flags & _STRUCT else _OUT_TYPES.get(out, 0),
-                "" if flags & _STRUCT else _text(data, map_name),
-                members,
-                _reference(data, count, total)
-                if flags & _PARAM_COUNT
-                else count
-                if flags & _FIXED_COUNT or count > 1
-                else None,
-                _reference(data, length, total) if flags & _PARAM_LENGTH else length or None,
-            )
-        )
+    own = data[_PROPERTIES + _PROPERTY.size * first : _PROPERTIES + _PROPERTY.size * (first + number)]
+    for flags, name, kind, out, map_name, count, length, _ in _PROPERTY.iter_unpack(own):
+        name = names.add(_text(data, name).strip())
+        if flags & _PARAM_COUNT:
+            count = _reference(data, count, total)
+        elif count < 2 and not flags & _FIXED_COUNT:
+            count = None
+        length = _reference(data, length, total) if flags & _PARAM_LENGTH else length or None
+        if flags & _STRUCT:
+            members = _properties(data, kind, out, total, budget, nesting - 1)
+            found.append(Property(name, members=members, count=count, length=length))
+        else:
+            found.append(Property(name, kind, _OUT_TYPES.get(out, 0), _text(data, map_name), (), count, length))
     return tuple(found)
 
 
@@ -228,7 +227,7 @@ def _reference(data: bytes, index: int, total: int) -> str:
     """The name of the property that holds a count or length."""
     if index >= total:
         raise ValueError("a reference outside of the description")
-    return _text(data, _PROPERTY.unpack_from(data, _INFO.size + _PROPERTY.size * index)[1]).strip()
+    return _text(data, _PROPERTY.unpack_from(data, _PROPERTIES + _PROPERTY.size * index)[1]).strip()
 
 
 def parse_map_info(data: bytes) -> tuple[MapKey, EventMap] | None:

@@ -95,7 +95,7 @@ def _entries(part: EventBlock) -> Ints:
 
 
 def _cache_end(part: EventBlock) -> Ints:
-    """Size of the payload of each of these events with all its samples, if they begin where they can."""
+    """Size of the payload of each of these events, by its number of samples."""
     pointer = part.pointer_size.astype(np.int64)
     step = 8 + pointer
     # After the u32 the samples are aligned, as far as is known, unless they fill the payload only without a gap.
@@ -172,7 +172,7 @@ class BranchRecords:
         return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
     def by_owner(self) -> BranchRecords:
-        """The same records, those of one sample together."""
+        """The same records, in the order of their owners."""
         ordered = bool((self.owner[1:] >= self.owner[:-1]).all())
         return self if ordered else self.take(np.argsort(self.owner, kind="stable"))
 
@@ -216,8 +216,8 @@ def _triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.int32]]:
 
 
 def _distant_triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The row of the trigger of each record, and whether there is one: other events can lie between, and buffers of one
-    processor apart."""
+    """The row of the trigger of each record, and whether it has one. Other events and other processors' buffers can lie
+    between."""
     buffers, _, _ = _buffer_spans(block)
     rank = np.zeros(len(block.window.buffers.cpu), np.int64)
     rank[buffers] = np.arange(len(buffers))
@@ -449,8 +449,8 @@ class Sampler:
         yield batch
 
     def _has_stack(self, batch: SampleBatch) -> NDArray[np.bool_]:
-        """Which rows may have a call stack: a record without a trigger has none, and of several events of a thread at
-        one time only one, which is a sample if there is one."""
+        """Which rows may have a call stack: no record without a trigger, and of several events of a thread at one time
+        only one, preferably a sample."""
         kind = np.array([_RANK[kind] for kind, _ in self._triggers.rows] or [0])[batch.event]
         order = np.lexsort((kind, batch.tid, batch.time))
         time, tid = batch.time[order], batch.tid[order]
