@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..errors import FormatError, LastbranchError
 from ..model import OpenFile, Source
 
-__all__ = ["File", "PAD", "Space", "below", "is_remote", "open_regular", "read_regular", "strings_at"]
+__all__ = ["File", "PAD", "Space", "Words", "below", "is_remote", "open_regular", "read_regular", "strings_at"]
 
 
 def is_remote(path: str) -> bool:
@@ -67,6 +67,7 @@ def below(root: str, hint: str) -> str | None:
 
 
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint64]
 
 PAD = 16
 """Zero bytes after the end of a `Space`, so that a word or LEB128 number can be read at its last byte."""
@@ -129,18 +130,18 @@ class Space:
         del raw[got:size]
         return cls(raw, order, name, source.name)
 
-    def read(self, at: NDArray[np.integer], width: int) -> NDArray[np.uint64]:
+    def read(self, at: NDArray[np.integer], width: int) -> Words:
         """Unsigned words of ``width`` bytes (1, 2, 3, 4 or 8) at byte offsets ``at``, however aligned."""
         if width == 3:
             shifts = (0, 8, 16) if self.order == "<" else (16, 8, 0)
             low, mid, high = (self.read(at + i, 1) << np.uint64(s) for i, s in enumerate(shifts))
-            whole: NDArray[np.uint64] = low | mid | high
+            whole: Words = low | mid | high
             return whole
         view: NDArray[Any] | None = self._views.get(width)
         if view is None:
             code = np.dtype(f"{self.order}u{width}")
             view = self._views[width] = np.ndarray(self.size + 8, code, self.data, strides=(1,))
-        found: NDArray[np.uint64] = view[self.clip(at)].astype(np.uint64)
+        found: Words = view[self.clip(at)].astype(np.uint64)
         return found
 
     def clip(self, at: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -149,7 +150,7 @@ class Space:
         inside: NDArray[np.int64] = np.where((at < 0) | (at > self.size), self.size, at)
         return inside
 
-    def uleb(self, at: NDArray[np.integer]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    def uleb(self, at: NDArray[np.integer]) -> tuple[Words, NDArray[np.int64]]:
         """Unsigned LEB128 numbers at ``at``, and the offsets after them. Bits past the 64th are lost."""
         at = self.clip(at)
         byte = self.data[at].astype(np.uint64)

@@ -51,8 +51,7 @@ OPTIONAL = (
 )  # fmt: skip
 OPTIONAL32 = Layout("IMAGE_OPTIONAL_HEADER32", *((field, code.replace("N", "I")) for field, code in OPTIONAL))
 OPTIONAL64 = Layout(
-    "IMAGE_OPTIONAL_HEADER64",
-    *((field, code.replace("N", "Q")) for field, code in OPTIONAL if field != "BaseOfData"),
+    "IMAGE_OPTIONAL_HEADER64", *((field, code.replace("N", "Q")) for field, code in OPTIONAL if field != "BaseOfData")
 )
 
 OPTIONAL_MAGIC = Layout("IMAGE_OPTIONAL_HEADER", ("Magic", "H"))

@@ -403,16 +403,12 @@ class Replay:
 
     def finish(self) -> None:
         """Keep all current mappings for ever."""
-        pieces = self.pieces
         for space in (self._kernel, *self._spaces.values()):
             for chunk in space.chunks:
-                n = len(chunk.starts)
-                pieces["space"].extend(array("q", [space.number]) * n)
-                pieces["lo"].extend(chunk.starts)
-                pieces["hi"].extend(chunk.ends)
-                pieces["first"].extend(chunk.since)
-                pieces["last"].extend(array("q", [FOREVER]) * n)
-                pieces["mapping"].extend(chunk.owners)
+                number, forever = (array("q", [value]) * len(chunk.starts) for value in (space.number, FOREVER))
+                rows = (number, chunk.starts, chunk.ends, chunk.since, forever, chunk.owners)
+                for column, values in zip(self.pieces.columns.values(), rows, strict=True):
+                    column.extend(values)
         self._spaces.clear()
 
 

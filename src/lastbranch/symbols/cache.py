@@ -13,7 +13,8 @@ import mmap
 import os
 import stat
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ _VERSION = 3
 
 LIMIT = 1 << 30
 """Bytes of all files; the least recently used are removed first."""
+
+_Answer = TypeVar("_Answer")
 
 _SUM = 4
 _BLOCK = 1 << 16
@@ -66,16 +69,14 @@ class Cache:
 
     def names(self, key: object) -> tuple[NDArray[np.uint64], Names] | None:
         """(distinct ascending addresses, their names), or ``None``."""
-        found = self._read(key, "names")
-        if found is None:
-            return None
-        try:
-            address = found["address"]
+
+        def parse(columns: Columns) -> tuple[NDArray[np.uint64], Names]:
+            address = columns["address"]
             if address.dtype != np.uint64 or (address[1:] <= address[:-1]).any():
-                return None
-            return address, unpack_names(found, len(address))
-        except (ValueError, KeyError):
-            return None
+                raise ValueError("addresses do not ascend")
+            return address, unpack_names(columns, len(address))
+
+        return self._read(key, "names", parse)
 
     def keep_names(self, key: object, address: NDArray[np.uint64], names: Names) -> None:
         """Write them, in place of what was there."""
@@ -83,11 +84,7 @@ class Cache:
 
     def functions(self, key: object) -> FunctionTable | None:
         """The table, or ``None``."""
-        found = self._read(key, "functions")
-        try:
-            return None if found is None else unpack_functions(found)
-        except ValueError:
-            return None
+        return self._read(key, "functions", unpack_functions)
 
     def keep_functions(self, key: object, table: FunctionTable) -> None:
         """Write it, in place of what was there."""
@@ -95,7 +92,7 @@ class Cache:
 
     def remembers(self, key: object) -> bool:
         """Whether `remember` was called with ``key``."""
-        return self._read(key, "fact") is not None
+        return self._read(key, "fact", lambda columns: True) is True
 
     def remember(self, key: object) -> None:
         """Keep a fact that took long to establish and follows from its key alone."""
@@ -108,7 +105,8 @@ class Cache:
         text = json.dumps([_VERSION, key], sort_keys=True)
         return os.path.join(self.folder, f"{hashlib.sha256(text.encode()).hexdigest()[:40]}.{kind}")
 
-    def _read(self, key: object, kind: str) -> Columns | None:
+    def _read(self, key: object, kind: str, parse: Callable[[Columns], _Answer]) -> _Answer | None:
+        """What ``parse`` makes of the file's columns; ``None`` where the file is missing, damaged or of another key."""
         path = self.path(key, kind)
         try:
             with os.fdopen(open_regular(path), "rb") as file:  # private, and never written again: safe to map
@@ -116,13 +114,13 @@ class Cache:
             if len(data) <= _SUM or int.from_bytes(data[-_SUM:], "little") != _sum(data[:-_SUM]):
                 return None
             meta, columns = unpack(data[:-_SUM])
-        except (OSError, ValueError, MemoryError):
+            if meta.get("key") != json.loads(json.dumps(key)):
+                return None
+            with contextlib.suppress(OSError):
+                os.utime(path)  # used: others are removed first
+            return parse(columns)
+        except (OSError, ValueError, KeyError, MemoryError):
             return None
-        if meta.get("key") != json.loads(json.dumps(key)):
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # used: others are removed first
-        return columns
 
     def _write(self, key: object, kind: str, columns: Columns) -> None:
         import tempfile

@@ -117,7 +117,7 @@ def _owners(codes: list[_Code], address: NDArray[np.uint64], time: NDArray[np.ui
     """The row of the code at each address, -1 for none; of several the one that was loaded last."""
     order = np.argsort(address, kind="stable")
     sorted_address = address[order]
-    when = np.full(len(address), _FOREVER, np.uint64) if time is None else time[order]
+    when = np.full(len(address), _FOREVER - 1, np.uint64) if time is None else time[order]
     starts = np.array([c.start for c in codes], np.uint64)
     ends = np.array([min(c.start + c.size, _FOREVER) for c in codes], np.uint64)
     first = np.searchsorted(sorted_address, starts).tolist()
@@ -126,10 +126,7 @@ def _owners(codes: list[_Code], address: NDArray[np.uint64], time: NDArray[np.ui
     for row in sorted(range(len(codes)), key=lambda r: codes[r].since):
         a, b = first[row], last[row]
         if a < b:
-            there = (when[a:b] >= codes[row].since) & (when[a:b] < codes[row].until)
-            if time is None:
-                there = np.full(b - a, codes[row].until == _FOREVER)
-            found[a:b][there] = row
+            found[a:b][(when[a:b] >= codes[row].since) & (when[a:b] < codes[row].until)] = row
     out = np.empty(len(address), np.int64)
     out[order] = found
     return out

@@ -196,6 +196,12 @@ class FunctionTable:
     def __len__(self) -> int:
         return len(self.functions)
 
+    def take(self, rows: NDArray[np.int64]) -> FunctionTable:
+        """The functions in ``rows``, which ascend by address."""
+        kept = rows.tolist()
+        aliases = {new: self.aliases[old] for new, old in enumerate(kept) if old in self.aliases}
+        return FunctionTable(self.start[rows], self.end[rows], [self.functions[row] for row in kept], aliases)
+
     def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64[n]: the row of the function that each address lies in, or -1."""
         return interval_of(self.start, self.end, address)

@@ -379,7 +379,7 @@ def _find_kernel(search: Search, row: int) -> Found:
     if not same_build_id(module.build_id, running):
         return search.nothing(
             f"the running kernel is another one (build id {running.hex() or 'unknown'}, recorded "
-            f"{module.build_id.hex()}); give vmlinux with --debug-dir",
+            f"{module.build_id.hex()}); give vmlinux with --debug-dir"
         )
     files = DebugFiles("kallsyms", KALLSYMS, debug=_MODULES if member else None, member=member)
     linked = min((s.address for s in module.segments if s.executable), default=0)

@@ -53,13 +53,6 @@ def table_of(symbols: Iterable[tuple[int, int, str]], *, demangled: bool = True)
     return FunctionTable(start, end, functions, aliases)
 
 
-def only_at(table: FunctionTable, addresses: set[int]) -> FunctionTable:
-    """The functions that start at one of ``addresses``."""
-    kept = [row for row, f in enumerate(table.functions) if f.start in addresses]
-    aliases = {new: table.aliases[old] for new, old in enumerate(kept) if old in table.aliases}
-    return FunctionTable(table.start[kept], table.end[kept], [table.functions[r] for r in kept], aliases)
-
-
 class TableReader:
     """A backend made of a function that reads a table."""
 
@@ -141,8 +134,8 @@ def read_kallsyms(files: DebugFiles) -> FunctionTable:
         )
     found.sort(key=lambda s: (s[0], *_rank(*s[1:])))
     table = table_of((address - base, 0, name) for address, _, name in found if address >= base)
-    code = {a - base for a, kind, _ in found if kind in _CODE}
-    return only_at(table, code)  # other symbols only end the code before them
+    code = np.array([a - base for a, kind, _ in found if kind in _CODE and a >= base], np.uint64)
+    return table.take(np.flatnonzero(np.isin(table.start, code)))  # other symbols only end the code before them
 
 
 def _rank(kind: str, name: str) -> tuple[bool, bool, int, int]:

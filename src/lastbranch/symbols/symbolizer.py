@@ -233,9 +233,8 @@ def _moved(functions: Sequence[Function], addresses: AddressMap) -> list[Functio
 def _moved_table(table: FunctionTable, addresses: AddressMap) -> FunctionTable:
     """The functions that have module addresses, at these."""
     start, known = addresses.to_module(table.start)
-    kept = np.flatnonzero(known)
-    kept = kept[np.argsort(start[kept], kind="stable")]
-    new = {old: row for row, old in enumerate(kept.tolist())}
-    functions = [table.functions[r]._replace(start=s) for r, s in zip(kept.tolist(), start[kept].tolist(), strict=True)]
-    aliases = {new[row]: names for row, names in table.aliases.items() if row in new}
-    return FunctionTable(start[kept], start[kept] + (table.end - table.start)[kept], functions, aliases)
+    rows = np.flatnonzero(known)
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    kept, begin = table.take(rows), start[rows]
+    functions = [f._replace(start=s) for f, s in zip(kept.functions, begin.tolist(), strict=True)]
+    return FunctionTable(begin, begin + (kept.end - kept.start), functions, kept.aliases)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import offsets_of, positions
+from ....arrays import Ints, offsets_of, positions
 from ....binaries.files import Space
 
 __all__ = ["instruction_starts", "state_table"]
@@ -57,9 +57,7 @@ def state_table(instructions: dict[int, tuple[int, ...]], counted: int | None = 
     return np.stack(rows)
 
 
-def instruction_starts(
-    space: Space, begin: NDArray[np.int64], end: NDArray[np.int64], table: NDArray[np.uint16]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def instruction_starts(space: Space, begin: Ints, end: Ints, table: NDArray[np.uint16]) -> tuple[Ints, Ints]:
     """(offsets at which instructions begin, ascending within a program; row of the program).
 
     Programs are ``space[begin:end]``. One that comes to a `BAD` byte ends there.
@@ -69,19 +67,18 @@ def instruction_starts(
     program, number = np.repeat(np.arange(len(begin)), pieces), positions(offsets_of(pieces))
     first = begin[program] + number * PIECE
     length = np.minimum(end[program] - first, PIECE)
-    flags = np.zeros((len(first), PIECE), np.uint8)
     state_in = np.zeros(len(first), np.int64)
-    state_out = _run(space, first, length, state_in, table, flags, np.arange(len(first)))
+    marks, state_out = _run(space, table, first, length, state_in)
     while True:
         wanted = np.where(number > 0, np.roll(state_out, 1), 0)
         wrong = np.flatnonzero(wanted != state_in)
         if not len(wrong):
             break
         state_in[wrong] = wanted[wrong]
-        state_out[wrong] = _run(space, first[wrong], length[wrong], wanted[wrong], table, flags, wrong)
-    piece, inside = np.nonzero(flags == 1)
+        marks[wrong], state_out[wrong] = _run(space, table, first[wrong], length[wrong], wanted[wrong])
+    piece, inside = np.nonzero(marks == 1)
     at, program_at = first[piece] + inside, program[piece]
-    piece, inside = np.nonzero(flags == 2)
+    piece, inside = np.nonzero(marks == 2)
     if len(piece):
         stop = end.copy()
         np.minimum.at(stop, program[piece], first[piece] + inside - 1)
@@ -91,18 +88,10 @@ def instruction_starts(
 
 
 def _run(
-    space: Space,
-    first: NDArray[np.int64],
-    length: NDArray[np.int64],
-    state: NDArray[np.int64],
-    table: NDArray[np.uint16],
-    flags: NDArray[np.uint8],
-    rows: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """Run each piece from its state. Returns the states at their ends.
-
-    ``flags[rows]`` becomes 1 where an instruction begins, 2 after a bad byte.
-    """
+    space: Space, table: NDArray[np.uint16], first: Ints, length: Ints, state: Ints
+) -> tuple[NDArray[np.uint8], Ints]:
+    """Run each piece from its state. Returns uint8[pieces, PIECE] (1: an instruction begins; 2: after a bad byte),
+    and the state at each end."""
     order = np.argsort(-length, kind="stable")
     running = np.searchsorted(-length[order], -np.arange(PIECE), side="left")  # pieces longer than each step
     at, state, flat = first[order], state[order].astype(np.intp), table.ravel()
@@ -114,7 +103,5 @@ def _run(
         now = state[:n]
         marks[step, :n] = np.where(now <= BAD, now + 1, 0)
         state[:n] = flat[now * 256 + space.data[at[:n] + step]]
-    flags[rows[order]] = marks.T
-    out = np.empty(len(first), np.int64)
-    out[order] = state
-    return out
+    back = np.argsort(order)
+    return marks.T[back], state[back]

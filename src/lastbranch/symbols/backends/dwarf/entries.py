@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import Ints, offsets_of
-from ....binaries.files import Space, strings_at
+from ....binaries.files import Space, Words, strings_at
 from ....errors import FormatError
 from .units import (
     BLOCK,
@@ -44,12 +44,12 @@ DEPTH_LIMIT = 4096
 class Tree:
     """Functions and inlined calls of some units, in the order of the file: a row each."""
 
-    offset: NDArray[np.int64]
-    unit: NDArray[np.int64]
+    offset: Ints
+    unit: Ints
     inlined: NDArray[np.bool_]
-    up: NDArray[np.int64]
+    up: Ints
     """Row of the function or inlined call around it, or -1."""
-    level: NDArray[np.int64]
+    level: Ints
     """How many inlined calls deep it is in its function, which has 0."""
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Tree:
         return Tree(*(np.concatenate(pair) for pair in pairs))
 
 
-def walk(info: Info, units: NDArray[np.int64], *, whole: bool) -> Tree:
+def walk(info: Info, units: Ints, *, whole: bool) -> Tree:
     """The functions and inlined calls of ``units``; a unit with a code that has no abbreviation gets a note instead.
 
     Unless ``whole``, types and functions without code of their own are skipped where entries have the offset of their
@@ -212,7 +212,7 @@ class Column:
     """
 
     kind: NDArray[np.uint8]
-    value: NDArray[np.uint64]
+    value: Words
 
     @classmethod
     def absent(cls, count: int) -> Column:
@@ -234,9 +234,7 @@ KINDS = {
 """Form -> kind of its values; others are OTHER: present, but not used here."""
 
 
-def read_attributes(
-    info: Info, offset: NDArray[np.int64], wanted: tuple[int, ...], unit: NDArray[np.int64] | None = None
-) -> dict[int, Column]:
+def read_attributes(info: Info, offset: Ints, wanted: tuple[int, ...], unit: Ints | None = None) -> dict[int, Column]:
     """The ``wanted`` attributes of the entries at ``offset``; they are absent where no entry is."""
     unit = info.unit_of(offset) if unit is None else unit
     shape, at = info.shapes_of(offset, unit)
@@ -251,14 +249,7 @@ def read_attributes(
     return columns
 
 
-def _read_shape(
-    info: Info,
-    shape: Shape,
-    rows: NDArray[np.int64],
-    at: NDArray[np.int64],
-    unit: NDArray[np.int64],
-    columns: dict[int, Column],
-) -> None:
+def _read_shape(info: Info, shape: Shape, rows: Ints, at: Ints, unit: Ints, columns: dict[int, Column]) -> None:
     left = sum(attribute in columns for attribute, _, _ in shape.attributes)
     for attribute, form, constant in shape.attributes:
         if not left:
@@ -281,15 +272,13 @@ def _read_shape(
         column.kind[rows], column.value[rows] = kind, value
 
 
-def _word(space: Space, base: NDArray[np.int64], index: NDArray[np.uint64], width: int) -> NDArray[np.uint64]:
+def _word(space: Space, base: Ints, index: Words, width: int) -> Words:
     """Row ``index`` of a table at ``base``; 0 outside of the section."""
     index = np.minimum(index, np.uint64(NO_BASE >> 4)).astype(np.int64)
     return space.read(np.minimum(base, NO_BASE) + index * width, width)
 
 
-def _value(
-    space: Space, form: int, constant: int, sizes: Format, at: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _value(space: Space, form: int, constant: int, sizes: Format, at: Ints) -> tuple[Words, Ints]:
     if form == FORM.IMPLICIT_CONST:
         return np.full(len(at), constant & 0xFFFFFFFFFFFFFFFF, np.uint64), at
     if form == FORM.FLAG_PRESENT:
@@ -305,7 +294,7 @@ def _value(
     return at.astype(np.uint64), _past(space, form, sizes, at)
 
 
-def _past(space: Space, form: int, sizes: Format, at: NDArray[np.int64]) -> NDArray[np.int64]:
+def _past(space: Space, form: int, sizes: Format, at: Ints) -> Ints:
     """The offsets after values of ``form``."""
     length = size_of(form, sizes)
     assert length is not None  # a shape has known forms only

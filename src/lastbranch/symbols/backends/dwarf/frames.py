@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import Ints
+from ....binaries.files import Words
 from ...model import Function, Names
 from ..symbols import Symbols
 from .entries import Column, Kind, Tree, read_attributes, texts
@@ -31,13 +33,13 @@ HOPS = 8
 class InlineChains:
     """Frames of all addresses, in no order."""
 
-    owner: NDArray[np.int64]
+    owner: Ints
     """Row of the address."""
-    step: NDArray[np.int64]
+    step: Ints
     """0 is the innermost."""
-    entry: NDArray[np.int64]
+    entry: Ints
     """Row of the `Tree`."""
-    caller: NDArray[np.int64]
+    caller: Ints
     """The inlined entry (row of the tree) whose call site is the place of this frame; -1 for the innermost."""
 
 
@@ -47,14 +49,14 @@ class Origins:
 
     name: list[str]
     """Linkage name, else the plain one."""
-    unit: NDArray[np.int64]
+    unit: Ints
     """Of ``file``."""
-    file: NDArray[np.int64]
+    file: Ints
     """Number in the line table of its unit; -1 unknown."""
-    line: NDArray[np.int64]
+    line: Ints
 
 
-def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64], *, nested: bool) -> NDArray[np.int64]:
+def innermost(tree: Tree, ranges: Ranges, address: Words, *, nested: bool) -> Ints:
     """The deepest row of ``tree`` whose ranges hold each address (ascending), or -1.
 
     Where the linker folded functions of a unit into one, the last one counts, as in LLVM. ``nested``: the ranges of an
@@ -80,11 +82,11 @@ def innermost(tree: Tree, ranges: Ranges, address: NDArray[np.uint64], *, nested
     return found
 
 
-def chains_of(tree: Tree, entry: NDArray[np.int64]) -> InlineChains:
+def chains_of(tree: Tree, entry: Ints) -> InlineChains:
     """The chains from each ``entry`` (row of the tree, -1: none) up to its function."""
     owner = np.flatnonzero(entry >= 0)
     current, caller = entry[owner], np.full(len(owner), -1, np.int64)
-    parts: list[tuple[NDArray[np.int64], ...]] = []
+    parts: list[tuple[Ints, ...]] = []
     while len(owner):
         parts.append((owner, np.full(len(owner), len(parts)), current, caller))
         goes_on = tree.inlined[current] & (tree.up[current] >= 0)
@@ -98,7 +100,7 @@ NAMES = AT.LINKAGE_NAME, AT.MIPS_LINKAGE_NAME, AT.NAME, AT.DECL_FILE, AT.DECL_LI
 REFERENCES = AT.ABSTRACT_ORIGIN, AT.SPECIFICATION
 
 
-def origins_of(info: Info, offset: NDArray[np.int64], inlined: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Origins]:
+def origins_of(info: Info, offset: Ints, inlined: NDArray[np.bool_]) -> tuple[Ints, Origins]:
     """(row of the origins for each entry at ``offset``, the origins): inlined calls of one function share its row."""
     following, refers = _referred(read_attributes(info, offset, REFERENCES))
     places, inverse = np.unique(np.where(refers & inlined, following, offset), return_inverse=True)
@@ -127,7 +129,7 @@ def origins_of(info: Info, offset: NDArray[np.int64], inlined: NDArray[np.bool_]
     return inverse, Origins(shown, file_unit, file, numbers(columns[AT.DECL_LINE]))
 
 
-def _referred(found: dict[int, Column]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _referred(found: dict[int, Column]) -> tuple[Ints, NDArray[np.bool_]]:
     """(offset of the entry that each refers to, whether it refers to one)."""
     origin, specification = (found[name] for name in REFERENCES)
     use = origin.kind == Kind.REFERENCE
@@ -136,7 +138,7 @@ def _referred(found: dict[int, Column]) -> tuple[NDArray[np.int64], NDArray[np.b
     return np.minimum(value, np.uint64(1 << 62)).astype(np.int64), there
 
 
-def numbers(column: Column) -> NDArray[np.int64]:
+def numbers(column: Column) -> Ints:
     """Values of ``column`` as numbers of files, lines and columns; what is no number or too large is 0."""
     fits = (column.kind == Kind.NUMBER) & (column.value < np.uint64(1 << 32))
     return np.where(fits, column.value, np.uint64(0)).astype(np.int64)
@@ -152,16 +154,16 @@ Path = Callable[[int, int], str]
 class Frames:
     """Frames of some addresses: the columns of `Names`, files as (unit, number) of line tables."""
 
-    owner: NDArray[np.int64]
-    step: NDArray[np.int64]
-    origin: NDArray[np.int64]
-    unit: NDArray[np.int64]
-    file: NDArray[np.int64]
-    line: NDArray[np.int64]
-    column: NDArray[np.int64]
-    discriminator: NDArray[np.int64]
+    owner: Ints
+    step: Ints
+    origin: Ints
+    unit: Ints
+    file: Ints
+    line: Ints
+    column: Ints
+    discriminator: Ints
 
-    def columns(self) -> dict[str, NDArray[np.int64]]:
+    def columns(self) -> dict[str, Ints]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
@@ -200,12 +202,7 @@ def described(info: Info, tree: Tree, chains: InlineChains) -> tuple[Frames, Ori
 
 
 def named(
-    unit: NDArray[np.int64],
-    symbol: NDArray[np.int64],
-    places: LinePlaces,
-    parts: list[tuple[Frames, Origins]],
-    symbols: Symbols,
-    path: Path,
+    unit: Ints, symbol: Ints, places: LinePlaces, parts: list[tuple[Frames, Origins]], symbols: Symbols, path: Path
 ) -> Names:
     """The names of addresses in ``unit`` that have ``symbol`` and lines at ``places`` (-1, or not there: none).
 
@@ -248,12 +245,8 @@ def _complete(parts: list[tuple[Frames, Origins]], count: int, known: NDArray[np
 
 
 def _functions(
-    parts: list[tuple[Frames, Origins]],
-    origin: NDArray[np.int64],
-    symbol: NDArray[np.int64],
-    symbols: Symbols,
-    files: _Files,
-) -> tuple[list[Function], NDArray[np.int64]]:
+    parts: list[tuple[Frames, Origins]], origin: Ints, symbol: Ints, symbols: Symbols, files: _Files
+) -> tuple[list[Function], Ints]:
     """The functions of frames: each pair of origin and symbol (-1: inlined, or none) once. (functions, row of each)."""
     names = [name for _, origins in parts for name in origins.name]
     unit, file, line = (
@@ -283,7 +276,7 @@ class _Files:
         self._path = path
         self.known: dict[str, int] = {}
 
-    def rows(self, unit: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, unit: Ints, number: Ints) -> Ints:
         """The row of each file in ``known``; -1 unknown."""
         there = np.flatnonzero((number >= 0) & (unit >= 0))
         pairs, back = np.unique(unit[there] << 32 | number[there], return_inverse=True)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import bisect_within
-from ....binaries.files import Space
+from ....arrays import Ints, bisect_within
+from ....binaries.files import Space, Words
 from .bytecode import instruction_starts, state_table
 from .units import BLOCK, FORM, LEB, OFFSET, SIZES, Cursor, uleb
 
@@ -186,20 +186,20 @@ EXTENDED, END_SEQUENCE, SET_ADDRESS, SET_DISCRIMINATOR = 0, 1, 2, 4
 class LineTable:
     """Rows of line tables, and their sequences. The rows of a sequence ascend by address."""
 
-    address: NDArray[np.uint64]
+    address: Words
     file: NDArray[np.uint32]
     line: NDArray[np.uint32]
     column: NDArray[np.uint32]
     discriminator: NDArray[np.uint32]
-    sequence_unit: NDArray[np.int64]
+    sequence_unit: Ints
     """Ascending; within a unit sequences ascend by their ends."""
-    sequence_low: NDArray[np.uint64]
-    sequence_high: NDArray[np.uint64]
-    sequence_first: NDArray[np.int64]
-    sequence_last: NDArray[np.int64]
+    sequence_low: Words
+    sequence_high: Words
+    sequence_first: Ints
+    sequence_last: Ints
     """Rows ``first:last``; the last one only marks the end of the sequence."""
 
-    def find(self, address: NDArray[np.uint64], unit: NDArray[np.int64]) -> NDArray[np.int64]:
+    def find(self, address: Words, unit: Ints) -> Ints:
         """The row of each address in the program of its ``unit``, the last one that is not above it; -1: none."""
         begin = np.searchsorted(self.sequence_unit, unit, side="left")
         end = np.searchsorted(self.sequence_unit, unit, side="right")
@@ -281,12 +281,12 @@ def _read(space: Space, headers: dict[int, LineHeader]) -> LineTable:
     fresh = np.append(True, ends[:-1] | (program[1:] != program[:-1]))
     sequence = np.maximum.accumulate(np.where(fresh, row_number, 0))
 
-    def latest(there: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def latest(there: NDArray[np.bool_]) -> Ints:
         """The last instruction with ``there`` up to each one, in the same sequence; -1: none."""
         last = np.maximum.accumulate(np.where(there, row_number, -1))
         return np.where(last >= sequence, last, -1)
 
-    def register(there: NDArray[np.bool_], begin: int) -> NDArray[np.uint64]:
+    def register(there: NDArray[np.bool_], begin: int) -> Words:
         last = latest(there)
         return np.where(last >= 0, operand[np.maximum(last, 0)], np.uint64(begin))
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import interval_of, offsets_of, ranges
-from ....binaries.files import Space
+from ....arrays import Ints, interval_of, offsets_of, ranges
+from ....binaries.files import Space, Words
 from .bytecode import instruction_starts, state_table
 from .entries import Column, Kind, read_attributes
 from .units import AT, NO_BASE, RLE, Cursor, Info
@@ -26,9 +26,9 @@ WANTED = AT.LOW_PC, AT.HIGH_PC, AT.RANGES
 class Ranges:
     """Address ranges, each with the row of its entry."""
 
-    low: NDArray[np.uint64]
-    high: NDArray[np.uint64]
-    row: NDArray[np.int64]
+    low: Words
+    high: Words
+    row: Ints
 
     @classmethod
     def join(cls, parts: list[Ranges]) -> Ranges:
@@ -63,12 +63,12 @@ class Ranges:
         edges, ends, rows = zip(*pieces, strict=True)
         return Ranges(np.array(edges, np.uint64), np.array(ends, np.uint64), np.array(rows, np.int64))
 
-    def at(self, address: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def at(self, address: Words) -> Ints:
         """The row that each address belongs to, or -1, where ranges are `disjoint`."""
         return np.append(self.row, -1)[interval_of(self.low, self.high, address)]
 
 
-def ranges_of(info: Info, offset: NDArray[np.int64], unit: NDArray[np.int64]) -> Ranges:
+def ranges_of(info: Info, offset: Ints, unit: Ints) -> Ranges:
     """The addresses of the entries at ``offset``."""
     found = read_attributes(info, offset, WANTED, unit)
     low, high, lists = (found[name] for name in WANTED)
@@ -84,18 +84,18 @@ def ranges_of(info: Info, offset: NDArray[np.int64], unit: NDArray[np.int64]) ->
     return Ranges.join(parts)
 
 
-def _pairs(info: Info, lists: Column, unit: NDArray[np.int64]) -> Ranges:
+def _pairs(info: Info, lists: Column, unit: Ints) -> Ranges:
     """``.debug_ranges`` of DWARF 3 and 4: pairs of addresses from a base, ended by zeros."""
     space, parts = info.sections("ranges"), []
     base_at = np.where(info.range_base[unit] < NO_BASE, info.range_base[unit], 0)
-    at: NDArray[np.int64] = _bounded(lists.value) + base_at
+    at: Ints = _bounded(lists.value) + base_at
     for width in (4, 8):
         for part in range(2 * width):
             rows = np.flatnonzero((info.address_size[unit] == width) & (at % (2 * width) == part) & (at < space.size))
             if not len(rows):
                 continue
             pairs = (space.size - part) // (2 * width)
-            places: NDArray[np.int64] = part + np.arange(2 * pairs) * width
+            places: Ints = part + np.arange(2 * pairs) * width
             words = space.read(places, width).reshape(-1, 2)
             first = at[rows] // (2 * width)
             stop = np.flatnonzero((words == 0).all(axis=1))
@@ -115,7 +115,7 @@ OPERANDS = {
 """Kind of entry -> operands: -1 a LEB128 number, 0 an address."""
 
 
-def _coded(info: Info, lists: Column, unit: NDArray[np.int64]) -> Ranges:
+def _coded(info: Info, lists: Column, unit: Ints) -> Ranges:
     """``.debug_rnglists`` of DWARF 5: entries that begin with their kind."""
     space = info.sections("rnglists")
     parts: list[Ranges] = []
@@ -132,9 +132,7 @@ def _coded(info: Info, lists: Column, unit: NDArray[np.int64]) -> Ranges:
     return Ranges.join(parts)
 
 
-def _coded_at(
-    info: Info, space: Space, at: NDArray[np.int64], unit: NDArray[np.int64], size: int, rows: NDArray[np.int64]
-) -> Ranges:
+def _coded_at(info: Info, space: Space, at: Ints, unit: Ints, size: int, rows: Ints) -> Ranges:
     codes = {kind: tuple(size if o == 0 else o for o in operands) for kind, operands in OPERANDS.items()}
     lists = np.unique(at)
     entry, _ = instruction_starts(space, *_stretches(space, lists), state_table(codes))
@@ -158,7 +156,7 @@ def _coded_at(
                 out[mine], here = space.read(here, size), here + size
     addresses = info.sections("addr")
 
-    def address(values: NDArray[np.uint64], which: NDArray[np.bool_]) -> None:
+    def address(values: Words, which: NDArray[np.bool_]) -> None:
         index = np.minimum(values[which], np.uint64(NO_BASE >> 4)).astype(np.int64)
         values[which] = addresses.read(np.minimum(info.address_base[owner[which]], NO_BASE) + index * size, size)
 
@@ -173,7 +171,7 @@ def _coded_at(
     return Ranges(low, high, np.repeat(rows, count)).take(~selects)
 
 
-def _stretches(space: Space, lists: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _stretches(space: Space, lists: Ints) -> tuple[Ints, Ints]:
     """Which bytes to decode: of each contribution, from its first list to its end.
 
     Contributions begin with a header (DWARF 5, 7.28) that has their length; a list outside of them is not read.
@@ -191,9 +189,7 @@ def _stretches(space: Space, lists: NDArray[np.int64]) -> tuple[NDArray[np.int64
     return np.array(begin, np.int64), np.array(end, np.int64)
 
 
-def _bases(
-    value: NDArray[np.uint64], there: NDArray[np.bool_], count: NDArray[np.int64], first: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
+def _bases(value: Words, there: NDArray[np.bool_], count: Ints, first: Words) -> Words:
     """The base of each entry of lists with ``count`` entries each: the last ``value`` that is ``there`` in the list so
     far, else the list's ``first`` base."""
     newest = np.maximum.accumulate(np.where(there, np.arange(len(value)), -1))
@@ -201,5 +197,5 @@ def _bases(
     return np.where(selected, np.append(value, np.uint64(0))[newest], np.repeat(first, count))
 
 
-def _bounded(value: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _bounded(value: Words) -> Ints:
     return np.minimum(value, np.uint64(NO_BASE)).astype(np.int64)

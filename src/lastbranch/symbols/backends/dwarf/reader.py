@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ....arrays import Ints
 from ....binaries import SegmentFlags
-from ....binaries.files import Space, strings_at
+from ....binaries.files import Space, Words, strings_at
 from ....binaries.sections import Binary, open_binary
 from ....errors import FormatError
 from ...columns import Columns, pack, texts_column, texts_of, unpack
@@ -79,8 +80,8 @@ FIRST = AT.LOW_PC, AT.STMT_LIST, AT.COMP_DIR, AT.DWO_NAME, AT.GNU_DWO_NAME, AT.G
 class Wanted:
     """The addresses to name, ascending."""
 
-    address: NDArray[np.uint64]
-    unit: NDArray[np.int64]
+    address: Words
+    unit: Ints
     """Row of the unit of each, or -1."""
     expected: NDArray[np.bool_]
     """Whether a function holds it, as far as symbols show; others are padding between functions."""
@@ -113,7 +114,7 @@ class Dwarf:
         self.split_ids = [u.dwo_id or int(i) for u, i in zip(info.units, first[AT.GNU_DWO_ID].value, strict=True)]
         self.headers: dict[int, LineHeader | None] = {}
 
-    def resolve(self, address: NDArray[np.uint64], symbols: Symbols) -> Names:
+    def resolve(self, address: Words, symbols: Symbols) -> Names:
         """The names of ``address`` (ascending). The outermost function has its name from ``symbols`` (by address)."""
         owners = self._clipped(self._unit_ranges()).disjoint()
         unit, symbol = owners.at(address), symbols.at(address)
@@ -130,7 +131,7 @@ class Dwarf:
             parts.append(self._chains(info, np.flatnonzero(unit == number), wanted, number, owners))
         return named(unit, symbol, places(), [*parts, *others()], symbols, self._path)
 
-    def _shared(self, unit: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _shared(self, unit: Ints) -> Ints:
         """Which of the units in ``unit`` a copy of this process reads; none where that is not worth it."""
         used = np.unique(unit)
         sums = np.cumsum((self.info.end - self.info.start)[used])
@@ -138,7 +139,7 @@ class Dwarf:
         return used[sums > (1 - SHARE) * total] if total > LARGE else used[:0]
 
     def _chains_meanwhile(
-        self, rows: NDArray[np.int64], wanted: Wanted, owners: Ranges
+        self, rows: Ints, wanted: Wanted, owners: Ranges
     ) -> Callable[[], list[tuple[Frames, Origins]]]:
         """Start `_chains` of ``rows`` in a copy of this process. The function that is returned waits for the result."""
         if not len(rows):
@@ -193,14 +194,14 @@ class Dwarf:
         return ranges.take(kept)
 
     def _chains(
-        self, info: Info, rows: NDArray[np.int64], wanted: Wanted, skeleton: int | None, owners: Ranges
+        self, info: Info, rows: Ints, wanted: Wanted, skeleton: int | None, owners: Ranges
     ) -> tuple[Frames, Origins]:
         """Frames of the addresses in ``rows`` from ``info``. A split file has one unit, that of ``skeleton``."""
         mine = wanted.unit[rows] if skeleton is None else np.zeros(len(rows), np.int64)
         address = wanted.address[rows]
         nested = bool((info.version[mine] > 2).all())
 
-        def find(left: NDArray[np.int64], whole: bool) -> tuple[Tree, NDArray[np.int64]]:
+        def find(left: Ints, whole: bool) -> tuple[Tree, Ints]:
             tree = walk(info, np.unique(mine[left]), whole=whole)
             ranges = ranges_of(info, tree.offset, tree.unit)
             # The linker keeps one copy of a function that several units have. The entries of the others name the same
@@ -222,7 +223,7 @@ class Dwarf:
             origins.unit[:] = skeleton
         return frames, origins
 
-    def _places(self, address: NDArray[np.uint64], unit: NDArray[np.int64]) -> Callable[[], LinePlaces]:
+    def _places(self, address: Words, unit: Ints) -> Callable[[], LinePlaces]:
         """Start to read line tables, large ones in a copy of this process. The function that is returned waits for the
         places of ``address``."""
         used = np.unique(unit[unit >= 0]).tolist()
@@ -265,7 +266,7 @@ class Dwarf:
         return header.path(number, self.folders[unit]) if header else ""
 
 
-def set_bases(info: Info, entries: NDArray[np.int64]) -> NDArray[np.int64]:
+def set_bases(info: Info, entries: Ints) -> Ints:
     """Set where the tables of each unit begin. Returns where the ranges of split units begin before DWARF 5."""
     found = read_attributes(info, entries, BASES, np.arange(len(info.units)))
     strings, addresses, gnu_addresses, ranges, old_ranges = (
@@ -286,7 +287,7 @@ def has_dwarf(files: DebugFiles) -> bool:
     return any(binary.has(".debug_info") for binary in _binaries(files))
 
 
-def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
+def resolve(files: DebugFiles, address: Words) -> Names:
     """The names of ``address`` (ascending). Raises `FormatError` or `OSError`."""
     binaries = _binaries(files)
     described = next((b for b in reversed(binaries) if b.has(".debug_info")), None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ....arrays import Ints, interval_of
 from ....binaries.files import Space
@@ -328,22 +327,17 @@ class Info:
         n = len(self.units)
         self.start = np.array([u.offset for u in self.units], np.int64)
         self.end = np.array([u.end for u in self.units], np.int64)
-        self.version = np.array([u.format.version for u in self.units], np.int64)
-        self.offset_size = np.array([u.format.offset_size for u in self.units], np.int64)
-        self.address_size = np.array([u.format.address_size for u in self.units], np.int64)
-        self.address_base = np.full(n, NO_BASE, np.int64)
-        self.string_base = np.full(n, NO_BASE, np.int64)
-        self.range_base = np.full(n, NO_BASE, np.int64)
+        formats = np.array([u.format for u in self.units], np.int64).reshape(n, 3).T
+        self.version, self.offset_size, self.address_size = formats
+        self.address_base, self.string_base, self.range_base = (np.full(n, NO_BASE, np.int64) for _ in range(3))
         self.low = np.zeros(n, np.uint64)
         """``DW_AT_low_pc``: range lists count from it."""
 
-    def unit_of(self, offset: NDArray[np.int64]) -> NDArray[np.int64]:
+    def unit_of(self, offset: Ints) -> Ints:
         """Row of the unit that holds each offset of ``.debug_info``, or -1."""
         return interval_of(self.start, self.end, offset)
 
-    def shapes_of(
-        self, offset: NDArray[np.int64], unit: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def shapes_of(self, offset: Ints, unit: Ints) -> tuple[Ints, Ints]:
         """(shape of the entry at each offset, -1 for none; the offset after its code)."""
         code, after = self.space.uleb(offset)
         used = np.unique(unit[unit >= 0])
