@@ -114,8 +114,7 @@ def read_records(source: Source, *, decoder: Decoder | None = None) -> Iterator[
             offset, length = int(buffers.offset[row]), int(buffers.length[row])
             if offset > done:
                 yield read_at(source, done, offset - done)
-            span = (offset, length, int(window.start[row]), int(buffers.filled[row]))
-            record = _buffer(source, block.take(slice(begin, begin + count)), span, decoder)
+            record = _buffer(source, block.take(slice(begin, begin + count)), row, decoder)
             if record.header["BufferType"] == BUFFER_TYPE.HEADER and reader.header.compressed:
                 record.header["State"] = record.header["State"] & ~0xFFFF | XPRESS  # what `encode_record` writes
             yield record
@@ -124,10 +123,11 @@ def read_records(source: Source, *, decoder: Decoder | None = None) -> Iterator[
         yield read_at(source, done, source.size - done)
 
 
-def _buffer(source: Source, block: EventBlock, span: tuple[int, int, int, int], decoder: Decoder) -> BufferRecord:
-    offset, length, start, filled = span
-    head = read_at(source, offset, BUFFER_HEADER_SIZE)
-    header = unpack_fields(BUFFER_HEADER, head)
+def _buffer(source: Source, block: EventBlock, row: int, decoder: Decoder) -> BufferRecord:
+    """Buffer ``row`` of a window, whose events are ``block``."""
+    buffers, start = block.window.buffers, int(block.window.start[row])
+    offset, length, filled = (int(column[row]) for column in (buffers.offset, buffers.length, buffers.filled))
+    header = unpack_fields(BUFFER_HEADER, read_at(source, offset, BUFFER_HEADER_SIZE))
     events, at = [], start + BUFFER_HEADER_SIZE
     for i, event in enumerate(events_of(block)):
         end = int(block.at[i]) * 8 + int(block.size[i])
