@@ -125,6 +125,7 @@ def kernel_trace():
     add(0, 0x0502, 211, struct.pack("<II", 200, 201) + bytes(60), version=3)
     add(0, 0x0501, 212, struct.pack("<II", 100, 201) + bytes(60), version=3)
     add(0, 0x0F2E, 213, struct.pack("<QII", 0x9999, 201, 1))
+    add(0, 0x0F2E, 214, struct.pack("<QII", 0x8888, 103, 1))  # of a thread without events
     add(0, 0x1820, 400, struct.pack("<QIIQ", BEGIN + 20 * 10_000, 100, 101, 0xAAAA), pid=100, tid=101)
     trace.add(1, build.manifest(GUID, 7, BEGIN + 5_000_000, b"mine", pid=100))
     trace.add(1, build.manifest(GUID, 7, BEGIN + 5_000_000, b"theirs", pid=200))

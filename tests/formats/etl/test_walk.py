@@ -234,6 +234,8 @@ def test_time_order_over_processors(codec):
     log = log_of(bytes(trace))
     assert times(log) != sorted(times(log))
     assert times(log, ordered=True) == [trace.begin, *(trace.begin + 10 * i for i in range(300))]
+    places = [sorted((e.buffer, e.offset, e.time) for e in log.events(ordered=o)) for o in (False, True)]
+    assert places[0] == places[1]
     assert log.damage == []
 
 

@@ -327,6 +327,11 @@ def header_of(**values):
     return LogHeader(**{**known, **values})
 
 
+def test_a_complete_log_without_a_wall_time_has_an_end_time(tmp_path):
+    written(tmp_path / "x.etl", [], header_of(start_time=0))
+    assert log_of(tmp_path / "x.etl").header.end_time == 1  # 0 is that of a session that still runs
+
+
 @pytest.mark.parametrize("compress", [False, True])
 def test_a_new_file_keeps_the_rules(tmp_path, compress):
     path = tmp_path / "new.etl"
