@@ -184,14 +184,14 @@ def _opcode(code: bytes) -> int:
     return -1
 
 
-# -- Block stepping: from branch to branch with breakpoints
+# -- block stepping: from branch to branch with breakpoints
 #
-# It decodes what comes, stops at a branch further on, and tells from the place which way the branches before went, and
-# from the registers where this one goes. `Walker` does the same in machine code for what came before; this goes on
-# where it cannot, and is what it is compared with.
+# `BlockStep` decodes ahead and stops at a branch further on. The end at which it stops reveals the branches before, and
+# the registers there where this one goes. `Walker` does the same in machine code for code that was decoded before;
+# `BlockStep` continues where the walk cannot, and tests compare the two.
 
 
-# -- breakpoints that move through one thread, over debug registers or over perf events
+# -- breakpoints of one thread, in debug registers or perf events
 #
 # Debug registers are faster, but they stop the thread with SIGTRAP, which kills it if the collector crashes at that
 # moment. The perf event sends a signal that programs ignore, and vanishes with the collector.
