@@ -12,7 +12,7 @@ __all__ = ["command", "main"]
 @click.command()
 @click.argument("path", metavar="TB5FILE")
 def command(path: str) -> int:
-    """Print what each section of a TB5 file holds. Exit code 1 where it is damaged."""
+    """Print what each section of a TB5 file holds. Exit code 1 if it is damaged."""
     from ..tbrw.files import open_file
     from ..tbrw.listing import lines
 

@@ -17,8 +17,8 @@ __all__ = ["command", "main"]
 def command(source: str, target: str, force: bool) -> int:
     """Write what a TB5 file holds to OUTPUT_FILE_NAME, and its samples to UNBOUND_TB5_FILE.dat beside that.
 
-    tbrw_writer makes a TB5 file of the two again. What binding added is left out. The files appear when they are
-    complete. Exit code 1 where the TB5 file is damaged.
+    tbrw_writer makes a TB5 file of the two again. Bindings are left out. The files appear when they are complete. Exit
+    code 1 if the TB5 file is damaged.
     """
     from ..tbrw.interchange import save
 

@@ -14,7 +14,7 @@ __all__ = ["command", "main"]
 @click.argument("target", metavar="TB5_FILE_NAME")
 @force_option
 def command(source: str, target: str, force: bool) -> int:
-    """Write a TB5 file from what tbrw_reader wrote, with the calls of the TBRW API.
+    """Write a TB5 file from what tbrw_reader wrote, by calls of the TBRW API.
 
     All input is checked first, and the TB5 file appears when it is complete.
     """

@@ -1,13 +1,13 @@
 """The TBRW reader/writer API, call for call, over TB5 files.
 
-Everything that chapters 8 and 9 of the guide name has its name here: functions (``TBRW_open``...), structures, numbers.
-OUT parameters are returned behind the status::
+It has the names of chapters 8 and 9 of the guide: functions (``TBRW_open``...), structures, numbers. OUT parameters are
+returned after the status::
 
     status, ptr = TBRW_open("run.tb5", TBRW_FILE_READ)
     status, streams = TBRW_get_number_data_streams(ptr)
 
-The same in Python's own terms, with context managers, exceptions and arrays, is `open_file`. Types stand in the stub
-beside, which docs/generate.py makes of the same tables.
+`open_file` offers the same in Python's terms, with context managers, exceptions and arrays. The types are in the stub,
+which docs/generate.py makes from the same tables.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The functions of the guide's chapter 9, one row each; functions of the same shape are rows of the same loop.
+"""The functions of the guide's chapter 9, made from rows of tables.
 
 A row is a prototype, a chapter, a sentence and a body. A prototype is written as ``name(in, in...) -> out, out``: OUT
-parameters of the guide have left the argument list and are returned behind the status. The function that is made has
-that signature, and checks its arguments by `_KINDS`. A body gets the arguments (the handle instead of ``ptr``), returns
-the OUT values and raises `TbrwError` for any other status.
+parameters of the guide are not arguments, but are returned after the status. The function has that signature, and
+checks its arguments by `_KINDS`. A body gets the arguments (the handle for ``ptr``), returns the OUT values, and raises
+`TbrwError` for any status but success.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _KINDS: dict[str, Any] = {
     "stream_info": RECORDS["TBRW_STREAM_INFO"], "event_descriptor_entry": RECORDS["TBRW_EVENT"],
     "data_descriptor_entry": RECORDS["TBRW_SAMPREC_DESC_ENTRY"],
 }  # fmt: skip
-"""Types of parameters and OUT values by name; all others are numbers."""
+"""Types of parameters and OUT values by name. All others are numbers."""
 
 
 class TooSmall(TbrwError):
-    """BUFFER_TOO_SMALL, with the size that is needed: the only error that has OUT values."""
+    """BUFFER_TOO_SMALL with the size that is needed. Only this error has OUT values."""
 
     def __init__(self, given: int, needed: int) -> None:
         super().__init__(Status.BUFFER_TOO_SMALL, f"a buffer of {given} is too small, {needed} are needed")
@@ -54,7 +54,7 @@ class TooSmall(TbrwError):
 
 
 def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> Callable[..., Any]:
-    """The function ``TBRW_`` + name of a row."""
+    """Make the function ``TBRW_`` + name of a row."""
     head, _, returned = prototype.partition(" -> ")
     name, _, inside = head.rstrip(")").partition("(")
     names, outs = [list(filter(None, part.split(", "))) for part in (inside, returned)]
@@ -89,7 +89,7 @@ def make(prototype: str, chapter: str, text: str, body: Callable[..., Any]) -> C
 
 
 def _checked(name: str, kind: Any, value: Any) -> Any:
-    """An argument as bodies take it. Raises `TbrwError` where it cannot be what the call needs."""
+    """An argument as bodies take it. Raises `TbrwError` if the call cannot use it."""
     if kind is int:
         try:
             return operator.index(value)
@@ -113,7 +113,7 @@ def _checked(name: str, kind: Any, value: Any) -> Any:
     return value
 
 
-# -- buffers and strings between the caller and the calls: size_of_buffer with buf_ptr, and wide strings (9.4)
+# -- the caller's buffers (size_of_buffer with buf_ptr) and wide strings (9.4)
 
 
 _WIDE = ctypes.sizeof(ctypes.c_wchar)
@@ -129,15 +129,15 @@ def _raw(data: Any) -> bytes:
 
 
 def taken(size: int, data: Any) -> bytes:
-    """The first ``size`` bytes of what a caller gave as data."""
+    """The first ``size`` bytes of the caller's data."""
     found = _raw(data)
     if not 0 <= size <= len(found):
-        raise TbrwError(Status.BUFFER_OVERFLOW, f"{size} bytes of data are announced, {len(found)} are there")
+        raise TbrwError(Status.BUFFER_OVERFLOW, f"the size is {size} bytes, and the data has {len(found)}")
     return found[:size]
 
 
 def room(size: int, buffer: Any, needed: int) -> Any:
-    """A view of ``needed`` bytes of a caller's buffer that has ``size``."""
+    """A view of ``needed`` bytes of a caller's buffer of ``size`` bytes."""
     if size < needed:
         raise TooSmall(size, needed)
     if buffer is None:
@@ -147,23 +147,23 @@ def room(size: int, buffer: Any, needed: int) -> Any:
     except TypeError:
         raise TbrwError(Status.BAD_PARAMETER, f"a {type(buffer).__name__} cannot be written to") from None
     except ValueError:
-        raise TbrwError(Status.BUFFER_OVERFLOW, f"the buffer does not have the {size} bytes it is said to") from None
+        raise TbrwError(Status.BUFFER_OVERFLOW, f"the buffer is smaller than its size of {size} bytes") from None
 
 
 def fill(size: int, buffer: Any, data: bytes) -> int:
-    """Copy ``data`` into a caller's buffer; the bytes used."""
-    if size or data:  # the size of nothing can be asked for as that of anything else
+    """Copy ``data`` into a caller's buffer. Returns the bytes used."""
+    if size or data:  # size 0 asks for the size, except for no data
         ctypes.memmove(room(size, buffer, len(data)), data, len(data))
     return len(data)
 
 
 def fill_text(size: int, buffer: Any, text: str) -> int:
-    """Copy a string with its NUL into a caller's buffer of wide characters; the bytes used."""
+    """Copy a string with its NUL into a caller's buffer of wide characters. Returns the bytes used."""
     return fill(size, buffer, ctypes.string_at(ctypes.create_unicode_buffer(text), (len(text) + 1) * _WIDE))
 
 
 def utf8_to_wcs(utf8: Any, wcs: Any, wcs_size: int) -> int:
-    """UTF-8 into a buffer of ``wcs_size`` wide characters; the characters used, with the NUL."""
+    """Convert UTF-8 into a buffer of ``wcs_size`` wide characters. Returns the characters used, with the NUL."""
     data = _raw(utf8).partition(b"\0")[0]
     try:
         text = data.decode()
@@ -176,7 +176,7 @@ def utf8_to_wcs(utf8: Any, wcs: Any, wcs_size: int) -> int:
 
 
 def wcs_to_utf8(wcs: Any, utf8: Any, utf8_size: int) -> int:
-    """A wide string (`str`, or a ctypes buffer) into a buffer of ``utf8_size`` bytes; the bytes used, with the NUL."""
+    """Convert a wide string (`str` or ctypes buffer) to UTF-8. Returns the bytes used, with the NUL."""
     if wcs is None:
         raise TbrwError(Status.BUFFER_NULL, "no string")
     text = wcs if isinstance(wcs, str) else getattr(wcs, "value", None)
@@ -188,8 +188,8 @@ def wcs_to_utf8(wcs: Any, utf8: Any, utf8_size: int) -> int:
         raise TbrwError(Status.INVALID_STRING, f"not Unicode: {error}") from None
 
 
-# -- bodies of the functions that share a shape: each function here makes one for a structure or a section. What a
-# function of a stream is given has the number of the stream before all else.
+# -- bodies of functions that share a shape, made for a structure or a section. Functions of a stream take its number
+# first.
 
 Body = Callable[..., Any]
 
@@ -284,7 +284,7 @@ def string_of_id(h: Handle, size: int, string: TBRW_STRING_OR_ID | int | None, b
 
 
 def _call_back(callback: Body, calls: Iterable[tuple[Any, ...]]) -> int:
-    """Call back until it returns 0 (no more) or, instead of 1 (go on), an error, which is the status then."""
+    """Call back while it returns 1. Returns the last answer: 0 (stop), or an error."""
     for arguments in calls:
         answer = callback(*arguments)
         try:
@@ -303,7 +303,7 @@ def _size(array: Any) -> int:
 # -- the rows
 
 VERSION = (2, 3)
-"""Major and minor number of the guide that is followed."""
+"""Major and minor version of the guide that this follows."""
 
 Row = tuple[str, str, str, Callable[..., Any]]
 _MODES = " | ".join(f"TBRW_FILE_{mode.name}" for mode in FileMode)
@@ -314,12 +314,12 @@ _HIGH_LEVEL: list[Row] = [
     ("get_version() -> major, minor", "9.1", "Version of the API: that of the guide.", lambda: VERSION),
     ("open(filename, access_mode) -> ptr", "9.1",
      f"Open a TB5 file. ``access_mode`` is made of {_MODES}; a new file needs the last, with WRITE.", Handle),
-    ("close(ptr)", "9.1", "Close a file. Everything must be done; where it is not, the file stays open.", Handle.close),
+    ("close(ptr)", "9.1", "Close a file. It stays open if a section or stream is not done.", Handle.close),
     ("error_string(error_code) -> error_string", "9.1", "What a status code means.", status_text),
     ("abort_cleanup_and_close(ptr)", "9.1",
-     "Close a file whatever is open. What is complete stays; what is not, and temporary files, go.", Handle.abort),
+     "Close a file whatever is open. What is complete stays; the rest and temporary files are removed.", Handle.abort),
     ("verify(ptr)", "9.1",
-     "Look at every block, string id, data descriptor and bind index of what is complete.", Handle.verify),
+     "Check every block, string id, data descriptor and bind index of what is complete.", Handle.verify),
     ("convert_uniqueid_to_string(ptr, size_of_buffer, string_id, buffer) -> size_buffer_needed", "9.1",
      "The string of a unique id, into a buffer of wide characters. Sizes are in bytes, with the NUL.", string_of_id),
     ("get_number_data_streams(ptr) -> numStreams", "9.1.2",
@@ -439,9 +439,9 @@ _DATA: list[Row] = [
     ("is_bound(ptr, data_stream) -> is_bound", "9.3.4", "1 if a stream is bound, else 0.",
      lambda h, stream: int(h.is_bound(stream))),
     ("dobind(ptr, data_stream)", "9.3.4",
-     "Find the module, process and thread of each sample of a stream. Nothing happens to one that is bound.",
+     "Find the module, process and thread of each sample. A bound stream does not change.",
      Handle.dobind),
-    ("unbind(ptr, data_stream)", "9.3.4", "Drop what binding a stream added to the file.", Handle.unbind),
+    ("unbind(ptr, data_stream)", "9.3.4", "Remove what binding a stream added to the file.", Handle.unbind),
 ]  # fmt: skip
 
 FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {

@@ -1,7 +1,7 @@
-"""What has been given to sections and streams that are being written, until they are done and go to the file.
+"""The contents of sections and streams that are being written, until they are done and go to the file.
 
-A global section is committed when it is done, a stream as a whole. The rules on values (chapters 3, 6, 7 and 8) are
-checked here; `rules` says when a section may be touched.
+A global section is committed when it is done, a stream as a whole. This module checks the rules on values (chapters 3,
+6, 7 and 8); `rules` decides when a section may be used.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RecordsDraft:
         self.rows = {name: _Rows(name) for name in parts_of(scope, section)}
 
     def add(self, record: Record, *, instead: bool = False) -> None:
-        """Append a record with what its pointers lead to; ``instead`` of what was set before (set_ called again)."""
+        """Append a record and what its pointers lead to; ``instead`` of what an earlier set_ wrote."""
         name = record.declared.name
         if instead:
             for dropped in with_children(name):
@@ -123,13 +123,13 @@ class RecordsDraft:
         return text
 
     def check_complete(self) -> None:
-        """done_: what the section must hold is there. Raises `TbrwError` (NO_DATA_TO_WRITE)."""
+        """Raises `TbrwError` (NO_DATA_TO_WRITE) if the section lacks what it must hold."""
         missing = [name for name in REQUIRED.get((self.scope, self.section), ()) if not self.rows[name]]
         if missing:
             raise TbrwError(Status.NO_DATA_TO_WRITE, f"{self.where} lacks {', '.join(missing)}")
 
     def tables(self, intern: Callable[[str | None], int]) -> Iterator[tuple[int, Array]]:
-        """(part, records) to write. The first part always, so that an empty section exists too."""
+        """(part, records) to write. The first part is always among them, so that an empty section exists too."""
         for part, rows in enumerate(self.rows.values()):
             if len(rows) or not part:
                 yield part, rows.array(intern)
@@ -147,9 +147,9 @@ class BytesDraft:
         self.data, self.given = data, True
 
     def check_complete(self) -> None:
-        """Raises `TbrwError` (NO_DATA_TO_WRITE) where nothing was set."""
+        """Raises `TbrwError` (NO_DATA_TO_WRITE) if nothing was set."""
         if not self.given:
-            raise TbrwError(Status.NO_DATA_TO_WRITE, f"{self.where} was given no data")
+            raise TbrwError(Status.NO_DATA_TO_WRITE, f"{self.where} has no data")
 
     def tables(self, _intern: Callable[[str | None], int]) -> Iterator[tuple[int, Array]]:
         """The only part."""
@@ -157,7 +157,7 @@ class BytesDraft:
 
 
 def _follow(struct: Struct, row: Array, own: range) -> tuple[Struct, bytes]:
-    """(structure, bytes) of the entries that a pointer leads to. Raises `TbrwError` where it does not lead to them."""
+    """(structure, bytes) of the entries that a pointer leads to. Raises `TbrwError` if it does not lead to them."""
     pointer = POINTERS[struct.name]
     arch = int(row["arch_type"]) if len(pointer.targets) > 1 else ArchType.UNKNOWN
     if arch not in set(ArchType):
@@ -174,15 +174,15 @@ def _follow(struct: Struct, row: Array, own: range) -> tuple[Struct, bytes]:
     return child, found
 
 
-# -- records of a stream that is being written: bytes in any portions, maybe before their descriptor is known (5.2)
+# -- records of a stream: bytes in any portions, possibly before their descriptor is known (5.2)
 
 _HELD = 1 << 20
 
 
 class DataDraft:
-    """Data of one stream, until the stream is done: in a temporary file in ``folder``, the end of it in
+    """Data of one stream until that is done, in a temporary file in ``folder``; the last bytes are in memory.
 
-    Nothing of it is in the TB5 file before, so that a commit that fails takes nothing away from it.
+    The TB5 file does not contain them before, so that a commit that fails loses nothing.
     """
 
     def __init__(self, stream: int, folder: str) -> None:
@@ -192,10 +192,10 @@ class DataDraft:
         self._end = bytearray()
 
     def add(self, portions: Iterable[bytes], record_size: int) -> None:
-        """Append all portions, or nothing where an error comes out of them or of the disk.
+        """Append all portions, or none of them after an error.
 
-        Together they are whole records, or do not straddle two. Raises `TbrwError` (UNSUPPORTED_DATA_SIZE).
-        ``record_size`` is 0 as long as no descriptor says it: then anything fits.
+        They must be whole records, or a part of one. Raises `TbrwError` (UNSUPPORTED_DATA_SIZE) otherwise. A
+        ``record_size`` of 0 (no descriptor yet) accepts any size.
         """
         before = self.size
         try:
@@ -222,7 +222,10 @@ class DataDraft:
         if self._file is None:
             self._file = temporary_file(self._folder)
         self._file.seek(self._stored)
-        rest, raw = memoryview(bytes(self._end)), self._file.raw  # a buffer would keep what a full disk refused
+        rest, raw = (
+            memoryview(bytes(self._end)),
+            self._file.raw,
+        )  # unbuffered: a buffer would keep what a full disk refused
         while rest:
             rest = rest[raw.write(rest) :]
         self._stored, self._end = self._stored + len(self._end), bytearray()
@@ -243,7 +246,7 @@ class DataDraft:
         yield bytes(self._end)
 
     def check_complete(self, record_size: int) -> None:
-        """Raises `TbrwError` (UNSUPPORTED_DATA_SIZE) where the last record is not whole."""
+        """Raises `TbrwError` (UNSUPPORTED_DATA_SIZE) if the last record is incomplete."""
         if record_size and self.size % record_size:
             raise TbrwError(
                 Status.UNSUPPORTED_DATA_SIZE,
@@ -251,7 +254,7 @@ class DataDraft:
             )
 
     def close(self) -> None:
-        """Give up the temporary file."""
+        """Remove the temporary file."""
         if self._file is not None:
             self._file.close()
 
@@ -266,7 +269,7 @@ _LARGEST_RECORD = 1 << 26
 _IN_LEGACY = {
     DescType.NONE, DescType.IP, DescType.PID, DescType.TID, DescType.PROCESSOR_NUMBER, DescType.PROCESSOR_STATUS
 }  # fmt: skip
-"""What a legacy sample record holds, so that an entry may name it inside one."""
+"""What a legacy sample record holds. An entry may name these inside one."""
 
 
 class Check(NamedTuple):
@@ -314,17 +317,15 @@ def record_size_of(entries: Array) -> int:
 
 
 def check_descriptor(entries: Array, stream: int) -> None:
-    """The last of ``entries`` beside those before it. Raises `TbrwError` with the entry, field and value.
+    """Check the last of ``entries`` against the others. Raises `TbrwError` with entry, field and value.
 
-    Legacy sample records belong into stream 0 (3.2.2); reserved and computed types stand in no record (8.11); entries
-    lie inside of the record and do not overlap, unless they name what a legacy sample record holds.
+    Legacy sample records belong in stream 0 (3.2.2); records have no fields of reserved or computed types (8.11);
+    entries are inside the record and do not overlap, unless they name what a legacy sample record holds.
     """
     entry, number = entries[-1], len(entries) - 1
     kind, start, size = (int(entry[f"desc_{name}"]) for name in ("type", "offset", "data_size"))
     if kind == DescType.LEGACY_SAMPLE_RECORD and stream:
-        raise TbrwError(
-            Status.INVALID_STREAM, f"legacy sample records belong into stream 0, not stream {stream} (3.2.2)"
-        )
+        raise TbrwError(Status.INVALID_STREAM, f"legacy sample records belong in stream 0, not stream {stream} (3.2.2)")
     if kind == DescType.LEGACY_SAMPLE_RECORD and size != _LEGACY_SIZE:
         raise TbrwError(
             Status.UNSUPPORTED_DATA_SIZE, f"descriptor entry {number}: a legacy sample record has 32 bytes, not {size}"
@@ -350,14 +351,13 @@ def _inside_legacy(kinds: set[int]) -> bool:
     )
 
 
-# -- all that one handle writes: from the first set_ or add_ to the commit
+# -- everything that a handle writes, from the first set_ or add_ to the commit
 
 _RECORDS = Table(Scope.STREAM, 0, StreamSection.DATA)
 
 
 class Drafts:
-    """Everything of one handle that is not in the file yet. A global section is committed when it is done, a stream
-    when it is done, as a whole."""
+    """Everything of one handle that is not in the file yet."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -391,7 +391,7 @@ class Drafts:
         draft.set(data)
 
     def add(self, record: Record, stream: int | None, *, single: bool) -> None:
-        """A record of its section; a ``single`` one takes the place of what was set before."""
+        """Add a record to its section. A ``single`` one replaces what was set before."""
         name = record.declared.name
         draft = self._drafts[stream, PLACES[name].section]
         assert isinstance(draft, RecordsDraft)
@@ -404,14 +404,14 @@ class Drafts:
         draft.add(record, instead=single)
 
     def add_data(self, stream: int, portions: Iterable[bytes]) -> None:
-        """Records, all of them or none."""
+        """Add records, all of them or none."""
         with self._store.lock, translated():
             self._data[stream].add(portions, self._record_sizes.get(stream, 0))
 
     # -- done
 
     def done_section(self, section: int, stream: int | None) -> None:
-        """Check that what was given is complete; commit a global section."""
+        """Check that a section is complete, and commit it if it is global."""
         if stream is not None and section == StreamSection.DATA:
             self._data[stream].check_complete(self._record_sizes.get(stream, 0))
             return
@@ -424,7 +424,7 @@ class Drafts:
             self._record_sizes[stream] = record_size_of(self._entries(draft))
 
     def done_stream(self, stream: int) -> None:
-        """Commit a stream; the rules have seen that it may be done."""
+        """Commit a stream, which the rules allow to be done."""
         data, size = self._data.get(stream), self._record_sizes[stream]
         if data is not None:
             data.check_complete(size)
@@ -445,7 +445,7 @@ class Drafts:
         del self._record_sizes[stream]
 
     def close(self) -> None:
-        """Give up temporary files."""
+        """Remove temporary files."""
         for data in self._data.values():
             data.close()
 

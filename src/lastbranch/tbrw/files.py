@@ -1,4 +1,4 @@
-"""TB5 files in Python's own terms, under the same rules: context managers, exceptions, NumPy arrays.
+"""TB5 files in Python's terms, under the same rules: context managers, exceptions, NumPy arrays.
 
     with open_file("run.tb5", "w") as file:
         with file.writing(Section.SOFTWARE) as section:
@@ -6,8 +6,8 @@
         with file.writing_stream() as stream, stream.writing(StreamSection.STREAM_INFO) as section:
             section.put(TBRW_STREAM_INFO(stream_type=TBRW_CUSTOM_STREAM))
 
-What leaves a ``with`` normally is done, what leaves it by an exception is given up, and everything that was done before
-stays in the file. Refusals are `TbrwError`.
+A ``with`` that ends normally completes its section or stream; one that ends by an exception gives it up. What was
+completed before stays in the file. Refusals are `TbrwError`.
 """
 
 from __future__ import annotations
@@ -251,14 +251,14 @@ class Tb5(Owner):
         return self.handle.store.text(unique_id) if unique_id else ""
 
     def missing(self) -> list[str]:
-        """Names of the sections that it lacks to be viewed as a sampling session (6.2)."""
+        """Names of the sections that the file lacks to be viewed as a sampling session (6.2)."""
         rules = self.handle.rules
         stream = rules.existing(0) if rules.count else set()
         missing = [s.name for s in VIEWABLE[Scope.GLOBAL] if s not in rules.sections.existing]
         return missing + [f"{s.name} of stream 0" for s in VIEWABLE[Scope.STREAM] if s not in stream]
 
     def verify(self) -> None:
-        """Look at every block, string id, descriptor and bind index. Raises `TbrwError` (INVALID_SAMPLE_FILE)."""
+        """Check every block, string id, descriptor and bind index. Raises `TbrwError` (INVALID_SAMPLE_FILE)."""
         self.handle.verify()
 
     def is_bound(self, stream: int) -> bool:
@@ -270,5 +270,5 @@ class Tb5(Owner):
         self.handle.dobind(stream)
 
     def unbind(self, stream: int) -> None:
-        """Drop what binding a stream added."""
+        """Remove what binding a stream added."""
         self.handle.unbind(stream)

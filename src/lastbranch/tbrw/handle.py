@@ -1,6 +1,6 @@
-"""An open file as the calls of chapter 9 see it: the rules, the store and what is being written, joined.
+"""An open file for the calls of chapter 9: it joins the rules, the store and what is being written.
 
-Methods have the names of the guide's functions and raise `TbrwError` where those return a status.
+Methods have the names of the guide's functions, and raise `TbrwError` where those return an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COPIED = 1 << 20
 
 
 class Handle:
-    """What a ``TBRW_PTR`` stands for. ``mode`` is made of `FileMode`. Usable from several threads."""
+    """The object of a ``TBRW_PTR``. ``mode`` is made of `FileMode`. Several threads may use it."""
 
     def __init__(self, path: str, mode: int) -> None:
         flags = Rules.opening(mode)
@@ -35,14 +35,14 @@ class Handle:
     # -- ends
 
     def close(self) -> None:
-        """TBRW_close. The file stays open where it is refused."""
+        """TBRW_close. If it is refused, the file stays open."""
         with self.lock:
             self.rules.closing()
             self._end()
 
     def abort(self) -> None:
-        """TBRW_abort_cleanup_and_close: give up what is not complete. A new file in which nothing is, goes away;
-        the one that it was to replace stays."""
+        """TBRW_abort_cleanup_and_close: give up what is not complete. A new file without complete sections is removed,
+        and the file that it was to replace stays."""
         with self.lock:
             if not self.closed:
                 self._end(abort=True)
@@ -53,10 +53,10 @@ class Handle:
         self.store.close(abort=abort)
 
     def verify(self) -> None:
-        """TBRW_verify: how the file was when it was opened, and every block, string id, descriptor and bind index.
+        """TBRW_verify: check the file as it was opened, and every block, string id, descriptor and bind index.
 
-        Raises `TbrwError`: INVALID_SAMPLE_FILE with the first fault, INCOMPLETE_TB5_ENCOUNTERED for a file that is fine
-        but was never closed.
+        Raises `TbrwError`: INVALID_SAMPLE_FILE with the first fault, INCOMPLETE_TB5_ENCOUNTERED for a sound file
+        that was never closed.
         """
         with self.store.reading() as view:
             faults = [d for d in verify(view) if d not in view.damage]
@@ -76,7 +76,7 @@ class Handle:
                 self.drafts.begin_section(section, stream)
 
     def done_section(self, section: int, stream: int | None = None) -> None:
-        """TBRW_done_section, TBRW_done_stream_section. What is written and not complete stays open."""
+        """TBRW_done_section, TBRW_done_stream_section. An incomplete section that is written stays open."""
         with self.lock:
             sections = self.rules.open_sections(stream)
             if sections.access(section) is Access.WRITING:
@@ -89,7 +89,7 @@ class Handle:
             self.rules.begin_stream(stream, access)
 
     def done_stream(self, stream: int) -> None:
-        """TBRW_done_stream. Where what was written is not complete, the stream stays open."""
+        """TBRW_done_stream. An incomplete stream that is written stays open."""
         with self.lock:
             self.rules.completing_stream(stream)
             if self.rules.stream_access(stream) is Access.WRITING:

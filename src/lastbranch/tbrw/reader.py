@@ -1,4 +1,4 @@
-"""The reading calls: get_, get_one_, enumerate_ and their bound forms; the way of records out of a file."""
+"""The reading calls: get_, get_one_, enumerate_, and their forms for bound streams."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from .structures import ID_MARK, RECORDS, Record, register
 __all__ = ["Block", "Reader", "events", "rows"]
 
 
-# -- rows become the guide's structures, with unique ids and real pointers
+# -- from rows to the guide's structures, with unique ids and real pointers
 
 _CHUNK = 1024
-"""Records that one call of a callback gets at most."""
+"""Most records that a callback gets at a time."""
 
 
 class Tables(Protocol):
-    """Where records come from: a `Tb5File`, or the file between two programs."""
+    """A source of records, such as a `Tb5File`."""
 
     def has(self, key: Table, /) -> bool: ...
     def count(self, key: Table, /) -> int: ...
@@ -66,7 +66,7 @@ def rows(view: Tables, key: Table, start: int) -> Iterator[Any]:
 
 
 class Block:
-    """One structure with all that its pointers lead to, as one piece of memory: what get_ fills a buffer with."""
+    """A structure and everything that its pointers lead to, as one piece of memory: what get_ copies to a buffer."""
 
     def __init__(self, view: Tables, name: str, stream: int | None) -> None:
         self.name = name
@@ -120,8 +120,8 @@ def events(view: Tables, stream: int, start: int) -> Iterator[Any]:
     found = marked(struct, view.records(PLACES[struct.name].table(stream)))
     details = view.records(PLACES[detail.name].table(stream))
     counts, total = found["event_num_details"].astype(np.int64), len(details)
-    behind = total - np.minimum(found["event_detail_array"], total).astype(np.int64)
-    if (counts > behind).any():
+    after = total - np.minimum(found["event_detail_array"], total).astype(np.int64)
+    if (counts > after).any():
         raise TbrwError(Status.INVALID_SAMPLE_FILE, f"stream {stream}: events have more details than there are")
     order = np.arange(start, len(found))
     for run in np.split(order, np.flatnonzero(np.diff(counts[start:])) + 1):
@@ -146,7 +146,7 @@ def _event_array(found: Array, details: Array, number: int) -> Any:
 
 @cache
 def _with_details(number: int) -> type[Record]:
-    """TBRW_EVENT with ``number`` details behind it."""
+    """TBRW_EVENT followed by ``number`` details."""
     event = RECORDS["TBRW_EVENT"]
     if not number:
         return event
@@ -164,7 +164,7 @@ _GENERATED = {"TBRW_PID": StreamType.BIND_PID_INFORMATION, "TBRW_TID": StreamTyp
 
 
 class Reader:
-    """Reads what is committed, where the rules allow it."""
+    """Reads what is committed, if the rules allow it."""
 
     def __init__(self, store: Store, rules: Rules) -> None:
         self.store, self.rules = store, rules
@@ -261,7 +261,7 @@ class Reader:
             start += len(records)
 
     def require_addresses(self, stream: int) -> None:
-        """Raises `TbrwError` (LEGACY_DATA_NOT_EXIST) where the records of a stream have no address to bind."""
+        """Raises `TbrwError` (LEGACY_DATA_NOT_EXIST) if the records of a stream have no address to bind."""
         with self.store.reading() as view:
             if not {DescType.LEGACY_SAMPLE_RECORD, DescType.IP}.intersection(
                 view.descriptors(stream)["desc_type"].tolist()
@@ -269,11 +269,10 @@ class Reader:
                 raise TbrwError(Status.LEGACY_DATA_NOT_EXIST, f"the records of stream {stream} have no address")
 
     def bound_stream(self) -> int:
-        """The stream whose binding calls without a stream show: of the bound ones the one that is being read, or else
-        the first.
+        """The stream that calls without a stream number refer to: the bound stream that is being read, else the first.
 
-        Raises `TbrwError`: TB5_IS_NOT_BOUND, and UNEXPECTED_BIND_MISMATCH where two are being read that each have
-        processes and threads of their own. What a file has of them itself is that of all.
+        Raises `TbrwError`: TB5_IS_NOT_BOUND, and UNEXPECTED_BIND_MISMATCH if two are being read that each have inferred
+        processes and threads. Processes and threads of the file itself apply to all streams.
         """
         with self.store.lock:
             read = self.rules.bound & self.rules.being_read()
@@ -295,7 +294,7 @@ class Reader:
         return RECORDS[name].declared.size
 
     def _table(self, name: str, stream: int | None) -> Table:
-        """Where a section call reads: processes and threads of the binding where the file has no section of its own."""
+        """The table of a call. Processes and threads come from the binding if the file has no section of them."""
         own = PLACES[name].table(stream)
         if name in _GENERATED and Section.PROCESS_THREAD not in self.rules.sections.existing:
             return Table(Scope.BIND, self.bound_stream(), _GENERATED[name], 1)
@@ -303,7 +302,7 @@ class Reader:
 
 
 def _count(view: Tb5File, key: Table) -> int:
-    """Records of a table; 0 where an empty one was left out. Raises `TbrwError` for one of another layout."""
+    """Records of a table, 0 if it is absent. Raises `TbrwError` for a table of another layout."""
     if key not in view.tables:
         return 0
     struct = struct_of(key)

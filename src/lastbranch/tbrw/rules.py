@@ -1,8 +1,8 @@
-"""The usage rules of the guide's chapters 3 to 6 as a machine that knows no file: which call is allowed now.
+"""The usage rules of the guide's chapters 3 to 6 as a state machine: which call is allowed now.
 
-A `Rules` object is told what a file holds and how it was opened. Each method is one call of the API: it changes the
-state or raises `TbrwError` with the status of the rule that was broken, and then changes nothing. What a section must
-contain is decided where the contents are (`drafts`); here is decided when it may be touched.
+A `Rules` object gets what a file holds and how it was opened, and touches no file. Each method is one call of the API:
+it changes the state, or raises `TbrwError` with the status of the broken rule and changes nothing. `drafts` decides
+what a section must contain; this module decides when it may be used.
 
     section   absent --writing--> open for writing --done--> complete <--done-- open for reading <--reading-- complete
     stream    the same, and inside it, while it is open, its sections
@@ -19,7 +19,7 @@ from .status import Status, TbrwError
 __all__ = ["Access", "FileMode", "Rules", "Sections"]
 
 
-# -- sections of one kind and what they are open for: used for the file, and for each stream that is open
+# -- sections of the file, or of an open stream
 
 
 class Access(Enum):
@@ -30,11 +30,11 @@ class Access(Enum):
 
 
 NOT_OPEN = {Access.READING: Status.SECTION_NOT_READABLE, Access.WRITING: Status.SECTION_NOT_WRITEABLE}
-"""What a call returns on a section that is not open for it."""
+"""Status of a call on a section that is not open for it."""
 
 
 class Sections:
-    """Sections of one ``kind``: those that exist, complete or ``generated`` by binding, and those that are open."""
+    """Sections of one ``kind``: existing ones, which are complete or ``generated`` by binding, and open ones."""
 
     def __init__(self, kind: type[IntEnum], existing: Iterable[int] = (), where: str = "the file") -> None:
         self.kind, self.where = kind, where
@@ -43,7 +43,7 @@ class Sections:
         self.open: dict[int, Access] = {}
 
     def known(self, section: int) -> IntEnum:
-        """The section of that number, which may come from a caller."""
+        """The section of a number that may come from a caller."""
         try:
             return self.kind(section)
         except ValueError:
@@ -120,7 +120,7 @@ class Rules:
 
     @staticmethod
     def opening(mode: int) -> FileMode:
-        """The mode as flags. Raises `TbrwError` (INVALID_ACCESS_PERMS) for one that means nothing."""
+        """The mode as flags. Raises `TbrwError` (INVALID_ACCESS_PERMS) for an unknown one."""
         if not 0 < mode <= FileMode.READ | FileMode.WRITE | FileMode.CREATE_ALWAYS:
             raise TbrwError(
                 Status.INVALID_ACCESS_PERMS, f"access mode {mode:#x} is not made of READ, WRITE, CREATE_ALWAYS"
@@ -145,12 +145,12 @@ class Rules:
 
     @property
     def count(self) -> int:
-        """Complete streams: what get_number_data_streams says."""
+        """Number of complete streams: what get_number_data_streams returns."""
         return len(self._streams)
 
     @property
     def next_stream(self) -> int:
-        """The only number that a new stream can have: behind the complete ones and those that are being written."""
+        """The only number that a new stream can have, after the complete streams and those that are being written."""
         return self.count + sum(s.use is Access.WRITING for s in self._open.values())
 
     def being_read(self) -> set[int]:
@@ -190,8 +190,8 @@ class Rules:
         return self._open[number].use
 
     def completing_stream(self, number: int) -> None:
-        """What done_stream demands (5.2): no section open; when it was written, stream info and data descriptor
-        complete, and all lower streams too, for numbers are dense."""
+        """The rules of done_stream (5.2): no open section; if it was written, stream info and data descriptor
+        complete, and all lower streams too, because numbers are dense."""
         use = self.stream_access(number)
         stream = self._open[number]
         self._sections_closed(stream)
@@ -212,7 +212,7 @@ class Rules:
             self._streams.append(stream.existing)
 
     def stream_sections(self, number: int, access: Access) -> Sections:
-        """The sections of a stream that is open for ``access``: begin, require and done them there."""
+        """The sections of a stream that is open for ``access``."""
         stream = self._open.get(number)
         if stream is None:
             self.exists(number)
@@ -230,7 +230,7 @@ class Rules:
         self.sections.begin(section, access)
 
     def open_sections(self, stream: int | None) -> Sections:
-        """The sections of the file, or of a stream that is open for whatever."""
+        """The sections of the file, or of an open stream."""
         return self.sections if stream is None else self.stream_sections(stream, self.stream_access(stream))
 
     def require(self, section: int, stream: int | None, access: Access) -> None:
@@ -240,7 +240,7 @@ class Rules:
     # -- binding
 
     def binding(self, number: int) -> None:
-        """What dobind and unbind demand: the right to write, samples and modules, and nothing of them in use (5)."""
+        """The rules of dobind and unbind (5): permission to write, samples and modules, and none of them in use."""
         self._allowed(Access.WRITING)
         self.exists(number)
         if number in self._open:
@@ -254,7 +254,7 @@ class Rules:
             raise TbrwError(Status.SECTION_NOT_EXIST, f"stream {number} has no DATA section")
 
     def bound_now(self, number: int, bound: bool) -> None:
-        """A stream was bound or unbound. What binding generates can be read like a section of the file's own (6.2)."""
+        """A stream was bound or unbound. What binding generates can be read like a section of the file (6.2)."""
         (self.bound.add if bound else self.bound.discard)(number)
         self.sections.generated = {Section.PROCESS_THREAD} if self.bound else set()
 

@@ -1,4 +1,4 @@
-"""Where each structure of the guide lives: its section, and the table of the file that holds it."""
+"""The section of each structure of the guide, and the table of the file that holds it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLACES: dict[str, Place] = {
     for scope, section in _SECTIONS
     for part, name in enumerate(parts_of(scope, section))
 }
-"""By the name of the structure."""
+"""Name of the structure -> its place."""
 
 REQUIRED: dict[tuple[Scope, int], tuple[str, ...]] = {
     (Scope.GLOBAL, Section.HARDWARE): ("TBRW_SYSTEM",),

@@ -1,6 +1,6 @@
 """Status codes, their texts, and the exception that carries one.
 
-The numbers are those that the recording driver's open-source headers give to the same names (error list of sepdk,
+The numbers are those of the same names in the open-source headers of the recording driver (error list of sepdk,
 `rise_errors.h`); the guide says only that the codes exist (7.7). The texts are ours.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["Status", "TbrwError", "status_text"]
 
 
 class Status(IntEnum):
-    """What a call returns. ``VT_SUCCESS`` is the guide's name of 0; all are exported as ``TBRW_`` + name."""
+    """What a call returns. The package exports all as ``TBRW_`` + name; ``VT_SUCCESS`` is the guide's name of 0."""
 
     text: str
     """What it means."""
@@ -48,7 +48,7 @@ class Status(IntEnum):
     INVALID_ERROR_CODE = 83, "there is no such status code"
     INCOMPATIBLE_VERSION = 84, "the size field of a structure is not that of this version"
     LEGACY_DATA_NOT_EXIST = 85, "the stream holds no legacy sample records"
-    INVALID_READ_START = 86, "the start index lies behind the last entry"
+    INVALID_READ_START = 86, "the start index is beyond the last entry"
     INCOMPLETE_TB5_ENCOUNTERED = 95, "the file is incomplete"
     INVALID_STRING = 97, "not a string of this file (0 is the NULL string)"
     UNSUPPORTED_DATA_SIZE = 98, "the size does not fit the data descriptor"
@@ -69,11 +69,11 @@ class Status(IntEnum):
     BIND_MODULES_NOT_SORTED = 142, "the module records are not in order"
     UNEXPECTED_NUM_CPUIDS = 143, "the number of cpuid entries does not fit the architecture"
     UNSUPPORTED_ARCH_TYPE = 144, "the architecture is none of the known ones"
-    NO_DATA_TO_WRITE = 145, "the section has not been given what it must hold"
+    NO_DATA_TO_WRITE = 145, "the section lacks what it must hold"
 
 
 def status_text(code: int) -> str:
-    """What status ``code`` means. Raises `TbrwError` (INVALID_ERROR_CODE) if it is none."""
+    """What status ``code`` means. Raises `TbrwError` (INVALID_ERROR_CODE) for an unknown code."""
     try:
         return Status(code).text
     except ValueError:
@@ -81,7 +81,7 @@ def status_text(code: int) -> str:
 
 
 class TbrwError(LastbranchError):
-    """A call was refused. ``status`` is the code that the call of the guide returns, ``detail`` says what was wrong."""
+    """A call was refused. ``status`` is the code that the guide's function returns, ``detail`` the reason."""
 
     def __init__(self, status: Status, detail: str, *, hint: str | None = None) -> None:
         super().__init__(f"{detail} ({status.name}, {status.value})", hint=hint)

@@ -1,7 +1,7 @@
-"""The TB5 file under a handle: what is committed, read through a view; what is added, through one writer.
+"""The TB5 file of a handle: a view reads what is committed, one writer adds to it.
 
-Calls of the writer are made under one lock (streams may be written from several threads). Errors of the layers below
-become `TbrwError` here, and only here.
+One lock guards the writer, because several threads may write streams. Only this module turns errors of lower layers
+into `TbrwError`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .structures import ID_MARK
 __all__ = ["Store", "file_name", "translated"]
 
 
-# -- the file that CREATE_ALWAYS makes: nobody else's, and in the place of an older one only when something is in it
+# -- CREATE_ALWAYS: the new file replaces an older one only when it holds something
 
 _ATTEMPTS = 10
 
 
 class NewFile:
-    """An empty TB5 file. ``name`` is where it is: beside ``path`` as long as the older file that it replaces is there.
+    """An empty TB5 file. ``name`` is its path: beside ``path`` until it replaces the older file.
 
-    Raises `UnavailableError` while another writer has the file, `OSError` where none can be made.
+    Raises `UnavailableError` while another writer has the file, `OSError` if it cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,7 +49,7 @@ class NewFile:
             self._part = PartFolder(path, mode=0o700)
             self.name = self._part.file(os.path.basename(path))
             Tb5Writer.create(self.name).close()
-            if os.name == "nt":  # files that are open cannot be renamed there
+            if os.name == "nt":  # open files cannot be renamed there
                 self._held.close()
                 self.appear()
         except BaseException:
@@ -57,7 +57,7 @@ class NewFile:
             raise
 
     def appear(self) -> None:
-        """Take the place of what is there, once."""
+        """Replace the older file, once."""
         if self._part is not None:
             self._identity = _identity(os.stat(self.name))
             self._part.give(os.path.basename(self.path))
@@ -65,7 +65,7 @@ class NewFile:
             sync_folder(self.path)
 
     def give_up(self) -> None:
-        """Go away. An older file that was not replaced stays, and so does what another has put in the place since."""
+        """Remove the new file. An older file that was not replaced stays, and so does any file of other programs."""
         if self._part is not None:
             self._part.discard()
         if self._appeared or not self.replaces:
@@ -84,7 +84,7 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _held(path: str) -> tuple[IO[bytes], bool]:
-    """The file at ``path``, locked, and whether it was there before; an empty one is made to have something to lock."""
+    """The file at ``path``, locked, and whether it existed. If not, an empty one is created for the lock."""
     for _ in range(_ATTEMPTS):
         try:
             file, found = open(path, "r+b", buffering=0), True  # noqa: SIM115 - closed by close
@@ -108,7 +108,7 @@ def _held(path: str) -> tuple[IO[bytes], bool]:
 
 @contextmanager
 def translated(otherwise: Status = Status.SAM_ERROR) -> Iterator[None]:
-    """Errors of the store as `TbrwError`; what has no status of its own gets ``otherwise``."""
+    """Turn errors of the store into `TbrwError`, with status ``otherwise`` if they have none of their own."""
     try:
         yield
     except FormatError as error:
@@ -126,7 +126,7 @@ def translated(otherwise: Status = Status.SAM_ERROR) -> Iterator[None]:
 
 
 def file_name(name: str) -> str:
-    """``name``. Raises `TbrwError` (FILE_OPEN_FAILED) where no file can have it."""
+    """``name``. Raises `TbrwError` (FILE_OPEN_FAILED) if no file can have that name."""
     try:
         if b"\0" in os.fsencode(name):
             raise ValueError("a NUL")
@@ -136,8 +136,8 @@ def file_name(name: str) -> str:
 
 
 class Store:
-    """``path`` opened with ``mode``. A new file is there from the start, or in the place of an older one from the first
-    commit on, and grows by what is committed. ``damage`` and ``closed_well`` tell how it was when it was opened."""
+    """``path`` opened with ``mode``. A new file exists from the start, or replaces an older one at the first commit,
+    and grows with each. ``damage`` and ``closed_well`` say how it was when it was opened."""
 
     def __init__(self, path: str, mode: FileMode) -> None:
         self.path, self.lock = file_name(path), RLock()
@@ -166,14 +166,14 @@ class Store:
 
     @property
     def _name(self) -> str:
-        """Where the file is now."""
+        """The current path of the file."""
         return self.path if self._new is None else self._new.name
 
     def _look(self) -> Tb5File:
         """The file as last committed, from a source that several threads can read at once."""
         return Tb5File(FileSource(self._name))
 
-    # -- what is there
+    # -- reading
 
     def sections(self) -> set[Section]:
         """The global sections that exist."""
@@ -201,7 +201,7 @@ class Store:
         except FormatError as error:
             raise TbrwError(Status.INVALID_STRING, str(error)) from error
 
-    # -- what is added
+    # -- writing
 
     @property
     def writer(self) -> Tb5Writer:
@@ -217,7 +217,7 @@ class Store:
 
     @contextmanager
     def adding(self) -> Iterator[Tb5Writer]:
-        """What is written inside becomes part of the file at the end, or, where an error comes out, nothing of it."""
+        """What is written inside becomes part of the file at the end; after an exception none of it does."""
         with self.lock, translated():
             writer = self.writer
             try:
@@ -233,7 +233,7 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Tb5File]:
-        """The view, which stays open inside even if more is committed meanwhile."""
+        """The view, which stays open inside even if more is committed in the meantime."""
         with self.lock:
             view, self._readers = self.view, self._readers + 1
         try:
@@ -246,7 +246,7 @@ class Store:
                     self._close_old()
 
     def refresh(self) -> None:
-        """See what has been committed."""
+        """Open a view of the newest commit."""
         self._old.append(self.view)
         self.view = self._look()
         if not self._readers:
@@ -267,8 +267,8 @@ class Store:
             writer.unbind(stream)
 
     def close(self, *, abort: bool = False) -> None:
-        """Close. What was committed stays; with ``abort`` a new file goes away in which nothing is. Nothing is written
-        where nothing was added."""
+        """Close. What was committed stays. With ``abort`` a new file without content is removed. If nothing was added,
+        nothing is written."""
         with self.lock, translated():
             self.closed = True
             self._old.append(self.view)

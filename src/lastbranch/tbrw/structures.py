@@ -40,10 +40,10 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- what string and pointer fields point to: no number is followed as a pointer unless it was put there as one
+# -- targets of strings and pointers: no number is followed as a pointer unless it was set as one
 #
-# A C library has to trust its caller's pointers. Here a pointer field is a plain 64-bit word to ctypes, so a unique id,
-# a stale address or a made-up number could stand in it; following that would end the process. Every target is
+# A C library has to trust its caller's pointers. Here a pointer field is a plain 64-bit word to ctypes, so it may hold
+# a unique id, a stale address or any number. To follow that would crash the process. Every target is
 # registered when a field is made to point to it, for as long as the object that owns the memory lives.
 
 
@@ -74,7 +74,7 @@ def owner_of(address: int) -> Any:
 def buffer_of(record: ctypes.Structure) -> range:
     """The addresses of the buffer that a structure was laid over with ``from_buffer``; none where it was not.
 
-    Whatever stands there belongs to whoever has the structure: pointers of it may lead there without being registered,
+    The owner of the structure owns that memory. Its pointers may lead there without being registered,
     which a `bytearray` cannot be.
     """
     held: dict[str, Any] = record._objects or {}  # type: ignore[assignment]
@@ -292,7 +292,7 @@ for _name in STRUCTS:
     _record(_name)
 
 
-# -- The guide's named numbers, under its names, and the types it has for them
+# -- the guide's named numbers and basic types
 
 
 class ComputedType(IntEnum):
@@ -329,7 +329,7 @@ _SPELLED = {
     "BITS16": "16BIT", "BITS32": "32BIT", "BITS64": "64BIT",
     "FIRST_MODULE_REC_IN_PROCESS": "1ST_MODULE_REC_IN_PROCESS", "USER_DEFINED_STREAM": "USER_DEFINED_STREAM",
 }  # fmt: skip
-"""Names that are no Python names."""
+"""Names of the guide that are no Python names."""
 
 NUMBERS: dict[str, int] = {
     pattern.format(_SPELLED.get(name, name)): value
