@@ -1,8 +1,8 @@
-"""OpenTrace, ProcessTrace and CloseTrace: the events of log files and sessions to callbacks, in time order.
+"""OpenTrace, ProcessTrace and CloseTrace: deliver the events of log files and sessions to callbacks, in time order.
 
-On Windows the calls are the system's own; elsewhere they are here, over `streams`. Rules and codes: the pages of
-OpenTrace, ProcessTrace and CloseTrace. Where they say nothing (a handle that another thread is processing: 170) the
-choice is ours. What a Python callback raises ends the processing and is raised.
+On Windows the system's own functions do it; elsewhere the ones here, over `streams`. Rules and codes: the pages of
+OpenTrace, ProcessTrace and CloseTrace. Where the pages say nothing (a handle that another thread processes: 170) the
+choice is ours. An exception of a Python callback ends the processing and is raised.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Base: Any = structure("EVENT_TRACE_LOGFILEW")
 
 
 def _text(field: str) -> property:
-    """A pointer to UTF-16 text, as a `str`; an address is taken as it is."""
+    """A pointer to UTF-16 text, as a `str`; an address is stored as it is."""
 
     def get(self: Any) -> str:
         address = getattr(_Base, field).__get__(self)
@@ -68,7 +68,7 @@ def _read_text(address: int) -> str:
 
 
 def _callback(field: str, result: Any) -> property:
-    """A pointer to a function, as a callable that takes a structure; an address of C code is called by that."""
+    """A pointer to a function, as a callable that takes a structure; an address of C code becomes one, too."""
     prototype = ctypes.CFUNCTYPE(result, ctypes.c_void_p)
 
     def get(self: Any) -> Callable[[Any], Any] | None:
@@ -83,7 +83,7 @@ def _callback(field: str, result: Any) -> property:
 
     def put(self: Any, value: Callable[[Any], Any] | int | None) -> None:
         if callable(value):
-            # Nothing calls by this number: it only says that there is a callback, and which.
+            # Nothing calls this number. It marks that a callback is set, and which.
             self.__dict__[field] = (id(value), value)
             value = id(value)
         getattr(_Base, field).__set__(self, value or 0)
@@ -142,7 +142,7 @@ class _Trace:
     busy: bool = False
     closing: bool = False
     made: tuple[Timed, Structures] | None = None
-    """The structures of the part that is being delivered."""
+    """The part that is being delivered, with its structures."""
 
     @property
     def live(self) -> bool:
@@ -155,14 +155,14 @@ _lock = Lock()
 
 
 def open_trace(logfile: Any) -> int:
-    """Open the file or session that ``logfile`` names, and fill in what is known of it; the handle.
+    """Open the file or session that ``logfile`` names, and fill in its description. Returns the handle.
 
     ``logfile`` may be any EVENT_TRACE_LOGFILEW, which the caller keeps until `close_trace`. Raises `EtwError`: 87
-    without a structure, 161 without a name, 2 or 3 where there is no such file, 5, 13 for a file that is no trace log,
-    4201 where no such session is delivering in real time.
+    without a structure, 161 without a name, 2 or 3 for a missing file, 5, 13 for a file that is no trace log, 4201 if
+    no such session delivers in real time.
     """
     if logfile is None:
-        raise EtwError("OpenTrace", Status.INVALID_PARAMETER, "there is no EVENT_TRACE_LOGFILE")
+        raise EtwError("OpenTrace", Status.INVALID_PARAMETER, "no EVENT_TRACE_LOGFILE")
     if not isinstance(logfile, Logfile):
         logfile = Logfile.from_buffer(logfile)
     mode = ProcessTraceMode(logfile.ProcessTraceMode)
@@ -185,15 +185,15 @@ def open_trace(logfile: Any) -> int:
 
 
 def process_trace(handles: Sequence[int], start: int | None = None, end: int | None = None) -> None:
-    """Deliver the events of all ``handles`` in time order, until there are no more.
+    """Deliver the events of all ``handles`` in time order, up to their end.
 
-    ``start`` and ``end`` are FILETIMEs; both are within what is delivered. Real time ends with the session. Raises
-    `EtwError`: 24 for no handle or too many, 6 for one that is not open, 87 for real time and something else, 1901 for
-    an end before the start, 170 for a handle that is being processed, 1223 where a BufferCallback returned false.
+    ``start`` and ``end`` are FILETIMEs, both included. Real time ends with the session. Raises `EtwError`: 24 for no
+    handle or too many, 6 for one that is not open, 87 for real time and something else, 1901 for an end before the
+    start, 170 for a handle that is being processed, 1223 if a BufferCallback returned false.
     """
     call = "ProcessTrace"
     if handles is None:
-        raise EtwError(call, Status.INVALID_PARAMETER, "there are no handles")
+        raise EtwError(call, Status.INVALID_PARAMETER, "no handles")
     if not 0 < len(handles) <= MOST_HANDLES:
         raise EtwError(call, Status.BAD_LENGTH, f"{len(handles)} handles; it takes 1 to {MOST_HANDLES}")
     if start is not None and end is not None and end < start:
@@ -214,8 +214,8 @@ def process_trace(handles: Sequence[int], start: int | None = None, end: int | N
 
 
 def close_trace(handle: int) -> Status:
-    """Close a handle: at once (`Status.SUCCESS`), or when the callback that runs has returned and, in real time, what
-    had been received is delivered (`Status.CTX_CLOSE_PENDING`). Raises `EtwError` 6 for a handle that is not open."""
+    """Close a handle: at once (`Status.SUCCESS`), or after the running callback and, in real time, the delivery of what
+    was received (`Status.CTX_CLOSE_PENDING`). Raises `EtwError` 6 for a handle that is not open."""
     if (system := _windows()) is not None:
         return system.close(handle)
     with _lock:
@@ -233,7 +233,7 @@ def close_trace(handle: int) -> Status:
 
 @cache
 def _windows() -> WindowsTraces | None:
-    """The system's own functions, where it has them."""
+    """Windows' own functions, on Windows."""
     if sys.platform == "win32":
         from .windows.consumer import WindowsTraces
 
@@ -242,7 +242,7 @@ def _windows() -> WindowsTraces | None:
 
 
 def _on_buffer(logfile: Logfile) -> Callable[[Any], Any] | None:
-    """The BufferCallback for the system's structure: it is given ``logfile``, as here."""
+    """The BufferCallback for Windows' structure: it gets ``logfile``, as elsewhere."""
     callback = logfile.BufferCallback
     if callback is None:
         return None
@@ -278,7 +278,7 @@ def _drop(trace: _Trace) -> None:
 
 
 def _read(runs: Iterator[tuple[Timed, int, int]]) -> Iterator[tuple[Timed, int, int]]:
-    """``runs``, with what is wrong with a file or a stream as a status: 13, or that of `status_of_reading`."""
+    """``runs``, with the failures of a file or a stream as a status: 13, or that of `status_of_reading`."""
     try:
         yield from runs
     except FormatError as error:
@@ -287,11 +287,11 @@ def _read(runs: Iterator[tuple[Timed, int, int]]) -> Iterator[tuple[Timed, int, 
         raise EtwError("ProcessTrace", status_of_reading(error), str(error)) from None
 
 
-# -- to the callbacks
+# -- Calling the callbacks
 
 
 def _structures(trace: _Trace, part: Timed) -> Structures:
-    """What the callbacks get of ``part``."""
+    """The structures of ``part`` for the callbacks."""
     if trace.made is None or trace.made[0] is not part:
         block = part.part.block
         stamps = block.time if trace.mode & ProcessTraceMode.RAW_TIMESTAMP else part.times
@@ -335,14 +335,14 @@ def _buffer_ended(trace: _Trace, ended: Ended) -> None:
         raise EtwError("ProcessTrace", Status.CANCELLED, "BufferCallback ended it")
 
 
-# -- with the status first
+# -- The functions that return a status
 
 OpenTrace = returns_status_and(INVALID_PROCESSTRACE_HANDLE)(open_trace)
 ProcessTrace = returns_status(process_trace)
 
 
 def CloseTrace(handle: int) -> int:  # noqa: N802 - its name
-    """`close_trace`, with its failure as the value that is returned."""
+    """`close_trace` as a function that returns a status."""
     try:
         return close_trace(handle)
     except EtwError as error:

@@ -1,8 +1,8 @@
 # ruff: noqa: N802 - the vendor's names
 """The functions that control sessions (evntrace.h), call for call over `kernel`.
 
-OUT parameters are returned behind the status. IN/OUT structures are ctypes structures, or any writable buffer that
-begins with one, and are changed in place; a handle is a number, and 0 is none.
+OUT parameters are returned after the status. An IN/OUT structure is a ctypes structure, or any writable buffer that
+begins with one, and is changed in place. A handle is a number; 0 is none.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _EVENT_ID, _PARAMETERS = structure("CLASSIC_EVENT_ID"), structure("ENABLE_TRACE_
 
 @returns_status_and(0)
 def StartTrace(session_name: str | None, properties: Any) -> int:
-    """Start a session. Returns ``status, handle``; ``properties`` has its adjusted values then, and its name."""
+    """Start a session, and write its adjusted values and its name to ``properties``. Returns ``status, handle``."""
     call = "StartTrace"
     request = read_properties(call, session_name or "", properties)
     check_name(call, request.name)
@@ -64,7 +64,7 @@ def StartTrace(session_name: str | None, properties: Any) -> int:
 
 
 def _check_room(call: str, request: SessionRequest, properties: Any) -> None:
-    """Whether the session's name fits behind the structure, where StartTrace puts it."""
+    """Check that the session's name fits after the structure, where StartTrace writes it."""
     head = structure("EVENT_TRACE_PROPERTIES").from_buffer(memoryview(properties).cast("B"))
     start, file = head.LoggerNameOffset, head.LogFileNameOffset
     end = file if file > start else head.Wnode.BufferSize
@@ -77,9 +77,9 @@ def _check_room(call: str, request: SessionRequest, properties: Any) -> None:
 
 @returns_status
 def ControlTrace(trace_handle: int, session_name: str | None, properties: Any, control_code: int) -> None:
-    """Query, stop, update, flush... a session, named by ``trace_handle`` or, where that is 0, by ``session_name``.
+    """Query, stop, update, flush... the session of ``trace_handle`` or, where that is 0, of ``session_name``.
 
-    ``properties`` has the session's state then. 234: all is done and written, but a name had no room.
+    Writes the session's state to ``properties``. 234: everything is done, but a name had no room.
     """
     call = "ControlTrace"
     if control_code not in Control._value2member_map_:
@@ -88,7 +88,7 @@ def ControlTrace(trace_handle: int, session_name: str | None, properties: Any, c
     check_properties(call, properties)
     if not trace_handle and not session_name:
         raise EtwError(call, Status.INVALID_PARAMETER, "neither a handle nor a name")
-    asks = code not in (Control.QUERY, Control.STOP)  # those two only write the structure
+    asks = code not in (Control.QUERY, Control.STOP)  # for which the structure is output only
     request = read_properties(call, session_name or "", properties) if asks else None
     state = kernel().control(code, trace_handle or session_name or "", request)
     if write_properties(call, properties, state) == Status.MORE_DATA:
@@ -96,9 +96,9 @@ def ControlTrace(trace_handle: int, session_name: str | None, properties: Any, c
 
 
 def QueryAllTraces(property_array: Sequence[Any] | None, count: int) -> tuple[int, int]:
-    """The state of every session into ``property_array``. Returns ``status, logger_count``: all that run.
+    """Write the state of every session to ``property_array``. Returns ``status, logger_count``: how many run.
 
-    234: there are more than ``count``, or a name had no room.
+    234: more than ``count`` run, or a name had no room.
     """
     call = "QueryAllTraces"
     if property_array is None or not 0 < count <= MAX_SESSIONS or len(property_array) < count:
@@ -133,7 +133,7 @@ def EnableTraceEx2(
 
 
 def _parameters(call: str, given: Any) -> EnableParameters | None:
-    """ENABLE_TRACE_PARAMETERS: version 1 has one filter or none, version 2 as many as it says, one of a type."""
+    """ENABLE_TRACE_PARAMETERS: version 1 has one filter at most, version 2 has FilterDescCount, one of a type."""
     if given is None:
         return None
     parameters = _PARAMETERS.from_buffer(memoryview(given).cast("B"))
@@ -165,7 +165,7 @@ def TraceQueryInformation(
 ) -> tuple[int, int]:
     """Get a class of the machine or of a session; the classes are those of `information.QUERIES`.
 
-    Returns ``status, return_length``: bytes that were put into the buffer, or that would have been.
+    Returns ``status, return_length``: the bytes written to the buffer, or those that it must have.
     """
     return information.query_information(
         kernel(), session_handle, information_class, trace_information, information_length
@@ -174,7 +174,7 @@ def TraceQueryInformation(
 
 @returns_status
 def TraceConfigureLastBranchRecord(trace_handle: int, lbr_configuration: int, events: Any, event_count: int) -> None:
-    """Log the branch record with each event of ``events``, an array of CLASSIC_EVENT_ID; a count of 0 ends it."""
+    """Log the branch record with each event of ``events``, an array of CLASSIC_EVENT_ID; none of them ends it."""
     call = "TraceConfigureLastBranchRecord"
     information.check_lbr(lbr_configuration, event_count, events is not None)
     given = memoryview(events).cast("B") if event_count else memoryview(b"")

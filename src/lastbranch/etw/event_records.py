@@ -1,9 +1,9 @@
-"""Events as consumers get them: columns of a block to EVENT_RECORD and EVENT_TRACE structures, and one back.
+"""EVENT_RECORD and EVENT_TRACE structures of the events in a block, and the event in an EVENT_RECORD.
 
-What Windows adds when it delivers an event: the GUID of a kernel event's group, bits of Flags that say which header the
-event had, extended items for what stands behind other headers (instance ids, counter values), FILETIMEs. Sources:
-evntcons.h, the pages of EVENT_HEADER and EVENT_TRACE_HEADER. Size of an event without EVENT_HEADER is that of one with
-it, and EVENT_HEADER_PROPERTY_LEGACY_EVENTLOG stands in its EventProperty: our choice.
+Windows adds to an event when it delivers it: the GUID of a kernel event's group, bits of Flags for the kind of header,
+extended items for what follows other headers (instance ids, counter values), FILETIMEs. Sources: evntcons.h, the pages
+of EVENT_HEADER and EVENT_TRACE_HEADER. Our choice for an event without EVENT_HEADER: Size counts one, and EventProperty
+is EVENT_HEADER_PROPERTY_LEGACY_EVENTLOG.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def event_records(block: EventBlock, times: Ints, context: int = 0) -> Structure
 
 
 def event_traces(block: EventBlock, times: Ints) -> Structures:
-    """EVENT_TRACEs of ``block``: what a consumer gets that does not ask for EVENT_RECORDs."""
+    """EVENT_TRACEs of ``block``, for a consumer that does not ask for EVENT_RECORDs."""
     rows = np.zeros(len(block), _TRACE)
     header = rows["Header"]
     header["Size"] = np.minimum(_CLASSIC_SIZE + block.payload_size, 0xFFFF)
@@ -149,7 +149,7 @@ def _processor_time(block: EventBlock) -> NDArray[np.uint64]:
 
 
 def _extend(block: EventBlock, rows: NDArray[Any]) -> Any:
-    """Give the events that have some their extended data items; the memory of the items."""
+    """Point events at their extended data items. Returns the memory of the items."""
     stored = (block.form == EVENT) & ((block.options & EVENT_FLAG.EXTENDED_INFO) != 0)
     has = stored | np.isin(block.header, _INSTANCE) | ((block.packet_version & (PMC_COUNTERS | PEBS_INDEX)) != 0)
     made: list[tuple[int, int, int, int, int]] = []
@@ -193,7 +193,7 @@ def _items(block: EventBlock, raw: memoryview, row: int) -> Iterator[tuple[int, 
         at += size
 
 
-# -- and back
+# -- Events of EVENT_RECORDs
 
 
 _ON_DELIVERY = HeaderFlag.BITS_32 | HeaderFlag.BITS_64 | HeaderFlag.CLASSIC | HeaderFlag.PROCESSOR_INDEX
@@ -205,10 +205,10 @@ _KERNEL, _CLASSIC_KIND, _MANIFEST = {False: 1, True: 2}, {False: 10, True: 20}, 
 
 
 def event_of(record: Any) -> Event:
-    """The event in an EVENT_RECORD, wherever that comes from; it does not depend on the record any more.
+    """A copy of the event in an EVENT_RECORD.
 
-    ``time`` is the record's TimeStamp, ``cpu`` its processor index. Which header a kernel or classic event had of those
-    of its kind is not told: it is SYSTEM or FULL_HEADER here.
+    ``time`` is the record's TimeStamp, ``cpu`` its processor index. The record does not say which header a kernel or
+    classic event had: it gets SYSTEM or FULL_HEADER.
     """
     header, described = record.EventHeader, record.EventHeader.EventDescriptor
     wide, classic = bool(header.Flags & HeaderFlag.BITS_64), bool(header.Flags & HeaderFlag.CLASSIC)

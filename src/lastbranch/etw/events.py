@@ -1,4 +1,4 @@
-"""Events of a log file or a session, one after the other, with their fields by name.
+"""Events of a log file or a session, with their fields by name::
 
 for event in consume("x.etl"):
     print(event.time, event.name, event.fields)
@@ -40,8 +40,8 @@ _FIRST_DAY = datetime(1601, 1, 1, tzinfo=UTC)
 
 
 class ConsumedEvent:
-    """An event of a trace. ``event`` is what its header and payload say, ``filetime`` its time in 100 ns since 1601 UTC
-    (ticks of the log's clock, if that has no rate or no wall time). What is below is decoded when it is asked for."""
+    """An event of a trace. ``event`` has its header and payload, ``filetime`` its time in 100 ns since 1601 UTC
+    (ticks of the log's clock, if that has no rate or no wall time). Names and fields are decoded at first use."""
 
     def __init__(self, event: Event, filetime: int, decoder: Decoder) -> None:
         self.event, self.filetime, self._decoder = event, filetime, decoder
@@ -59,7 +59,7 @@ class ConsumedEvent:
 
     @property
     def time(self) -> datetime:
-        """Wall time in UTC, to the microsecond below."""
+        """Wall time in UTC, rounded down to a microsecond."""
         return _FIRST_DAY + timedelta(microseconds=self.filetime // 10)
 
     @property
@@ -73,7 +73,7 @@ class ConsumedEvent:
 
     @property
     def provider_name(self) -> str:
-        """Name of the provider, its GUID where nobody tells."""
+        """Name of the provider, its GUID where the name is not known."""
         return self._decoded.provider_name
 
     @property
@@ -92,18 +92,18 @@ class ConsumedEvent:
 
     @property
     def message(self) -> str:
-        """The message that the manifest has for it, with the values of its fields in it; "" for none."""
+        """The manifest's message for the event, with the values of its fields in it; "" for none."""
         known = self._described
         return message_of(known.message, list(self.fields.values())) if known is not None else ""
 
     @property
     def level_name(self) -> str:
-        """What the manifest calls the level, without "win:"; "" where nobody tells."""
+        """The manifest's name of the level, without "win:"; "" where it is not known."""
         return self._described.level if self._described is not None else ""
 
     @property
     def keyword_names(self) -> tuple[str, ...]:
-        """The keywords that the manifest has for it."""
+        """The manifest's names of the event's keywords."""
         return self._described.keywords if self._described is not None else ()
 
     def __repr__(self) -> str:
@@ -114,15 +114,15 @@ def consume(
     source: str | os.PathLike[str], *, real_time: bool | None = None, pointer_size: int | None = None,
     manifests: Sequence[str | os.PathLike[str]] = (),
 ) -> Iterator[ConsumedEvent]:  # fmt: skip
-    """The events of ``source`` in time order: the path of a log file, or the name of a session that is read in real
+    """The events of ``source`` in time order: the path of a log file, or the name of a session, which is read in real
     time until it stops.
 
-    ``real_time`` says which; ``None``: a file if there is one of that name. Memory is bounded. Of a file everything
-    that describes other events is read first; of a session events are decoded by what came before them.
-    ``pointer_size`` (32 or 64 bits) is that of all payloads, where the headers of events say it wrong.
-    ``manifests`` are instrumentation manifests, or folders of them, that describe what the source does not. Raises
-    `ValueError` for another size, `FormatError` for what is no manifest, `EtwError` where it cannot be opened. What is
-    damaged in a file is left out.
+    ``real_time`` says which; ``None``: a file if one of that name exists. Memory is bounded. Of a file everything that
+    describes other events is read first; events of a session are decoded by what came before them. ``pointer_size``
+    (32 or 64 bits) is that of all payloads, for logs whose event headers have it wrong. ``manifests`` are
+    instrumentation manifests, or folders of them, that describe what the source does not. Raises `ValueError` for
+    another size, `FormatError` for a file that is no manifest, `EtwError` for a source that cannot be opened. Damaged
+    parts of a file are left out.
     """
     name, reading = os.fspath(source), reading_of(pointer_size, manifests)
     session = is_session(name) if real_time is None else real_time
@@ -130,7 +130,7 @@ def consume(
 
 
 def open_source(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) -> Stream:
-    """`open_stream`, also of Windows' sessions, whose events come by callback. Raises `EtwError`."""
+    """As `open_stream`, also for Windows' sessions, whose events come by callback. Raises `EtwError`."""
     if session and sys.platform == "win32":
         return LiveStream(CallbackChannel(source), source)
     return open_stream(source, session=session, reading=reading)
@@ -143,7 +143,7 @@ def dump_session(name: str, wanted: Wanted, reading: Reading = AS_IT_SAYS) -> tu
 
 
 def is_session(name: str) -> bool:
-    """Whether ``name`` is taken for that of a session: there is no such file."""
+    """Whether ``name`` is taken for a session's: no such file exists."""
     return not os.path.exists(name)
 
 
@@ -167,21 +167,20 @@ def _events(stream: Stream, decoder: Decoder) -> Iterator[ConsumedEvent]:
 
 # -- Events that a system delivers by callback, as the stream of buffers that `LiveStream` reads
 #
-# Windows' sessions are read in real time by OpenTrace and ProcessTrace alone. A thread runs them; the events come back
-# into on-disk form, with FILETIMEs for time stamps, so that everything behind is the same as for a session of the
-# portable kernel.
+# Only OpenTrace and ProcessTrace read Windows' sessions in real time. A thread runs them and turns the events back into
+# their form on disk, with FILETIMEs for time stamps. All that follows is the same as for a portable session.
 
 
 _MOST_WAITING = 1 << 14
-"""Events that wait to be received; then the callback waits, and in the end the session counts buffers as lost."""
+"""Events that wait to be received. With more the callback waits, and at last the session counts lost buffers."""
 _LARGEST = 1 << 20
-"""Bytes of events of one buffer, one event more or less."""
+"""Bytes of the events in one buffer, give or take one event."""
 _SYSTEM_TIME, _FILETIME_HZ = 2, 10_000_000
 _FLUSHED = 3  # State
 
 
 class CallbackChannel:
-    """What `LiveStream` takes for a socket. ``session`` False: ``name`` is a file. Raises `EtwError` as OpenTrace."""
+    """In the place of `LiveStream`'s socket. ``session`` False: ``name`` is a file. Raises `EtwError` as OpenTrace."""
 
     def __init__(self, name: str, *, session: bool = True) -> None:
         self._waiting: Queue[Event | BaseException | None] = Queue(_MOST_WAITING)
@@ -195,7 +194,7 @@ class CallbackChannel:
         self._thread.start()
 
     def settimeout(self, seconds: float | None) -> None:
-        """Receiving always waits."""
+        """Does nothing: receiving always waits."""
 
     def recv(self, _: int) -> bytes:
         """Whole buffers, as many as there are; nothing at the end."""
@@ -208,7 +207,7 @@ class CallbackChannel:
             self._waiting.put_nowait(None)
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Close the handle."""
         self.shutdown(0)
         close_trace(self._handle)
         self._thread.join()
@@ -227,19 +226,20 @@ class CallbackChannel:
         else:
             self._put(None)
 
-    def _stream(self, told: Any, name: str) -> Iterator[bytes]:
-        """The header buffer, then buffers of what came, each batch with a marker: events come in time order."""
-        start = told.StartTime or 1
+    def _stream(self, header: Any, name: str) -> Iterator[bytes]:
+        """The header buffer, then buffers of the events, each batch with a marker: events come in time order."""
+        start = header.StartTime or 1
         yield header_buffer(LogHeader(
             timestamp=start, start_time=start, clock_type=_SYSTEM_TIME, perf_freq=_FILETIME_HZ,
-            processors=max(told.NumberOfProcessors, 1), boot_time=told.BootTime, session_name=name,
-            pointer_size=told.PointerSize if told.PointerSize in (4, 8) else 8, provider_version=told.ProviderVersion,
+            processors=max(header.NumberOfProcessors, 1), boot_time=header.BootTime, session_name=name,
+            pointer_size=header.PointerSize if header.PointerSize in (4, 8) else 8,
+            provider_version=header.ProviderVersion,
         ))  # fmt: skip
         while not self._stopped.is_set() and (events := self._received()):
             yield b"".join(_buffers(events))
 
     def _received(self) -> list[Event]:
-        """All events that are there, at least one; none at the end. Raises what ended the processing."""
+        """All waiting events, at least one; none at the end. Raises the exception that ended the processing."""
         events: list[Event] = []
         item = self._waiting.get()
         while isinstance(item, Event):

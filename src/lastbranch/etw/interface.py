@@ -1,7 +1,7 @@
-"""What a kernel of trace sessions offers: Windows' own, or the portable one of this package.
+"""The interface between the API and a kernel of trace sessions: Windows' own, or the portable one of this package.
 
-The functions of the API check their arguments and turn structures into the values here; a kernel never sees a buffer of
-the caller. Anything but success is an `EtwError` with the code that the function is to return.
+The functions of the API check their arguments and turn structures into the values here. A kernel never sees a buffer of
+the caller. A failure is an `EtwError` with the code that the function returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EventDescriptor(NamedTuple):
 
 
 class ClassicHeader(NamedTuple):
-    """What a caller of TraceEvent says in EVENT_TRACE_HEADER; the kernel fills in thread, process and time."""
+    """EVENT_TRACE_HEADER as a caller of TraceEvent fills it in; the kernel adds thread, process and time."""
 
     guid: UUID
     type: int = 0
@@ -49,7 +49,7 @@ class ProfileSource(NamedTuple):
     minimum: int
     maximum: int
     default: int = 0
-    """Interval before anybody sets one; 0 where the kernel does not say. No part of the structure."""
+    """Interval until one is set; 0 where the kernel does not report it. Not in the structure."""
     reserved: int = 0
 
 
@@ -61,7 +61,7 @@ class EnableParameters:
     """EVENT_ENABLE_PROPERTY_* bits."""
     control_flags: int = 0
     source: UUID = NO_GUID
-    """Told to the provider's callback."""
+    """Passed to the provider's callback."""
     filters: tuple[Filter, ...] = ()
 
 
@@ -73,7 +73,7 @@ class Registration(Protocol):
     """A provider that this process has registered."""
 
     enabled: bool
-    """Whether any session takes events of it. A plain attribute: this is the whole cost of a disabled event."""
+    """Whether any session takes its events. A plain attribute: reading it is the whole cost of a disabled event."""
     level: int
     """Largest level that any session takes; 0 is all."""
     keywords: int
@@ -83,11 +83,11 @@ class Registration(Protocol):
         """Whether any session takes an event of this level and keyword (EventProviderEnabled)."""
 
     def write(self, descriptor: EventDescriptor, data: bytes = b"", activity: bytes = b"", related: bytes = b"") -> int:
-        """Write one event to every session that takes it. Returns the `Status` that EventWrite does, never raises.
+        """Write one event to every session that takes it. Returns the `Status` of EventWrite; never raises.
 
         ``activity`` and ``related`` are GUIDs as 16 bytes, little-endian, or empty.
-        0 also where no session takes it; 234 if it is larger than a session's buffers, 534 if it is larger than
-        64 KB, 8 if all buffers of a session are full (the event is counted in its EventsLost).
+        0 also where no session takes it; 234 if a session's buffers are too small for it, 534 if it is larger than
+        64 KB, 8 if all buffers of a session are full (its EventsLost counts the event).
         """
 
     def set_information(self, kind: int, data: bytes) -> None:
@@ -110,7 +110,7 @@ class Kernel(Protocol):
         """Query, stop, update, flush... the session of that handle, or of that name."""
 
     def sessions(self) -> list[SessionState]:
-        """All sessions that run."""
+        """All running sessions."""
 
     def enable(
         self, handle: int, provider: UUID, code: EnableProvider, level: int, match_any: int, match_all: int,
@@ -119,13 +119,13 @@ class Kernel(Protocol):
         """Enable or disable a provider in a session. ``timeout`` is in ms; 0 does not wait for callbacks."""
 
     def set_information(self, handle: int, info: Info, value: Any) -> None:
-        """Set a class to a value of the type that `information.CLASSES` says."""
+        """Set a class to a value of the type that `information.SETS` says."""
 
     def query_information(self, handle: int, info: Info, value: Any) -> Any:
-        """The value of a class; ``value`` is what the caller gives (the source, for class 5)."""
+        """The value of a class; ``value`` is the caller's argument (the source, for class 5)."""
 
     def configure_lbr(self, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
-        """Collect branch records on ``events`` (GUID and type), or no more where there are none."""
+        """Collect branch records on ``events`` (GUID and type), or on none to end it."""
 
     def register(self, provider: UUID, callback: EnableCallback | None) -> Registration:
         """Register a provider for this process."""

@@ -1,4 +1,4 @@
-"""The kernel of trace sessions that this machine has: Windows' own, or the portable one of this package."""
+"""This machine's kernel of trace sessions: Windows' own, or the portable one of this package."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def CreateMergedTraceFile(output: str, inputs: Sequence[str], flags: int) -> Non
 def _merged(
     stack: ExitStack, output: str, inputs: Sequence[str], flags: MergeFlag, symfs: str | None, folders: Sequence[str]
 ) -> Merged:
-    """Write the merged log, which nobody may read who may not read all of ``inputs``."""
+    """Write the merged log, with the rights that all of ``inputs`` share."""
     check_replaceable(output)
     part = stack.enter_context(PartFolder(output, mode=0o700))
     folder = Path(part.path)

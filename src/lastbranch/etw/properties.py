@@ -1,7 +1,7 @@
-"""EVENT_TRACE_PROPERTIES with the names behind it: into a request, and a session's state back into it.
+"""EVENT_TRACE_PROPERTIES and the names after it: read as a request, written from a session's state.
 
-The structure is the page of EVENT_TRACE_PROPERTIES_V2: both forms begin alike, and the fields of version 2 count only
-where Wnode.Flags has WNODE_FLAG_VERSIONED_PROPERTIES.
+Source: the page of EVENT_TRACE_PROPERTIES_V2. Both forms begin alike; the fields of version 2 count only if Wnode.Flags
+has WNODE_FLAG_VERSIONED_PROPERTIES.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NO_GUID = UUID(int=0)
 """The GUID of a request that leaves it to the system."""
 _PLAIN, _V2 = structure("EVENT_TRACE_PROPERTIES"), structure("EVENT_TRACE_PROPERTIES_V2")
 _MOST_FILTERS = 64
-"""Of one descriptor array: far more than there are types. Our choice."""
+"""Of one descriptor array: far more than types exist. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What a caller asks of a session, in the units of the structure (KB, MB, seconds); nothing adjusted yet."""
+    """A session as a caller asks for it, in the units of the structure (KB, MB, seconds), before any adjustment."""
 
     name: str
     guid: UUID = NO_GUID
@@ -68,14 +68,14 @@ class SessionRequest:
     enable_flags: int = 0
     age_limit: int = 0
     file: str = ""
-    """Path of the log file, empty if there is none."""
+    """Path of the log file, empty for none."""
     options: V2Option = V2Option.NONE
     filters: tuple[Filter, ...] = ()
     """Both are empty unless the structure is a versioned one."""
 
     @property
     def system(self) -> bool:
-        """Whether it is a system logger: by mode, name or either GUID."""
+        """Whether it asks for a system logger: by mode, name or either GUID."""
         by_name = self.name.casefold() == KERNEL_LOGGER_NAME.casefold()
         by_guid = self.guid in (KERNEL_LOGGER, GLOBAL_LOGGER)
         return bool(self.mode & LogFileMode.SYSTEM_LOGGER_MODE) or by_name or by_guid
@@ -83,7 +83,7 @@ class SessionRequest:
 
 @dataclass(slots=True)
 class SessionState:
-    """A session as a query tells it: the request as it was adjusted, and the statistics."""
+    """The answer to a query: the request as it was adjusted, and the statistics."""
 
     request: SessionRequest
     handle: int = 0
@@ -111,16 +111,16 @@ STATISTICS = {
 }  # fmt: skip
 """Member -> field of `SessionState`."""
 _LEAST = {"AgeLimit": -(2**31)}
-"""The one LONG; the others are ULONG."""
+"""The only LONG; the others are ULONG."""
 
 
 def characters(text: str) -> int:
-    """Of a name: units of UTF-16, as the structures hold them."""
+    """Length of a name in units of UTF-16, as the structures count it."""
     return len(text) + sum(one > "\uffff" for one in text)
 
 
 def check_name(call: str, name: str) -> None:
-    """Raises `EtwError` 123 for what no session can be called."""
+    """Raises `EtwError` 123 for what cannot be a session's name."""
     if not 0 < characters(name) <= MAX_NAME or "\0" in name:
         raise EtwError(call, Status.INVALID_NAME, f"a session's name has 1 to {MAX_NAME} characters")
 
@@ -161,7 +161,7 @@ def filters_of(descriptors: Any) -> tuple[Filter, ...]:
 def _view(call: str, properties: Any) -> tuple[memoryview, Any]:
     """The bytes of ``properties`` (any writable buffer), as many as Wnode.BufferSize says, and the structure."""
     if properties is None:
-        raise EtwError(call, Status.INVALID_PARAMETER, "there are no properties")
+        raise EtwError(call, Status.INVALID_PARAMETER, "no properties")
     every = memoryview(properties).cast("B")
     if len(every) < ctypes.sizeof(_PLAIN):
         raise EtwError(call, Status.BAD_LENGTH, f"{len(every)} bytes hold no EVENT_TRACE_PROPERTIES")
@@ -184,12 +184,12 @@ def _text(call: str, data: memoryview, offset: int, field_name: str) -> str:
 
 
 def check_properties(call: str, properties: Any) -> None:
-    """Whether ``properties`` can take a state. Raises `EtwError`: 87 for none at all, 24 for a wrong size."""
+    """Check that ``properties`` can hold a state. Raises `EtwError`: 87 for none at all, 24 for a wrong size."""
     _view(call, properties)
 
 
 def read_properties(call: str, name: str | None, properties: Any) -> SessionRequest:
-    """The request in ``properties`` for the session ``name`` (``None``: the name behind the structure).
+    """The request in ``properties`` for the session ``name`` (``None``: the name after the structure).
 
     Raises `EtwError` with the code of the first rule that is broken.
     """
@@ -204,7 +204,7 @@ def read_properties(call: str, name: str | None, properties: Any) -> SessionRequ
 
 
 def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[Filter, ...]]:
-    """Options and filters of a version 2 structure; nothing of any other."""
+    """Options and filters of a version 2 structure; none of any other."""
     if not _is_versioned(data, head):
         return V2Option.NONE, ()
     versioned = _V2.from_buffer(data)
@@ -217,15 +217,15 @@ def _versioned(call: str, data: memoryview, head: Any) -> tuple[V2Option, tuple[
 
 
 def _is_versioned(data: memoryview, head: Any) -> bool:
-    """Whether the members of version 2 count: the flag says that they are there, and they are."""
+    """Whether the members of version 2 count: the flag announces them, and they fit."""
     flagged = head.Wnode.Flags & WnodeFlag.VERSIONED_PROPERTIES and len(data) >= ctypes.sizeof(_V2)
     return bool(flagged and _V2.from_buffer(data).V2Control & 0xFF == 2)
 
 
 def write_properties(call: str, properties: Any, state: SessionState) -> Status:
-    """Put ``state`` into ``properties``, names where the offsets leave room for them.
+    """Write ``state`` to ``properties``, and the names where the offsets leave room for them.
 
-    Returns `Status.MORE_DATA` where a name does not fit (everything else is written). Raises `EtwError` for a structure
+    Returns `Status.MORE_DATA` if a name does not fit; everything else is written. Raises `EtwError` for a structure
     that is too short.
     """
     data, head = _view(call, properties)

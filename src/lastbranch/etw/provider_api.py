@@ -1,7 +1,7 @@
 # ruff: noqa: N802 - the vendor's names
 """The functions of providers (evntprov.h), and TraceEvent (evntrace.h), call for call over `kernel`.
 
-A registration handle is a number that belongs to this process. Callbacks run in a thread of the kernel's.
+A registration handle is a number that belongs to this process. The kernel calls callbacks in a thread of its own.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def EventRegister(provider_id: Any, enable_callback: EnableCallback | None, call
     provider = guid_given(call, provider_id)
     if enable_callback is not None and not callable(enable_callback):
         raise EtwError(call, Status.INVALID_PARAMETER, "the callback cannot be called")
-    told = None
+    forward = None
     if enable_callback is not None:
 
-        def told(
+        def forward(
             source: UUID, code: EnableProvider, level: int, match_any: int, match_all: int, filters: tuple[Filter, ...]
         ) -> None:
             enable_callback(source, code, level, match_any, match_all, filters, callback_context)
 
-    made = kernel().register(provider, told)
+    made = kernel().register(provider, forward)
     with _adding:
         handle = next(_handles)
         _registered[handle] = made
@@ -78,7 +78,7 @@ def EventUnregister(reg_handle: int) -> None:
 
 @returns_status
 def EventSetInformation(reg_handle: int, information_class: int, information: Any, information_length: int) -> None:
-    """Say more of a provider: its traits (class 2) and the like."""
+    """Set traits (class 2) and other information of a provider."""
     call = "EventSetInformation"
     found = _registration(call, reg_handle)
     data = bytes(memoryview(information).cast("B")) if information is not None else b""
@@ -88,7 +88,7 @@ def EventSetInformation(reg_handle: int, information_class: int, information: An
 
 
 def EventEnabled(reg_handle: int, event_descriptor: Any) -> bool:
-    """Whether any session takes such an event; of a handle that is none, no."""
+    """Whether any session takes such an event; false for an unknown handle."""
     found = _registered.get(reg_handle)
     if found is None or not found.enabled:
         return False
@@ -103,7 +103,7 @@ def EventProviderEnabled(reg_handle: int, level: int, keyword: int) -> bool:
 
 
 def EventWrite(reg_handle: int, event_descriptor: Any, user_data_count: int = 0, user_data: Any = None) -> int:
-    """Write an event whose data are the pieces of ``user_data``, an array of EVENT_DATA_DESCRIPTOR."""
+    """Write an event. Its data are the pieces of ``user_data``, an array of EVENT_DATA_DESCRIPTOR."""
     return EventWriteTransfer(reg_handle, event_descriptor, None, None, user_data_count, user_data)
 
 
@@ -111,7 +111,7 @@ def EventWriteTransfer(
     reg_handle: int, event_descriptor: Any, activity_id: Any = None, related_activity_id: Any = None,
     user_data_count: int = 0, user_data: Any = None,
 ) -> int:  # fmt: skip
-    """`EventWrite` with the activity that the event belongs to, and one that it is related to."""
+    """`EventWrite` with the event's activity and a related one."""
     found = _registered.get(reg_handle)
     if found is None:
         return Status.INVALID_HANDLE
@@ -126,7 +126,7 @@ def EventWriteTransfer(
 
 
 def _event(given: Any) -> EventDescriptor:
-    """An EVENT_DESCRIPTOR structure, or the tuple of its fields as it is."""
+    """An EVENT_DESCRIPTOR structure as a tuple; a tuple as it is."""
     if isinstance(given, EventDescriptor):
         return given
     d = given if isinstance(given, _DESCRIPTOR) else _DESCRIPTOR.from_buffer_copy(given)
@@ -134,7 +134,7 @@ def _event(given: Any) -> EventDescriptor:
 
 
 def _pieces(call: str, number: int, given: Any) -> bytes:
-    """The user data that descriptors lead to, as one."""
+    """The user data that the descriptors point to, joined."""
     if not number:
         return b""
     if given is None or not 0 < number <= MAX_DATA_DESCRIPTORS:
@@ -152,9 +152,9 @@ def _pieces(call: str, number: int, given: Any) -> bytes:
 
 @returns_status
 def TraceEvent(trace_handle: int, event_trace: Any) -> None:
-    """Write a classic event to one session: EVENT_TRACE_HEADER with the data behind it, Size bytes in all.
+    """Write a classic event to one session: EVENT_TRACE_HEADER and the data after it, Size bytes in all.
 
-    With WNODE_FLAG_USE_MOF_PTR in Flags, MOF_FIELD structures (laid out as EVENT_DATA_DESCRIPTOR) stand there instead.
+    With WNODE_FLAG_USE_MOF_PTR in Flags, MOF_FIELD structures (laid out as EVENT_DATA_DESCRIPTOR) follow instead.
     """
     call = "TraceEvent"
     whole = memoryview(event_trace).cast("B") if event_trace is not None else memoryview(b"")

@@ -20,10 +20,10 @@ _MAX_EVENT_IDS, _MAX_PIDS = 64, 8
 
 
 def provider_guid(text: str) -> UUID:
-    """The GUID that ``text`` is, with or without braces, or the one that providers of that name have.
+    """The GUID in ``text``, with or without braces, or the GUID of the provider of that name.
 
-    The rule is that of EventSource and TraceLogging: SHA-1 over a namespace and the name in capitals. `EtwError` 87 for
-    no name at all, and for what looks like a GUID and is none.
+    EventSource and TraceLogging make it: SHA-1 of a namespace and the name in capitals. `EtwError` 87 for an empty
+    name, and for text that looks like a GUID but is none.
     """
     try:
         return UUID(text)
@@ -39,7 +39,7 @@ def provider_guid(text: str) -> UUID:
 
 
 def event_id_filter(ids: Iterable[int], *, take: bool = True) -> Filter:
-    """EVENT_FILTER_EVENT_ID: take only these events, or all but these."""
+    """EVENT_FILTER_EVENT_ID: take only these events or, without ``take``, all others."""
     numbers = sorted(set(ids))
     if len(numbers) > _MAX_EVENT_IDS or any(not 0 <= n <= 0xFFFF for n in numbers):
         raise EtwError("EnableTraceEx2", Status.INVALID_PARAMETER, f"{_MAX_EVENT_IDS} ids of 16 bits are the most")

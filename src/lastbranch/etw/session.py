@@ -1,10 +1,10 @@
-"""Sessions, providers and profile sources in Python's own terms: context managers, enumerations, exceptions.
+"""Sessions, providers and profile sources in Python's own terms: context managers, enumerations, exceptions::
 
     with Session("mine", "mine.etl") as session:
         session.enable("My-Provider", level=4)
         run()
 
-Both sit on the same `kernel` as the functions of the API. Every failure is an `EtwError` with the code that those
+They use the same `kernel` as the functions of the API. Every failure is an `EtwError` with the code that those
 functions return, and the reason.
 """
 
@@ -34,10 +34,10 @@ __all__ = [
 
 
 class Session:
-    """A trace session. Entering the ``with`` block starts it, leaving stops it.
+    """A trace session. Entering a ``with`` block starts it, leaving stops it.
 
-    ``file`` is the log file, empty for none; the other arguments are the fields of `SessionRequest`, and 0 leaves them
-    to the system. ``targets`` are the processes whose branches a software LBR may record.
+    ``file`` is the log file, empty for none. The other arguments are the fields of `SessionRequest`; 0 leaves them to
+    the system. ``targets`` are the processes whose branches a software LBR may record.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Session:
 
     @classmethod
     def of(cls, name: str, *, on: Kernel | None = None) -> Session:
-        """The session of that name, which runs already; leaving a ``with`` block of it stops it too."""
+        """The running session of that name; leaving a ``with`` block of it stops it, too."""
         found = cls(name, on=on)
         state = found._control(Control.QUERY)
         found.handle, found._request = state.handle, state.request
@@ -67,7 +67,7 @@ class Session:
 
     @property
     def request(self) -> SessionRequest:
-        """What was asked for and, of a session that was started, what it was adjusted to."""
+        """What was asked for or, after the start, what it was adjusted to."""
         return self._request
 
     @property
@@ -106,7 +106,7 @@ class Session:
         return state
 
     def stop(self) -> SessionState:
-        """Stop it; the state is the last one, with all losses counted."""
+        """Stop it. Returns its last state, with all losses counted."""
         self.final = self._control(Control.STOP)
         self.handle = 0
         return self.final
@@ -116,13 +116,13 @@ class Session:
         return self._control(Control.QUERY)
 
     def flush(self, file: str = "") -> SessionState:
-        """Write what is in the buffers; of a session in buffering mode, to ``file``."""
+        """Write what is in the buffers; in buffering mode, to ``file``."""
         return self._control(Control.FLUSH, file=file)
 
     def update(self, **changes: Any) -> SessionState:
         """Change ``maximum_buffers``, ``flush_timer``, ``enable_flags``, ``file`` or the real-time bit of ``mode``.
 
-        What is not named stays as it is.
+        What is not named does not change.
         """
         unknown = set(changes) - {f.name for f in fields(SessionRequest)}
         if unknown:
@@ -133,11 +133,11 @@ class Session:
         return state
 
     def increment_file(self) -> SessionState:
-        """Begin the next file of a session in NEWFILE mode."""
+        """Start the next file in NEWFILE mode."""
         return self._control(Control.INCREMENT_FILE)
 
     def convert_to_real_time(self) -> SessionState:
-        """Deliver to real-time consumers from now on, instead of to the file."""
+        """Deliver to real-time consumers from now on, no longer to the file."""
         return self._control(Control.CONVERT_TO_REALTIME)
 
     def events(self) -> Iterator[ConsumedEvent]:
@@ -199,7 +199,7 @@ class Session:
         self._set(Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, list(words))
 
     def trace_stacks(self, events: Sequence[tuple[UUID, int]]) -> None:
-        """Walk the stack at each of these events (GUID and type), or at no more where there are none."""
+        """Walk the stack at each of these events (GUID and type); an empty list ends it."""
         self._set(Info.STACK_TRACING_INFO, list(events))
 
     def disallow(self, providers: Iterable[UUID | str]) -> None:
@@ -208,7 +208,7 @@ class Session:
         self._set(Info.SET_DISALLOW_LIST, guids)
 
     def configure_lbr(self, events: Sequence[tuple[UUID, int]], flags: int = 0) -> None:
-        """Log the branch record with each of up to four events, or with no more where there are none."""
+        """Log the branch record with each of up to four events; an empty list ends it."""
         information.check_lbr(flags, len(events))
         self._kernel.configure_lbr(self._handle("TraceConfigureLastBranchRecord"), flags, list(events))
 
@@ -229,7 +229,7 @@ class Session:
 class Provider:
     """A provider of events, by GUID or name. Ends with its ``with`` block or `close`.
 
-    A caller on a hot path asks ``provider.enabled`` itself: it is one attribute of `registration`.
+    On a hot path, check ``registration.enabled`` first: it is a plain attribute.
     """
 
     def __init__(
@@ -242,11 +242,11 @@ class Provider:
 
     @property
     def enabled(self) -> bool:
-        """Whether any session takes events of it."""
+        """Whether any session takes its events."""
         return self.registration.enabled
 
     def event(self, id: int, data: bytes = b"", *, level: int = 0, keyword: int = 0, opcode: int = 0) -> int:
-        """Write one event; the values of its descriptor are given here."""
+        """Write one event with these values in its descriptor."""
         return self.write(EventDescriptor(id, level=level, opcode=opcode, keyword=keyword), data)
 
     def close(self) -> None:
@@ -261,15 +261,15 @@ class Provider:
 
 
 def sessions(*, on: Kernel | None = None) -> list[SessionState]:
-    """All sessions that run."""
+    """All running sessions."""
     return (on or kernel()).sessions()
 
 
-# -- What a machine can sample by, and how often: classes 5, 6 and 7, which hold for all sessions
+# -- Profile sources and their intervals: classes 5, 6 and 7, which apply to all sessions
 
 
 def profile_sources(*, on: Kernel | None = None) -> list[ProfileSource]:
-    """What this machine can sample by."""
+    """The profile sources of this machine."""
     found: list[ProfileSource] = (on or kernel()).query_information(0, Info.PROFILE_SOURCE_LIST_INFO, None)
     return found
 
@@ -286,5 +286,5 @@ def set_profile_interval(source: int, interval: int, *, on: Kernel | None = None
 
 
 def configure_profile_sources(sources: Sequence[int], *, on: Kernel | None = None) -> None:
-    """Which sources interrupt sessions with PMC profiling."""
+    """Choose the sources that interrupt sessions with PMC profiling."""
     (on or kernel()).set_information(0, Info.PROFILE_SOURCE_CONFIG_INFO, list(sources))

@@ -1,7 +1,6 @@
 """Win32 status codes that the trace API returns, the exception that carries one, and functions that return them.
 
-Codes and texts are winerror.h's. Which call returns which, and where no document says so, stands in
-``docs/reference/etw.md``.
+Codes and texts are winerror.h's. ``docs/reference/etw.md`` says which call returns which, and where that is our choice.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = [
 
 
 class Status(IntEnum):
-    """A Win32 error code; `SUCCESS` is 0. ``reason`` is what it means."""
+    """A Win32 error code; `SUCCESS` is 0. ``reason`` is its meaning."""
 
     reason: str
 
@@ -70,8 +69,7 @@ class Status(IntEnum):
 
 
 class EtwError(LastbranchError):
-    """A call of the trace API that failed: ``status`` is its code, ``call`` the function's name, ``reason`` what was
-    wrong."""
+    """A failed call of the trace API: ``status`` is the code, ``call`` the function's name, ``reason`` the cause."""
 
     exit_code = 5
 
@@ -102,7 +100,7 @@ def status_of_reading(error: OSError) -> Status:
     return _OF_READING.get(error.errno or 0) or status_of(error, Status.BAD_PATHNAME)
 
 
-# -- The border of the API: inside, failures are exceptions; outside, each function returns a status first
+# -- The edge of the API: inside, failures are exceptions; outside, each function returns a status first
 
 
 _P = ParamSpec("_P")
@@ -110,7 +108,7 @@ _T = TypeVar("_T")
 
 
 def returns_status(body: Callable[_P, None]) -> Callable[_P, int]:
-    """``body`` with its failure as the value that is returned."""
+    """``body`` as a function that returns a status."""
 
     @functools.wraps(body)
     def call(*args: _P.args, **named: _P.kwargs) -> int:
@@ -124,7 +122,7 @@ def returns_status(body: Callable[_P, None]) -> Callable[_P, int]:
 
 
 def returns_status_and(failed: _T) -> Callable[[Callable[_P, _T]], Callable[_P, tuple[int, _T]]]:
-    """The same for a body with an OUT value: (status, value), and ``failed`` for it where the call fails."""
+    """The same for a body with an OUT value: returns (status, value), with ``failed`` as the value of a failed call."""
 
     def decorate(body: Callable[_P, _T]) -> Callable[_P, tuple[int, _T]]:
         @functools.wraps(body)
@@ -148,7 +146,7 @@ def _shown(call: _C, body: Callable[..., Any], returned: str) -> _C:
 
 
 def guid_given(call: str, guid: Any) -> UUID:
-    """The GUID that an argument is: a `UUID` or a GUID structure. Raises `EtwError` (87) for anything else."""
+    """The GUID of an argument, a `UUID` or a GUID structure. Raises `EtwError` (87) for anything else."""
     if isinstance(guid, UUID):
         return guid
     if isinstance(guid, structure("GUID")):

@@ -1,6 +1,6 @@
-"""Where a consumer's events come from: a log file or a session, as blocks in time order with the buffers that end.
+"""The events of a log file or a session, as blocks in time order with the buffers that end in them.
 
-`FileStream` reads a file, `LiveStream` a session in real time; `merged` brings several streams into one order of time.
+`FileStream` reads a file, `LiveStream` a session in real time; `merged` brings several streams into one time order.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ class Stream(Protocol):
     header: LogHeader
 
     def parts(self) -> Iterator[Part]:
-        """All events, up to the end of the file or of the session."""
+        """All events, up to the end of the file or session."""
 
     def end(self) -> None:
         """Let `parts` end soon; any thread may call it."""
 
     def close(self) -> None:
-        """Give up what is held, when nobody asks for parts any more."""
+        """Release what it holds, after the last part."""
 
 
 class BufferEnds:
-    """Which buffers end where: `loaded` sees each buffer's events when it is read, `in_block` what goes out."""
+    """Finds the row where each buffer ends: `loaded` counts its events when it is read, `in_block` when they go out."""
 
     def __init__(self) -> None:
         self._left: dict[int, int] = {}
 
     def loaded(self, block: EventBlock) -> slice:
-        """Take in the events of a buffer; all of them are wanted."""
+        """Count the events of a buffer, and select all of them."""
         if len(block):
             for offset, count in zip(*np.unique(_offsets(block), return_counts=True), strict=True):
                 self._left[int(offset)] = int(count)
@@ -105,7 +105,7 @@ def _offsets(block: EventBlock) -> Ints:
 class FileStream:
     """The events of a log file, in bounded memory: one buffer of each processor, and a block.
 
-    `EtwError` where it cannot be opened or is no trace log.
+    `EtwError` for one that cannot be opened or is no trace log.
     """
 
     def __init__(self, path: str, reading: Reading = AS_IT_SAYS) -> None:
@@ -145,12 +145,12 @@ def open_stream(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) ->
         return LiveStream.of_session(source)
     except EtwError as error:
         if error.status == Status.WMI_INSTANCE_NOT_FOUND and not os.path.exists(source):
-            error.hint = "there is no file of that name either"
+            error.hint = "no file has that name either"
         raise
 
 
 def filetimes(ticks: Ints, header: LogHeader) -> Ints:
-    """Times of events as FILETIMEs, to the tick below; as they are if the log has no clock rate or no wall time."""
+    """Times of events as FILETIMEs, rounded down; unchanged if the log has no clock rate or no wall time."""
     if not header.frequency or not header.start_time:
         return ticks
     if header.clock_type == _SYSTEM_TIME and header.timestamp == header.start_time:
@@ -165,8 +165,8 @@ def filetimes(ticks: Ints, header: LogHeader) -> Ints:
 
 @dataclass(slots=True)
 class Timed:
-    """A part of stream number ``owner``, with the FILETIMEs of its events; those from ``at`` to ``stop`` have not gone
-    out."""
+    """A part of stream number ``owner``, with the FILETIMEs of its events; rows ``at`` to ``stop`` are not delivered
+    yet."""
 
     owner: int
     part: Part
@@ -190,7 +190,7 @@ def timed(owner: int, stream: Stream, start: int | None = None, end: int | None 
 
 
 def merged(streams: list[Iterator[Timed]]) -> Iterator[tuple[Timed, int, int]]:
-    """(part, first row, row behind the last) in time order; equal times in the order of ``streams``."""
+    """(part, first row, row after the last) in time order; equal times in the order of ``streams``."""
     heads = [(stream, head) for stream in streams if (head := next(stream, None)) is not None]
     while heads:
         yield from _runs([head for _, head in heads])
@@ -199,7 +199,7 @@ def merged(streams: list[Iterator[Timed]]) -> Iterator[tuple[Timed, int, int]]:
 
 
 def _runs(heads: list[Timed]) -> Iterator[tuple[Timed, int, int]]:
-    """What can go out of parts: all up to the end of the one that ends first."""
+    """The rows of parts up to the end of the one that ends first."""
     until = min(int(head.times[head.stop - 1]) for head in heads)
     if len(heads) == 1:
         stops = [heads[0].stop]
@@ -217,8 +217,8 @@ def _runs(heads: list[Timed]) -> Iterator[tuple[Timed, int, int]]:
 
 # -- The reader's end of a session in real time: buffers off a socket, their events in time order
 #
-# What comes is what `realtime` sends. Events wait until a marker says that none before its time is still to come, or
-# too much waits: then all go out, and what is older comes late.
+# `realtime` sends the buffers. Events wait until a marker says that all before its time have come. If too much waits,
+# all are delivered, and older events that come after that are late.
 
 
 _HEAD = picked(BUFFER_HEADER, "BufferSize", "TimeStamp", "Offset", "BufferFlag", "BufferType")
@@ -226,12 +226,12 @@ _RECEIVE = 1 << 20
 _MOST_HELD = 32 << 20
 """Bytes of buffers whose events wait for a marker."""
 _LOOK = 0.25
-"""Seconds. A signal that comes just before a wait begins does not end it: its handler runs when the wait is over."""
+"""Seconds that one wait takes: the handler of a signal that came just before it runs when the wait is over."""
 
 
 @dataclass(slots=True)
 class _Came:
-    """What a read of the socket gave: whole buffers, and the last marker among them."""
+    """The result of one read of the socket: whole buffers, and the last marker among them."""
 
     data: bytearray = field(default_factory=bytearray)
     at: list[int] = field(default_factory=list)
@@ -239,11 +239,11 @@ class _Came:
 
 
 class Channel(Protocol):
-    """What is needed of a connected socket."""
+    """The part of a connected socket that `LiveStream` uses."""
 
     def settimeout(self, seconds: float | None, /) -> None: ...
     def recv(self, size: int, /) -> bytes:
-        """`TimeoutError` where there is nothing for so long."""
+        """`TimeoutError` if nothing comes within the timeout."""
         ...
 
     def shutdown(self, how: int, /) -> None: ...
@@ -253,7 +253,7 @@ class Channel(Protocol):
 class LiveStream:
     """The events of a session as it delivers them, until it stops; ``channel`` is connected to its daemon.
 
-    `FormatError` for anything that is no trace, `EtwError` 4201 where the session ends before it has said what it is.
+    `FormatError` for anything that is no trace, `EtwError` 4201 if the session ends before its header has come.
     """
 
     def __init__(self, channel: Channel, name: str = "") -> None:
@@ -261,7 +261,7 @@ class LiveStream:
         self._channel, self._name = channel, name
         self._raw = bytearray()
         self._offset = 0
-        """Bytes of the stream before those that came last: where a file would have the buffer."""
+        """Bytes of the stream before those in ``_raw``: the offset that the buffer would have in a file."""
         self._held: list[Held] = []
         self._rank = count()
         self._ends = BufferEnds()
@@ -272,7 +272,7 @@ class LiveStream:
 
     @classmethod
     def of_session(cls, name: str) -> LiveStream:
-        """The session called ``name``. `EtwError` 4201 if there is none that delivers in real time."""
+        """The session called ``name``. `EtwError` 4201 if none of that name delivers in real time."""
         connect = getattr(kernel(), "consume", None)
         if connect is None:
             raise EtwError("OpenTrace", Status.NOT_SUPPORTED)
@@ -301,7 +301,7 @@ class LiveStream:
     # -- bytes
 
     def _receive(self) -> bool:
-        """More bytes; whether there were any."""
+        """Receive more bytes. Returns whether any came."""
         while True:
             try:
                 data = self._channel.recv(_RECEIVE)
@@ -324,7 +324,7 @@ class LiveStream:
         return first
 
     def _size(self, at: int) -> int | None:
-        """Bytes of the buffer at ``at`` of what came; None until it is whole. `FormatError` for one of no session."""
+        """Bytes of the buffer at ``at`` of ``_raw``; None until it is whole. `FormatError` for what is no buffer."""
         if len(self._raw) < at + BUFFER_HEADER_SIZE:
             return None
         size, _, used, flags, _ = _HEAD.unpack_from(self._raw, at)
@@ -334,7 +334,7 @@ class LiveStream:
         return int(size) if len(self._raw) >= at + size else None
 
     def _whole(self) -> _Came:
-        """Take the whole buffers off what came."""
+        """Take the whole buffers out of ``_raw``."""
         came, at = _Came(), 0
         while (size := self._size(at)) is not None:
             _, time, _, _, kind = _HEAD.unpack_from(self._raw, at)
@@ -363,7 +363,7 @@ class LiveStream:
             self._held.append(Held.of(block, next(self._rank)))
 
     def _release(self, until: int) -> Iterator[Part]:
-        """What is held from before ``until``, in time order; equal times in the order in which they came."""
+        """The events from before ``until``, in time order; equal times in the order in which they came."""
         run = release(self._held, until)
         self._held = [held for held in self._held if len(held.time)]
         for block in blocks_of_runs([] if run is None else [run]):

@@ -1,9 +1,9 @@
 """The structures of the trace API, with fixed widths: the same bytes on every system.
 
-`LAYOUTS` declares them in the words of evntrace.h, evntcons.h and evntprov.h. ``ctypes.wintypes`` is not used: its
-ULONG has 8 bytes and its WCHAR 4 on Linux. Sizes and offsets for 32 and 64 bits stand in ``layouts.json``; those that
-mingw-w64's headers have are proven by a compiler (``make etw-layouts``), the others (`UNPROVEN`) rest on the vendor's
-pages: LBR_TRACE_EVENT_DATA, ETW_LBR_ENTRY and PERFINFO_GROUPMASK on TraceConfigureLastBranchRecord's.
+`LAYOUTS` declares them in the words of evntrace.h, evntcons.h and evntprov.h. ``ctypes.wintypes`` is not used: on Linux
+its ULONG has 8 bytes and its WCHAR 4. ``layouts.json`` has sizes and offsets for 32 and 64 bits. A compiler proves
+those in mingw-w64's headers (``make etw-layouts``). The others (`UNPROVEN`) rest on the vendor's pages:
+LBR_TRACE_EVENT_DATA, ETW_LBR_ENTRY and PERFINFO_GROUPMASK on that of TraceConfigureLastBranchRecord.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ LAYOUTS: dict[str, Fields] = {
 union of two names for one value."""
 
 UNPROVEN = ("ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA", "PERFINFO_GROUPMASK", "TRACE_STACK_CACHING_INFO")
-"""What mingw-w64's headers do not have."""
+"""Not in mingw-w64's headers."""
 
 _PACKED = frozenset({"ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA"})
 """Declared under ``#pragma pack(1)``."""
@@ -113,7 +113,7 @@ _PACKED = frozenset({"ETW_LBR_ENTRY", "LBR_TRACE_EVENT_DATA"})
 _ALSO: dict[str, dict[str, Any]] = {
     "ETW_BUFFER_CONTEXT": {"ProcessorIndex": property(lambda own: own.ProcessorNumber | own.Alignment << 8)},
 }
-"""Members that are other members under one name: half of a union, to be read."""
+"""Read-only members of unions that combine other members."""
 
 _SCALARS: dict[str, Any] = {
     "u1": ctypes.c_uint8, "u2": ctypes.c_uint16, "u4": ctypes.c_uint32, "u8": ctypes.c_uint64,
@@ -130,8 +130,8 @@ def _type(text: str, bits: int) -> Any:
 def structure(name: str, bits: int = 64) -> Any:
     """The ctypes class of structure ``name`` for programs of ``bits`` 32 or 64; `KeyError` for another name.
 
-    8-byte values are aligned to 8 bytes in both, as Windows does; hosts on which C does not (32-bit Linux) are refused
-    by the test of ``layouts.json``.
+    8-byte values are aligned to 8 bytes in both, as on Windows. The test of ``layouts.json`` refuses hosts whose C
+    compiler does otherwise (32-bit Linux).
     """
     return _made(name, bits)
 

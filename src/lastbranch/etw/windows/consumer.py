@@ -21,7 +21,7 @@ OnBuffer = Callable[[Any], object]
 
 
 class _Trace:
-    """One opened trace: its structure, what that points to, and the first exception of a callback."""
+    """One open trace: its structure, what that points to, and the first exception of a callback."""
 
     def __init__(self, source: str, mode: int, on_event: OnEvent | None, on_buffer: OnBuffer | None) -> None:
         self.failure: BaseException | None = None
@@ -49,7 +49,7 @@ class _Trace:
             self.failure = error
 
     def _buffer_came(self, address: int) -> int:
-        """Windows goes on while this is true."""
+        """Whether Windows is to go on."""
         more: object = True
         if self.failure is None and self._on_buffer is not None:
             try:
@@ -60,7 +60,7 @@ class _Trace:
 
 
 class WindowsTraces:
-    """Traces that this process reads. ``loader`` gives the DLLs (Windows' own where it is ``None``)."""
+    """Traces that this process reads. ``loader`` loads the DLLs (Windows' own for ``None``)."""
 
     def __init__(self, loader: Loader | None = None) -> None:
         self._libraries = Libraries(loader or SystemLoader())
@@ -72,9 +72,9 @@ class WindowsTraces:
         """Open a log file, or the session of that name where ``mode`` has REAL_TIME.
 
         ``on_event`` gets the EVENT_RECORD (EVENT_TRACE without EVENT_RECORD in ``mode``), ``on_buffer`` the
-        EVENT_TRACE_LOGFILEW; both are Windows' memory and end with the call. A false result of ``on_buffer``, other
-        than ``None``, ends processing. Returns the handle and the TRACE_LOGFILE_HEADER. Raises `EtwError` with the code
-        that GetLastError gives.
+        EVENT_TRACE_LOGFILEW; both are Windows' memory and are valid during the call. A false result of ``on_buffer``,
+        other than ``None``, ends processing. Returns the handle and the TRACE_LOGFILE_HEADER. Raises `EtwError` with
+        the code of GetLastError.
         """
         trace = _Trace(source, mode, on_event, on_buffer)
         handle = int(self._libraries.function("OpenTraceW")(ctypes.byref(trace.logfile)))
@@ -84,12 +84,12 @@ class WindowsTraces:
         return handle, trace.logfile.LogfileHeader
 
     def process(self, handles: Sequence[int], start: int | None = None, end: int | None = None) -> None:
-        """Deliver the events of ``handles``, those from FILETIME ``start`` to ``end``; returns when they have ended.
+        """Deliver the events of ``handles`` from FILETIME ``start`` to ``end``; returns at their end.
 
-        Raises what a callback raised first (processing ends at the next buffer then), else `EtwError` with the code:
-        1223 where ``on_buffer`` ended it.
+        Raises the first exception of a callback (processing ends at the next buffer then), else `EtwError` with the
+        code: 1223 if ``on_buffer`` ended it.
         """
-        traces = [self._open[h] for h in handles if h in self._open]  # kept although CloseTrace may come meanwhile
+        traces = [self._open[h] for h in handles if h in self._open]  # kept alive if CloseTrace is called meanwhile
         array = (ctypes.c_uint64 * len(handles))(*handles)
         code = int(self._libraries.function("ProcessTrace")(array, len(handles), _filetime(start), _filetime(end)))
         for trace in traces:
@@ -100,7 +100,7 @@ class WindowsTraces:
             raise EtwError("ProcessTrace", code)
 
     def close(self, handle: int) -> Status:
-        """CloseTrace: 0, or 7007 if `process` has it still and ends with it."""
+        """CloseTrace: 0, or 7007 if `process` still runs and ends the trace."""
         fine = (Status.SUCCESS, Status.CTX_CLOSE_PENDING)
         code = self._libraries.status("CloseTrace", handle, fine=fine)
         self._open.pop(handle, None)

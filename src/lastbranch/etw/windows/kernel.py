@@ -1,7 +1,7 @@
-"""Windows' kernel: each operation as the calls of the DLLs that do it.
+"""Windows' kernel of trace sessions: each operation as calls of Windows' DLLs.
 
 No line of this package was executed on Windows; ``docs/reference/etw-windows.md`` says what each rests on. Windows
-itself judges requests: what comes back as a code is its own, but for what the docstrings here name.
+itself checks requests: a code is its own, except for those that the docstrings here name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["TokenPrivileges", "WindowsKernel", "WindowsRegistration", "create_me
 
 SYSTEM_PROFILE = "SeSystemProfilePrivilege"
 NOT_ALL_ASSIGNED = 1300
-"""What GetLastError says after an AdjustTokenPrivileges that returned TRUE and enabled nothing."""
+"""GetLastError after an AdjustTokenPrivileges that returned TRUE and enabled nothing."""
 _QUERY, _ADJUST = 0x8, 0x20
 """TOKEN_QUERY, TOKEN_ADJUST_PRIVILEGES."""
 _ENABLED = 0x2
@@ -64,7 +64,7 @@ class TokenPrivileges(ctypes.Structure):
 def enable_privilege(libraries: Libraries, name: str = SYSTEM_PROFILE) -> None:
     """Enable privilege ``name`` for this process; it stays enabled.
 
-    Raises `EtwError`: 1314 where the token does not have it, else the code of the call that failed.
+    Raises `EtwError`: 1314 if the token does not have it, else the code of the failed call.
     """
     token = ctypes.c_void_p()
     process = libraries.function("GetCurrentProcess")()
@@ -91,7 +91,7 @@ def _true(libraries: Libraries, name: str, *arguments: Any) -> None:
 
 @contextmanager
 def system_profile(libraries: Libraries) -> Iterator[None]:
-    """Calls that need `SYSTEM_PROFILE`. Where it cannot be enabled Windows still decides; its refusal then says why."""
+    """For calls that need `SYSTEM_PROFILE`. If it cannot be enabled, Windows still decides; its refusal says why."""
     refused: EtwError | None = None
     try:
         enable_privilege(libraries)
@@ -106,26 +106,26 @@ def system_profile(libraries: Libraries) -> Iterator[None]:
         raise EtwError(error.call, error.status, why, hint=refused.hint) from refused
 
 
-# -- A provider of this process
+# -- Providers of this process
 
 
 _LIVE: set[WindowsRegistration] = set()
-"""Registrations that Windows may call: what it calls must not be collected, and ends before Python does."""
+"""Registrations that Windows may call: they must not be collected, and must end before Python does."""
 
 
 class WindowsRegistration:
-    """What EventRegister made. ``enabled``, ``level`` and ``keywords`` are what the callback was told last.
+    """A provider that EventRegister registered. Windows' last callback set ``enabled``, ``level`` and ``keywords``.
 
-    The user's callback runs in a thread of Windows'; an exception of it goes to ``sys.unraisablehook``, for nobody else
-    is there to take it.
+    The user's callback runs in a thread of Windows'; its exceptions go to ``sys.unraisablehook``, as no caller can
+    catch them.
     """
 
-    def __init__(self, libraries: Libraries, provider: UUID, told: EnableCallback | None) -> None:
+    def __init__(self, libraries: Libraries, provider: UUID, on_enable: EnableCallback | None) -> None:
         self.enabled = False
         self.level = 0
         self.keywords = 0
         self._libraries = libraries
-        self._told = told
+        self._on_enable = on_enable
         self._callback = callback("PENABLECALLBACK", self._enable)
         self._handle = ctypes.c_uint64()
         self._open = False
@@ -144,9 +144,9 @@ class WindowsRegistration:
         if code != EnableProvider.CAPTURE_STATE:
             self.level, self.keywords = level, match_any
             self.enabled = code == EnableProvider.ENABLE
-        if self._told is not None:
+        if self._on_enable is not None:
             who = uuid_of(native("GUID").from_address(source)) if source else UUID(int=0)
-            self._told(
+            self._on_enable(
                 who, EnableProvider(code), level, match_any, match_all, filters_of(descriptors_at(filters, 1, BITS))
             )
 
@@ -174,11 +174,11 @@ class WindowsRegistration:
         self._libraries.status("EventSetInformation", self._handle, kind, bytes_at_call(data), len(data))
 
     def close(self) -> None:
-        """EventUnregister: when it has returned no callback runs. Not to be called from the callback."""
+        """EventUnregister: after it no callback runs. Must not be called from the callback."""
         if self._open:
             self._open = self.enabled = False
             self._libraries.status("EventUnregister", self._handle)
-            _LIVE.discard(self)  # not where it failed: Windows may go on calling
+            _LIVE.discard(self)  # not if it failed: Windows may go on calling
 
 
 @atexit.register
@@ -192,7 +192,7 @@ def _close_all() -> None:
 
 
 FIXED = {KERNEL_LOGGER_NAME.casefold(): KERNEL_LOGGER, "circular kernel context logger": CIRCULAR_KERNEL_LOGGER}
-"""Sessions of these names have these GUIDs, and are to be started with them."""
+"""Sessions of these names must be started with these GUIDs."""
 PRIVILEGED = frozenset(
     {
         Info.STACK_TRACING_INFO, Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO, Info.SAMPLED_PROFILE_INTERVAL_INFO,
@@ -209,15 +209,15 @@ TOO_SMALL = (Status.BAD_LENGTH, Status.INSUFFICIENT_BUFFER, Status.MORE_DATA)
 MOST_LOGGERS = 64
 """Structures of the first QueryAllTraces."""
 _TRIES = 8
-"""How often a buffer is made larger because the answer grew between two calls."""
+"""How often a buffer may be too small because the answer grew between two calls."""
 _FIRST_LIST = 4096
-"""Bytes for a list whose size a call did not tell."""
+"""Bytes for a list whose size a call did not return."""
 _READING = (Control.QUERY, Control.STOP)
-"""Operations to which the properties are output alone."""
+"""Operations for which the properties are output only."""
 
 
 class WindowsKernel:
-    """Event Tracing for Windows. ``loader`` gives the DLLs (Windows' own where it is ``None``)."""
+    """Event Tracing for Windows. ``loader`` loads the DLLs (Windows' own for ``None``)."""
 
     name = "windows"
 
@@ -231,8 +231,8 @@ class WindowsKernel:
     def start(self, request: SessionRequest, targets: Sequence[int] = ()) -> SessionState:
         """Start a session, and query it.
 
-        Raises `EtwError`: Windows' code; 50 for ``targets``, which only the software LBR has; 120 where StartTrace said
-        success but no session answers, as on a system that only pretends to have them (Wine gives 0xcafe4242).
+        Raises `EtwError`: Windows' code; 50 for ``targets``, which only the software LBR has; 120 if StartTrace
+        succeeds but no session answers, as on a system that only pretends to have them (Wine returns 0xcafe4242).
         """
         if targets:
             raise EtwError("StartTrace", Status.NOT_SUPPORTED, "Windows records the branches of all processes")
@@ -249,7 +249,7 @@ class WindowsKernel:
         return state
 
     def _verified(self, state: SessionState) -> SessionState:
-        """``state`` as a query of the session tells it. A session that may not be queried is taken as it is."""
+        """The state that a query returns; ``state`` itself if the session may not be queried."""
         try:
             found = self.control(Control.QUERY, state.handle, None)
         except EtwError as error:
@@ -258,9 +258,9 @@ class WindowsKernel:
             found = None
             why = f"and its query fails with {int(error.status)}"
         else:
-            why = "and its query tells of no session"
+            why = "and its query finds no session"
         if found is None or found.request.name.casefold() != state.request.name.casefold():
-            with suppress(EtwError):  # nothing is to be left behind
+            with suppress(EtwError):  # leave nothing running
                 self.control(Control.STOP, state.handle, None)
             raise EtwError(
                 "StartTrace", Status.CALL_NOT_IMPLEMENTED, f"success with handle {state.handle:#x}, {why}",
@@ -281,7 +281,7 @@ class WindowsKernel:
         return properties.state()
 
     def sessions(self) -> list[SessionState]:
-        """QueryAllTraces, with more structures if there are more sessions than the 64 of old."""
+        """QueryAllTraces, with more structures if more than 64 sessions run."""
         room, count = MOST_LOGGERS, ctypes.c_uint32()
         for _ in range(_TRIES):
             every = [Properties("QueryAllTraces") for _ in range(room)]
@@ -325,7 +325,7 @@ class WindowsKernel:
             return decode(info, self._query_list(handle, info))
 
     def _query(self, handle: int, info: Info, data: bytes) -> bytes:
-        """The answer in a buffer that has ``data`` in it."""
+        """The answer to a query whose buffer holds ``data``."""
         buffer = bytes_at_call(data)
         self._call("TraceQueryInformation", handle, int(info), buffer, len(data), None)
         return bytes(buffer)
@@ -407,7 +407,7 @@ def create_merged_trace_file(output: str, inputs: Sequence[str], flags: int, loa
     """
     call = "CreateMergedTraceFile"
     if not inputs:
-        raise EtwError(call, Status.INVALID_PARAMETER, "there are no files to merge")
+        raise EtwError(call, Status.INVALID_PARAMETER, "no files to merge")
     names = [wide(call, name) for name in inputs]
     array = (ctypes.c_void_p * len(names))(*[ctypes.addressof(n) for n in names])
     Libraries(loader or SystemLoader()).status(call, wide(call, output), array, len(names), flags)

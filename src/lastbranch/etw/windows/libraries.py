@@ -1,6 +1,6 @@
-"""Exports of Windows' DLLs: their prototypes, and the functions, found when they are called first.
+"""Exports of Windows' DLLs: their prototypes, and the functions, resolved at their first call.
 
-Where one is missing, an error says which, and which Windows has it.
+The error for a missing one names it and the Windows that has it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["CALLBACKS", "FUNCTIONS", "Libraries", "Loader", "SystemLoader", "UNP
 
 # -- Functions of Windows' DLLs: their prototypes in the words of the headers, and the Windows that has them first
 #
-# A prototype is written with the header's own type names, so that a compiler can hold it against the header (``make
-# etw-layouts``): it proves every one but those of `UNPROVEN`, which rest on the vendor's pages.
+# A prototype has the header's own type names, so that a compiler can compare it with the header (``make etw-layouts``).
+# That proves all but those of `UNPROVEN`, which rest on the vendor's pages.
 
 
 CONTROL = ("advapi32.dll", "sechost.dll")
@@ -39,7 +39,7 @@ class Function(NamedTuple):
     since: str = ""
     """The oldest Windows with it; empty for what Windows 7 has."""
     convention: str = "stdcall"
-    """Only 32-bit Windows knows a difference."""
+    """It matters on 32-bit Windows only."""
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -86,7 +86,7 @@ FUNCTIONS: dict[str, Function] = {
 32-bit programs call it as they call C functions; every other one is a WINAPI."""
 
 UNPROVEN = ("TraceConfigureLastBranchRecord", "CreateMergedTraceFile")
-"""What mingw-w64's headers do not have: the vendor's pages, and the SDK's evntrace.h for the first."""
+"""Not in mingw-w64's headers: the vendor's pages, and the SDK's evntrace.h for the first."""
 
 CALLBACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "PEVENT_RECORD_CALLBACK": ("VOID", ("PEVENT_RECORD",)),
@@ -117,24 +117,24 @@ def c_type(name: str) -> Any:
 
 
 class Loader(Protocol):
-    """Where libraries come from: `SystemLoader`, and in tests a recording fake."""
+    """The source of libraries: `SystemLoader`, and in tests a recording fake."""
 
     def library(self, name: str, convention: str) -> Any:
-        """The library ``name`` as ctypes gives one, its attributes being foreign functions. `OSError` without one."""
+        """The library ``name``; its attributes are ctypes' foreign functions. `OSError` if it is missing."""
 
     def last_error(self) -> int:
-        """What GetLastError said after the last call of this thread."""
+        """The result of GetLastError after the last call of this thread."""
 
     def build(self) -> int:
         """Build number of the running Windows."""
 
     def meaning(self, code: int) -> str:
-        """What Windows says of a code."""
+        """Windows' message for a code."""
 
 
 _ctypes: Any = ctypes
 _sys: Any = sys
-"""With the names that they have on Windows only."""
+"""The same modules for the names that only Windows' Python has."""
 
 
 def _on_windows() -> bool:
@@ -142,7 +142,7 @@ def _on_windows() -> bool:
 
 
 class SystemLoader:
-    """Windows itself. DLLs are looked for in the system's folders only, never in the current one."""
+    """Windows itself. It searches for DLLs in the system's folders only, never in the current one."""
 
     def library(self, name: str, convention: str) -> Any:
         if not _on_windows():
@@ -168,9 +168,9 @@ def callback(name: str, function: Callable[..., Any]) -> Any:
 
 
 def wide(call: str, text: str) -> Any:
-    """``text`` as an array of UTF-16 units with a nul behind them.
+    """``text`` as an array of UTF-16 units and a nul.
 
-    Raises `EtwError` (123) for a nul in the text, at which Windows would cut it.
+    Raises `EtwError` (123) for a nul in the text, where Windows would cut it.
     """
     if "\0" in text:
         raise EtwError(call, Status.INVALID_NAME, f"{text!r} has a nul in it")
@@ -195,7 +195,7 @@ class Libraries:
     def function(self, name: str) -> Any:
         """The export ``name`` as a foreign function.
 
-        Raises `EtwError`: 127 where this Windows lacks it, 126 where none of its libraries is installed.
+        Raises `EtwError`: 127 if this Windows lacks it, 126 if its libraries are not installed.
         """
         if name not in self._functions:
             self._functions[name] = self._resolve(name)

@@ -1,6 +1,6 @@
-"""Structures as Windows wants them, in memory that lives as long as the call: properties, filters, parameters.
+"""Arguments of Windows' functions, in memory that lives as long as the call: properties, filters, parameters.
 
-Layouts are those of the running Python (32 or 64 bits). Whatever a structure points to is kept by the object here.
+Layouts are those of the running Python (32 or 64 bits). Each object here keeps alive what its structure points to.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def text_at(address: int, limit: int) -> str:
 
 
 class _Filters:
-    """An array of EVENT_FILTER_DESCRIPTOR and the data that it points to; ``address`` is 0 where there are none."""
+    """An array of EVENT_FILTER_DESCRIPTOR and the data that it points to; ``address`` is 0 for no filters."""
 
     def __init__(self, filters: Sequence[Filter]) -> None:
         self.data = [ctypes.create_string_buffer(f.data, len(f.data)) for f in filters]
@@ -60,9 +60,9 @@ class _Filters:
 
 
 class Properties:
-    """EVENT_TRACE_PROPERTIES_V2 with room for both names behind it, the session's before the file's.
+    """EVENT_TRACE_PROPERTIES_V2 with room for both names after it, the session's before the file's.
 
-    Windows before 10 1703 takes it for the older structure, which begins alike.
+    Windows before 10 1703 reads it as the older structure, which begins alike.
     """
 
     def __init__(self, call: str, request: SessionRequest | None = None) -> None:
@@ -99,7 +99,7 @@ class Properties:
             head.FilterDescCount, head.FilterDesc = len(request.filters), self._filters.address
 
     def state(self) -> SessionState:
-        """What Windows wrote; options and filters, which it never tells, are the request's."""
+        """The state that Windows wrote; options and filters, which it never writes, are the request's."""
         head = self.head
         asked = self._request or SessionRequest("")
         name, file = self._text(head.LoggerNameOffset) or asked.name, self._text(head.LogFileNameOffset)

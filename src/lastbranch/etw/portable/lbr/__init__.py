@@ -1,1 +1,1 @@
-"""Last branch records of sessions, by the software LBR: what is configured, recorded and written."""
+"""Last branch records of sessions, recorded by the software LBR."""

@@ -1,9 +1,9 @@
-"""A recording of the software LBR as kernel events, while it goes on.
+"""A recording of the software LBR converted to kernel events while it goes on.
 
 The collector writes perf.data in its pipe form (`capture.software.spill`), with a FINISHED_ROUND record each time that
-it has emptied the kernel's rings: what is older than the round before is complete then. It becomes what
-`formats.etl.write_profile` would make of it: PMC interrupts with last branch records, processes, threads, images, and
-events of our own for the rest (`formats.etl.profile.supplement_events`).
+it has emptied the kernel's rings: records older than the round before are complete then. The events are those of
+`formats.etl.write_profile`: PMC interrupts with last branch records, processes, threads, images, and events of our own
+for the rest (`formats.etl.profile.supplement_events`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..sources.records import FOREVER, Ticks, follow_records, record_bytes, reco
 __all__ = ["Conversion", "FINISHED_ROUND", "Scope", "kinds_of"]
 
 
-# -- Which branches the flags of a session leave in a record: finer classes than a recording is made by
+# -- The branches that the flags of a session leave in a record: finer classes than those of a recording
 
 
 _CALL_STACK = 1 << 9
@@ -41,7 +41,7 @@ _CALL_STACK = 1 << 9
 
 
 def kinds_of(flags: int) -> NDArray[np.bool_]:
-    """By perf's branch type, whether EVNTRACE_LBR_FLAGS record it; those of call-stack mode delete what they do not."""
+    """By perf's branch type, whether EVNTRACE_LBR_FLAGS record it. Call-stack mode deletes the others itself."""
     select = convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr").value & ~_CALL_STACK
     there = np.ones(1, np.uint64)
     kinds = (np.array([kind], np.uint8) for kind in range(16))
@@ -49,8 +49,7 @@ def kinds_of(flags: int) -> NDArray[np.bool_]:
 
 
 def only(batch: SampleBatch, recorded: NDArray[np.bool_]) -> SampleBatch:
-    """``batch`` with those of its branch entries whose type is recorded: perf's classes, by which it was made, are
-    coarser."""
+    """``batch`` without branch entries whose type is not recorded: perf's classes, which selected them, are coarser."""
     keep = recorded[flag(batch["branch_flags"], "type").astype(np.intp)]
     if keep.all():
         return batch
@@ -63,14 +62,14 @@ FINISHED_ROUND = RECORD["FINISHED_ROUND"]
 _HEADER = struct.Struct("<IHH")
 _SAMPLE, _LOST = RECORD["SAMPLE"], RECORD["LOST"]
 _SAMPLE_TIME, _TRAILER_TIME = 4, -3
-"""Words from the start of a sample (behind identifier, address, ids), and from the end of another record."""
+"""Words from the start of a sample (after identifier, address, ids), and from the end of another record."""
 
 
 class Scope:
-    """What of a recording becomes events.
+    """The part of a recording that becomes events.
 
-    ``whole``: everything, as a file of its own needs it. Otherwise the bursts alone, whose records say that they were
-    made with ``flags`` (EVNTRACE_LBR_FLAGS): the rest is of the session's other sources.
+    ``whole``: everything, as a log of the recording alone needs it. Otherwise only the bursts, whose records carry
+    ``flags`` (EVNTRACE_LBR_FLAGS): the session's other sources write the rest.
     """
 
     def __init__(self, *, whole: bool = True, flags: int = 0, name: str = "") -> None:
@@ -78,7 +77,7 @@ class Scope:
 
 
 class Conversion:
-    """Takes the bytes of a recording as they come. ``ticks`` turns ns of the monotonic clock into the session's."""
+    """Takes the bytes of a recording as they come. ``clock`` is the session's ClientContext."""
 
     def __init__(self, scope: Scope, clock: int = ClientContext.QPC) -> None:
         self._scope, self._ticks = scope, Ticks(clock)
@@ -88,22 +87,22 @@ class Conversion:
         self._recorded: NDArray[np.bool_] | None = None
         self._before = self._floor = self._modules = 0
         self.lost = 0
-        """Records that the kernel had no room for, so far."""
+        """Records that the kernel dropped so far."""
 
     @property
     def begun(self) -> bool:
-        """Whether the recording has begun: everything is attached to."""
+        """Whether the recording has begun: the collector is attached."""
         return self._reader is not None
 
     @property
     def recorded(self) -> bool:
-        """Whether there was anything behind the begin."""
+        """Whether anything was recorded after the beginning."""
         return self._lives is not None
 
     # -- records
 
     def feed(self, data: bytes) -> Events:
-        """Take ``data``: the events that are complete now."""
+        """Take ``data``. Returns the events that are complete now."""
         self._kept += data
         if self._reader is None and not self._begin():
             return Events.joined([])
@@ -116,7 +115,7 @@ class Conversion:
         return self._round(block, times[-2])
 
     def _begin(self) -> bool:
-        """Read what precedes the records, if all of it is there."""
+        """Read what precedes the records, once all of it has come."""
         at = PIPE_HEADER_SIZE
         while len(self._kept) >= at + _HEADER.size:
             kind, _, size = _HEADER.unpack_from(self._kept, at)
@@ -164,12 +163,12 @@ class Conversion:
         return Events.joined(parts)
 
     def _keep(self, block: Block, rows: NDArray[np.bool_]) -> None:
-        """Of the bytes that were taken, only these records, and what is not whole yet."""
+        """Keep only these records of ``block``, and what is not whole yet."""
         end = int(block.at[-1]) * 8 + int(block.sizes(block.at[-1:])[0])
         self._kept = record_bytes(block, rows) + self._kept[end:]
 
     def _first(self, begin: int) -> Events:
-        """What precedes all others: the machine, and how the profile sources are programmed."""
+        """The first events: the machine, and the intervals of the profile sources."""
         session = self._session
         session.begin = self._ticks.of(begin)
         self._lives = LifecycleEvents(self._profile, session.begin, session.pointer)
@@ -194,7 +193,7 @@ class Conversion:
         return encoded(self._lives.until(FOREVER), 0)
 
     def _samples(self, batch: SampleBatch) -> Iterator[Events]:
-        """Interrupts and branch records; ahead of them the threads that nothing told of."""
+        """Interrupts and branch records; before them the threads that no record announced."""
         if not (self._scope.whole or BRANCH in batch.offsets):
             return
         batch = batch.select(np.argsort(batch.time, kind="stable"))
@@ -213,8 +212,8 @@ class Conversion:
     # -- the end
 
     def finish(self, now: int, describe: Callable[[Profile], None] = lambda profile: None) -> Events:
-        """The rest of the records, and the lists of what is there ``now`` (ns); ``describe`` adds to what is said of
-        the recording as a whole."""
+        """The rest of the records, and the lists of what runs ``now`` (ns). ``describe`` adds facts about the whole
+        recording."""
         if self._reader is None:
             return Events.joined([])
         block = records_in(self._kept)

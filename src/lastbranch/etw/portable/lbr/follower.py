@@ -1,7 +1,7 @@
-"""What the collector of the software LBR writes, into a session's buffers as it comes.
+"""Writes a recording of the software LBR to a session's buffers as it comes.
 
-The collector has a process of its own, with nothing in it that could fall into a burst; here a thread takes what it
-writes from a pipe and makes events of it.
+The collector runs in a process of its own, so that nothing else can fall into a burst. Here a thread reads its output
+from a pipe and converts it to events.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ __all__ = ["Follower", "PATIENCE"]
 _ROUND = 0.1
 """Seconds between two rounds."""
 PATIENCE = 1.0
-"""Seconds that an event waits for a free buffer: the pipe holds what comes meanwhile."""
+"""Seconds that an event waits for a free buffer; the pipe holds what comes meanwhile."""
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 _MARK = struct.Struct("=IHHq")
 
 
 class Rounds:
-    """In the collector's process: marks the rounds in ``file``. It is the ``progress`` of a recording, which is called
-    when the kernel's rings have just been emptied; ``told`` is called then, too."""
+    """Marks the rounds in ``file``, in the collector's process. It is the ``progress`` callback of a recording, which
+    runs when the kernel's rings have just been emptied; it calls ``progress``, too."""
 
-    def __init__(self, file: IO[bytes], reads: int, told: Callable[[Summary], None]) -> None:
-        self._file, self._reads, self._told = file, reads, told
+    def __init__(self, file: IO[bytes], reads: int, progress: Callable[[Summary], None]) -> None:
+        self._file, self._reads, self._progress = file, reads, progress
         self._next = 0.0
 
     def __call__(self, summary: Summary) -> None:
-        if self._reads >= 0:  # so that we notice when the reader is gone
+        if self._reads >= 0:  # else a reader that is gone would go unnoticed
             os.close(self._reads)
             self._reads = -1
         now = time.monotonic()
@@ -50,30 +50,30 @@ class Rounds:
             self._next = now + _ROUND
             self._file.write(_MARK.pack(FINISHED_ROUND, 0, _MARK.size, time.monotonic_ns()))
             self._file.flush()
-        self._told(summary)
+        self._progress(summary)
 
 
 class Follower:
-    """Follows a collector: give it `file`, with `rounds` as its progress, and call `start` when it runs.
+    """Follows a collector: it gets `file`, and `rounds` as its progress callback; call `start` when it runs.
 
-    ``begun`` is set when it is attached to everything, or has ended.
+    ``begun`` is set when the collector is attached, or has ended.
     """
 
     def __init__(self, conversion: Conversion, output: Output) -> None:
         self._conversion, self._output = conversion, output
         self.reads, writes = os.pipe()
-        with suppress(OSError):  # what a user may have is limited
+        with suppress(OSError):  # a user's pipes are limited
             fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.file: IO[bytes] = os.fdopen(writes, "wb", buffering=_READ_BYTES)
         self.begun = threading.Event()
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="lbr")
 
-    def rounds(self, told: Callable[[Summary], None]) -> Rounds:
-        return Rounds(self.file, self.reads, told)
+    def rounds(self, progress: Callable[[Summary], None]) -> Rounds:
+        return Rounds(self.file, self.reads, progress)
 
     def start(self, collector: int = 0) -> None:
-        """The collector has its own copy of the file now."""
+        """Begin to read: the collector has its own copy of the file now."""
         self.file.close()
         self._thread.start()
 
@@ -87,7 +87,7 @@ class Follower:
                 self._output.put(self._conversion.feed(data))
                 self._output.lost(self._conversion.lost - lost)
                 lost = self._conversion.lost
-            except Exception as error:  # told by `finish`
+            except Exception as error:  # raised by `finish`
                 self.failure = error
             if self._conversion.begun:
                 self.begun.set()
@@ -95,7 +95,7 @@ class Follower:
         self.begun.set()
 
     def finish(self, describe: Callable[[Profile], None] = lambda profile: None) -> None:
-        """Wait for the collector's end, and write the rest. Raises what has kept events from being written."""
+        """Wait for the collector's end, and write the rest. Raises the failure that stopped the writing."""
         self._thread.join()
         if self.failure is not None:
             raise self.failure

@@ -1,9 +1,8 @@
 """The software LBR as a source of a session: ``python -m lastbranch.etw.portable.lbr.source SOCKET``.
 
-Started by the session's daemon when a target and a trigger are there and enabled (`lbr_configuration.needed`). It
-attaches to the target, says READY or FAILED, and records until it is told to stop or the daemon hangs up; then the
-target runs on.
-Another configuration ends one recording and begins the next.
+The session's daemon starts it for a target and an enabled trigger (`lbr_configuration.needed`). It attaches to the
+target, answers READY or FAILED, and records until the daemon stops it or hangs up; the target then runs on. A new
+configuration ends one recording and begins the next.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _PAUSE = 0.2
 
 
 def options_of(configuration: SourceConfiguration) -> Options:
-    """How to record for a session: as its LBR flags and the interval of the profile source say. `EtwError` 87 for
-    flags that no processor takes."""
+    """The options of a session's recording, from its LBR flags and the interval of the profile source. `EtwError` 87
+    for flags that no processor accepts."""
     try:
         chosen = convert(configuration.lbr_flags | LBR_EXCLUDE_KERNEL, "etw", "perf").value
     except LastbranchError as error:
@@ -51,7 +50,7 @@ def options_of(configuration: SourceConfiguration) -> Options:
 
 
 class _Recording:
-    """One recording: until it is stopped, configured anew, or its target ends."""
+    """One recording, until it is stopped or configured anew, or its target ends."""
 
     def __init__(self, connection: Connection, output: Output, configuration: SourceConfiguration) -> None:
         self._connection, self._configuration = connection, configuration
@@ -61,10 +60,10 @@ class _Recording:
         self._over = threading.Event()
         self._listeners: list[threading.Thread] = []
         self.next: SourceConfiguration | None = configuration
-        """What the session wants after this one; ``None``: nothing more."""
+        """The configuration of the next recording; ``None``: no other follows."""
 
     def run(self) -> None:
-        """Record. `EtwError` where it cannot begin."""
+        """Record. `EtwError` if it cannot begin."""
         target = self._configuration.targets[0]
         if not os.path.isdir(f"/proc/{target}"):
             raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, f"there is no process {target}")
@@ -86,7 +85,7 @@ class _Recording:
         self._listeners[0].start()
 
     def _listen(self, collector: int) -> None:
-        """Say READY, then pass on what the daemon wants. The target has ended where the collector has without it."""
+        """Send READY, then wait for messages, and end the collector for the next configuration or a stop."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._follower.begun.wait()
         if not self._conversion.begun:
@@ -100,7 +99,7 @@ class _Recording:
             os.kill(collector, signal.SIGTERM)
 
     def _take(self) -> None:
-        """One turn of waiting for messages."""
+        """Wait a moment for messages."""
         if not select.select([self._connection], [], [], _PAUSE)[0]:
             return
         messages = self._connection.pump()
@@ -112,7 +111,7 @@ class _Recording:
             self.next = None
 
     def wait(self) -> None:
-        """After the target's end: wait for what the session wants next."""
+        """After the target's end: wait for the next configuration."""
         while self.next is self._configuration:
             self._take()
 

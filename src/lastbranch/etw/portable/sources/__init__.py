@@ -1,6 +1,6 @@
-"""Sources of kernel events: a process of a session's that turns Linux perf events into what its masks enable.
+"""Sources of kernel events: a process of the session that turns Linux perf events into the events its masks enable.
 
-What a session asks before it starts one is here, and imports no more than that; `recorder` does the work.
+The session uses this module before it starts that process, so it imports little; `recorder` does the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["SourceConfiguration", "argv", "check", "needed", "settled"]
 
 
 def needed(request: SessionRequest, masks: Sequence[int], pmc_sources: Sequence[int] | None = None) -> bool:
-    """Whether a session with these masks has events that come from Linux: of a system logger, any that are enabled.
+    """Whether a session with these masks needs the source process: a system logger with any enabled event.
 
     ``pmc_sources``: the configured profile sources; PMC_PROFILE needs one that is a counter.
     """
@@ -36,10 +36,10 @@ def needed(request: SessionRequest, masks: Sequence[int], pmc_sources: Sequence[
 def check(
     request: SessionRequest, masks: Sequence[int], *, call: str = "StartTrace", kernel: Kernel | None = None
 ) -> None:
-    """Whether ``masks`` can be had here, before anything is started.
+    """Check that this machine has the events of ``masks``, before anything is started.
 
     Raises `EtwError`: 87 for masks of a session that is no system logger, and for DISK_FILE_IO without DISK_IO; 50 for
-    a bit that stands for nothing on Linux (its name and the reason); 1314 where events of the whole system are not
+    a bit without events on Linux (its name and the reason); 1314 where events of the whole system are not
     permitted; else as the kernel refuses (`stream.refusal`).
     """
     if any(masks) and not request.system:

@@ -1,6 +1,6 @@
 """The source process of a session: ``python -m lastbranch.etw.portable.sources SOCKET``, started by its daemon.
 
-It gets its configuration, records, and says READY or FAILED; it ends when it is told to or the daemon hangs up.
+It gets its configuration, records, and answers READY or FAILED; it ends when the daemon stops it or hangs up.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ _SHORTEST, _LONGEST = 0.002, 0.1
 _MANY = 4000
 """Events of a round, after which the next one comes sooner: an eighth of what a ring holds."""
 _URGENT = -10
-"""Nice value: rings overflow where their reader has to wait for those whom it records."""
-
-
+"""Nice value: rings overflow if their reader waits for the threads that it records."""
 _LISTING, _RUNNING = 5.0, 0.5
-"""Seconds that writers wait for a free buffer: nothing is missed while lists are written, and between rounds the rings
-take what comes."""
+"""Seconds that writers wait for a free buffer: long while lists are written, so that none is lost, and short
+between rounds, when the rings hold what comes."""
 
 
 def _record(path: str, connection: Connection, configuration: SourceConfiguration) -> None:

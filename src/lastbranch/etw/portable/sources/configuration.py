@@ -1,4 +1,4 @@
-"""What a session asks of its source processes: the settings that concern events of Linux."""
+"""The configuration of a source process: the part of a session that concerns events of Linux."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Events:
 
     @classmethod
     def joined(cls, parts: Sequence[Events]) -> Events:
-        """All of ``parts``, by processor and time; what was in order stays so."""
+        """All of ``parts``, by processor and time; equal times keep their order."""
         if not parts:
             return encoded([], 0)
         time, cpu = np.concatenate([p.time for p in parts]), np.concatenate([p.cpu for p in parts])
@@ -62,7 +62,7 @@ class Events:
 
 
 def encoded(events: Iterable[Event], cpu: int) -> Events:
-    """``events`` as those of one processor."""
+    """``events`` in their form on disk, as those of one processor."""
     made = list(events)
     filled = [aligned(encode_event(event)) for event in made]
     size = np.array([len(event) >> 3 for event in filled], np.int64)
@@ -82,7 +82,7 @@ def of_samples(
 def kernel_events(
     batch: SampleBatch, ticks: Ints, hook: int | Array, payload: Sequence[Words], size: int, *, compact: bool = False
 ) -> Events:
-    """An event for each row of ``batch``, and behind it the call chain where it has one.
+    """An event for each row of ``batch``, followed by its call chain if it has one.
 
     ``payload``: the words of the rows, ``size`` of whose bytes count. ``hook``: one for all, or a column. ``ticks``:
     the rows' times as the session counts it. ``compact``: with thread and process in the header.

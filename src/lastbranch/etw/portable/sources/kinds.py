@@ -1,4 +1,4 @@
-"""Kinds of events: what perf is asked for, and how its samples become kernel events. One row each in `KINDS`.
+"""Kinds of events: the perf event of each, and the conversion of its samples to kernel events. One row each in `KINDS`.
 
 Layouts of raw data: the ``format`` files of tracefs, read when a kind is opened. Of the kernel events:
 `formats.etl.kernel.layouts`.
@@ -23,7 +23,7 @@ from .events import Events, Ints, Words, kernel_events
 __all__ = ["KINDS", "Kind", "PMC", "Place", "RECORDS", "Raw", "Switches", "has_tracefs", "read_tracepoint"]
 
 
-# -- Tracepoints: their numbers, and where the fields of their raw data lie. Source: Documentation/trace/events.rst
+# -- Tracepoints: their numbers, and the places of the fields in their raw data. Source: Documentation/trace/events.rst
 
 
 _FOLDERS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
@@ -31,7 +31,7 @@ _FIELD = re.compile(r"field:[^;]*?(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+
 
 
 class Place(NamedTuple):
-    """Where a field lies in raw data, in bytes."""
+    """The place of a field in raw data, in bytes."""
 
     offset: int
     size: int
@@ -46,7 +46,7 @@ class Tracepoint(NamedTuple):
 
 
 class Raw:
-    """Columns int64 of the raw data of samples. What a sample is too short for is 0."""
+    """Columns int64 of the raw data of samples; 0 where a sample is too short."""
 
     def __init__(self, batch: SampleBatch, fields: Mapping[str, Place]) -> None:
         self._fields = fields
@@ -70,7 +70,7 @@ def has_tracefs(kernel: Kernel) -> bool:
 def read_tracepoint(kernel: Kernel, name: str, call: str = "StartTrace") -> Tracepoint:
     """The tracepoint ``system/event``.
 
-    `EtwError` 50 where the kernel has none of that name or offers no tracefs, 1314 where it may not be read.
+    `EtwError` 50 if the kernel has no such tracepoint or no tracefs, 1314 if it may not be read.
     """
     for folder in _FOLDERS:
         number, layout = (kernel.text(f"{folder}/events/{name}/{file}") for file in ("id", "format"))
@@ -97,7 +97,7 @@ Convert = Callable[[SampleBatch, Ints, Raw], Events]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``hook``: the event that it makes, for stack tracing. A software ``event`` and its ``config``, or a
+    """``hook``: the kernel event that it becomes. Its perf event is a software ``event`` with its ``config``, or a
     ``tracepoint``."""
 
     hook: int
@@ -139,8 +139,8 @@ def priority(linux: Array) -> Words:
 
 
 def _switch(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
-    """CSwitch: new and old thread, priorities, why the old one waits. Its stack is the old one's, whose ids the sample
-    no longer has where it has ended."""
+    """CSwitch: new and old thread, priorities, why the old one waits. The stack is the old thread's; the sample of one
+    that has ended lacks its ids."""
     new, old, state = raw["next_pid"], raw["prev_pid"], raw["prev_state"]
     batch.columns["tid"] = old.astype(np.int32)
     new_priority, old_priority = priority(raw["next_prio"]), priority(raw["prev_prio"])
@@ -166,7 +166,7 @@ def switched(
 
 
 def _ready(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
-    """ReadyThread: the awakened one; the header has the one that did it."""
+    """ReadyThread: the thread that was woken; the header has the one that woke it."""
     return kernel_events(batch, ticks, READY, [_low(raw["pid"])], 8, compact=True)
 
 
@@ -174,7 +174,7 @@ def _ready(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
 
 
 def _enter(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
-    """SysCallEnter. Its address is the number of the call: Linux does not tell the routine's."""
+    """SysCallEnter. Its address is the number of the call: Linux does not report the routine's."""
     return kernel_events(batch, ticks, ENTER, [_u64(raw["id"])], 8, compact=True)
 
 
@@ -194,7 +194,7 @@ def _fault(hook: int) -> Convert:
 
 
 def _read(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
-    """HardFault: when, address, thread. Which part of which file was read is not known."""
+    """HardFault: time, address, thread. The file and the part of it that was read are not known."""
     none = np.zeros(len(batch), np.uint64)
     unknown = none - np.uint64(1)
     columns = [ticks.view(np.uint64), unknown, batch["addr"], none, _low(batch.tid)]
@@ -205,12 +205,12 @@ def _read(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
 
 
 def _timer(batch: SampleBatch, ticks: Ints, raw: Raw) -> Events:
-    """SampledProfile; each stands for one interrupt."""
+    """SampledProfile, each for one interrupt."""
     return kernel_events(batch, ticks, SAMPLED, [batch.ip, _low(batch.tid) | np.uint64(1) << _U32], 16)
 
 
 KINDS: Mapping[str, Kind] = {
-    # An idle processor has no tick, by which the kernel measures the rate of samples, and its group would stand still.
+    # An idle processor has no tick, by which the kernel measures the rate of samples, and its group would not count.
     "timer": Kind(SAMPLED, _timer, "cpu-clock", 0, counting=frozenset({"exclude_idle"})),
     "switch": Kind(CSWITCH, _switch, tracepoint="sched/sched_switch", sample=SAMPLE.RAW),
     "ready": Kind(READY, _ready, tracepoint="sched/sched_waking", sample=SAMPLE.RAW),
@@ -223,9 +223,9 @@ KINDS: Mapping[str, Kind] = {
 """By the names that `enable_map` uses."""
 
 
-# -- Context switches without tracefs: PERF_RECORD_SWITCH_CPU_WIDE, which needs no more than permission for the system
+# -- Context switches without tracefs: PERF_RECORD_SWITCH_CPU_WIDE, which needs only the right to record the system
 #
-# It tells neither priorities nor what a thread waits for, only whether it was preempted.
+# It has neither priorities nor the reason of a wait, only whether a thread was preempted.
 
 
 _SWITCH_CPU_WIDE = RECORD["SWITCH_CPU_WIDE"]
@@ -236,15 +236,15 @@ _NO_THREADS = (-1, -1)
 
 
 class Switches:
-    """Makes samples of the records of one stream, round by round.
+    """Turns the records of one stream into samples, round by round.
 
-    A switch has two records, one as the old thread leaves and one as the new one comes. Kernels leave out either where
-    the thread is an idle one, so each of them stands for the switch if the other is not there.
+    A switch has two records, one as the old thread leaves and one as the new one comes. Kernels leave out the record
+    of an idle thread, so either of them makes the switch if the other is missing.
     """
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
-        """By processor, the threads of the last record if that was of one that leaves."""
+        """By processor, the threads of the last record if its thread leaves."""
 
     def samples(self, block: Block, at: Ints, types: Ints) -> SampleBatch:
         """The switches as samples of the thread that leaves: ``addr`` is the next thread, ``period`` the state it is
@@ -268,7 +268,7 @@ class Switches:
         })  # fmt: skip
 
     def _follows(self, cpu: Array, old: Array, new: Array, leaves: Array) -> Array:
-        """Which of the records come right after one of a thread that leaves, and tell of the same switch."""
+        """Which records directly follow that of a thread that leaves, and belong to the same switch."""
         follows = np.zeros(len(cpu), bool)
         if not len(cpu):
             return follows

@@ -1,4 +1,4 @@
-"""What a configuration asks of perf: the streams that are to be open, each with its spec and its conversion."""
+"""The perf streams that a configuration asks for, each with its event and the conversion of its samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TIMER_NS = 100
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """One stream."""
+    """A stream to open: its perf event, and what its samples carry."""
 
     choice: EventChoice
     kind: Kind | None = None
@@ -51,7 +51,7 @@ class StreamPlan:
 
     @property
     def hook(self) -> int:
-        """The event that it makes of a sample."""
+        """The kernel event that a sample becomes."""
         return self.kind.hook if self.kind else PMC
 
     @property
@@ -79,7 +79,7 @@ class StreamPlan:
         )  # fmt: skip
 
     def convert(self, batch: SampleBatch, ticks: Ints) -> Events:
-        """Samples to events at ``ticks``, which the batch has as times, too."""
+        """Convert samples to events at ``ticks``, which are the batch's times, too."""
         events = self._convert(batch, ticks)
         return with_values(events, self.hook, values_of(batch, len(self.counters))) if self.counters else events
 
@@ -93,7 +93,7 @@ class StreamPlan:
 
 
 def plan_streams(configuration: SourceConfiguration, kernel: Kernel, host: Host) -> list[StreamPlan]:
-    """Every stream but that of processes and images. `EtwError` for what is not available at all."""
+    """Every stream but that of processes, threads and images. `EtwError` for an event that this machine lacks."""
     kinds = kinds_of(configuration.masks)
     found = [_of_kind(name, configuration, kernel) for name in sorted(kinds - TASKS) if name in KINDS]
     for source in configuration.pmc_sources if "pmc" in kinds else ():
@@ -113,7 +113,7 @@ def _of_kind(name: str, configuration: SourceConfiguration, kernel: Kernel) -> S
 
 
 def _configured(one: StreamPlan, configuration: SourceConfiguration) -> StreamPlan:
-    """``one`` with its interval, and what its samples are to carry."""
+    """``one`` with its interval, and with all that its samples are to carry."""
     source = one.source
     return replace(
         one,
@@ -135,13 +135,13 @@ def names_of(sources: Iterable[int], kernel: Kernel) -> dict[int, str]:
     return {source: known.get(source, f"profile source {source}") for source in sources}
 
 
-# -- Whether the kernel gives what masks ask for: every event is opened on one processor, and closed again
+# -- A trial: every event that masks ask for is opened on one processor, and closed again
 
 
 def try_masks(masks: Sequence[int], call: str, kernel: Kernel | None = None) -> None:
-    """`EtwError` with the reason for the first thing that is not to be had.
+    """Raises `EtwError` with the reason for the first event that the kernel refuses.
 
-    Counters are tried when they are configured; here only that there is a profile source beside the timer.
+    Counters are tried when they are configured; here only whether any profile source but the timer exists.
     """
     given, kernel = kernel, kernel or Kernel()
     host = read_host(kernel)

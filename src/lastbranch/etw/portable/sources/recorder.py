@@ -1,4 +1,4 @@
-"""The sources of one session: the streams that its masks ask for, read in rounds and handed on as kernel events."""
+"""Records one session: reads the streams that its masks ask for in rounds, and writes them as kernel events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .tasks import Tasks
 __all__ = ["Recorder", "mask_event"]
 
 
-# -- What a session says beside the events that are enabled: the machine, its profile sources, the group masks
+# -- Events about the session itself: the machine, its profile sources, the group masks
 
 
 _POINTER = 8
@@ -40,14 +40,14 @@ _KERNEL_VERSION = 0x55
 
 
 def mask_event(masks: Sequence[int], time: int, *, end: bool = False) -> Event:
-    """The group masks that hold from ``time`` on (hook 0x0005), or (``end``) have held until then (0x0020)."""
+    """The group masks from ``time`` on (hook 0x0005) or, with ``end``, until then (0x0020)."""
     fields = {f"GroupMask{number}": word for number, word in enumerate([*masks, *[0] * WORDS][:WORDS], 1)}
     fields["KernelEventVersion"] = _KERNEL_VERSION
     return kernel_event((SESSION, _END_MASKS if end else _MASKS), time, _POINTER, fields, version=2)
 
 
 def configuration_events(kernel: Kernel, host: Host, clock: int, time: int) -> list[Event]:
-    """The processor, and what no event of Windows has a field for."""
+    """The processor, and facts that no event of Windows has a field for."""
     profile = Profile("session", "session", recorder="lastbranch session", machine=_machine(kernel, host))
     frequency = SessionClock(clock).frequency
     profile.clock = Clock("monotonic" if frequency == 1_000_000_000 else "system time", frequency)
@@ -67,15 +67,15 @@ def _machine(kernel: Kernel, host: Host) -> Machine:
 
 
 def counter_event(names: Sequence[str], time: int) -> Event:
-    """What the counter values in headers are called."""
+    """The names of the counter values in headers."""
     return kernel_event((PERF_INFO, _COUNTERS), time, _POINTER, {"Names": list(names)}, version=2)
 
 
 def interval_events(
     names: Mapping[int, str], intervals: Mapping[int, int], before: Mapping[int, int], time: int, *, end: bool = False
 ) -> Iterator[Event]:
-    """The interval of each source of ``names``: at the begin (``before`` is empty), changed since ``before``, or at the
-    end."""
+    """The interval of each source of ``names``: at the beginning (``before`` is empty), changed since ``before``, or at
+    the end."""
     for source, name in names.items():
         now, old = intervals[source], before.get(source)
         if old == now and not end:
@@ -89,13 +89,13 @@ def interval_events(
 
 
 class Output(Protocol):
-    """Where events go. Those of a processor come in the order of their times."""
+    """Takes the events. Those of a processor come in the order of their times."""
 
     def put(self, events: Events) -> None:
-        """Events in the order of their processors."""
+        """Write events, which are in the order of their processors."""
 
     def lost(self, number: int) -> None:
-        """So many events could not be had."""
+        """Count events that the kernel dropped."""
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class _Open:
 
 
 class Recorder:
-    """Records from `begin` to `end`, by `configure` something else. Raises `EtwError` for what the kernel refuses."""
+    """Records from `begin` to `end`; `configure` changes what. Raises `EtwError` for what the kernel refuses."""
 
     def __init__(
         self, configuration: SourceConfiguration, output: Output, kernel: Kernel | None = None, host: Host | None = None
@@ -120,7 +120,7 @@ class Recorder:
         self._names: dict[int, str] = {}
         self._intervals: Mapping[int, int] = {}
         self._floor = self._newest = 0
-        """Ticks: nothing is told as earlier than the one any more; the time of the newest event that was told."""
+        """Ticks: no event is written as earlier than the first; the second is the time of the newest event."""
 
     def _moment(self) -> int:
         """Now, in ticks; no event is written as earlier than this any more."""
@@ -130,7 +130,7 @@ class Recorder:
     # -- from begin to end
 
     def begin(self) -> None:
-        """Open everything and write what there is already."""
+        """Open everything, and write the lists of what exists already."""
         begin = self._moment()
         try:
             if self._configuration.sysconfig:
@@ -141,7 +141,7 @@ class Recorder:
             raise
 
     def configure(self, configuration: SourceConfiguration) -> None:
-        """Record what this asks for from now on. If that is refused, all stays as it was."""
+        """Record as ``configuration`` says from now on. If the kernel refuses that, nothing changes."""
         kinds = kinds_of(configuration.masks) & TASKS
         wanted = plan_streams(configuration, self._kernel, self._host)
         opened = dict[tuple[object, ...], _Open]()
@@ -184,7 +184,7 @@ class Recorder:
             self._write_events([counter_event([names[source] for source in sources], now)])
 
     def _tasks_for(self, kinds: frozenset[str]) -> Tasks | None:
-        """What follows tasks: as it is where it can tell all that is wanted."""
+        """The recorder of tasks: the present one if it records all ``kinds``."""
         if not kinds or (self._tasks is not None and kinds <= self._tasks.wanted):
             return self._tasks if kinds else None
         return Tasks(kinds, self._kernel, self._host, self._ticks)
@@ -209,7 +209,7 @@ class Recorder:
         tasks.wanted = kinds
 
     def _set_intervals(self, wanted: list[StreamPlan]) -> None:
-        """Program the intervals of streams that stay, and say what holds now."""
+        """Set the intervals of streams that stay open, and write those that are in force now."""
         intervals = {one.source: one.interval for one in wanted if one.source is not None}
         for one in wanted:
             stays = self._streams.get(one.key)
@@ -222,7 +222,7 @@ class Recorder:
         self._intervals = intervals
 
     def round(self, until: int | None = None) -> int:
-        """Hand on what happened so far; how many events. ``until``: ns."""
+        """Write what happened until now, or ``until`` (ns). Returns how many events that was."""
         now = self._ticks.now()
         until = now if until is None else until
         parts: list[Events] = []
@@ -247,7 +247,7 @@ class Recorder:
         return len(events)
 
     def end(self) -> None:
-        """Stop, write what is left and the lists of what is still there, and close."""
+        """Stop, write the rest and the lists of what still exists, and close."""
         try:
             streams = [one.stream for one in self._streams.values()]
             streams += [self._tasks.stream] if self._tasks is not None else []
@@ -265,7 +265,7 @@ class Recorder:
             self.close()
 
     def close(self) -> None:
-        """Give everything back; nothing is written."""
+        """Close everything; nothing is written."""
         for one in self._streams.values():
             one.stream.close()
         if self._tasks is not None:

@@ -1,4 +1,4 @@
-"""Records of perf as they come from the kernel or the collector: found in bytes, kept, and applied to a profile."""
+"""Records of perf from the kernel or the collector: found in bytes, kept for later, and applied to a profile."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ FOREVER = (1 << 63) - 1
 
 
 class Ticks:
-    """Turns ns of the monotonic clock, by which the kernel counts, into ticks of a session with this ClientContext."""
+    """Turns ns of the monotonic clock, which the kernel uses, into ticks of a session with this ClientContext."""
 
     def __init__(self, clock: int) -> None:
         self._wall = clock == ClientContext.SYSTEM_TIME
         self.now()
 
     def now(self) -> int:
-        """Now, in ns. How far the system time is from it may have changed: what follows is turned by that."""
+        """Now, in ns. Measures anew how far the system time is from the monotonic clock."""
         now = time.monotonic_ns()
         self._offset = time.time_ns() - now
         return now
@@ -57,14 +57,14 @@ def record_bytes(block: Block, rows: NDArray[np.bool_]) -> bytes:
 
 
 def handle_records(state: State, block: Block, at: Ints, types: Ints) -> None:
-    """Let ``state`` learn from the records at ``at``, which are of these types."""
+    """Apply the records at ``at``, which have these types, to ``state``."""
     columns = types.tolist(), block.misc(at).tolist(), at.tolist(), block.sizes(at).tolist()
     for kind, misc, place, size in zip(*columns, strict=True):
         handle(state, kind, misc, block.body(place, size), place * 8)
 
 
 def follow_records(state: State, block: Block, at: Ints, types: Ints, ticks: Ticks, floor: int) -> None:
-    """As `handle_records`; the profile's timeline then has what these records report, in ticks, none of it before
+    """As `handle_records`. The profile's timeline then has the changes of these records, in ticks, none before
     ``floor``."""
     profile = state.profile
     profile.timeline = Timeline()

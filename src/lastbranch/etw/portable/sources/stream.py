@@ -1,7 +1,7 @@
 """One kind of events on all processors: opened, and its rings read in rounds.
 
-A round takes what happened before a moment that was the present when it began: all of it is in the rings by then, so
-that the events of all kinds and processors come out in one order of time, round after round. What is younger is kept.
+A round takes the records from before the moment when it began: all of them are in the rings by then. So the events of
+all kinds and processors come out in one time order, round after round. Younger records are kept for the next round.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def sampling(
     fields["branch_sample_type"] = branches
     cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus
     own = tuple(cpu for cpu in cpus if cpu in host.cpus)
-    if group_leaders:  # counters of losses would stand behind each count, and are left out
+    if group_leaders:  # counters of losses would follow each count, and are left out
         fields |= {"sample_type": fields["sample_type"] | SAMPLE.READ, "read_format": READ.GROUP}
         return EventSpec(choice, own, frozenset(flags), fields, group_leaders=group_leaders)
     return EventSpec(choice, own, frozenset(flags), fields, base.extras[:1])
@@ -86,7 +86,7 @@ def tracking(host: Host, *, images: bool) -> EventSpec:
 
 
 class Round(NamedTuple):
-    """What a stream had before some moment."""
+    """The records of a stream from before some moment."""
 
     block: Block
     at: Ints
@@ -94,11 +94,11 @@ class Round(NamedTuple):
     types: Ints
     samples: SampleBatch
     lost: int
-    """Records that found no room in a ring."""
+    """Records that the kernel dropped because a ring was full."""
 
 
 class Stream:
-    """A spec that is open on all its processors. `EtwError` where the kernel refuses it."""
+    """An event that is open on all its processors. `EtwError` if the kernel refuses it."""
 
     def __init__(self, spec: EventSpec, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
         self._kernel, self.spec = kernel, spec
@@ -116,7 +116,7 @@ class Stream:
         self.attr.ids = tuple(spec.ids)
         self._layout = SampleLayout(self.attr)
         self._kept = b""
-        self._told = 0
+        self._reported = 0
         self._switches = Switches()
 
     def retime(self, period: int) -> None:
@@ -127,14 +127,14 @@ class Stream:
         self._set.disable()
 
     def peek(self) -> Block:
-        """Everything that was not given yet, without giving it."""
+        """All records that no round has taken yet; they stay."""
         parts = [self._kept]
         self._set.drain(parts.append)
         self._kept = b"".join(parts)
         return records_in(self._kept)
 
     def round(self, until: int) -> Round:
-        """The records before ``until`` (ns), which were not given yet."""
+        """Take the records from before ``until`` (ns)."""
         block = self.peek()
         due = self._times(block) < until
         self._kept = record_bytes(block, ~due)
@@ -155,14 +155,14 @@ class Stream:
         """LOST: u64 id, lost. LOST_SAMPLES: u64 lost."""
         words = block.words
         lost = int(words[at[types == _LOST] + 2].sum()) + int(words[at[types == _LOST_SAMPLES] + 1].sum())
-        self._told += lost
+        self._reported += lost
         return lost
 
     def untold(self) -> int:
-        """After the last round: records that were lost and that no record told of."""
+        """After the last round: dropped records that no record reported."""
         if not self.spec.counts_losses:
             return 0
-        return max(0, sum(lost for _, lost in self._set.losses()) - self._told)
+        return max(0, sum(lost for _, lost in self._set.losses()) - self._reported)
 
     def close(self) -> None:
         if hasattr(self, "_set"):
@@ -184,8 +184,8 @@ _SENTENCES = {
 
 
 def refusal(error: OSError, spec: EventSpec, host: Host, call: str = "StartTrace") -> EtwError:
-    """Why the kernel did not open ``spec``: 1314 for want of permission, 170 where counters are taken, 8 and 1450
-    for memory and files, else 50. The codes are our choice but for 1314."""
+    """Why the kernel did not open ``spec``: 1314 without permission, 170 for counters in use, 8 and 1450 for memory and
+    files, else 50. All codes but 1314 are our choice."""
     if spec.group_leaders and error.errno == errno.EINVAL:
         sentence = "the processor cannot count it at once with the counters whose values are to be in headers"
         return EtwError(call, Status.NOT_SUPPORTED, f"{spec.choice.name}: {sentence}")
@@ -207,7 +207,7 @@ def refusal(error: OSError, spec: EventSpec, host: Host, call: str = "StartTrace
 
 
 MOST = 7
-"""Values that a header has room to tell of."""
+"""Values that a header has room for."""
 _CALL = "TraceSetInformation"
 """All of a group have one clock."""
 _THROTTLE = RECORD["THROTTLE"]

@@ -1,7 +1,7 @@
-"""Processes, threads and images: records of the kernel and /proc to kernel events, with the lists at begin and end.
+"""Processes, threads and images: records of the kernel and /proc as kernel events, with the lists at both ends.
 
-These are few and have names, so they are made one by one; what they say is what the reader of perf.data and the writer
-of profiles make of it (`formats.perfdata.records`, `formats.etl.profile.lifecycle_events`).
+These are few and have names, so they are made one by one, by the reader of perf.data and the writer of profiles
+(`formats.perfdata.records`, `formats.etl.profile.lifecycle_events`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["Tasks"]
 
 _SAMPLE, _LOAD = RECORD["SAMPLE"], 0x030A
 _IDLE = "Idle"
-"""What process 0 is called: the kernel's threads that run where nothing else does."""
+"""The name of process 0: the kernel's idle threads."""
 
 
 class Tasks:
-    """What is known of tasks and their images. ``wanted``: of "process", "thread" and "image" what is to be written.
+    """The tasks of the machine and their images. ``wanted``: which of "process", "thread" and "image" are written.
 
     ``ticks`` turns ns into ticks of the session.
     """
@@ -51,15 +51,14 @@ class Tasks:
     # -- begin and end
 
     def begin(self, now: int) -> Events:
-        """The lists of what was there at ``now`` (ticks). What began after the events were opened is in the rings,
-        too, and left to them."""
+        """The lists of what exists at ``now`` (ticks). The rings report what began after the events were opened."""
         self._take(b"".join(self._listed()), *self._in_rings())
         self._identify()
         self._lives = LifecycleEvents(self._state.profile, now, 8)
         return self._made(self._lives.until(FOREVER))
 
     def end(self, now: int) -> Events:
-        """The lists of what is there at ``now``."""
+        """The lists of what exists at ``now``."""
         assert self._lives is not None
         return self._made(self._lives.end(now))
 
@@ -85,7 +84,7 @@ class Tasks:
         return forked, set(zip(pids, ahead.words[at + 2].tolist(), strict=True))
 
     def _take(self, data: bytes, forked: set[int], mapped: set[tuple[int, int]]) -> None:
-        """Learn from records made from /proc, except what the rings report."""
+        """Apply records made from /proc, except what the rings report."""
         block = records_in(data)
         new = np.ones(len(block.at), bool)
         for row, (at, kind) in enumerate(zip(block.at.tolist(), block.types.tolist(), strict=True)):
@@ -114,7 +113,7 @@ class Tasks:
         return self._made(self._lives.until(FOREVER))
 
     def _identify(self) -> None:
-        """Find out what the log says of new modules: load segments, and the kernel's build id."""
+        """Identify new modules: load segments of files, and the kernel's build id."""
         new = self._state.profile.modules[self._identified :]
         self._identified += len(new)
         attach_binaries((module for module in new if module.kind is ModuleKind.FILE), self._kernel.release)
