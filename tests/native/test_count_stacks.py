@@ -53,8 +53,8 @@ def batches(draw: st.DrawFn, addresses: st.SearchStrategy[int] = ADDRESSES) -> S
     return SampleBatch(columns, {BRANCH: np.cumsum([0, *map(len, stacks)])})
 
 
-def counted(given: list[SampleBatch], ranges: bool, details: bool, kernel: bool) -> Any:
-    counter = EntryCounter(Spaces(), ranges=ranges, details=details)  # type: ignore[arg-type]
+def counted(given: list[SampleBatch], ranges: bool, details: bool, kernel: bool, branches: bool = True) -> Any:
+    counter = EntryCounter(Spaces(), branches=branches, ranges=ranges, details=details)  # type: ignore[arg-type]
     assert counter._kernel is not None
     if not kernel:
         counter._kernel = None
@@ -71,6 +71,12 @@ def plain(value: Any) -> Any:
 @given(st.lists(batches(), max_size=4), st.booleans(), st.booleans())
 def test_counts_equal_the_numpy_form(given: list[SampleBatch], ranges: bool, details: bool) -> None:
     assert plain(counted(given, ranges, details, True)) == plain(counted(given, ranges, details, False))
+
+
+@settings(max_examples=50)
+@given(st.lists(batches(), max_size=4))
+def test_ranges_alone(given: list[SampleBatch]) -> None:
+    assert plain(counted(given, True, False, True, False)) == plain(counted(given, True, False, False, False))
 
 
 @settings(max_examples=50)

@@ -229,8 +229,9 @@ class EntryCounter:
         self._branches = PairCounter(self._compactor, thread, self._branch_table.add, ops)
         self._ranges = PairCounter(self._compactor, thread, self._range_table.add) if self._range_table else None
         self._samples = self._entries = self._broken = 0
-        sink = self._range_table.add_sums if self._range_table else None
-        self._kernel = StackCounter.available(self._branch_table.add_sums, sink, details) if branches else None
+        counted = self._branch_table.add_sums if branches else None
+        between = self._range_table.add_sums if self._range_table else None
+        self._kernel = StackCounter.available(counted, between, details)
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch that has the columns of branch entries."""

@@ -31,18 +31,18 @@ Sink = Callable[[Array, Array, Array, list[Array]], None]
 
 
 class StackCounter:
-    """Counts branches, and the ranges between them where there is a sink for these."""
+    """Counts branches and the ranges between them, each where there is a sink for it."""
 
-    def __init__(self, library: CDLL, branches: Sink, ranges: Sink | None, details: bool) -> None:
-        self._library, self._sinks = library, [branches, *([ranges] if ranges else [])]
+    def __init__(self, library: CDLL, branches: Sink | None, ranges: Sink | None, details: bool) -> None:
+        self._library, self._sinks = library, (branches, ranges)
         self._columns = _SUMS + (_DETAILS if details else 0)
-        self._counter = library.lb_counter_new(secrets.randbits(64), ranges is not None, details)
+        self._counter = library.lb_counter_new(secrets.randbits(64), bool(branches), bool(ranges), details)
         if not self._counter:
             raise MemoryError
         weakref.finalize(self, library.lb_counter_free, self._counter)
 
     @classmethod
-    def available(cls, branches: Sink, ranges: Sink | None, details: bool) -> StackCounter | None:
+    def available(cls, branches: Sink | None, ranges: Sink | None, details: bool) -> StackCounter | None:
         """A counter, or ``None`` without the library."""
         library = native.library()
         return None if library is None else cls(library, branches, ranges, details)
@@ -75,7 +75,7 @@ class StackCounter:
         """Hand what was counted to the sinks, and begin anew."""
         for which, sink in enumerate(self._sinks):
             room = self._library.lb_counter_rows(self._counter, which)
-            if room:
+            if room and sink:
                 width = self._columns if which == _BRANCHES else _SUMS
                 scope, a, b = np.empty(room, np.int64), np.empty(room, np.uint64), np.empty(room, np.uint64)
                 values = np.empty((width, room), np.int64)

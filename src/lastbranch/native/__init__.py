@@ -29,7 +29,7 @@ SIGNATURES: dict[str, str] = {
     "lb_abi": "int",
     "lb_compiler": "text",
     # count_stacks.c
-    "lb_counter_new": "pointer u64 int int",
+    "lb_counter_new": "pointer u64 int int int",
     "lb_counter_free": "nothing pointer",
     "lb_counter_add": "int pointer pointer pointer i64 pointer i64 pointer i64 pointer i64",
     "lb_counter_rows": "i64 pointer int",

@@ -31,7 +31,7 @@ struct counter {
     struct table ranges, branches;
     u32 *compact; /* from and to of each entry of a batch */
     u64 room;
-    int with_ranges, with_details;
+    int with_branches, with_ranges, with_details;
 };
 
 static inline u64 hashed(u64 a, u64 b, u64 seed)
@@ -66,11 +66,12 @@ EXPORT void lb_counter_free(struct counter *c)
     free(c);
 }
 
-EXPORT struct counter *lb_counter_new(u64 seed, int with_ranges, int with_details)
+EXPORT struct counter *lb_counter_new(u64 seed, int with_branches, int with_ranges, int with_details)
 {
     struct counter *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     c->seed = seed;
+    c->with_branches = with_branches;
     c->with_ranges = with_ranges;
     c->with_details = with_details;
     if (table_of(&c->branches, LEAST_ROWS, sizeof(struct branch_row), with_details)
@@ -154,6 +155,7 @@ static inline u64 branch_type(u64 flags)
 
 static inline void count_branch(struct counter *c, u32 from, u32 to, u32 tag, u64 flags)
 {
+    if (!c->with_branches) return;
     struct branch_row *rows = c->branches.rows;
     u64 mask = c->branches.mask, at = hashed(from, to, c->seed) & mask;
     while (rows[at].from && (rows[at].from != from || rows[at].to != to)) at = (at + 1) & mask;
@@ -186,7 +188,7 @@ static inline void count_both(struct counter *c, u32 start, u32 from, u32 to, u3
         rows[at].target = to;
         c->ranges.used++;
     }
-    if (rows[at].target == to && !c->with_details) {
+    if (rows[at].target == to && c->with_branches && !c->with_details) {
         rows[at].by_tag[tag]++;
     } else {
         rows[at].others++;
