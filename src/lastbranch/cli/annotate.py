@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option("--source", is_flag=True, help="Source lines between the instructions.")
 @click.option(
     "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
-    help="Look for source files below DIR (again for more). [default: beside the binary]",
+    help="Look for source files below DIR (repeatable). [default: beside the binary]",
 )  # fmt: skip
 @click.option("--all", "every", is_flag=True, help="Also instructions that were not seen to run.")
 @click.option(

@@ -8,13 +8,21 @@ import click
 
 from .options import Capture, capture_options, complete_folder, filter_options, table_options
 from .output import Cell, print_rows, share
-from .report_names import VIEWS, report_names
-from .symbols import symbol_options
+from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
-    from ..analysis import Key
-    from ..model import Profile
+    from ..analysis import Key, NameTable, WeightTable
+    from ..analysis.naming import View
+    from ..analysis.sources import Sources
+    from ..model import Array, Profile
     from ..symbols import SymbolOptions
+
+VIEWS = ("function", "inline", "line")
+_KEYS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}
+_OTHERS = "--by shows the same by process, thread, module, inline or line"
+_SPARE = ("branch entries", "period", "period %")
+_SPARE_NAMES = ("total period", "period", "instructions", "total", "period %", "samples", "source", "total %")
+_MACHINE_ONLY = ("linkage name", "file", "line number")
 
 
 @click.command()
@@ -24,12 +32,12 @@ if TYPE_CHECKING:
 @table_options
 @click.option(
     "--by",
-    type=click.Choice(["process", "thread", "module", *VIEWS]),
+    type=click.Choice([*_KEYS, *VIEWS]),
     help="What a row is. [default: function, or module where no names can be had]",
 )
 @click.option(
     "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
-    help="By line: look for source files below DIR (again for more). [default: beside the binary]",
+    help="By line: look for source files below DIR (repeatable). [default: beside the binary]",
 )  # fmt: skip
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
@@ -42,48 +50,97 @@ def command(
     By function, inline (inlined functions on their own) or line: samples are those whose address is there, total those
     that have it anywhere in their call stack, and instructions those executed there by the ranges of branch stacks.
     """
-    from ..analysis import weights
+    from ..analysis import names, weights
+    from ..analysis.sources import Sources
+    from ..symbols import Symbolizer
 
     profile = capture.open()
     chosen = make_filter(profile)
-    notes = []
-    if by is None or by in VIEWS:
-        named = report_names(capture, profile, chosen, form, limit, by, symbols, source_root)
-        if isinstance(named, int):
-            return named
-        by, notes = "module", named
+    notes: list[str] = []
+    if by not in _KEYS:
+        symbolizer = Symbolizer(profile, symbols)
+        with capture.reading(profile):
+            named = names(profile, cast("View", by or "function"), symbolizer, sample_filter=chosen)
+        if by or any(label.function for label in named.labels):
+            sources = Sources(profile, source_root)
+            rows = _print_names(profile, named, by or "function", sources, form, limit)
+            shown = {module_of(profile, named.labels[row]) for row in named.name[: limit or None].tolist()}
+            notes = [*capture.why_empty(profile, rows), *([] if by else [f"by function; {_OTHERS}"])]
+            notes += [*(f"totals: {source}" for source in named.stacks), *named.notes, *sources.notes]
+            lines = by not in (None, "function")
+            return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
+        by, notes = "module", [f"by module, as no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)]
     with capture.reading(profile):
         table = weights(profile, cast("Key", by), sample_filter=chosen)
-    totals = [[0, 0, 0] for _ in profile.events]
-    columns = [
-        c.tolist() for c in (table.event, table.key, table.samples, table.period, table.has_period, table.entries)
-    ]
-    for event, _, samples, period, _, entries in zip(*columns, strict=True):
-        for i, value in enumerate((samples, period, entries)):
-            totals[event][i] += value
-    rows: list[list[Cell]] = []
-    for event, key, samples, period, has_period, entries in list(zip(*columns, strict=True))[: limit or None]:
-        all_samples, all_period, all_entries = totals[event]
-        rows.append(
-            [profile.events[event].name, *_names(profile, by, key), samples, share(samples, all_samples)]
-            + ([period, share(period, all_period)] if has_period else [None, None])
-            + [entries, share(entries, all_entries)]
-        )
-    names = ["event", *_COLUMNS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
-    print_rows(names, rows, form, names=("event", *_COLUMNS[by]), spare=_SPARE)
+    rows = _print_weights(profile, table, cast("Key", by), form, limit)
     return capture.finish(profile, capture.why_empty(profile, rows) + notes)
 
 
-_SPARE = ("branch entries", "period", "period %")
-_COLUMNS = {"process": ("pid", "process"), "thread": ("pid", "tid", "thread"), "module": ("module",)}
+def _print_weights(profile: Profile, table: WeightTable, by: Key, form: str, limit: int) -> list[list[Cell]]:
+    sums = (table.samples, table.period, table.entries)
+    whole = [_by_event(table.event, column, profile) for column in sums]
+    rows: list[list[Cell]] = []
+    columns = (table.event, table.key, table.has_period, *sums)
+    for event, key, has_period, *values in zip(*(c[: limit or None].tolist() for c in columns), strict=True):
+        samples, period, entries = ([value, share(value, of[event])] for value, of in zip(values, whole, strict=True))
+        period = period if has_period else [None, None]
+        rows.append([profile.events[event].name, *_key(profile, by, key), *samples, *period, *entries])
+    names = ["event", *_KEYS[by], "samples", "samples %", "period", "period %", "branch entries", "entries %"]
+    print_rows(names, rows, form, names=("event", *_KEYS[by]), spare=_SPARE)
+    return rows
 
 
-def _names(profile: Profile, by: str, row: int) -> list[Cell]:
+def _by_event(event: Array, column: Array | None, profile: Profile) -> list[int]:
+    """The sum of a column over all rows of each event."""
+    whole = [0] * len(profile.events)
+    for row, value in zip(event.tolist(), [] if column is None else column.tolist(), strict=column is not None):
+        whole[row] += value
+    return whole
+
+
+def _key(profile: Profile, by: Key, row: int) -> list[Cell]:
     if row < 0:
-        return [*[None] * (len(_COLUMNS[by]) - 1), "[unknown]"]
+        return [*[None] * (len(_KEYS[by]) - 1), "[unknown]"]
     if by == "process":
         return [profile.processes[row].pid, profile.processes[row].name]
     if by == "thread":
         thread = profile.threads[row]
         return [profile.processes[thread.process].pid, thread.tid, thread.name]
     return [profile.modules[row].name]
+
+
+def _print_names(
+    profile: Profile, table: NameTable, by: str, sources: Sources, form: str, limit: int
+) -> list[list[Cell]]:
+    samples, period, instructions = (
+        _by_event(table.event, column, profile) for column in (table.samples, table.period, table.instructions)
+    )
+
+    def cells(column: Array | None, i: int, of: list[int], known: Array | bool = True) -> tuple[Cell, Cell]:
+        """A sum of row ``i`` and its share of all of the event, where they are ``known``."""
+        if column is None or not (known if isinstance(known, bool) else known[i]):
+            return None, None
+        return int(column[i]), share(int(column[i]), of[int(table.event[i])])
+
+    rows: list[list[Cell]] = []
+    periods_of_totals = table.has_total & table.has_period
+    for i in range(len(table))[: limit or None]:
+        label = table.labels[int(table.name[i])]
+        line: list[Cell] = [line_of(label)] if by == "line" else []
+        rows.append(
+            [
+                profile.events[int(table.event[i])].name, *line, label.shown(profile), module_of(profile, label),
+                *cells(table.samples, i, samples), *cells(table.period, i, period, table.has_period),
+                *cells(table.total, i, samples, table.has_total),
+                cells(table.total_period, i, period, periods_of_totals)[0],
+                *cells(table.instructions, i, instructions, table.has_instructions),
+                label.name or None, label.file or None, label.line or None,
+                sources.line(label.module, label.file, label.line) if by == "line" else None,
+            ]
+        )  # fmt: skip
+    names_of = ["line", "function"] if by == "line" else ["function"]
+    columns = ["event", *names_of, "module", "samples", "samples %", "period", "period %", "total", "total %",
+               "total period", "instructions", "instructions %", *_MACHINE_ONLY, "source"]  # fmt: skip
+    spare, names = (*_SPARE_NAMES, *["module"] * (by == "line")), ("event", *names_of, "module", "source")
+    print_rows(columns, rows, form, machine_only=_MACHINE_ONLY, spare=spare, names=names)
+    return rows
