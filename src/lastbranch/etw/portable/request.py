@@ -1,5 +1,4 @@
-"""Requests to start or update a session: the rules they must keep to, in the order of the checks, and how the system
-adjusts them.
+"""Requests to start or update a session: the rules, in the order of the checks, and the adjustments.
 
 Sources: the pages of StartTrace, EVENT_TRACE_PROPERTIES_V2 and WNODE_HEADER; where no document has the code it is
 marked as our choice.
@@ -32,14 +31,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-# -- Which logging modes go together: each rule of the documents as one row
+# -- logging modes: each rule of the documents is one row
 #
-# A rule holds for a request when its ``when`` bits are set (all of them); then ``needs`` must be there and ``forbids``
-# must not. Rules are checked in the order of the table, and the first that is broken gives the code.
+# A rule applies to a request that has all bits of ``when``. The request then must have ``needs`` and must not have
+# ``forbids``. Rules are checked in the order of the table; the first broken one determines the code.
 
 
 class Also(Flag):
-    """What a request has beside its mode bits."""
+    """What a request has besides its mode bits."""
 
     NONE = 0
     FILE = auto()
@@ -52,7 +51,7 @@ class Also(Flag):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """``when`` asks for ``needs`` and rules out any bit of ``forbids``, else ``code``; ``why`` is for people."""
+    """``when`` requires ``needs`` and excludes all bits of ``forbids``, else ``code``; ``why`` is the message."""
 
     when: M
     needs: Also = Also.NONE
@@ -94,8 +93,8 @@ RULES: tuple[Rule, ...] = (
     Rule(M.INDEPENDENT_SESSION_MODE, forbids=M.PRIVATE_LOGGER_MODE, why="a private session is not independent"),
     Rule(M.USE_PAGED_MEMORY, not_for=Also.SYSTEM, why="the kernel cannot write to paged memory"),
 )  # fmt: skip
-"""Sources: the page of EVENT_TRACE_PROPERTIES_V2 (MaximumFileSize, LogFileNameOffset) and the Logging Mode Constants as
-`docs/reference/etw.md` tells them, row by row."""
+"""Sources: the page of EVENT_TRACE_PROPERTIES_V2 (MaximumFileSize, LogFileNameOffset) and the Logging Mode Constants in
+`docs/reference/etw.md`, row by row."""
 
 
 def normalised(mode: int, has_file: bool) -> M:
@@ -110,7 +109,7 @@ def normalised(mode: int, has_file: bool) -> M:
 
 
 def broken_rule(mode: M, also: Also) -> Rule | None:
-    """The first rule that a request with ``mode`` breaks; ``None`` if it keeps them all."""
+    """The first rule that a request with ``mode`` breaks; ``None`` if it breaks none."""
     for rule in RULES:
         if mode & rule.when != rule.when:
             continue
@@ -130,7 +129,7 @@ FIXED_SESSIONS = {
     "Circular Kernel Context Logger": CIRCULAR_KERNEL_LOGGER,
     "GlobalLogger": GLOBAL_LOGGER,
 }
-"""Sessions whose name and GUID go together."""
+"""Sessions with a fixed name and GUID."""
 
 _PRIVATE_FILTERS = {FilterType.PID, FilterType.EXECUTABLE_NAME}
 """The filters that a private session may have."""
@@ -138,7 +137,7 @@ _MEMORY_ONLY = LogFileMode.REAL_TIME_MODE | LogFileMode.BUFFERING_MODE
 
 
 def check_start(request: SessionRequest) -> SessionRequest:
-    """``request`` with its file as an absolute path and the GUID of a fixed session; `EtwError` if it breaks a rule."""
+    """``request`` with an absolute file path and the GUID of a fixed session. Raises `EtwError` if it breaks a rule."""
     call = "StartTrace"
     check_name(call, request.name)
     request = _fixed(call, request)
@@ -206,7 +205,7 @@ def checked_file(call: str, file: str, mode: int) -> str:
 
 
 def _mode_of(path: Path) -> int:
-    """Of the file itself where it is a link; that of a file where there is nothing yet."""
+    """The mode of the path itself, even if it is a link; that of a file if it does not exist."""
     try:
         return path.lstat().st_mode
     except FileNotFoundError:
@@ -214,11 +213,11 @@ def _mode_of(path: Path) -> int:
 
 
 def updated(now: SessionRequest, asked: SessionRequest, call: str = "ControlTrace") -> SessionRequest:
-    """A running session's request after an update: what the page of UpdateTrace lets change, and no more.
+    """A running session's request after an update: only what the page of UpdateTrace allows changes.
 
-    FlushTimer and MaximumBuffers where they are not 0 (no fewer than the minimum); EnableFlags of system loggers; a log
-    file with another name, which the session goes on with; REAL_TIME_MODE, on if it is given and else off. The other
-    members are ignored. Raises `EtwError` 161 for a file that is the one it has, 87 for modes that do not go together.
+    FlushTimer and MaximumBuffers (at least the minimum) unless they are 0; EnableFlags of system loggers; a log file
+    with another name, with which the session continues; REAL_TIME_MODE, on or off. Other members are ignored. Raises
+    `EtwError` 161 for the file that the session has, 87 for modes that exclude each other.
     """
     most = max(asked.maximum_buffers, now.minimum_buffers) if asked.maximum_buffers else now.maximum_buffers
     made = replace(
@@ -241,26 +240,26 @@ def updated(now: SessionRequest, asked: SessionRequest, call: str = "ControlTrac
     return made
 
 
-# -- How a request becomes a session: the adjustments that the documents let the system make, as pure functions
+# -- adjustments that the documents let the system make, as pure functions
 #
-# Source of each rule: the page of EVENT_TRACE_PROPERTIES_V2, by the member that it adjusts. Where the page says only "a
-# limit that ETW determines", the limit is ours and named here.
+# Source: the page of EVENT_TRACE_PROPERTIES_V2, at the member that is adjusted. Where the page says only "a limit that
+# ETW determines", the limit is our choice and has a name here.
 
 
 BUFFER_KB = (4, 16384)
 """Smallest and largest BufferSize, KB."""
 DEFAULT_BUFFER_KB = 64
-"""For a BufferSize of 0: what the page recommends at most. Our choice."""
+"""For a BufferSize of 0: the largest that the page recommends. Our choice."""
 SPARE_BUFFERS = 20
-"""For a MaximumBuffers of 0: so many more than the minimum, as a value "appropriate" for it. Our choice."""
+"""For a MaximumBuffers of 0: this many more than the minimum. The page says "appropriate". Our choice."""
 MEMORY_SHARE = 4
-"""A pool takes at most this part (1/n) of the machine's memory. Our choice."""
+"""A pool uses at most this part (1/n) of the machine's memory. Our choice."""
 MILLISECONDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What adjustments depend on: logical processors, bytes of memory, block size of the log file's disk in bytes."""
+    """What adjustments depend on: logical processors, bytes of memory, bytes of a block of the log file's disk."""
 
     processors: int
     memory: int
@@ -268,7 +267,7 @@ class Host:
 
 
 def adjusted(request: SessionRequest, host: Host) -> SessionRequest:
-    """``request`` with the sizes, counts, timer, mode and clock that its session has."""
+    """``request`` with the sizes, counts, timer, mode and clock that its session gets."""
     mode = normalised(request.mode, bool(request.file))
     size = _buffer_size(request, host)
     most = max(2, host.memory // MEMORY_SHARE // (size * 1024))
@@ -288,7 +287,7 @@ def adjusted(request: SessionRequest, host: Host) -> SessionRequest:
 
 
 def _buffer_size(request: SessionRequest, host: Host) -> int:
-    """KB, a multiple of the disk's blocks where events go to a file."""
+    """KB; a multiple of the disk's blocks if events go to a file."""
     smallest, largest = BUFFER_KB
     size = min(max(request.buffer_size or DEFAULT_BUFFER_KB, smallest), largest)
     block = -(-host.block // 1024) if request.file else 1
@@ -296,14 +295,14 @@ def _buffer_size(request: SessionRequest, host: Host) -> int:
 
 
 def real_flush_timer(timer: int, mode: LogFileMode) -> int:
-    """In the unit of the mode: 0 stays off for files, is one second in real time, and is unused in buffering mode."""
+    """In the unit of the mode. 0 means off for files and one second in real time; buffering mode does not use it."""
     if mode & LogFileMode.REAL_TIME_MODE and not timer:
         return MILLISECONDS if mode & LogFileMode.USE_MS_FLUSH_TIMER else 1
     return timer
 
 
 def flush_seconds(request: SessionRequest) -> float | None:
-    """Seconds between flushes by time of an adjusted request, ``None`` where there are none."""
+    """Seconds between timed flushes of an adjusted request; ``None`` without them."""
     if request.mode & LogFileMode.BUFFERING_MODE or not request.flush_timer:
         return None
     return request.flush_timer / (MILLISECONDS if request.mode & LogFileMode.USE_MS_FLUSH_TIMER else 1)
