@@ -31,7 +31,7 @@ class FormatError(LastbranchError):
     """Bytes that cannot be read as the format they should be in.
 
     ``file`` is the name of the source, ``offset`` its byte offset, ``field`` the name of the field in the format's
-    specification and ``value`` what stood there; each may be ``None`` where it has no meaning.
+    specification and ``value`` its contents; each may be ``None`` where it has no meaning.
     """
 
     exit_code = 3

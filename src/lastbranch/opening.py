@@ -232,8 +232,8 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
             module.image_base = image.image_base if image.format == "pe" else module.image_base
             return ""
         else:
-            told = "PDB or time stamp" if module.is_pe else "build id"
-            reason = f"binary has no {told} to know it by" if same is None else f"{told} differs"
+            identity = "PDB or time stamp" if module.is_pe else "build id"
+            reason = f"binary has no {identity} to know it by" if same is None else f"{identity} differs"
     return reason
 
 

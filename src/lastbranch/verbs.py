@@ -28,7 +28,7 @@ _FIRST = 10_000
 _Path = str | os.PathLike[str]
 
 
-def _untold(_stage: str) -> nullcontext[None]:
+def _no_progress(_stage: str) -> nullcontext[None]:
     return nullcontext()
 
 
@@ -48,12 +48,12 @@ def convert(
     a log are compressed, ``None`` as in the first one. What `check` finds in events that the output will not have is
     stored in it. The output can be read by nobody who may not read every capture.
 
-    ``reading`` is what `opening.reading_of` returns, ``stages`` is told of each stage that takes long. Raises
+    ``reading`` is what `opening.reading_of` returns, ``stages`` begins each stage that takes long. Raises
     `SelectionError` for a part or several where that cannot be, `FormatError` where nothing can be read, `OSError`
     where a file cannot be opened or written. What is damaged is left out, and in the result.
     """
     paths = [os.fspath(path) for path in ([captures] if isinstance(captures, str | os.PathLike) else captures)]
-    stages = stages or _untold
+    stages = stages or _no_progress
     path, how = os.fspath(output), Rewriting(start, end, frozenset(pids), compress, reading)
     target, parts = format_written_to(path), how != Rewriting(compress=compress, reading=reading)
     if not target.cuts and (compress is not None or parts or len(paths) > 1):
@@ -122,7 +122,7 @@ def verify(
 
     The arguments are those of `open` and `convert`, and so is what it raises.
     """
-    source, stages = open_source(os.fspath(path)), stages or _untold
+    source, stages = open_source(os.fspath(path)), stages or _no_progress
     with stages("indexing") as progress:
         profile = read_profile(source, progress, reading, symfs)
     samples = entries = 0

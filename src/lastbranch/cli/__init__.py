@@ -77,12 +77,12 @@ def main() -> None:
 
 def run(command: click.Command, name: str) -> None:
     """Run a program; expected failures become a message and an exit code here, and nowhere else."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads for matrices would only spin beside ours
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads for matrices would only spin
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names can hold what the terminal's encoding cannot
             stream.reconfigure(errors="backslashreplace")
-    beside: list[int] = []
-    hook, threading.excepthook = threading.excepthook, lambda args: beside.append(_crashed(args.exc_value))
+    failed: list[int] = []
+    hook, threading.excepthook = threading.excepthook, lambda args: failed.append(_crashed(args.exc_value))
     try:
         # Not command.main(): that one ends a closed pipe with exit code 1.
         with command.make_context(name, sys.argv[1:]) as context:
@@ -111,7 +111,7 @@ def run(command: click.Command, name: str) -> None:
         code = _crashed(error)
     finally:
         threading.excepthook = hook
-    sys.exit(beside[0] if beside and not code else code)
+    sys.exit(failed[0] if failed and not code else code)
 
 
 def _crashed(error: BaseException | None) -> int:

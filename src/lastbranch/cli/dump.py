@@ -104,10 +104,10 @@ def dump(path: str, no_progress: bool, asked: Asked, log: LogOptions) -> int:
     """Every event of a capture in time order, with its fields by name.
 
     time ms (time_ms in csv and json) is milliseconds since the first event, with all the decimals that the clock has;
-    an event that has no time stamp has an empty cell. pid and tid are the process and thread that an event is about, -1
-    where nobody tells. size is the bytes of the event's own data. fields are NAME=VALUE, one after the other, each cut
-    off after 32,768 letters; json has them whole, as an object, with addresses and other bit patterns as hexadecimal
-    text.
+    an event without a time stamp has an empty cell. pid and tid are the process and thread that an event is about, -1
+    where that is not known. size is the bytes of the event's own data. fields are NAME=VALUE, one after the other, each
+    cut off after 32,768 letters; json has them whole, as an object, with addresses and other bit patterns as
+    hexadecimal text.
 
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
     perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.

@@ -17,7 +17,7 @@ from .output import Cell, print_json, print_rows
 def command(capture: Capture, form: str, limit: int) -> int:
     """What a capture is: recorder, machine, events, losses, binaries.
 
-    Also its clock, records and fields, and which binaries are at hand.
+    Also its clock, records and fields, and which binaries were found.
 
     json is one object (docs: info), csv the same as a key and a value a line. --limit is of modules and, in a table, of
     kinds of records, the most frequent first.
@@ -25,33 +25,22 @@ def command(capture: Capture, form: str, limit: int) -> int:
     from ..analysis.summary import summary
 
     profile = capture.open()
-    told = summary(profile)
-    modules = told["modules"]
-    told["modules"] = modules[: limit or None]
+    facts = summary(profile)
+    modules = facts["modules"]
+    facts["modules"] = modules[: limit or None]
     if form == "json":
-        print_json(_safe(told))
+        print_json(facts)
     elif form == "csv":
-        print_rows(("key", "value"), _leaves(told), form)
+        print_rows(("key", "value"), _leaves(facts), form)
     else:
-        facts = [(what, str(value)) for what, value in _rows(told, limit) if value != ""]
-        print_rows(("what", "value"), facts, form, wrap=True)
+        rows = [(what, str(value)) for what, value in _rows(facts, limit) if value != ""]
+        print_rows(("what", "value"), rows, form, wrap=True)
         if modules:
             click.echo()
-            print_rows(("module", "kind", "identity", "binary"), [_module_row(m) for m in told["modules"]], form)
-        if len(modules) > len(told["modules"]):
-            click.echo(f"{len(modules) - len(told['modules'])} more modules; --limit 0 prints all")
+            print_rows(("module", "kind", "identity", "binary"), [_module_row(m) for m in facts["modules"]], form)
+        if len(modules) > len(facts["modules"]):
+            click.echo(f"{len(modules) - len(facts['modules'])} more modules; --limit 0 prints all")
     return capture.finish(profile)
-
-
-def _safe(value: Any) -> Any:
-    """``value`` with all text out of the file made visible."""
-    from ..model import visible
-
-    if isinstance(value, dict):
-        return {visible(key): _safe(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_safe(part) for part in value]
-    return visible(value) if isinstance(value, str) else value
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Cell]]:

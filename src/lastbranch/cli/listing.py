@@ -35,17 +35,11 @@ def _object(shown: Annotated, limit: int) -> dict[str, object]:
         "instructions": (INSTRUCTIONS, shown.instructions()), "loops": (LOOPS, list(shown.loops())),
         "edges": (EDGES, shown.edges(limit)), "indirect_targets": (TARGETS, shown.targets(limit)),
     }  # fmt: skip
-    safe: dict[str, object] = {
-        name: [dict(zip(map(key, columns), map(_safe, row), strict=True)) for row in rows]
+    tables = {
+        name: [dict(zip(map(key, columns), row, strict=True)) for row in rows]
         for name, (columns, rows) in parts.items()
     }
-    return {**{name: _safe(value) for name, value in shown.summary().items()}, **safe}
-
-
-def _safe(cell: Cell) -> Cell:
-    from ..model import visible
-
-    return visible(cell) if isinstance(cell, str) else cell
+    return {**shown.summary(), **tables}
 
 
 def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:

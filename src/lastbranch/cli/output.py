@@ -64,7 +64,7 @@ def table_lines(
 ) -> Iterator[str]:  # fmt: skip
     """The lines of a table. ``names`` are columns that come last, in that order, and may be shortened; without any, the
     order stays, and every column of text may be. ``spare`` are those that are left out first, in that order. ``wrap``:
-    text goes on in the next line instead."""
+    text continues in the next line instead."""
     where = {name: i for i, name in enumerate(columns)}
     last = [where[name] for name in names if name in where]
     shown = [i for i in range(len(columns)) if i not in last] + last
@@ -140,7 +140,7 @@ _BRACKETS = re.compile(r"(operator(?:\(\)|<=>|<<=?|>>=?|[<>]=?|->\*?)|->|[<>()])
 
 
 def _start(text: str, width: int) -> str:
-    """As much of ``text`` as has room in ``width`` columns."""
+    """As much of ``text`` as fits in ``width`` columns."""
     if text.isascii():
         return text[:width]
     at = 0
@@ -209,7 +209,7 @@ def _row(row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right:
 
 
 class _Wrapper(TextWrapper):
-    """Breaks lines at spaces, and behind commas: lists of names have no others."""
+    """Breaks lines at spaces, and after commas: lists of names have no spaces."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=,)(?=\S))")
 
@@ -250,12 +250,13 @@ def print_rows(
     """
     from ..model import visible
 
-    made = ([visible(c) if isinstance(c, str) else c for c in row] for row in rows)
-    safe: Iterable[list[Cell]] = made if form == "csv" else list(made)  # csv goes out as it comes
     keys = [key(name) for name in columns]
     if form == "json":
-        print_json([dict(zip(keys, row, strict=True)) for row in safe])
-    elif form == "csv":
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    made = ([visible(c) if isinstance(c, str) else c for c in row] for row in rows)
+    safe: Iterable[list[Cell]] = made if form == "csv" else list(made)  # csv goes out as it comes
+    if form == "csv":
         import csv
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -273,11 +274,21 @@ def print_rows(
 
 
 def print_json(value: Any) -> None:
-    """Print ``value`` as JSON."""
+    """Print ``value`` as JSON, with text out of files made visible."""
     import json
 
-    json.dump(value, sys.stdout, indent=1)
+    json.dump(_printable(value), sys.stdout, indent=1)
     print()
+
+
+def _printable(value: Any) -> Any:
+    from ..model import visible
+
+    if isinstance(value, dict):
+        return {visible(key): _printable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(part) for part in value]
+    return visible(value) if isinstance(value, str) else value
 
 
 def print_notes(notes: Iterable[str], severity: str = "note") -> None:

@@ -114,7 +114,7 @@ def brief(profile: Profile, notes: list[str]) -> list[str]:
 
 
 def _remedy(profile: Profile, notes: list[str]) -> list[str]:
-    """A note with the options by which the files of modules that lack names would be found."""
+    """A note with the options that would find the files of modules without names."""
     files = {m.short: m for m in profile.modules if m.kind not in ("vdso", "anonymous")}
     lacking = [(files[short], note) for note in notes for short in [note.partition(": ")[0]] if short in files]
     foreign = any(module.is_pe for module, note in lacking if _UNNAMED in note)

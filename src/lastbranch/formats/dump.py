@@ -126,7 +126,7 @@ class Form:
         return text if len(text) <= _LONGEST and text.isprintable() else self.value(text)
 
     def quoted(self, text: str) -> str:
-        """Plain ASCII that stands for a number."""
+        """Plain ASCII that means a number."""
         return text
 
     def template(self, names: Iterable[str]) -> str:

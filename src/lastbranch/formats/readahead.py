@@ -15,7 +15,7 @@ _PAGE = 4096
 
 
 class ReadAhead:
-    """Two buffers of ``size`` bytes, with ``pad`` bytes more behind them that are never filled.
+    """Two buffers of ``size`` bytes, followed by ``pad`` bytes that are never filled.
 
     `fill` has ``data`` hold the file from an offset on; `expect` starts reading what will probably be asked for next,
     unless ``ahead`` is false. ``data`` is valid until the next `fill`.
@@ -57,7 +57,7 @@ class ReadAhead:
 def page_aligned(size: int) -> NDArray[np.uint8]:
     """``size`` bytes of any content: to fill them with zeros took as long as reading as many from the page cache.
 
-    They begin with a page. Processors with fast `rep movsb` (AMD Zen 3) copy to 16 bytes behind the begin of one, which
+    They begin with a page. Processors with fast `rep movsb` (AMD Zen 3) copy to 16 bytes after the start of one, which
     is where `malloc` would have them, at a sixth of the speed.
     """
     room = np.empty(size + _PAGE, np.uint8)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "SNIFFED", "Format", "format_of", "format_written_to"]
 
 SNIFFED = 128
-"""Bytes at the start of a file that tell its format."""
+"""Bytes at the start of a file that identify its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Format:
         return rows
 
     def verify(self, source: Source) -> list[Damage]:
-        """What is damaged in ``source``, beside that which reading all samples finds."""
+        """Damage in ``source`` that reading all samples does not find."""
         found: list[Damage] = _function(self.verifier)(source) if self.verifier is not None else []
         return found
 

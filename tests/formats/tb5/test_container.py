@@ -208,7 +208,7 @@ def test_streams_are_added_and_what_is_there_does_not_change(tmp_path: Path) -> 
     before = path.read_bytes()
     with Tb5Writer.append(path) as writer:
         assert writer.next_stream == 1
-        with pytest.raises(ValueError, match="there already"):
+        with pytest.raises(ValueError, match="exists: what is written"):
             writer.put(DATA, np.zeros((1, 40), np.uint8))
         with pytest.raises(ValueError, match="out of order"):
             writer.put(DATA._replace(stream=3), b"x")

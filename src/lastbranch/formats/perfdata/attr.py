@@ -56,9 +56,9 @@ class Attr:
 
 
 def parse_attr(data: bytes, offset: int, order: str, file: str) -> Attr:
-    """The attribute at the start of ``data``; ``offset`` is where that stands in ``file``, ``order`` ``<`` or ``>``.
+    """The attribute at the start of ``data``; ``offset`` is its place in ``file``, ``order`` is ``<`` or ``>``.
 
-    Its own ``size`` field tells how much of it there is: any size from 64 is read, unknown later fields are kept.
+    Its ``size`` field is its length: any size from 64 is read, later fields that are not known are kept.
     Raises `FormatError` for a structure that is cut short or smaller than the first one ever.
     """
     if len(data) < _SIZE_MIN:
@@ -81,7 +81,7 @@ _CACHE_OP = ("load", "store", "prefetch")
 
 
 def _default_name(fields: dict[str, int]) -> str:
-    """perf's name of an event that the file gives no name for."""
+    """perf's name of an event without a name in the file."""
     kind, config = fields["type"], fields["config"]
     for of, names in ((TYPE.HARDWARE, HARDWARE_EVENTS), (TYPE.SOFTWARE, SOFTWARE_EVENTS)):
         if kind == of and config < len(names):

@@ -1,8 +1,8 @@
 """A perf.data as rows for `dump`: every record in time order, with the names of the kernel ABI.
 
-The samples come through the profile's batches, the records beside them from a walk of their own, sorted in bounded
-memory. A record without a time stamp (perf's own, and those that it makes of what was there before) stands where the
-newest time before it in the file puts it.
+The samples come from the profile's batches, the other records from a walk of their own, sorted in bounded memory. A
+record without a time stamp (perf's own, and those that it makes of tasks and mappings from before the recording) has
+the place of the newest time before it in the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEX_COLUMNS = frozenset(
 )  # fmt: skip
 
 
-class _Beside(NamedTuple):
+class _Other(NamedTuple):
     """A record that is not a sample; the first two fields order it."""
 
     time: int
@@ -60,7 +60,7 @@ def dump_perfdata(source: Source, wanted: Wanted, progress: Progress | None = No
 
 def _cells(reader: Reader, wanted: Wanted, form: Form) -> Iterator[Cells]:
     profile, sorter = reader.profile, _Sorter()
-    for record in _beside(reader):
+    for record in _other_records(reader):
         if wanted.named(_name(record.kind)):
             sorter.add(record)
     others = ((record.time, record.position, _row(reader.state, record)) for record in sorter)
@@ -74,10 +74,10 @@ def _name(kind: int) -> str:
     return RECORDS.get(kind, f"TYPE_{kind}")
 
 
-# -- records beside the samples
+# -- records other than samples
 
 
-def _beside(reader: Reader) -> Iterator[_Beside]:
+def _other_records(reader: Reader) -> Iterator[_Other]:
     """All of them in file order, each with the time that places it."""
     state, newest = reader.state, 0
     has_time = any(attr.sample_type & SAMPLE.TIME for attr in state.attrs)
@@ -88,8 +88,8 @@ def _beside(reader: Reader) -> Iterator[_Beside]:
             stamps = reader.times(block, reader.layouts[which].layout, part)
             times += zip(part.tolist(), stamps.tolist(), strict=True)
         times.sort(reverse=True)
-        beside = block.at[~is_sample]
-        columns = (block.types[~is_sample], block.misc(beside), beside, block.sizes(beside))
+        others = block.at[~is_sample]
+        columns = (block.types[~is_sample], block.misc(others), others, block.sizes(others))
         for kind, misc, at, size in zip(*(c.tolist() for c in columns), strict=True):
             while times and times[-1][0] < at:
                 newest = max(newest, times.pop()[1])
@@ -98,7 +98,7 @@ def _beside(reader: Reader) -> Iterator[_Beside]:
             stamped = bool(time)
             if stamped:
                 newest = max(newest, time)
-            yield _Beside(
+            yield _Other(
                 time or (newest if kind >= USER_RECORDS else 0), block.base + at * 8, stamped, kind, misc, body
             )
         newest = max([newest, *(time for _, time in times)])
@@ -109,7 +109,7 @@ def _stamp(state: State, kind: int, body: bytes) -> int:
     return int(trailer_of(state, kind, body)[0].get("time", 0))
 
 
-def _row(state: State, record: _Beside) -> Row:
+def _row(state: State, record: _Other) -> Row:
     trailer, size = trailer_of(state, record.kind, record.body)
     fields: dict[str, Any] = {"misc": Hex(record.misc)} if record.misc else {}
     declared = fields_of(record.kind, record.misc, _UNKNOWN)
@@ -123,11 +123,11 @@ class _Sorter:
     """Records in time order, those of equal time in file order; what does not fit in memory is spilled, sorted."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Beside] = []
+        self._waiting: list[_Other] = []
         self._bytes = 0
         self._runs: list[IO[bytes]] = []
 
-    def add(self, record: _Beside) -> None:
+    def add(self, record: _Other) -> None:
         self._waiting.append(record)
         self._bytes += _RECORD_COST + len(record.body)
         if self._bytes > _SPILL_BYTES:
@@ -137,16 +137,16 @@ class _Sorter:
             self._runs.append(run)
             self._waiting, self._bytes = [], 0
 
-    def __iter__(self) -> Iterator[_Beside]:
+    def __iter__(self) -> Iterator[_Other]:
         yield from heapq.merge(*(_read_back(run) for run in self._runs), sorted(self._waiting))
 
 
-def _read_back(run: IO[bytes]) -> Iterator[_Beside]:
+def _read_back(run: IO[bytes]) -> Iterator[_Other]:
     with run:
         end = run.tell()
         run.seek(0)
         while run.tell() < end:
-            yield _Beside(*pickle.load(run))
+            yield _Other(*pickle.load(run))
 
 
 # -- samples

@@ -45,7 +45,7 @@ def read_header(source: Source, state: State) -> tuple[int, int]:
     start, size = h["data.offset"], h["data.size"]
     note = state.profile.damage.append
     if start > source.size:
-        note(Damage("data section lies behind the end of the file", 0x28, "data.offset", start))
+        note(Damage("data section begins after the end of the file", 0x28, "data.offset", start))
         return 0, 0
     if size == 0:
         # perf fills it in at the end; a recorder that died leaves 0 and the records up to its death.
@@ -63,7 +63,7 @@ def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
     if size < 64 + _SECTION or size > 1 << 16:
         raise FormatError("attributes of impossible size", file=name, offset=0x10, field="attr_size", value=size)
     if total > source.size - start:
-        reason = "attributes behind the end of the file"
+        reason = "attributes end after the end of the file"
         raise FormatError(reason, file=name, offset=0x20, field="attrs.size", value=total)
     room = source.size  # sections may not overlap: all ids together fit the file
     for at in range(start, start + total - size + 1, size):
@@ -73,14 +73,14 @@ def _attrs(source: Source, state: State, h: dict[str, int]) -> None:
         ids = read_at(source, ids_at, min(ids_size, room)) if ids_at < source.size else b""
         room -= len(ids)
         if len(ids) < ids_size:
-            reason = "ids of an event lie behind the end of the file"
+            reason = "ids of an event end after the end of the file"
             state.profile.damage.append(Damage(reason, at + size - 8, "ids.size", ids_size))
         attr.ids = struct.unpack(f"{state.order}{len(ids) // 8}Q", ids[: len(ids) & ~7])
         state.add_attr(attr)
 
 
 def _features(source: Source, state: State, h: dict[str, int], table: int) -> None:
-    """The sections behind the data, one for each bit that is set, in the order of the bits."""
+    """The sections after the data, one for each bit that is set, in the order of the bits."""
     room = source.size
     bits = [n * 64 + b for n in range(4) for b in range(64) if h[f"features.{n}"] >> b & 1]
     for i, number in enumerate(bits):

@@ -42,8 +42,8 @@ _FOREVER = np.iinfo(np.int64).max
 def read_perfdata(source: Source, progress: Progress | None = None) -> Profile:
     """Index ``source``, a perf.data in file or pipe mode, of either byte order.
 
-    Raises `FormatError` where nothing can be had of it: no perf.data, header cut short, no attribute. Everything else
-    that is wrong is in ``profile.damage``, and what precedes it is delivered.
+    Raises `FormatError` where nothing can be read: no perf.data, a header that is cut short, no attribute. Other damage
+    is in ``profile.damage``; what precedes it is delivered.
     """
     reader = Reader(source)
     reader.index(progress)
@@ -91,14 +91,14 @@ class Reader:
         for walked, block in enumerate(self.blocks(profile.damage), 1):
             profile.timeline.place(block.place)
             is_sample = block.types == _SAMPLE
-            beside = block.at[~is_sample]
+            others = block.at[~is_sample]
             kinds = block.types[~is_sample]
             for kind, number in zip(*(c.tolist() for c in np.unique(kinds, return_counts=True)), strict=True):
                 counts[kind] = counts.get(kind, 0) + number
             handled = np.isin(kinds, _HANDLED)
-            self._handle(block, beside[handled], kinds[handled])
+            self._handle(block, others[handled], kinds[handled])
             if block.types[-1:] == TRACING_DATA:
-                self._tracing_data(*block.behind)
+                self._tracing_data(*block.extra)
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 self._index_samples(block, block.at[is_sample])
@@ -118,7 +118,7 @@ class Reader:
         self._finish()
 
     def _tracing_data(self, offset: int, size: int) -> None:
-        """Pipe mode: what stands in a feature section of a file follows its record."""
+        """Pipe mode: the contents of the feature section follow the record."""
         if size > _MOST_TRACING_DATA:
             reason = "tracing data of impossible size"
             self.profile.damage.append(Damage(reason, offset, "size", size))
@@ -131,7 +131,7 @@ class Reader:
         return islice(walk_blocks(self.source, *self.data, self.big_endian, damage), self.walked)
 
     def _handle(self, block: Block, at: NDArray[np.int64], kinds: NDArray[np.int64]) -> None:
-        """Work off records that are not samples. One that says again what was said is counted."""
+        """Handle the records that are not samples. Repeated records are counted."""
         sizes = block.sizes(at)
         times = np.ones(len(at), np.int64)
         if len(at) >= _MANY:

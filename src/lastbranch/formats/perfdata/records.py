@@ -1,4 +1,4 @@
-"""Records beside the samples: what each type does to the profile, by table.
+"""Records other than samples: what each type does to the profile, by table.
 
 To read one more record type, write a function ``(state, Record)`` and enter it in `HANDLERS`. Types without a handler
 are counted and otherwise left alone. Layouts: comments of enum perf_event_type in include/uapi/linux/perf_event.h and
@@ -29,7 +29,7 @@ _MOST_NAMED = 1000  # a file that is damaged all over must not fill the memory w
 
 @dataclass(slots=True)
 class Record:
-    """One record: its body after the header, and the time of its sample_id trailer (or what stands in for it)."""
+    """One record: its body after the header, and its time (that of its trailer, or the nearest that is known)."""
 
     kind: int
     misc: int
@@ -40,7 +40,7 @@ class Record:
     trailer: int
     """Bytes of the sample_id trailer at the end of ``body``; 0 where it has none."""
     times: int = 1
-    """How often it stands there, in the same bytes."""
+    """How many equal records this is."""
 
     def fields(self) -> dict[str, Any]:
         """Its fields by name. `ValueError` where it ends inside them."""
@@ -54,8 +54,8 @@ class Record:
 
 
 def handle(state: State, kind: int, misc: int, body: bytes, position: int, times: int = 1) -> None:
-    """Work off one record that is not a sample, which stands there so many ``times`` in the same bytes. A record too
-    short for its type is noted as damage."""
+    """Apply one record that is not a sample to the profile; it is there ``times`` times. A record that is too short for
+    its type is noted as damage."""
     handler = HANDLERS.get(kind)
     if handler is None:
         return
@@ -135,7 +135,7 @@ def _mmap(state: State, r: Record) -> None:
     build_id = build_id_of(f["build_id"], f["build_id_size"]) if "build_id" in f else b""
     kernel = r.cpumode in (Mode.KERNEL, Mode.GUEST_KERNEL)
     if kernel and name.startswith(("[kernel.", "[guest.kernel.")) and name.endswith("]_stext"):
-        offset &= ~0xFFF  # _text is the page that _stext stands in
+        offset &= ~0xFFF  # _text is the page of _stext
     module = state.module(name, kernel, build_id)
     if kernel and not name.startswith("[") and start == 0:
         return  # simpleperf names kernel modules whose place it does not know: from 0, as long as may be
@@ -170,7 +170,7 @@ def _task(change: Change) -> Callable[[State, Record], None]:
         if change is Change.EXIT:
             state.profile.timeline.add(change, time, f["pid"], tid=f["tid"])
             return
-        # perf makes FORK records of tasks that were there before (time 0); their own mappings follow.
+        # perf makes FORK records of tasks that ran before the recording (time 0); their own mappings follow.
         alone = int(bool(r.misc & MISC.FORK_EXEC) or own == 0)
         state.profile.timeline.add(change, time, f["pid"], tid=f["tid"], parent=f["ppid"], offset=alone)
 
@@ -234,7 +234,7 @@ def _event_type(state: State, r: Record) -> None:
 
 
 COUNTED = tuple(RECORD[name] for name in ("LOST", "THROTTLE", "LOST_SAMPLES", "AUXTRACE_ERROR"))
-"""Types that only add to a counter: the order in which they stand does not matter."""
+"""Types that only add to a counter: their order does not matter."""
 ATTR = RECORD["HEADER_ATTR"]
 
 HANDLERS: dict[int, Callable[[State, Record], None]] = {

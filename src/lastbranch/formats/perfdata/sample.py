@@ -1,6 +1,6 @@
 """PERF_RECORD_SAMPLE: from record positions in a block to columns, a field at a time for all samples of the block.
 
-The fields stand in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h):
+The fields are in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h):
 first those of fixed position, here, then those in `fields`.
 """
 
@@ -109,7 +109,7 @@ class Cursor:
 
 # -- The fields of a sample that have no fixed position: how each is read, and which columns it makes
 #
-# They stand in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h). A reader
+# They are in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h). A reader
 # gets the `Cursor` at its field and moves it on.
 
 
@@ -202,7 +202,7 @@ def _branch_stack(w: Cursor) -> None:
     select = w.form["branch_sample_type"]
     counters = bool(select & PERF_SELECT["COUNTERS"])
     if select & PERF_SELECT["HW_INDEX"]:
-        # nr, hw_idx, entries: the index stands between the count and what it counts.
+        # nr, hw_idx, entries: the index is between the count and what it counts.
         room = np.maximum(w.end - w.cursor - 2, 0)
         n = w.word()
         bad = (n > (room // (4 if counters else 3)).astype(np.uint64)) | (w.cursor + 2 > w.end)
@@ -241,10 +241,10 @@ def _registers(which: str) -> Field:
     return Field(read, (abi_name, column))
 
 
-def _sized_bytes(w: Cursor, group: str, behind: int) -> NDArray[np.int64]:
-    """u64 size and so many bytes, padded to words, as ragged column ``group``, with ``behind`` words after."""
+def _sized_bytes(w: Cursor, group: str, after: int) -> NDArray[np.int64]:
+    """u64 size and so many bytes, padded to words, as ragged column ``group``; ``after`` words follow."""
     size = w.word()
-    room = np.maximum(w.end - w.cursor - 1 - behind, 0).astype(np.uint64) * np.uint64(8)
+    room = np.maximum(w.end - w.cursor - 1 - after, 0).astype(np.uint64) * np.uint64(8)
     w.bad |= (size > room) | (w.cursor >= w.end)
     length = np.where(w.bad, 0, size.astype(np.int64))
     start = (w.cursor + 1) * 8
@@ -256,14 +256,14 @@ def _sized_bytes(w: Cursor, group: str, behind: int) -> NDArray[np.int64]:
 
 def _stack_user(w: Cursor) -> None:
     """u64 size, then (size != 0) size bytes and u64 dyn_size: how much of them was copied."""
-    length = _sized_bytes(w, "user_stack", behind=1)
+    length = _sized_bytes(w, "user_stack", after=1)
     if w.wants("user_stack_size"):
         w.columns["user_stack_size"] = np.where(length > 0, w.word(), np.uint64(0))
     w.skip((length > 0).astype(np.int64))
 
 
 def _aux(w: Cursor) -> None:
-    _sized_bytes(w, "aux", behind=0)
+    _sized_bytes(w, "aux", after=0)
 
 
 def _branch_columns(form: Form) -> list[str]:
@@ -313,7 +313,7 @@ class SampleLayout:
         self.fixed = {bit: 1 + i for i, bit in enumerate(present)}
         """Word offset of each fixed field from the record's start."""
         self.unknown = attr.sample_type & ~sum(set(_FIXED) | set(VARIABLE))
-        """Bits of later kernels: their values stand behind the known ones and are not read."""
+        """Bits of later kernels: their values follow the known ones and are not read."""
         self._variable = [field for bit, field in VARIABLE.items() if attr.sample_type & bit]
 
     @property

@@ -44,14 +44,14 @@ class State:
     features: set[str] = field(default_factory=set)
     wall: tuple[int, int] | None = None
     newest_time: int = 0
-    """Newest sample time so far: stands in for records of old files that have none."""
+    """Newest sample time so far: the time of records without one, in old files."""
     samples_seen: bool = False
     feature_bytes: int = 0
     """Of the header features that were decoded."""
     beside: int = 0
-    """Bytes kept beside the tables of the profile."""
+    """Bytes that are kept in addition to the tables of the profile."""
     late_attr: bool = False
-    """Whether an attribute came behind samples, which had been taken for those of unknown events."""
+    """Whether an attribute follows samples, which were counted as samples of unknown events."""
     _modules: dict[tuple[str, bytes], int] = field(default_factory=dict)
     _build_ids: dict[str, bytes] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class State:
 
     @property
     def weight(self) -> int:
-        """Bytes that this takes, about, beside the tables of the profile."""
+        """Bytes that this takes, about, in addition to the tables of the profile."""
         ids = len(self.attr_of_id) + len(self._build_ids) + len(self.event_names)
         return self.beside + 4000 * len(self.attrs) + 300 * ids
 

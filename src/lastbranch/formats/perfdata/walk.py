@@ -58,14 +58,14 @@ class Block:
     at: NDArray[np.int64]
     types: NDArray[np.int64]
     big_endian: bool
-    behind: tuple[int, int] = (0, 0)
-    """(offset in the file, bytes) of the data that follow the last record and are none."""
+    extra: tuple[int, int] = (0, 0)
+    """(offset in the file, bytes) of data after the last record that belong to it."""
     packed_at: int | None = None
-    """Where in the file the compressed record stands that the end of this is from; ``None`` where none is."""
+    """Offset in the file of the compressed record that this comes from; ``None`` without compression."""
 
     @property
     def place(self) -> int:
-        """Where it stands in the file."""
+        """Its offset in the file."""
         return self.base if self.packed_at is None else self.packed_at
 
     # perf_event_header {u32 type; u16 misc; u16 size} as one word: the first field is lowest in a little-endian one.
@@ -80,11 +80,11 @@ class Block:
 
     @property
     def first_size(self) -> int:
-        """The size field of what stands at the start, record or not."""
+        """The size field at the start, of a record or not."""
         return int(self.sizes(np.zeros(1, np.int64))[0])
 
     def halves(self, words: NDArray[np.uint64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The two 32-bit fields of each word, in the order they stand in the file."""
+        """The two 32-bit fields of each word, in the order of the file."""
         return halves(words, self.big_endian)
 
     def body(self, at: int, size: int) -> bytes:
@@ -93,14 +93,14 @@ class Block:
 
 
 def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The two 32-bit fields of each 64-bit word (in host order), in the order they stood in the file."""
+    """The two 32-bit fields of each 64-bit word (in host order), in the order of the file."""
     low = words.astype(np.uint32).view(np.int32)
     high = (words >> np.uint64(32)).astype(np.uint32).view(np.int32)
     return (high, low) if big_endian else (low, high)
 
 
 def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -> tuple[Block, int]:
-    """(the records in the first ``length`` bytes of ``words`` that are whole, the offset in the file behind them).
+    """(the records in the first ``length`` bytes of ``words`` that are whole, the offset in the file after them).
 
     Records are linked by their sizes, so this is a loop; where sizes repeat, a strided look ahead checks many at once.
     """
@@ -143,7 +143,7 @@ def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -
 
 
 def _cut(block: Block, length: int) -> int:
-    """End ``block`` after a record that leaves the 8-byte grid or has data of its own behind it; next file offset."""
+    """End ``block`` after a record that leaves the 8-byte grid or that data follow; the next offset in the file."""
     sizes = block.sizes(block.at)
     special = (sizes & 7 != 0) | (block.types == TRACING_DATA) | (block.types == _AUXTRACE)
     i = int(special.argmax()) if special.any() else len(sizes) - 1
@@ -153,21 +153,21 @@ def _cut(block: Block, length: int) -> int:
     if i < 0:
         return block.base
     at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types[i])
-    behind, start = 0, block.base + at * 8 + size
+    more, start = 0, block.base + at * 8 + size
     if kind == _AUXTRACE and size >= 16:
-        behind = int(block.words[at + 1])
+        more = int(block.words[at + 1])
     elif kind == TRACING_DATA and size >= 12:  # u32 size, padded to words; the record itself is padded by some
-        behind = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
-        behind = (behind + 7) & ~7
-    block.behind = (start, behind)
-    return start + behind
+        more = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
+        more = (more + 7) & ~7
+    block.extra = (start, more)
+    return start + more
 
 
 # -- Compressed records: one zstd stream over all of them, whose output is records again
 
 
 _ENOUGH = 4 << 20  # decompressed bytes that make a block
-_SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can stand for 128 KiB of zeros
+_SLICE = 2048  # compressed bytes at a time: a zstd block of 4 bytes can mean 128 KiB of zeros
 
 
 class Inflater:
@@ -206,7 +206,7 @@ class Inflater:
                 yield from self._drain(offset)
         if done < len(block.at):
             rest = self._part(block, done, len(block.at))
-            rest.behind = block.behind
+            rest.extra = block.extra
             yield rest
 
     def finish(self, offset: int) -> None:
@@ -268,13 +268,13 @@ class Inflater:
         self.pending.clear()
 
 
-# -- Records that stand in a block again and again, in the same bytes: each is to be worked off once
+# -- Equal records in a block, each of which is handled once
 
 
 _LONGEST = 64
 """Words of the longest record that is compared: a block holds few of longer ones."""
 _FACTORS = np.frombuffer(os.urandom(8 * _LONGEST), np.uint64) | np.uint64(1)
-"""Numbers that nobody can know, so that no file can be made to have unlike records with one sum."""
+"""Random factors: no file can be made in which different records have the same sum."""
 
 
 def first_of_each(block: Block, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -365,7 +365,7 @@ def _note_break(damage: list[Damage] | None, block: Block, got: int, end: int, s
     """Say why no record starts at ``block``, of which ``got`` bytes could be read in a file of ``size`` bytes."""
     if got < 8:
         reason = "data section ends inside a record" if got else "file ends before the end of its data section"
-        _note(damage, reason, min(block.base, size), end)  # the padding behind a record may be what is missing
+        _note(damage, reason, min(block.base, size), end)  # the padding after a record may be what is missing
     elif block.first_size < 8:
         if damage is not None:
             lost = max(0, end - block.base)

@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 _ATTR_SIZE = 128
-"""PERF_ATTR_SIZE_VER7: what readers before Linux 6.3 accept. Larger only if the fields behind it are in use."""
+"""PERF_ATTR_SIZE_VER7: what readers before Linux 6.3 accept. Larger only if later fields are in use."""
 _HEADER_SIZE = 8 + 8 * len(HEADER)
 _SECTION = struct.Struct("=QQ")
 _ALIGNED = 64  # strings of header features, NAME_ALIGN
@@ -53,7 +53,7 @@ def record(kind: str, body: bytes, misc: int = 0) -> bytes:
 
 
 class SideRecords:
-    """Records beside the samples as the kernel writes them for an event with sample_id_all.
+    """Records other than samples as the kernel writes them for an event with sample_id_all.
 
     ``sample_type`` and ``identifier`` are the event's: they decide the trailer of each record. ``time`` 0 is before the
     recording.

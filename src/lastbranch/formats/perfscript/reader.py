@@ -1,8 +1,8 @@
 """``perf script`` text to a profile: one index pass, then a stream that reads the text again.
 
 The text says less than a perf.data: not which branches were asked for (taken as any), and often neither processes nor
-times. Samples without a process belong to the process of the mappings; where mappings of several processes stand
-beside such samples, the newest mapping of an address counts, as llvm-profgen takes it.
+times. Samples without a process belong to the process of the mappings; where several
+processes have mappings, the newest mapping of an address counts, as in llvm-profgen.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ __all__ = ["is_perfscript", "read_perfscript"]
 _LONGEST_HEADER = 512
 _LONGEST_PLAIN = 20
 _COMMENTS = (b"/", b";", b"#")
-"""First letters of lines that people and perf write beside the data."""
+"""First letters of comments, which people and perf write between the data."""
 _ADDRESS = 0xFFFFFFFFFFFFFFFF
 MOST_REPEATED = 1 << 20
-"""A stack that was aggregated stands for as many samples as its count says, up to this."""
+"""Most samples that one aggregated stack can mean: its count is limited to this."""
 
 
 @dataclass(slots=True)
 class Stacks:
-    """Lines of a block that hold entries, as columns; what can be told of a block alone.
+    """Lines of a block that hold entries, as columns: what is known from one block alone.
 
-    ``line`` its number, ``begin`` and ``entry`` where it and its first entry stand in the text, ``first`` and ``depth``
-    its entries; ``plain``: nothing but an address, ``ip``, stands before them. ``records``: numbers of lines that hold
+    ``line`` its number, ``begin`` and ``entry`` the places of it and of its first entry in the text, ``first`` and
+    ``depth`` its entries; ``plain``: only an address, ``ip``, is before them. ``records``: numbers of lines that hold
     `RECORD`.
     """
 
@@ -90,7 +90,7 @@ class Stacks:
 
 
 def stacks_of(block: Block, entries: Entries) -> Stacks:
-    """The lines of ``block`` that ``entries`` stand in."""
+    """The lines of ``block`` with ``entries``."""
     first = np.searchsorted(entries.start, block.starts)
     depth = np.searchsorted(entries.start, block.ends) - first
     line = np.flatnonzero(depth)
@@ -144,7 +144,7 @@ class Found:
 
 
 class Lines:
-    """Puts samples together from lines; keeps what goes on in the next block.
+    """Makes samples of lines; keeps what continues in the next block.
 
     ``on_record`` gets the text and the file offset of each line with a record; ``on_damage`` what cannot be.
     """
@@ -161,7 +161,7 @@ class Lines:
     def of_block(self, block: Block, stacks: Stacks) -> Found:
         """The samples of ``block``."""
         found = Found()
-        # A line is special if it is not plain, or other lines stand before it, which may belong to it.
+        # A line is special if it is not plain, or if other lines precede it, which may belong to it.
         apart = np.diff(stacks.line, prepend=-1) != 1
         special = np.flatnonzero(~stacks.plain | apart).tolist()
         done = 0
@@ -202,7 +202,7 @@ class Lines:
             found.times += [1] * (hi - lo)
 
     def _stack(self, found: Found, prefix: bytes, position: int, depth: int) -> None:
-        """A line with entries, behind ``prefix``."""
+        """A line with entries, which follow ``prefix``."""
         header, ip = self._header, None
         try:
             ip = int(prefix, 16) & _ADDRESS
@@ -260,11 +260,11 @@ class Lines:
             if header is not None and (header.time, header.tid, header.event) != (None, None, None):
                 self._without_stack(found)
                 self._header = header
-                if header.ip is not None:  # perf prints nothing behind it where the stack is empty
+                if header.ip is not None:  # perf prints nothing after it where the stack is empty
                     self._add(found, header, header.ip, [], 0, at)
 
     def _counted(self, count: int, at: int) -> None:
-        """A line that says how often the stack behind it was seen."""
+        """A line with the number of times that the next stack was seen."""
         if count > MOST_REPEATED:
             self._on_damage(Damage(f"more than {MOST_REPEATED} times the same stack", at, "count", count))
         self._count = min(count, MOST_REPEATED)
@@ -277,7 +277,7 @@ def _number(text: bytes) -> int | None:
         return None
 
 
-# -- What can be told of a block of text alone: its entries, as columns
+# -- What is known from one block of text alone: its entries, as columns
 
 
 _THREADS, _AHEAD = 2, 3
@@ -285,7 +285,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Scanned(NamedTuple):
-    """What can be told of a block alone; ``columns`` (from, to, flags), where they were asked for."""
+    """What is known from one block alone; ``columns`` (from, to, flags), where they were asked for."""
 
     block: Block
     entries: Entries
@@ -296,7 +296,7 @@ class Scanned(NamedTuple):
 
 
 def scan(block: Block) -> Scanned:
-    """Where the entries of ``block`` stand."""
+    """The places of the entries of ``block``."""
     entries = find_entries(block.text)
     return Scanned(block, entries, stacks_of(block, entries))
 
@@ -398,7 +398,7 @@ class Tables:
                 profile.timeline.name(header.time or 0, pid, tid, header.comm)
 
     def add(self, record: Map | Task | None, text: bytes, offset: int, header: Header) -> None:
-        """A record beside the samples."""
+        """A record other than a sample."""
         kind = text.split(b" ", 1)[0].split(b"(", 1)[0].rstrip(b":").decode("ascii", "replace")
         records = self._profile.records
         records[kind] = records.get(kind, 0) + 1
@@ -408,12 +408,12 @@ class Tables:
             self._tasks.append((record, offset, header.time))
 
     def finish(self, timed: bool) -> int:
-        """Fill the timeline, once it is known whether samples are ``timed``; the process of samples that name none."""
+        """Fill the timeline; ``timed``: samples have times. Returns the process of samples that name none."""
         users = {m.pid for m, _, _ in self.maps if m.pid >= 0}
         alone = users.pop() if len(users) == 1 else 0
         for task, offset, time in self._tasks:
             if not self._pids:
-                break  # one address space for all: what becomes of processes cannot be told
+                break  # one address space for all: which process a change belongs to is not known
             self._task(task, (time or 0) if timed else offset)
         for record, offset, time in self.maps:
             kernel = record.pid < 0
@@ -437,7 +437,7 @@ class Tables:
         if row is None:
             row = self._modules[name, record.build_id] = len(self._profile.modules)
             self._profile.modules.append(Module(name, kind, record.build_id, size=record.size if windows else 0))
-        # llvm-profgen is told where the code of a PE file begins; its addresses count from the image's base.
+        # of a PE file the text has the start of its code; addresses count from the image's base
         offset = 0 if windows else record.offset
         if kernel and record.name.endswith("]_stext"):
             offset &= ~0xFFF
@@ -459,7 +459,7 @@ def is_perfscript(start: bytes) -> bool:
 
 
 def read_perfscript(source: Source, progress: Progress | None = None) -> Profile:
-    """Index ``source``. Raises `FormatError` where it begins with a block in which there is nothing of perf script's.
+    """Index ``source``. Raises `FormatError` where its first block has nothing that `perf script` prints.
 
     What is damaged elsewhere is in ``profile.damage``; entries that cannot be read are found when samples are, and are
     then entries in which nothing was recorded.
@@ -643,7 +643,7 @@ def _offsets(lengths: list[int]) -> NDArray[np.int64]:
 
 
 def _repeated(batch: SampleBatch, times: NDArray[np.int64]) -> Iterator[SampleBatch]:
-    """``batch`` with each sample as many times as it stands for, in pieces."""
+    """``batch`` with each sample repeated ``times`` times, in pieces."""
     if (times == 1).all():
         yield from batch.split()
         return

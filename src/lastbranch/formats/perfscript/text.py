@@ -1,4 +1,4 @@
-"""What stands in the lines of ``perf script`` besides branch entries: who was sampled, call chains, event records."""
+"""Lines of ``perf script``: who was sampled, event records, branch entries; and a text as blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 RECORD = b"PERF_RECORD_"
-"""Mark of a line that is a record beside the samples."""
+"""Mark of a line with a record other than a sample."""
 
 _HEADER = re.compile(
     rb"""\s*
@@ -114,7 +114,7 @@ _COMM = re.compile(rb"COMM(?P<exec> exec)?: (?P<name>.*):(?P<pid>-?\d+)/(?P<tid>
 
 
 def parse_record(text: bytes) -> Map | Task | None:
-    """The record in ``text``, a line from behind `RECORD` on; ``None`` for other kinds.
+    """The record in ``text``, the part of a line after `RECORD`; ``None`` for other kinds.
 
     Raises `ValueError` for one whose fields cannot be read. Formats: perf_event__fprintf_mmap2 and its neighbours in
     Linux tools/perf/util/event.c.
@@ -139,11 +139,11 @@ def parse_record(text: bytes) -> Map | Task | None:
 # -- Branch entries in text, decoded as columns: ``0xFROM/0xTO/M|P|-/X|-/A|-/CYCLES[/TYPE[/SPEC]]``
 #
 # perf 5 prints 6 fields, 6.1 the branch type as a seventh, 6.12 the speculation as an eighth; Intel SEP prints 6 with
-# other values. All that stands in an entry is found from the places of its two ``x``.
+# other values. The places of its two ``x`` locate all of an entry.
 
 
 PAD = 32
-"""Bytes that must stand before and behind the text, so that every window of digits is inside."""
+"""Blanks before and after the text, so that every window of digits is inside."""
 
 _Positions = NDArray[np.int64]
 _Text = NDArray[np.uint8]
@@ -154,7 +154,7 @@ _MOST_DIGITS = 16
 class Entries:
     """Entries of a text, in its order, as positions in the padded text.
 
-    ``start`` where the entry begins, ``high`` where the digits of its second address begin and ``end`` the slash behind
+    ``start`` where the entry begins, ``high`` where the digits of its second address begin and ``end`` the slash after
     them; ``good`` (bool) entries have all their fields.
     """
 
@@ -172,7 +172,7 @@ class Entries:
 
 
 def find_entries(text: _Text) -> Entries:
-    """Where the entries stand in ``text``, which begins and ends with `PAD` blanks."""
+    """The entries in ``text``, which begins and ends with `PAD` blanks."""
     crosses = np.flatnonzero(text == ord("x"))
     second = np.flatnonzero(text[crosses - 2] == ord("/"))
     high = crosses[second] + 1
@@ -180,7 +180,7 @@ def find_entries(text: _Text) -> Entries:
     digits = high - before - 4
     good = (digits > 0) & (digits <= _MOST_DIGITS)
     good &= (text[high - 2] == ord("0")) & (text[before - 1] == ord("0")) & (text[before - 2] <= ord(" "))
-    end = _slash_behind(text, high, np.clip(digits, 1, _MOST_DIGITS))
+    end = _slash_after(text, high, np.clip(digits, 1, _MOST_DIGITS))
     good &= text[end] == ord("/")
     return Entries(np.where(good, before - 1, high - 3), high, end, good)
 
@@ -189,10 +189,10 @@ _IS_HEX, _IS_PREDICTION = np.zeros(256, bool), np.zeros(256, bool)
 _IS_HEX[list(b"0123456789abcdef")] = _IS_PREDICTION[list(b"MPN-")] = True
 
 
-def _slash_behind(text: _Text, at: _Positions, digits: _Positions) -> _Positions:
-    """The first slash behind the digits at each place; most often there are as many ``digits`` as before."""
+def _slash_after(text: _Text, at: _Positions, digits: _Positions) -> _Positions:
+    """The first slash after the digits at each place; most often there are as many ``digits`` as before."""
     end = at + digits
-    # Of the slashes of an entry, only this one stands between a digit and a letter of the prediction.
+    # Of the slashes of an entry, only this one is between a digit and a letter of the prediction.
     guessed = (text[end] == ord("/")) & _IS_HEX[text[end - 1]] & _IS_PREDICTION[text[end + 1]]
     other = np.flatnonzero(~guessed)
     end[other] = _first_slash(text, at[other])
@@ -200,7 +200,7 @@ def _slash_behind(text: _Text, at: _Positions, digits: _Positions) -> _Positions
 
 
 def _first_slash(text: _Text, at: _Positions) -> _Positions:
-    """The first slash 1 to 16 bytes behind each place; 1 behind it where there is none."""
+    """The first slash 1 to 16 bytes after each place; 1 after it without a slash."""
     found = np.ones(len(at), np.int64)
     for n in range(_MOST_DIGITS, 0, -1):
         found[text[at + n] == ord("/")] = n
@@ -301,13 +301,13 @@ def decode_flags(text: _Text, entries: Entries) -> tuple[NDArray[np.uint64], NDA
         flags |= np.where(wide, _LETTERS[text[fields]], np.uint64(0))
     for at, letter, name in ((in_tx, "X", "in_tx"), (abort, "A", "abort")):
         flags |= (text[at] == ord(letter)).astype(np.uint64) << _SHIFT[name]
-    number, behind = _decimal(text, cycles)
+    number, end = _decimal(text, cycles)
     number <<= _SHIFT["cycles"]
     flags |= number
-    read &= behind > cycles
-    typed = np.flatnonzero(text[behind] == ord("/"))
+    read &= end > cycles
+    typed = np.flatnonzero(text[end] == ord("/"))
     if len(typed):
-        kind = behind[typed] + 1
+        kind = end[typed] + 1
         named = np.flatnonzero(text[kind] >= ord("A"))
         spec = kind + 1  # most often there is no name before it
         if len(named):
@@ -320,7 +320,7 @@ def decode_flags(text: _Text, entries: Entries) -> tuple[NDArray[np.uint64], NDA
 
 
 def _decimal(text: _Text, at: _Positions) -> tuple[NDArray[np.uint64], _Positions]:
-    """(value, at most what the field holds; place behind it) of the decimal digits at each place."""
+    """(value, at most what the field holds; place after it) of the decimal digits at each place."""
     digit = text[at] - np.uint8(ord("0"))
     inside = digit < 10
     value = np.where(inside, digit, 0).astype(np.uint64)
@@ -370,7 +370,7 @@ _Place = TypeVar("_Place", int, NDArray[np.int64])
 
 
 class Block(NamedTuple):
-    """Whole lines. ``text`` has `PAD` blanks around them; ``offset`` is where the first line stands in the file.
+    """Whole lines. ``text`` has `PAD` blanks around them; ``offset`` is the place of the first line in the file.
 
     ``starts`` and ``ends`` int64: first byte of each line in ``text``, and the place of its end of line.
     """
@@ -381,7 +381,7 @@ class Block(NamedTuple):
     ends: NDArray[np.int64]
 
     def position(self, at: _Place) -> _Place:
-        """Where the byte ``at`` of ``text`` stands in the file."""
+        """The offset in the file of the byte ``at`` of ``text``."""
         return at + (self.offset - PAD)
 
     def line(self, i: int) -> bytes:
@@ -401,7 +401,7 @@ def walk_blocks(source: Source, damage: list[Damage] | None = None) -> Iterator[
         if not got:
             return
         offset, end = offset + got, PAD + kept + got
-        cut = end if offset >= size else _behind_last_line(text, end)
+        cut = end if offset >= size else _after_last_line(text, end)
         rest = text[cut:end].copy()
         if cut > PAD:
             yield _block(text, cut, begins)
@@ -411,8 +411,8 @@ def walk_blocks(source: Source, damage: list[Damage] | None = None) -> Iterator[
             rest = rest[:0]
 
 
-def _behind_last_line(text: NDArray[np.uint8], end: int) -> int:
-    """The place behind the last end of line before ``end``; `PAD` where there is none."""
+def _after_last_line(text: NDArray[np.uint8], end: int) -> int:
+    """The place after the last end of line before ``end``; `PAD` without one."""
     for begin in range(end - _TAIL, PAD - _TAIL, -_TAIL):
         at = max(begin, PAD)
         found = text[at : at + _TAIL].tobytes().rfind(b"\n", 0, min(end - at, _TAIL))
@@ -422,7 +422,7 @@ def _behind_last_line(text: NDArray[np.uint8], end: int) -> int:
 
 
 def _block(text: NDArray[np.uint8], end: int, offset: int) -> Block:
-    """The lines of ``text`` up to ``end``, with an end of line behind the last one if it lacks it, and blanks."""
+    """The lines of ``text`` up to ``end``, with an end of line after the last one, and blanks."""
     if text[end - 1] != _NEWLINE:
         text[end] = _NEWLINE
         end += 1

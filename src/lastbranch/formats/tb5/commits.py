@@ -34,7 +34,7 @@ class Commit:
     version: int
     sequence: int
     slot: int
-    """Which of the two slots it stands in."""
+    """Which of the two slots it is in."""
     end: int
     """Everything of it lies before this offset."""
     closed: bool
@@ -46,7 +46,7 @@ def encode_header() -> bytes:
 
 
 def encode_slot(sequence: int, directory: int, data: bytes, end: int, closed: bool) -> bytes:
-    """The slot that puts the directory ``data``, which stands at ``directory``, in force."""
+    """The slot that puts the directory ``data``, which is at ``directory``, in force."""
     return _sealed(
         layout.SLOT, sequence=sequence, directory=directory, directory_bytes=len(data), end=end,
         flags=layout.CLOSED if closed else 0, directory_crc=crc32(data),
@@ -175,7 +175,7 @@ def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table
 
 # -- the check of a block: three folds of its 64-bit words, at the speed of memory in NumPy
 #
-# Words stand in rows of 512 (4 KiB), the last row filled with zeros. ``v`` is the exclusive-or of each column, then of
+# Words are in rows of 512 (4 KiB), the last row filled with zeros. ``v`` is the exclusive-or of each column, then of
 # each row. The check is the CRC-32 of the low halves of ``v``, that of the high halves, and the sum of all words modulo
 # 2**64.
 #

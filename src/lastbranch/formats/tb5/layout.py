@@ -227,7 +227,7 @@ def _struct(name: str, text: str) -> Struct:
 
 
 _TEXTS = {
-    # 8.3; node_type_from_shell stands in the example of 6.3 alone.
+    # 8.3; only the example of 6.3 has node_type_from_shell.
     "TBRW_SYSTEM": "u4 system_size; u4 system_num_nodes; pointer node_array",
     "TBRW_NODE": """u4 node_size; u4 node_type_from_shell; u4 node_id; u4 node_num_available; u4 node_num_used;
         u8 node_physical_memory; pointer cpu_array""",
@@ -379,7 +379,7 @@ BATCH_TIMES = np.dtype([("first_record", "<u8"), ("earliest", "<i8")])
 
 STRINGS, MODEL, HEADS = 1, 2, 3
 """Sections of ``Scope.STORE``: string segments (``stream`` is the segment), what the guide has no place for, and copies
-of the heads of a stream's records, for whoever needs no branch stacks."""
+of the heads of a stream's records, for readers that need no branch stacks."""
 
 
 class Table(NamedTuple):
@@ -393,7 +393,7 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a table stands."""
+    """The place of a table."""
 
     record_size: int
     count: int

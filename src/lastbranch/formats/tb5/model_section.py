@@ -43,7 +43,7 @@ class Tag(IntEnum):
     TEXT = 5
     """``value`` is a string id."""
     BYTES = 6
-    """``length`` bytes at ``value`` of the part beside."""
+    """``length`` bytes at ``value`` of part 1."""
     LIST = 7
     """``value`` nodes follow, each with what is in it."""
     DICT = 8
@@ -137,7 +137,7 @@ CHANGE = np.dtype(
 )  # fmt: skip
 """One change of the timeline, in the order that it was recorded."""
 THREAD = np.dtype([("pid", "<i4"), ("tid", "<i4")])
-_NOT_STORED = ("segments", "binary", "missing")  # of a module: they are of the binary at hand
+_NOT_STORED = ("segments", "binary", "missing")  # of a module: they are those of the binary on this machine
 _DAMAGE_KEPT = 100
 
 
@@ -182,8 +182,8 @@ def read_model(file: Tb5File) -> dict[str, Any] | None:
         return None
     if file.record_size(MODEL_KEY) != NODE.itemsize:
         raise _error(file, f"records of {file.record_size(MODEL_KEY)} bytes")
-    beside = MODEL_KEY._replace(part=1)
-    data = file.bytes(beside) if file.has(beside) else b""
+    packed = MODEL_KEY._replace(part=1)
+    data = file.bytes(packed) if file.has(packed) else b""
     try:
         value = unpack(file.read(MODEL_KEY).reshape(-1).view(NODE), data, file.string)
     except ValueError as error:

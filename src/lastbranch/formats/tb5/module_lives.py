@@ -1,4 +1,4 @@
-"""What module records say of times and owners (guide, 6.6 and 8.6), for all who ask where modules were."""
+"""When modules were loaded, and in which processes, by their records (guide, 6.6 and 8.6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class ModuleLives:
     """Columns over module records."""
 
     loads: NDArray[np.bool_]
-    """Whether the record is a module in memory; else it tells that one went (TBRW_MODULE_UNLOADED without LOADED)."""
+    """Whether the record is a module in memory; else it is the notice of an unloading (TBRW_MODULE_UNLOADED without
+    LOADED)."""
     everybodys: NDArray[np.bool_]
     """Whether it belongs to all processes: flagged as global, of process 0, or in the kernel's half."""
     since: NDArray[np.uint64]
@@ -48,7 +49,7 @@ def module_lives(modules: Array) -> ModuleLives:
 
 
 def _ends(owner: Array, address: Array, when: Array, notice: Array) -> NDArray[np.uint64]:
-    """The time of the first notice behind each record that has its owner and address, all ones where there is none."""
+    """The time of the first notice after each record with its owner and address, all ones without one."""
     count = len(owner)
     order = np.lexsort((np.arange(count), when, address, owner))
     at = np.where(notice[order], np.arange(count), count)

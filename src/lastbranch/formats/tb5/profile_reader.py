@@ -302,7 +302,7 @@ def _add_stream(
 
 
 def _compare_times(file: Tb5File, profile: Profile, number: int) -> None:
-    """A profile has one clock: a stream whose time stamps are of another kind than the first stream's is told."""
+    """A profile has one clock: note a stream whose time stamps are of another kind than those of the first stream."""
     first, kind = (time_kind(file, n) for n in (profile.streams[0].number, number))
     if kind != first:
         names = [f"SST_{DescSubtype(k).name}" if k in set(DescSubtype) else str(k) for k in (kind, first)]

@@ -85,7 +85,7 @@ class Tb5File:
     def __init__(self, source: Source, *, verify: bool = True) -> None:
         self.source, self.name, self._verify = source, source.name, verify
         self.damage: list[Damage] = []
-        self._reading = Lock()  # a source need not bear several threads
+        self._reading = Lock()  # a source need not allow several threads
         self._commit: Commit = read_commit(source, self.damage)
         self.tables: Mapping[Table, Entry] = MappingProxyType(self._commit.tables)
         """Every table: key -> record size, count and place."""
@@ -130,7 +130,7 @@ class Tb5File:
 
     def missing_bind_tables(self, stream: int) -> list[Table]:
         """What bind information of a stream lacks: modules, processes, threads and data each have their table, and
-        where the file has no section of processes and threads, those that were inferred stand beside."""
+        where the file has no section of processes and threads, those that were inferred have tables of their own."""
         tasks = Table(Scope.GLOBAL, 0, Section.PROCESS_THREAD)
         own = tasks in self.tables or tasks._replace(part=1) in self.tables
         wanted = [Table(Scope.BIND, stream, kind) for kind in _BIND_KINDS]
@@ -194,7 +194,7 @@ class Tb5File:
         return self.read(key).tobytes()
 
     def offsets(self, key: Table) -> NDArray[np.uint64]:
-        """uint64: where each block of a table stands."""
+        """uint64: the offset of each block of a table."""
         out: NDArray[np.uint64] = self._index(key)["offset"]
         return out
 

@@ -19,10 +19,10 @@ __all__ = ["SampleReader", "SampleRecords", "note"]
 
 
 # -- records, or their heads, which a file of ours keeps apart as well: all of a record before its branch stack, a tenth
-# of the bytes for whoever asks who ran, and how often
+# of the bytes for readers that count who ran, and how often
 
 _STACK = frozenset(("branch", *(c.name for c in COLUMNS if c.group == BRANCH)))
-"""Fields behind the head of a record."""
+"""Fields after the head of a record."""
 
 
 class SampleRecords:
@@ -70,9 +70,9 @@ class SampleRecords:
             return None
         ends = {n: dtype.fields[n][1] + dtype[n].itemsize for n in self.names} if dtype.fields else {}
         inside = [n for n, end in ends.items() if end <= entry.record_size]
-        behind = self.names - set(inside)
-        cut_off = behind | ({"branch_from", "branch_to"} if "branch" in behind else set())
-        if behind - _STACK or cut_off & wanted or "branch count" not in inside:
+        after = self.names - set(inside)
+        cut_off = after | ({"branch_from", "branch_to"} if "branch" in after else set())
+        if after - _STACK or cut_off & wanted or "branch count" not in inside:
             return None
         return record_dtype({n: (dtype[n], ends[n] - dtype[n].itemsize) for n in inside}, entry.record_size)
 

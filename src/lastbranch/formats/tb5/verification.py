@@ -85,7 +85,7 @@ def _readable(file: Tb5File) -> Iterator[tuple[Table, Array]]:
             try:
                 yield key, file.records(key)
             except FormatError:
-                continue  # told by _blocks
+                continue  # reported by _blocks
 
 
 def _strings(file: Tb5File) -> Iterator[Damage]:
@@ -137,7 +137,7 @@ def _heads(file: Tb5File) -> Iterator[Damage]:
                     break
                 at += len(rows)
         except FormatError:
-            continue  # told by _blocks
+            continue  # reported by _blocks
 
 
 def _binding(file: Tb5File) -> Iterator[Damage]:
@@ -175,7 +175,7 @@ def _binding(file: Tb5File) -> Iterator[Damage]:
                         value = int(records[name][bad.argmax()])
                         yield Damage(f"{describe(key)}: index out of range", file.tables[key].index, name, value)
         except FormatError:
-            continue  # told by _blocks
+            continue  # reported by _blocks
 
 
 # -- whether the records of a section agree with each other: sizes, numbers of children, what there is one of
@@ -188,12 +188,12 @@ def contradictions(file: Tb5File) -> Iterator[Damage]:
         if struct is not None and key.scope is not Scope.BIND:  # those can be more than memory holds
             try:
                 records = file.records(key)
-                yield from (_told(file, key, *found) for found in _of_table(file, key, struct, records))
+                yield from (_damage(file, key, *found) for found in _of_table(file, key, struct, records))
             except FormatError:
                 continue
 
 
-def _told(file: Tb5File, key: Table, reason: str, field: str, value: int) -> Damage:
+def _damage(file: Tb5File, key: Table, reason: str, field: str, value: int) -> Damage:
     return Damage(f"{describe(key)}: {reason}", file.tables[key].index, field, value)
 
 
@@ -228,4 +228,4 @@ def _children(
     if int(number.sum()) != there:
         yield f"{child} are {there}, not as many as {counter} says", counter, int(number.sum())
     for row in np.flatnonzero((number > 0) & (records[field] != starts.astype(np.uint64)))[:1].tolist():
-        yield f"{field} does not lead to the {child} behind those before", field, int(records[field][row])
+        yield f"{field} does not lead to the {child} after those of the rows before", field, int(records[field][row])

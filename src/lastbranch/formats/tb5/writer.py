@@ -83,7 +83,7 @@ class TableWriter:
     """A table in the making. Bytes may come in any pieces; they are cut into blocks of whole records."""
 
     def __init__(self, key: Table, record_size: int, append: Append, finish: Callable[[Table, Entry], None]) -> None:
-        """``append`` writes bytes at the end of the file, ``finish`` is told where the complete table stands."""
+        """``append`` writes bytes at the end of the file, ``finish`` gets the place of the complete table."""
         self.key, self.record_size = key, record_size
         self._append, self._finish = append, finish
         self._block = layout.records_of_block(key, record_size) * record_size
@@ -166,7 +166,7 @@ class TableWriter:
 class Tb5Writer:
     """Writes one file: `create` for a new one, `append` to add to one.
 
-    What dies before `commit` is not in the file; what was committed stays readable whatever happens after. After an
+    Tables are in the file from `commit` on, and stay readable if the program crashes after that. After an
     error (a full disk) `rollback` goes back to the last commit, and the writer can be used on.
     """
 
@@ -257,7 +257,7 @@ class Tb5Writer:
         """
         check_record_size(key, record_size)
         if self.has(key):
-            raise ValueError(f"{describe(key)} is there already: what is written does not change")
+            raise ValueError(f"{describe(key)} exists: what is written does not change")
         if in_order and key.scope is Scope.STREAM and key.stream > self.next_stream:
             raise ValueError(f"stream {key.stream} out of order: the next one is {self.next_stream}")
         self._open[key] = TableWriter(key, record_size, self._append, self._finish)
@@ -288,7 +288,7 @@ class Tb5Writer:
         self._tables = dict(tables)
         self._strings.forget(strings)
         self._end = _aligned(self._committed)
-        with suppress(OSError):  # what stands behind the end belongs to nobody
+        with suppress(OSError):  # nothing refers to bytes after the end
             self._file.truncate(self._committed)
 
     def close(self) -> None:
@@ -315,7 +315,7 @@ class Tb5Writer:
         if self._part is not None:
             self._part.discard()
             return
-        with suppress(OSError):  # what is behind the last commit belongs to nobody
+        with suppress(OSError):  # nothing refers to bytes after the last commit
             self._file.truncate(self._committed)
         self._file.close()
 
