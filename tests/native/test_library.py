@@ -49,6 +49,13 @@ def test_another_abi_is_refused(copy: Path) -> None:
         native._load("1", made)
 
 
+@needs_compiler
+def test_a_library_of_older_sources_is_refused(copy: Path) -> None:
+    (copy / "count_stacks.c").unlink()
+    made = str(build.build())
+    assert native._load("", made) == (None, f"{made} has no lb_counter_new")
+
+
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "_lastbranch.so"
     assert native._load("", str(file)) == (None, f"not compiled ({file})")

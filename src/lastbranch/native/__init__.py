@@ -81,6 +81,8 @@ def _load(switch: str, file: str) -> tuple[ctypes.CDLL | None, str]:
              "text": ctypes.c_char_p, "pointer": ctypes.c_void_p, "nothing": None}  # fmt: skip
     for name, signature in SIGNATURES.items():
         result, *arguments = (kinds[word] for word in signature.split())
+        if not hasattr(found, name):  # of a checkout whose sources are newer
+            return _refused(switch, f"{file} has no {name}")
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
     return found, ""
