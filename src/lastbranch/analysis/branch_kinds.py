@@ -19,7 +19,7 @@ _UNKNOWN = KIND["unknown"]
 _SLOT_BITS = 20
 _NEW, _HIDDEN = 0, 255
 _KNOWN = np.uint8(1)
-"""Added to the type of a branch in the table: 0 is for what was not seen yet, 255 for code that is not at hand."""
+"""Added to the type of a branch in the table: 0 is for what was not seen yet, 255 for code that is not available."""
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 _LONGEST_CALL = 8
@@ -79,7 +79,7 @@ class CodeOf:
             kind = self._kinds[place] = 0 if kind == UNDECODABLE else kind
         return kind
 
-    def behind_call(self, module: Array, address: Array) -> NDArray[np.bool_]:
+    def follows_call(self, module: Array, address: Array) -> NDArray[np.bool_]:
         """Whether a call ends where each address begins: what a return goes to."""
         out = np.zeros(len(address), bool)
         for i, (row, at) in enumerate(zip(module.tolist(), address.tolist(), strict=True)):
@@ -99,14 +99,14 @@ def _is_call(decoder: Decoder, code: bytes, address: int) -> bool:
 class BranchKinds:
     """Types of branch entries by scope and address; each distinct branch is decoded once.
 
-    A branch whose code is not at hand (a library without its binary) is judged by where it goes: behind a call it is a
+    A branch whose code is not available (a library without its binary) is judged by where it goes: after a call it is a
     return, elsewhere in known code a call back into it. Between unknown places it stays ``unknown``, which keeps
     stacks whole: what such code calls and returns from by itself does not matter outside of it.
     """
 
     def __init__(self, profile: Profile) -> None:
         self._binder, self._code = profile.binder, CodeOf(profile)
-        self.told = False
+        self.any_known = False
         """Whether the type of any branch was found."""
         self._regions: FewRegions | None = FewRegions()
         self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
@@ -119,11 +119,11 @@ class BranchKinds:
         """uint8 branch type (`lbr.branch_type`) of each entry: uint64 addresses and flag words, ragged by ``offsets``
         (int64, stacks + 1), and the int64 scope of each stack."""
         kind = branch_type(flags)
-        told = bool(kind.any())
+        recorded = bool(kind.any())
         if len(kind) and not kind.all():
             found = self._looked_up(scope, offsets, source, target)
-            kind = np.where(kind == _UNKNOWN, found, kind) if told else found
-        self.told = self.told or bool(kind.any())
+            kind = np.where(kind == _UNKNOWN, found, kind) if recorded else found
+        self.any_known = self.any_known or bool(kind.any())
         return kind
 
     def _looked_up(self, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
@@ -158,7 +158,7 @@ class BranchKinds:
         return None
 
     def _of_sites(self, scope: Array, source: Array) -> NDArray[np.uint8]:
-        """What stands in the table for branches at these places."""
+        """The table values of branches at these places."""
         module, address = self._binder.locate(scope, source)
         kind = self._code.kinds(module, address) + _KNOWN
         kind[[self._code(row) is None for row in module.tolist()]] = _HIDDEN
@@ -199,7 +199,7 @@ class BranchKinds:
         hidden = np.flatnonzero([self._code(row) is None for row in module.tolist()])
         to_module, to = self._binder.locate(scope[hidden], target[hidden])
         seen = np.array([self._code(row) is not None for row in to_module.tolist()], bool)
-        back = self._code.behind_call(to_module, to)
+        back = self._code.follows_call(to_module, to)
         kind[hidden[seen & back]] = KIND["ret"]
         kind[hidden[seen & ~back]] = KIND["ind_call"]
         return kind

@@ -191,11 +191,11 @@ def _names_of(namer: Namer, label: Label) -> set[str]:
 def _kinds(code_of: CodeOf, branches: Bound) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """(branch type of each branch: as its entries say, else as its instruction does; bool: neither tells)."""
     low, high = branches.values["type_low"], branches.values["type_high"]
-    told = (low == high) & (low > 0)
-    kind = np.where(told, low, 0).astype(np.uint8)
-    kind[~told] = code_of.kinds(branches.a_module[~told], branches.a[~told])
+    known = (low == high) & (low > 0)
+    kind = np.where(known, low, 0).astype(np.uint8)
+    kind[~known] = code_of.kinds(branches.a_module[~known], branches.a[~known])
     hidden = np.array([code_of(row) is None for row in branches.a_module.tolist()], bool)
-    return kind, ~told & hidden
+    return kind, ~known & hidden
 
 
 def _begins(namer: Namer, module: Array, address: Array) -> NDArray[np.bool_]:

@@ -44,7 +44,7 @@ class Spots:
 
     def __init__(self, profile: Profile, process: Array, module: Array, address: Array) -> None:
         self.profile = profile
-        # Memory of a process: what stands at an address differs between them.
+        # Memory of a process: what is at an address differs between them.
         self._own = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [True], bool)
         owner = self._owner(process, module)
         self._owners = np.unique(owner)
@@ -80,7 +80,7 @@ class Matching:
     A module is the same by its build identity, else by its last name; what is left on either side counts as one module,
     since programs get new names. A function is the same by its linkage name (by its address, too, in a module of the
     same build). A place in it is the same by address in the same build, by offset where the function has the same size,
-    else by source line, else not told apart within the function.
+    else by source line, else not distinguished within the function.
     """
 
     def __init__(self, namers: Sequence[Namer]) -> None:
@@ -177,7 +177,7 @@ Named = list[tuple[Hashable, tuple[Spot, ...]]]
 
 
 Points = set[tuple[Hashable, int, bool]]
-"""Where blocks begin: function, offset in it, and whether it is behind the instruction there."""
+"""Where blocks begin: function, offset in it, and whether it is after the instruction there."""
 
 
 class Counter(ABC):
@@ -225,9 +225,9 @@ class _Functions(Counter):
 
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
         events = (self._profile.events[i] for i in self._only.events)
-        told = all(e.has_period or e.period for e in events)
+        weighed = all(e.has_period or e.period for e in events)
         for batch in self._batches():
-            weight = period_of(self._profile, batch) if told else np.ones(len(batch))
+            weight = period_of(self._profile, batch) if weighed else np.ones(len(batch))
             key = rows[self.spots.rows(*self._places(batch))]
             into.add(weight, np.flatnonzero(weight), key[weight != 0], weight[weight != 0])
 
@@ -291,8 +291,8 @@ class _Edges(Counter):
 class _Blocks(_Edges):
     """By the ranges between branch entries; a sample weighs the ranges that it has.
 
-    A block begins where a branch went to, or behind a branch that was taken: no code is needed to see these. A range
-    runs the block that it begins with and those behind the branches that it runs past. What one recording has seen
+    A block begins where a branch went to, or after a branch that was taken: no code is needed to see these. A range
+    runs the block that it begins with and those after the branches that it runs past. What one recording has seen
     begin, the other one may have run through, so both look for the blocks of both; that takes functions whose code is
     the same on both sides.
     """
@@ -304,27 +304,27 @@ class _Blocks(_Edges):
         self._found = found
         first = self.spots.rows(found.process, found.a_module, found.a)
         last = self.spots.rows(found.process, found.b_module, found.b)
-        # Even numbers are spots that are begun at, odd ones what comes behind them.
+        # Even numbers are spots that are begun at, odd ones what follows them.
         self._points = np.unique(np.concatenate([first * 2, last * 2 + 1]))
 
     def points(self, matching: Matching, side: int) -> Points:
         functions, labels = matching.functions(side, self.spots)
         offsets = [a - label.start for a, label in zip(self.spots.address.tolist(), labels, strict=True)]
-        return {(functions[spot], offsets[spot], bool(behind)) for spot, behind in self._split()}
+        return {(functions[spot], offsets[spot], bool(after)) for spot, after in self._split()}
 
     def adopt(self, matching: Matching, side: int, points: Points) -> None:
         functions, labels = matching.functions(side, self.spots)
         spots, known = self.spots, {function: i for i, function in enumerate(functions)}
-        here = [(known[f], offset, behind) for f, offset, behind in points if f in known]
+        here = [(known[f], offset, after) for f, offset, after in points if f in known]
         here = [p for p in here if matching.alike(side, functions[p[0]], labels[p[0]])]
         rows = np.array([row for row, _, _ in here], np.int64)
         at = np.array([labels[row].start + offset for row, offset, _ in here], np.uint64)
-        behind = np.array([behind for _, _, behind in here], np.int64)
+        after = np.array([after for _, _, after in here], np.int64)
         process, module = spots.process[rows], spots.module[rows]
         places = [(spots.process, spots.module, spots.address), (process, module, at)]
         self.spots = Spots(self._profile, *_distinct(*_joined_places(places)))
         self._learn(self._found)
-        more = self.spots.rows(process, module, at) * 2 + behind
+        more = self.spots.rows(process, module, at) * 2 + after
         self._points = np.unique(np.concatenate([self._points, more]))
 
     def keyed(self, matching: Matching, side: int) -> Named:
@@ -335,16 +335,16 @@ class _Blocks(_Edges):
         usable = [matching.alike(side, f, label) for f, label in zip(functions, labels, strict=True)]
         self._points = self._points[np.array(usable, bool)[self._points // 2]]
         out: Named = []
-        for spot, behind in self._split():
+        for spot, after in self._split():
             at = spots[spot]
-            where = f"behind {at.where}" if behind else at.where
-            out.append(((keys[spot], behind), (Spot(at.module, at.function, where),)))
+            where = f"behind {at.where}" if after else at.where
+            out.append(((keys[spot], after), (Spot(at.module, at.function, where),)))
         return out
 
     def _split(self) -> list[tuple[int, int]]:
-        """(row of the spot, 1 if behind it) of each point."""
-        spot, behind = np.divmod(self._points, 2)
-        return list(zip(spot.tolist(), behind.tolist(), strict=True))
+        """(row of the spot, 1 if after it) of each point."""
+        spot, after = np.divmod(self._points, 2)
+        return list(zip(spot.tolist(), after.tolist(), strict=True))
 
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
         for batch in self._stacks():
@@ -424,7 +424,7 @@ class Difference:
 def compare(
     namers: Sequence[Namer], by: Thing = "function", *, sample_filters: Sequence[SampleFilter | None] = (None, None)
 ) -> Difference:
-    """Compare two profiles, each behind its `Namer`, event by event: events are the same by name.
+    """Compare two profiles, each with its `Namer`, event by event: events are the same by name.
 
     Functions are counted by the samples' own addresses. The unit of chance is the sample: see `significance`. Raises
     `NotRecordedError` where there is nothing to compare: no event in common, no branch stacks, no ranges.

@@ -1,4 +1,4 @@
-"""Instructions that ranges say were executed, over all modules whose code is at hand."""
+"""Instructions that ranges say were executed, over all modules whose code is available."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Executed:
     """Equal-length arrays, one element for each instruction that ran, in no order that matters.
 
     ``process``, ``module`` int64 rows; ``address`` uint64; ``count`` int64 executions. ``hidden`` is how many ranges
-    lie in code that is not at hand, ``left_out`` how many are no straight line, by reason (`straight.straight`).
+    lie in code that is not available, ``left_out`` how many are no straight line, by reason (`straight.straight`).
     """
 
     process: Array

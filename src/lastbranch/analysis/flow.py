@@ -152,21 +152,21 @@ def _edges(branches: Bound, module: int, start: int, size: int) -> Edges:
 
 
 def _fill(flow: Flow, ranges: Bound, patched: bool) -> None:
-    """Count blocks by differences: each range adds at its first instruction and takes away behind its last."""
+    """Count blocks by differences: each range adds at its first instruction and subtracts after its last."""
     n = len(flow)
     lo, hi = np.uint64(flow.start), np.uint64(flow.end)
     mine = ranges.take((ranges.a_module == flow.module) & (ranges.b >= lo) & (ranges.a < hi))
-    before, behind = mine.a < lo, mine.b >= hi
+    before, after = mine.a < lo, mine.b >= hi
     first = np.where(before, 0, row_of(flow.address, mine.a))
-    last = np.where(behind, n - 1, row_of(flow.address, mine.b))
+    last = np.where(after, n - 1, row_of(flow.address, mine.b))
     stop = np.zeros(n, bool) if patched else stops(flow.address, flow.length, flow.kind, flow.target)
-    good, flow.left_out = straight(stop, first, np.where(behind, n, last), mine.count)
-    first, last, before, behind = first[good], last[good], before[good], behind[good]
+    good, flow.left_out = straight(stop, first, np.where(after, n, last), mine.count)
+    first, last, before, after = first[good], last[good], before[good], after[good]
     count = mine.count[good]
     flow.arrivals = _sum(first[~before], count[~before], n)
-    ended = _sum(last[~behind], count[~behind], n)
-    past = np.cumsum(_sum(first, count, n)) - np.cumsum(ended)  # went on behind each instruction
-    cycles, timed = _cycles(mine, good, first, last, before | behind, n)
+    ended = _sum(last[~after], count[~after], n)
+    past = np.cumsum(_sum(first, count, n)) - np.cumsum(ended)  # went on after each instruction
+    cycles, timed = _cycles(mine, good, first, last, before | after, n)
     leaders = _leaders(flow, first, last)
     flow.blocks = _blocks(flow, leaders, ended, past, cycles, timed)
 
@@ -188,11 +188,11 @@ def _cycles(mine: Bound, good: Array, first: Array, last: Array, cut: Array, n: 
     if not mine.values:
         return np.zeros(n), np.zeros(n, np.int64)
     whole = ~cut
-    spent, told = mine.values["cycles"][good][whole], mine.values["timed"][good][whole]
+    spent, timed = mine.values["cycles"][good][whole], mine.values["timed"][good][whole]
     first, last = first[whole], last[whole]
     each = spent / (last - first + 1)
     out = []
-    for values in (each, told):
+    for values in (each, timed):
         steps = np.zeros(n + 1, values.dtype)
         np.add.at(steps, first, values)
         np.subtract.at(steps, last + 1, values)

@@ -107,8 +107,8 @@ class Namer:
         rows = self.rows(np.full(len(module), -1) if process is None else process, module, address)
         for row, at in zip(rows.tolist(), address.tolist(), strict=True):
             label = self.labels[row]
-            behind = f"+{at - label.start:#x}" if label.function and at > label.start else ""
-            out.append(label.function + behind)
+            offset = f"+{at - label.start:#x}" if label.function and at > label.start else ""
+            out.append(label.function + offset)
         return out
 
     def _is_own(self, module: Array) -> NDArray[np.bool_]:

@@ -1,8 +1,8 @@
-"""Counting pairs of addresses: the hot loop behind branch counts and ranges.
+"""Counting pairs of addresses: the hot loop of branch counts and ranges.
 
 A pair of compacted addresses (`compact`) and a tag make one 64-bit key; keys are sorted a million at a time, on another
 thread, and runs of equal keys become counts. What cannot be compacted (addresses beyond 48 bits, very many scopes at
-once) is gathered and merged as it stands.
+once) is gathered and merged as it is.
 
 `stack_counter` is the compiled form of this.
 """

@@ -112,7 +112,7 @@ def adjusted(probability: Array) -> NDArray[np.float64]:
 def _student(t: float, freedom: float) -> float:
     """Two-sided probability of Student's t by Wallace's normal approximation (Ann. Math. Statist. 30, 1959).
 
-    With as many degrees of freedom as samples are behind the smaller side: few of them have skewed sums, and its heavy
+    With as many degrees of freedom as the smaller side has samples: few of them have skewed sums, and its heavy
     tails make up for that.
     """
     freedom = max(freedom, 1.0)

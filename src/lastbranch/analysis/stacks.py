@@ -214,9 +214,9 @@ class StackMaker:
         self._by_event = [source_of(event)[0] or LEAVES * leaves for event in profile.events]
 
     @property
-    def untold(self) -> bool:
-        """Whether all stacks were to be rebuilt from branches whose types nobody told: none has callers."""
-        return self.sources == {REBUILT} and not self._kinds.told
+    def unknown_calls(self) -> bool:
+        """Whether all stacks were to be rebuilt from branches whose types are unknown: none has callers."""
+        return self.sources == {REBUILT} and not self._kinds.any_known
 
     def of(self, batch: SampleBatch) -> Iterator[Stacked]:
         """The stacks of a batch, in its order for each source."""
@@ -236,12 +236,12 @@ class StackMaker:
         elif source == CALL_STACK_MODE:
             kernel = _kernel_part(batch) if chains else none
             user = call_frames(batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]) if branches else none
-            found = _behind(kernel, user)
+            found = _concatenated(kernel, user)
         elif source == REBUILT and branches:
             return self._replayed(batch, scope)
         else:
             found = none
-        return _behind(_leaf(batch.ip, (np.diff(found[1]) == 0) & (batch.ip != 0)), found)
+        return _concatenated(_leaf(batch.ip, (np.diff(found[1]) == 0) & (batch.ip != 0)), found)
 
     def _replayed(self, batch: SampleBatch, scope: Array) -> Frames:
         source, target, offsets = batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]
@@ -252,7 +252,7 @@ class StackMaker:
         newest = np.zeros(len(batch), np.uint64)
         newest[sizes > 0] = target[offsets[:-1][sizes > 0]]
         leaf = np.where(batch.ip != 0, batch.ip, newest)
-        return _behind(_leaf(leaf, leaf != 0), (source[keep], callers))
+        return _concatenated(_leaf(leaf, leaf != 0), (source[keep], callers))
 
 
 class StackCounter:
@@ -268,8 +268,8 @@ class StackCounter:
             self._tally.add(part.event[some], scope[some], period, frame, np.append(offsets[some], offsets[-1]))
 
     def result(self) -> CallStacks:
-        """What was counted. Raises `NotRecordedError` where no stack has callers because nobody knows the calls."""
-        if self._maker.untold:
+        """What was counted. Raises `NotRecordedError` where no branch is known to be a call."""
+        if self._maker.unknown_calls:
             raise NotRecordedError(
                 "there are no call stacks: the branches have no types, and no binary of them is at hand to decode",
                 hint="give the folder that holds the binaries with --symfs",
@@ -304,7 +304,7 @@ def _only(values: Array, offsets: Array, keep: Array) -> Frames:
     return values[keep], offsets_of(keep)[offsets]
 
 
-def _behind(one: Frames, other: Frames) -> Frames:
+def _concatenated(one: Frames, other: Frames) -> Frames:
     """Ragged columns of equally many rows joined row by row: ``one``'s values first."""
     sizes = [np.diff(one[1]), np.diff(other[1])]
     offsets = offsets_of(sizes[0] + sizes[1])

@@ -31,7 +31,7 @@ _NEAR = ("cond", "uncond", "ind", "call", "ind_call", "ret")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Where an instruction comes from: innermost function, file and line, and the line's text if it is at hand."""
+    """Where an instruction comes from: innermost function, file and line, and the line's text if it is available."""
 
     label: Label
     text: str | None
@@ -45,7 +45,7 @@ class Annotated:
 
         self.profile, self.namer, self.found, self.flow = profile, namer, found, found.flow
         self.notes: list[str] = []
-        """What a user should be told of the source text."""
+        """Notes for the user about the source text."""
         self.kinds = {KIND[name]: name for name in _NEAR}
         self.lines = self._lines(roots) if source else [None] * len(self.flow)
         blocks = self.flow.blocks
@@ -77,7 +77,7 @@ class Annotated:
         return [name or self.profile.place(row, at) for name, row, at in named]
 
     def instructions(self) -> list[list[Cell]]:
-        """Rows of `INSTRUCTIONS`; the values of a block stand in each of its rows, those of its branch in the last."""
+        """Rows of `INSTRUCTIONS`; the values of a block are in each of its rows, those of its branch in the last."""
         flow, blocks, counted = self.flow, self.flow.blocks, self.found.missing is None
         calls = self._call_names()
         rows: list[list[Cell]] = []

@@ -104,23 +104,23 @@ def _print(found: Difference, by: str, rate: float, form: str, limit: int) -> No
         ends = (part for spot in found.spots[i] for part in (_called(spot.function, spot.where), spot.module or None))
         shares = [round(100 * float(value), 4) for value in (*found.share[:, i], found.change[i])]
         chance = float(found.probability[i])
-        told = None if chance != chance else f"{chance:.2g}" if form == "table" else chance
-        rows.append([found.event[i], *ends, *shares, *map(int, found.samples[:, i]), told, significant[i]])
+        probability = None if chance != chance else f"{chance:.2g}" if form == "table" else chance
+        rows.append([found.event[i], *ends, *shares, *map(int, found.samples[:, i]), probability, significant[i]])
     print_rows(columns, rows, form, names=names, spare=_SPARE)
 
 
 def _called(function: str, where: str) -> str:
-    behind = where.removeprefix("behind ")
-    text = f"{function}{behind}" if function else behind or "[unknown]"
-    return f"behind {text}" if behind != where else text
+    place = where.removeprefix("behind ")
+    text = f"{function}{place}" if function else place or "[unknown]"
+    return f"behind {text}" if place != where else text
 
 
 def _verdict(found: Difference, rate: float) -> list[str]:
     tested = int((found.probability == found.probability).sum())
     number = int(found.significant(rate).sum())
-    told = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
+    verdict = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
     rare = len(found) - tested
-    return [told + (f"; {rare} are in too few samples to tell" if rare else "")]
+    return [verdict + (f"; {rare} are in too few samples to tell" if rare else "")]
 
 
 def _exceeding(found: Difference, rate: float, points: float) -> int:

@@ -48,13 +48,13 @@ def _rows_of_file(profile: Profile, path: str) -> list[int]:
             source.close()
     except (OSError, LastbranchError) as error:
         raise SelectionError(f"--binary {path}: not a binary: {error}") from error
-    told = [same_binary(module, image) for module in profile.modules]
-    same = [i for i, known in enumerate(told) if known]
+    same_as_file = [same_binary(module, image) for module in profile.modules]
+    same = [i for i, known in enumerate(same_as_file) if known]
     name = os.path.basename(path)
     named = [i for i, m in enumerate(profile.modules) if m.short == name]
-    unknown = [i for i in named if told[i] is None]
+    unknown = [i for i in named if same_as_file[i] is None]
     if not same and not unknown and named:
-        recorded = _told(profile.modules[named[0]])
+        recorded = _described(profile.modules[named[0]])
         raise SelectionError(
             f"--binary {path}: its {_identity(image)} is not that of the recorded {recorded}",
             hint="give the file that was recorded, not one that was built since",
@@ -64,7 +64,7 @@ def _rows_of_file(profile: Profile, path: str) -> list[int]:
 
 def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
     if rows:
-        several = ", ".join(_told(profile.modules[i]) for i in rows)
+        several = ", ".join(_described(profile.modules[i]) for i in rows)
         return SelectionError(f"--binary {wanted} means {len(rows)} modules: {several}", hint="give the full path")
     from difflib import get_close_matches
 
@@ -77,7 +77,7 @@ def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
     )
 
 
-def _told(module: Module) -> str:
+def _described(module: Module) -> str:
     if not module.is_pe:
         return f"{word(module.name)} (build id {module.build_id.hex() or 'unknown'})"
     known = f"PDB {module.pdb_guid} {module.pdb_age:x}" if module.pdb_guid else f"time stamp {module.timestamp:#x}"

@@ -30,7 +30,7 @@ class Exported(NamedTuple):
     notes: list[str]
     """For the user."""
     written: int
-    """How many of the recorded ``unit`` the output stands for."""
+    """How many of the recorded ``unit`` the output represents."""
     recorded: int
     """How many were recorded and passed the filters, in the modules that were asked for."""
     unit: str = "samples"

@@ -86,7 +86,7 @@ class ModuleCounts:
                         "ranges" if len(self.times) else "branches", why)  # fmt: skip
 
     def file_offset(self, address: Array) -> Array:
-        """Where in the file the code at each address stands."""
+        """Where in the file the code at each address is."""
         out = address.copy()
         for s in self.module.segments:
             if s.executable:
@@ -150,7 +150,7 @@ def exporter_of(form: ModuleFormat) -> Exporter:
 def count_modules(
     profile: Profile, options: ExportOptions, form: ModuleFormat, rows: list[int]
 ) -> tuple[list[ModuleCounts], list[str]]:
-    """The counts of the modules ``rows``, in that order, and what a user should be told.
+    """The counts of the modules ``rows``, in that order, and notes for the user.
 
     Raises `NotRecordedError` where there are no branch stacks, or no ranges between them.
     """
@@ -186,5 +186,5 @@ def count_modules(
 
 
 def _rows_of(row: int, modules: Array) -> slice:
-    """Where ``row`` stands in a sorted column."""
+    """Where ``row`` is in a sorted column."""
     return slice(*np.searchsorted(modules, [row, row + 1]).tolist())

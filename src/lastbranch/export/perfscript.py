@@ -1,7 +1,7 @@
 """``--to perfscript``: the text of ``perf script --show-mmap-events -F ip,brstack``, for llvm-profgen.
 
-It names no process, so all are brought into one address space first (`one_space`). With ``--binary`` only the mappings
-of that module are there, and only samples that have a branch from or to it.
+It names no process, so all are moved into one address space first (`SingleAddressSpace`). With ``--binary`` only the
+mappings of that module are there, and only samples that have a branch from or to it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OUTSIDE = np.uint64(_WORD)
 """An address of no module, where only one module is wanted and another's address would be in it."""
 
 
-class OneSpace:
+class SingleAddressSpace:
     """Where the modules of ``profile`` are that ``branches`` lead from or to; of them, only row ``only`` if given."""
 
     def __init__(self, profile: Profile, branches: Bound, only: int | None = None) -> None:
@@ -102,8 +102,8 @@ class OneSpace:
         """``low``, or else the first free place for as much."""
         low, high = low & -_PAGE, -(-high // _PAGE) * _PAGE
         size, start = high - low, low
-        while (behind := self._in_the_way(start, start + size)) is not None:
-            start = -(-behind // _PAGE) * _PAGE
+        while (end := self._in_the_way(start, start + size)) is not None:
+            start = -(-end // _PAGE) * _PAGE
         return start
 
     def _in_the_way(self, low: int, high: int) -> int | None:
@@ -171,7 +171,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     """
     only = choose(profile, options.binary) if options.binary is not None else None
     found = count_stacks(profile, ranges=True, details=False, sample_filter=options.sample_filter).branches
-    space = OneSpace(profile, found, only)
+    space = SingleAddressSpace(profile, found, only)
     if not len(found.count) or (only is not None and not space.lines):
         what = "branches" if only is None else f"branches in {word(profile.modules[only].name)}"
         raise NotRecordedError(f"the capture has no {what}", hint=how_to_record(profile))
@@ -204,7 +204,7 @@ def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | No
             yield batch if keep.all() else batch.select(keep)
 
 
-def _moved(profile: Profile, space: OneSpace, batch: SampleBatch) -> SampleBatch:
+def _moved(profile: Profile, space: SingleAddressSpace, batch: SampleBatch) -> SampleBatch:
     """``batch`` with its addresses in the one space."""
     scope = profile.binder.scopes(batch)
     columns: dict[str, Array] = {**batch.columns, "ip": space.moved(scope, batch.ip)}

@@ -1,7 +1,7 @@
 """``--to pprof``: gzipped profile.proto, for ``pprof`` and what else reads it.
 
 Messages and field numbers are those of proto/profile.proto in github.com/google/pprof. A sample is a stack of a thread
-with two values for each event: samples, and the events that they stand for.
+with two values for each event: samples, and the events that they represent.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class _Writer:
     strings: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def messages(self, counts: list[Array]) -> Iterable[bytes]:
-        """The fields of a Profile. The string table comes last: all that stands before it adds to it."""
+        """The fields of a Profile. The string table comes last: all that precedes it adds to it."""
         self._columns = {event: 2 * i for i, event in enumerate(np.unique(counts[2]).tolist())}
         events = [(self.profile.events[e], visible(self.profile.events[e].name)) for e in self._columns]
         types = [(kind, "count") for _, name in events for kind in (f"{name}_samples", name)]

@@ -2,7 +2,7 @@
 
 Two sections, each a line with a number and as many lines: ranges ``start-end:count``, branches ``from->to:count``.
 Hexadecimal addresses count from the first page of code (what llvm-profgen's ``--use-offset`` expects by default). A
-branch counts if its target is in the module; address 1 (modulo 2**64, less that page) stands for a source outside.
+branch counts if its target is in the module; address 1 (modulo 2**64, less that page) means a source outside.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ __all__ = [
 # -- LLVM's sample profile as a tree of functions and what is inlined in them, and its text form
 #
 # The text (llvm/ProfileData/SampleProfReader.h): a function is ``name:total:head``, its lines ``offset[.discriminator]:
-# count [callee:count]...``, one column in; what is inlined stands in its caller as ``offset[.discriminator]:
+# count [callee:count]...``, one column in; what is inlined is in its caller as ``offset[.discriminator]:
 # name:total`` with its own lines one column further in.
 
 
@@ -54,7 +54,7 @@ def canonical(name: str) -> str:
 
 
 def _component(word: int) -> int:
-    """The number at the low end of a discriminator: 5 or 12 bits behind a 0, or nothing (a 1)."""
+    """The number at the low end of a discriminator: 5 or 12 bits after a 0, or nothing (a 1)."""
     if word & 1:
         return 0
     word >>= 1
@@ -117,8 +117,8 @@ class FunctionSamples:
         blanks = " " * depth
         for where in sorted(self.lines):
             targets = sorted(self.calls.get(where, {}).items(), key=lambda t: (-t[1], t[0]))
-            told = "".join(f" {name}:{count}" for name, count in targets)
-            yield f"{blanks}{_location(where)}: {self.lines[where]}{told}\n"
+            calls = "".join(f" {name}:{count}" for name, count in targets)
+            yield f"{blanks}{_location(where)}: {self.lines[where]}{calls}\n"
         for where in sorted(self.inlined):
             for name, samples in sorted(self.inlined[where].items()):
                 yield f"{blanks}{_location(where)}: {name}:{samples.total}\n"
@@ -177,7 +177,7 @@ def _location(where: Location) -> str:
 
 
 _PART = re.compile(r"\.cold(\.\d+)?$")
-"""End of the name of a symbol that is a part of a function that stands apart."""
+"""End of the name of a symbol that is a part of a function that is placed apart."""
 _COPY = re.compile(r"(\.(isra|constprop|lto_priv)\.\d+|\.cold)+$")
 """End of the name of a copy that gcc made, or of a part that was set apart: the lines know both by the function's."""
 _REMEDY = "build with -g (clang: and -fdebug-info-for-profiling), or give --debug-dir DIR"
@@ -262,7 +262,7 @@ class _Instructions:
 
 
 def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
-    """Rows of the functions that a range begins in or goes through, and of their parts that stand apart."""
+    """Rows of the functions that a range begins in or goes through, and of their parts that are placed apart."""
     if not len(table) or not len(counts.start):
         return []
     begin = np.searchsorted(table.end, counts.start, side="right")

@@ -107,7 +107,7 @@ class StackPass:
     def notes(self) -> list[str]:
         """What the stacks were made from, and what is missing."""
         notes = [f"stacks: {source}" for source in sorted(self._maker.sources)]
-        if self._maker.untold:
+        if self._maker.unknown_calls:
             notes.append("no callers: branches have no types, and no binary of them is at hand to decode (--symfs)")
         return notes
 
@@ -271,7 +271,7 @@ class NamedStacks:
 
 
 class StackTree:
-    """Stacks that share their roots: node ``i`` is ``nodes[i]``, (its parent or -1, what stands in it)."""
+    """Stacks that share their roots: node ``i`` is ``nodes[i]``, (its parent or -1, what is in it)."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], int] = {}

@@ -138,7 +138,7 @@ NOTATIONS: dict[str, Notation] = {
     ),
     _PERF: Notation("branch_sample_type", False, (), (), PERF_SELECT),
 }  # fmt: skip
-"""The notations by short name. perf's flags stand for sets of classes: `PERF_CAPTURES`."""
+"""The notations by short name. perf's flags are sets of classes: `PERF_CAPTURES`."""
 
 PERF_CAPTURES: dict[str, int] = {
     "USER": _BIT["USER"],
@@ -247,7 +247,7 @@ def convert(value: int, source: str, target: str) -> Conversion:
     validate(value, source)
     if source == target:
         return Conversion(value, ())
-    wanted, notes = captured(value, source), _left_behind(value, source)
+    wanted, notes = captured(value, source), _inexpressible(value, source)
     if target == _PERF:
         result, more = _to_perf(wanted)
         return Conversion(result, (*notes, *more))
@@ -257,7 +257,7 @@ def convert(value: int, source: str, target: str) -> Conversion:
     return Conversion(result | known.other.get("LBREn", 0), tuple(notes))
 
 
-def _left_behind(value: int, source: str) -> list[str]:
+def _inexpressible(value: int, source: str) -> list[str]:
     """What a selection says that only its own notation can."""
     if source == _PERF:
         notes = [note.format(name) for name, note in _PERF_NOTES.items() if value & PERF_SELECT[name]]

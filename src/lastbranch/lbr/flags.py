@@ -44,8 +44,8 @@ def flag_known(words: NDArray[np.uint64], name: str) -> NDArray[np.bool_]:
     if name not in _TELLING:
         return np.ones(len(words), bool)
     mask = sum((1 << width) - 1 << low for low, width in map(FLAG_FIELDS.__getitem__, _TELLING[name]))
-    told: NDArray[np.bool_] = words & np.uint64(mask) != 0
-    return told
+    known: NDArray[np.bool_] = words & np.uint64(mask) != 0
+    return known
 
 
 def flags_of_kinds(kind: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -67,7 +67,7 @@ def repack_big_endian(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return out
 
 
-# -- LBR_INFO words whose processor is not told (an ETW entry's Information) to perf's flag word
+# -- LBR_INFO words whose processor is not known (an ETW entry's Information) to perf's flag word
 
 
 _ARCHITECTURAL = np.uint64(0x1F << 56)
@@ -79,7 +79,7 @@ def flags_from_info(info: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
     A word with one of the bits that only architectural LBR has is read by that format, where a cycle count is one only
     if the word says so; any other by format ``info``, where it always is. An architectural record of a conditional
-    branch without a valid count cannot be told from the latter.
+    branch without a valid count cannot be distinguished from the latter.
     """
     nowhere = np.zeros_like(info)
     flags = decode("info", nowhere, nowhere, info).flags

@@ -27,7 +27,7 @@ ABORT_TO = "the start of the HLE region, or the RTM abort handler"
 
 @dataclass(frozen=True, slots=True)
 class RegisterFormat:
-    """Where things stand in the registers of a record. ``number`` is LBR_FMT, ``None`` where it has none."""
+    """Where each field is in the registers of a record. ``number`` is LBR_FMT, ``None`` where it has none."""
 
     name: str
     number: int | None
@@ -35,7 +35,7 @@ class RegisterFormat:
     """FROM's address; one of fewer than 64 bits is sign-extended from its highest."""
     target: Bits = ("to", 0, 64)
     fields: dict[str, Bits] = field(default_factory=dict)
-    """Flag word field -> bits. ``predicted`` is set where ``mispred`` is told and is 0."""
+    """Flag word field -> bits. ``predicted`` is set where the format has ``mispred`` and it is 0."""
     types: tuple[str, ...] = ()
     """Branch types by the value of the field ``type``."""
     cycles_valid: Bits | None = None

@@ -22,7 +22,7 @@ from .words import KIND
 __all__ = ["ZERO_LENGTH", "Record", "Ring", "held"]
 
 ZERO_LENGTH = 5
-"""Bytes of the near relative call whose target, if it is that far behind its own address, makes it zero-length."""
+"""Bytes of the near relative call whose target, if it is that far after its own address, makes it zero-length."""
 
 _KINDS_OF_CLASS = {
     "JCC": ("cond",),

@@ -42,11 +42,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("tid", "int32", "id", "thread id as recorded; -1 unknown", optional=False),
     Column("cpu", "int32", "index", "logical processor; -1 unknown", optional=False),
     Column("event", "int32", "index", "row of the events table", optional=False),
-    Column("period", "uint64", "events", "events this sample stands for; 0 unknown", optional=False),
+    Column("period", "uint64", "events", "events that this sample represents; 0 unknown", optional=False),
     Column("mode", "uint8", "code", "what the processor ran: see Mode", optional=False),
-    Column(
-        "position", "int64", "bytes", "where the record stands in its file (decompressed bytes in a compressed one)"
-    ),
+    Column("position", "int64", "bytes", "offset of the record in its file (decompressed bytes in a compressed one)"),
     Column("id", "uint64", "id", "recorder's id of the event on this processor or thread"),
     Column("stream_id", "uint64", "id", "recorder's id of the counter that overflowed"),
     Column("addr", "uint64", "address", "data address of the access that was sampled"),

@@ -69,7 +69,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def temporary_file(folder: str | None = None) -> io.BufferedRandom:
-    """A file without a name, in the folder for temporary files or in ``folder``; a full disk is told of that folder."""
+    """A file without a name, in the folder for temporary files or in ``folder``; errors name that folder."""
     shown = f"a temporary file in {folder or tempfile.gettempdir()}"
     with naming(shown), tempfile.TemporaryFile(dir=folder, buffering=0) as made:
         return io.BufferedRandom(NamedFile(os.dup(made.fileno()), "r+b", shown))

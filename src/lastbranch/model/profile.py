@@ -38,7 +38,7 @@ class Profile:
 
     ``records``  number of records by name, of every kind that the file has, unknown ones included.
     ``lost``     what the recorder says it lost, by the name of the counter: ``samples``, ``records``, ``throttles``...
-    ``damage``   what could not be read; what stands before and after it was delivered.
+    ``damage``   what could not be read; what precedes and follows it was delivered.
     ``header``   what the file says of itself that has no other place: command line, recorder version...
     """
 
@@ -85,7 +85,7 @@ class Profile:
 
     def full(self, offset: int, beside: int = 0) -> bool:
         """Whether the tables have taken their `memory`, with ``beside`` bytes that only the reader knows of: the reader
-        stops then, and ``offset`` is noted as the place behind which nothing was read. For each block, not each record.
+        stops then, and ``offset`` is noted as the place after which nothing was read. For each block, not each record.
         """
         lists: dict[str, list[Any]] = {"modules": self.modules, "names": self.timeline.names}
         for name, rows in lists.items():

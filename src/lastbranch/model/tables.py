@@ -108,7 +108,7 @@ class Module:
     code_selector: int = 0
     """x86 code segment selector the module ran under; 0 any."""
     segments: tuple[Segment, ...] = ()
-    """Load segments of the binary itself; empty while no matching binary is at hand."""
+    """Load segments of the binary itself; empty while no matching binary is available."""
     binary: str = ""
     """Path of the file that ``segments`` were read from."""
     missing: str = ""

@@ -100,7 +100,7 @@ class Timeline:
             offsets.append(offset)
 
     def offset_of(self, row: int) -> int:
-        """Where in the file ``row`` was read, as exactly as `place` told; 0 where it did not."""
+        """Where in the file ``row`` was read, as exactly as `place` recorded; 0 where it did not."""
         rows, offsets = self._places
         at = bisect_right(rows, row) - 1
         return offsets[at] if at >= 0 else 0

@@ -203,7 +203,7 @@ Wanted = frozenset[str]
 
 
 class Loading:
-    """Loads tables of ``profile``. ``notes`` is what the user should be told of names."""
+    """Loads tables of ``profile``. ``notes`` is what the user should know of names."""
 
     def __init__(self, profile: Profile, symbols: Symbolizer | None) -> None:
         self.profile, self._symbols = profile, symbols
@@ -292,11 +292,12 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 def _edges(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     found = count_stacks(loading.profile, ranges=False, details=bool(wanted & _DETAILS)).branches
     recorded = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
-    told = recorded.mispredicted + recorded.predicted > 0
+    known = recorded.mispredicted + recorded.predicted > 0
     chunk = {
         "process": recorded.process, "from_module": recorded.a_module, "from_address": recorded.a,
         "to_module": recorded.b_module, "to_address": recorded.b, "count": recorded.count,
-        "mispredicted": np.where(told, recorded.mispredicted, -1), "predicted": np.where(told, recorded.predicted, -1),
+        "mispredicted": np.where(known, recorded.mispredicted, -1),
+        "predicted": np.where(known, recorded.predicted, -1),
     }  # fmt: skip
     if recorded.values:
         low, high = recorded.values["type_low"], recorded.values["type_high"]

@@ -68,7 +68,7 @@ class Result:
 
     ``repr`` and notebooks show the first rows.
 
-    ``columns`` are their names; ``notes`` what the user should be told. `close`, or leaving it as a context manager,
+    ``columns`` are their names; ``notes`` what the user should know. `close`, or leaving it as a context manager,
     frees the database.
     """
 

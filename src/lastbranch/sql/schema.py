@@ -19,14 +19,14 @@ _TYPES = {
 
 
 UNKNOWN = 2
-"""Stands for NULL among the truth values that are loaded."""
+"""Means NULL among the truth values that are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlColumn:
     """A column: ``kind`` is a NumPy dtype, ``text``, or ``label`` (a row of the names that are met; SQL sees the name).
 
-    ``none`` is the number that stands for NULL in what is loaded.
+    ``none`` is the number that means NULL in what is loaded.
     """
 
     name: str
@@ -94,7 +94,7 @@ _OWNER = (
 )
 _PLACE = (
     _row("module", "modules.id", "module that owned the address then; NULL: nothing was mapped"),
-    _address("address", "address within the module: the link address where the binary is at hand"),
+    _address("address", "address within the module: the link address where the binary is available"),
 )
 _ENDS = (
     _row("from_module", "modules.id", "module of the branch instruction; NULL: nothing was mapped"),
@@ -162,11 +162,11 @@ _ALL = (
     )),
     SqlTable("branches", "one entry of the branch stack of a sample, newest first", (
         *_OWNER, *_recorded(BRANCH), *_ENDS,
-        SqlColumn("mispredicted", "bool", "", "the prediction was wrong; NULL where not told", none=UNKNOWN),
-        SqlColumn("predicted", "bool", "", "the prediction was right; NULL where not told", none=UNKNOWN),
+        SqlColumn("mispredicted", "bool", "", "the prediction was wrong; NULL where not recorded", none=UNKNOWN),
+        SqlColumn("predicted", "bool", "", "the prediction was right; NULL where not recorded", none=UNKNOWN),
         SqlColumn("in_tx", "bool", "", "in a transaction"),
         SqlColumn("abort", "bool", "", "aborted a transaction"),
-        SqlColumn("cycles", "int64", "cycles", "since the branch before; NULL where not told", none=0),
+        SqlColumn("cycles", "int64", "cycles", "since the branch before; NULL where not recorded", none=0),
         _TYPE,
     )),
     SqlTable("frames", "one frame of the call chain of a sample, leaf first", (
@@ -186,7 +186,7 @@ _ALL = (
         _count("timed", "entries that tell their cycles"),
         _count("in_tx", "entries in transactions"),
         _count("aborts", "entries that aborted one"),
-        _text("type", "type of the branch; NULL where it is not told, or entries disagree"),
+        _text("type", "type of the branch; NULL where it is not recorded, or entries disagree"),
     )),
     SqlTable("ranges", "one distinct stretch of code that ran without a taken branch, of a process, counted", (
         _PROCESS,
@@ -201,7 +201,7 @@ _ALL = (
         SqlColumn("event", "int64", "events.id", "event of the samples"),
         _PROCESS,
         _count("samples", "samples that have it", "samples"),
-        SqlColumn("period", "uint64", "events", "events that these stand for"),
+        SqlColumn("period", "uint64", "events", "events that these represent"),
         _count("depth", "its frames", "frames"),
     )),
     SqlTable("stack_frames", "one frame of a distinct call stack", (

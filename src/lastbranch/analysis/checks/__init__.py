@@ -44,7 +44,7 @@ def check(
     hits, rules = hits_of(profile), RULES[format_of(source).name]
     kept = _kept(profile) if rules is None else rules(source, reading)
     found = [*of_profile(profile, hits)] if kept is None else [*kept, *outside(profile, hits)]
-    # Rules of a format have told of the damage in the file, but not of what the tables have no room for.
+    # Rules of a format have reported the damage in the file, but not of what the tables have no room for.
     found += damaged(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
     found += [*few(profile), *about_names(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))

@@ -41,7 +41,7 @@ __all__ = ["check_events", "check_log"]
 
 # -- Whether the payloads of a trace's events are what their layouts say, and if not, whether another pointer size is
 #
-# Headers say the pointer size of their events, and some writers put payloads of the other one behind them. What then
+# Headers say the pointer size of their events, and some writers put payloads of the other one after them. What then
 # comes out is nonsense without a trace of damage. It shows in bytes that are left over or missing, in process and
 # thread ids that no system gives, in addresses that no processor has, and in names that begin with a control character.
 
@@ -227,9 +227,9 @@ def _count(block: EventBlock, facts: _Facts) -> None:
     facts.lists.append(block.time[np.isin(block.kernel_hook, _RUNDOWN)])
     hooks = np.bincount(block.kernel_hook[block.kernel_hook >= 0])
     facts.hooks.update({hook: int(hooks[hook]) for hook in np.flatnonzero(hooks).tolist()})
-    told = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS) & (block.payload_size >= 4))
-    if len(told):
-        sources = block.words.take(block.payload[told] >> 3) & np.uint64(0xFFFFFFFF)
+    intervals = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS) & (block.payload_size >= 4))
+    if len(intervals):
+        sources = block.words.take(block.payload[intervals] >> 3) & np.uint64(0xFFFFFFFF)
         facts.sources.update(np.unique(sources).tolist())
     short = too_short(block)
     if len(short):
