@@ -131,20 +131,9 @@ class Decoder:
 
     def one(self, code: bytes, address: int) -> Instruction:
         """The instruction at the start of ``code``, which lies at ``address``; `UNDECODABLE` also if it is cut off."""
-        return next(self._straight(code[: self.arch.longest], address, 1), None) or self._bad(code, 0, address)
-
-    def next_branch(self, code: bytes, address: int) -> Instruction | None:
-        """The first branch of the straight line from ``address``, where ``code`` lies.
-
-        `UNDECODABLE` where the line runs into bytes that are no instruction; ``None`` where ``code`` ends before
-        either, its last instruction perhaps cut off.
-        """
-        done = 0
-        for instruction in self._straight(code, address):
-            if instruction.kind != NOT_A_BRANCH:
-                return instruction
-            done += instruction.length
-        return None if len(code) - done < self.arch.longest else self._bad(code, done, address)
+        for decoded in self._engine.disasm_lite(code[: self.arch.longest], address, 1):
+            return self._instruction(*decoded)
+        return self._instruction(address, min(self.arch.unit, len(code)), _BAD, "")
 
     def lines(self, code: bytes, address: int) -> Iterator[Instruction]:
         """All instructions of ``code``, one after the other; ``address`` is that of its first byte.
@@ -188,11 +177,6 @@ class Decoder:
                 yield [(address + done, length, _BAD, "")]
                 done += length
 
-    def _straight(self, code: bytes, address: int, count: int = 0) -> Iterator[Instruction]:
-        """Instructions up to the first that cannot be decoded."""
-        for decoded in self._engine.disasm_lite(code, address, count):
-            yield self._instruction(*decoded)
-
     def _instruction(self, address: int, length: int, mnemonic: str, operands: str) -> Instruction:
         text = f"{mnemonic} {operands}" if operands else mnemonic
         return Instruction(address, length, *self._class(mnemonic, operands), text)
@@ -210,6 +194,3 @@ class Decoder:
             return others[name], 0
         self._plain.add(mnemonic)
         return NOT_A_BRANCH, 0
-
-    def _bad(self, code: bytes, done: int, address: int) -> Instruction:
-        return self._instruction(address + done, min(self.arch.unit, len(code) - done), _BAD, "")

@@ -43,44 +43,10 @@ def elf(*segments):
     return Image("elf", 64, "little", "x86_64", "shared object", segments=segments)
 
 
-LLD = (
-    Segment(0, 0x93C, 0, 0x93C, R),
-    Segment(0x1940, 0x4C0, 0x940, 0x4C0, R | X),
-    Segment(0x2E00, 0x1200, 0xE00, 0x260, R | W),
-)
-
-
-@pytest.mark.parametrize(
-    ("offset", "address"),
-    [
-        (0x940, 0x1940),
-        (0xDFF, 0x1DFF),
-        (0, 0x1000),  # the page of the file that the code's mapping begins with
-        (0x93F, 0x193F),
-        (0xE00, 0x1E00),  # the rest of the code's last page
-        (0xFFF, 0x1FFF),
-        (0x1000, 0x3000),  # only data
-        (0x105F, 0x305F),
-        (0x1060, None),
-        (1 << 63, None),
-    ],
-)
-def test_link_address_goes_through_code_first(offset, address):
-    assert elf(*LLD).link_address(offset) == address
-    assert elf(*reversed(LLD)).link_address(offset) == address
-
-
-def test_link_address_prefers_the_segment_that_holds_the_byte():
+def test_executable_segments_are_in_file_order():
     """Two executable segments in one page, as after BOLT."""
     first, second = Segment(0x1000, 0x500, 0x1000, 0x500, R | X), Segment(0x9500, 0x100, 0x1500, 0x100, R | X)
-    assert elf(first, second).link_address(0x1500) == 0x9500
-    assert elf(second, first).link_address(0x14FF) == 0x14FF
-    assert elf(first, second).executable_segments == (first, second)
-
-
-def test_link_address_without_contents():
-    assert elf(Segment(0x1000, 0x500, 0x1000, 0, R | X)).link_address(0x1000) is None
-    assert elf().link_address(0) is None
+    assert elf(Segment(0, 0x93C, 0, 0x93C, R), first, second).executable_segments == (first, second)
 
 
 def test_images_are_values():

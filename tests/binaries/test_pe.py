@@ -49,23 +49,6 @@ def test_both_widths(bits, machine, name):
     assert image.executable_segments == image.segments[:1]
 
 
-@pytest.mark.parametrize(
-    ("offset", "rva"),
-    [
-        (0, None),
-        (TEXT - 1, None),
-        (TEXT, 0x1000),
-        (TEXT + 0x1FF, 0x11FF),
-        (RDATA, 0x2000),
-        (0x7FF, 0x21FF),
-        (0x800, None),
-    ],
-)
-def test_link_addresses_go_through_raw_data(offset, rva):
-    """Files of Windows are mapped by sections, so pages of the file mean nothing."""
-    assert image_of(make_pe()).link_address(offset) == (None if rva is None else 0x1_4000_0000 + rva)
-
-
 def test_layouts_have_the_sizes_of_the_specification():
     assert (DOS_HEADER.size, FILE_HEADER.size, SECTION_HEADER.size) == (64, 24, 40)
     assert {bits: layout.size for bits, layout in OPTIONAL_HEADERS.values()} == {32: 96, 64: 112}
@@ -275,5 +258,3 @@ def test_files_of_lld_with_a_pdb(tmp_path, target, machine):
     assert [s.memory_size for s in image.segments] == numbers("VirtualSize")
     assert [s.file_size for s in image.segments] == numbers("RawDataSize")
     assert [s.offset for s in image.segments] == numbers("PointerToRawData")
-    code = image.executable_segments[0]
-    assert image.link_address(code.offset + 3) == code.vaddr + 3

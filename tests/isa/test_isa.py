@@ -89,16 +89,6 @@ def test_long_ranges_are_decoded_in_pieces(filler: bytes) -> None:
     assert [i.kind for i in found[-2:]] == [KIND["ret"], UNDECODABLE]
 
 
-def test_the_next_branch() -> None:
-    decoder = Decoder()
-    code = bytes.fromhex("4889e5 83ff01 7e10 06".replace(" ", ""))
-    assert decoder.next_branch(code, 0x1000) == Instruction(0x1006, 2, KIND["cond"], 0x1018, "jle 0x1018")
-    assert decoder.next_branch(code[:7], 0x1000) is None
-    assert decoder.next_branch(code[:6], 0x1000) is None
-    assert decoder.next_branch(b"\x90\x06" + bytes(20), 0x1000) == Instruction(0x1001, 1, UNDECODABLE, 0, "(bad)")
-    assert decoder.next_branch(b"", 0x1000) is None
-
-
 def test_one_instruction() -> None:
     decoder = Decoder()
     assert decoder.one(bytes.fromhex("e8fbffffff9090"), 0x1000) == Instruction(

@@ -79,7 +79,7 @@ PN_XNUM = 0xFFFF  # e_phnum: the number is in sh_info of section 0
 class SHN:
     """Special section numbers."""
 
-    UNDEF, LORESERVE, XINDEX = 0, 0xFF00, 0xFFFF
+    UNDEF, XINDEX = 0, 0xFFFF
 
 
 class PT:

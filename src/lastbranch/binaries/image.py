@@ -16,9 +16,6 @@ if TYPE_CHECKING:  # uuid costs 14 ms to import, and only a PE file with a CodeV
 __all__ = ["Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags"]
 
 
-PAGE = 4096
-"""The smallest page of any processor that Linux runs on, in bytes."""
-
 BUILD_ID_SIZE = 20
 """Bytes of a build id in perf's records, whatever the linker wrote (``BUILD_ID_SIZE`` in Linux tools/perf)."""
 
@@ -63,15 +60,6 @@ class Segment:
     offset: int
     file_size: int
     flags: SegmentFlags
-
-    def holds(self, file_offset: int) -> bool:
-        """Whether the byte of the file at ``file_offset`` is one of the segment's."""
-        return self.offset <= file_offset < self.offset + self.file_size
-
-    def maps(self, file_offset: int, page: int = PAGE) -> bool:
-        """Whether mapping the segment by whole pages of ``page`` bytes makes that byte of the file visible."""
-        first = self.offset - self.offset % page
-        return self.file_size > 0 and first <= file_offset < -(-(self.offset + self.file_size) // page) * page
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +127,6 @@ class Image:
     def executable_segments(self) -> tuple[Segment, ...]:
         """The segments that code is loaded from, in file order."""
         return tuple(segment for segment in self.segments if segment.flags & SegmentFlags.EXECUTE)
-
-    def link_address(self, file_offset: int) -> int | None:
-        """The link address of the code at ``file_offset`` bytes into the file; ``None`` where nothing is loaded.
-
-        Executable segments are asked first, and in ELF also for the rest of their first and last page: with lld's
-        default layout code begins in the page of the file where read-only data ends, so the offset at which the
-        kernel says it mapped the code lies in the data's segment. Other segments come last. Raises nothing.
-        """
-        code = self.executable_segments
-        found = next((segment for segment in code if segment.holds(file_offset)), None)
-        if found is None and self.format == "elf":
-            found = next((segment for segment in code if segment.maps(file_offset)), None)
-        if found is None:
-            found = next((segment for segment in self.segments if segment.holds(file_offset)), None)
-        if found is None:
-            return None
-        # The page around a segment can begin before address 0 in a file that lies.
-        address = file_offset - found.offset + found.vaddr
-        return address if 0 <= address < 1 << self.bits else None
 
 
 def same_build_id(a: bytes, b: bytes) -> bool:
