@@ -21,7 +21,7 @@ class Options:
     period: int | None = None
     """Events between two samples; of the software engine, ns of a thread's CPU time between two bursts."""
     frequency: int | None = None
-    """Samples a second, instead of a period."""
+    """Samples per second, instead of a period."""
     depth: int = 96
     select: int = DEFAULT_SELECT
     """PERF_SAMPLE_BRANCH_* bits."""

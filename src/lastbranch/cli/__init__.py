@@ -44,14 +44,15 @@ _INTERRUPTED = 130
               help="Show the version and exit; with -v, whether the compiled library is in use.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, is_eager=True, hidden=True)
 def cli(verbose: bool) -> None:
-    """Hardware-sampled profiles with last branch records: read, bind, report, export.
+    """Read, bind, report and export hardware-sampled profiles with last branch records.
 
     FILE is a capture: a Linux perf.data in file or pipe form, the text of perf script with branch stacks, a Windows
     .etl, a .tb5, or - for standard input.
 
-    Exit codes: 0 all is well, 1 the capture is damaged (what can be read was delivered), 2 usage, 3 it cannot be read,
-    4 it does not hold what was asked for, 5 this machine or installation lacks what is needed, or the output cannot be
-    written, 6 diff found more than --fail-over allows, 70 a bug in lastbranch: the message names a report of it.
+    Exit codes: 0 success, 1 the capture is damaged (everything readable was delivered), 2 wrong usage, 3 the capture
+    cannot be read, 4 it does not hold what was asked for, 5 this machine or installation lacks something, or the output
+    cannot be written, 6 diff found more than --fail-over allows, 70 a bug in lastbranch: the message gives the path of
+    a report.
     """
 
 

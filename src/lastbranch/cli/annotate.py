@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 @capture_and("function", "FUNC")
 @filter_options
 @symbol_options
-@click.option("--source", is_flag=True, help="Source lines between the instructions.")
+@click.option("--source", is_flag=True, help="Print source lines between the instructions.")
 @click.option(
     "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
-    help="Look for source files below DIR (repeatable). [default: beside the binary]",
+    help="Look for source files in DIR (repeatable). [default: next to the binary]",
 )  # fmt: skip
-@click.option("--all", "every", is_flag=True, help="Also instructions that were not seen to run.")
+@click.option("--all", "every", is_flag=True, help="Also print instructions that were not seen to run.")
 @click.option(
     "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    help="How to print. csv: one row an instruction.",
+    help="Output format; csv has one row per instruction.",
 )  # fmt: skip
 @wide_option
 @click.option(
     "--limit", type=Count(), default=20, show_default=True,
-    help="Edges and indirect targets to print; 0 is all.",
+    help="Edges and indirect targets to print; 0 prints all.",
 )  # fmt: skip
 def command(
     capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
     source_root: tuple[str, ...], every: bool, form: str, limit: int,
 ) -> int:  # fmt: skip
-    """The code of a function, with how often each instruction ran.
+    """Show the code of a function, with how often each instruction ran.
 
-    After it come its loops, its hottest edges and the targets of its indirect branches.
+    Its loops, its hottest edges and the targets of its indirect branches follow.
 
     FUNC is a name, a pattern with *, or MODULE+0xADDRESS. The first instruction of a block shows how often the block
     ran, its cycles and its instructions per cycle. Its last instruction shows how often its branch was taken, and
-    how often the taken branch was mispredicted. All of it comes from the ranges between the entries of branch stacks
-    (docs: hot code).
+    how often the taken branch was mispredicted. All these counts come from the ranges between the entries of branch
+    stacks (docs: hot code).
     """
     from ..analysis.annotation import annotate
     from ..analysis.naming import Namer

@@ -28,15 +28,15 @@ _SPARE = ("in_tx", "aborts", {"from": "from function", "to": "to function"}, "ty
 @click.option("--no-symbols", is_flag=True, help="Without function names.")
 @table_options
 def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbols: bool, form: str, limit: int) -> int:
-    """The hottest branches: counts, mispredictions, cycles.
+    """List the hottest branches: counts, mispredictions, cycles.
 
-    A row has both ends of a branch, how often it was taken, how often of those it was mispredicted, and the cycles
-    since the branch before.
+    Each row shows both ends of a branch, how often it was taken, how often it was mispredicted when taken, and the
+    cycles since the previous branch.
 
-    Places are module+address, the address as linked (docs: addresses). An empty cell, or no column in a table, means
-    that the processor did not tell. Functions come last, as name+offset, where symbols are found. csv and json have
-    the full path of each module and each address (hexadecimal) in columns of their own. --module keeps branches with
-    at least one end in the module.
+    Places are module+address, with the address as linked (docs: addresses). An empty cell, or no column in a table,
+    means that the processor did not report it. Functions come last, as name+offset, where symbols are found. csv and
+    json have the full path of each module and each address (hexadecimal) in columns of their own. --module keeps the
+    branches that begin or end in the module.
     """
     from ..analysis import branches, without_binary
     from ..analysis.naming import Namer

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 _SPARE = ("jumps", "indirect", "calls", "samples")
 _HELP = """
 
-    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. calls counts entries of call branches, indirect those of them
-    through a pointer, and jumps the jumps to a function's first instruction (tail calls); samples those with the call
-    in their stack, and samples % their share of the samples with FUNC in it. A call through a stub of the linkage table
-    (f@plt) is one of the function itself.
+    FUNC is a name, a pattern with *, or MODULE+0xADDRESS. calls counts call branches, indirect the calls through a
+    pointer, and jumps the jumps to a function's first instruction (tail calls). samples counts the samples with the
+    call in their stack, and samples % is their share of the samples with FUNC in the stack. A call through a stub of
+    the linkage table (f@plt) counts as a call of the function itself.
     """
 
 
@@ -82,5 +82,5 @@ def _rows(profile: Profile, table: CallTable, limit: int) -> list[list[Cell]]:
     return rows
 
 
-callers = _verb("caller", "Who calls a function, by call branches and by call stacks.")
-callees = _verb("callee", "What a function calls, by call branches and by call stacks.")
+callers = _verb("caller", "List the callers of a function, from call branches and call stacks.")
+callees = _verb("callee", "List the callees of a function, from call branches and call stacks.")

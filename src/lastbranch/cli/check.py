@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 @symbol_options
 @format_options
 def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
-    """Judge a capture: what is missing or wrong, and the remedy.
+    """Judge a capture: what is missing or wrong, and how to fix it.
 
-    A finding is an error (the capture cannot answer what it was made for), a warning (something is or may be missing)
-    or info. Each names its evidence in the capture and a remedy.
+    A finding is an error (the capture cannot answer the questions it was made for), a warning (something is or may be
+    missing) or info. Each finding gives its evidence in the capture and a remedy.
 
     .etl: PMC sampling and group masks, branch records and their triggers, lost events, lists of what ran, samples
     outside of images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All:
     damage, too few samples, binaries that were deleted, samples without function names.
 
-    Exit code 1 if any finding is an error, else 0.
+    The exit code is 1 if any finding is an error, else 0.
     """
     from ..analysis.checks import check
     from ..analysis.findings import Severity

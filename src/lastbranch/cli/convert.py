@@ -32,23 +32,25 @@ def command(
 ) -> int:  # fmt: skip
     """Write a capture as OUT.tb5 or OUT.etl; merge and cut logs.
 
-    OUT.tb5 is lastbranch's own store and holds all of one capture; every verb answers from it as from the capture.
+    OUT.tb5 is lastbranch's own format. It holds everything in one capture, and every verb gives the same answers from
+    it.
 
-    OUT.etl is a Windows trace log: any capture as one, or logs again, compressed or not, cut, merged into one time
-    line.
+    OUT.etl is a Windows trace log: any capture converted to one, or logs that are recompressed, cut, or merged into one
+    time line.
 
-    Another capture than an .etl, as a perf.data with branch stacks, must be the only input. Its samples, branch
-    records, stacks, processes and mappings become events; what .etl has no place for is named.
+    A capture that is not an .etl, such as a perf.data with branch stacks, must be the only input. Its samples, branch
+    records, stacks, processes and mappings become events; a note lists what .etl has no place for.
 
-    The last name is the output. Of several inputs, - is standard input, the output has the clock of the one that began
-    first; the times of the others are converted by wall time, unless they are of the same uptime of one machine.
+    The last name is the output; - is standard input. With several inputs, the output has the clock of the one that
+    began first. The times of the others are converted by wall time, unless all were recorded during one uptime of one
+    machine.
 
     A cut keeps the processes, threads, images, stack definitions and configuration that the other events need: --time
-    those of the whole log, --pid those of the given processes and of the kernel.
+    keeps those of the whole log, --pid those of the given processes and of the kernel.
 
-    The header event of a log is made anew and not among the events that are counted; verify and info count it, too.
+    The header event of a log is written anew and is not among the events counted here; verify and info do count it.
 
-    OUT appears when it is complete. Nobody may read it who may not read every input.
+    OUT appears when it is complete. Only users who may read every input may read it.
     """
     from ..errors import SelectionError
     from ..formats.registry import format_written_to

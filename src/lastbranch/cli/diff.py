@@ -41,33 +41,34 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
     help="Look for the captures' binaries at DIR + their full path.",
 )
 @click.option(
-    "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, where it is another folder."
+    "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, if it is another folder."
 )
-@click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+@click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
 @log_options
 @filter_options
 @symbol_options
 @table_options
-@click.option("--by", type=click.Choice(list(_ENDS)), default="function", show_default=True, help="What a row is.")
+@click.option("--by", type=click.Choice(list(_ENDS)), default="function", show_default=True, help="What each row is.")
 @click.option(
     "--rate", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
-    help="What is significant: the share of false alarms among all that are reported (false discovery rate).",
+    help="False discovery rate: the share of false alarms among the differences reported as significant.",
 )  # fmt: skip
 @click.option(
     "--fail-over", type=click.FloatRange(min=0), metavar="PCT",
-    help="Exit code 6 where a share grew significantly by more than PCT percentage points.",
+    help="Exit with code 6 if a share grew significantly, by more than PCT percentage points.",
 )  # fmt: skip
 def command(
     before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, log: LogOptions,
     make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
 ) -> int:  # fmt: skip
-    """What takes a larger or smaller share in B than in A.
+    """Show what takes a larger or smaller share in B than in A.
 
-    For each row it says whether the difference is more than chance.
+    Each row says whether the difference is more than chance.
 
-    The share of a function is that of its samples (by period), of an edge that of the branch entries, of a block that
-    of the ranges. p is the probability of such a difference between two recordings that do not differ, with the sample
-    as the unit: the entries of one branch stack are one observation. Code is matched by name across builds.
+    The share of a function is its share of the samples (by period); of an edge, its share of the branch entries; of a
+    block, its share of the ranges. p is the probability of such a difference between two recordings of the same
+    behaviour. The unit is the sample: the entries of one branch stack are one observation. Code is matched by name
+    across builds.
     """
     from ..analysis.comparison import compare
     from ..analysis.naming import Namer

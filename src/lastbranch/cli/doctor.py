@@ -11,10 +11,10 @@ from .output import print_rows
 @click.command()
 @format_options
 def command(form: str) -> int:
-    """What this machine can record, and what would change the rest.
+    """Show what this machine can record, and what would enable the rest.
 
-    Commands are shown with their scope (this recording, this shell, until the next boot) and never run; words in
-    capitals in them are to be filled in. Works without privileges.
+    It shows commands with their scope (this recording, this shell, until the next boot) and never runs them; replace
+    the words in capitals. It needs no privileges.
     """
     from ..capture.doctor import COLUMNS, examine
 

@@ -88,9 +88,9 @@ def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[.
         time_option(since),
         click.option(
             "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-            help="How to print; json is a list with one object a line.",
+            help="Output format; json is a list with one object per line.",
         ),
-        click.option("--limit", type=Count(), default=0, help="Events to print; 0 is all.  [default: all]"),
+        click.option("--limit", type=Count(), default=0, help="Events to print; 0 prints all.  [default: all]"),
     )  # fmt: skip
     return stacked(asked, log_options)
 
@@ -101,18 +101,18 @@ def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[.
 @no_progress_option
 @asked_options("Process, Image, SAMPLE, MMAP2", " (.etl); names are those of --manifest", "the first event")
 def dump(path: str, no_progress: bool, asked: Asked, log: LogOptions) -> int:
-    """Every event of a capture in time order, with its fields by name.
+    """Print every event of a capture in time order, with its fields by name.
 
     time ms (time_ms in csv and json) is milliseconds since the first event, with all the decimals that the clock has;
-    an event without a time stamp has an empty cell. pid and tid are the process and thread that an event is about, -1
-    where that is not known. size is the bytes of the event's own data. fields are NAME=VALUE, one after the other, each
-    cut off after 32,768 letters; json has them whole, as an object, with addresses and other bit patterns as
-    hexadecimal text.
+    an event without a time stamp has an empty cell. pid and tid are the process and thread that an event is about, or
+    -1 if not known. size is the size of the event's own data in bytes. fields is a list of NAME=VALUE, each cut off
+    after 32,768 characters; json has them whole, as an object, with addresses and other bit patterns as hexadecimal
+    text.
 
     .etl: all events, named PROVIDER/TASK/OPCODE; events without a known layout have one field, their payload.
-    perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and also goes by the name of its event.
-    .tb5 and the text of perf script: samples, named so too, and changes of address spaces: MAP, UNMAP, FORK, EXEC,
-    EXIT, NAME.
+    perf.data: all records, named as in perf_event.h; a sample is SAMPLE, and --event also accepts the name of its
+    event. .tb5 and the text of perf script: samples, named likewise, and changes of address spaces: MAP, UNMAP, FORK,
+    EXEC, EXIT, NAME.
     """
     reading = log.reading()
     return _dump_file(path, not no_progress, asked, asked.wanted(reading), reading)
@@ -120,15 +120,15 @@ def dump(path: str, no_progress: bool, asked: Asked, log: LogOptions) -> int:
 
 @click.command()
 @click.argument("source", metavar="NAME|FILE", shell_complete=complete_file)
-@click.option("--real-time", is_flag=True, help="NAME is that of a session, even if there is a file called so.")
+@click.option("--real-time", is_flag=True, help="NAME is a session, even if a file has the same name.")
 @asked_options("Process, Image", "", "the trace began")
 def consume(source: str, real_time: bool, asked: Asked, log: LogOptions) -> int:
-    """Print the events of a trace session as they come, or of a file.
+    """Print the events of a live trace session, or of a file.
 
-    NAME is that of a session that runs with real time (session start --real-time). Its events are printed as soon as
-    the session flushes its buffers, until it stops or Ctrl-C; nothing of it waits for the terminal. A FILE is printed
-    as by dump, which says what the columns are. Providers of EventSource and TraceLogging, and those of
-    manifests, can be named.
+    NAME is a session in real-time mode (session start --real-time). Its events are printed as soon as the session
+    flushes its buffers, until it stops or you press Ctrl-C; the session never waits for the terminal. A FILE is printed
+    as dump prints it; see there for the columns. Providers of EventSource, TraceLogging and manifests can be given by
+    name.
     """
     from ..etw.events import dump_session, is_session
     from ..etw.providers import provider_guid

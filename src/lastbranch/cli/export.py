@@ -23,14 +23,14 @@ _BINARY = ("pprof", "gcov")
 @filter_options
 @symbol_options
 @click.option("--to", "name", required=True, type=click.Choice(list(EXPORTS)), help="What to write.")
-@click.option("--binary", metavar="NAME|PATH", help="Only this module; PATH also says where its binary is.")
+@click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary.")
 @click.option(
-    "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write; standard output without it."
+    "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write, instead of standard output."
 )
 @force_option
 @click.option(
     "--fail-empty", is_flag=True,
-    help="Exit code 4 where the output is empty or covers less than half of what was recorded.",
+    help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
 )  # fmt: skip
 def command(
     capture: Capture,
@@ -47,15 +47,16 @@ def command(
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
 
     For compilers: autofdo (AutoFDO's text), gcov (what gcc reads), profgen (llvm-profgen's unsymbolized profile), bolt
-    (BOLT's pre-aggregated profile), sampleprof (LLVM's text sample profile). They are of one module, --binary; without
-    it OUT is a new folder with a file for each module. perfscript: text as of `perf script`, for llvm-profgen.
+    (BOLT's pre-aggregated profile), sampleprof (LLVM's text sample profile). Each file covers one module, --binary;
+    without it, OUT is a new folder with a file for each module. perfscript: the text of `perf script`, for
+    llvm-profgen.
 
     For viewers, with names and inlined functions: pprof (profile.proto), speedscope, firefox (profiler.firefox.com),
     chrome (trace events, also for Perfetto), folded (for flame graphs, as `lastbranch stacks` prints). Their stacks are
-    the best that the capture has; a note says which. parquet and arrow: OUT is a folder with a file for each table.
+    the best that the capture offers; a note says which. parquet and arrow: OUT is a folder with a file for each table.
 
-    OUT appears when it is complete. A file or folder of that name is replaced with --force only, and stays as it is
-    until then.
+    OUT appears when it is complete. An existing file or folder of that name is replaced only with --force, and stays as
+    it is until OUT is complete.
     """
     if output is None and name in _BINARY and sys.stdout.isatty():
         raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")

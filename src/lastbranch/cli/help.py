@@ -27,7 +27,7 @@ def _verbs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list
 def help(ctx: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a verb, as VERB --help does.
 
-    `lastbranch help session start` is that of a verb within a verb. Without VERB, the verbs are listed.
+    `lastbranch help session start` shows the help of a verb within a verb. Without VERB, it lists the verbs.
     """
     at = ctx.find_root()
     for word in words:

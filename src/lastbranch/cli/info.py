@@ -15,12 +15,12 @@ from .output import Cell, print_json, print_rows
 @capture_options
 @table_options
 def command(capture: Capture, form: str, limit: int) -> int:
-    """What a capture is: recorder, machine, events, losses, binaries.
+    """Describe a capture: recorder, machine, events, losses, binaries.
 
-    Also its clock, records and fields, and which binaries were found.
+    It also shows the clock, the records, the fields, and which binaries were found.
 
-    json is one object (docs: info), csv the same as a key and a value a line. --limit is of modules and, in a table, of
-    kinds of records, the most frequent first.
+    json is one object (docs: info); csv is the same with one key and value per line. --limit applies to modules and, in
+    a table, to kinds of records, the most frequent first.
     """
     from ..analysis.summary import summary
 

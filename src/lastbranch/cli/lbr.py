@@ -26,12 +26,12 @@ def explain(value: str | None, notation: str | None, words: str | None, form: st
 
     VALUE, decimal or 0x hexadecimal, is one of: msr, the register MSR_LBR_SELECT; arch, IA32_LBR_CTL of the
     architectural LBR; etw, the flags of TraceConfigureLastBranchRecord; perf, branch_sample_type of perf_event_open.
-    The bits of msr and etw suppress what they name, those of arch and perf ask for it.
+    The bits of msr and etw suppress what they name; those of arch and perf select it.
 
-    The first row is what was given. Where another notation cannot say the same, its value records more, never less, and
-    the last column says what differs. --filter without a branch class means any, as with perf.
+    The first row is the given value. Where another notation cannot express the same selection, its value records more,
+    never less, and the last column says what differs. --filter without a branch class means any, as with perf.
 
-    Exit code 2 if the selection is not valid; the message names the bits.
+    The exit code is 2 if the selection is not valid; the message names the bits.
     """
     from ..lbr import NOTATIONS, bit_names, convert, records
 

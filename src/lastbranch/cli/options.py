@@ -99,7 +99,7 @@ def _complete(what: str, incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(incomplete, type=what)]
 
 
-force_option = click.option("--force", is_flag=True, help="Replace what has the name of the output.")
+force_option = click.option("--force", is_flag=True, help="Replace an existing output.")
 
 
 def check_new(paths: str | Sequence[str], force: bool, hint: str, *, folder: bool = False) -> None:
@@ -144,12 +144,12 @@ log_options = grouped(
     "log", LogOptions,
     click.option(
         "--pointer-size", type=click.Choice(["32", "64"]),
-        help="Of an .etl: the pointer size of its events in bits, where their headers have it wrong.",
+        help="For an .etl: pointer size of its events in bits, if their headers have it wrong.",
     ),
     click.option(
         "--manifest", "manifests", multiple=True, metavar="FILE|FOLDER", shell_complete=complete_file,
-        help="Of an .etl: names and fields of events from this instrumentation manifest, or from all in a folder "
-        "(repeatable).",
+        help="For an .etl: take names and fields of events from this instrumentation manifest, or from all manifests "
+            "in a folder (repeatable).",
     ),
 )  # fmt: skip
 """--pointer-size and --manifest, as one `LogOptions` argument ``log``."""
@@ -235,13 +235,13 @@ def _max_expansion(ctx: click.Context, _param: click.Parameter, value: str | Non
 limit_options = stacked(
     click.option(
         "--max-memory", metavar="SIZE", callback=_max_memory, expose_value=False,
-        help="Memory that the tables of a capture may take; the rest is not read. "
+        help="Memory limit for the tables of a capture; the rest is not read. "
         "[default: 256M, or the size of the file if that is more]",
     ),
     click.option(
         "--max-expansion", metavar="SIZE|RATIOx", callback=_max_expansion, expose_value=False,
-        help="How far compressed data may expand: to a number of bytes, to a multiple of the compressed size, or to "
-        "the larger of both; the rest is not read. [default: 256M,100x]",
+        help="Limit for the expansion of compressed data: a number of bytes, a multiple of the compressed size, or "
+            "the larger of both; the rest is not read. [default: 256M,100x]",
     ),
 )  # fmt: skip
 """--max-memory and --max-expansion: in force while the verb runs."""
@@ -259,7 +259,7 @@ file_argument = click.argument(
     callback=lambda ctx, _, value: value if ctx.resilient_parsing else _file_or_default(value),
 )  # fmt: skip
 """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
-no_progress_option = click.option("--no-progress", is_flag=True, help="No progress on standard error.")
+no_progress_option = click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
 _reading_options = stacked(
     click.option(
         "--symfs", metavar="DIR", shell_complete=complete_folder,
@@ -305,7 +305,7 @@ def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
 format_options = stacked(
     click.option(
         "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-        help="How to print.",
+        help="Output format.",
     ),
     wide_option,
 )  # fmt: skip
@@ -319,7 +319,7 @@ def _rows_to_print(ctx: click.Context, _param: click.Parameter, value: int | Non
 table_options = stacked(
     format_options,
     click.option("--limit", type=Count(), callback=_rows_to_print,
-                 help="Rows to print; 0 is all. [default: 20 in a table, else all]"),
+                 help="Rows to print; 0 prints all. [default: 20 in a table, else all]"),
 )  # fmt: skip
 """--format, --wide and --limit."""
 
@@ -360,7 +360,7 @@ def _seconds(text: str) -> Fraction | None:
 
 def time_option(since: str) -> Callable[[_Command], _Command]:
     """--time as a `TimeRange`, in seconds since ``since``; ``None`` where it is not given."""
-    words = f"Only these seconds since {since}; either may be missing: 0.5..2"
+    words = f"Only this range of seconds since {since}; either end may be omitted: 0.5..2"
     return click.option("--time", callback=_time_range, metavar="FROM..TO", help=words)
 
 
@@ -389,7 +389,7 @@ filter_options = grouped(
     pid_option,
     click.option("--tid", type=int, multiple=True, help="Only this thread id (repeatable)."),
     click.option(
-        "--module", multiple=True, metavar="NAME", help="Only this module: path, last part of it, or pattern with *."
+        "--module", multiple=True, metavar="NAME", help="Only this module: full path, file name, or pattern with *."
     ),
     click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number."),
     time_option("the first event"),

@@ -46,7 +46,7 @@ def _set_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 
 wide_option = click.option(
     "--wide", is_flag=True, expose_value=False, callback=_set_wide,
-    help="All columns and whole names, even if the terminal is narrower.",
+    help="Print all columns and full names, even if the terminal is narrower.",
 )  # fmt: skip
 
 

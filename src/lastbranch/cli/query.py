@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 @symbol_options
 @click.option(
     "--memory", type=Count(32, 43), default=128, show_default=True, metavar="MIB",
-    help="What the database keeps in memory before it spills to a temporary folder.",
+    help="Memory that the database uses before it spills to a temporary folder.",
 )  # fmt: skip
 @table_options
 def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, form: str, limit: int) -> int:
-    """Answer a SELECT statement over a capture, with DuckDB.
+    """Run a SELECT statement over a capture, with DuckDB.
 
     Tables (docs: SQL): modules, processes, threads, events, samples, branches, frames, counters, user_registers,
     interrupt_registers, edges, ranges, stacks, stack_frames. "describe branches" lists the columns of one. Only what
-    the statement reads is loaded, and functions are named only if it asks for them. It can neither read nor write
-    files, and loads no extensions.
+    the statement reads is loaded, and functions are named only if it asks for them. The statement can neither read nor
+    write files, and loads no extensions.
     """
     from ..sql import query
     from ..symbols import Symbolizer

@@ -26,14 +26,14 @@ class _Record(click.Command):
 
 @click.command(cls=_Record, context_settings={"allow_interspersed_args": False})
 @click.option("-o", "--output", default=DEFAULT_FILE, show_default=True, metavar="OUT", shell_complete=complete_file,
-              help="The file to write; an existing one becomes OUT.old. A name in .data makes a perf.data file, one in "
-              ".etl a trace log, by way of a session.")  # fmt: skip
+              help="The file to write; an existing one becomes OUT.old. A name that ends in .data makes a perf.data "
+                  "file; .etl makes a trace log, through a trace session.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["auto", "hardware", "software"]), default="auto", show_default=True,
-              help="The processor's branch records, or software ones; auto takes the former where it can.")  # fmt: skip
+              help="Use the processor's branch records, or software ones; auto prefers the processor's.")  # fmt: skip
 @click.option("--event", metavar="E", help="The event that triggers samples. Software: cpu-clock only.")
 @click.option("--period", type=Count(1), metavar="N",
-              help="Events between two samples. Software: ns of a thread's CPU time.")  # fmt: skip
-@click.option("--frequency", type=Count(1), metavar="HZ", help="Samples a second, instead of a period.")
+              help="Events between two samples; software: ns of a thread's CPU time.")  # fmt: skip
+@click.option("--frequency", type=Count(1), metavar="HZ", help="Samples per second, instead of a period.")
 @click.option("--depth", type=click.IntRange(1, 1024), default=96, show_default=True, metavar="N",
               help="Branches per sample.")  # fmt: skip
 @click.option("--filter", "filters", metavar="CLASS,...", default="user,any", show_default=True,
@@ -45,11 +45,11 @@ class _Record(click.Command):
     "--duration", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after this time."
 )
 @click.option("--no-follow", multiple=True, metavar="GLOB",
-              help="Do not record programs of this path or name (repeatable).")  # fmt: skip
+              help="Do not record programs with this path or name (repeatable).")  # fmt: skip
 @click.option("--allow-risk", is_flag=True,
-              help="Attach even if killing the collector could then kill the process.")  # fmt: skip
-@click.option("--no-progress", is_flag=True, help="No progress on standard error.")
-@click.option("-a", "--all", "everything", is_flag=True, help="The whole system (hardware only).")
+              help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
+@click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
 @click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
                 shell_complete=complete_file)  # fmt: skip
@@ -62,15 +62,15 @@ def command(
     Options of lastbranch come before COMMAND: everything after it is passed to COMMAND, as in
     `lastbranch record -o ls.tb5 ls -la`.
 
-    Without branch records in the processor (most virtual machines), a software model of them is fed by short bursts of
-    block stepping. Its branches are real and their types exact; mispredictions and cycles are not known. A sample
-    weighs the CPU time since its thread's last one.
+    If the processor offers no branch records (most virtual machines), a software model records short bursts of block
+    stepping. Its branches are real and their types exact; mispredictions and cycles are not known. The weight of a
+    sample is the CPU time since its thread's last sample.
 
-    Threads, forks and execs are followed. Ctrl-C goes to the program; a second one ends the recording and lets the
-    program run on. With -p the first one does.
+    The recording follows threads, forks and execs. Ctrl-C goes to the program; a second Ctrl-C ends the recording and
+    lets the program run on. With -p the first one does that.
 
-    Exit code: that of the program, 128+n if signal n killed it; 125 if recording fails, 126 if the command cannot be
-    executed, 127 if it is not found.
+    The exit code is that of the program, or 128+n if signal n killed it; 125 if recording fails, 126 if the command
+    cannot be executed, 127 if it is not found.
     """
     if (bool(command_words) + everything + (pid is not None)) != 1:
         raise click.UsageError("give one of: COMMAND, -p PID, -a")

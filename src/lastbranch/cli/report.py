@@ -33,22 +33,23 @@ _MACHINE_ONLY = ("linkage name", "file", "line number")
 @click.option(
     "--by",
     type=click.Choice([*_KEYS, *VIEWS]),
-    help="What a row is. [default: function, or module where no names can be had]",
+    help="What each row is. [default: function, or module if no names are found]",
 )
 @click.option(
     "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
-    help="By line: look for source files below DIR (repeatable). [default: beside the binary]",
+    help="With --by line: look for source files in DIR (repeatable). [default: next to the binary]",
 )  # fmt: skip
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
     source_root: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Where the samples fell, by function, module, process or line.
+    """Report where the samples fell, by function, module, process or line.
 
-    A row is of one event. Without --by, rows are functions, or modules where no function has a name.
+    Each row covers one event. Without --by, rows are functions, or modules if no function has a name.
 
-    By function, inline (inlined functions on their own) or line: samples are those whose address is there, total those
-    that have it anywhere in their call stack, and instructions those executed there by the ranges of branch stacks.
+    By function, by inline (inlined functions on their own) or by line: samples counts the samples whose address is
+    there, total those with it anywhere in their call stack, and instructions the instructions executed there, from the
+    ranges of branch stacks.
     """
     from ..analysis import names, weights
     from ..analysis.sources import Sources

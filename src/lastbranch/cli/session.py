@@ -43,9 +43,9 @@ def _output_options(words: str) -> Callable[[Any], Any]:
 
 _enable_option = click.option(
     "--enable", "enables", multiple=True, metavar="PROVIDER[:LEVEL[:KEYWORDS]]",
-    help="Take events of a provider, by GUID or name (repeatable).",
+    help="Enable a provider, by GUID or name (repeatable).",
 )  # fmt: skip
-_maximum_option = _number_option("--maximum-buffers", "N", "Most buffers of the pool.")
+_maximum_option = _number_option("--maximum-buffers", "N", "Maximum number of buffers in the pool.")
 _flush_option = _number_option("--flush-timer", "S", "Seconds between flushes (ms in mode ms-flush-timer).")
 
 
@@ -53,42 +53,43 @@ _flush_option = _number_option("--flush-timer", "S", "Seconds between flushes (m
 def command() -> None:
     """Trace sessions: start one, query it, stop it.
 
-    On Windows they are the system's. Elsewhere each session is a process of its own that writes the same .etl; it goes
-    on after this program has ended, until `session stop`.
+    On Windows, these are the system's sessions. Elsewhere each session is a process of its own that writes the same
+    .etl; it runs on after this command ends, until `session stop`.
     """
 
 
 @command.command(short_help="Start a session.")
 @click.argument("name")
-@_output_options("The log file; none in modes that need none.")
+@_output_options("The log file; omit it in modes that need none.")
 @click.option("--mode", "modes", default="", metavar="MODE,...",
               help="sequential (default), circular, append, newfile, real-time, buffering...")  # fmt: skip
 @click.option("--real-time", is_flag=True, help="For `lastbranch consume`; the same as --mode real-time.")
 @_number_option("--buffer-size", "KB", "Size of a buffer.")
-@_number_option("--minimum-buffers", "N", "Fewest buffers of the pool.")
+@_number_option("--minimum-buffers", "N", "Minimum number of buffers in the pool.")
 @_maximum_option
 @_number_option("--maximum-size", "MB", "Size of the log file (KB in mode kbytes-for-size).", "maximum_file_size")
 @_flush_option
 @click.option("--clock", type=click.Choice(["qpc", "system"]), default="qpc", show_default=True, help="Time stamps.")
 @click.option("--flags", default="", metavar="FLAG,...",
-              help="Events of the system: process, thread, image-load, profile, pmc-profile...")  # fmt: skip
+              help="System events: process, thread, image-load, profile, pmc-profile...")  # fmt: skip
 @_enable_option
 @click.option("--source", "sources_", multiple=True, metavar="NAME[:INTERVAL]",
               help="Profile source of PMC profiling, by name or number (see `lastbranch sources`).")  # fmt: skip
 @click.option("--lbr", is_flag=True,
-              help="Branch records with PMC interrupts; implies pmc-profile, SoftwareBranches if listed.")  # fmt: skip
+              help="Record branches with PMC interrupts; implies pmc-profile, and source SoftwareBranches if "
+                  "listed.")  # fmt: skip
 @click.option("--lbr-filter", default="", metavar="CLASS,...",
               help="Branches to leave out: kernel, user, jcc, near-ret...; or callstack-enable.")  # fmt: skip
 @click.option("--target", "targets", type=Count(1, 31), multiple=True, metavar="PID",
-              help="A process whose branches the software LBR records (repeatable).")  # fmt: skip
+              help="Record this process's branches with the software LBR (repeatable).")  # fmt: skip
 @format_options
 def start(
     name: str, output: str, force: bool, modes: str, real_time: bool, clock: str, flags: str, enables: tuple[str, ...],
     sources_: tuple[str, ...], lbr: bool, lbr_filter: str, targets: tuple[int, ...], form: str, **sizes: Any,
 ) -> int:  # fmt: skip
-    """Start the session NAME and print what it was adjusted to.
+    """Start the session NAME and print its properties as adjusted.
 
-    A log file that exists is replaced with --force only; --mode append adds to it.
+    An existing log file is replaced only with --force; --mode append adds to it.
     """
     from ..etw import GROUPS, ClientContext, LogFileMode, Session
     from ..lbr import NOTATIONS
@@ -141,7 +142,7 @@ def _configure_sources(wanted: tuple[str, ...], lbr: bool) -> None:
             set_profile_interval(number, count)
 
 
-@command.command(short_help="Properties and statistics of a session.")
+@command.command(short_help="Print the properties and statistics of a session.")
 @click.argument("name")
 @format_options
 def query(name: str, form: str) -> int:
@@ -155,16 +156,16 @@ def query(name: str, form: str) -> int:
 @click.argument("name")
 @_maximum_option
 @_flush_option
-@_output_options("Go on with this log file.")
-@click.option("--flags", metavar="FLAG,...", help="Events of the system, instead of those that are on.")
+@_output_options("Continue in this log file.")
+@click.option("--flags", metavar="FLAG,...", help="System events, instead of those that are enabled.")
 @_enable_option
-@click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Take no more events of a provider.")
+@click.option("--disable", "disables", multiple=True, metavar="PROVIDER", help="Disable a provider.")
 @format_options
 def update(
     name: str, output: str, force: bool, flags: str | None, enables: tuple[str, ...], disables: tuple[str, ...],
     form: str, **sizes: int,
 ) -> int:  # fmt: skip
-    """Change what a running session allows to change; what is not named stays."""
+    """Change properties of a running session; those not given stay as they are."""
     from ..etw import Session, provider_guid
 
     check_new(output, force, "--output")
@@ -183,12 +184,12 @@ def update(
     return _print_state(session.query(), form)
 
 
-@command.command(short_help="Write what is in the buffers.")
+@command.command(short_help="Write out the buffers of a session.")
 @click.argument("name")
-@_output_options("Where a session in buffering mode writes to.")
+@_output_options("The file that receives the buffers of a session in buffering mode.")
 @format_options
 def flush(name: str, output: str, force: bool, form: str) -> int:
-    """Write what is in the buffers of the session NAME now."""
+    """Write out the buffers of the session NAME now."""
     from ..etw import LogFileMode, Session
 
     check_new(output, force, "--output")
@@ -214,7 +215,7 @@ def stop(names: tuple[str, ...], everything: bool, form: str) -> int:
     return _print_state(ended[0], form) if len(ended) == 1 else _print_states(ended, form)
 
 
-@command.command("list", short_help="The running sessions.")
+@command.command("list", short_help="List the running sessions.")
 @format_options
 def list_(form: str) -> int:
     """List the running sessions; outside Windows, those of this user."""
@@ -230,17 +231,17 @@ def list_(form: str) -> int:
 @click.option("--symfs", metavar="DIR", shell_complete=complete_folder,
               help="Look for binaries at DIR + their full path.")  # fmt: skip
 @click.option("--symbols", "folders", metavar="DIR", shell_complete=complete_folder, multiple=True,
-              help="Look for binaries by identity in DIR, too.")  # fmt: skip
+              help="Also look for binaries by identity in DIR.")  # fmt: skip
 @force_option
 def merge(
     paths: tuple[str, ...], compress: bool, no_images: bool, symfs: str | None, folders: tuple[str, ...], force: bool
 ) -> int:
     """Merge logs of sessions into one, with the identities of images.
 
-    What CreateMergedTraceFile and xperf -merge do: OUT has the events of all inputs in one time line and, for each
-    image whose binary is found here, what tells it apart (the PDB of a PE, the load segments of an ELF file), so that
-    the log can be read on any machine. Only a binary that is the recorded one is used: same time stamp and size, same
-    build id.
+    This does what CreateMergedTraceFile and xperf -merge do. OUT has the events of all inputs in one time line. For
+    each image whose binary is found here it also has the identity (the PDB of a PE, the load segments of an ELF file),
+    so the log can be read on any machine. A binary is used only if it is the recorded one: same time stamp and size, or
+    same build id.
     """
     from ..etw.merging import MergeFlag, create_merged_trace_file
     from ..model import visible
@@ -276,7 +277,7 @@ def merge(
 def sources(form: str, limit: int, changes: tuple[str, ...]) -> int:
     """List the profile sources of this machine with their intervals.
 
-    An interval is in events of the source; that of Timer in units of 100 ns.
+    An interval counts events of the source; the interval of Timer is in units of 100 ns.
     """
     from ..etw import profile_interval, profile_sources, set_profile_interval
 

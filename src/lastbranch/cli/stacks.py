@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 @capture_options
 @filter_options
 @symbol_options
-@click.option("--inline", is_flag=True, help="A frame for each inlined function, too.")
+@click.option("--inline", is_flag=True, help="Also print a frame for each inlined function.")
 @click.option(
     "--weight", type=click.Choice(["samples", "period"]), default="samples", show_default=True, help="What counts."
 )
 @click.option(
     "--format", "form", type=click.Choice(["folded", "table", "csv", "json"]), default="folded", show_default=True,
-    help="How to print.",
+    help="Output format.",
 )  # fmt: skip
 @wide_option
-@click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 is all.")
+@click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 prints all.")
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
 ) -> int:
-    """Call stacks, the heaviest first: folded lines for flame graphs.
+    """Print call stacks, heaviest first, as folded lines for flame graphs.
 
-    A line is the process and its functions, root first, with ; between them, and the weight. Stacks are the best that
-    the capture has: call chains, LBR call-stack mode, or rebuilt from the calls and returns of branch stacks (as deep
-    as these reach). A note says which.
+    A line is the process and its functions, root first, with ; between them, and the weight. The stacks are the best
+    that the capture offers: call chains, LBR call-stack mode, or stacks rebuilt from the calls and returns of branch
+    stacks (as deep as these reach). A note says which.
     """
     from itertools import islice
 

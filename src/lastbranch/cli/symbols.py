@@ -42,18 +42,18 @@ _symbol_options = grouped(
     "symbols", _symbols,
     click.option(
         "--debug-dir", multiple=True, metavar="DIR", shell_complete=complete_folder,
-        help="Look for debug files here, too (repeatable): by build id in .build-id/, or at DIR + full path.",
+        help="Also look for debug files here (repeatable): by build id in .build-id/, or at DIR + full path.",
     ),
     click.option(
         "--symbol-store", multiple=True, metavar="DIR", shell_complete=complete_folder,
         help="Look for PDBs, PE files and Breakpad files here (repeatable): NAME/KEY/NAME, or NAME.",
     ),
-    click.option("--debuginfod", is_flag=True, help="Ask the servers of DEBUGINFOD_URLS for debug files."),
+    click.option("--debuginfod", is_flag=True, help="Ask the servers in DEBUGINFOD_URLS for debug files."),
     click.option(
         "--symbol-backend", type=click.Choice(_BACKENDS), default="auto", show_default=True,
-        help="What reads symbol files; tables: symbol tables only.",
+        help="Reader of symbol files; tables reads symbol tables only.",
     ),
-    click.option("--no-symbol-cache", is_flag=True, help="Neither use nor keep names found before."),
+    click.option("--no-symbol-cache", is_flag=True, help="Do not use the cache of symbol names."),
 )  # fmt: skip
 
 

@@ -16,9 +16,9 @@ _FILE = click.argument("path", metavar="FILE.tb5", shell_complete=complete_file)
 def bind(path: str, stream: int | None) -> int:
     """Find the module, process and thread of each sample of a .tb5.
 
-    They are added to the file itself. What the file has of modules, processes and threads stays as it is; processes and
-    threads that it does not list are inferred. Streams that are bound are left alone, unless --stream names one: that
-    is an error.
+    The bind information is added to the file itself. The file's modules, processes and threads stay as they are;
+    processes and threads that it does not list are inferred. Bound streams are left alone; to name one with --stream is
+    an error.
     """
     from ..tb5_binding import bind_stream, sample_streams
 
@@ -37,9 +37,9 @@ def bind(path: str, stream: int | None) -> int:
 @_FILE
 @click.option("--stream", type=Count(), help="Only this data stream. [default: every bound one]")
 def unbind(path: str, stream: int | None) -> int:
-    """Take the bind information of a .tb5 away again.
+    """Remove the bind information from a .tb5.
 
-    The file itself is changed. `lastbranch compact` gives its space back.
+    This changes the file itself. `lastbranch compact` reclaims the space.
     """
     from ..tb5_binding import sample_streams, unbind_stream
 
@@ -52,10 +52,10 @@ def unbind(path: str, stream: int | None) -> int:
 @click.command()
 @_FILE
 def compact(path: str) -> int:
-    """Write a .tb5 anew without what is no longer part of it.
+    """Rewrite a .tb5 without the parts that it no longer uses.
 
-    That is bind information that was taken away, and what writers that died left. The new file takes the place of the
-    old one when it is complete.
+    Unused parts are removed bind information and what crashed writers left. The new file replaces the old one when
+    it is complete.
     """
     from ..formats import tb5
 

@@ -13,9 +13,10 @@ from .progress import stages
 @capture_options
 @format_options
 def command(capture: Capture, form: str) -> int:
-    """Walk everything in a capture and say what is damaged.
+    """Read everything in a capture and list the damage.
 
-    Of a session's log it also says which buffers the session lost. Exit code 1 if anything is damaged or lost.
+    For the log of a session it also lists the buffers that the session lost. The exit code is 1 if anything is damaged
+    or lost.
     """
     from ..model import counted
     from ..verbs import verify

@@ -166,7 +166,7 @@ class Session:
         self._enable(provider, EnableProvider.ENABLE, level, keywords, match_all, round(timeout * 1000), parameters)
 
     def disable(self, provider: UUID | str) -> None:
-        """Take no more events of a provider."""
+        """Disable a provider."""
         self._enable(provider, EnableProvider.DISABLE, 0, 0, 0, 0, None)
 
     def capture_state(self, provider: UUID | str) -> None:

@@ -1,7 +1,7 @@
 """Names of the bits of a flag word and of branch types. No NumPy here: a recording starts with these.
 
 Source: ``struct perf_branch_entry`` in the kernel's include/uapi/linux/perf_event.h. ``mispred`` and ``predicted``
-both 0 means that the processor did not tell.
+both 0 means that the processor did not report it.
 """
 
 from __future__ import annotations
