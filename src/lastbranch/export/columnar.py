@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.bound_rows import TYPE_NAMES, BoundRows
 from ..analysis.select import kept
-from ..arrays import positions
 from ..errors import UnavailableError
-from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known, type_name
+from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known
 from ..model import (
     BRANCH,
     COLUMNS,
     FRAME,
     TABLES,
-    Array,
     Column,
     Event,
     Module,
@@ -33,6 +32,7 @@ from ..model import (
     SampleBatch,
     Segment,
     Thread,
+    column,
     visible,
 )
 from ..model.output import PartFolder, naming
@@ -122,6 +122,8 @@ LONG = {
 """Columns of branches and frames beside those of the model; each row has its ``sample`` and its ``index`` there."""
 
 _FILES = {"samples": "sample", "branches": BRANCH, "frames": FRAME}
+_ROW_COLUMNS = ("process", "thread", "module")
+"""Endings of the columns that are rows of other tables."""
 _FLAGS = tuple(name for name in FLAG_FIELDS if name not in ("type", "new_type", "reserved"))
 _ROW_GROUP = 1 << 17
 """Rows that are written at once: they are in memory until then."""
@@ -195,7 +197,6 @@ class _Long:
 
     def __init__(self, pa: Any, profile: Profile) -> None:
         self._pa, self._profile = pa, profile
-        self._binder = profile.binder
         self._sample = 0
         there = {name for stream in profile.streams for name in stream.columns} | {
             c.name for c in COLUMNS if not c.optional
@@ -231,70 +232,27 @@ class _Long:
 
     def of(self, batch: SampleBatch) -> Iterator[tuple[str, dict[str, Any]]]:
         """(table, its columns) of a batch."""
-        sample = np.arange(self._sample, self._sample + len(batch))
+        samples = BoundRows(self._profile, batch, self._sample)
         self._sample += len(batch)
-        scope = self._binder.scopes(batch)
-        makers: dict[str, Callable[[SampleBatch, Array], dict[str, Any]]] = {
-            "sample": self._samples, BRANCH: self._branches, FRAME: self._frames,
-        }  # fmt: skip
         for name, schema in self.schemas.items():
             group = _FILES[name]
-            if group == "sample":
-                columns, count = {"sample": sample}, len(batch)
-                columns |= makers[group](batch, scope)
-            elif group in batch.offsets:
-                offsets = batch.offsets[group]
-                sizes, count = np.diff(offsets), int(offsets[-1])
-                index = positions(offsets)
-                columns = {"sample": np.repeat(sample, sizes), "index": index.astype(np.int32)}
-                columns |= makers[group](batch, np.repeat(scope, sizes))
-            else:
-                continue
-            columns |= {n: v for n, v in batch.columns.items() if n in schema.names and n not in columns}
-            yield name, {n: self._array(columns.get(n), schema.field(n).type, count) for n in schema.names}
+            if group == "sample" or group in batch.offsets:
+                rows = samples if group == "sample" else samples.entries(group)
+                yield name, {field.name: self._array(rows, field) for field in schema}
 
-    def _array(self, values: Any, kind: Any, count: int) -> Any:
-        if values is None:
-            return self._pa.nulls(count, kind)
-        return values if isinstance(values, self._pa.Array) else self._pa.array(values, kind)
-
-    def _rows(self, values: Array) -> Any:
-        """Rows of a table, where -1 is none."""
-        return self._pa.array(values, mask=values < 0)
-
-    def _samples(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:
-        module, address = self._binder.locate(scope, batch.ip)
-        clock, start = self._profile.clock, self._profile.start or 0
-        lists = {
-            c.name: self._pa.ListArray.from_arrays(
-                self._pa.array(batch.offsets[c.group], self._pa.int32()), batch[c.name]
-            )
-            for c in self._columns
-            if c.group not in ("sample", BRANCH, FRAME) and c.name in batch
-        }
-        return lists | {
-            "time_ns": clock.to_ns_array(batch.time - start) if clock.has_time else None,
-            "process": self._rows(self._binder.process_of(scope)),
-            "thread": self._rows(self._binder.threads_of(batch, scope)),
-            "module": self._rows(module),
-            "address": address,
-        }
-
-    def _branches(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for end in ("from", "to"):
-            module, address = self._binder.locate(scope, batch[f"branch_{end}"])
-            out |= {f"{end}_module": self._rows(module), f"{end}_address": address}
-        flags = batch["branch_flags"]
-        codes, back = np.unique(branch_type(flags), return_inverse=True)
-        names = np.array([type_name(c) for c in codes.tolist()], object)[back.reshape(-1)]
-        out["type"] = self._pa.array(names, mask=~flag_known(flags, "type"))
-        for name in _FLAGS:
-            values = flag(flags, name)
-            plain = values != 0 if FLAG_FIELDS[name][1] == 1 else values.astype(np.uint32)
-            out[name] = self._pa.array(plain, mask=~flag_known(flags, name))
-        return out
-
-    def _frames(self, batch: SampleBatch, scope: Array) -> dict[str, Any]:
-        module, address = self._binder.locate(scope, batch["frame"])
-        return {"module": self._rows(module), "address": address}
+    def _array(self, rows: BoundRows, field: Any) -> Any:
+        """A column in Arrow; null where it has nothing, also for -1 in rows of other tables."""
+        name, batch = field.name, rows.batch
+        if name == "type" or name in _FLAGS:
+            flags = batch["branch_flags"]
+            decoded = TYPE_NAMES[branch_type(flags)] if name == "type" else flag(flags, name)
+            if name in _FLAGS and FLAG_FIELDS[name][1] == 1:
+                decoded = decoded.astype(bool)
+            return self._pa.array(decoded, field.type, mask=~flag_known(flags, name))
+        values = rows.column("position" if name == "index" else name)
+        if values is None or (name == "time_ns" and not self._profile.clock.has_time):
+            return self._pa.nulls(len(rows), field.type)
+        if self._pa.types.is_list(field.type):
+            offsets = self._pa.array(batch.offsets[column(name).group], self._pa.int32())
+            return self._pa.ListArray.from_arrays(offsets, values)
+        return self._pa.array(values, field.type, mask=values < 0 if name.endswith(_ROW_COLUMNS) else None)

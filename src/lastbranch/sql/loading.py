@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..analysis import CallStacks, Namer, call_stacks, count_stacks, how_to_record, why_no_stacks
+from ..analysis.bound_rows import TYPE_NAMES, BoundRows, recorded_address
 from ..arrays import positions
 from ..errors import NotRecordedError
-from ..lbr import branch_type, flag, flag_known, type_name
-from ..model import BRANCH, FRAME, AddressSpaces, Array, Profile, SampleBatch, column
+from ..lbr import branch_type, flag, flag_known
+from ..model import BRANCH, FRAME, Array, Profile, column
 from .database import Chunk
 from .schema import TABLES, UNKNOWN
 
@@ -27,163 +26,65 @@ __all__ = ["Loading"]
 # -- Samples and what they hold, batch after batch
 
 
-GROUP_OF = {
-    "branches": BRANCH, "frames": FRAME, "counters": "read", "user_registers": "user_regs",
+_GROUPS = {
+    "samples": "sample", "branches": BRANCH, "frames": FRAME, "counters": "read", "user_registers": "user_regs",
     "interrupt_registers": "intr_regs",
 }  # fmt: skip
-"""Table -> group of ragged columns that it shows."""
-
-TYPE_NAMES = np.array([None, *(type_name(code) for code in range(1, 256))], object)
-"""Names of the types of branches by their code; 0 is that of records that do not tell."""
-
-
-def samples(loading: Loading, wanted: frozenset[str]) -> Iterator[Chunk]:
-    """The table ``samples``."""
-    profile = loading.profile
-    first = 0
-    for stream in profile.streams:
-        needed = {name for name in wanted if name in stream.columns}
-        if "depth" in wanted:
-            needed.update(stream.for_depth)
-        for batch in stream.batches(needed):
-            made = _Samples(loading, batch, first, stream.number)
-            yield {name: value for name in wanted | {"sample"} if (value := made.column(name)) is not None}
-            first += len(batch)
+"""Table -> group of columns that it shows."""
+_CONTENTS = {
+    BRANCH: "branch stacks", FRAME: "call chains", "read": "counter values", "user_regs": "user registers",
+    "intr_regs": "registers",
+}  # fmt: skip
+_FLAGS = ("mispredicted", "predicted", "in_tx", "abort", "cycles", "type")
 
 
-def entries(loading: Loading, table: str, wanted: frozenset[str]) -> Iterator[Chunk]:
-    """A table of what samples hold several of. Raises `NotRecordedError` where no sample can have any."""
-    profile, group = loading.profile, GROUP_OF[table]
+def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
+    """Samples, or what they hold several of. Raises `NotRecordedError` where no sample can have any."""
+    profile, group = loading.profile, _GROUPS[table]
     if group == BRANCH and (reason := why_no_stacks(profile)):
         raise NotRecordedError(reason, hint=how_to_record(profile))
     own = {c for stream in profile.streams for c in stream.columns if column(c).group == group}
-    if not own:
-        raise NotRecordedError(f"there is nothing in the table {table}: the samples have no {_WHAT[table]}")
-    needed = {_FROM.get(name, name) for name in wanted} & own or {min(own)}
+    if not own and group in _CONTENTS:
+        raise NotRecordedError(f"there is nothing in the table {table}: the samples have no {_CONTENTS[group]}")
+    needed = {_recorded(group, name) for name in wanted} & own
+    if group in _CONTENTS and not needed:
+        needed = {min(own)}  # to count rows
     first = 0
     for stream in profile.streams:
         mine = needed & set(stream.columns)
-        if not mine:
+        if group in _CONTENTS and not mine:
             first += stream.samples
             continue
-        for batch in stream.batches(mine):
-            if group in batch.offsets and batch.offsets[group][-1]:
-                made = _Entries(loading, batch, first, stream.number, group)
-                yield {name: value for name in wanted | {"sample"} if (value := made.column(name)) is not None}
+        for batch in stream.batches({*mine, *(stream.for_depth if "depth" in wanted else ())}):
+            rows = BoundRows(profile, batch, first)
             first += len(batch)
+            if group in _CONTENTS:
+                if group not in batch.offsets or not batch.offsets[group][-1]:
+                    continue
+                rows = rows.entries(group)
+            values = {name: _value(loading, rows, name, stream.number) for name in wanted | {"sample"}}
+            yield {name: value for name, value in values.items() if value is not None}
 
 
-_WHAT = {
-    "branches": "branch stacks", "frames": "call chains", "counters": "counter values",
-    "user_registers": "user registers", "interrupt_registers": "registers",
-}  # fmt: skip
-_FROM = {
-    **{f"from_{part}": "branch_from" for part in ("module", "address", "function")},
-    **{f"to_{part}": "branch_to" for part in ("module", "address", "function")},
-    **dict.fromkeys(("module", "address", "function"), "frame"),
-    **dict.fromkeys(("mispredicted", "predicted", "in_tx", "abort", "cycles", "type"), "branch_flags"),
-}
-"""Column that is made here -> recorded column that it is made from."""
+def _recorded(group: str, name: str) -> str:
+    """The recorded column that a column is made from: itself, if nothing else is."""
+    end, _, part = name.rpartition("_")
+    if part in ("module", "address", "function"):
+        return recorded_address(group, end)
+    return "branch_flags" if group == BRANCH and name in _FLAGS else name
 
 
-@dataclass
-class _Samples:
-    """Columns of a batch: the recorded ones, and those of `_MADE`."""
-
-    loading: Loading
-    batch: SampleBatch
-    first: int
-    stream: int
-
-    def column(self, name: str) -> Array | None:
-        """``None`` for what the batch does not have."""
-        make = _MADE.get(name)
-        return make(self) if make else self.batch.columns.get(name)
-
-    @cached_property
-    def scope(self) -> NDArray[np.int64]:
-        return self.loading.binder.scopes(self.batch)
-
-    @cached_property
-    def process(self) -> NDArray[np.int64]:
-        return self.loading.binder.process_of(self.scope)
-
-    @cached_property
-    def place(self) -> tuple[Array, Array]:
-        return self.loading.binder.locate(self.scope, self.batch.ip)
-
-    @property
-    def time_ns(self) -> NDArray[np.int64]:
-        profile = self.loading.profile
-        return profile.clock.to_ns_array(self.batch.time - (profile.start or 0))
-
-
-_MADE: dict[str, Callable[[_Samples], Array]] = {
-    "sample": lambda s: np.arange(s.first, s.first + len(s.batch)),
-    "stream": lambda s: np.full(len(s.batch), s.stream),
-    "time_ns": lambda s: s.time_ns,
-    "process": lambda s: s.process,
-    "thread": lambda s: s.loading.binder.threads_of(s.batch, s.scope),
-    "module": lambda s: s.place[0],
-    "address": lambda s: s.place[1],
-    "function": lambda s: s.loading.functions(s.process, *s.place),
-    "depth": lambda s: s.batch.depth,
-}
-
-
-@dataclass
-class _Entries:
-    """Columns of the entries of a batch in ``group``."""
-
-    loading: Loading
-    batch: SampleBatch
-    first: int
-    stream: int
-    group: str
-
-    def column(self, name: str) -> Array | None:
-        """``None`` for what the batch does not have."""
-        if name in _OF_ENTRY:
-            return _OF_ENTRY[name](self)
-        source, _, part = _FROM.get(name, ""), *name.rpartition("_")[1:]
-        if name in ("event", "process", "thread"):
-            of_sample = self.samples.column(name) if name != "event" else self.batch.event
-            assert of_sample is not None
-            return np.asarray(of_sample[self.owner])
-        if source == "branch_flags":
-            return _flag_column(name, self.batch[source]) if source in self.batch else None
-        if source:
-            return self._place(source, part)
-        return self.batch.columns.get(name)
-
-    @cached_property
-    def samples(self) -> _Samples:
-        return _Samples(self.loading, self.batch, self.first, self.stream)
-
-    @cached_property
-    def owner(self) -> NDArray[np.int64]:
-        """Sample of each entry, by its row in the batch."""
-        return np.repeat(np.arange(len(self.batch)), np.diff(self.batch.offsets[self.group]))
-
-    @cached_property
-    def _places(self) -> dict[str, tuple[Array, Array]]:
-        return {}
-
-    def _place(self, source: str, part: str) -> Array | None:
-        if source not in self.batch:
-            return None
-        if source not in self._places:
-            self._places[source] = self.loading.binder.locate(self.samples.scope[self.owner], self.batch[source])
-        module, address = self._places[source]
-        if part == "function":
-            return self.loading.functions(self.samples.process[self.owner], module, address)
-        return module if part == "module" else address
-
-
-_OF_ENTRY: dict[str, Callable[[_Entries], Array]] = {
-    "sample": lambda e: e.owner + e.first,
-    "position": lambda e: np.arange(len(e.owner)) - e.batch.offsets[e.group][e.owner],
-}
+def _value(loading: Loading, rows: BoundRows, name: str, stream: int) -> Array | None:
+    """A column; ``None`` where the batch does not have it."""
+    end, _, part = name.rpartition("_")
+    if part == "function":
+        place, process = rows.place(end), rows.column("process")
+        return None if place is None or process is None else loading.functions(process, *place)
+    if name == "stream":
+        return np.full(len(rows), stream)
+    if name in _FLAGS:
+        return _flag_column(name, rows.batch["branch_flags"]) if "branch_flags" in rows.batch else None
+    return rows.column(name)
 
 
 def _flag_column(name: str, flags: Array) -> Array:
@@ -207,7 +108,6 @@ class Loading:
 
     def __init__(self, profile: Profile, symbols: Symbolizer | None) -> None:
         self.profile, self._symbols = profile, symbols
-        self.binder: AddressSpaces = profile.binder
 
     @cached_property
     def namer(self) -> Namer:
@@ -223,8 +123,7 @@ class Loading:
 
     def chunks(self, table: str, wanted: Wanted) -> Iterator[Chunk]:
         """The ``wanted`` columns of a table; a chunk has at most what one batch holds."""
-        load = _LOADERS.get(table)
-        return load(self, wanted) if load else entries(self, table, wanted)
+        return _LOADERS[table](self, table, wanted)
 
     def labels(self) -> Chunk:
         """``id`` and ``text`` of every function that was met; code without a name has no row."""
@@ -261,19 +160,16 @@ def _row_values(table: str, row: Any) -> dict[str, Any]:
     return values
 
 
-def _model(table: str) -> Callable[[Loading, Wanted], Iterator[Chunk]]:
-    def load(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
-        rows = getattr(loading.profile, table)
-        columns: dict[str, list[Any]] = {name: [] for name in wanted | {"id"}}
-        for i, row in enumerate(rows):
-            values = {"id": i, **_row_values(table, row)}
-            for name, cells in columns.items():
-                value = values[name] if name in values else getattr(row, name)
-                cells.append(None if value == "" else value)
-        if rows:
-            yield {name: _column(table, name, values) for name, values in columns.items()}
-
-    return load
+def _model(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
+    rows = getattr(loading.profile, table)
+    columns: dict[str, list[Any]] = {name: [] for name in wanted | {"id"}}
+    for i, row in enumerate(rows):
+        values = {"id": i, **_row_values(table, row)}
+        for name, cells in columns.items():
+            value = values[name] if name in values else getattr(row, name)
+            cells.append(None if value == "" else value)
+    if rows:
+        yield {name: _column(table, name, values) for name, values in columns.items()}
 
 
 def _column(table: str, name: str, values: list[Any]) -> Array:
@@ -289,7 +185,7 @@ def _column(table: str, name: str, values: list[Any]) -> Array:
 # -- what is counted
 
 
-def _edges(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
+def _edges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = count_stacks(loading.profile, ranges=False, details=bool(wanted & _DETAILS)).branches
     recorded = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
     known = recorded.mispredicted + recorded.predicted > 0
@@ -313,7 +209,7 @@ _GATHERED = {"cycles": "cycles", "timed": "timed", "in_tx": "in_tx", "aborts": "
 _DETAILS = frozenset([*_GATHERED, "type"])
 
 
-def _ranges(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
+def _ranges(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = count_stacks(loading.profile, ranges=True, details=False).ranges
     assert found is not None
     chunk = {
@@ -325,7 +221,7 @@ def _ranges(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     yield chunk
 
 
-def _stacks(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
+def _stacks(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.stacks
     yield {
         "id": np.arange(len(found)), "event": found.event, "process": found.process, "samples": found.samples,
@@ -333,7 +229,7 @@ def _stacks(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     }  # fmt: skip
 
 
-def _stack_frames(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
+def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chunk]:
     found = loading.stacks
     sizes = np.diff(found.offsets)
     stack = np.repeat(np.arange(len(found)), sizes)
@@ -347,12 +243,12 @@ def _stack_frames(loading: Loading, wanted: Wanted) -> Iterator[Chunk]:
     yield chunk
 
 
-_LOADERS: dict[str, Callable[[Loading, Wanted], Iterator[Chunk]]] = {
-    **{name: _model(name) for name in ("modules", "processes", "threads", "events")},
-    "samples": samples,
+_LOADERS: dict[str, Callable[[Loading, str, Wanted], Iterator[Chunk]]] = {
+    **dict.fromkeys(("modules", "processes", "threads", "events"), _model),
+    **dict.fromkeys(_GROUPS, _samples),
     "edges": _edges,
     "ranges": _ranges,
     "stacks": _stacks,
     "stack_frames": _stack_frames,
 }
-assert set(_LOADERS) | set(GROUP_OF) == set(TABLES)
+assert set(_LOADERS) == set(TABLES)
