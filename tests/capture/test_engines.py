@@ -19,15 +19,14 @@ from lastbranch.capture import ptrace
 from lastbranch.capture.launch import launch
 from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import bursts as startup_test
-from lastbranch.capture.software.bursts import BurstRunner, NoBurst, SharedProcessor
+from lastbranch.capture.software import startup_test
+from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
+from lastbranch.capture.software.bursts import Burst, Limits
 from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import (
     BlockStep,
-    Burst,
     DebugRegisters,
     Engine,
-    Limits,
     PerfBreakpoints,
     SingleStep,
     Target,

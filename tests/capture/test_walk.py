@@ -22,16 +22,14 @@ from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
 from lastbranch.capture import Summary, native, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
-from lastbranch.capture.software import bursts as startup_test
 from lastbranch.capture.software import collector as run
-from lastbranch.capture.software import engines, walk_tables
-from lastbranch.capture.software.bursts import BurstRunner, SharedProcessor
+from lastbranch.capture.software import engines, startup_test, walk_tables
+from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
+from lastbranch.capture.software.bursts import Burst, Limits
 from lastbranch.capture.software.engines import (
     BlockStep,
-    Burst,
     DebugRegisters,
     Engine,
-    Limits,
     SingleStep,
     Walked,
 )

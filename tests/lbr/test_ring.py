@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch.errors import SelectionError
-from lastbranch.lbr import BRANCH_TYPES, KIND, Record, Ring, held
+from lastbranch.lbr import BRANCH_TYPES, KIND, Record, Ring, ring_contents
 
 Branch = tuple[int, int, int, int]
 """source, target, kind, cpl"""
@@ -50,7 +50,8 @@ def ring_of(branches: list[Branch], depth: int, select: int) -> Ring:
 
 def burst(branches: list[Branch], depth: int, select: int) -> list[Branch]:
     columns = np.array(branches, np.uint64).reshape(-1, 4).T
-    found = held(columns[0], columns[1], columns[2].astype(np.uint8), depth=depth, select=select, cpl=columns[3])
+    source, target, kind, cpl = columns
+    found = ring_contents(source, target, kind.astype(np.uint8), depth=depth, select=select, cpl=cpl)
     return [branches[i] for i in found]
 
 
@@ -140,7 +141,7 @@ def test_an_invalid_selection_is_refused(select: int) -> None:
     with pytest.raises(SelectionError):
         Ring(16, select)
     with pytest.raises(SelectionError):
-        held(nothing, nothing, nothing.astype(np.uint8), depth=16, select=select)
+        ring_contents(nothing, nothing, nothing.astype(np.uint8), depth=16, select=select)
 
 
 def test_a_ring_has_slots() -> None:

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from ..formats.dump import Dump, Wanted
 from ..formats.etl import Event, LogHeader
-from ..formats.etl.container.header import buffer_head
-from ..formats.etl.container.trace_file import aligned, header_buffer
+from ..formats.etl.container.header import encode_buffer_header
+from ..formats.etl.container.trace_file import aligned, encode_first_buffer
 from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading
 from ..formats.etl.dump import dump_live, teaches
 from ..formats.etl.event import encode_event
@@ -229,7 +229,7 @@ class CallbackChannel:
     def _stream(self, header: Any, name: str) -> Iterator[bytes]:
         """The header buffer, then buffers of the events, each batch with a marker: events come in time order."""
         start = header.StartTime or 1
-        yield header_buffer(LogHeader(
+        yield encode_first_buffer(LogHeader(
             timestamp=start, start_time=start, clock_type=_SYSTEM_TIME, perf_freq=_FILETIME_HZ,
             processors=max(header.NumberOfProcessors, 1), boot_time=header.BootTime, session_name=name,
             pointer_size=header.PointerSize if header.PointerSize in (4, 8) else 8,
@@ -267,4 +267,4 @@ def _buffers(events: list[Event]) -> Iterator[bytes]:
 
 def _buffer(cpu: int, body: bytes, time: int = 0, kind: int = BUFFER_TYPE.GENERIC) -> bytes:
     size = 72 + len(body)
-    return buffer_head(size, time, 0, cpu, 0, _FLUSHED, len(body), BUFFER_FLAG.PROC_INDEX, kind) + body
+    return encode_buffer_header(size, time, 0, cpu, 0, _FLUSHED, len(body), BUFFER_FLAG.PROC_INDEX, kind) + body

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from .flags import branch_type, flag, flag_known, flags_from_info, flags_of_kinds, repack_big_endian
     from .registers import FORMATS, PROCESSORS, Decoded, Processor, RegisterFormat, decode
-    from .ring import Record, Ring, held
+    from .ring import Record, Ring, ring_contents
     from .words import BRANCH_TYPES, FLAG_FIELDS, KIND, NEW_TYPES, SPEC, type_name
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
     "flag_known",
     "flags_from_info",
     "flags_of_kinds",
-    "held",
+    "ring_contents",
     "joined",
     "no_call_stacks_because",
     "no_ranges_because",
@@ -78,6 +78,6 @@ __getattr__ = lazy_names(__name__, {
     ),
     "flags": "branch_type flag flag_known flags_from_info flags_of_kinds repack_big_endian",
     "registers": "Decoded FORMATS PROCESSORS Processor RegisterFormat decode",
-    "ring": "Record Ring held",
+    "ring": "Record Ring ring_contents",
     "words": "BRANCH_TYPES FLAG_FIELDS KIND NEW_TYPES SPEC type_name",
 })  # fmt: skip

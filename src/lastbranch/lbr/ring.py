@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from .filters import CALL_STACK, CAPTURES, captured, validate
 from .words import KIND
 
-__all__ = ["ZERO_LENGTH", "Record", "Ring", "held"]
+__all__ = ["ZERO_LENGTH", "Record", "Ring", "ring_contents"]
 
 ZERO_LENGTH = 5
 """Bytes of the near relative call whose target, if it is that far after its own address, makes it zero-length."""
@@ -51,7 +51,10 @@ class Record(NamedTuple):
 
 
 class Ring:
-    """``depth`` slots and the selection ``select`` (MSR_LBR_SELECT) that decides what goes in.
+    """The reference model: ``depth`` slots, and the selection ``select`` (MSR_LBR_SELECT) that decides what goes in.
+
+    One branch at a time, as the processor does it. The tests compare `ring_contents` (what the software branch record
+    uses) and `open_calls` with it.
 
     Raises `SelectionError` for a selection that is not valid: what the ring would hold is undefined.
     """
@@ -104,7 +107,7 @@ class Ring:
             self.tos = (self.tos - 1) % self.depth
 
 
-def held(
+def ring_contents(
     source: NDArray[np.uint64],
     target: NDArray[np.uint64],
     kind: NDArray[np.uint8],

@@ -35,10 +35,13 @@ from ..ptrace import (
     ticking,
 )
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
-from .bursts import OK, BurstRunner, NoBurst, SharedProcessor, test_engines
-from .engines import BlockStep, Burst, DebugRegisters, Engine, Limits, PerfBreakpoints, SingleStep
+from .burst_runner import BurstRunner, NoBurst, SharedProcessor
+from .bursts import Burst, Limits
+from .control_flow import Edge
+from .engines import BlockStep, DebugRegisters, Engine, PerfBreakpoints, SingleStep
 from .records import RECORDS, RecordWriter, Sideband, now, open_sideband
 from .schedule import ClockTrigger, Duty, PollTrigger, Trigger
+from .startup_test import OK, test_engines
 from .tree import Thread, Tree
 
 __all__ = ["record_software"]
@@ -308,20 +311,23 @@ class Collector:
             thread.process.successors.widen()  # it runs again
 
     def _write_sample(self, thread: Thread, burst: Burst, when: int, weight: int, cpu: int) -> None:
-        depth, edges = self.options.depth, burst.edges
-        if self.select & CALL_STACK:
-            import numpy as np
-
-            from ...lbr import held
-
-            columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
-            stack = [edges[i] for i in held(*columns, depth=depth, select=self.select).tolist()]
-        else:  # a filter, for which this is faster
-            counted = self.bursts.limits.counted
-            stack = [edge for edge in reversed(edges) if edge[2] in counted][:depth]
+        stack = self._cut_to_depth(burst.edges)
         self.out.sample(when, thread.process.pid, thread.tid, cpu, burst.start, burst.end, weight, stack)
         self.summary.bursts += 1
         self.summary.branches += len(stack)
+
+    def _cut_to_depth(self, edges: Sequence[Edge]) -> list[Edge]:
+        """What a ring of the recording's depth and filter keeps of the branches of a burst, newest first."""
+        depth = self.options.depth
+        if self.select & CALL_STACK:
+            import numpy as np
+
+            from ...lbr import ring_contents
+
+            columns = (np.array(c, t) for c, t in zip(zip(*edges, strict=True), ("u8", "u8", "u1"), strict=True))
+            return [edges[i] for i in ring_contents(*columns, depth=depth, select=self.select).tolist()]
+        counted = self.bursts.limits.counted  # for a filter this is faster
+        return [edge for edge in reversed(edges) if edge[2] in counted][:depth]
 
 
 # -- a recording: the choice of engine, trigger and sideband, launching or attaching, and the collector's run
@@ -438,12 +444,12 @@ def _limits(depth: int, select: int) -> Limits:
         return Limits(twice, stops=64 + 16 * depth)  # all of them, which needs no ring
     import numpy as np
 
-    from ...lbr import held
+    from ...lbr import ring_contents
 
-    one = np.ones(1, np.uint64)
+    one, far = np.ones(1, np.uint64), np.full(1, 256, np.uint64)
     counted = frozenset(
         kind for kind in KIND.values()
-        if len(held(one, one << np.uint64(8), np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
+        if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
     )  # fmt: skip
     return Limits(twice, counted, stops=64 + 16 * depth)
 

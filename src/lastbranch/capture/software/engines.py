@@ -12,7 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from signal import SIGTRAP
 from typing import NamedTuple
 
@@ -21,14 +21,14 @@ from .. import ptrace
 from ..native import function
 from ..perf_events import syscall
 from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of, next_stop, signal_of, stopped
+from .bursts import Burst, Limits
 from .control_flow import Edge, End, Fork, Placed
 from .instructions import ADDRESSES, NOT_TAKEN, Branch
 from .successors import Expectation, Successors
 from .walk_tables import SLOTS, Context, SharedWord
 
 __all__ = [
-    "BlockStep", "Burst", "DebugRegisters", "Engine", "Limits", "PerfBreakpoints", "SingleStep", "Target",
-    "Walked",
+    "BlockStep", "DebugRegisters", "Engine", "PerfBreakpoints", "SingleStep", "Target", "Walked",
 ]  # fmt: skip
 
 
@@ -42,58 +42,6 @@ class Target:
     tid: int
     is_trigger: Callable[[int], bool]
     """Whether a wait status means that its trigger fired, which has no effect within a burst."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When a burst ends: after ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
-
-    ``seconds`` is the deadline of each wait.
-    """
-
-    depth: int = 32
-    counted: frozenset[int] = frozenset(range(1, 16))
-    stops: int = 512
-    seconds: float = 0.1
-    kinds: int = field(init=False)
-    """``counted`` as bits."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", sum(1 << kind for kind in self.counted))
-
-    def full(self, burst: Burst) -> bool:
-        """Whether the burst has all its branches."""
-        return len(burst.edges) >= self.depth and self.missing(burst) <= 0
-
-    def missing(self, burst: Burst) -> int:
-        """How many branches it lacks."""
-        burst.counted += sum(self.kinds >> edge[2] & 1 for edge in burst.edges[burst.looked_at :])
-        burst.looked_at = len(burst.edges)
-        return self.depth - burst.counted
-
-
-@dataclass(slots=True)
-class Burst:
-    """The result of a burst. ``edges`` are taken branches, oldest first, without a gap."""
-
-    start: int = 0
-    """Address of the trigger."""
-    end: int = 0
-    """Where the thread is, or goes next: the end of the straight line from the newest target."""
-    edges: list[Edge] = field(default_factory=list)
-    why: str = "full"
-    """Why it ended: ``full``, ``stops``, ``system call``, ``unreadable code``, ``flags``, ``signal``, ``unexpected
-    path`` (the program did not come by the expected path), ``deadline``, ``gone``."""
-    counted: int = 0
-    """Branches of the wanted kinds among the first ``looked_at``."""
-    looked_at: int = 0
-    status: int | None = None
-    """A wait status that came instead of the next stop, for the collector to handle."""
-    stops: int = 0
-
-    @property
-    def dropped(self) -> bool:
-        return self.why in ("deadline", "gone")
 
 
 class Engine(ABC):

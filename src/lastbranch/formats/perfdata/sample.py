@@ -1,7 +1,7 @@
 """PERF_RECORD_SAMPLE: from record positions in a block to columns, a field at a time for all samples of the block.
 
 The fields are in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h):
-first those of fixed position, here, then those in `fields`.
+first those of fixed position, here, then those in `VARIABLE`.
 """
 
 from __future__ import annotations

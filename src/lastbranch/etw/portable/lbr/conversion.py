@@ -1,7 +1,7 @@
 """A recording of the software LBR converted to kernel events while it goes on.
 
-The collector writes perf.data in its pipe form (`capture.software.spill`), with a FINISHED_ROUND record each time that
-it has emptied the kernel's rings: records older than the round before are complete then. The events are those of
+The collector writes perf.data in its pipe form (`capture.software.records`). After it has emptied the kernel's rings it
+writes a FINISHED_ROUND record: records older than the round before are complete then. The events are those of
 `formats.etl.write_profile`: PMC interrupts with last branch records, processes, threads, images, and events of our own
 for the rest (`formats.etl.profile.supplement_events`).
 """
@@ -22,7 +22,7 @@ from ....formats.etl.profile.supplement_events import Measured, event_fields, re
 from ....formats.perfdata.layout import PIPE_HEADER_SIZE, RECORD, USER_RECORDS
 from ....formats.perfdata.reader import Reader
 from ....formats.perfdata.walk import Block
-from ....lbr import convert, flag, held
+from ....lbr import convert, flag, ring_contents
 from ....model import BRANCH, BytesSource, Profile, SampleBatch, column
 from ....opening import attach_binaries
 from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
@@ -45,7 +45,8 @@ def kinds_of(flags: int) -> NDArray[np.bool_]:
     select = convert(flags | LBR_EXCLUDE_KERNEL, "etw", "msr").value & ~_CALL_STACK
     there = np.ones(1, np.uint64)
     kinds = (np.array([kind], np.uint8) for kind in range(16))
-    return np.array([len(held(there, there << np.uint64(8), kind, depth=1, select=select)) > 0 for kind in kinds])
+    kept = (ring_contents(there, there << np.uint64(8), kind, depth=1, select=select) for kind in kinds)
+    return np.array([len(rows) > 0 for rows in kept])
 
 
 def only(batch: SampleBatch, recorded: NDArray[np.bool_]) -> SampleBatch:

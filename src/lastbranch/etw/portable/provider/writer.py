@@ -145,7 +145,7 @@ class Writer:
         size = len(event)
         end = self.at + size
         if end > self.limit:
-            if not self.turn(size):
+            if not self.take_buffer_or_lose(size):
                 return False
             end = self.at + size
         self.memory[self.at : end] = event
@@ -168,11 +168,11 @@ class Writer:
             count = int(np.searchsorted(ends, begin + self.limit - self.at, "right"))
             if count > done:
                 self._copy(view[begin : int(ends[count - 1])], count - done)
-            elif self.turn(int(sizes[done])):
+            elif self.take_buffer_or_lose(int(sizes[done])):
                 continue
             elif int(sizes[done]) > self.capacity:
                 count = done + 1
-            else:  # `turn` has counted this one; all after it are lost too
+            else:  # `take_buffer_or_lose` has counted this one; all after it are lost too
                 self.count_lost(total - done - 1)
                 break
             done, begin = count, int(ends[count - 1])
@@ -202,8 +202,8 @@ class Writer:
 
     # -- buffers
 
-    def turn(self, size: int) -> bool:
-        """Get a buffer with room for an event of ``size`` bytes. If that fails, count the event as lost."""
+    def take_buffer_or_lose(self, size: int) -> bool:
+        """Take a buffer with room for an event of ``size`` bytes; where all are full, count the event as lost."""
         if size > self.capacity or size % 8:
             self.count_lost(1)
             return False
@@ -337,7 +337,7 @@ def put_for(writer: Writer, provider: UUID, descriptor: EventDescriptor, items: 
         at = writer.at
         end = at + whole
         if end > writer.limit:
-            if not writer.turn(whole):
+            if not writer.take_buffer_or_lose(whole):
                 return refusal(writer, size)
             at = writer.at
             end = at + whole

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....arrays import take_ranges
-from ....formats.etl.container.header import LogHeader, buffer_head
-from ....formats.etl.container.trace_file import aligned, header_buffer
+from ....formats.etl.container.header import LogHeader, encode_buffer_header
+from ....formats.etl.container.trace_file import aligned, encode_first_buffer
 from ....formats.etl.events.walk import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT, chains
 from ....formats.etl.layout import BUFFER_HEADER_SIZE, BUFFER_TYPE, HEADERS, MESSAGE, MESSAGE_FLAG
 from ...flags import ClientContext, LogFileMode
@@ -359,7 +359,7 @@ class Delivery:
         if self._live is not None:
             self._sequence += 1
             used, kind = len(buffer.body), BUFFER_TYPE.GENERIC
-            head = buffer_head(
+            head = encode_buffer_header(
                 used + BUFFER_HEADER_SIZE, buffer.time, self._sequence, buffer.cpu, self._handle, FLUSHED, used,
                 buffer.flags, kind,
             )  # fmt: skip
@@ -415,7 +415,7 @@ class Delivery:
         plain = replace(header, mode=header.mode & ~LogFileMode.COMPRESSED_MODE)
         self._only_live = self._file is None
         reserve = request.maximum_buffers * request.buffer_size * 1024 if self._only_live else 0
-        self._live = RealTimeSink(header_buffer(plain, self._events(plain)), reserve=reserve)
+        self._live = RealTimeSink(encode_first_buffer(plain, self._events(plain)), reserve=reserve)
 
     def end_live(self) -> None:
         """Stop real-time delivery. What nobody has read is lost."""

@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ....formats.etl.container.header import buffer_head
+from ....formats.etl.container.header import encode_buffer_header
 from ....formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE
 
 if TYPE_CHECKING:
@@ -194,4 +194,4 @@ def _cut(buffer: ReadableBuffer) -> bytes:
 
 def _marker(time: int) -> bytes:
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
-    return buffer_head(BUFFER_HEADER_SIZE, time, 0, 0, 0, FLUSHED, 0, flags, BUFFER_TYPE.EMPTY_MARKER)
+    return encode_buffer_header(BUFFER_HEADER_SIZE, time, 0, 0, 0, FLUSHED, 0, flags, BUFFER_TYPE.EMPTY_MARKER)

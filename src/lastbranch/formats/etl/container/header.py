@@ -26,7 +26,9 @@ from ..layout import (
     unpack_fields,
 )
 
-__all__ = ["LogHeader", "TimeZone", "buffer_head", "encode_log_header", "pack_log_header", "is_etl", "read_header"]
+__all__ = [
+    "LogHeader", "TimeZone", "encode_buffer_header", "encode_log_header", "is_etl", "pack_log_header", "read_header",
+]  # fmt: skip
 
 
 _EVENT_AT = BUFFER_HEADER_SIZE
@@ -254,7 +256,7 @@ def _names(raw: bytes) -> tuple[str, str]:
 # -- writing
 
 
-def buffer_head(
+def encode_buffer_header(
     size: int, time: int, sequence: int, cpu: int, logger: int, state: int, used: int, flags: int, kind: int
 ) -> bytes:
     """WMI_BUFFER_HEADER of a buffer that takes ``size`` bytes in the file and has ``used`` bytes of events."""

@@ -31,9 +31,9 @@ from ..layout import (
 )
 from .compression import compress
 from .decompression import XPRESS
-from .header import LogHeader, buffer_head, encode_log_header, read_header
+from .header import LogHeader, encode_buffer_header, encode_log_header, read_header
 
-__all__ = ["TraceFile", "aligned", "header_buffer"]
+__all__ = ["TraceFile", "aligned", "encode_first_buffer"]
 
 
 # -- Which headers a trace file can have: sizes of buffers, and file modes that exclude or need something
@@ -143,7 +143,7 @@ class TraceFile:
         if self.header.mode & _M.FILE_MODE_NEWFILE:
             self._name = self.path.replace("%d", str(self.number))
         self._written, self._end, self._last_time, self._last_at = 0, 0, self.header.timestamp, 0
-        self._first = len(header_buffer(self.header, self._events, self.path))
+        self._first = len(encode_first_buffer(self.header, self._events, self.path))
         limit = self.header.maximum_file_size << (10 if self.header.mode & _M.USE_KBYTES_FOR_SIZE else 20)
         self._limit = limit or None
         if limit and limit < self._first + self.header.buffer_size:
@@ -154,7 +154,7 @@ class TraceFile:
             self._base = self._copied() if self.header.mode & _M.FILE_MODE_APPEND else 0
             if self.header.mode & _M.FILE_MODE_PREALLOCATE:
                 self._reserve(limit)
-            self._put(self._base, header_buffer(self.header, self._events, self.path))
+            self._put(self._base, encode_first_buffer(self.header, self._events, self.path))
         except BaseException:
             self.discard()
             raise
@@ -223,7 +223,7 @@ class TraceFile:
             header, end_time=end, buffers_written=1 + self._written,
             events_lost=self.events_lost, buffers_lost=self.buffers_lost,
         )  # fmt: skip
-        self._put(self._base, header_buffer(self.header, self._events, self.path))
+        self._put(self._base, encode_first_buffer(self.header, self._events, self.path))
         self._file.truncate(self._end)
         self.header = given
         self._appear()
@@ -282,7 +282,7 @@ class TraceFile:
             self.buffers_lost += 1
             return False
         own, sequence = self.header.logger_id, self._sequence + 1 if number is None else number
-        head = buffer_head(whole, time, sequence, cpu, own, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
+        head = encode_buffer_header(whole, time, sequence, cpu, own, _FLUSHED, len(body), flags, BUFFER_TYPE.GENERIC)
         self._put(at, head, stored, b"\xff" * (whole - len(head) - len(stored)))
         self._sequence = max(self._sequence, sequence)
         self._written += 1
@@ -316,7 +316,7 @@ class TraceFile:
         self._start()
 
 
-def header_buffer(header: LogHeader, events: Iterable[bytes] = (), path: str | None = None) -> bytes:
+def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: str | None = None) -> bytes:
     """The first buffer of a file: the log file header, and ``events``, each padded to 8 bytes."""
     body = aligned(encode_log_header(header)) + b"".join(events)
     least, size, state = BUFFER_HEADER_SIZE + len(body), header.buffer_size, _FLUSHED
@@ -328,7 +328,7 @@ def header_buffer(header: LogHeader, events: Iterable[bytes] = (), path: str | N
             hint="choose a larger buffer size",
         )  # fmt: skip
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
-    head = buffer_head(size, 0, 0, 0, header.logger_id, state, len(body), flags, BUFFER_TYPE.HEADER)
+    head = encode_buffer_header(size, 0, 0, 0, header.logger_id, state, len(body), flags, BUFFER_TYPE.HEADER)
     return (head + body).ljust(size, b"\xff")
 
 

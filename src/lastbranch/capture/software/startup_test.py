@@ -1,0 +1,116 @@
+"""The start-up test: each engine runs known code in a child, and must record exactly its branches.
+
+Debug registers and trap flags depend on the hypervisor (in some, BTF stepping silently does not work), so no engine is
+used that was not seen to work on this machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+
+from ...lbr import KIND
+from .. import ptrace
+from ..launch import end_with_parent
+from ..ptrace import next_stop, stopped
+from .burst_runner import BurstRunner, NoBurst, SharedProcessor
+from .bursts import Burst, Limits
+from .engines import Engine
+from .tree import Process, Thread
+
+__all__ = ["OK", "test_engines"]
+
+OK = "ok"
+_SECONDS = 2.0
+_NO_SYSCALL = (1 << 64) - 1
+
+# A loop of a counter in ECX from 7 down: a condition taken for odd numbers, a call and a return, an indirect jump.
+#   0: mov ecx, 7        5: test cl, 1      8: jz 0xc       a: nop  b: nop
+#   c: call 0x18        11: dec ecx        13: jnz 5       15: jmp 0     17: nop
+#  18: lea rax, [rip+1] (0x20)             1f: nop
+#  20: push rax  21: pop rdx               22: lea rax, [rip+4] (0x2d)   29: jmp rax   2b: nop  2c: nop
+#  2d: ret
+_CODE = bytes.fromhex(
+    "b907000000" "f6c101" "7402" "9090" "e807000000" "ffc9" "75f0" "ebe9" "90" "488d0501000000" "90"
+    "505a" "488d0504000000" "ffe0" "9090" "c3"
+)  # fmt: skip
+_DEPTH = 48
+
+
+def expected(base: int, count: int) -> list[tuple[int, int, int]]:
+    """The first ``count`` taken branches from the start of the code at ``base``."""
+    seen: list[tuple[int, int, int]] = []
+    while len(seen) < count:
+        for counter in range(7, 0, -1):
+            if not counter & 1:
+                seen.append((0x8, 0xC, KIND["cond"]))
+            seen.append((0xC, 0x18, KIND["call"]))
+            seen.append((0x29, 0x2D, KIND["ind"]))
+            seen.append((0x2D, 0x11, KIND["ret"]))
+            seen.append((0x13, 0x5, KIND["cond"]) if counter > 1 else (0x15, 0x0, KIND["uncond"]))
+    return [(base + source, base + target, kind) for source, target, kind in seen[:count]]
+
+
+def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
+    """Engine name -> `OK`, or what was wrong. Needs `ptrace.ticking`. Raises `OSError` where ptrace is refused."""
+    code = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+                     mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)  # fmt: skip
+    code.write(_CODE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            end_with_parent()
+            ctypes.CFUNCTYPE(None)(base)()
+        finally:
+            os._exit(1)
+    try:
+        ptrace.seize(pid, ptrace.EXITKILL)
+        return {engine.name: _test(engine, pid, base) for engine in engines}
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with suppress(ptrace.Gone, ptrace.Interrupted):
+            next_stop(pid, _SECONDS)
+
+
+def _test(engine: Engine, pid: int, base: int) -> str:
+    thread = Thread(pid, Process(pid))
+    bursts = BurstRunner(engine, Limits(_DEPTH, seconds=_SECONDS / 2), SharedProcessor(both=True))
+    try:
+        ptrace.interrupt(pid)
+        status = next_stop(pid, _SECONDS)
+        if status is None or not stopped(status):
+            return "the test program did not stop"
+        ptrace.poke_user(pid, ptrace.ORIG_RAX * 8, _NO_SYSCALL)  # or the kernel would restart an interrupted one
+        said = OK
+        for _ in range(2 if engine.walks else 1):  # the walk needs code that was decoded before
+            ptrace.poke_user(pid, ptrace.RIP * 8, base)
+            burst, _ = bursts.run(thread, lambda status: False)
+            if said == OK:
+                said = "a stop did not come in time" if burst.dropped else _compared(burst, base)
+            if burst.dropped:
+                return said
+            if thread.process.successors is not None:
+                thread.process.successors.widen()
+        ptrace.cont(pid)
+        return said
+    except NoBurst as reason:
+        return str(reason)
+    except (OSError, ptrace.Gone) as error:
+        return str(error) or "the test program ended"
+    finally:
+        thread.process.forget()
+
+
+def _compared(burst: Burst, base: int) -> str:
+    seen = burst.edges
+    if len(seen) < _DEPTH:
+        return f"ended after {len(seen)} of {_DEPTH} branches: {burst.why}"
+    wanted = expected(base, len(seen))
+    wrong = next((i for i, (a, b) in enumerate(zip(seen, wanted, strict=True)) if a != b), None)
+    return OK if wrong is None else f"branch {wrong} is wrong"
