@@ -4,10 +4,10 @@
     python benchmarks/bench_xpress.py FILE.etl ... --store tests/data/etl_xpress.json
 
 The first form decodes the compressed buffers of each file, and synthetic ones, in interleaved rounds: dissect.util one
-buffer after the other, lastbranch with one process and with two (worker started before). All outputs must be equal. It
-prints medians, and the ratio of CPU time too, which other load on the machine disturbs less. The second form stores
-what dissect.util makes of the buffers (SHA-256, the first 16 digits of each) as the expected result of the tests.
-Needs lastbranch and dissect.util in one environment.
+buffer after the other, lastbranch with its compiled library, and without it with one process and with two (worker
+started before). All outputs must be equal. It prints medians; CPU time is that of this process, which other load on the
+machine disturbs less. The second form stores what dissect.util makes of the buffers (SHA-256, the first 16 digits of
+each) as the expected result of the tests. Needs lastbranch, compiled, and dissect.util in one environment.
 """
 
 from __future__ import annotations
@@ -62,15 +62,24 @@ def synthetic(count: int, size: int = 65464) -> Blocks:
     return blocks, [size] * count
 
 
+def in_python(blocks: list[bytes], sizes: list[int], workers: int) -> Sequence[object]:
+    os.environ["LASTBRANCH_NATIVE"] = "0"
+    try:
+        return decompress_many(blocks, sizes, workers=workers)
+    finally:
+        del os.environ["LASTBRANCH_NATIVE"]
+
+
 def measure(name: str, data: Blocks, rounds: int) -> None:
-    """One table: dissect.util, one process, two processes."""
+    """One table: dissect.util, the compiled library, one process, two processes."""
     from dissect.util.compression import lzxpress
 
     blocks, sizes = data
     ways: list[tuple[str, Callable[[], Sequence[object]]]] = [
         ("dissect.util", lambda: [lzxpress.decompress(block) for block in blocks]),
-        ("lastbranch, 1 process", lambda: decompress_many(blocks, sizes)),
-        ("lastbranch, 2 processes", lambda: decompress_many(blocks, sizes, workers=2)),
+        ("lastbranch, compiled", lambda: decompress_many(blocks, sizes)),
+        ("lastbranch, 1 process", lambda: in_python(blocks, sizes, 1)),
+        ("lastbranch, 2 processes", lambda: in_python(blocks, sizes, 2)),
     ]
     expected = ways[0][1]()
     for label, way in ways[1:]:
@@ -86,12 +95,12 @@ def measure(name: str, data: Blocks, rounds: int) -> None:
             cpus[label].append(time.process_time() - cpu)
     total = sum(sizes) / 1e6
     print(f"{name}: {len(blocks)} buffers, {sum(map(len, blocks)) / 1e6:.1f} -> {total:.1f} MB, {rounds} rounds")
-    print(f"{'':24}  median s    min s  MB/s out  ratio  ratio of CPU (this process)")
+    print(f"{'':24}  median s  CPU s  MB/s out  MB/CPU s  ratio  ratio of CPU")
     base_wall, base_cpu = median(walls["dissect.util"]), median(cpus["dissect.util"])
     for label, _ in ways:
         wall, cpu = median(walls[label]), median(cpus[label])
-        row = f"{wall:8.3f} {min(walls[label]):8.3f} {total / wall:9.1f} {base_wall / wall:6.2f} {base_cpu / cpu:6.2f}"
-        print(f"{label:24}  {row}")
+        rates = f"{total / wall:9.1f} {total / cpu:9.1f} {base_wall / wall:6.2f} {base_cpu / cpu:6.2f}"
+        print(f"{label:24}  {wall:8.3f} {cpu:6.3f} {rates}")
 
 
 def store(paths: list[Path], target: Path) -> None:
@@ -113,6 +122,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.store:
         return store(options.files, options.store)
+    os.environ.pop("LASTBRANCH_NATIVE", None)
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     for path in options.files:
         measure(path.name, compressed_buffers(path), options.rounds)

@@ -36,6 +36,8 @@ SIGNATURES: dict[str, str] = {
     "lb_counter_take": "i64 pointer int i64 pointer pointer pointer pointer",
     "lb_counter_broken": "i64 pointer",
     "lb_counter_clear": "nothing pointer",
+    # decompress.c
+    "lb_decompress": "int int pointer i64 pointer i64",
 }
 """Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
 ``nothing``."""

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl_streams import FLAT, HuffmanWriter, huffman_blocks, lengths_table, lznt1_compress, mixed
+from lastbranch import native
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import LZNT1, XPRESS, XPRESS_HUFF, compress, decompress
 from lastbranch.formats.etl.container import decompression
@@ -34,6 +35,17 @@ SAID = json.loads((Path(__file__).parents[2] / "data" / "etl_codecs.json").read_
 CASES = {name: (form, make) for name, form, make in cases()}
 ALPHABET = b"abcdefghijklmnopqrstuvwxyz"
 ABC = b"abc" * 100
+
+
+@pytest.fixture(scope="module", autouse=True, params=["compiled", "Python"])
+def form(request):
+    """Everything here holds for both forms."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "Python":
+            patch.setenv("LASTBRANCH_NATIVE", "0")
+        elif native.library() is None:
+            pytest.skip("no compiled library")
+        yield request.param
 
 
 @pytest.fixture(scope="session")
@@ -340,7 +352,9 @@ def test_real_file_equals_the_live_oracle(oracle):
 
 
 @pytest.fixture
-def any_size_is_worth_a_worker(monkeypatch):
+def any_size_is_worth_a_worker(form, monkeypatch):
+    if form == "compiled":
+        pytest.skip("the library needs no workers")
     monkeypatch.setattr(decompression, "WORTH_A_WORKER", 1)
     monkeypatch.setattr(decompression, "_losses", 0)
     decompression.stop()
@@ -414,6 +428,16 @@ def test_a_worker_ends_with_its_input(any_size_is_worth_a_worker):
     process = decompression._running[0].process
     process.stdin.close()
     assert process.wait(timeout=60) == 0
+
+
+def test_the_library_needs_no_worker(form, monkeypatch):
+    if form == "Python":
+        pytest.skip("without the library there are workers")
+    monkeypatch.setattr(decompression, "WORTH_A_WORKER", 1)
+    data, blocks, sizes = some_blocks()
+    decompression.stop()
+    assert decompress_many(blocks, sizes, workers=3) == data
+    assert decompression._running == []
 
 
 def test_small_work_starts_no_worker():

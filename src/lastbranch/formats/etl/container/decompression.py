@@ -1,8 +1,11 @@
-"""Decompression of trace buffers: LZXPRESS, LZXPRESS with Huffman codes, LZNT1, and processes that share the work.
+"""Decompression of trace buffers: LZXPRESS, LZXPRESS with Huffman codes, LZNT1.
 
 The format is in the low 16 bits of State (offset 0x2C) of the file's first buffer. The payload of a buffer with flag
 0x40 is compressed; its Offset field (0x30), less the header, is the size after decompression. Buffers are independent:
-a damaged one costs only itself, and other processes can take a share.
+a damaged one costs only itself.
+
+The compiled library decodes (``native/decompress.c``). The decoders here do so without it, sharing the work among
+processes, and for data that it finds damaged: they say what is wrong where.
 
 No NumPy here: a worker process imports this module alone.
 """
@@ -20,6 +23,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import IO
 
+from .... import native
 from ....errors import FormatError
 
 __all__ = ["DECODERS", "LZNT1", "XPRESS", "XPRESS_HUFF", "decompress", "decompress_many", "stop"]
@@ -408,39 +412,63 @@ DECODERS: dict[int, Callable[[Block, int], bytes]] = {
 # A worker needs 50 ms to start, the time in which a core decodes about this many compressed bytes.
 WORTH_A_WORKER = 1 << 18
 
+# The library gets memory for the whole output beforehand. For a larger output than that of any buffer, memory grows as
+# the data comes out: the size may be wrong.
+MOST_COMPILED = 1 << 24
+
 
 def decompress(block: bytes | memoryview, size: int, *, format: int = XPRESS) -> bytes:
     """The ``size`` bytes that ``block`` holds.
 
     Raises FormatError for a damaged block, with the offset of the damage within the block, and for an unknown format.
     """
-    return _decoder(format)(block, size)
+    (result,) = _decode_all(format, [block], [size])
+    if isinstance(result, FormatError):
+        raise result
+    return result
 
 
 def decompress_many(blocks: Blocks, sizes: Sequence[int], *, format: int = XPRESS, workers: int = 1) -> Results:
     """Decompress independent blocks; a damaged one has its FormatError in its place, and only that one.
 
-    ``workers`` is how many processes decode, this one included. The others start when there is enough to do, stay for
-    later calls and end with this process. This process decodes what they fail to deliver.
+    ``workers`` is how many processes decode without the library, this one included. The others start when there is
+    enough to do, stay for later calls and end with this process. This process decodes what they fail to deliver.
     """
     _decoder(format)
     if len(blocks) != len(sizes):
         raise ValueError(f"{len(blocks)} blocks but {len(sizes)} sizes")
     total = sum(len(block) for block in blocks)
     workers = min(workers, total // WORTH_A_WORKER, len(blocks))
-    if workers > 1:
+    if workers > 1 and native.library() is None:
         return _decompress_shared(blocks, sizes, format, _shares(blocks, total, workers))
     return _decode_all(format, blocks, sizes)
 
 
 def _decode_all(format: int, blocks: Blocks, sizes: Sequence[int]) -> Results:
-    decoder, results = _decoder(format), Results()
+    decoder, results, room = _decoder(format), Results(), _room(sizes)
     for block, size in zip(blocks, sizes, strict=True):
         try:
-            results.append(decoder(block, size))
+            results.append(_compiled(format, block, size, room) or decoder(block, size))
         except FormatError as error:
             results.append(error)
     return results
+
+
+def _room(sizes: Sequence[int]) -> bytearray:
+    """Where the library decodes one block after the other: memory that stays in the cache of the processor."""
+    return bytearray(max((size for size in sizes if 0 < size <= MOST_COMPILED), default=0))
+
+
+def _compiled(format: int, block: Block, size: int, room: bytearray) -> bytes | None:
+    """The ``size`` bytes that ``block`` holds, ``None`` without the library, for damage and where ``room`` is short."""
+    library = native.library()
+    if library is None or not 0 < size <= len(room):
+        return None
+    import ctypes  # which the library is loaded by
+
+    block = bytes(block)
+    done = library.lb_decompress(format, block, len(block), ctypes.byref(ctypes.c_char.from_buffer(room)), size)
+    return None if done else bytes(memoryview(room)[:size])
 
 
 def _decoder(format: int) -> Callable[[Block, int], bytes]:

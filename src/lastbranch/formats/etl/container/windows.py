@@ -79,7 +79,7 @@ class Window:
 class BufferReader:
     """The buffers of one trace file.
 
-    ``workers`` processes decompress. Damaged buffers are skipped and noted in ``damage``.
+    ``workers`` processes decompress without the compiled library. Damaged buffers are skipped and noted in ``damage``.
     """
 
     def __init__(self, source: Source, damage: DamageLog, *, workers: int = 1, window: int = WINDOW) -> None:

@@ -48,9 +48,9 @@ class TraceLog:
     """An .etl file as events.
 
     ``pointer_size`` overrides the pointer size of event headers (some tools wrote 64-bit payloads after 32-bit
-    headers). ``workers`` processes decompress, by default one for each processor up to `MOST_WORKERS` where the blocks
-    are worth it. Raises `FormatError` for a file that cannot be read at all: no .etl, a header cut short, pre-Vista.
-    A pass skips other damage and reports it in `damage`.
+    headers). Without the compiled library ``workers`` processes decompress, by default one for each processor up to
+    `MOST_WORKERS` where the blocks are worth it. Raises `FormatError` for a file that cannot be read at all: no .etl, a
+    header cut short, pre-Vista. A pass skips other damage and reports it in `damage`.
     """
 
     def __init__(self, source: Source, *, pointer_size: int | None = None, workers: int | None = None) -> None:
