@@ -16,7 +16,7 @@ from lastbranch import etw
 from lastbranch.etw.flags import ClientContext, Control, EnableProvider, Info, V2Option, WnodeFlag
 from lastbranch.etw.information import QUERIES, SETS, Setting
 from lastbranch.etw.portable.enable_map import ROWS
-from lastbranch.etw.portable.request import RULES, Also
+from lastbranch.etw.portable.request import RULES, RequestTrait
 from lastbranch.etw.structures import LAYOUTS, UNPROVEN, layout_of
 from lastbranch.etw.windows.libraries import FUNCTIONS
 from lastbranch.lbr import NOTATIONS
@@ -147,11 +147,11 @@ def _modes() -> Iterator[str]:
     yield from _table("bit", "name", "needs", "not with", "portable", "on Windows", "test")
     for mode in MODES:
         rules = [rule for rule in RULES if rule.when == mode.mode and mode.mode]
-        needs = [a.name for rule in rules for a in Also if a in rule.needs] + [
+        needs = [a.name for rule in rules for a in RequestTrait if a in rule.needs] + [
             str(m.name) for rule in rules for m in rule.needs_mode
         ]
         forbids = [str(m.name) for rule in rules for m in rule.forbids if m != mode.mode] + [
-            f"{a.name.lower()} loggers" for rule in rules for a in Also if a in rule.not_for
+            f"{a.name.lower()} loggers" for rule in rules for a in RequestTrait if a in rule.not_for
         ]
         name = str(mode.mode.name)
         yield _row(

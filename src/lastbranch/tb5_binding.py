@@ -51,7 +51,7 @@ __all__ = [
 # -- overlapping rectangles of addresses and moments, cut into disjoint pieces that the newest rectangle owns
 
 
-def paint(
+def split_overlaps(
     space: Array, lo: Array, hi: Array, first: Array, last: Array
 ) -> tuple[Array, Array, Array, Array, Array, Array]:
     """Cut rectangles ``lo <= address < hi``, ``first <= moment < last`` into disjoint pieces.
@@ -195,7 +195,7 @@ class ModuleLookup:
         fits &= (kind == mode) | (kind == CpuMode.V86) | (mode == CpuMode.V86)
         rows = self._loads[fits[self._loads]]
         columns = (self._space, self._start, self._end, self._first, self._last)
-        space, lo, hi, first, last, which = paint(*(c[rows] for c in columns))
+        space, lo, hi, first, last, which = split_overlaps(*(c[rows] for c in columns))
         return SpaceIndex(space, lo, hi, first, last, rows[which])
 
 

@@ -18,7 +18,7 @@ import pytest
 import lastbranch
 from captures import Data
 from command_line import Ran
-from lastbranch.analysis.comparison import Difference, Spot, Thing, compare
+from lastbranch.analysis.comparison import CodeLocation, Difference, Thing, compare
 from lastbranch.analysis.naming import Namer
 from lastbranch.analysis.significance import FEWEST, Clusters, _fisher, _student, adjusted, probabilities
 from lastbranch.bind import bind
@@ -287,7 +287,7 @@ def test_the_same_build_matches_without_names() -> None:
     found = compare(plain(made(SAME, build=b"1"), made(other, "/elsewhere/app", build=b"1")), "edge")
     assert by_spot(found) == {("0x18", "0x10"): (0.75, 0), ("0x120", "0x110"): (0.25, 1)}
     assert found.significant().all()
-    assert {spots[0] for spots in found.spots} == {Spot("app", "", "0x18"), Spot("app", "", "0x120")}
+    assert {spots[0] for spots in found.spots} == {CodeLocation("app", "", "0x18"), CodeLocation("app", "", "0x120")}
 
 
 def test_filters_choose_the_samples() -> None:

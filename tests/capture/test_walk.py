@@ -73,7 +73,7 @@ def walking(engine: Engine) -> Counter[str]:
         elif found.here:
             ends["at an end"] += 1
         else:
-            ends["before" if found.came is None else "waiting" if found.came.status is None else "came"] += 1
+            ends["before" if found.pending is None else "waiting" if found.pending.status is None else "came"] += 1
         return found
 
     engine._walker.walk = walk  # type: ignore[method-assign]

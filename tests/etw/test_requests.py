@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastbranch.etw.flags import ClientContext, LogFileMode, V2Option, WnodeFlag
-from lastbranch.etw.portable.request import BUFFER_KB, Also, Host, adjusted, broken_rule, flush_seconds, normalised
+from lastbranch.etw.portable.request import (
+    BUFFER_KB,
+    Host,
+    adjusted,
+    broken_rule,
+    flush_seconds,
+    normalised,
+)
+from lastbranch.etw.portable.request import RequestTrait as Trait
 from lastbranch.etw.properties import MAX_NAME, SessionRequest, SessionState, read_properties, write_properties
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.etw.structures import guid_of, structure
@@ -97,23 +105,23 @@ class TestAdjustments:
 
 class TestModes:
     @pytest.mark.parametrize(
-        ("mode", "also", "code"),
+        ("mode", "traits", "code"),
         [
-            (M.FILE_MODE_SEQUENTIAL | M.FILE_MODE_CIRCULAR, Also.FILE | Also.SIZE, 87),
-            (M.FILE_MODE_CIRCULAR, Also.FILE, 87), (M.FILE_MODE_CIRCULAR, Also.FILE | Also.SIZE, None),
-            (M.FILE_MODE_APPEND | M.REAL_TIME_MODE, Also.FILE, 87), (M.FILE_MODE_APPEND, Also.FILE, None),
-            (M.FILE_MODE_NEWFILE, Also.FILE, 87), (M.FILE_MODE_NEWFILE, Also.FILE | Also.SIZE | Also.SYSTEM, 87),
-            (M.FILE_MODE_PREALLOCATE, Also.FILE, 87), (M.FILE_MODE_PREALLOCATE, Also.FILE | Also.SIZE, None),
-            (M.REAL_TIME_MODE | M.PRIVATE_LOGGER_MODE, Also.NONE, 87),
-            (M.BUFFERING_MODE | M.REAL_TIME_MODE, Also.NONE, 87), (M.BUFFERING_MODE, Also.NONE, None),
-            (M.RELOG_MODE, Also.FILE, 87), (M.RELOG_MODE | M.PRIVATE_LOGGER_MODE, Also.FILE, None),
-            (M.PRIVATE_IN_PROC, Also.FILE, 87), (M.USE_PAGED_MEMORY, Also.SYSTEM, 87),
-            (M.USE_GLOBAL_SEQUENCE | M.USE_LOCAL_SEQUENCE, Also.FILE, 87), (M.NONSTOPPABLE_MODE, Also.FILE, 87),
-            (M.USE_KBYTES_FOR_SIZE, Also.FILE, 87),
+            (M.FILE_MODE_SEQUENTIAL | M.FILE_MODE_CIRCULAR, Trait.FILE | Trait.SIZE, 87),
+            (M.FILE_MODE_CIRCULAR, Trait.FILE, 87), (M.FILE_MODE_CIRCULAR, Trait.FILE | Trait.SIZE, None),
+            (M.FILE_MODE_APPEND | M.REAL_TIME_MODE, Trait.FILE, 87), (M.FILE_MODE_APPEND, Trait.FILE, None),
+            (M.FILE_MODE_NEWFILE, Trait.FILE, 87), (M.FILE_MODE_NEWFILE, Trait.FILE | Trait.SIZE | Trait.SYSTEM, 87),
+            (M.FILE_MODE_PREALLOCATE, Trait.FILE, 87), (M.FILE_MODE_PREALLOCATE, Trait.FILE | Trait.SIZE, None),
+            (M.REAL_TIME_MODE | M.PRIVATE_LOGGER_MODE, Trait.NONE, 87),
+            (M.BUFFERING_MODE | M.REAL_TIME_MODE, Trait.NONE, 87), (M.BUFFERING_MODE, Trait.NONE, None),
+            (M.RELOG_MODE, Trait.FILE, 87), (M.RELOG_MODE | M.PRIVATE_LOGGER_MODE, Trait.FILE, None),
+            (M.PRIVATE_IN_PROC, Trait.FILE, 87), (M.USE_PAGED_MEMORY, Trait.SYSTEM, 87),
+            (M.USE_GLOBAL_SEQUENCE | M.USE_LOCAL_SEQUENCE, Trait.FILE, 87), (M.NONSTOPPABLE_MODE, Trait.FILE, 87),
+            (M.USE_KBYTES_FOR_SIZE, Trait.FILE, 87),
         ],
     )  # fmt: skip
-    def test_what_goes_together(self, mode: LogFileMode, also: Also, code: int | None) -> None:
-        rule = broken_rule(mode, also)
+    def test_what_goes_together(self, mode: LogFileMode, traits: Trait, code: int | None) -> None:
+        rule = broken_rule(mode, traits)
         assert (rule.code if rule else None) == code
 
 

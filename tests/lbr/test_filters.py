@@ -7,7 +7,15 @@ from itertools import combinations
 import pytest
 
 from lastbranch.errors import SelectionError
-from lastbranch.lbr import NOTATIONS, PERF_SELECT, bit_names, convert, no_call_stacks_because, records, validate
+from lastbranch.lbr import (
+    NOTATIONS,
+    PERF_SELECT,
+    bit_names,
+    convert,
+    no_call_stacks_because,
+    recorded_classes,
+    validate,
+)
 
 # perf flag -> (MSR_LBR_SELECT bits that must be clear, IA32_LBR_CTL bits that must be set)
 PERF = {
@@ -131,7 +139,9 @@ def test_perf_records_the_least_that_has_everything() -> None:
             unions = [set.union(*(PERF[n][0] for n in cover)) for cover in covers]
             assert len(got - {0, 1}) == min(len(u) for u in unions if u >= wanted - {0, 1})
         assert bool(notes) == (got != wanted)
-        assert all(name in notes[0] for name in set(records(back, "msr")) - set(records(value, "msr")))
+        assert all(
+            name in notes[0] for name in set(recorded_classes(back, "msr")) - set(recorded_classes(value, "msr"))
+        )
 
 
 def test_what_cannot_be_expressed_is_said() -> None:
@@ -155,7 +165,7 @@ def test_bits_have_the_names_of_their_notation() -> None:
     assert bit_names(0x603, "etw") == ["KERNEL", "USER", "CALLSTACK_ENABLE", "SAMPLED"]
     assert bit_names(0x400009, "arch") == ["LBREn", "CALL_STACK", "OTHER_BRANCH"]
     assert bit_names(1 << 40, "perf") == ["bit 40"]
-    assert records(0xE5, "etw") == ["USER", "NEAR_REL_CALL", "NEAR_IND_CALL", "FAR_BRANCH"]
+    assert recorded_classes(0xE5, "etw") == ["USER", "NEAR_REL_CALL", "NEAR_IND_CALL", "FAR_BRANCH"]
 
 
 def test_call_stacks_need_calls_and_returns() -> None:

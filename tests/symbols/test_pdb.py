@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lastbranch.binaries.pdb import Streams
+from lastbranch.binaries.pdb import PdbStreams
 from lastbranch.binaries.sections import open_binary
 from lastbranch.errors import FormatError
 from lastbranch.model import BytesSource
@@ -76,7 +76,7 @@ def test_hostile_superblock(at: int, value: int, said: str) -> None:
     data = bytearray(PDB)
     struct.pack_into("<I", data, at, value)
     with pytest.raises(FormatError, match=said):
-        Streams(BytesSource(data, "x.pdb"))
+        PdbStreams(BytesSource(data, "x.pdb"))
 
 
 def test_hostile_records() -> None:

@@ -17,7 +17,7 @@ from .counting import Bound, PairTable, cycles_of, how_to_record, why_no_ranges,
 from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
 from .naming import Place
-from .select import kept
+from .sample_filtering import filtered_batches
 
 __all__ = ["Annotation", "annotate"]
 
@@ -157,7 +157,7 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
     nearby = Nearby(profile, place.module, place.start, end)
     for stream in profile.streams:
         columns = [c for c in _COLUMNS if c in stream.columns] if missing is None else ()
-        for batch in kept(profile, stream.batches(columns), sample_filter, by_address=False):
+        for batch in filtered_batches(profile, stream.batches(columns), sample_filter, by_address=False):
             nearby.add(batch)
     branches, ranges, samples = nearby.result()
     data = code.read(place.start, end - place.start)

@@ -16,10 +16,10 @@ from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from .counting import Bound, count_stacks
 from .naming import Label, Namer
-from .select import kept, period_of
+from .sample_filtering import filtered_batches, period_of
 from .significance import Clusters, adjusted, probabilities
 
-__all__ = ["Difference", "Spot", "Thing", "compare"]
+__all__ = ["Difference", "CodeLocation", "Thing", "compare"]
 
 
 # -- The same code in two recordings, whose programs may have been built anew in between
@@ -30,7 +30,7 @@ _SHIFTING = re.compile(r"\.(llvm|lto_priv|__uniq)\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class CodeLocation:
     """A place in code: its ``function`` (empty where none is known) and the ``module``, as people know them, and
     ``where`` in it: an offset (``+0x12``), an address (``0x401136``), a source line, or nothing for all of it."""
 
@@ -39,7 +39,7 @@ class Spot:
     where: str = ""
 
 
-class Spots:
+class CodeLocations:
     """Distinct addresses of a profile, each with a row: int64 ``process`` and ``module`` rows, uint64 ``address``."""
 
     def __init__(self, profile: Profile, process: Array, module: Array, address: Array) -> None:
@@ -90,14 +90,14 @@ class Matching:
         self._named = set.intersection(*({m.short for m in side} for side in modules))
         self._sizes: list[dict[Hashable, set[int]]] = [{}, {}]
 
-    def functions(self, side: int, spots: Spots) -> tuple[list[Hashable], list[Label]]:
+    def functions(self, side: int, spots: CodeLocations) -> tuple[list[Hashable], list[Label]]:
         """(key, label) of the function at each spot."""
         namer = self.namers[side]
         rows = namer.rows(spots.process, spots.module, spots.address)
         keys = {row: self._function(side, namer.labels[row]) for row in np.unique(rows).tolist()}
         return [keys[row] for row in rows.tolist()], [namer.labels[row] for row in rows.tolist()]
 
-    def measure(self, side: int, spots: Spots, keys: Sequence[Hashable]) -> None:
+    def measure(self, side: int, spots: CodeLocations, keys: Sequence[Hashable]) -> None:
         """Learn the sizes of the functions at ``spots``, before `places` are asked for on either side."""
         sizes = self._sizes[side]
         for module in np.unique(spots.module).tolist():
@@ -106,21 +106,21 @@ class Matching:
                 if row >= 0:
                     sizes.setdefault(keys[i], set()).add(int(table.end[row] - table.start[row]))
 
-    def places(self, side: int, spots: Spots) -> tuple[list[Hashable], list[Spot]]:
+    def places(self, side: int, spots: CodeLocations) -> tuple[list[Hashable], list[CodeLocation]]:
         """(key, what to call it) of each spot."""
         functions, labels = self.functions(side, spots)
         lines = self._lines(side, spots, functions, labels)
-        modules, out = self.namers[side].profile.modules, list[tuple[Hashable, Spot]]()
+        modules, out = self.namers[side].profile.modules, list[tuple[Hashable, CodeLocation]]()
         for i, (function, label, address) in enumerate(zip(functions, labels, spots.address.tolist(), strict=True)):
             module = modules[label.module].short if label.module >= 0 else ""
             where = f"+{address - label.start:#x}" if label.function else f"{address:#x}"
             key: Hashable = address - label.start
-            if not self.alike(side, function, label):
+            if not self.same_code(side, function, label):
                 key, where = lines.get(i, (None, ""))
-            out.append(((function, key), Spot(module, label.function, where)))
+            out.append(((function, key), CodeLocation(module, label.function, where)))
         return [key for key, _ in out], [spot for _, spot in out]
 
-    def alike(self, side: int, function: Hashable, label: Label) -> bool:
+    def same_code(self, side: int, function: Hashable, label: Label) -> bool:
         """Whether the function is the same code on both sides, so that offsets in it mean the same."""
         module = self.namers[side].profile.modules[label.module] if label.module >= 0 else None
         if module is None or _identity(module) in self._same:
@@ -141,11 +141,11 @@ class Matching:
         return module.short if module.short in self._named else "", name, 0
 
     def _lines(
-        self, side: int, spots: Spots, functions: Sequence[Hashable], labels: Sequence[Label]
+        self, side: int, spots: CodeLocations, functions: Sequence[Hashable], labels: Sequence[Label]
     ) -> dict[int, tuple[Hashable, str]]:
         """Row -> (key, text) of the source line of the spots that have nothing better, where one is known."""
         each = enumerate(zip(functions, labels, strict=True))
-        wanted = [i for i, (function, label) in each if label.function and not self.alike(side, function, label)]
+        wanted = [i for i, (function, label) in each if label.function and not self.same_code(side, function, label)]
         namer, rows = self.namers[side], np.array(wanted, np.int64)
         found, offsets = namer.chains("line", spots.process[rows], spots.module[rows], spots.address[rows])
         own = namer.rows(spots.process[rows], spots.module[rows], spots.address[rows])
@@ -172,7 +172,7 @@ def _identity(module: Module) -> Hashable | None:
 # that it can be named and matched, and then how much of it is in each sample.
 
 
-Named = list[tuple[Hashable, tuple[Spot, ...]]]
+Named = list[tuple[Hashable, tuple[CodeLocation, ...]]]
 """(key that is the same in the other profile, what to call it) of each distinct thing."""
 
 
@@ -183,7 +183,7 @@ Points = set[tuple[Hashable, int, bool]]
 class Counter(ABC):
     """Things of one kind. ``spots`` are the addresses that they are made of."""
 
-    spots: Spots
+    spots: CodeLocations
 
     def points(self, matching: Matching, side: int) -> Points:
         """What this side has seen and the other one must look for, too."""
@@ -194,7 +194,7 @@ class Counter(ABC):
         return  # only blocks have points
 
     @abstractmethod
-    def keyed(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matching, side: int) -> Named:
         """The distinct things."""
 
     @abstractmethod
@@ -208,19 +208,19 @@ class _Functions(Counter):
     def __init__(self, profile: Profile, only: SampleFilter) -> None:
         self._profile, self._only, self._binder = profile, only, profile.binder
         found = [_distinct(*self._places(batch)) for batch in self._batches()]
-        self.spots = Spots(profile, *_distinct(*_joined_places(found)))
+        self.spots = CodeLocations(profile, *_distinct(*_joined_places(found)))
 
     def _batches(self) -> Iterator[SampleBatch]:
-        return kept(self._profile, self._profile.batches(()), self._only)
+        return filtered_batches(self._profile, self._profile.batches(()), self._only)
 
     def _places(self, batch: SampleBatch) -> tuple[Array, Array, Array]:
         scope = self._binder.scopes(batch)
         return self._binder.process_of(scope), *self._binder.locate(scope, batch.ip)
 
-    def keyed(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matching, side: int) -> Named:
         keys, labels = matching.functions(side, self.spots)
         modules = self._profile.modules
-        named = [Spot(modules[at.module].short if at.module >= 0 else "", at.function) for at in labels]
+        named = [CodeLocation(modules[at.module].short if at.module >= 0 else "", at.function) for at in labels]
         return [(key, (spot,)) for key, spot in zip(keys, named, strict=True)]
 
     def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
@@ -244,7 +244,7 @@ class _Edges(Counter):
         found = found.take((found.a != 0) | (found.b != 0) | (found.a_module >= 0))
         process, module = np.tile(found.process, 2), np.concatenate([found.a_module, found.b_module])
         places = _distinct(process, module, np.concatenate([found.a, found.b]))
-        self.spots = Spots(profile, *places)
+        self.spots = CodeLocations(profile, *places)
         self._learn(found)
 
     def _learn(self, found: Bound) -> None:
@@ -255,7 +255,7 @@ class _Edges(Counter):
         source, target = self.spots.rows(process, a_module, a), self.spots.rows(process, b_module, b)
         return np.where((source >= 0) & (target >= 0), source * len(self.spots) + target, -1)
 
-    def keyed(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matching, side: int) -> Named:
         keys, spots = matching.places(side, self.spots)
         ends = zip(*(part.tolist() for part in np.divmod(self._pairs, max(len(self.spots), 1))), strict=True)
         return [((keys[a], keys[b]), (spots[a], spots[b])) for a, b in ends]
@@ -277,7 +277,7 @@ class _Edges(Counter):
         for stream in self._profile.streams:
             if "branch_from" in stream.columns:
                 batches = stream.batches(("branch_from", "branch_to"))
-                for batch in kept(self._profile, batches, self._only, by_address=False):
+                for batch in filtered_batches(self._profile, batches, self._only, by_address=False):
                     if batch.entries:
                         yield batch
 
@@ -316,29 +316,29 @@ class _Blocks(_Edges):
         functions, labels = matching.functions(side, self.spots)
         spots, known = self.spots, {function: i for i, function in enumerate(functions)}
         here = [(known[f], offset, after) for f, offset, after in points if f in known]
-        here = [p for p in here if matching.alike(side, functions[p[0]], labels[p[0]])]
+        here = [p for p in here if matching.same_code(side, functions[p[0]], labels[p[0]])]
         rows = np.array([row for row, _, _ in here], np.int64)
         at = np.array([labels[row].start + offset for row, offset, _ in here], np.uint64)
         after = np.array([after for _, _, after in here], np.int64)
         process, module = spots.process[rows], spots.module[rows]
         places = [(spots.process, spots.module, spots.address), (process, module, at)]
-        self.spots = Spots(self._profile, *_distinct(*_joined_places(places)))
+        self.spots = CodeLocations(self._profile, *_distinct(*_joined_places(places)))
         self._learn(self._found)
         more = self.spots.rows(process, module, at) * 2 + after
         self._points = np.unique(np.concatenate([self._points, more]))
 
-    def keyed(self, matching: Matching, side: int) -> Named:
+    def distinct_keys(self, matching: Matching, side: int) -> Named:
         functions, labels = matching.functions(side, self.spots)
         numbers: dict[Hashable, int] = {}
         self._within = np.array([numbers.setdefault(key, len(numbers)) for key in functions], np.int64)
         keys, spots = matching.places(side, self.spots)
-        usable = [matching.alike(side, f, label) for f, label in zip(functions, labels, strict=True)]
+        usable = [matching.same_code(side, f, label) for f, label in zip(functions, labels, strict=True)]
         self._points = self._points[np.array(usable, bool)[self._points // 2]]
         out: Named = []
         for spot, after in self._split():
             at = spots[spot]
             where = f"behind {at.where}" if after else at.where
-            out.append(((keys[spot], after), (Spot(at.module, at.function, where),)))
+            out.append(((keys[spot], after), (CodeLocation(at.module, at.function, where),)))
         return out
 
     def _split(self) -> list[tuple[int, int]]:
@@ -398,7 +398,7 @@ class Difference:
     """
 
     event: list[str]
-    spots: list[tuple[Spot, ...]]
+    spots: list[tuple[CodeLocation, ...]]
     share: NDArray[np.float64]
     samples: NDArray[np.int64]
     probability: NDArray[np.float64]
@@ -474,10 +474,10 @@ def _compared(event: str, namers: Sequence[Namer], by: Thing, filters: Sequence[
     for side, counter in enumerate(counters):
         counter.adopt(matching, side, seen[1 - side])
     numbers: dict[Hashable, int] = {}
-    called: list[tuple[Spot, ...]] = []
+    called: list[tuple[CodeLocation, ...]] = []
     rows = []
     for side, counter in enumerate(counters):
-        found = counter.keyed(matching, side)
+        found = counter.distinct_keys(matching, side)
         rows.append(np.array([numbers.setdefault(key, len(numbers)) for key, _ in found], np.int64))
         for key, spots in found:
             if numbers[key] == len(called):

@@ -15,9 +15,9 @@ from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
 from .compact import Compactor
 from .findings import Origin
+from .native_counter import NativeStackCounter
 from .pairs import PairCounter, RawPairs
-from .select import any_end_in, kept
-from .stack_counter import StackCounter
+from .sample_filtering import any_end_in, filtered_batches
 
 __all__ = [
     "BRANCH_VALUES",
@@ -207,7 +207,7 @@ def count_stacks(
         if "branch_from" not in stream.columns:
             continue
         batches = stream.batches(("branch_from", "branch_to", "branch_flags"))
-        for batch in kept(profile, batches, sample_filter, by_address=False):
+        for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
             counter.add(batch)
             if watch is not None:
                 watch(batch)
@@ -231,7 +231,7 @@ class EntryCounter:
         self._samples = self._entries = self._broken = 0
         counted = self._branch_table.add_sums if branches else None
         between = self._range_table.add_sums if self._range_table else None
-        self._kernel = StackCounter.available(counted, between, details)
+        self._kernel = NativeStackCounter.available(counted, between, details)
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch that has the columns of branch entries."""

@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import group
 from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
 from .counting import BRANCH_VALUES, Bound, count_stacks
-from .select import kept, period_of
+from .sample_filtering import filtered_batches, period_of
 
 __all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge_processes", "ranges", "weights"]
 
@@ -142,7 +142,7 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     keys = 1 + {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}[by]
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
     counted: list[list[Array]] = [[np.empty(0, k) for k in (np.int64, np.int64, np.uint64, np.int64)]]
-    for batch in kept(profile, every, sample_filter):
+    for batch in filtered_batches(profile, every, sample_filter):
         number = batch.event.astype(np.int64) * keys + _key(binder, batch, by) + 1
         counted.append(_summed(number, np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth))
     number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*counted, strict=True)))

@@ -18,7 +18,7 @@ from .branch_kinds import CodeOf
 from .counting import Bound, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
-from .select import kept, period_of
+from .sample_filtering import filtered_batches, period_of
 from .stacks import CallStacks, StackCounter, StackMaker, Tally, source_of, why_no_call_stacks
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class NameTable(Table):
     notes: list[str] = field(default_factory=list)
 
 
-class Elsewhere(NamedTuple):
+class NonSymbolMatches(NamedTuple):
     """Where code was seen that a name means and that is no function of a symbol table."""
 
     inlined: list[Label]
@@ -64,13 +64,15 @@ class Elsewhere(NamedTuple):
     """Rows of the processes that made it at run time."""
 
 
-def elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None = None) -> Elsewhere:
+def find_inlined_or_jit(
+    profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None = None
+) -> NonSymbolMatches:
     """Where functions that ``wanted`` means were seen, inlined or made at run time, at the addresses of samples and of
     the branches of their stacks. Reads the capture."""
     from ..symbols import Function, FunctionTable
 
     binder, own = profile.binder, Tally(profile)
-    for batch in kept(profile, profile.batches(()), sample_filter):
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter):
         none = np.zeros(len(batch), np.uint64)
         own.add(none, binder.scopes(batch), none, batch.ip, np.arange(len(batch) + 1))
     seen = own.result()
@@ -90,10 +92,10 @@ def elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: Sample
     heaviest = np.argsort(-into, kind="stable")[: np.count_nonzero(into)]
     kinds = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False], bool)
     made = np.unique(process[meant[outer] & kinds[module] & (process >= 0)])
-    return Elsewhere([namer.labels[row] for row in heaviest.tolist()], made.tolist())
+    return NonSymbolMatches([namer.labels[row] for row in heaviest.tolist()], made.tolist())
 
 
-_Use = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
+_OnNamesResolved = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 """What is done with the names of some places: rows of labels and their offsets, as `Namer.chains` gives them."""
 
 
@@ -102,21 +104,21 @@ class _Sums:
     """Columns of sums by event and name. All places are named at once: symbol files may be read for each time."""
 
     places: list[tuple[Array, Array, Array]] = field(default_factory=list)
-    uses: list[_Use] = field(default_factory=list)
+    callbacks: list[_OnNamesResolved] = field(default_factory=list)
     keys: list[tuple[Array, Array]] = field(default_factory=list)
     values: list[tuple[Array, ...]] = field(default_factory=list)
 
-    def named(self, process: Array, module: Array, address: Array, use: _Use) -> None:
-        """Call ``use`` with the names of these places, later."""
+    def when_named(self, process: Array, module: Array, address: Array, on_names_resolved: _OnNamesResolved) -> None:
+        """Call ``on_names_resolved`` with the names of these places, later."""
         self.places.append((process, module, address))
-        self.uses.append(use)
+        self.callbacks.append(on_names_resolved)
 
     def name(self, view: View, namer: Namer) -> None:
         rows, offsets = namer.chains(view, *(np.concatenate(c) for c in zip(*self.places, strict=True)))
         at = 0
-        for (place, _, _), use in zip(self.places, self.uses, strict=True):
+        for (place, _, _), callback in zip(self.places, self.callbacks, strict=True):
             mine = offsets[at : at + len(place) + 1]
-            use(rows[mine[0] : mine[-1]], mine - mine[0])
+            callback(rows[mine[0] : mine[-1]], mine - mine[0])
             at += len(place)
 
     def add(self, event: Array, name: Array, **sums: Array) -> None:
@@ -179,13 +181,13 @@ def _count(
         notes.append(f"no instruction counts: {why}")
     columns = StackMaker.COLUMNS if stacks else _BRANCHES if ranges else ()
     in_modules = SampleFilter(modules=sample_filter.modules if sample_filter else frozenset())
-    for batch in kept(profile, profile.batches(columns), sample_filter, by_address=False):
+    for batch in filtered_batches(profile, profile.batches(columns), sample_filter, by_address=False):
         for row in np.unique(batch.event).tolist() if BRANCH in batch.offsets else ():
             if row in ranges:
                 ranges[row].add(
                     batch.select(np.flatnonzero(batch.event == row)) if (batch.event != row).any() else batch
                 )
-        for part in kept(profile, iter([batch]), in_modules):
+        for part in filtered_batches(profile, iter([batch]), in_modules):
             scope, one = binder.scopes(part), np.arange(len(part) + 1)
             own.add(part.event, scope, period_of(profile, part), part.ip, one)
             if stacks is not None:
@@ -205,22 +207,22 @@ _BRANCHES = ("branch_from", "branch_to", "branch_flags")
 def _own(own: CallStacks, sums: _Sums) -> None:
     """By the instruction address of the sample."""
 
-    def use(name: Array, offsets: Array) -> None:
+    def on_names_resolved(name: Array, offsets: Array) -> None:
         sums.add(own.event, name[offsets[:-1]], samples=own.samples, period=own.period.view(np.int64))
 
-    sums.named(own.process, own.module[own.frame], own.address[own.frame], use)
+    sums.when_named(own.process, own.module[own.frame], own.address[own.frame], on_names_resolved)
 
 
 def _totals(stacks: CallStacks, sums: _Sums) -> None:
     """By every name in a stack, once for each."""
     process, frame = _frames(stacks)
 
-    def use(rows: Array, offsets: Array) -> None:
+    def on_names_resolved(rows: Array, offsets: Array) -> None:
         stack, name = _pairs(*_spread(stacks, process, frame, rows, offsets))
         period = stacks.period[stack].view(np.int64)
         sums.add(stacks.event[stack], name, total=stacks.samples[stack], total_period=period)
 
-    sums.named(process, stacks.module[frame], stacks.address[frame], use)
+    sums.when_named(process, stacks.module[frame], stacks.address[frame], on_names_resolved)
 
 
 def named_stacks(stacks: CallStacks, view: View, namer: Namer) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -258,10 +260,10 @@ def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes
         ran = executed(profile, bound, code_of)
         hidden, seen = hidden + ran.hidden, seen + int(bound.count.sum())
 
-        def use(name: Array, offsets: Array, row: int = row, count: Array = ran.count) -> None:
+        def on_names_resolved(name: Array, offsets: Array, row: int = row, count: Array = ran.count) -> None:
             sums.add(np.full(len(count), row), name[offsets[:-1]], instructions=count)
 
-        sums.named(ran.process, ran.module, ran.address, use)
+        sums.when_named(ran.process, ran.module, ran.address, on_names_resolved)
     if hidden:
         notes.append(f"instructions: {hidden} of {seen} ranges lie in binaries that are not at hand (see --symfs)")
     return hidden < seen

@@ -4,7 +4,7 @@ A pair of compacted addresses (`compact`) and a tag make one 64-bit key; keys ar
 thread, and runs of equal keys become counts. What cannot be compacted (addresses beyond 48 bits, very many scopes at
 once) is gathered and merged as it is.
 
-`stack_counter` is the compiled form of this.
+`native_counter` is the compiled form of this.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_cal
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from .branch_kinds import BranchKinds
 from .counting import how_to_record
-from .select import kept, period_of
+from .sample_filtering import filtered_batches, period_of
 
 __all__ = [
     "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tally", "call_stacks", "why_no_call_stacks",
@@ -175,7 +175,7 @@ def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) 
     if reason:
         raise NotRecordedError(f"there are no call stacks: {reason}", hint=_how(profile))
     counter = StackCounter(profile)
-    for batch in kept(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
+    for batch in filtered_batches(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
         counter.add(batch)
     return counter.result()
 

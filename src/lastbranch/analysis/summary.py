@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import Damage
-from ..lbr import describe_perf, records
+from ..lbr import describe_perf, recorded_classes
 from ..model import Event, Machine, Module, Profile, SampleStream
 
 __all__ = ["summary"]
@@ -87,7 +87,7 @@ def _event(e: Event) -> dict[str, Any]:
 
 
 def _branches(kind: str, select: int) -> str:
-    return describe_perf(select) if kind == "perf" else ",".join(records(select, kind)).lower()
+    return describe_perf(select) if kind == "perf" else ",".join(recorded_classes(select, kind)).lower()
 
 
 def _stream(s: SampleStream) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from .layout import Layout, guid_of
 if TYPE_CHECKING:
     from uuid import UUID
 
-__all__ = ["DBI_STREAM", "Streams", "pdb_identity"]
+__all__ = ["DBI_STREAM", "PdbStreams", "pdb_identity"]
 
 
 MAGIC = b"Microsoft C/C++ MSF 7.00\r\n\x1aDS\0\0\0"
@@ -34,7 +34,7 @@ PDB_STREAM, DBI_STREAM = 1, 3
 NO_STREAM = 0xFFFFFFFF
 
 
-class Streams:
+class PdbStreams:
     """The streams of ``source``. Raises `FormatError` where the file is no MSF 7.00, or a size contradicts it."""
 
     def __init__(self, source: Source) -> None:
@@ -114,7 +114,7 @@ class PdbIdentity(NamedTuple):
 
 def pdb_identity(source: Source) -> PdbIdentity:
     """The identity of the PDB in ``source``. Raises `FormatError` for anything else."""
-    streams = Streams(source)
+    streams = PdbStreams(source)
     info = streams.stream(PDB_STREAM, "PDB", _INFO.size)
     if info.size < _INFO.size:
         raise info.bad("shorter than its header", 0, "StreamSizes", info.size)

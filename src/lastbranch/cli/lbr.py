@@ -33,13 +33,14 @@ def explain(value: str | None, notation: str | None, words: str | None, form: st
 
     The exit code is 2 if the selection is not valid; the message names the bits.
     """
-    from ..lbr import NOTATIONS, bit_names, convert, records
+    from ..lbr import NOTATIONS, bit_names, convert, recorded_classes
 
     number, source = _selection(value, notation, words)
     rows = []
     for name in sorted(NOTATIONS, key=lambda n: n != source):
         converted, notes = convert(number, source, name)
-        bits, recorded = bit_names(converted, name), records(converted, name) if converted or name != "perf" else []
+        bits = bit_names(converted, name)
+        recorded = recorded_classes(converted, name) if converted or name != "perf" else []
         rows.append(
             (name, NOTATIONS[name].title, f"{converted:#x}", _list(bits), _list(recorded), "; ".join(notes) or None)
         )

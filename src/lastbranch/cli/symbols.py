@@ -150,9 +150,9 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
 
 def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: SampleFilter | None) -> str:
     """Why a name that was seen is that of no function one can ask for; empty where it was not seen."""
-    from ..analysis.functions import elsewhere
+    from ..analysis.functions import find_inlined_or_jit
 
-    inlined, processes = elsewhere(profile, namer, wanted, sample_filter)
+    inlined, processes = find_inlined_or_jit(profile, namer, wanted, sample_filter)
     if processes:
         pids = ", ".join(dict.fromkeys(str(profile.processes[row].pid) for row in processes))
         return (

@@ -230,7 +230,7 @@ _LOOK = 0.25
 
 
 @dataclass(slots=True)
-class _Came:
+class _SocketRead:
     """The result of one read of the socket: whole buffers, and the last marker among them."""
 
     data: bytearray = field(default_factory=bytearray)
@@ -288,11 +288,11 @@ class LiveStream:
     def parts(self) -> Iterator[Part]:
         more = True
         while more:
-            came = self._whole()
-            if came.at:
-                self._hold(came)
-            if came.marker is not None:
-                yield from self._release(came.marker)
+            taken = self._whole()
+            if taken.at:
+                self._hold(taken)
+            if taken.marker is not None:
+                yield from self._release(taken.marker)
             elif sum(held.block.raw.nbytes for held in self._held) > _MOST_HELD:
                 yield from self._release(LAST)
             more = self._receive()
@@ -333,27 +333,27 @@ class LiveStream:
             raise FormatError("not a buffer of a session", file=self._name, offset=where, field="Offset", value=used)
         return int(size) if len(self._raw) >= at + size else None
 
-    def _whole(self) -> _Came:
+    def _whole(self) -> _SocketRead:
         """Take the whole buffers out of ``_raw``."""
-        came, at = _Came(), 0
+        taken, at = _SocketRead(), 0
         while (size := self._size(at)) is not None:
             _, time, _, _, kind = _HEAD.unpack_from(self._raw, at)
             if kind == BUFFER_TYPE.EMPTY_MARKER:
-                came.marker = int(time)
+                taken.marker = int(time)
             else:
-                came.at.append(len(came.data))
-                came.data += memoryview(self._raw)[at : at + size]
+                taken.at.append(len(taken.data))
+                taken.data += memoryview(self._raw)[at : at + size]
             at += size
         del self._raw[:at]
-        return came
+        return taken
 
     # -- events
 
-    def _hold(self, came: _Came) -> None:
-        at = np.array(came.at, np.int64)
-        length = np.diff(np.append(at, len(came.data)))
-        came.data += bytes(PAD)
-        raw = np.frombuffer(came.data, np.uint8)
+    def _hold(self, taken: _SocketRead) -> None:
+        at = np.array(taken.at, np.int64)
+        length = np.diff(np.append(at, len(taken.data)))
+        taken.data += bytes(PAD)
+        raw = np.frombuffer(taken.data, np.uint8)
         buffers = Buffers.of(raw, at, self._offset, length)
         self._offset += int(length.sum())
         window = Window(raw, raw[: len(raw) & ~7].view(np.uint64), at, buffers, self.header)

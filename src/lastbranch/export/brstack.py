@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analysis import how_to_record
-from ..analysis.select import kept
+from ..analysis.sample_filtering import filtered_batches
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted, merge
@@ -47,7 +47,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     )
     text, samples = EntryText(), 0
     batches = merge([s.batches(columns, ordered=True) for s in streams])
-    for batch in kept(profile, batches, limited(profile, options)):
+    for batch in filtered_batches(profile, batches, limited(profile, options)):
         lines = text.lines(batch)
         samples += len(batch)
         if "frame" in batch:

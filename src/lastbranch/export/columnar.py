@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.bound_rows import TYPE_NAMES, BoundRows
-from ..analysis.select import kept
+from ..analysis.sample_filtering import filtered_batches
 from ..errors import UnavailableError
 from ..lbr import FLAG_FIELDS, branch_type, flag, flag_known
 from ..model import (
@@ -149,7 +149,7 @@ def export_tables(profile: Profile, folder: str, form: str, options: ExportOptio
                 name: open_files.enter_context(_Writer(pa, place, f"{name}.{form}", form, long.schemas[name]))
                 for name in long.schemas
             }
-            for batch in kept(profile, profile.batches(), chosen):
+            for batch in filtered_batches(profile, profile.batches(), chosen):
                 for name, columns in long.of(batch):
                     writers[name].write(pa.table(columns, schema=long.schemas[name]))
         rows.update({name: writer.rows for name, writer in writers.items()})

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..analysis import count_stacks, how_to_record
 from ..analysis.counting import Bound
-from ..analysis.select import kept
+from ..analysis.sample_filtering import filtered_batches
 from ..bind.binder import place
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, kernel_start, word
@@ -190,7 +190,7 @@ def _wanted(profile: Profile, sample_filter: SampleFilter | None, only: int | No
     columns = ("branch_from", "branch_to", "branch_flags")
     streams = [s for s in profile.streams if "branch_from" in s.columns]
     for stream in streams:
-        for batch in kept(profile, stream.batches(columns), sample_filter):
+        for batch in filtered_batches(profile, stream.batches(columns), sample_filter):
             keep = batch.depth > 0
             if only is not None:
                 owner, scope = (

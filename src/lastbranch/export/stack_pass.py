@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..analysis.naming import Label, Namer
-from ..analysis.select import kept, period_of
+from ..analysis.sample_filtering import filtered_batches, period_of
 from ..analysis.stacks import Stacked, StackMaker
 from ..arrays import Table, distinct_rows
 from ..errors import NotRecordedError
@@ -83,7 +83,7 @@ class StackPass:
         if not self.profile.samples:
             raise NotRecordedError("the capture has no samples")
         batches = self.profile.batches(StackMaker.COLUMNS, ordered=ordered)
-        for batch in kept(self.profile, batches, self._filter):
+        for batch in filtered_batches(self.profile, batches, self._filter):
             rows = np.concatenate([np.empty(0, ROW), *(self._rows_of(stacked) for stacked in self._maker.of(batch))])
             first, last = int(rows["time"].min()), int(rows["time"].max())
             self.first = first if self.first is None else min(first, self.first)

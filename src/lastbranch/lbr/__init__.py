@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         describe_perf,
         no_ranges_because,
         perf_select,
-        records,
+        recorded_classes,
         validate,
     )
     from .flags import branch_type, flag, flag_known, flags_from_info, flags_of_kinds, repack_big_endian
@@ -57,14 +57,14 @@ __all__ = [
     "flag_known",
     "flags_from_info",
     "flags_of_kinds",
-    "ring_contents",
     "joined",
     "no_call_stacks_because",
     "no_ranges_because",
     "open_calls",
     "perf_select",
-    "records",
+    "recorded_classes",
     "repack_big_endian",
+    "ring_contents",
     "stitch",
     "type_name",
     "validate",
@@ -74,7 +74,7 @@ __getattr__ = lazy_names(__name__, {
     "callstacks": "Links call_frames joined no_call_stacks_because open_calls stitch",
     "filters": (
         "Conversion ETW_NEAR_BRANCHES NOTATIONS PERF_SELECT bit_names call_stack_mode convert describe_perf "
-        "no_ranges_because perf_select records validate"
+        "no_ranges_because perf_select recorded_classes validate"
     ),
     "flags": "branch_type flag flag_known flags_from_info flags_of_kinds repack_big_endian",
     "registers": "Decoded FORMATS PROCESSORS Processor RegisterFormat decode",

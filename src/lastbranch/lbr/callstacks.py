@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .filters import CALL_STACK, CAPTURES, captured
+from .filters import CALL_STACK, CAPTURES, capture_mask
 from .ring import ZERO_LENGTH
 from .words import KIND
 
@@ -36,7 +36,7 @@ _PADDED = 4
 
 def no_call_stacks_because(value: int, notation: str) -> str | None:
     """Why `open_calls` cannot work with records of that selection (see `convert`); ``None`` where it can."""
-    word = captured(value, notation)
+    word = capture_mask(value, notation)
     if word & CALL_STACK:
         return "call-stack mode has no returns: its entries are the stack already"
     missing = [n for n in ("NEAR_REL_CALL", "NEAR_IND_CALL", "NEAR_RET") if not word >> CAPTURES.index(n) & 1]

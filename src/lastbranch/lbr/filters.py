@@ -16,8 +16,8 @@ from typing import NamedTuple
 from ..errors import SelectionError
 
 __all__ = [
-    "Conversion", "ETW_NEAR_BRANCHES", "NOTATIONS", "PERF_SELECT", "bit_names", "call_stack_mode", "captured",
-    "convert", "describe_perf", "no_ranges_because", "perf_select", "records", "validate",
+    "Conversion", "ETW_NEAR_BRANCHES", "NOTATIONS", "PERF_SELECT", "bit_names", "call_stack_mode",
+    "capture_mask", "convert", "describe_perf", "no_ranges_because", "perf_select", "recorded_classes", "validate",
 ]  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def perf_select(words: str, allowed: int = -1) -> int:
         if word.strip() not in known:
             raise SelectionError(f"no branch filter {word!r}; there are: {', '.join(known)}")
         select |= known[word.strip()]
-    return select | PERF_SELECT["ANY"] if set(records(select, _PERF)) <= {"USER", "KERNEL"} else select
+    return select | PERF_SELECT["ANY"] if set(recorded_classes(select, _PERF)) <= {"USER", "KERNEL"} else select
 
 
 def describe_perf(select: int) -> str:
@@ -198,7 +198,7 @@ def _problems(value: int, notation: str) -> Iterator[str]:
     if notation == _PERF:
         yield from _perf_problems(value)
         return
-    wanted = captured(value, notation)
+    wanted = capture_mask(value, notation)
     if not wanted & CALL_STACK:
         return
     for mask, must_capture in ((CLASSES & ~_STACK_CLASSES, False), (_STACK_CLASSES, True)):
@@ -221,7 +221,7 @@ def _perf_problems(value: int) -> Iterator[str]:
         yield f"no branch class is asked for (set one of {', '.join(_PERF_CLASSES)} or CALL_STACK)"
 
 
-def captured(value: int, notation: str) -> int:
+def capture_mask(value: int, notation: str) -> int:
     """``value`` as a capturing word in the order of `CAPTURES`; it is not validated."""
     known = NOTATIONS[notation]
     if notation == _PERF:
@@ -233,9 +233,9 @@ def captured(value: int, notation: str) -> int:
     return word ^ (LEVELS | CLASSES) if known.suppresses else word
 
 
-def records(value: int, notation: str) -> list[str]:
+def recorded_classes(value: int, notation: str) -> list[str]:
     """What a selection records, as names of `CAPTURES`."""
-    return _names(captured(value, notation))
+    return _names(capture_mask(value, notation))
 
 
 def convert(value: int, source: str, target: str) -> Conversion:
@@ -247,7 +247,7 @@ def convert(value: int, source: str, target: str) -> Conversion:
     validate(value, source)
     if source == target:
         return Conversion(value, ())
-    wanted, notes = captured(value, source), _inexpressible(value, source)
+    wanted, notes = capture_mask(value, source), _inexpressible(value, source)
     if target == _PERF:
         result, more = _to_perf(wanted)
         return Conversion(result, (*notes, *more))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .filters import CALL_STACK, CAPTURES, captured, validate
+from .filters import CALL_STACK, CAPTURES, capture_mask, validate
 from .words import KIND
 
 __all__ = ["ZERO_LENGTH", "Record", "Ring", "ring_contents"]
@@ -141,7 +141,7 @@ def ring_contents(
 def _programmed(select: int) -> tuple[bool, NDArray[np.bool_]]:
     """Call-stack mode, and a table [user level][kind] of what is captured, for a valid ``select``."""
     validate(select, "msr")
-    word = captured(select, "msr")
+    word = capture_mask(select, "msr")
     of_kind = np.array(word >> _CLASS_OF_KIND.astype(np.int64) & 1, bool)
     levels = np.array([word >> CAPTURES.index(level) & 1 for level in ("KERNEL", "USER")], bool)
     return bool(word & CALL_STACK), levels[:, None] & of_kind

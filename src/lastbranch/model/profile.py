@@ -83,7 +83,7 @@ class Profile:
         self._weighed = {"modules": 0, "names": 0}
         self._text = 0
 
-    def full(self, offset: int, beside: int = 0) -> bool:
+    def over_memory_limit(self, offset: int, beside: int = 0) -> bool:
         """Whether the tables have taken their `memory`, with ``beside`` bytes that only the reader knows of: the reader
         stops then, and ``offset`` is noted as the place after which nothing was read. For each block, not each record.
         """
@@ -103,7 +103,7 @@ class Profile:
             self.damage.append(Damage(reason, offset, _BUDGET))
         return taken > self.memory
 
-    def saw(self, first: int, last: int) -> None:
+    def extend_time_range(self, first: int, last: int) -> None:
         """Samples of these times (ticks of the clock) are in the capture."""
         self.first_time = first if self.first_time is None else min(first, self.first_time)
         self.last_time = last if self.last_time is None else max(last, self.last_time)

@@ -213,7 +213,7 @@ class FunctionTable:
     def match(self, pattern: str) -> tuple[int, list[int]]:
         """(rank, rows of the functions that ``pattern`` means, by address), for the first rank that finds any.
 
-        0: the linkage name or shown name, or the shown name without arguments. 1: the end of the `spoken` name. 2: a
+        0: the linkage name or shown name, or the shown name without arguments. 1: the end of the `short_name`. 2: a
         pattern with ``*``, ``?`` and ``[...]`` that fits one of the names. Parts and variants that a compiler made of a
         function (``f (.cold)``) are left out where the function is found.
         """
@@ -230,7 +230,11 @@ class FunctionTable:
         if last:
             yield (
                 1,
-                (i for i, f in enumerate(table) if last in f.shown and f"::{spoken(f.shown)}".endswith(f"::{pattern}")),
+                (
+                    i
+                    for i, f in enumerate(table)
+                    if last in f.shown and f"::{short_name(f.shown)}".endswith(f"::{pattern}")
+                ),
             )
         if any(c in pattern for c in "*?["):
             like = re.compile(translate(pattern)).match
@@ -241,28 +245,28 @@ class FunctionTable:
 
     def _whole(self, rows: list[int]) -> list[int]:
         """``rows`` without cold parts (``.cold``), and without variants of functions in ``rows``."""
-        base, suffix = zip(*(_unmade(self.functions[row].shown) for row in rows), strict=True)
+        base, suffix = zip(*(_split_compiler_suffix(self.functions[row].shown) for row in rows), strict=True)
         whole = {b for b, s in zip(base, suffix, strict=True) if not s}
         hot = [i for i, s in enumerate(suffix) if ".cold" not in s] or range(len(rows))
         return [rows[i] for i in hot if not suffix[i] or base[i] not in whole]
 
 
-_MADE = re.compile(
+_COMPILER_SUFFIX = re.compile(
     r" \((\.[^()]*)\)$|((?:\.(?:cold|isra|constprop|part|lto_priv|llvm|clone|localalias|__uniq)(?:\.\d+)?)+)$"
 )
 """The suffix of a part or a variant of a function, as demanglers show it and as compilers write it."""
 
 
-def _unmade(shown: str) -> tuple[str, str]:
+def _split_compiler_suffix(shown: str) -> tuple[str, str]:
     """(name, suffix of a compiler)."""
-    found = _MADE.search(shown)
+    found = _COMPILER_SUFFIX.search(shown)
     return (shown[: found.start()], found[1] or found[2]) if found else (shown, "")
 
 
-def spoken(shown: str) -> str:
+def short_name(shown: str) -> str:
     """A demangled name as people say it: without arguments, template arguments, return type and suffixes of compilers;
     ``void ns::Box<int>::f<char>(char)`` -> ``ns::Box::f``. Of Rust's ``<Type as Trait>::f``, the type."""
-    text = plain(_unmade(shown)[0])
+    text = plain(_split_compiler_suffix(shown)[0])
     safe = _OPERATOR.sub(lambda found: "x" * len(found[0]), text)
     if safe.startswith("<"):
         depth, end, cut = 0, 0, 0

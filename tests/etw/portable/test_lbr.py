@@ -30,7 +30,7 @@ from lastbranch.formats.etl import LogHeader, TraceFile, TraceLog, encode_event
 from lastbranch.formats.etl.container.writer import Packer
 from lastbranch.formats.tb5 import write_profile
 from lastbranch.lbr import KIND
-from lastbranch.lbr.filters import captured
+from lastbranch.lbr.filters import capture_mask
 from lastbranch.model import BytesSource
 from lastbranch.opening import open_profile
 from lbr_recordings import Recording, program
@@ -131,7 +131,7 @@ def test_other_sources_trigger_nothing_without_hardware(tmp_path: Path, monkeypa
 def test_options_of_a_session() -> None:
     made = options_of(SourceConfiguration(lbr_flags=0, intervals={65: 5_000_000, 6: 1}))
     assert (made.depth, made.period) == (32, 5_000_000)
-    assert captured(made.select, "perf") == captured(0x1, "etw")
+    assert capture_mask(made.select, "perf") == capture_mask(0x1, "etw")
     assert options_of(SourceConfiguration()).period == 0
     with pytest.raises(EtwError) as caught:
         options_of(SourceConfiguration(lbr_flags=0x200))  # call stacks need the other classes left out

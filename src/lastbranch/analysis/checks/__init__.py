@@ -16,7 +16,7 @@ from ...opening import open_source, read_profile
 from ...symbols import SymbolOptions
 from ..findings import FINDINGS, Finding, Origin, Severity, damaged, finding
 from .etl import check_events
-from .profile import about_names, check_profile, few, hits_of, of_profile, outside
+from .profile import about_few_samples, about_names, about_outside_modules, about_profile, check_profile, sample_hits
 
 __all__ = ["RULES", "check", "check_profile", "keep_findings"]
 
@@ -41,12 +41,12 @@ def check(
     """
     source = open_source(os.fspath(path))
     profile = read_profile(source, reading=reading, symfs=symfs, folders=folders)
-    hits, rules = hits_of(profile), RULES[format_of(source).name]
+    hits, rules = sample_hits(profile), RULES[format_of(source).name]
     kept = _kept(profile) if rules is None else rules(source, reading)
-    found = [*of_profile(profile, hits)] if kept is None else [*kept, *outside(profile, hits)]
+    found = [*about_profile(profile, hits)] if kept is None else [*kept, *about_outside_modules(profile, hits)]
     # Rules of a format have reported the damage in the file, but not of what the tables have no room for.
     found += damaged(profile.damage if rules is None else [d for d in profile.damage if profile.is_budget(d)])
-    found += [*few(profile), *about_names(profile, hits, symbols)]
+    found += [*about_few_samples(profile), *about_names(profile, hits, symbols)]
     return sorted(found, key=lambda f: (list(Severity).index(f.severity), f.name == "damage"))
 
 

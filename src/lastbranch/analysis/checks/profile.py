@@ -17,7 +17,9 @@ from ..findings import Finding, Severity, finding, some
 from ..naming import Namer
 from ..significance import ENOUGH
 
-__all__ = ["about_names", "check_profile", "few", "hits_of", "of_profile", "outside"]
+__all__ = [
+    "about_few_samples", "about_names", "about_outside_modules", "about_profile", "check_profile", "sample_hits",
+]  # fmt: skip
 
 
 _DELETED = " (deleted)"
@@ -34,18 +36,18 @@ _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lo
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
     """The findings about a capture that its profile alone tells, damage and names excepted."""
-    yield from of_profile(profile, hits_of(profile))
-    yield from few(profile)
+    yield from about_profile(profile, sample_hits(profile))
+    yield from about_few_samples(profile)
 
 
-def of_profile(profile: Profile, hits: Hits) -> Iterator[Finding]:
-    yield from _losses(profile)
-    yield from _stacks(profile)
-    yield from outside(profile, hits)
-    yield from _identity(profile, hits)
+def about_profile(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
+    yield from _about_losses(profile)
+    yield from _about_stacks(profile)
+    yield from about_outside_modules(profile, hits)
+    yield from _about_identity(profile, hits)
 
 
-def _losses(profile: Profile) -> Iterator[Finding]:
+def _about_losses(profile: Profile) -> Iterator[Finding]:
     by_name: dict[str, list[tuple[str, int]]] = {}
     for counter, number in profile.lost.items():
         if counter in _LOST and number:
@@ -56,7 +58,7 @@ def _losses(profile: Profile) -> Iterator[Finding]:
         yield finding(name, f"{seen}; {profile.samples} samples are there", Severity.ERROR if many else None)
 
 
-def _stacks(profile: Profile) -> Iterator[Finding]:
+def _about_stacks(profile: Profile) -> Iterator[Finding]:
     origin = origin_of(profile)
     asked = [event for event in profile.events if event.branch_select is not None]
     if not profile.samples:
@@ -73,7 +75,7 @@ def _stacks(profile: Profile) -> Iterator[Finding]:
 
 
 @dataclass(slots=True)
-class Hits:
+class SampleHits:
     """Where the samples fell that have an address."""
 
     samples: int = 0
@@ -93,8 +95,8 @@ class Hits:
         return rows
 
 
-def hits_of(profile: Profile) -> Hits:
-    binder, hits, places = profile.binder, Hits(), Sums([np.int64, np.int64, np.uint64], [np.int64])
+def sample_hits(profile: Profile) -> SampleHits:
+    binder, hits, places = profile.binder, SampleHits(), Sums([np.int64, np.int64, np.uint64], [np.int64])
     for batch in profile.batches(()):
         scope = binder.scopes(batch)
         module, address = binder.locate(scope, batch.ip)
@@ -114,18 +116,18 @@ def hits_of(profile: Profile) -> Hits:
     return hits
 
 
-def outside(profile: Profile, hits: Hits) -> Iterator[Finding]:
+def about_outside_modules(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     hidden = hits.kernel if hits.kernel and not _has_kernel(profile) else 0
     others = hits.outside - hidden - hits.guest
     if hidden:
-        yield _share("no kernel mapping", hidden, hits, "", profile)
+        yield _share_finding("no kernel mapping", hidden, hits, "", profile)
     if hits.guest:
-        yield _share("no guest mapping", hits.guest, hits, "", profile)
+        yield _share_finding("no guest mapping", hits.guest, hits, "", profile)
     if others:
-        yield _share("outside", others, hits, f", {hits.kernel - hidden} of them in the kernel", profile)
+        yield _share_finding("outside", others, hits, f", {hits.kernel - hidden} of them in the kernel", profile)
 
 
-def _share(name: str, number: int, hits: Hits, more: str, profile: Profile) -> Finding:
+def _share_finding(name: str, number: int, hits: SampleHits, more: str, profile: Profile) -> Finding:
     seen = f"{number} of {hits.samples} samples ({100 * number / hits.samples:.2f} %){more}"
     severity = Severity.ERROR if number * _OUTSIDE_MANY > hits.samples else None
     return finding(name, seen, severity, origin=origin_of(profile))
@@ -138,7 +140,7 @@ def _has_kernel(profile: Profile) -> bool:
     return bool(((changes["kind"] == Change.MAP) & (changes["pid"] >= KERNEL) & kernel).any())
 
 
-def _identity(profile: Profile, hits: Hits) -> Iterator[Finding]:
+def _about_identity(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     used = [profile.modules[row] for row in hits.modules]
     binaries = [m for m in used if m.kind in (ModuleKind.FILE, ModuleKind.KERNEL)]
     without = [m.name for m in binaries if not m.build_id]
@@ -147,7 +149,7 @@ def _identity(profile: Profile, hits: Hits) -> Iterator[Finding]:
         yield finding("no build ids", seen)
 
 
-def few(profile: Profile) -> Iterator[Finding]:
+def about_few_samples(profile: Profile) -> Iterator[Finding]:
     """Entries of one branch stack are neighbours in one run: a stack is one observation, whatever its depth."""
     stacks = sum(s.samples for s in profile.streams if s.entries)
     number = stacks or profile.samples
@@ -158,20 +160,20 @@ def few(profile: Profile) -> Iterator[Finding]:
         yield finding("few samples", seen, origin=origin_of(profile))
 
 
-def about_names(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
+def about_names(profile: Profile, hits: SampleHits, symbols: SymbolOptions | None) -> Iterator[Finding]:
     """What keeps samples from having names."""
-    yield from _deleted(profile, hits)
-    yield from _nameless(profile, hits, symbols)
+    yield from _about_deleted(profile, hits)
+    yield from _about_nameless(profile, hits, symbols)
 
 
-def _deleted(profile: Profile, hits: Hits) -> Iterator[Finding]:
+def _about_deleted(profile: Profile, hits: SampleHits) -> Iterator[Finding]:
     names = [profile.modules[row].name for row in hits.modules]
     gone = [name for name in names if name.endswith(_DELETED) and name.startswith("/") and "memfd:" not in name]
     if gone:
         yield finding("deleted binary", some(gone, ", "), origin=origin_of(profile))
 
 
-def _nameless(profile: Profile, hits: Hits, symbols: SymbolOptions | None) -> Iterator[Finding]:
+def _about_nameless(profile: Profile, hits: SampleHits, symbols: SymbolOptions | None) -> Iterator[Finding]:
     """Samples in images of which no function is known; those outside of all images are another finding."""
     process, module, address, number = hits.places
     if not len(number):

@@ -290,12 +290,12 @@ def _attribute(address: int) -> bytes:
 # continues where the tables end.
 
 
-_AT_END, _BEFORE, _CAME, _WAITING, _FAILED = range(5)
+_AT_END, _BEFORE, _OTHER_STOP, _WAITING, _FAILED = range(5)
 _ROOM = 512
 """Most ends of one walk."""
 
 
-class Came(NamedTuple):
+class PendingStop(NamedTuple):
     """A stop of the walk that may not be a breakpoint at an end."""
 
     status: int | None
@@ -314,7 +314,7 @@ class Walked(NamedTuple):
     """The branch at which it is, or from which it resumed, if that is taken."""
     here: bool
     """It stopped at an end of ``expected``, which is yet to be processed."""
-    came: Came | None
+    pending: PendingStop | None
     """It ran towards ``expected``, and stopped. ``None`` and not ``here``: it did not run yet."""
 
 
@@ -382,11 +382,11 @@ class Walker:
         if why == _AT_END and chosen is not None:
             edges.append(chosen)
             burst.end, chosen = chosen[1], None
-        came = None
-        if why in (_CAME, _WAITING):
+        pending = None
+        if why in (_OTHER_STOP, _WAITING):
             was = without_counter(c.was) if c.again else b""
-            came = Came(None if why == _WAITING else c.status, c.before, was)
-        return Walked(expected, chosen, why == _AT_END, came)
+            pending = PendingStop(None if why == _WAITING else c.status, c.before, was)
+        return Walked(expected, chosen, why == _AT_END, pending)
 
 
 def without_counter(registers: ctypes.Array[ctypes.c_uint64]) -> bytes:
@@ -429,15 +429,15 @@ class BlockStep(Engine):
                 if not expected.fork.ends:
                     burst.why = "unreadable code"
                     break
-                came: Came | None = None
+                pending: PendingStop | None = None
                 if self._walker and not here:
                     walked = self._walker.walk(thread, successors, expected, chosen, burst, limits)
                     if walked is not None:
-                        expected, chosen, here, came = walked
+                        expected, chosen, here, pending = walked
                         successors.read.moved()
                 fork = expected.fork
                 if not here:
-                    burst.why = self._run(thread, fork, burst, limits, came)
+                    burst.why = self._run(thread, fork, burst, limits, pending)
                     successors.read.moved()
                     if chosen and (burst.why == "full" or registers[RIP] != chosen[0]):
                         edges.append(chosen)
@@ -472,10 +472,10 @@ class BlockStep(Engine):
     def clean(self, tid: int) -> None:
         self.breakpoints.clear(tid)
 
-    def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits, came: Came | None = None) -> str:
-        """Run to one of the ends of ``fork``; ``full`` when it is there. ``came``: it runs already."""
+    def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits, pending: PendingStop | None = None) -> str:
+        """Run to one of the ends of ``fork``; ``full`` when it is there. ``pending``: it runs already."""
         registers, pokes = self._registers, tuple[Poke, ...]()
-        if came is None:
+        if pending is None:
             if burst.stops == limits.stops:
                 return "stops"
             burst.stops += 1
@@ -488,7 +488,7 @@ class BlockStep(Engine):
                     pokes = (*pokes, (EFLAGS * 8, registers[EFLAGS] | RESUME_FLAG))
             status = self._resumer.go(thread.tid, pokes, limits.seconds)
         else:
-            status, before, was = came
+            status, before, was = pending
             if status is None:
                 status = self._resumer.wait(thread.tid, limits.seconds)
         while True:

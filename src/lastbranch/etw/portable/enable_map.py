@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..flags import GROUPS, EnableFlag
 
-__all__ = ["ALIASES", "ROWS", "WORDS", "Row", "kinds_of", "rows_of", "settled", "unmapped"]
+__all__ = ["ALIASES", "ROWS", "WORDS", "Row", "kinds_of", "rows_of", "normalised_masks", "unmapped"]
 
 WORDS = 8
 """u32 words of PERFINFO_GROUPMASK."""
@@ -82,7 +82,7 @@ def _rows() -> Iterator[Row]:
 ROWS: tuple[Row, ...] = tuple(_rows())
 
 
-def settled(masks: Sequence[int]) -> list[int]:
+def normalised_masks(masks: Sequence[int]) -> list[int]:
     """The eight words as a session stores them: padded with 0, aliases replaced by the bits of their own words."""
     words = [*masks, *[0] * WORDS][:WORDS]
     for bit, (word, twin) in ALIASES.items():

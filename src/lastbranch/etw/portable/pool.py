@@ -14,8 +14,8 @@ The processes use no locks and no read-modify-write operations. Every word has o
 a ring; the writer finishes them in that order and counts them. A buffer's commit word, ``events << 32 | bytes``, is
 stored after each event. A store of an aligned word is one instruction on every processor that Python runs on
 (`memoryview` copies a fixed 8 bytes, which compilers turn into a move). x86-64 makes stores visible in their order: who
-sees a commit sees the event. Other processors (ARM) do not; there the daemon calls `settle` after it reads commits and
-before it reads events.
+sees a commit sees the event. Other processors (ARM) do not; there the daemon calls `read_barrier` after reading commits
+and before reading events.
 
 Memory that nobody has written to costs nothing, so a memfd has room for the largest pool that the session may get. The
 daemon trusts nothing in it: a writer may be another program that stores anything anywhere. Whenever the daemon takes
@@ -36,7 +36,7 @@ from ..status import EtwError, Status
 
 __all__ = [
     "ANY_PROCESSOR", "Attached", "BELL_AT", "COMMIT_AT", "DONE", "EVENT", "FULL", "LOST", "MOST_SLOTS", "PAGE",
-    "REFUSED", "RING", "RING_SIZE", "Geometry", "Mapping", "make_pool", "settle",
+    "REFUSED", "RING", "RING_SIZE", "Geometry", "Mapping", "make_pool", "read_barrier",
 ]  # fmt: skip
 
 PAGE = 4096
@@ -191,7 +191,7 @@ def _has_seals(fd: int, seals: int) -> bool:
         return False
 
 
-def settle() -> None:
+def read_barrier() -> None:
     """Order reads: stores that preceded, in another process, a store that was read before are visible afterwards.
 
     Calls membarrier(MEMBARRIER_CMD_GLOBAL) where processors may reorder stores.

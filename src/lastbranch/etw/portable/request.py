@@ -26,7 +26,7 @@ from ..properties import MAX_NAME, SessionRequest, characters, check_name
 from ..status import EtwError, Status
 
 __all__ = [
-    "Also", "BUFFER_KB", "Host", "RULES", "adjusted", "broken_rule", "check_start", "checked_file",
+    "BUFFER_KB", "Host", "RULES", "RequestTrait", "adjusted", "broken_rule", "check_start", "checked_file",
     "flush_seconds", "normalised", "real_flush_timer", "updated",
 ]  # fmt: skip
 
@@ -37,7 +37,7 @@ __all__ = [
 # ``forbids``. Rules are checked in the order of the table; the first broken one determines the code.
 
 
-class Also(Flag):
+class RequestTrait(Flag):
     """What a request has besides its mode bits."""
 
     NONE = 0
@@ -54,9 +54,9 @@ class Rule:
     """``when`` requires ``needs`` and excludes all bits of ``forbids``, else ``code``; ``why`` is the message."""
 
     when: M
-    needs: Also = Also.NONE
+    needs: RequestTrait = RequestTrait.NONE
     forbids: M = M.FILE_MODE_NONE
-    not_for: Also = Also.NONE
+    not_for: RequestTrait = RequestTrait.NONE
     needs_mode: M = M.FILE_MODE_NONE
     code: Status = Status.INVALID_PARAMETER
     why: str = ""
@@ -70,7 +70,7 @@ RULES: tuple[Rule, ...] = (
     Rule(M.STOP_ON_HYBRID_SHUTDOWN, forbids=M.PERSIST_ON_HYBRID_SHUTDOWN, why="it stops or persists"),
     Rule(M.FILE_MODE_SEQUENTIAL, forbids=M.FILE_MODE_CIRCULAR, why="a file is sequential or circular"),
     Rule(
-        M.FILE_MODE_CIRCULAR, needs=Also.SIZE, forbids=M.FILE_MODE_APPEND | M.FILE_MODE_NEWFILE | M.RELOG_MODE,
+        M.FILE_MODE_CIRCULAR, needs=RequestTrait.SIZE, forbids=M.FILE_MODE_APPEND | M.FILE_MODE_NEWFILE | M.RELOG_MODE,
         why="a circular file needs MaximumFileSize, and is neither appended to nor one of a row",
     ),
     Rule(
@@ -78,20 +78,26 @@ RULES: tuple[Rule, ...] = (
         why="appending is for a file alone",
     ),
     Rule(
-        M.FILE_MODE_NEWFILE, needs=Also.FILE | Also.SIZE, not_for=Also.SYSTEM,
+        M.FILE_MODE_NEWFILE, needs=RequestTrait.FILE | RequestTrait.SIZE, not_for=RequestTrait.SYSTEM,
         forbids=M.FILE_MODE_PREALLOCATE | M.RELOG_MODE, why="a row of files needs a pattern and MaximumFileSize",
     ),
-    Rule(M.FILE_MODE_PREALLOCATE, needs=Also.FILE | Also.SIZE, why="only a file of known size is preallocated"),
+    Rule(
+        M.FILE_MODE_PREALLOCATE, needs=RequestTrait.FILE | RequestTrait.SIZE,
+        why="only a file of known size is preallocated",
+    ),
     Rule(
         M.REAL_TIME_MODE, forbids=M.PRIVATE_LOGGER_MODE | M.ADD_HEADER_MODE,
         why="private sessions are not read in real time",
     ),
     Rule(M.BUFFERING_MODE, forbids=_FILE_MODES | M.REAL_TIME_MODE, why="buffering keeps events in memory only"),
-    Rule(M.USE_KBYTES_FOR_SIZE, needs=Also.FILE | Also.SIZE, why="kilobytes are a unit of MaximumFileSize"),
+    Rule(
+        M.USE_KBYTES_FOR_SIZE, needs=RequestTrait.FILE | RequestTrait.SIZE,
+        why="kilobytes are a unit of MaximumFileSize",
+    ),
     Rule(M.RELOG_MODE, needs_mode=M.PRIVATE_LOGGER_MODE, why="relogging is for private sessions"),
     Rule(M.PRIVATE_IN_PROC, needs_mode=M.PRIVATE_LOGGER_MODE, why="in-process sessions are private"),
     Rule(M.INDEPENDENT_SESSION_MODE, forbids=M.PRIVATE_LOGGER_MODE, why="a private session is not independent"),
-    Rule(M.USE_PAGED_MEMORY, not_for=Also.SYSTEM, why="the kernel cannot write to paged memory"),
+    Rule(M.USE_PAGED_MEMORY, not_for=RequestTrait.SYSTEM, why="the kernel cannot write to paged memory"),
 )  # fmt: skip
 """Sources: the page of EVENT_TRACE_PROPERTIES_V2 (MaximumFileSize, LogFileNameOffset) and the Logging Mode Constants in
 `docs/reference/etw.md`, row by row."""
@@ -108,16 +114,16 @@ def normalised(mode: int, has_file: bool) -> M:
     return made
 
 
-def broken_rule(mode: M, also: Also) -> Rule | None:
+def broken_rule(mode: M, traits: RequestTrait) -> Rule | None:
     """The first rule that a request with ``mode`` breaks; ``None`` if it breaks none."""
     for rule in RULES:
         if mode & rule.when != rule.when:
             continue
         kept = (
-            also & rule.needs == rule.needs
+            traits & rule.needs == rule.needs
             and mode & rule.needs_mode == rule.needs_mode
             and not mode & rule.forbids
-            and not also & rule.not_for
+            and not traits & rule.not_for
         )
         if not kept:
             return rule
@@ -171,10 +177,14 @@ def _check_filters(call: str, request: SessionRequest) -> None:
 
 
 def _check_mode(call: str, request: SessionRequest) -> None:
-    also = Also.NONE
-    for has, what in ((request.file, Also.FILE), (request.maximum_file_size, Also.SIZE), (request.system, Also.SYSTEM)):
-        also |= what if has else Also.NONE
-    broken = broken_rule(normalised(request.mode, bool(request.file)), also)
+    traits = RequestTrait.NONE
+    for has, what in (
+        (request.file, RequestTrait.FILE),
+        (request.maximum_file_size, RequestTrait.SIZE),
+        (request.system, RequestTrait.SYSTEM),
+    ):
+        traits |= what if has else RequestTrait.NONE
+    broken = broken_rule(normalised(request.mode, bool(request.file)), traits)
     if broken is not None:
         raise EtwError(call, broken.code, broken.why)
 

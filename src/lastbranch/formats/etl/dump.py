@@ -24,7 +24,7 @@ from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, 
 from .payload.columns import Blobs, Column, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
 
-__all__ = ["dump_etl", "dump_live", "teaches"]
+__all__ = ["dump_etl", "dump_live", "defines_names"]
 
 
 # -- Columns as texts: equal to `Form.value` of each value, without making most of the values
@@ -92,7 +92,7 @@ def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None, r
 
     def cells(form: Form) -> Iterator[Cells]:
         rows = _EventRows(log.header, decoder, wanted, form)
-        rows.learn(log.events(select=teaches))
+        rows.learn(log.events(select=defines_names))
         return rows.cells(log.ordered_blocks(select=_selector(wanted), progress=progress))
 
     return Dump(source.name, log.clock, cells, lambda: log.damage, decoder.notes)
@@ -110,12 +110,12 @@ def dump_live(
     def cells(form: Form) -> Iterator[Cells]:
         rows = _EventRows(header, decoder, wanted, form)
 
-        def taught() -> Iterator[EventBlock]:
+        def learning_blocks() -> Iterator[EventBlock]:
             for block in blocks:
-                rows.learn(events_of(block.take(np.flatnonzero(teaches(block)))))
+                rows.learn(events_of(block.take(np.flatnonzero(defines_names(block)))))
                 yield block.take(np.flatnonzero(select(block)))
 
-        return rows.cells(taught())
+        return rows.cells(learning_blocks())
 
     return Dump(name, header.clock, cells, notes=decoder.notes)
 
@@ -247,7 +247,7 @@ def _ids(batch: Batch, name: str) -> Array:
     return np.where(values < 1 << 31, values, values - (1 << 32))
 
 
-def teaches(block: EventBlock) -> Array:
+def defines_names(block: EventBlock) -> Array:
     """Rows that describe other events, or the process that a thread belongs to."""
     return describes(block) | np.isin(block.hook, THREAD_LIFE)
 

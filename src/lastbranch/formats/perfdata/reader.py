@@ -102,7 +102,7 @@ class Reader:
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 self._index_samples(block, block.at[is_sample])
-            if profile.full(block.place, state.weight + _THREAD_COST * len(self.threads)):
+            if profile.over_memory_limit(block.place, state.weight + _THREAD_COST * len(self.threads)):
                 self.walked = walked
                 break
             if progress:
@@ -168,7 +168,7 @@ class Reader:
             time = self.times(block, entry.layout, part)
             first, last = int(time.min()), int(time.max())
             entry.earliest[-1] = first
-            profile.saw(first, last)
+            profile.extend_time_range(first, last)
             self.state.newest_time = max(self.state.newest_time, last)
             offset = entry.layout.fixed.get(SAMPLE.TID)
             if offset is not None:

@@ -498,11 +498,11 @@ class _Reader:
             times = self._times(found)
             self.earliest.append(min(times, default=int(_FOREVER)))
             if times:
-                profile.saw(min(times), max(times))
+                profile.extend_time_range(min(times), max(times))
             if not samples and not tables.maps and not len(scanned.entries) and not block.offset:
                 raise self._nothing()
             profile.timeline.place(block.offset)
-            if profile.full(block.offset, tables.weight):
+            if profile.over_memory_limit(block.offset, tables.weight):
                 break
             if progress:
                 progress(min(block.offset + len(block.text), size), size)

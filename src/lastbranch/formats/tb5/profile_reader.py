@@ -188,7 +188,7 @@ def index_stream(file: Tb5File, reader: SampleReader, profile: Profile, number: 
         events.update(np.unique(batch.event).tolist())
         pair = np.unique((batch.pid.astype(np.int64) << 32) | batch.tid.view(np.uint32).astype(np.int64))
         pairs.update(zip((pair >> 32).tolist(), pair.astype(np.uint32).view(np.int32).tolist(), strict=True))
-        profile.saw(int(batch.time.min()), int(batch.time.max()))
+        profile.extend_time_range(int(batch.time.min()), int(batch.time.max()))
     wrong = [e for e in events if not 0 <= e < first_event + _MOST_EVENTS]
     if wrong:
         raise FormatError(f"stream {number}: event out of range", file=file.name, field="eventIndex", value=wrong[0])

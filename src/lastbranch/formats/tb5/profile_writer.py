@@ -495,7 +495,7 @@ class ProfileWriter:
             pairs = [s.threads for s in self._streams]
             for one in self._streams:
                 if one.first_time is not None and one.last_time is not None:
-                    profile.saw(one.first_time, one.last_time)
+                    profile.extend_time_range(one.first_time, one.last_time)
         facts = [_facts(s) for s in self._streams]
         write_model(writer, profile, facts, np.concatenate([np.empty((0, 2), np.int32), *pairs]))
         writer.close()

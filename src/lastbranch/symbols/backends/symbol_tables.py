@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...binaries import SegmentFlags
 from ...binaries.files import File, Space, strings_at
-from ...binaries.pdb import DBI_STREAM, Streams
+from ...binaries.pdb import DBI_STREAM, PdbStreams
 from ...binaries.pe import pe_headers
 from ...binaries.sections import Binary, open_binary, unpack_xz
 from ...model import Source
@@ -303,7 +303,7 @@ GLOBALS = frozenset({S_GPROC32, S_GPROC32_ID})
 
 def pdb_symbols(source: Source) -> Symbols:
     """The functions and public symbols of the PDB in ``source``, by addresses that count from the image's base."""
-    streams = Streams(source)
+    streams = PdbStreams(source)
     space = streams.stream(DBI_STREAM, "DBI")
     if space.size < DBI.itemsize:
         raise space.bad("shorter than its header", 0, "DBI", space.size)

@@ -15,7 +15,7 @@ import pytest
 
 import etl_builder
 import fake_kernel as fake
-from lastbranch.etw.portable.enable_map import settled
+from lastbranch.etw.portable.enable_map import normalised_masks
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.etw.status import EtwError, Status
@@ -35,7 +35,7 @@ SAMPLE_READ, FORMAT_GROUP = 1 << 4, 1 << 3
 
 
 def configuration(*masks: int, **more: Any) -> SourceConfiguration:
-    return SourceConfiguration(masks=tuple(settled(masks)), sysconfig=False, **more)
+    return SourceConfiguration(masks=tuple(normalised_masks(masks)), sysconfig=False, **more)
 
 
 def counting(*masks: int, hooks: tuple[int, ...], counters: tuple[int, ...], **more: Any) -> SourceConfiguration:
@@ -239,7 +239,7 @@ class TestChanges:
         with session(wanted, kernel) as s:
             opened = set(kernel.opened)
             with pytest.raises(EtwError) as error:
-                s.recorder.configure(replace(wanted, masks=tuple(settled((PROFILE, 0x400)))))
+                s.recorder.configure(replace(wanted, masks=tuple(normalised_masks((PROFILE, 0x400)))))
             assert error.value.status == status
             assert (set(kernel.opened), kernel.stalled) == (opened, set())
             s.kernel.give(*TIMER, 0, sample(time.monotonic_ns(), 0, counts=[50, 1]))

@@ -22,7 +22,7 @@ import pytest
 from lastbranch.bind import Binder
 from lastbranch.capture.perf_events.kernel import Kernel
 from lastbranch.etw.portable import profile_sources
-from lastbranch.etw.portable.enable_map import settled
+from lastbranch.etw.portable.enable_map import normalised_masks
 from lastbranch.etw.portable.sources import check
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.kinds import has_tracefs
@@ -54,7 +54,7 @@ needs_tracepoints = pytest.mark.skipif(bool(refusal(SYSCALLS)), reason=f"tracepo
 
 
 def configuration(*masks: int, **more: Any) -> SourceConfiguration:
-    return SourceConfiguration(masks=tuple(settled(masks)), **more)
+    return SourceConfiguration(masks=tuple(normalised_masks(masks)), **more)
 
 
 class Recorded:

@@ -13,7 +13,7 @@ import pytest
 import fake_kernel as fake
 from fake_kernel import Machine
 from lastbranch.etw.flags import GROUPS, KERNEL_LOGGER, EnableFlag, LogFileMode, hook_ids
-from lastbranch.etw.portable.enable_map import ROWS, kinds_of, rows_of, settled, unmapped
+from lastbranch.etw.portable.enable_map import ROWS, kinds_of, normalised_masks, rows_of, unmapped
 from lastbranch.etw.portable.sources import argv, check, needed
 from lastbranch.etw.portable.sources.kinds import KINDS
 from lastbranch.etw.portable.sources.plan import TASKS
@@ -45,10 +45,10 @@ class TestTable:
          (0x800000, 1, 0x10), (0x1000000, 1, 0x2)],
     )  # fmt: skip
     def test_aliases_move_to_their_own_words(self, flag: int, word: int, bit: int) -> None:
-        words = settled([flag | 1])
+        words = normalised_masks([flag | 1])
         assert (words[0], words[word], len(words)) == (1, bit, 8)
-        assert settled(words) == words
-        assert kinds_of([flag]) == kinds_of(settled([flag]))
+        assert normalised_masks(words) == words
+        assert kinds_of([flag]) == kinds_of(normalised_masks([flag]))
 
     def test_bits_without_a_name_are_refused_by_their_number(self) -> None:
         (row,) = unmapped([0, 0, 0, 0x8000])

@@ -15,7 +15,7 @@ import pytest
 import etl_builder
 import fake_kernel as fake
 from etl_builder import aligned
-from lastbranch.etw.portable.enable_map import settled
+from lastbranch.etw.portable.enable_map import normalised_masks
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.etw.status import EtwError
@@ -32,7 +32,7 @@ STACK = 0x1820
 
 
 def configuration(*masks: int, **more: Any) -> SourceConfiguration:
-    return SourceConfiguration(masks=tuple(settled(masks)), sysconfig=False, **more)
+    return SourceConfiguration(masks=tuple(normalised_masks(masks)), sysconfig=False, **more)
 
 
 class Session:

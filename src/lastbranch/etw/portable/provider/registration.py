@@ -130,10 +130,10 @@ class Attachments:
             call(session)
         with self._lock:
             writers = [writer for writer, of in self._writers.items() if of == session]
-        self.settle()
+        self.wait_for_writes()
         self._close(writers)
 
-    def settle(self) -> None:
+    def wait_for_writes(self) -> None:
         """Wait until the current writes of other threads have ended.
 
         A look at the threads' frames under the interpreter lock is exact: a call that begins later reads anew where to
@@ -487,7 +487,7 @@ class Registration:
     def _end(self) -> None:
         attachments, stream = current(), self._socket
         self._change({})
-        attachments.settle()
+        attachments.wait_for_writes()
         if stream is None:
             return
         self._socket = None

@@ -9,7 +9,7 @@ from uuid import UUID
 from ...flags import PERFINFO_PROVIDER, PMC_INTERRUPT, EnableFlag, Info, V2Option, hook_ids
 from ...properties import SessionRequest
 from ...status import EtwError, Status
-from ..enable_map import settled
+from ..enable_map import normalised_masks
 from ..protocol import pack
 from ..registry import Registry
 
@@ -55,7 +55,7 @@ class Settings:
         if info != Info.SYSTEM_TRACE_ENABLE_FLAGS_INFO:
             return replace(self, information=information)
         self.check_system(call)
-        masks = tuple(settled(value))
+        masks = tuple(normalised_masks(value))
         return replace(self, masks=masks, request=replace(self.request, enable_flags=value[0] if value else 0))
 
     def check_system(self, call: str) -> None:
@@ -135,4 +135,4 @@ class Settings:
 
 
 def _masks(enable_flags: int) -> tuple[int, ...]:
-    return tuple(settled([enable_flags]))
+    return tuple(normalised_masks([enable_flags]))

@@ -33,7 +33,7 @@ from ..pool import (
     Geometry,
     Mapping,
     make_pool,
-    settle,
+    read_barrier,
 )
 from ..pool import DONE as DONE_AT
 from ..registry import ProcessKey, process_key
@@ -221,9 +221,9 @@ def collect(slots: Iterable[Slot], unfinished: bool) -> list[Piece]:
     found = list(slots)
     for slot in found:
         slot.look()
-    settle()  # before commit words are read: to see the last commit of a finished buffer
+    read_barrier()  # before commit words are read: to see the last commit of a finished buffer
     pieces = [piece for slot in found for piece in slot.take(unfinished)]
-    settle()  # before an event is read
+    read_barrier()  # before an event is read
     return pieces
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from ...flags import EnableFlag
 from ...properties import SessionRequest
 from ...status import EtwError, Status
-from ..enable_map import kinds_of, settled, unmapped
+from ..enable_map import kinds_of, normalised_masks, unmapped
 from ..lbr_configuration import SOFTWARE_BRANCHES
 from .configuration import SourceConfiguration
 
 if TYPE_CHECKING:
     from ....capture.perf_events.kernel import Kernel
 
-__all__ = ["SourceConfiguration", "argv", "check", "needed", "settled"]
+__all__ = ["SourceConfiguration", "argv", "check", "needed", "normalised_masks"]
 
 
 def needed(request: SessionRequest, masks: Sequence[int], pmc_sources: Sequence[int] | None = None) -> bool:
@@ -46,12 +46,12 @@ def check(
         raise EtwError(call, Status.INVALID_PARAMETER, "EnableFlags are for system loggers only")
     if masks and masks[0] & EnableFlag.DISK_FILE_IO and not masks[0] & EnableFlag.DISK_IO:
         raise EtwError(call, Status.INVALID_PARAMETER, "DISK_FILE_IO needs DISK_IO")
-    for row in unmapped(settled(masks)):
+    for row in unmapped(normalised_masks(masks)):
         raise EtwError(call, Status.NOT_SUPPORTED, f"{row.name} is not available: {row.why}")
     if needed(request, masks):
         from .plan import try_masks
 
-        try_masks(settled(masks), call, kernel)
+        try_masks(normalised_masks(masks), call, kernel)
 
 
 def argv(socket_path: str) -> list[str]:

@@ -14,7 +14,7 @@ class SourceConfiguration:
     """A session as its sources see it. Hooks are group << 8 | type."""
 
     masks: tuple[int, ...] = (0,) * WORDS
-    """PERFINFO_GROUPMASK, as `enable_map.settled` leaves it."""
+    """PERFINFO_GROUPMASK, as `enable_map.normalised_masks` leaves it."""
     sysconfig: bool = True
     """Whether the machine is described (no EVENT_TRACE_FLAG_NO_SYSCONFIG)."""
     kernel_stacks: bool = True

@@ -164,7 +164,7 @@ class Recorder:
             open_.stream.disable()
         self.round()
         for open_ in gone:
-            self._output.lost(open_.stream.untold())
+            self._output.lost(open_.stream.unreported_losses())
             open_.stream.close()
             del self._streams[open_.wanted.key]
         if counters is not self._counters:
@@ -254,7 +254,7 @@ class Recorder:
             for stream in streams:
                 stream.disable()
             self.round(FOREVER)
-            self._output.lost(sum(stream.untold() for stream in streams))
+            self._output.lost(sum(stream.unreported_losses() for stream in streams))
             now = self._moment()
             if self._tasks is not None:
                 self._write(self._tasks.end(now))

@@ -158,7 +158,7 @@ class Stream:
         self._reported += lost
         return lost
 
-    def untold(self) -> int:
+    def unreported_losses(self) -> int:
         """After the last round: dropped records that no record reported."""
         if not self.spec.counts_losses:
             return 0

@@ -121,7 +121,7 @@ class _Reader:
             self._count(sampler.of(block))
             offset = int(block.window.buffers.offset[-1])
             profile.timeline.place(offset)
-            if profile.full(offset, self._memory(counts)):
+            if profile.over_memory_limit(offset, self._memory(counts)):
                 log.most_blocks = walked
                 break
             if progress:

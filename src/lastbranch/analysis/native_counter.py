@@ -19,7 +19,7 @@ from ..model import Array
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["StackCounter"]
+__all__ = ["NativeStackCounter"]
 
 _COUNTED, _DECLINED, _FULL = 0, 1, 2
 _SUMS, _DETAILS = 3, 6
@@ -30,7 +30,7 @@ Sink = Callable[[Array, Array, Array, list[Array]], None]
 """Gets scope (int64), a and b (uint64), and the columns (int64). A pair can come in several rows."""
 
 
-class StackCounter:
+class NativeStackCounter:
     """Counts branches and the ranges between them, each where there is a sink for it."""
 
     def __init__(self, library: CDLL, branches: Sink | None, ranges: Sink | None, details: bool) -> None:
@@ -42,7 +42,7 @@ class StackCounter:
         weakref.finalize(self, library.lb_counter_free, self._counter)
 
     @classmethod
-    def available(cls, branches: Sink | None, ranges: Sink | None, details: bool) -> StackCounter | None:
+    def available(cls, branches: Sink | None, ranges: Sink | None, details: bool) -> NativeStackCounter | None:
         """A counter, or ``None`` without the library."""
         library = native.library()
         return None if library is None else cls(library, branches, ranges, details)

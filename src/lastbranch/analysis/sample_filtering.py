@@ -8,10 +8,10 @@ import numpy as np
 
 from ..model import Array, Profile, SampleBatch, SampleFilter
 
-__all__ = ["any_end_in", "kept", "period_of"]
+__all__ = ["any_end_in", "filtered_batches", "period_of"]
 
 
-def kept(
+def filtered_batches(
     profile: Profile, batches: Iterator[SampleBatch], sample_filter: SampleFilter | None, *, by_address: bool = True
 ) -> Iterator[SampleBatch]:
     """``batches`` without what ``sample_filter`` drops; none of them empty.
