@@ -36,6 +36,8 @@ SIGNATURES: dict[str, str] = {
     "lb_counter_take": "i64 pointer int i64 pointer pointer pointer pointer",
     "lb_counter_broken": "i64 pointer",
     "lb_counter_clear": "nothing pointer",
+    # compress.c
+    "lb_compress_xpress": "i64 pointer i64 i64 pointer pointer pointer i64",
     # decompress.c
     "lb_decompress": "int int pointer i64 pointer i64",
 }

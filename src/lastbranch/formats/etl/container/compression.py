@@ -1,8 +1,9 @@
 """Compression to plain LZXPRESS, for the writer. `decompression` describes the format and names its source.
 
-zlib searches repetitions, with a window as small as that of LZXPRESS, and NumPy writes what zlib found in the other
-form. With the fixed codes of DEFLATE (RFC 1951, 3.2.6) the size of a token is known at any bit, as if one began there:
-NumPy finds it for all bits at once. Only the step from one token to the next is a loop.
+zlib searches repetitions, with a window as small as that of LZXPRESS. The compiled library (``native/compress.c``)
+writes what zlib found in the other form. Without it NumPy does: with the fixed codes of DEFLATE (RFC 1951, 3.2.6) the
+size of a token is known at any bit, as if one began there, and NumPy finds it for all bits at once. Only the step from
+one token to the next is a loop.
 
 Any reader can read the output: no match needs the u32 length.
 """
@@ -16,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .... import native
+
 __all__ = ["compress"]
 
 
@@ -26,6 +29,7 @@ _LEVEL = 3  # of zlib: higher ones take longer than they save
 _MEMORY = 9  # memLevel: blocks of 32,768 tokens
 _GROUP = 32  # tokens to a flag word
 _PAD = 8
+_SPARE = 32  # for the last flag words and a whole token
 
 # -- The fixed codes of DEFLATE
 _END = 256
@@ -63,7 +67,24 @@ def compress(data: bytes | bytearray | memoryview) -> bytes:
     data = bytes(data)
     if not data:
         return b"\xff\xff\xff\xff"
-    pieces = [_tokens(data, begin) for begin in range(0, len(data), _PIECE)]
+    packed = [_deflate(data, begin) for begin in range(0, len(data), _PIECE)]
+    return _compiled(data, packed) or _in_numpy(data, packed)
+
+
+def _compiled(data: bytes, packed: list[bytes]) -> bytes | None:
+    """The stream, ``None`` without the library and where it does not know what zlib wrote."""
+    library = native.library()
+    if library is None:
+        return None
+    ends = np.cumsum([len(part) for part in packed], dtype=np.int64)
+    out = np.empty(len(data) + len(data) // _GROUP * 4 + _SPARE, np.uint8)  # a match is not longer than its data
+    into = native.address(ends), native.address(out), len(out)
+    length = library.lb_compress_xpress(data, len(data), _PIECE, b"".join(packed), *into)
+    return None if length < 0 else out[:length].tobytes()
+
+
+def _in_numpy(data: bytes, packed: list[bytes]) -> bytes:
+    pieces = [_tokens(data, index * _PIECE, part) for index, part in enumerate(packed)]
     lengths, distances = (np.concatenate(part) for part in zip(*pieces, strict=True))
     return _stream(np.frombuffer(data, np.uint8), lengths, distances)
 
@@ -71,18 +92,22 @@ def compress(data: bytes | bytearray | memoryview) -> bytes:
 # -- What zlib finds
 
 
-def _tokens(data: bytes, begin: int) -> Tokens:
-    """The tokens of one piece of ``data``."""
-    piece = data[begin : begin + _PIECE]
+def _deflate(data: bytes, begin: int) -> bytes:
+    """The DEFLATE stream of the piece of ``data`` at ``begin``, with what comes before it as the dictionary."""
     before = data[max(0, begin - WINDOW) : begin] or b"\0"  # zlib finds no match that begins at its first byte
     deflate = zlib.compressobj(_LEVEL, zlib.DEFLATED, -13, _MEMORY, zlib.Z_FIXED, before)
-    packed = deflate.compress(piece) + deflate.flush()
-    if len(packed) >= len(piece):
-        return _literals(len(piece))
+    return deflate.compress(data[begin : begin + _PIECE]) + deflate.flush()
+
+
+def _tokens(data: bytes, begin: int, packed: bytes) -> Tokens:
+    """The tokens of the piece at ``begin``, by its DEFLATE stream."""
+    length = min(_PIECE, len(data) - begin)
+    if len(packed) >= length:
+        return _literals(length)
     lengths, distances = _deflated(packed)
     ends, reach = np.cumsum(np.maximum(lengths, 1)), np.where(lengths > 0, distances, 0)
-    if not len(ends) or ends[-1] != len(piece) or (reach > begin + ends - lengths).any():  # another zlib than expected
-        return _literals(len(piece))
+    if not len(ends) or ends[-1] != length or (reach > begin + ends - lengths).any():  # another zlib than expected
+        return _literals(length)
     return _joined(data, begin + ends, lengths, distances)
 
 
