@@ -40,6 +40,11 @@ SIGNATURES: dict[str, str] = {
     "lb_compress_xpress": "i64 pointer i64 i64 pointer pointer pointer i64",
     # decompress.c
     "lb_decompress": "int int pointer i64 pointer i64",
+    # perf_records.c
+    "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
+    "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",
+    # runs.c
+    "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
 }
 """Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
 ``nothing``."""

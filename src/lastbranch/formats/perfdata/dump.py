@@ -85,7 +85,7 @@ def _other_records(reader: Reader) -> Iterator[_Other]:
         is_sample = block.types == _SAMPLE
         times: list[tuple[int, int]] = []
         for which, part, _ in reader.by_layout(block, block.at[is_sample]):
-            stamps = reader.times(block, reader.layouts[which].layout, part)
+            stamps = reader.layouts[which].layout.times(block, part)
             times += zip(part.tolist(), stamps.tolist(), strict=True)
         times.sort(reverse=True)
         others = block.at[~is_sample]

@@ -36,7 +36,6 @@ _MOST_LAYOUTS = 16
 """Each is a stream of its own, for which the file is read again. Recorders have one, or a few."""
 _THREAD_COST = 600
 """Bytes for each process and thread that has samples, with its row of the tables."""
-_FOREVER = np.iinfo(np.int64).max
 
 
 def read_perfdata(source: Source, progress: Progress | None = None) -> Profile:
@@ -152,33 +151,21 @@ class Reader:
         profile, self.state.samples_seen = self.profile, True
         for number, part, _event in self.by_layout(block, at):
             entry = self.layouts[number]
-            depth, bad = entry.layout.check(block, part)
-            if bad.any():
-                where = block.base + int(part[bad][0]) * 8
-                damage = Damage("samples whose fields do not fit their records", where, "samples", int(bad.sum()))
+            checked = entry.layout.check(block, part)
+            if checked.damaged:
+                where = block.base + int(part[checked.first_damaged]) * 8
+                damage = Damage("samples whose fields do not fit their records", where, "samples", checked.damaged)
                 profile.damage.append(damage)
-                part, depth = part[~bad], depth[~bad]
-                self.damaged += int(bad.sum())
-            entry.samples += len(part)
-            entry.entries += int(depth.sum())
-            entry.deepest = max(entry.deepest, int(depth.max(initial=0)))
-            entry.earliest.append(int(_FOREVER))
-            if len(part) == 0:
+                self.damaged += checked.damaged
+            entry.samples += len(part) - checked.damaged
+            entry.entries += checked.entries
+            entry.deepest = max(entry.deepest, checked.deepest)
+            entry.earliest.append(checked.earliest)
+            if len(part) == checked.damaged:
                 continue
-            time = self.times(block, entry.layout, part)
-            first, last = int(time.min()), int(time.max())
-            entry.earliest[-1] = first
-            profile.extend_time_range(first, last)
-            self.state.newest_time = max(self.state.newest_time, last)
-            offset = entry.layout.fixed.get(SAMPLE.TID)
-            if offset is not None:
-                self.threads.update(np.unique(block.words.take(part + offset, mode="clip")).tolist())
-
-    @staticmethod
-    def times(block: Block, layout: SampleLayout, at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Time of each sample; its place in the file where samples have no time."""
-        offset = layout.fixed.get(SAMPLE.TIME)
-        return block.base + at * 8 if offset is None else block.words.take(at + offset, mode="clip").view(np.int64)
+            profile.extend_time_range(checked.earliest, checked.latest)
+            self.state.newest_time = max(self.state.newest_time, checked.latest)
+            self.threads.update(checked.threads.tolist())
 
     def _group(self) -> None:
         """Attributes with equal sample layouts make one stream. In a pipe they may still arrive."""
@@ -303,5 +290,5 @@ class Reader:
                 for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
                     batch = layout.decode(block, part[lo:hi], event[lo:hi], wanted)
                     # Samples of the same block that come later are no later than the watermark promises.
-                    rest = int(self.times(block, layout, part[hi:]).min(initial=watermark))
+                    rest = int(layout.times(block, part[hi:]).min(initial=watermark))
                     yield batch, rest

@@ -7,17 +7,22 @@ first those of fixed position, here, then those in `VARIABLE`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from ...arrays import ranges
+from ... import native
+from ...arrays import take_ranges
 from ...lbr import PERF_SELECT, repack_big_endian
 from ...model import BRANCH, FRAME, REQUIRED, Array, SampleBatch
 from .attr import Attr
 from .layout import MISC, READ, SAMPLE
 from .walk import Block
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
 
 __all__ = ["SampleLayout"]
 
@@ -74,7 +79,7 @@ class Cursor:
             return
         self.offsets[group] = offsets = np.zeros(len(length) + 1, np.int64)
         np.cumsum(length, out=offsets[1:])
-        gather = self._evenly_spaced(length, step) or self._anywhere(offsets, length, step)
+        gather = self._evenly_spaced(length, step) or self._anywhere(length, step)
         for word, name in wanted:
             self.columns[name] = gather(word)
 
@@ -93,18 +98,16 @@ class Cursor:
 
         return gather
 
-    def _anywhere(self, offsets: NDArray[np.int64], length: NDArray[np.int64], step: int) -> Callable[[int], Array]:
-        index = np.repeat(self.cursor - offsets[:-1] * step, length)
-        index += np.arange(0, int(offsets[-1]) * step, step)
-        return lambda word: self.words.take(index + word if word else index)
+    def _anywhere(self, length: NDArray[np.int64], step: int) -> Callable[[int], Array]:
+        items = take_ranges(self.words, self.cursor, length * step).reshape(-1, step)
+        return lambda word: items[:, word]
 
     def take_bytes(self, group: str, start: NDArray[np.int64], length: NDArray[np.int64]) -> None:
         """Ragged column ``group`` of bytes: ``length`` from byte position ``start`` of the block."""
         offsets = np.zeros(len(length) + 1, np.int64)
         np.cumsum(length, out=offsets[1:])
         self.offsets[group] = offsets
-        index = ranges(start, length)
-        self.columns[group] = self.block.raw.take(index)
+        self.columns[group] = take_ranges(self.block.raw, start, length)
 
 
 # -- The fields of a sample that have no fixed position: how each is read, and which columns it makes
@@ -117,15 +120,27 @@ Form = dict[str, int]
 """Fields of perf_event_attr."""
 
 
-class Field:
-    """A field of variable position: how to read it, and which columns it makes."""
+Step = tuple[int, int, int]
+"""What the library does at a field, to see whether it fits: `struct step` of ``native/perf_records.c``."""
+_SKIP, _COUNTED, _RAW, _REGISTERS, _SIZED, _BRANCHES = range(6)
 
-    def __init__(self, read: Callable[[Cursor], None], columns: Callable[[Form], list[str]] | tuple[str, ...]) -> None:
+
+class Field:
+    """A field of variable position: how to read it, which columns it makes, and its step."""
+
+    def __init__(
+        self, read: Callable[[Cursor], None], columns: Callable[[Form], list[str]] | tuple[str, ...],
+        step: Callable[[Form], Step] | Step,
+    ) -> None:  # fmt: skip
         self.read = read
         self._columns = columns
+        self._step = step
 
     def columns(self, form: Form) -> list[str]:
         return self._columns(form) if callable(self._columns) else list(self._columns)
+
+    def step(self, form: Form) -> Step:
+        return self._step(form) if callable(self._step) else self._step
 
 
 def _one_word(name: str) -> Field:
@@ -134,7 +149,7 @@ def _one_word(name: str) -> Field:
             w.columns[name] = w.word()
         w.skip(1)
 
-    return Field(read, (name,))
+    return Field(read, (name,), (_SKIP, 1, 0))
 
 
 def _read_values(w: Cursor) -> None:
@@ -180,6 +195,13 @@ def _read_columns(form: Form) -> list[str]:
     bits = {"time_enabled": READ.TOTAL_TIME_ENABLED, "time_running": READ.TOTAL_TIME_RUNNING,
             "read_id": READ.ID, "read_lost": READ.LOST}  # fmt: skip
     return ["read_value", *(name for name, bit in bits.items() if parts & bit)]
+
+
+def _read_step(form: Form) -> Step:
+    bits = form["read_format"]
+    times = bool(bits & READ.TOTAL_TIME_ENABLED) + bool(bits & READ.TOTAL_TIME_RUNNING)
+    value = 1 + bool(bits & READ.ID) + bool(bits & READ.LOST)
+    return (_COUNTED, value, times) if bits & READ.GROUP else (_SKIP, value + times, 0)
 
 
 def _callchain(w: Cursor) -> None:
@@ -238,7 +260,7 @@ def _registers(which: str) -> Field:
             w.ragged(group, np.where(w.bad, 0, length), (column,))
             w.cursor = after
 
-    return Field(read, (abi_name, column))
+    return Field(read, (abi_name, column), lambda form: (_REGISTERS, form[f"sample_regs_{which}"].bit_count(), 0))
 
 
 def _sized_bytes(w: Cursor, group: str, after: int) -> NDArray[np.int64]:
@@ -272,13 +294,18 @@ def _branch_columns(form: Form) -> list[str]:
     return names + (["branch_counters"] if form["branch_sample_type"] & PERF_SELECT["COUNTERS"] else [])
 
 
+def _branch_step(form: Form) -> Step:
+    select = form["branch_sample_type"]
+    return _BRANCHES, 4 if select & PERF_SELECT["COUNTERS"] else 3, int(bool(select & PERF_SELECT["HW_INDEX"]))
+
+
 VARIABLE: dict[int, Field] = {
-    SAMPLE.READ: Field(_read_values, _read_columns),
-    SAMPLE.CALLCHAIN: Field(_callchain, ("frame",)),
-    SAMPLE.RAW: Field(_raw, ("raw",)),
-    SAMPLE.BRANCH_STACK: Field(_branch_stack, _branch_columns),
+    SAMPLE.READ: Field(_read_values, _read_columns, _read_step),
+    SAMPLE.CALLCHAIN: Field(_callchain, ("frame",), (_COUNTED, 1, 0)),
+    SAMPLE.RAW: Field(_raw, ("raw",), (_RAW, 0, 0)),
+    SAMPLE.BRANCH_STACK: Field(_branch_stack, _branch_columns, _branch_step),
     SAMPLE.REGS_USER: _registers("user"),
-    SAMPLE.STACK_USER: Field(_stack_user, ("user_stack", "user_stack_size")),
+    SAMPLE.STACK_USER: Field(_stack_user, ("user_stack", "user_stack_size"), (_SIZED, 1, 0)),
     SAMPLE.WEIGHT: _one_word("weight"),
     SAMPLE.WEIGHT_STRUCT: _one_word("weight"),
     SAMPLE.DATA_SRC: _one_word("data_src"),
@@ -288,7 +315,7 @@ VARIABLE: dict[int, Field] = {
     SAMPLE.CGROUP: _one_word("cgroup"),
     SAMPLE.DATA_PAGE_SIZE: _one_word("data_page_size"),
     SAMPLE.CODE_PAGE_SIZE: _one_word("code_page_size"),
-    SAMPLE.AUX: Field(_aux, ("aux",)),
+    SAMPLE.AUX: Field(_aux, ("aux",), (_SIZED, 0, 0)),
 }
 """What follows the fixed fields, in ABI order."""
 
@@ -304,6 +331,26 @@ _FIXED = (  # what comes first, in ABI order; then `VARIABLE`
 )  # fmt: skip
 
 
+class Checked(NamedTuple):
+    """What `SampleLayout.check` found: numbers of the samples that are not damaged."""
+
+    damaged: int
+    first_damaged: int
+    """Index of the first damaged one, -1 for none."""
+    entries: int
+    """Branch entries."""
+    deepest: int
+    """Entries of the deepest stack."""
+    earliest: int
+    latest: int
+    """Times; without samples the earliest is later than any, the latest earlier."""
+    threads: NDArray[np.uint64]
+    """Words of pid and tid; each at least once."""
+
+
+_EVER = np.iinfo(np.int64)
+
+
 class SampleLayout:
     """The sample record of one set of attributes with equal layout keys."""
 
@@ -315,6 +362,7 @@ class SampleLayout:
         self.unknown = attr.sample_type & ~sum(set(_FIXED) | set(VARIABLE))
         """Bits of later kernels: their values follow the known ones and are not read."""
         self._variable = [field for bit, field in VARIABLE.items() if attr.sample_type & bit]
+        self._steps = np.array([field.step(self.form) for field in self._variable], np.int32).reshape(-1, 3)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -325,10 +373,43 @@ class SampleLayout:
             names += field.columns(self.form)
         return tuple(dict.fromkeys(names))
 
-    def check(self, block: Block, at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Branch entries (int64) of each sample at word positions ``at``, and which samples are damaged (bool)."""
+    def times(self, block: Block, at: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Time of each sample; its place in the file where samples have no time."""
+        offset = self.fixed.get(SAMPLE.TIME)
+        return block.base + at * 8 if offset is None else block.words.take(at + offset, mode="clip").view(np.int64)
+
+    def check(self, block: Block, at: NDArray[np.int64]) -> Checked:
+        """Whether the fields of the samples at word positions ``at`` fit their records, and what is in those."""
+        library = native.library()
+        return (self._check_compiled(library, block, at) if library is not None else None) or self._check(block, at)
+
+    def _check_compiled(self, library: CDLL, block: Block, at: NDArray[np.int64]) -> Checked | None:
+        """What `_check` gives, but some threads more than once; ``None`` where the library declines."""
+        words, at = np.ascontiguousarray(block.words), np.ascontiguousarray(at)
+        found, threads = np.empty(7, np.int64), np.empty(len(at), np.uint64)
+        time, thread = (self.fixed.get(bit, 0) for bit in (SAMPLE.TIME, SAMPLE.TID))
+        declined = library.lb_samples_check(
+            native.address(words), len(words), block.big_endian, native.address(at), len(at), len(self.fixed),
+            native.address(self._steps), len(self._steps), time, thread, native.address(found), native.address(threads),
+        )  # fmt: skip
+        if declined:
+            return None
+        damaged, first, entries, deepest, earliest, latest, listed = found.tolist()
+        if not time and damaged < len(at):
+            earliest, latest = earliest + block.base, latest + block.base
+        return Checked(damaged, first, entries, deepest, earliest, latest, threads[:listed])
+
+    def _check(self, block: Block, at: NDArray[np.int64]) -> Checked:
         cursor = self._walk(block, at, frozenset())
-        return cursor.lengths.get(BRANCH, np.zeros(len(at), np.int64)), cursor.bad
+        kept = at[~cursor.bad]
+        depth = cursor.lengths.get(BRANCH, np.zeros(len(at), np.int64))[~cursor.bad]
+        time, thread = self.times(block, kept), self.fixed.get(SAMPLE.TID)
+        return Checked(
+            len(at) - len(kept), int(cursor.bad.argmax()) if cursor.bad.any() else -1,
+            int(depth.sum()), int(depth.max(initial=0)),
+            int(time.min(initial=_EVER.max)), int(time.max(initial=_EVER.min)),
+            np.empty(0, np.uint64) if thread is None else np.unique(block.words.take(kept + thread)),
+        )  # fmt: skip
 
     def decode(
         self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32], wanted: frozenset[str] | None
@@ -352,12 +433,12 @@ class SampleLayout:
             return None if offset is None else block.words.take(at + offset, mode="clip")
 
         position = block.base + at * 8
-        time, ip, ids = word(SAMPLE.TIME), word(SAMPLE.IP), word(SAMPLE.TID)
+        ip, ids = word(SAMPLE.IP), word(SAMPLE.TID)
         cpu, period = word(SAMPLE.CPU), word(SAMPLE.PERIOD)
         unknown = np.full(n, -1, np.int32)
         pid, tid = (unknown, unknown) if ids is None else block.halves(ids)
         columns: dict[str, Array] = {
-            "time": position if time is None else time.view(np.int64),
+            "time": self.times(block, at),
             "ip": np.zeros(n, np.uint64) if ip is None else ip,
             "pid": pid,
             "tid": tid,

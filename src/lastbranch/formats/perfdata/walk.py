@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import native
 from ...errors import Damage, UnavailableError
 from ...model import Limits, Source
 from ..readahead import ReadAhead
+
+if TYPE_CHECKING:
+    from ctypes import CDLL
 
 __all__ = ["Block", "TRACING_DATA", "chase", "first_of_each", "halves", "walk_blocks"]
 
@@ -102,11 +106,47 @@ def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int3
 def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -> tuple[Block, int]:
     """(the records in the first ``length`` bytes of ``words`` that are whole, the offset in the file after them).
 
-    Records are linked by their sizes, so this is a loop; where sizes repeat, a strided look ahead checks many at once.
+    They end with one that leaves the 8-byte grid or that data follow.
     """
     raw = words.view(np.uint8)
     if big_endian:
         words = words.byteswap()
+    library = native.library()
+    if library is None:
+        at, types = _chase(words, length, big_endian)
+    else:
+        at, types = _chase_compiled(library, words, length, big_endian)
+    block = Block(words, raw, base, at, types, big_endian)
+    return block, _following(block)
+
+
+_ROOM = 1 << 16
+"""Records that the library finds in one call: hardly any block has more."""
+
+
+def _chase_compiled(
+    library: CDLL, words: NDArray[np.uint64], length: int, big_endian: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What `_chase` gives."""
+    parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    words, rest = np.ascontiguousarray(words), np.zeros(1, np.int64)
+    while not parts or rest[0] > 0:
+        room = min(_ROOM, length >> 3)
+        at, types = np.empty(room, np.int64), np.empty(room, np.int64)
+        out = native.address(at), native.address(types), room, native.address(rest)
+        n = library.lb_records_chase(native.address(words), length, big_endian, int(rest[0]), *out)
+        parts.append((at[:n], types[:n]))
+    if len(parts) == 1:
+        return parts[0]
+    ats, kinds = zip(*parts, strict=True)
+    return np.concatenate(ats), np.concatenate(kinds)
+
+
+def _chase(words: NDArray[np.uint64], length: int, big_endian: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(word index, type) of the records of `chase`, from words in the order of this machine.
+
+    Records are linked by their sizes, so this is a loop; where sizes repeat, a strided look ahead checks many at once.
+    """
     sizes = words.view(np.uint16)
     field = 0 if big_endian else 3  # which quarter of the first word is the record's size
     memory = memoryview(sizes)  # type: ignore[arg-type]
@@ -138,21 +178,19 @@ def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -
     starts = np.concatenate([np.asarray(part, np.int64) for part in (*parts, at)]) >> 2
     heads = words.take(starts)
     types = (heads >> np.uint64(32) if big_endian else heads & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    block = Block(words, raw, base, starts, types, big_endian)
-    return block, _cut(block, length)
-
-
-def _cut(block: Block, length: int) -> int:
-    """End ``block`` after a record that leaves the 8-byte grid or that data follow; the next offset in the file."""
-    sizes = block.sizes(block.at)
-    special = (sizes & 7 != 0) | (block.types == TRACING_DATA) | (block.types == _AUXTRACE)
-    i = int(special.argmax()) if special.any() else len(sizes) - 1
-    if i >= 0 and block.at[i] * 8 + sizes[i] > length:
+    long = (heads & np.uint64(0xFFFF) if big_endian else heads >> np.uint64(48)).astype(np.int64)
+    special = (long & 7 != 0) | (types == TRACING_DATA) | (types == _AUXTRACE)
+    i = int(special.argmax()) if special.any() else len(long) - 1
+    if i >= 0 and starts[i] * 8 + long[i] > length:
         i -= 1  # cut off by the end of what was read
-    block.at, block.types = block.at[: i + 1], block.types[: i + 1]
-    if i < 0:
+    return starts[: i + 1], types[: i + 1]
+
+
+def _following(block: Block) -> int:
+    """The offset in the file after the last record of ``block`` and its data, which are the ``extra`` of the block."""
+    if len(block.at) == 0:
         return block.base
-    at, size, kind = int(block.at[i]), int(sizes[i]), int(block.types[i])
+    at, size, kind = int(block.at[-1]), int(block.sizes(block.at[-1:])[0]), int(block.types[-1])
     more, start = 0, block.base + at * 8 + size
     if kind == _AUXTRACE and size >= 16:
         more = int(block.words[at + 1])

@@ -1,0 +1,115 @@
+/* The chain of perf's records, and whether the fields of samples fit into them.
+ *
+ * Words are those of `formats/perfdata/walk.py`, in the order of this machine. perf_event_header {u32 type; u16 misc;
+ * u16 size} is one word; its first field is the lowest in a little-endian file, the highest in a big-endian one. */
+#include "lastbranch.h"
+
+enum { CHECKED, DECLINED };
+enum { TRACING_DATA = 66, AUXTRACE = 71 }; /* data follow the record */
+enum { SEEN = 256 };
+
+/* Find the records that are whole in the first `length` bytes of `words`, from byte `from` on (a multiple of 8), up to one
+ * that leaves the grid of words or that data follow. `at` gets the word of each header, `types` the type: `room` of them at
+ * most. How many; `rest` is where the next call continues, or -1 where there are no more. */
+EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest)
+{
+    i64 n = 0;
+    *rest = -1;
+    for (i64 place = from; length - place >= 8;) {
+        if (n == room) {
+            *rest = place;
+            break;
+        }
+        u64 head = words[place >> 3];
+        i64 size = (i64)(big_endian ? head & 0xFFFF : head >> 48), type = (i64)(big_endian ? head >> 32 : head & 0xFFFFFFFF);
+        if (size < 8 || size > length - place) break;
+        at[n] = place >> 3;
+        types[n++] = type;
+        if (size & 7 || type == TRACING_DATA || type == AUXTRACE) break;
+        place += size;
+    }
+    return n;
+}
+
+/* What a step of `SampleLayout` does, at a field of variable position: its number and two operands. */
+enum step_kind {
+    SKIP,      /* a words */
+    COUNTED,   /* u64 count, b words, count items of a words */
+    RAW,       /* u32 size, so many bytes, padded so that both together are whole words */
+    REGISTERS, /* u64 abi, then a words unless it is 0 */
+    SIZED,     /* u64 size, so many bytes, padded to words; a words follow unless it is 0 */
+    BRANCHES,  /* as COUNTED: the branch stack */
+};
+struct step { i32 kind, a, b; };
+
+/* How many words `step` takes from `place` on, where `left` are left: more than these, or -1, where it does not fit. `depth`
+ * becomes the number of branches. */
+static inline i64 taken(const struct step *step, const u64 *place, i64 left, int big_endian, i64 *depth)
+{
+    if (step->kind == SKIP) return step->a;
+    if (left < 1) return -1;
+    u64 value = *place;
+    switch (step->kind) {
+    case COUNTED:
+    case BRANCHES:
+        if (value > (u64)left) return -1;
+        if (step->kind == BRANCHES) *depth = (i64)value;
+        return 1 + step->b + (i64)value * step->a;
+    case RAW:
+        return (i64)(((big_endian ? value >> 32 : value & 0xFFFFFFFF) + 4 + 7) >> 3);
+    case REGISTERS:
+        return 1 + (value ? step->a : 0);
+    default: /* SIZED */
+        if (value > (u64)left * 8) return -1;
+        return 1 + (value ? (i64)((value + 7) >> 3) + step->a : 0);
+    }
+}
+
+/* Walk the fields of the samples at words `at`: `fixed` words follow the header, then `steps`. `time` and `thread` are
+ * words of a sample, 0 for none; without a time that is its place, in bytes.
+ *
+ * `found` gets: how many samples are damaged, the first of those; of the others the branches, the deepest stack, earliest
+ * and latest time, and how many values are in `threads` (room for `samples`): every (pid, tid) at least once.
+ * DECLINED for records beyond `count` words and for unknown steps. */
+EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed,
+                            const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads)
+{
+    i64 damaged = 0, first_damaged = -1, entries = 0, deepest = 0, earliest = INT64_MAX, latest = INT64_MIN, listed = 0;
+    u64 seen[SEEN];
+    u8 known[SEEN] = {0};
+    if (fixed < 0 || time < 0 || time > fixed || thread < 0 || thread > fixed) return DECLINED;
+    for (i64 i = 0; i < number; i++) {
+        const struct step *s = &steps[i];
+        int counted = s->kind == COUNTED || s->kind == BRANCHES;
+        if (s->kind < SKIP || s->kind > BRANCHES || s->a < counted || s->b < 0) return DECLINED;
+    }
+    for (i64 i = 0; i < samples; i++) {
+        if (at[i] < 0 || at[i] >= count) return DECLINED;
+        const u64 *record = words + at[i];
+        i64 size = (i64)(big_endian ? *record & 0xFFFF : *record >> 48) >> 3, place = 1 + fixed, depth = 0;
+        if (size > count - at[i]) return DECLINED;
+        int fits = place <= size;
+        for (i64 k = 0; fits && k < number; k++) {
+            i64 n = taken(&steps[k], record + place, size - place, big_endian, &depth);
+            fits = n >= 0 && n <= size - place;
+            place += n;
+        }
+        if (!fits) {
+            if (!damaged++) first_damaged = i;
+            continue;
+        }
+        entries += depth;
+        if (depth > deepest) deepest = depth;
+        i64 when = time ? (i64)record[time] : at[i] * 8;
+        if (when < earliest) earliest = when;
+        if (when > latest) latest = when;
+        if (!thread) continue;
+        u64 value = record[thread], slot = (value ^ value >> 32) & (SEEN - 1);
+        if (known[slot] && seen[slot] == value) continue;
+        known[slot] = 1;
+        threads[listed++] = seen[slot] = value;
+    }
+    i64 all[] = {damaged, first_damaged, entries, deepest, earliest, latest, listed};
+    memcpy(found, all, sizeof all);
+    return CHECKED;
+}
