@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes: where modules must not be kept compiled, each would compile them all.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench peers fuzz docs man etw-layouts walk clean
+.PHONY: demo test lint bench peers fuzz docs man etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -54,9 +54,6 @@ man: $(VENV)/installed ## write manual pages, made from the help texts: man -M b
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/tools/make_etw_layouts.py --prove
-
-walk: $(VENV)/developer ## compile the inner loop of the software branch record (needs gcc)
-	$(BIN)/python tests/tools/make_walk.py
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

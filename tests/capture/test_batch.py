@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import os
 
-from capture_tools import needs_ptrace
+from capture_tools import needs_ptrace, needs_walk
+from lastbranch import native
 from lastbranch.capture.ptrace import WORDS, SyscallBatch
 
-pytestmark = needs_ptrace
+pytestmark = [needs_ptrace, needs_walk]
 _CLOSE, _GETPID = 3, 39
 
 
 def test_rows_are_run_in_order_until_one_fails() -> None:
     read, write = os.pipe()
-    batch = SyscallBatch(4)
+    library = native.library()
+    assert library is not None
+    batch = SyscallBatch(library, 4)
     batch.set(0, _GETPID)
     batch.set(1, _CLOSE, write)
     batch.set(2, _CLOSE, write)

@@ -114,11 +114,13 @@ def test_without_perf_events_the_process_table_and_the_mappings_are_told_by_ptra
 
 
 LATE = (
-    "import time; from lastbranch.capture import ptrace; cont = ptrace.cont;"
-    "ptrace.cont = lambda *words: (cont(*words), time.sleep(0.01));"
+    "import time; from types import SimpleNamespace; from lastbranch.capture.software import collector;"
+    "cont = collector.ptrace.cont; late = lambda *words: (cont(*words), time.sleep(0.01));"
+    "collector.ptrace = SimpleNamespace(**{**vars(collector.ptrace), 'cont': late});"
     "from lastbranch.cli import main; main()"
 )
-"""``python -c`` this: lastbranch that comes late to whatever it does after it let a thread run."""
+"""``python -c`` this: a collector that comes late to whatever it does after it let a thread run. Stops of a burst are
+not late."""
 
 
 @pytest.mark.parametrize("wrapped", [LATE, DENY.format(298)], ids=["perf events", "/proc"])

@@ -1,4 +1,4 @@
-"""The walk in machine code: it takes the ways that Python takes, and asks where its tables do not say."""
+"""The compiled walk: it takes the ways that Python takes, and asks where its tables do not say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import signal
 import struct
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +16,8 @@ from pathlib import Path
 
 import pytest
 
-import make_walk
-from capture_tools import DENY, FREESTANDING, Recorded, build, needs_ptrace
-from lastbranch.capture import Summary, native, ptrace
+from capture_tools import FREESTANDING, WALK, build, needs_ptrace, needs_walk, record
+from lastbranch.capture import Summary, ptrace
 from lastbranch.capture.launch import end_with_parent, launch
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import collector as run
@@ -37,8 +35,9 @@ from lastbranch.capture.software.successors import Successors
 from lastbranch.capture.software.tree import Process, Thread
 from lastbranch.capture.software.walk_tables import Context
 from lastbranch.lbr import KIND
+from lastbranch.native.build import compiler
 
-pytestmark = needs_ptrace
+pytestmark = [needs_ptrace, needs_walk]
 Edges = list[tuple[int, int, int]]
 SIGNAL = (0, 0, 0)
 COND, CALL, UNCOND, IND = (KIND[name] for name in ("cond", "call", "uncond", "ind"))
@@ -408,13 +407,10 @@ def test_a_wait_that_a_tick_interrupts_goes_on_and_has_a_deadline() -> None:
 # -- where it cannot be
 
 
-def test_without_executable_memory_python_does_it_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> int:
-        raise PermissionError(1, "refused")
-
+def test_without_the_library_python_does_it_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = build(folder, "branches", *FREESTANDING)
     walked = edges_of(program, BlockStep(DebugRegisters()), 600)
-    monkeypatch.setattr(native, "_loaded", refuse)
+    monkeypatch.setenv("LASTBRANCH_NATIVE", "0")
     engine = BlockStep(DebugRegisters())
     assert not engine.walks
     assert engine._walker is None
@@ -422,16 +418,15 @@ def test_without_executable_memory_python_does_it_all(folder: Path, monkeypatch:
     assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
 
 
-def test_a_recording_without_executable_memory_is_made(folder: Path, tmp_path: Path) -> None:
-    """319: memfd_create."""
-    program, output = build(folder, "branches", *FREESTANDING), tmp_path / "it.data"
-    words = ["record", "--engine", "software", "--no-progress", "--duty", "50", "--period", "1000000"]
-    words += ["-o", str(output), "--", str(program), "2000"]
-    done = subprocess.run([sys.executable, "-c", DENY.format(319), *words], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    recorded = Recorded(0, b"", "", output)
-    assert recorded.bursts() > 3
-    assert "debug registers" in str(recorded.profile().machine) or recorded.profile().samples > 3
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_recording_says_once_where_it_lacks_the_library(switch: str, folder: Path, tmp_path: Path) -> None:
+    program = build(folder, "branches", *FREESTANDING)
+    words = ["--engine", "software", "--duty", "50", "--period", "1000000", "--", program, "2000"]
+    done = record(tmp_path / "it.tb5", *words, env={"LASTBRANCH_NATIVE": switch})
+    assert done.code == 0, done.err
+    assert done.err.count("the compiled library is not in use: bursts take longer") == (switch == "0")
+    assert done.bursts() > 3
+    assert ("compiled walk" in done.profile().header["software LBR"]) == (switch == "1")
 
 
 def test_tables_without_room_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,19 +446,6 @@ def test_tables_without_room_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> N
 # -- the compiled form
 
 
-def test_the_committed_bytes_are_those_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    committed = make_walk.MADE.read_bytes()
-    if committed.partition(b"\n")[0].endswith(make_walk.compiler().encode()):
-        assert make_walk.made() == committed, "make walk"
-    code, functions = make_walk.build()
-    monkeypatch.setattr(native, "read_code", lambda: (functions, code))
-    monkeypatch.setattr(native, "_loaded", native._loaded.__wrapped__)
-    engine = BlockStep(DebugRegisters())
-    ends = walking(engine)
-    assert startup_test.test_engines([engine]) == {engine.name: startup_test.OK}
-    assert ends["stops"] > 5
-
-
 def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -> None:
     structs = {
         "nodes": "node", "ends": "end", "path": "step", "lines": "line", "stores": "store", "pages": "page",
@@ -479,8 +461,8 @@ def test_structures_are_laid_out_as_the_compiler_lays_them_out(tmp_path: Path) -
     ]
     sizes.append(f"_Static_assert(sizeof(struct context) == {ctypes.sizeof(Context)}, 'context');")
     source = tmp_path / "layout.c"
-    source.write_text("\n".join([f'#include "{make_walk.SOURCE}"', *sizes, *fields]).replace("'", '"'))
-    subprocess.run(["gcc", "-fsyntax-only", source], check=True)
+    source.write_text("\n".join([f'#include "{WALK}"', *sizes, *fields]).replace("'", '"'))
+    subprocess.run([*compiler(), "-std=c11", "-fsyntax-only", source], check=True)
 
 
 def test_without_a_walk_that_fails_the_start_up_test_python_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import make_walk
-from capture_tools import needs_ptrace
+from capture_tools import WALK, needs_ptrace
 from lastbranch.capture import ptrace
 from lastbranch.capture.ptrace import EFLAGS, FS_BASE, GENERAL, GS_BASE, RSP
 from lastbranch.capture.software import walk_tables
@@ -21,6 +20,7 @@ from lastbranch.capture.software.instructions import Branch, Condition, InMemory
 from lastbranch.capture.software.successors import Expectation, Successors
 from lastbranch.capture.software.walk_tables import Context, SharedWord
 from lastbranch.lbr import KIND
+from lastbranch.native.build import compiler
 
 pytestmark = needs_ptrace
 PLAIN = tuple(r for r in GENERAL if r != RSP)
@@ -29,10 +29,10 @@ _ADDRESSES = (1 << 64) - 1
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """walk.c with all of its functions to be called."""
+    """branch_walk.c with all of its functions to be called."""
     path = tmp_path_factory.mktemp("parts") / "walk.so"
-    flags = ["-O2", "-shared", "-fPIC", "-fno-strict-aliasing", "-Dstatic=", "-Dinline="]
-    subprocess.run(["gcc", *flags, "-o", path, make_walk.SOURCE], check=True)
+    flags = ["-std=c11", "-O2", "-shared", "-fPIC", "-fno-strict-aliasing", "-Dstatic=", "-Dinline="]
+    subprocess.run([*compiler(), *flags, "-o", path, WALK], check=True)
     return ctypes.CDLL(str(path))
 
 
@@ -145,7 +145,7 @@ def test_known_targets_are_the_same(parts: ctypes.CDLL, bench: Bench) -> None:
         fork = Fork({0x400000: some_end()}, frozenset(), known_target=known)
         node, at, target = ctypes.c_void_p(bench.put(fork)), ctypes.c_uint64(), ctypes.c_uint64()
         given = [None if v is None else ctypes.byref(ctypes.c_uint64(v)) for v in (stack, pushed)]
-        is_known = parts.told(bench.at_context(), node, *given, ctypes.byref(at), ctypes.byref(target))
+        is_known = parts.known_target(bench.at_context(), node, *given, ctypes.byref(at), ctypes.byref(target))
         expected = known.target(bench.registers, stack, pushed, bench.read)
         assert (target.value if is_known else None) == expected, (known, stack, pushed)
         found += bool(is_known)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from lastbranch import native
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
 
@@ -37,6 +38,10 @@ needs_ptrace = pytest.mark.skipif(
     sys.platform != "linux" or os.uname().machine != "x86_64" or shutil.which("gcc") is None,
     reason="programs are compiled by gcc and traced by ptrace on x86-64 Linux",
 )
+
+needs_walk = pytest.mark.skipif(native.library() is None, reason="no compiled library, which has the walk")
+WALK = Path(native.__file__).with_name("branch_walk.c")
+"""The source of the walk."""
 
 
 def build(folder: Path, name: str, *flags: str) -> Path:

@@ -12,9 +12,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from .native import function
+from .. import native
 
 __all__ = [
     "SyscallBatch", "CS", "DEBUG_REGISTER", "EFLAGS", "EVENT_CLONE", "EVENT_EXEC", "EVENT_FORK", "EVENT_STOP",
@@ -161,8 +161,8 @@ def wait(tid: int = -1) -> tuple[int, int]:
 # -- a batch of system calls by one call from Python, on x86-64
 #
 # Between two stops of a thread a tracer makes a handful of system calls. A call from Python costs as much as the
-# kernel's part of it, and more just after a stop, when the interpreter is no longer in the processor's caches. Here
-# machine code executes them from a table.
+# kernel's part of it, and more just after a stop, when the interpreter is no longer in the processor's caches. The
+# compiled library makes them from a table (native/branch_walk.c).
 
 
 WORDS = 6
@@ -171,15 +171,15 @@ _RESULT = 5
 
 
 class SyscallBatch:
-    """A table of ``rows`` system calls. Raises `OSError` where the system allows no executable memory."""
+    """A table of ``rows`` system calls, made by the compiled ``library``."""
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, library: ctypes.CDLL, rows: int) -> None:
         self.words = (ctypes.c_uint64 * (rows * WORDS))()
         """All rows, `WORDS` each."""
         at, size = ctypes.addressof(self.words), WORDS * 8
         self._rows = rows
         self._calls = [(ctypes.c_void_p(at + row * size), ctypes.c_int(rows - row)) for row in range(rows)]
-        self._run = function("calls")
+        self._run = library.lb_system_calls
 
     def set(self, row: int, number: int, *arguments: int) -> None:
         """Make ``row`` the call ``number`` with up to four ``arguments``."""
@@ -189,7 +189,8 @@ class SyscallBatch:
     def run(self, first: int) -> int:
         """Make the calls from row ``first`` on; the row of the one that failed, or the number of rows."""
         start, rows = self._calls[first]
-        return self._rows - self._run(start, rows)
+        left: int = self._run(start, rows)
+        return self._rows - left
 
     def error(self, row: int) -> int:
         """The errno of the call that failed."""
@@ -240,15 +241,14 @@ def next_stop(tid: int, seconds: float) -> int | None:
 
 class Resumer:
     """Resumes a thread until its next stop: sets words of its struct user, PTRACE_CONT, waits, and reads its registers,
-    in one call where the system allows executable memory."""
+    in one call where there is the compiled library."""
 
     def __init__(self, registers: ctypes.Array[ctypes.c_uint64]) -> None:
         """``registers`` are read at each stop."""
         self._registers = registers
         self._status = ctypes.c_int()
-        self._batch: SyscallBatch | None = None
-        with suppress(OSError):
-            self._batch = SyscallBatch(_POKES + 3)
+        library = native.library()
+        self._batch = None if library is None else SyscallBatch(library, _POKES + 3)
         self._tid = -1
 
     def go(self, tid: int, pokes: Sequence[Poke], seconds: float) -> int | None:

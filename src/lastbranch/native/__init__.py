@@ -28,6 +28,9 @@ FILE = os.path.join(os.path.dirname(__file__), f"_lastbranch{ENDING}")
 SIGNATURES: dict[str, str] = {
     "lb_abi": "int",
     "lb_compiler": "text",
+    # branch_walk.c
+    "lb_system_calls": "int pointer int",
+    "lb_branch_walk": "int pointer",
     # count_stacks.c
     "lb_counter_new": "pointer u64 int int int",
     "lb_counter_free": "nothing pointer",

@@ -13,6 +13,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from typing import IO
 
+from ... import native
 from ...errors import UnavailableError
 from ...lbr import KIND, convert
 from .. import ptrace
@@ -336,6 +337,7 @@ class Collector:
 _HARMLESS = signal.SIGURG
 """Programs ignore it: one that the collector leaves pending does nothing."""
 _FIRST_PERIOD = 20_000_000
+_SLOWER = "the compiled library is not in use: bursts take longer (`lastbranch doctor` says why)"
 
 
 def record_software(
@@ -350,6 +352,8 @@ def record_software(
     launched = not isinstance(target, int)
     with ticking():
         engine = _engine(launched, options.allow_risk, summary)
+        if native.library() is None:
+            summary.notes = (*summary.notes, _SLOWER)
         trigger = _trigger(launched)
         summary.trigger = trigger.name
         bursts = BurstRunner(engine, _limits(options.depth, select), SharedProcessor(both=launched))

@@ -11,14 +11,13 @@ import ctypes
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from signal import SIGTRAP
 from typing import NamedTuple
 
+from ... import native
 from ...formats.perfdata.layout import TYPE
 from .. import ptrace
-from ..native import function
 from ..perf_events import syscall
 from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of, next_stop, signal_of, stopped
 from .bursts import Burst, Limits
@@ -135,8 +134,8 @@ def _opcode(code: bytes) -> int:
 # -- block stepping: from branch to branch with breakpoints
 #
 # `BlockStep` decodes ahead and stops at a branch further on. The end at which it stops reveals the branches before, and
-# the registers there where this one goes. `Walker` does the same in machine code for code that was decoded before;
-# `BlockStep` continues where the walk cannot, and tests compare the two.
+# the registers there where this one goes. `Walker` does the same in C for code that was decoded before; `BlockStep`
+# continues where the walk cannot, and tests compare the two.
 
 
 # -- breakpoints of one thread, in debug registers or perf events
@@ -284,7 +283,7 @@ def _attribute(address: int) -> bytes:
     return _BREAKPOINT[:_BP_ADDR] + address.to_bytes(8, "little") + _BREAKPOINT[_BP_ADDR + 8 :]
 
 
-# -- the walk from stop to stop in machine code (native/walk.c), as far as `walk_tables` reach
+# -- the walk from stop to stop in C (native/branch_walk.c), as far as `walk_tables` reach
 #
 # Between two stops Python takes as long as the kernel does for one. The walk does the same as `BlockStep`, which
 # continues where the tables end.
@@ -319,11 +318,12 @@ class Walked(NamedTuple):
 
 
 class Walker:
-    """Calls the walk for one engine, on its ``registers`` and ``breakpoints``. Raises `OSError` where the system allows
-    no executable memory."""
+    """Calls the walk of the compiled ``library`` for one engine, on its ``registers`` and ``breakpoints``."""
 
-    def __init__(self, registers: ctypes.Array[ctypes.c_uint64], breakpoints: DebugRegisters) -> None:
-        self._run = function("walk")
+    def __init__(
+        self, library: ctypes.CDLL, registers: ctypes.Array[ctypes.c_uint64], breakpoints: DebugRegisters
+    ) -> None:
+        self._run = library.lb_branch_walk
         self._breakpoints = breakpoints
         self._passed = (ctypes.c_uint64 * (2 * _ROOM))()
         self._context = Context()
@@ -399,16 +399,16 @@ class BlockStep(Engine):
     """From branch to branch with ``breakpoints``, at the ends of the forks of `successors`."""
 
     def __init__(self, breakpoints: Breakpoints, *, walks: bool = True) -> None:
-        """``walks``: in machine code, where possible."""
+        """``walks``: with the compiled walk, where there is one."""
         self.breakpoints = breakpoints
         self.signal, self.ends = breakpoints.signal, SLOTS
         self._struck = self.signal << 8 | 0x7F
         self._registers = ptrace.Registers()
         self._resumer = Resumer(self._registers)
         self._walker: Walker | None = None
-        if walks and isinstance(breakpoints, DebugRegisters):  # it can move no others
-            with suppress(OSError):  # no memory may be executed
-                self._walker = Walker(self._registers, breakpoints)
+        library = native.library()
+        if walks and library is not None and isinstance(breakpoints, DebugRegisters):  # it can move no others
+            self._walker = Walker(library, self._registers, breakpoints)
         self.walks = self._walker is not None
         self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
 

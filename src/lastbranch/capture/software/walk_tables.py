@@ -1,4 +1,4 @@
-"""Forks as the compiled walk reads them: the tables of native/walk.c for one address space.
+"""Forks as the compiled walk reads them: the tables of native/branch_walk.c for one address space.
 
 A new fork replaces the one before it. Its pages of code are stored with it: the walk compares them with memory once in
 each burst before it uses the fork.
@@ -47,7 +47,7 @@ _LAYOUT = {
     "entries": ("=QII", 1 << 16),
     "code": (f"={_PAGE}s", 1 << 11),
 }
-"""Layouts of the structures of walk.c, and capacities. ``code`` has the bytes of ``pages``."""
+"""Layouts of the structures of branch_walk.c, and capacities. ``code`` has the bytes of ``pages``."""
 
 
 SLOTS = 4
@@ -59,7 +59,7 @@ def _words(names: str) -> list[tuple[str, type[ctypes.c_uint64]]]:
 
 
 class SharedWord(ctypes.Structure):
-    """`struct shared` of walk.c."""
+    """`struct shared` of branch_walk.c."""
 
     _fields_ = _words("branch at was")
     branch: int
@@ -72,7 +72,7 @@ class _Block(ctypes.Structure):
 
 
 class Context(ctypes.Structure):
-    """`struct context` of walk.c, which explains the fields."""
+    """`struct context` of branch_walk.c, which explains the fields."""
 
     _fields_ = [
         *_words("tid memory struck alone burst counted_kinds registers nodes ends path lines stores page_lists pages"),

@@ -1,28 +1,30 @@
 /* What must be fast between two stops of a traced thread, on x86-64 Linux: system calls in a row, and the walk.
  *
- * walk() does what BlockStep of software/engines.py does, over the tables of software/walk_tables.py: it sets breakpoints
- * on the ends of a fork, resumes the thread, finds the end at which it stopped and where the branch there goes, and looks
- * up the next fork. It returns to Python for whatever the tables lack, and at every stop that is not a breakpoint's, with
- * all that Python needs to go on. Names are those of software/control_flow.py and successors.py.
+ * lb_branch_walk() does what BlockStep of capture/software/engines.py does, over the tables of walk_tables.py: it sets
+ * breakpoints on the ends of a fork, resumes the thread, finds the end at which it stopped and where the branch there
+ * goes, and looks up the next fork. It returns to Python for whatever the tables lack, and at every stop that is not a
+ * breakpoint's, with all that Python needs to go on. Names are those of control_flow.py and successors.py.
  *
- * No library, no data, no relocations: the bytes of .text run at any address. tests/tools/make_walk.py compiles them to
- * walk.bin. */
+ * The tables are Python's own, not input: their indexes are not checked. All memory of the traced program is read by
+ * system calls. */
+#define _GNU_SOURCE
+#include "lastbranch.h"
 
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef unsigned long u64;
-typedef long i64;
+#if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
 
-enum { READ_AT = 17, WAIT4 = 61, PTRACE = 101, INTERRUPTED = -4 };
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 enum { POKEUSER = 6, CONT = 7, GETREGS = 12, DEBUG_REGISTER = 848, WALL = 0x40000000 };
 enum { RCX = 11, RIP = 16, EFLAGS = 18, RSP = 19, REGISTERS = 27, RESUME_FLAG = 1 << 16 };
 enum { CF = 1, PF = 4, ZF = 0x40, SF = 0x80, OF = 0x800 };
-enum { SLOTS = 4, TOLD = 3, PAGE = 4096, BLOCK = 512, BLOCKS = 4, NONE = 0xFF };
+enum { SLOTS = 4, KNOWN = 3, PAGE = 4096, BLOCK = 512, BLOCKS = 4, NONE = 0xFF };
 
 /* How the branch of an end is evaluated. */
 enum { LEFT, GOES_ON, DIRECT, CONDITION, RETURN, REGISTER, MEMORY };
-/* How a branch is told ahead. */
-enum { NOT_TOLD, BY_REGISTER, BY_WORD };
+/* How the target of a branch is known before it executes. */
+enum { UNKNOWN, BY_REGISTER, BY_WORD };
 enum { ON_STACK = 1, HAS_VALUE = 2 };
 /* Why walk() returns. */
 enum { AT_END, BEFORE, CAME, WAITING, FAILED };
@@ -45,8 +47,8 @@ struct end {
 
 struct node {
     u32 page, pages, line, lines, end, ends, store, stores;
-    u32 told, told_register, told_flags, family, visits, unused;
-    u64 told_branch, told_at, told_value;
+    u32 known, known_register, known_flags, family, visits, unused;
+    u64 known_branch, known_at, known_value;
 };
 
 struct entry { u64 key; u32 family, node; };
@@ -77,7 +79,7 @@ struct context {
     u64 node, stack, stack_known, pending, slots_used;
     u64 slots[SLOTS];
     u64 shares;
-    struct shared shared[TOLD];
+    struct shared shared[KNOWN];
     /* what came of it */
     u64 ends_passed, stops_made, status, error, before, again;
     u64 was[REGISTERS];
@@ -87,20 +89,19 @@ struct context {
     u8 scratch[PAGE];
 };
 
-static inline i64 call(i64 number, u64 a, u64 b, u64 c, u64 d)
+/* A system call: its result, or the negative errno. */
+static i64 call(i64 number, u64 a, u64 b, u64 c, u64 d)
 {
-    register u64 fourth __asm__("r10") = d;
-    i64 result;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth) : "rcx", "r11", "memory");
-    return result;
+    i64 result = syscall(number, a, b, c, d);
+    return result == -1 ? -errno : result;
 }
 
 /* Make the calls of `rows` rows: number, four arguments, result. How many are left, the first of them failed. */
-long calls(u64 *row, int rows)
+EXPORT int lb_system_calls(u64 *row, int rows)
 {
     for (; rows; rows--, row += 6) {
-        i64 result = call(row[0], row[1], row[2], row[3], row[4]);
-        row[5] = result;
+        i64 result = call((i64)row[0], row[1], row[2], row[3], row[4]);
+        row[5] = (u64)result;
         if (result < 0) break;
     }
     return rows;
@@ -109,17 +110,17 @@ long calls(u64 *row, int rows)
 static int word_at(struct context *c, u64 address, u64 *word)
 {
     u64 offset = address & (BLOCK - 1);
-    if (offset > BLOCK - 8) return call(READ_AT, c->memory, (u64)word, 8, address) == 8;
+    if (offset > BLOCK - 8) return call(SYS_pread64, c->memory, (u64)word, 8, address) == 8;
     struct block *block = 0;
     for (u64 i = 0; i < c->blocks && i < BLOCKS; i++)
         if (c->block[i].address == address - offset) block = &c->block[i];
     if (!block) {
         block = &c->block[c->blocks++ % BLOCKS];
         block->address = address - offset;
-        block->length = call(READ_AT, c->memory, (u64)block->bytes, BLOCK, block->address);
+        block->length = call(SYS_pread64, c->memory, (u64)block->bytes, BLOCK, block->address);
     }
     if (block->length < (i64)offset + 8) return 0;
-    *word = *(u64 *)(block->bytes + offset);
+    *word = get64(block->bytes + offset);
     return 1;
 }
 
@@ -128,10 +129,8 @@ static int unchanged(struct context *c, const struct node *node)
     for (u32 i = 0; i < node->pages; i++) {
         struct page *page = &c->pages[c->page_lists[node->page + i]];
         if (page->burst == c->burst) continue;
-        if (call(READ_AT, c->memory, (u64)c->scratch, PAGE, page->address) != PAGE) return 0;
-        const u64 *now = (const u64 *)c->scratch, *then = (const u64 *)page->bytes;
-        for (u32 k = 0; k < PAGE / 8; k++)
-            if (now[k] != then[k]) return 0;
+        if (call(SYS_pread64, c->memory, (u64)c->scratch, PAGE, page->address) != PAGE) return 0;
+        if (memcmp(c->scratch, (const u8 *)page->bytes, PAGE)) return 0;
         page->burst = c->burst;
     }
     return 1;
@@ -139,7 +138,7 @@ static int unchanged(struct context *c, const struct node *node)
 
 static struct node *found(struct context *c, u32 family, u64 key)
 {
-    for (u64 at = ((key ^ (u64)family << 48) * 0x9E3779B97F4A7C15UL >> 32) & c->mask;; at = (at + 1) & c->mask) {
+    for (u64 at = ((key ^ (u64)family << 48) * 0x9E3779B97F4A7C15u >> 32) & c->mask;; at = (at + 1) & c->mask) {
         const struct entry *entry = &c->entries[at];
         if (entry->family == 0) return 0;
         if (entry->key == key && entry->family == family)
@@ -152,17 +151,17 @@ static int overlap(u64 address, u64 size, u64 word)
     return word - address < size || address - word < 8;
 }
 
-/* Whether it can be told at all; where the branch goes then. `stack_known`: what RSP is. `pushed`: what stands there,
- * not in memory yet. */
-static int told(struct context *c, const struct node *node, const u64 *stack_known, const u64 *pushed, u64 *at, u64 *target)
+/* Whether the target of the branch is known; where it goes then. `stack_known`: the value of RSP. `pushed`: the word
+ * there, which is not in memory yet. */
+static int known_target(struct context *c, const struct node *node, const u64 *stack_known, const u64 *pushed, u64 *at, u64 *target)
 {
-    if (node->told == BY_REGISTER) {
-        *target = c->registers[node->told_register];
+    if (node->known == BY_REGISTER) {
+        *target = c->registers[node->known_register];
         return 1;
     }
     u64 stack = stack_known ? *stack_known : 0;
-    *at = node->told_at;
-    if (node->told_flags & ON_STACK) {
+    *at = node->known_at;
+    if (node->known_flags & ON_STACK) {
         if (!stack_known) return 0;
         *at += stack;
     }
@@ -175,8 +174,8 @@ static int told(struct context *c, const struct node *node, const u64 *stack_kno
         }
         if (overlap(address, store->size, *at)) return 0;
     }
-    if (node->told_flags & HAS_VALUE) {
-        *target = node->told_value;
+    if (node->known_flags & HAS_VALUE) {
+        *target = node->known_value;
         return 1;
     }
     if (pushed && stack_known && *at - stack + 7 < 15) {
@@ -195,7 +194,7 @@ static const struct end *end_at(struct context *c, const struct node *node, u64 
 
 static i64 poke(struct context *c, u64 slot, u64 value)
 {
-    i64 result = call(PTRACE, POKEUSER, c->tid, DEBUG_REGISTER + slot * 8, value);
+    i64 result = call(SYS_ptrace, POKEUSER, c->tid, DEBUG_REGISTER + slot * 8, value);
     if (result < 0) c->error = -result;
     return result;
 }
@@ -242,15 +241,15 @@ static i64 place(struct context *c, const struct node *node)
 static int run(struct context *c)
 {
     u32 status = 0;
-    i64 result = call(PTRACE, CONT, c->tid, 0, 0);
+    i64 result = call(SYS_ptrace, CONT, c->tid, 0, 0);
     if (result >= 0) {
         c->stops--;
         c->stops_made++;
-        result = call(WAIT4, c->tid, (u64)&status, WALL, 0);
-        if (result == INTERRUPTED) return WAITING;
+        result = call(SYS_wait4, c->tid, (u64)&status, WALL, 0);
+        if (result == -EINTR) return WAITING;
     }
     c->status = status;
-    if (result >= 0 && (status & 0xFF) == 0x7F) result = call(PTRACE, GETREGS, c->tid, 0, (u64)c->registers);
+    if (result >= 0 && (status & 0xFF) == 0x7F) result = call(SYS_ptrace, GETREGS, c->tid, 0, (u64)c->registers);
     if (result >= 0) return CAME;
     c->error = -result;
     return FAILED;
@@ -309,22 +308,22 @@ static int goes(struct context *c, const struct end *end, int *taken, u64 *targe
     }
 }
 
-/* What lies behind `end`, when its branch has gone there; 0 where the tables do not say. */
+/* Go on to the fork where the branch of `end` leads; 0 where the tables lack it. */
 static int follow(struct context *c, const struct end *end, int taken, u64 target)
 {
     u64 place = taken ? target : end->address + end->length, pushed = end->address + end->length;
     u64 stack = c->registers[RSP], known = 1, shares = 0;
-    struct shared shared[TOLD];
+    struct shared shared[KNOWN];
     int pushes = taken && end->calls;
     if (pushes) stack -= 8;
     if (end->how == RETURN) known = end->frees, stack += end->frees;
     struct node *node = found(c, 1, place);
     if (!node) return 0;
-    for (u32 i = 0; i < TOLD && node->told; i++) {
+    for (u32 i = 0; i < KNOWN && node->known; i++) {
         u64 at = 0, value;
-        if (!told(c, node, known ? &stack : 0, pushes ? &pushed : 0, &at, &value)) break;
-        if (!c->alone && node->told == BY_WORD && !(node->told_flags & ON_STACK)) {
-            shared[shares].branch = node->told_branch;
+        if (!known_target(c, node, known ? &stack : 0, pushes ? &pushed : 0, &at, &value)) break;
+        if (!c->alone && node->known == BY_WORD && !(node->known_flags & ON_STACK)) {
+            shared[shares].branch = node->known_branch;
             shared[shares].at = at;
             shared[shares++].was = value;
         }
@@ -340,7 +339,8 @@ static int follow(struct context *c, const struct end *end, int taken, u64 targe
     return 1;
 }
 
-long walk(struct context *c)
+/* Lead the thread from end to end; why it stopped. */
+EXPORT int lb_branch_walk(struct context *c)
 {
     while (c->ends_passed < c->room) {
         const struct node *node = &c->nodes[c->node];
@@ -373,3 +373,19 @@ long walk(struct context *c)
     }
     return BEFORE;
 }
+
+#else /* record refuses such a machine before it calls these */
+
+EXPORT int lb_system_calls(u64 *row, int rows)
+{
+    (void)row;
+    return rows;
+}
+
+EXPORT int lb_branch_walk(void *c)
+{
+    (void)c;
+    return -1;
+}
+
+#endif
