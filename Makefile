@@ -38,6 +38,7 @@ peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of
 fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each reader, and what is too long for every run
 	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
 	$(BIN)/python tests/tools/resource_bombs.py
+	$(BIN)/python tests/tools/fuzz_kernels.py --seconds 600
 	$(BIN)/python tests/tools/fuzz_perfdata.py --seconds 600
 	$(BIN)/python tests/tools/fuzz_etl.py --seconds 600
 	$(BIN)/python tests/tools/fuzz_tb5.py --seconds 600

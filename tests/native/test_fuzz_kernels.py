@@ -1,0 +1,57 @@
+"""The driver of `make fuzz`: it calls each function of the library, and sees what it is for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import fuzz_kernels
+from lastbranch import native
+from lastbranch.native import build
+
+NOT_FUZZED = {
+    "lb_abi": "takes no input",
+    "lb_compiler": "takes no input",
+    "lb_system_calls": "makes whatever calls the table says",
+    "lb_branch_walk": "leads a traced thread over tables of our own (tests/capture/test_walk_parts.py has its parts)",
+}
+
+
+def test_each_function_is_fuzzed_or_has_a_reason() -> None:
+    called = fuzz_kernels.SOURCE.read_text()
+    missing = {name for name in native.SIGNATURES if f"{name}(" not in called}
+    assert missing == NOT_FUZZED.keys()
+
+
+def built(folder: Path) -> Path:
+    try:
+        return fuzz_kernels.build_driver(folder)
+    except (OSError, IndexError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no compiler with sanitizers: {error}")
+
+
+@pytest.mark.parametrize("fault", ["", "past the end", "miscounted"])
+def test_faults_are_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "native"
+    shutil.copytree(build.HERE, sources, ignore=shutil.ignore_patterns("_lastbranch.*", "__pycache__"))
+    kernel = sources / "count_stacks.c"
+    right, wrong = {
+        "": ("", ""),
+        "past the end": ("if (c->with_ranges && i + 1 < end) {", "if (c->with_ranges) {"),
+        "miscounted": ("c->broken += (u64)empty;", ""),
+    }[fault]
+    assert right in kernel.read_text()
+    kernel.write_text(kernel.read_text().replace(right, wrong))
+    monkeypatch.setattr(build, "HERE", sources)
+    monkeypatch.chdir(tmp_path)
+    driver = built(tmp_path)
+    done = fuzz_kernels.run_driver(driver, "-8", 1, tmp_path)
+    failed = tmp_path / "count_stacks.failed"
+    assert (done.returncode != 0) == failed.exists() == bool(fault), done.stderr
+    if fault:
+        again = subprocess.run([driver, "count_stacks", failed], capture_output=True, text=True)
+        assert again.returncode != 0
+        assert ("AddressSanitizer" if fault == "past the end" else "all ranges are counted") in again.stderr

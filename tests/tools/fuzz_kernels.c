@@ -1,0 +1,245 @@
+/* Runs the functions of the compiled library on mutated input, without Python. tests/tools/fuzz_kernels.py builds and
+ * starts it, with ASan and UBSan.
+ *
+ *     fuzz_kernels SECONDS|-ROUNDS SEED FOLDER    mutate the files KERNEL.* of FOLDER, for so long or so many rounds each
+ *     fuzz_kernels KERNEL FILE                    run one input
+ *
+ * A kernel has a row in `kernels`: a function that calls it as its Python wrapper does, on the bytes of one input. What
+ * the wrapper ensures of its arguments, the function ensures too. Buffers are as large as they are said to be, so that
+ * ASan sees each access past their end. An input that fails is written to KERNEL.failed. */
+#include "lastbranch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
+void __sanitizer_set_death_callback(void (*)(void));
+#else
+#define __sanitizer_set_death_callback(function) ((void)(function))
+#endif
+
+struct input { const u8 *at; size_t left; };
+
+static const struct kernel *running;
+static struct { u8 *bytes; size_t size; } tried;
+
+static const char *name_of(const struct kernel *kernel);
+
+static void keep(void)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s.failed", name_of(running));
+    FILE *file = fopen(name, "wb");
+    if (file) fwrite(tried.bytes, 1, tried.size, file), fclose(file);
+    fprintf(stderr, "the input is in %s\n", name);
+}
+
+/* The next `size` bytes as a number; what is missing is 0. */
+static u64 take(struct input *in, size_t size)
+{
+    u64 value = 0;
+    for (size_t i = 0; i < size && in->left; i++, in->at++, in->left--) value |= (u64)*in->at << 8 * i;
+    return value;
+}
+
+static void *block(size_t size)
+{
+    void *found = malloc(size ? size : 1);
+    if (!found) abort();
+    return found;
+}
+
+static void expect(int holds, const char *what)
+{
+    if (holds) return;
+    fprintf(stderr, "expected: %s\n", what);
+    keep();
+    exit(1);
+}
+
+/* -- count_stacks.c: batches of stacks; whatever is counted comes out again */
+
+void *lb_counter_new(u64 seed, int with_branches, int with_ranges, int with_details);
+void lb_counter_free(void *c);
+int lb_counter_add(void *c, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
+                   i64 to_stride, const u8 *flags, i64 flags_stride);
+i64 lb_counter_rows(const void *c, int ranges);
+i64 lb_counter_take(const void *c, int ranges, i64 room, i64 *scope, u64 *a, u64 *b, i64 *values);
+i64 lb_counter_broken(const void *c);
+void lb_counter_clear(void *c);
+
+static void taken(const void *c, int ranges, int details, i64 expected)
+{
+    i64 room = lb_counter_rows(c, ranges), sum = 0, columns = !ranges && details ? 9 : 3;
+    i64 *scope = block((size_t)room * 8), *values = block((size_t)(room * columns) * 8);
+    u64 *a = block((size_t)room * 8), *b = block((size_t)room * 8);
+    i64 rows = lb_counter_take(c, ranges, room, scope, a, b, values);
+    expect(rows <= room, "no more rows than said");
+    for (i64 i = 0; i < rows; i++) sum += values[i];
+    expect(sum == expected, ranges ? "all ranges are counted" : "all branches are counted");
+    free(scope), free(values), free(a), free(b);
+}
+
+static int count_stacks(struct input in)
+{
+    u64 options = take(&in, 1), seed = take(&in, 8);
+    int branches = (int)(options & 1), ranges = !branches || options & 2, details = !!(options & 4), separate = !!(options & 8);
+    void *c = lb_counter_new(seed, branches, ranges, details);
+    if (!c) abort();
+    i64 counted = 0, pairs = 0;
+    int done = 0;
+    while (in.left && !done) {
+        i64 samples = (i64)take(&in, 1), entries = 0;
+        i64 *scope = block((size_t)samples * 8), *offsets = block((size_t)(samples + 1) * 8), inner = 0;
+        offsets[0] = 0;
+        for (i64 s = 0; s < samples; s++) {
+            u64 head = take(&in, 1);
+            scope[s] = (i64)(head & 7) - 1;
+            entries += (i64)(head >> 3);
+            inner += head >> 3 ? (i64)(head >> 3) - 1 : 0;
+            offsets[s + 1] = entries;
+        }
+        u64 *words = block((size_t)entries * 24);
+        i64 stride = separate ? 8 : 24, column = separate ? entries : 1;
+        for (i64 i = 0; i < entries; i++)
+            for (i64 k = 0; k < 3; k++) words[separate ? k * entries + i : i * 3 + k] = take(&in, k == 2 ? 2 : 8);
+        const u8 *from = (const u8 *)words, *to = (const u8 *)(words + column), *flags = (const u8 *)(words + 2 * column);
+        done = entries ? lb_counter_add(c, scope, offsets, samples, from, stride, to, stride, flags, stride) : 0;
+        expect(done == 0 || done == 1, "a batch is counted or declined");
+        if (!done) counted += entries, pairs += inner;
+        free(scope), free(offsets), free(words);
+    }
+    if (branches) taken(c, 0, details, counted);
+    if (ranges) taken(c, 1, details, pairs - lb_counter_broken(c));
+    lb_counter_clear(c);
+    if (branches) taken(c, 0, details, 0);
+    lb_counter_free(c);
+    return !done;
+}
+
+/* -- the table; a kernel returns whether it took the input, and did not decline */
+
+static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
+    {"count_stacks", count_stacks},
+};
+enum { KERNELS = sizeof kernels / sizeof *kernels };
+
+static const char *name_of(const struct kernel *kernel) { return kernel->name; }
+
+/* -- mutation */
+
+enum { SEEDS = 256, MOST = 1 << 16, ROUND = 64 };
+
+static u64 state;
+static struct { u8 *bytes; size_t size; } seeds[SEEDS];
+
+static u64 chance(u64 below)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return below ? state % below : 0;
+}
+
+static size_t load(const char *path, u8 **bytes)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file) return 0;
+    *bytes = block(MOST);
+    size_t size = fread(*bytes, 1, MOST, file);
+    fclose(file);
+    return size;
+}
+
+static size_t mutated(u8 *bytes, size_t size)
+{
+    static const u64 edges[] = {0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF, (u64)1 << 47, ~(u64)0};
+    for (u64 n = 1 + chance(6); n; n--) {
+        size_t at = (size_t)chance(size), length = (size_t)chance(size - at < 64 ? size - at : 64);
+        switch (chance(7)) {
+        case 0: if (size) bytes[at] ^= (u8)(1 << chance(8)); break;
+        case 1: if (size) bytes[at] = (u8)chance(256); break;
+        case 2: {
+            size_t width = (size_t)1 << chance(4);
+            u64 edge = edges[chance(sizeof edges / sizeof *edges)];
+            if (at + width <= size) memcpy(bytes + at, &edge, width);
+            break;
+        }
+        case 3: size = at; break;
+        case 4: memmove(bytes + at, bytes + at + length, size - at - length), size -= length; break;
+        case 5:
+            if (size + length <= MOST) memmove(bytes + at + length, bytes + at, size - at), size += length;
+            break;
+        default:
+            if (size) memmove(bytes + at, bytes + chance(size - length + 1), length);
+        }
+    }
+    return size;
+}
+
+static int run(const struct kernel *kernel, const u8 *bytes, size_t size)
+{
+    u8 *exact = block(size);
+    if (size) memcpy(exact, bytes, size);
+    running = kernel;
+    tried.bytes = exact;
+    tried.size = size;
+    int took = kernel->run((struct input){exact, size});
+    free(exact);
+    return took;
+}
+
+static void fuzz(const struct kernel *kernel, double seconds, const char *folder)
+{
+    static u8 bytes[MOST];
+    size_t known = 0;
+    char path[4096];
+    for (; known < SEEDS; known++) {
+        snprintf(path, sizeof path, "%s/%s.%zu", folder, kernel->name, known);
+        if (!(seeds[known].size = load(path, &seeds[known].bytes))) break;
+        run(kernel, seeds[known].bytes, seeds[known].size);
+    }
+    clock_t end = clock() + (clock_t)(seconds * CLOCKS_PER_SEC);
+    u64 inputs = 0, took = 0;
+    double rounds = -seconds;
+    do {
+        for (int i = 0; i < ROUND; i++, inputs++) {
+            size_t size;
+            if (known && chance(16)) {
+                size_t from = (size_t)chance(known);
+                memcpy(bytes, seeds[from].bytes, size = seeds[from].size);
+            } else {
+                size = (size_t)chance(1024);
+                for (size_t k = 0; k < size; k++) bytes[k] = (u8)chance(256);
+            }
+            took += (u64)run(kernel, bytes, mutated(bytes, size));
+        }
+    } while (seconds < 0 ? --rounds > 0 : clock() < end);
+    printf("%s: %llu inputs, %llu of them taken, from %zu seeds\n", kernel->name, (unsigned long long)inputs,
+           (unsigned long long)took, known);
+    for (size_t i = 0; i < known; i++) free(seeds[i].bytes);
+    if (took && known) return;
+    fprintf(stderr, "%s takes no input: its seeds do not reach it\n", kernel->name);
+    exit(1);
+}
+
+int main(int count, char **words)
+{
+    __sanitizer_set_death_callback(keep);
+    for (int k = 0; count == 3 && k < KERNELS; k++)
+        if (!strcmp(words[1], kernels[k].name)) {
+            u8 *bytes = NULL;
+            size_t size = load(words[2], &bytes);
+            printf("%s\n", run(&kernels[k], bytes, size) ? "taken" : "declined");
+            free(bytes);
+            return 0;
+        }
+    if (count != 4) {
+        fprintf(stderr, "fuzz_kernels SECONDS|-ROUNDS SEED FOLDER, or fuzz_kernels KERNEL FILE\n");
+        return 2;
+    }
+    state = strtoull(words[2], NULL, 10) * 2 + 1;
+    for (int k = 0; k < KERNELS; k++) fuzz(&kernels[k], strtod(words[1], NULL), words[3]);
+    return 0;
+}
