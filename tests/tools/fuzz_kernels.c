@@ -118,10 +118,30 @@ static int count_stacks(struct input in)
     return !done;
 }
 
+/* -- decompress.c: what decodes does so every time */
+
+int lb_decompress(int format, const u8 *in, i64 length, u8 *out, i64 size);
+
+static int decompress(struct input in)
+{
+    int format = (int)take(&in, 1) % 6, done;
+    i64 size = (i64)take(&in, 2);
+    u8 *outs[2];
+    for (int i = 0; i < 2; i++) {
+        outs[i] = block((size_t)size);
+        memset(outs[i], i ? 0xAA : 0x55, (size_t)size);
+        done = lb_decompress(format, in.at, (i64)in.left, outs[i], size);
+    }
+    expect(done || !memcmp(outs[0], outs[1], (size_t)size), "all of the output is written");
+    free(outs[0]), free(outs[1]);
+    return !done;
+}
+
 /* -- the table; a kernel returns whether it took the input, and did not decline */
 
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
     {"count_stacks", count_stacks},
+    {"decompress", decompress},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from etl_compressors import COMPRESSORS
 from lastbranch.native import build
 
 SOURCE = Path(__file__).with_name("fuzz_kernels.c")
@@ -54,7 +55,16 @@ def _address(chance: random.Random) -> int:
     return chance.choice((0, 0x55D0_0040_0000, 0x7F00_0000_1000, 0xFFFF_FFFF_8100_0000)) + chance.randrange(64)
 
 
-SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {"count_stacks": _stacks}
+def _compressed(chance: random.Random) -> Iterator[bytes]:
+    """The format, the size of the output in two bytes, and a compressed block."""
+    for form, compress in COMPRESSORS.items():
+        for size in (1, 40, 700, 5000):
+            words = [chance.randbytes(chance.choice((1, 2, 3, 9, 40))) for _ in range(8)]
+            text = b"".join(chance.choice(words) * chance.choice((1, 1, 1, 20)) for _ in range(size))[:size]
+            yield bytes([form]) + size.to_bytes(2, "little") + compress(text)
+
+
+SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {"count_stacks": _stacks, "decompress": _compressed}
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 
 
