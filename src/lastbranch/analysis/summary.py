@@ -39,24 +39,19 @@ def summary(profile: Profile) -> dict[str, Any]:
     }
 
 
+def _fields(row: object, names: str) -> dict[str, Any]:
+    """Attributes of ``row``; ``key=attribute`` where programs know one by another name."""
+    pairs = (name.partition("=") for name in names.split())
+    return {key: getattr(row, attribute or key) for key, _, attribute in pairs}
+
+
 def _machine(m: Machine) -> dict[str, Any]:
-    return {
-        "host": m.host or None,
-        "os": m.os or None,
-        "os_release": m.os_release or None,
-        "arch": m.arch or None,
-        "bits": m.bits,
-        "byte_order": m.byte_order,
-        "hypervisor": m.hypervisor or None,
-        "cpu": m.cpu_description or None,
-        "cpuid": m.cpuid or None,
-        "cpus_online": m.cpus_online,
-        "cpus_available": m.cpus_available,
-        "memory_bytes": m.memory,
-        "page_size": m.page_size,
-        "numa_nodes": len(m.nodes),
-        "pmu_caps": {pmu: dict(caps) for pmu, caps in m.pmu_caps.items()},
-    }
+    facts = _fields(
+        m, "host os os_release arch bits byte_order hypervisor cpu=cpu_description cpuid cpus_online cpus_available "
+        "memory_bytes=memory page_size",
+    )  # fmt: skip
+    known = {name: None if value == "" else value for name, value in facts.items()}
+    return {**known, "numa_nodes": len(m.nodes), "pmu_caps": {pmu: dict(caps) for pmu, caps in m.pmu_caps.items()}}
 
 
 def _time(p: Profile) -> dict[str, int | None]:
@@ -75,10 +70,7 @@ def _time(p: Profile) -> dict[str, int | None]:
 def _event(e: Event) -> dict[str, Any]:
     select, kind = e.branch_select, e.branch_select_kind
     return {
-        "name": e.name,
-        "period": e.period,
-        "frequency": e.frequency,
-        "branch_select": select,
+        **_fields(e, "name period frequency branch_select"),
         "branch_select_kind": None if select is None else kind,
         "branches": None if select is None else _branches(kind, select),
         "callchains": e.has_callchain,
@@ -91,14 +83,8 @@ def _branches(kind: str, select: int) -> str:
 
 
 def _stream(s: SampleStream) -> dict[str, Any]:
-    return {
-        "number": s.number,
-        "events": list(s.events),
-        "samples": s.samples,
-        "branch_entries": s.entries,
-        "deepest_stack": s.deepest,
-        "columns": list(s.columns),
-    }
+    facts = _fields(s, "number events samples branch_entries=entries deepest_stack=deepest columns")
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}
 
 
 def _module(m: Module) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import NotRecordedError
-from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, exporter, module_format
+from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, export_to, exporter
 from .options import Capture, capture_options, check_new, complete_file, filter_options, force_option
 from .symbols import brief, symbol_options
 
@@ -22,7 +22,7 @@ _BINARY = ("pprof", "gcov")
 @capture_options
 @filter_options
 @symbol_options
-@click.option("--to", "name", required=True, type=click.Choice(list(EXPORTS)), help="What to write.")
+@click.option("--to", "name", required=True, type=click.Choice(EXPORTS), help="What to write.")
 @click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary.")
 @click.option(
     "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write, instead of standard output."
@@ -33,15 +33,9 @@ _BINARY = ("pprof", "gcov")
     help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
 )  # fmt: skip
 def command(
-    capture: Capture,
-    make_filter: Any,
-    name: str,
-    binary: str | None,
-    output: str | None,
-    force: bool,
-    fail_empty: bool,
-    symbols: SymbolOptions,
-) -> int:
+    capture: Capture, make_filter: Any, name: str, binary: str | None, output: str | None, force: bool,
+    fail_empty: bool, symbols: SymbolOptions,
+) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
 
     counts: branch and range counts as text, a line each. brstack: the text of `perf script -F ip,brstack`.
@@ -60,32 +54,19 @@ def command(
     """
     if output is None and name in _BINARY and sys.stdout.isatty():
         raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
+    each = "table" if name in FOLDERS else "module" if name in BY_MODULE and binary is None else ""
     if output is not None:
-        check_new(output, force, "--output", folder=name in FOLDERS or (name in BY_MODULE and binary is None))
+        check_new(output, force, "--output", folder=bool(each))
+    elif each:
+        other = ", or --binary NAME" if name in BY_MODULE else ""
+        raise click.UsageError(f"--to {name} writes a file for each {each}: give -o FOLDER{other}")
     profile = capture.open()
     options = ExportOptions(make_filter(profile), binary, symbols)
-    if name in BY_MODULE and binary is None:
+    with capture.reading(profile, printing=output is None):
         if output is None:
-            raise click.UsageError(f"--to {name} writes a file for each module: give -o FOLDER, or --binary NAME")
-        from ..export.folder import export_folder
-
-        with capture.reading(profile):
-            done = export_folder(profile, output, module_format(name), options)
-    elif name in FOLDERS:
-        if output is None:
-            raise click.UsageError(f"--to {name} writes a file for each table: give -o FOLDER")
-        from ..export.columnar import export_tables
-
-        with capture.reading(profile):
-            done = export_tables(profile, output, name, options)
-    elif output is None:
-        with capture.reading(profile, printing=True):
             done = exporter(name)(profile, sys.stdout.buffer, options)
-        sys.stdout.buffer.flush()
-    else:
-        from ..model.output import writing_file
-
-        with writing_file(output) as out, capture.reading(profile):
-            done = exporter(name)(profile, out, options)
+            sys.stdout.buffer.flush()
+        else:
+            done = export_to(profile, name, output, options)
     code = capture.finish(profile, brief(profile, done.all_notes))
     return NotRecordedError.exit_code if fail_empty and done.partial else code

@@ -8,50 +8,48 @@ from typing import TYPE_CHECKING
 from .interface import Exported, Exporter, ExportOptions
 
 if TYPE_CHECKING:
-    from .modules import ModuleFormat
+    from ..model import Profile
 
-__all__ = ["BY_MODULE", "EXPORTS", "FOLDERS", "ExportOptions", "Exported", "Exporter", "exporter", "module_format"]
-
-
-EXPORTS = {
-    "counts": "counts",
-    "brstack": "brstack",
-    "autofdo": "autofdo",
-    "gcov": "gcov",
-    "profgen": "profgen",
-    "bolt": "bolt",
-    "sampleprof": "sampleprof",
-    "perfscript": "perfscript",
-    "folded": "folded",
-    "pprof": "pprof",
-    "speedscope": "speedscope",
-    "firefox": "firefox",
-    "chrome": "chrome",
-    "parquet": "columnar",
-    "arrow": "columnar",
-}
-"""Name on the command line -> module of this package, each with a function ``export`` or, if in `BY_MODULE`, a
-`ModuleFormat` called ``FORMAT``."""
+__all__ = ["BY_MODULE", "EXPORTS", "FOLDERS", "ExportOptions", "Exported", "Exporter", "export_to", "exporter"]
 
 BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof")
-"""Formats that speak of one module: a folder of files where no ``binary`` is chosen."""
-
+"""Formats that speak of one module: a folder of files where no ``binary`` is chosen. Each module of this package with
+such a name has a `ModuleFormat` called ``FORMAT``, those of other formats a function ``export``."""
 
 FOLDERS = ("parquet", "arrow")
 """Formats that are always a folder, with a file for each table: `columnar.export_tables`."""
 
-
-def module_format(name: str) -> ModuleFormat:
-    """The format called ``name``, one of `BY_MODULE`; `KeyError` for another."""
-    found: ModuleFormat = import_module(f".{EXPORTS[name]}", __name__).FORMAT
-    return found
+EXPORTS = (
+    "counts", "brstack", *BY_MODULE, "perfscript", "folded", "pprof", "speedscope", "firefox", "chrome", *FOLDERS,
+)  # fmt: skip
+"""Names on the command line."""
 
 
 def exporter(name: str) -> Exporter:
-    """The exporter called ``name`` (for those of `BY_MODULE`: of the one module in its options); else `KeyError`."""
+    """The exporter of a format that is not in `FOLDERS` (for those of `BY_MODULE`: of the one module in its options)."""
+    module = import_module(f".{name}", __name__)
     if name in BY_MODULE:
         from .modules import exporter_of
 
-        return exporter_of(module_format(name))
-    export: Exporter = import_module(f".{EXPORTS[name]}", __name__).export
+        return exporter_of(module.FORMAT)
+    export: Exporter = module.export
     return export
+
+
+def export_to(profile: Profile, name: str, path: str, options: ExportOptions) -> Exported:
+    """Write ``profile`` in the format called ``name`` as ``path``, a file or a folder, which appears when it is complete.
+
+    Raises what the format raises, and `OutputError` where ``path`` cannot be written.
+    """
+    if name in FOLDERS:
+        from .columnar import export_tables
+
+        return export_tables(profile, path, name, options)
+    if name in BY_MODULE and options.binary is None:
+        from .folder import export_folder
+
+        return export_folder(profile, path, import_module(f".{name}", __name__).FORMAT, options)
+    from ..model.output import writing_file
+
+    with writing_file(path) as out:
+        return exporter(name)(profile, out, options)
