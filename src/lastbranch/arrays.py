@@ -222,6 +222,14 @@ def distinct_rows(*columns: Array) -> tuple[Ints, Ints]:
     return rows, which.reshape(-1)
 
 
+def numbered(known: dict[tuple[int, ...], int], *columns: Array) -> Ints:
+    """int64: the number in ``known`` of each row of the integer columns. New rows are added, as they sort."""
+    rows, which = distinct_rows(*columns)
+    keys = zip(*(column[rows].tolist() for column in columns), strict=True)
+    numbers = [known.setdefault(key, len(known)) for key in keys]
+    return np.array(numbers, np.int64)[which]
+
+
 def _ranked(column: Array) -> tuple[Ints, int]:
     """(rank of each value among the distinct ones, how many these are)."""
     found, rank = np.unique(column, return_inverse=True)

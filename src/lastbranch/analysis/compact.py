@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import mmap
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,43 @@ def sparse_zeros(count: int, dtype: Any) -> NDArray[Any]:
     return np.frombuffer(memory, kind, count)
 
 
+class _Form(ABC):
+    """Numbers of regions, and of the scopes that they are of."""
+
+    SCOPES: int
+    SCOPE_SHIFT: int
+    """Where the number of a scope is in the place of a region."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[int, int] = {}
+
+    def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
+        scopes = np.unique(scope)
+        if len(self._scopes.keys() | set(scopes.tolist())) > self.SCOPES:
+            return None
+        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in scopes.tolist()]
+        shift = for_entries(np.array(ranks, np.int64) << self.SCOPE_SHIFT, np.searchsorted(scopes, scope), depth)
+        done = []
+        for address in addresses:
+            one = self._compact(address, shift)
+            if one is None:
+                return None
+            done.append(one)
+        return done
+
+    @abstractmethod
+    def _compact(self, address: NDArray[np.uint64], shift: Array) -> Array | None:
+        """One side; ``None`` where numbers run out. ``shift``: that of all entries, or one a sample or an entry."""
+
+    @abstractmethod
+    def keys(self, a: Array, b: Array, flags: Array | None, leave_out: Array | None, out: Array) -> bool:
+        """See `Compactor.keys`."""
+
+    @abstractmethod
+    def expand(self, keys: NDArray[np.uint64]) -> Unpacked:
+        """See `Compactor.expand`."""
+
+
 # -- Compacted addresses of captures with many processes, such as those of a whole system
 
 
@@ -94,44 +132,34 @@ class _Numbers:
         return number
 
 
-class ManyRegions:
+class ManyRegions(_Form):
     """36 bits an address, and a number of 14 bits for each pair of regions that occurs, which is what makes a key fit.
 
     Five look-ups a pair where `FewRegions` has two. Up to 4,096 scopes, 4,095 regions of them and 16,382 pairs of
     regions.
     """
 
-    SCOPES = 1 << _SCOPE_BITS
+    SCOPES, SCOPE_SHIFT = 1 << _SCOPE_BITS, _SLOT_BITS
     SLOTS = 1 << _SLOT_BITS
     REGIONS = 1 << _REGION_BITS
     PAIRS = (1 << 14) - 1  # so that no pair has a key of all ones
 
     def __init__(self) -> None:
-        self._scopes: dict[int, int] = {}
+        super().__init__()
         self._slots = _Numbers(1 << 24, self.SLOTS)
         """Of regions, whichever scope they are of: with them the next table is small."""
         self._regions = _Numbers(1 << (_SCOPE_BITS + _SLOT_BITS), self.REGIONS)
         self._pairs = _Numbers(1 << (2 * _REGION_BITS), self.PAIRS)
 
-    def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
-        scopes = np.unique(scope)
-        if len(self._scopes.keys() | set(scopes.tolist())) > self.SCOPES:
+    def _compact(self, address: NDArray[np.uint64], shift: Array) -> Array | None:
+        slot = self._slots.of(((address >> SHIFT) & LOW).view(np.int64))
+        if slot is None:
             return None
-        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in scopes.tolist()]
-        shift = for_entries(np.array(ranks, np.int64) << _SLOT_BITS, np.searchsorted(scopes, scope), depth)
-        done = []
-        for address in addresses:
-            slot = self._slots.of(((address >> SHIFT) & LOW).view(np.int64))
-            if slot is None:
-                return None
-            place = slot.astype(np.int64)
-            by_shift = place.reshape(shift.size, -1)
-            by_shift += shift.reshape(-1, 1)
-            region = self._regions.of(place)
-            if region is None:
-                return None
-            done.append((region.astype(np.uint64) << SHIFT) | (address & LOW))
-        return done
+        place = slot.astype(np.int64)
+        by_shift = place.reshape(shift.size, -1)
+        by_shift += shift.reshape(-1, 1)
+        region = self._regions.of(place)
+        return None if region is None else (region.astype(np.uint64) << SHIFT) | (address & LOW)
 
     def keys(self, a: Array, b: Array, flags: Array | None, leave_out: Array | None, out: Array) -> bool:
         if leave_out is not None:  # else each two samples that follow one another would make a pair of regions
@@ -171,14 +199,6 @@ _PAUSE = 16
 _LOW_HALF = 0 if sys.byteorder == "little" else 1  # which half of a 64-bit word is the low one
 _HIGH = np.uint64(32)
 _VALUE = np.uint64((1 << 30) - 1)
-
-
-class _Form(Protocol):
-    def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None: ...
-
-    def keys(self, a: Array, b: Array, flags: Array | None, leave_out: Array | None, out: Array) -> bool: ...
-
-    def expand(self, keys: NDArray[np.uint64]) -> Unpacked: ...
 
 
 class Compactor:
@@ -243,7 +263,7 @@ def canonical(address: NDArray[np.uint64]) -> bool:
     return not len(signed) or (int(signed.min()) >= -_CANONICAL and int(signed.max()) < _CANONICAL)
 
 
-class FewRegions:
+class FewRegions(_Form):
     """30 bits an address: 62 regions of 8 scopes.
 
     One look-up and one 32-bit addition compact an address: the table has, for each region, what leads from the low half
@@ -251,29 +271,15 @@ class FewRegions:
     """
 
     REGIONS = 63  # so that no pair has a key of all ones
-    SCOPES = 8
+    SCOPES, SCOPE_SHIFT = 8, 24
 
     def __init__(self) -> None:
+        super().__init__()
         # One word for each region of each scope.
         self._table = sparse_zeros(self.SCOPES << 24, np.uint32)
-        self._scopes: dict[int, int] = {}
         self._scope_of = np.zeros(self.REGIONS, np.int64)
         self._base_of = np.zeros(self.REGIONS, np.uint64)
         self._next = 1
-
-    def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
-        scopes = np.unique(scope)
-        if len(self._scopes.keys() | set(scopes.tolist())) > self.SCOPES:
-            return None
-        ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in scopes.tolist()]
-        shift = for_entries(np.array(ranks, np.int64) << 24, np.searchsorted(scopes, scope), depth)
-        done = []
-        for address in addresses:
-            one = self._compact(address, shift)
-            if one is None:
-                return None
-            done.append(one)
-        return done
 
     def _compact(self, address: NDArray[np.uint64], shift: Array) -> NDArray[np.uint32] | None:
         index = address >> SHIFT

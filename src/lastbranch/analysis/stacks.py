@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct_rows, distinct_stacks, offsets_of, ranges, take_rows
+from ..arrays import distinct_stacks, numbered, offsets_of, ranges, take_rows
 from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
@@ -75,7 +75,7 @@ class Tally:
 
     def __init__(self, profile: Profile) -> None:
         self._binder = profile.binder
-        self._frames: dict[tuple[int, int], int] = {}
+        self._frames: dict[tuple[int, ...], int] = {}
         self._fresh: list[_Part] = []
         self._bound: list[_Part] = []
         self._waiting = self._kept = self._merged = 0
@@ -94,7 +94,7 @@ class Tally:
         event, process, samples, period, frame, offsets = _one_of_each(_joined(self._bound))
         order = np.lexsort((process, event, -samples))  # and then as they were first seen
         numbers, bounds = take_rows(frame, offsets, order)
-        module, address = zip(*self._frames, strict=True) if self._frames else ((), ())
+        address, module = zip(*self._frames, strict=True) if self._frames else ((), ())
         return CallStacks(
             event[order], process[order], samples[order], period[order], bounds, numbers.astype(np.int64),
             np.array(module, np.int64), np.array(address, np.uint64),
@@ -114,10 +114,7 @@ class Tally:
 
     def _numbers(self, module: Array, address: Array) -> NDArray[np.int32]:
         """The number of each frame, the same wherever it occurs."""
-        rows, which = distinct_rows(address, module)
-        keys = zip(module[rows].tolist(), address[rows].tolist(), strict=True)
-        numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
-        return np.array(numbers, np.int32)[which]
+        return numbered(self._frames, address, module).astype(np.int32)
 
 
 def _joined(parts: list[_Part]) -> _Part:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, capture_and, complete_folder, filter_options
+from .options import Capture, Count, capture_and, filter_options
 from .output import wide_option
 from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 @filter_options
 @symbol_options
 @click.option("--source", is_flag=True, help="Print source lines between the instructions.")
-@click.option(
-    "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
-    help="Look for source files in DIR (repeatable). [default: next to the binary]",
-)  # fmt: skip
+@source_root_option
 @click.option("--all", "every", is_flag=True, help="Also print instructions that were not seen to run.")
-@click.option(
-    "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-    help="Output format; csv has one row per instruction.",
-)  # fmt: skip
+@format_option("table", "csv", "json", help="Output format; csv has one row per instruction.")
 @wide_option
 @click.option(
     "--limit", type=Count(), default=20, show_default=True,

@@ -12,6 +12,7 @@ from .options import (
     force_option,
     limit_options,
     log_options,
+    pid_option,
     time_option,
 )
 from .output import print_damage, print_notes
@@ -23,7 +24,7 @@ from .progress import stages
 @click.argument("paths", metavar="IN... OUT", nargs=-1, required=True, shell_complete=complete_file)
 @click.option("--compress/--no-compress", default=None, help="Compress buffers (XPRESS) or not. [default: as IN.etl]")
 @time_option("the log's start")
-@click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
+@pid_option
 @force_option
 @log_options
 def command(

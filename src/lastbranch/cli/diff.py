@@ -14,6 +14,7 @@ from .options import (
     filter_options,
     limit_options,
     log_options,
+    symfs_option,
     table_options,
 )  # fmt: skip
 from .output import Cell, print_rows
@@ -34,16 +35,11 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 @limit_options
 @click.argument("before", metavar="A", shell_complete=complete_file)
 @click.argument("after", metavar="B", shell_complete=complete_file)
-@click.option(
-    "--symfs",
-    metavar="DIR",
-    shell_complete=complete_folder,
-    help="Look for the captures' binaries at DIR + their full path.",
-)
+@symfs_option
 @click.option(
     "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, if it is another folder."
 )
-@click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
+@no_progress_option
 @log_options
 @filter_options
 @symbol_options

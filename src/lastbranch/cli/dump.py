@@ -86,10 +86,7 @@ def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[.
         click.option("--provider", metavar="GUID|NAME", help=f"Only events of this provider{provider}."),
         pid_option,
         time_option(since),
-        click.option(
-            "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-            help="Output format; json is a list with one object per line.",
-        ),
+        format_option("table", "csv", "json", help="Output format; json is a list with one object per line."),
         click.option("--limit", type=Count(), default=0, help="Events to print; 0 prints all.  [default: all]"),
     )  # fmt: skip
     return stacked(asked, log_options)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Capture", "Count", "DEFAULT_FILE", "LogOptions", "TimeRange", "capture_and", "capture_options", "check_new",
-    "complete_file", "complete_folder", "file_argument", "filter_options", "force_option", "format_options",
-    "limit_options", "log_options", "table_options", "time_option",
+    "complete_file", "complete_folder", "file_argument", "filter_options", "force_option", "format_option",
+    "format_options", "limit_options", "log_options", "no_progress_option", "pid_option", "source_root_option",
+    "symfs_option", "table_options", "time_option",
 ]  # fmt: skip
 
 
@@ -259,13 +260,12 @@ file_argument = click.argument(
     callback=lambda ctx, _, value: value if ctx.resilient_parsing else _file_or_default(value),
 )  # fmt: skip
 """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
+symfs_option = click.option(
+    "--symfs", metavar="DIR", shell_complete=complete_folder, help="Look for binaries at DIR + their full path."
+)
 no_progress_option = click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
 _reading_options = stacked(
-    click.option(
-        "--symfs", metavar="DIR", shell_complete=complete_folder,
-        help="Look for the capture's binaries at DIR + their full path.",
-    ),
-    no_progress_option, log_options, limit_options,
+    symfs_option, no_progress_option, log_options, limit_options,
 )  # fmt: skip
 
 
@@ -302,13 +302,12 @@ def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
 # -- what is printed, and of which samples
 
 
-format_options = stacked(
-    click.option(
-        "--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True,
-        help="Output format.",
-    ),
-    wide_option,
-)  # fmt: skip
+def format_option(*forms: str, help: str = "Output format.") -> Callable[[_Command], _Command]:
+    """--format, as ``form``; the first of ``forms`` is the default."""
+    return click.option("--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help=help)
+
+
+format_options = stacked(format_option("table", "csv", "json"), wide_option)
 """--format, as ``form``, and --wide."""
 
 
@@ -364,6 +363,10 @@ def time_option(since: str) -> Callable[[_Command], _Command]:
     return click.option("--time", callback=_time_range, metavar="FROM..TO", help=words)
 
 
+source_root_option = click.option(
+    "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
+    help="Look for source files in DIR (repeatable). [default: next to the binary]",
+)  # fmt: skip
 pid_option = click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
 
 

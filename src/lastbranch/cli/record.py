@@ -48,7 +48,7 @@ class _Record(click.Command):
               help="Do not record programs with this path or name (repeatable).")  # fmt: skip
 @click.option("--allow-risk", is_flag=True,
               help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
-@click.option("--no-progress", is_flag=True, help="Do not show progress on standard error.")
+@no_progress_option
 @click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
 @click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, capture_options, complete_folder, filter_options, table_options
+from .options import Capture, capture_options, filter_options, table_options
 from .output import Cell, print_rows, share
 from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 
@@ -35,10 +35,7 @@ _MACHINE_ONLY = ("linkage name", "file", "line number")
     type=click.Choice([*_KEYS, *VIEWS]),
     help="What each row is. [default: function, or module if no names are found]",
 )
-@click.option(
-    "--source-root", multiple=True, metavar="DIR", shell_complete=complete_folder,
-    help="With --by line: look for source files in DIR (repeatable). [default: next to the binary]",
-)  # fmt: skip
+@source_root_option
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
     source_root: tuple[str, ...],

@@ -16,6 +16,7 @@ from .options import (
     force_option,
     format_options,
     stacked,
+    symfs_option,
     table_options,
 )
 from .output import Cell, print_damage, print_notes, print_rows
@@ -228,8 +229,7 @@ def list_(form: str) -> int:
 @click.argument("paths", metavar="IN... OUT", nargs=-1, required=True, shell_complete=complete_file)
 @click.option("--compress", is_flag=True, help="Compress buffers (XPRESS). [default: as the first IN]")
 @click.option("--no-images", is_flag=True, help="Do not look for the binaries of images.")
-@click.option("--symfs", metavar="DIR", shell_complete=complete_folder,
-              help="Look for binaries at DIR + their full path.")  # fmt: skip
+@symfs_option
 @click.option("--symbols", "folders", metavar="DIR", shell_complete=complete_folder, multiple=True,
               help="Also look for binaries by identity in DIR.")  # fmt: skip
 @force_option

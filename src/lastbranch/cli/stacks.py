@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--weight", type=click.Choice(["samples", "period"]), default="samples", show_default=True, help="What counts."
 )
-@click.option(
-    "--format", "form", type=click.Choice(["folded", "table", "csv", "json"]), default="folded", show_default=True,
-    help="Output format.",
-)  # fmt: skip
+@format_option("folded", "table", "csv", "json")
 @wide_option
 @click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 prints all.")
 def command(

@@ -26,7 +26,7 @@ EXPORTS = (
 
 
 def exporter(name: str) -> Exporter:
-    """The exporter of a format that is not in `FOLDERS` (for those of `BY_MODULE`: of the one module in its options)."""
+    """The exporter of a format not in `FOLDERS`; for those of `BY_MODULE`, of the one module in its options."""
     module = import_module(f".{name}", __name__)
     if name in BY_MODULE:
         from .modules import exporter_of
@@ -37,7 +37,7 @@ def exporter(name: str) -> Exporter:
 
 
 def export_to(profile: Profile, name: str, path: str, options: ExportOptions) -> Exported:
-    """Write ``profile`` in the format called ``name`` as ``path``, a file or a folder, which appears when it is complete.
+    """Write ``profile`` in the format ``name`` as ``path``, a file or a folder, which appears when it is complete.
 
     Raises what the format raises, and `OutputError` where ``path`` cannot be written.
     """

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..model import Array, Profile, visible
 from .interface import Exported, ExportOptions
-from .json_stream import text
+from .json_stream import text, write_joined
 from .stack_pass import Lane, NamedStacks, Spool, StackPass, StackTree, elapsed, process_name, spooled, thread_name
 
 __all__ = ["export"]
@@ -30,26 +30,20 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     with spooled(profile, options) as (done, spool, symbols):
         writer = _Writer(profile, done, NamedStacks(done, symbols), spool)
         out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
-        _write(out, writer.events())
-        out.write(b'],"stackFrames":{')
-        _write(out, writer.frames())
-        out.write(b'},"samples":[')
-        _write(out, writer.samples())
-        out.write(b"]}")
+        for items, after in (
+            (writer.events(), b'],"stackFrames":{'),
+            (writer.frames(), b'},"samples":['),
+            (writer.samples(), b"]}"),
+        ):
+            write_joined(out, (b"\n" + item for item in items))
+            out.write(after)
         return done.exported(symbols.notes)
-
-
-def _write(out: IO[bytes], items: Iterator[bytes]) -> None:
-    between = b"\n"
-    for item in items:
-        out.write(between + item)
-        between = b",\n"
 
 
 class _Writer:
     def __init__(self, profile: Profile, done: StackPass, named: NamedStacks, spool: Spool) -> None:
         self._profile, self._named, self._spool = profile, named, spool
-        self._lanes = list(done.lanes)
+        self._lanes = done.lanes
         tree = StackTree()
         # Frame 0 would be no frame to some readers.
         self._node = np.array([tree.add(stack) + 1 for stack in named.stacks()] or [0], np.int64)

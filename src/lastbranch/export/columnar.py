@@ -25,13 +25,10 @@ from ..model import (
     FRAME,
     TABLES,
     Column,
-    Event,
     Module,
-    Process,
     Profile,
     SampleBatch,
     Segment,
-    Thread,
     column,
     visible,
 )
@@ -46,7 +43,6 @@ __all__ = ["arrow_type", "export_tables"]
 # -- The tables of a profile in Arrow, whose types are those of the model's dataclasses
 
 
-_ROWS: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
 _UNSIGNED = {(Module, "size"), (Module, "image_base"), *((Segment, f.name) for f in fields(Segment))}
 """Numbers that can be addresses."""
 _WORD = (1 << 64) - 1
@@ -65,8 +61,8 @@ def model_table(profile: Profile, name: str) -> Any:
     pa = pyarrow()
 
     columns: dict[str, Any] = {"row": pa.array(range(len(getattr(profile, name))), pa.int64())}
-    for field in fields(_ROWS[name]):
-        kind, convert = arrow_type(_ROWS[name], field.name, str(field.type))
+    for field in fields(TABLES[name]):
+        kind, convert = arrow_type(TABLES[name], field.name, str(field.type))
         columns[field.name] = pa.array([convert(getattr(row, field.name)) for row in getattr(profile, name)], kind)
     return pa.table(columns)
 

@@ -205,7 +205,7 @@ class _Threads:
     process by process, the main thread first."""
 
     def __init__(self, profile: Profile, done: StackPass, numbers: list[int]) -> None:
-        self._profile, self._lanes, self._events = profile, list(done.lanes), len(profile.events)
+        self._profile, self._lanes, self._events = profile, done.lanes, len(profile.events)
         self._pids = _unique([(lane.pid, lane.process) for lane in self._lanes])
         self._tids = _unique([(lane.tid, number) for number, lane in enumerate(self._lanes)])
         self._used = {number % self._events for number in numbers}

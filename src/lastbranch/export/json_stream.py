@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import IO
 
-__all__ = ["text", "write_array"]
+__all__ = ["text", "write_array", "write_joined"]
 
 
 def text(value: object) -> bytes:
@@ -17,9 +17,11 @@ def text(value: object) -> bytes:
 def write_array(out: IO[bytes], pieces: Iterable[Sequence[object]]) -> None:
     """One array of the elements of all ``pieces``."""
     out.write(b"[")
-    between = b""
-    for piece in pieces:
-        if piece:
-            out.write(between + text(piece)[1:-1])
-            between = b","
+    write_joined(out, (text(piece)[1:-1] for piece in pieces if piece))
     out.write(b"]")
+
+
+def write_joined(out: IO[bytes], items: Iterable[bytes], before: bytes = b"") -> None:
+    """``items``, which are JSON, with commas between them, and ``before`` before each."""
+    for i, item in enumerate(items):
+        out.write(b"," * bool(i) + before + item)

@@ -7,13 +7,12 @@ Fields and their rules are those of src/lib/file-format-spec.ts in github.com/jl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from typing import IO
 
 from ..analysis.naming import Label
-from ..model import Array, Profile, visible
+from ..model import Profile, visible
 from .interface import Exported, ExportOptions
-from .json_stream import text, write_array
+from .json_stream import text, write_array, write_joined
 from .stack_pass import NamedStacks, lane_name, spooled
 
 __all__ = ["SCHEMA", "export"]
@@ -28,7 +27,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     """
     events = len(profile.events)
     with spooled(profile, options, by_event=True) as (done, spool, symbols):
-        named, lanes = NamedStacks(done, symbols), list(done.lanes)
+        named, lanes = NamedStacks(done, symbols), done.lanes
         stacks = [text(stack) for stack in named.stacks()]
         head = {
             "$schema": SCHEMA,
@@ -48,7 +47,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
             known = {"type": "sampled", "name": lane_name(profile, lanes[lane]) + suffix, "unit": "none",
                      "startValue": 0, "endValue": count}  # fmt: skip
             out.write(b"," * bool(i) + text(known)[:-1] + b',"samples":[')
-            out.writelines(_samples(stacks, (rows["stack"] for rows in spool.of(number))))
+            write_joined(out, (b",".join([stacks[n] for n in rows["stack"].tolist()]) for rows in spool.of(number)))
             out.write(b'],"weights":')
             write_array(out, ([1] * len(rows) for rows in spool.of(number)))
             out.write(b"}")
@@ -57,16 +56,5 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
 
 def _frame(named: NamedStacks, label: Label) -> dict[str, object]:
-    frame: dict[str, object] = {"name": named.shown(label)}
-    if label.file:
-        frame["file"] = visible(label.file)
-    if label.line:
-        frame["line"] = label.line
-    return frame
-
-
-def _samples(stacks: Sequence[bytes], pieces: Iterator[Array]) -> Iterator[bytes]:
-    between = b""
-    for piece in pieces:
-        yield between + b",".join([stacks[number] for number in piece.tolist()])
-        between = b","
+    known = {"name": named.shown(label), "file": visible(label.file), "line": label.line}
+    return {name: value for name, value in known.items() if value or name == "name"}

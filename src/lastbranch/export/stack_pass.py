@@ -14,7 +14,7 @@ import numpy as np
 from ..analysis.naming import Label, Namer
 from ..analysis.sample_filtering import filtered_batches, period_of
 from ..analysis.stacks import Stacked, StackMaker
-from ..arrays import Table, distinct_rows
+from ..arrays import Table, distinct_rows, numbered
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible
 from ..model.output import temporary_file
@@ -45,11 +45,11 @@ class Lane(NamedTuple):
 
 @dataclass(slots=True)
 class Frames(Table):
-    """Distinct frames. Equal-length arrays: ``module`` int64 row, -1 nothing mapped; ``address`` uint64 module address;
+    """Distinct frames. Equal-length arrays: ``address`` uint64 module address; ``module`` int64 row, -1 nothing mapped;
     ``owner`` int64 row of the process where names depend on it (memory without a file), else -1; ``kernel`` bool."""
 
-    module: Array
     address: Array
+    module: Array
     owner: Array
     kernel: Array
 
@@ -63,9 +63,9 @@ class StackPass:
 
     def __init__(self, profile: Profile, options: ExportOptions) -> None:
         self.profile = profile
-        self.lanes: dict[Lane, int] = {}
+        self._lanes: dict[tuple[int, ...], int] = {}
         self._stacks: dict[bytes, int] = {}
-        self._frames: dict[tuple[int, int, int, bool], int] = {}
+        self._frames: dict[tuple[int, ...], int] = {}
         self.first: int | None = None
         self.last: int | None = None
         self.samples = 0
@@ -92,6 +92,11 @@ class StackPass:
             yield rows[np.argsort(rows["time"], kind="stable")] if ordered else rows
 
     @property
+    def lanes(self) -> list[Lane]:
+        """The threads by number."""
+        return [Lane(*lane) for lane in self._lanes]
+
+    @property
     def stacks(self) -> Iterator[list[int]]:
         """The distinct stacks: the numbers of their frames, leaf first."""
         return (np.frombuffer(key, np.int32).tolist() for key in self._stacks)
@@ -99,9 +104,8 @@ class StackPass:
     @property
     def frames(self) -> Frames:
         """The distinct frames by number."""
-        columns = list(zip(*self._frames, strict=True)) or [()] * 4
-        kinds = (np.int64, np.uint64, np.int64, np.bool_)
-        return Frames(*(np.array(c, k) for c, k in zip(columns, kinds, strict=True)))
+        columns = zip(*self._frames, strict=True) if self._frames else [()] * 4
+        return Frames(*map(np.array, columns, (np.uint64, np.int64, np.int64, np.bool_)))
 
     @property
     def notes(self) -> list[str]:
@@ -119,7 +123,7 @@ class StackPass:
         batch, scope, frame, offsets = stacked
         process, sizes = self._binder.process_of(scope), np.diff(offsets)
         rows = np.empty(len(batch), ROW)
-        rows["lane"] = self._lanes_of(process, self._binder.threads_of(batch, scope), batch.pid, batch.tid)
+        rows["lane"] = numbered(self._lanes, process, self._binder.threads_of(batch, scope), batch.pid, batch.tid)
         numbers = self._numbers(np.repeat(process, sizes), np.repeat(scope, sizes), frame)
         rows["stack"] = [
             self._stacks.setdefault(numbers[lo:hi].tobytes(), len(self._stacks))
@@ -129,21 +133,12 @@ class StackPass:
         rows["period"] = period_of(self.profile, batch)
         return rows
 
-    def _lanes_of(self, *columns: Array) -> Array:
-        rows, which = distinct_rows(*columns)
-        lanes = zip(*(c[rows].tolist() for c in columns), strict=True)
-        numbers = [self.lanes.setdefault(Lane(*lane), len(self.lanes)) for lane in lanes]
-        return np.array(numbers, np.int64)[which]
-
     def _numbers(self, process: Array, scope: Array, frame: Array) -> Array:
         """int32: the number of each frame, the same wherever it occurs."""
         module, address = self._binder.locate(scope, frame)
         owner = np.where(self._own[module], process, -1)
         kernel = self._binder.in_kernel(scope, frame)
-        rows, which = distinct_rows(address, module, owner, kernel)
-        keys = zip(*(c[rows].tolist() for c in (module, address, owner, kernel)), strict=True)
-        numbers = [self._frames.setdefault(key, len(self._frames)) for key in keys]
-        return np.array(numbers, np.int32)[which]
+        return numbered(self._frames, address, module, owner, kernel).astype(np.int32)
 
 
 # -- Rows by lane in a temporary file: formats that go thread by thread are written from samples in time order

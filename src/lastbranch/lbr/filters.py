@@ -8,9 +8,11 @@ page, include/uapi/linux/perf_event.h and arch/x86/events/intel/lbr.c of Linux.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
+from operator import or_
 from typing import NamedTuple
 
 from ..errors import SelectionError
@@ -47,8 +49,7 @@ PERF_WORDS = {name.lower(): bit for name, bit in PERF_SELECT.items()} | {
 }  # fmt: skip
 """The words of ``perf record -j``."""
 
-_CLASSES = ("ANY_CALL", "ANY_RETURN", "IND_CALL", "COND", "IND_JUMP", "CALL")
-_TX = ("ABORT_TX", "IN_TX", "NO_TX")
+_PERF_TX = ("ABORT_TX", "IN_TX", "NO_TX")
 
 ETW_NEAR_BRANCHES = 0x2FC
 """Bits of ETW's LBR options that suppress a near branch class (2-7) or turn call-stack mode on (9)."""
@@ -86,10 +87,9 @@ def no_ranges_because(kind: str, select: int) -> str | None:
     if kind == "etw":
         bits = select & ETW_NEAR_BRANCHES
         return f"near branch classes were filtered out (ETW LBR options {bits:#x})" if bits else None
-    classes = [name.lower() for name in _CLASSES if select & PERF_SELECT[name]]
-    if classes and not select & PERF_SELECT["ANY"]:
+    classes, tx = ([n.lower() for n in names if select & PERF_SELECT[n]] for names in (_PERF_CLASSES, _PERF_TX))
+    if classes and "any" not in classes:
         return f"only some branch classes were recorded ({','.join(classes)})"
-    tx = [name.lower() for name in _TX if select & PERF_SELECT[name]]
     return f"branches were filtered by transaction state ({','.join(tx)})" if tx else None
 
 
@@ -155,7 +155,6 @@ PERF_CAPTURES: dict[str, int] = {
 """perf flag -> what it makes an Intel processor capture (Sandy Bridge and later)."""
 
 _PERF_CLASSES = [name for name, mask in PERF_CAPTURES.items() if mask & CLASSES and name != "CALL_STACK"]
-_PERF_TX = ("ABORT_TX", "IN_TX", "NO_TX")
 _PERF_CONTENTS = ("NO_FLAGS", "NO_CYCLES", "TYPE_SAVE", "HW_INDEX", "PRIV_SAVE", "COUNTERS")
 _PERF_NOTES = {
     "HV": "{}: x86 has no such level, the flag is ignored",
@@ -193,7 +192,7 @@ def _problems(value: int, notation: str) -> Iterator[str]:
     if not 0 <= value < 1 << 64:
         yield "it does not fit 64 bits"
         return
-    if reserved := [f"bit {i}" for i in range(value.bit_length()) if value >> i & 1 and 1 << i not in _masks(known)]:
+    if reserved := [name for name in bit_names(value, notation) if name not in known.named()]:
         yield f"reserved bits are set ({', '.join(reserved)})"
     if notation == _PERF:
         yield from _perf_problems(value)
@@ -225,9 +224,7 @@ def capture_mask(value: int, notation: str) -> int:
     """``value`` as a capturing word in the order of `CAPTURES`; it is not validated."""
     known = NOTATIONS[notation]
     if notation == _PERF:
-        word = 0
-        for name, mask in PERF_CAPTURES.items():
-            word |= mask if value & PERF_SELECT[name] else 0
+        word = _union(name for name in PERF_CAPTURES if value & PERF_SELECT[name])
         return word if word & LEVELS else word | LEVELS
     word = sum(1 << i for i, bit in enumerate(known.bits) if value >> bit & 1)
     return word ^ (LEVELS | CLASSES) if known.suppresses else word
@@ -291,11 +288,9 @@ def _excess(names: tuple[str, ...], classes: int) -> tuple[bool, int, int]:
     return bool(classes & ~union), (union & ~classes).bit_count(), len(names)
 
 
-def _union(names: tuple[str, ...]) -> int:
-    word = 0
-    for name in names:
-        word |= PERF_CAPTURES[name]
-    return word
+def _union(names: Iterable[str]) -> int:
+    """What these perf flags capture."""
+    return reduce(or_, (PERF_CAPTURES[name] for name in names), 0)
 
 
 _PERF_COVERS = [c for n in range(1, len(_PERF_CLASSES) + 1) for c in combinations(_PERF_CLASSES, n)]
@@ -307,7 +302,3 @@ def _names(word: int) -> list[str]:
 
 def _spell(word: int, notation: Notation) -> list[str]:
     return [name for i, name in enumerate(notation.names) if word >> i & 1]
-
-
-def _masks(notation: Notation) -> set[int]:
-    return set(notation.named().values())

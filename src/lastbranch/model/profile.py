@@ -26,7 +26,8 @@ __all__ = ["TABLES", "Profile"]
 _CHANGE, _MODULE, _NAME, _EVENT, _THREAD, _DAMAGE, _NODE = 256, 700, 200, 4000, 600, 400, 300
 
 _BUDGET = "--max-memory"
-TABLES = ("modules", "processes", "threads", "events")
+TABLES: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
+"""Tables of a profile by name, and what a row of each is."""
 
 
 @dataclass(eq=False, repr=False)
@@ -152,8 +153,7 @@ class Profile:
         if name not in TABLES:
             raise KeyError(name)
         rows = getattr(self, name)
-        kinds: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
-        return Columns({f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(kinds[name])})
+        return Columns({f.name: _column([getattr(r, f.name) for r in rows]) for f in fields(TABLES[name])})
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{size:,} {name}" for name, size in self._sizes().items())
@@ -170,9 +170,7 @@ class Profile:
 
 
 def _column(values: list[object]) -> Array:
-    if values and all(type(v) is int for v in values):
-        return np.array(values)
-    if values and all(type(v) is bool for v in values):
+    if {type(value) for value in values} in ({int}, {bool}):
         return np.array(values)
     out = np.empty(len(values), object)
     out[:] = values
