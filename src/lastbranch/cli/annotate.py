@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, capture_and, filter_options
+from .options import Capture, Count, capture_and, filter_options, format_option, source_root_option
 from .output import wide_option
 from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 

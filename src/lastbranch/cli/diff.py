@@ -14,6 +14,7 @@ from .options import (
     filter_options,
     limit_options,
     log_options,
+    no_progress_option,
     symfs_option,
     table_options,
 )  # fmt: skip

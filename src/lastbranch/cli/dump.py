@@ -17,6 +17,7 @@ from .options import (
     TimeRange,
     complete_file,
     file_argument,
+    format_option,
     grouped,
     limit_options,
     log_options,

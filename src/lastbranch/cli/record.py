@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..recorders import CLASSES
-from .options import DEFAULT_FILE, Count, complete_file
+from .options import DEFAULT_FILE, Count, complete_file, no_progress_option
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, capture_options, filter_options, table_options
+from .options import Capture, capture_options, filter_options, source_root_option, table_options
 from .output import Cell, print_rows, share
 from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 

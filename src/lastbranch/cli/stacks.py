@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, capture_options, filter_options
+from .options import Capture, Count, capture_options, filter_options, format_option
 from .output import Cell, print_rows, wide_option
 from .symbols import symbol_notes, symbol_options
 

@@ -30,13 +30,12 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     with spooled(profile, options) as (done, spool, symbols):
         writer = _Writer(profile, done, NamedStacks(done, symbols), spool)
         out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
-        for items, after in (
-            (writer.events(), b'],"stackFrames":{'),
-            (writer.frames(), b'},"samples":['),
-            (writer.samples(), b"]}"),
-        ):
-            write_joined(out, (b"\n" + item for item in items))
-            out.write(after)
+        write_joined(out, writer.events(), b"\n")
+        out.write(b'],"stackFrames":{')
+        write_joined(out, writer.frames(), b"\n")
+        out.write(b'},"samples":[')
+        write_joined(out, writer.samples(), b"\n")
+        out.write(b"]}")
         return done.exported(symbols.notes)
 
 
