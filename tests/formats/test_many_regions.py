@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lastbranch import arrays
 from lastbranch.arrays import group, group_unordered
-from lastbranch.arrays import grouping as merging
 
 PEAK_MB = 190
 COUNT = """
@@ -64,13 +64,13 @@ KEYS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from((0, 1, 2**63, 2**6
 
 
 @settings(max_examples=100, deadline=None)
-@given(KEYS, st.sampled_from((merging._ODD, np.uint64(0))))
+@given(KEYS, st.sampled_from((arrays._ODD, np.uint64(0))))
 def test_merged_rows_are_the_distinct_ones(rows: list[tuple[int, int]], odd: np.uint64) -> None:
     """With a factor of 0 all hashes are equal."""
     keys = [np.array([a for a, _ in rows], np.int64), np.array([b for _, b in rows], np.uint64)]
     values = [np.ones(len(rows), np.int64), np.arange(len(rows))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "_ODD", odd)
+        patch.setattr(arrays, "_ODD", odd)
         merged, (count, least) = group_unordered(keys, iter(values), [np.add, np.minimum])
     found = dict(zip(zip(*(key.tolist() for key in merged), strict=True), count.tolist(), strict=True))
     assert found == Counter(rows)

@@ -36,7 +36,7 @@ from lastbranch.errors import FormatError
 from lastbranch.etw.flags import Control, EnableProvider, LogFileMode
 from lastbranch.etw.portable.pool import PAGE, Geometry
 from lastbranch.etw.portable.protocol import Kind, encode, pack
-from lastbranch.etw.portable.registry import MAX_SESSIONS
+from lastbranch.etw.portable.session_registry import MAX_SESSIONS
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog
 from lastbranch.model import BytesSource

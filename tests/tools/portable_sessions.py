@@ -12,7 +12,7 @@ import pytest
 from lastbranch.etw.flags import Control
 from lastbranch.etw.portable.kernel import PortableKernel
 from lastbranch.etw.portable.protocol import Connection, address_in
-from lastbranch.etw.portable.registry import Registry
+from lastbranch.etw.portable.session_registry import Registry
 from lastbranch.etw.properties import SessionRequest, SessionState
 from lastbranch.etw.status import EtwError
 from private_registry import end_all, processes_of, registry_at, until

@@ -2,8 +2,7 @@
 
 from .annotation import Annotation, annotate
 from .callgraph import CallTable, callees, callers
-from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
-from .counts import (
+from .count_tables import (
     BranchTable,
     Key,
     RangeTable,
@@ -14,6 +13,7 @@ from .counts import (
     weights,
     without_binary,
 )
+from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
 from .flow import Blocks, Edges, Flow, Loop
 from .functions import NameTable, fold, names
 from .naming import Label, Namer, Place, find_functions

@@ -17,7 +17,6 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from ..formats.etl.event import Event
 from ..formats.etl.events.columns import EVENT, FULL, IMAGE_LOAD, MESSAGE_FORM, EventBlock, counters_of
 from ..formats.etl.kernel import GROUPS
 from ..formats.etl.layout import (
@@ -31,6 +30,7 @@ from ..formats.etl.layout import (
     PMC_COUNTERS,
     packed,
 )  # fmt: skip
+from ..formats.etl.single_event import Event
 from .structures import structure
 
 __all__ = ["HeaderFlag", "Structures", "event_of", "event_records", "event_traces"]

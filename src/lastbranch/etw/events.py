@@ -23,10 +23,10 @@ from ..formats.etl.container.header import encode_buffer_header
 from ..formats.etl.container.trace_file import aligned, encode_first_buffer
 from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading
 from ..formats.etl.dump import defines_names, dump_live
-from ..formats.etl.event import encode_event
 from ..formats.etl.events.columns import CHUNK, events_of
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
 from ..formats.etl.payload import Described, message_of
+from ..formats.etl.single_event import encode_event
 from ..opening import reading_of
 from .consumer_api import Logfile, close_trace, open_trace, process_trace
 from .event_records import event_of

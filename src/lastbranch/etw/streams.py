@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import FormatError
 from ..formats.etl.container.buffers import Buffers, DamageLog
 from ..formats.etl.container.header import LogHeader, read_header
-from ..formats.etl.container.windows import PAD, Window
+from ..formats.etl.container.read_windows import PAD, Window
 from ..formats.etl.decode import AS_IT_SAYS, Reading
 from ..formats.etl.events.columns import EventBlock, Rules
 from ..formats.etl.events.merge import LAST, Held, blocks_of_runs, release

@@ -18,7 +18,7 @@ from ..analysis.sample_filtering import filtered_batches
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
 from ..model import BRANCH, Profile, SampleBatch, counted, merge
-from .choosing import limited
+from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
 __all__ = ["EntryText", "export"]

@@ -16,7 +16,7 @@ import numpy as np
 from ..analysis import count_stacks, merge_processes, why_no_ranges, without_binary
 from ..arrays import group
 from ..model import Array, ModuleKind, Profile, word
-from .choosing import limited
+from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
 __all__ = ["export"]

@@ -14,7 +14,7 @@ from ..analysis.naming import Namer, View
 from ..analysis.stacks import CallStacks, call_stacks
 from ..model import Profile, visible
 from ..symbols import Symbolizer
-from .choosing import limited
+from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
 __all__ = ["Line", "export", "folded_line", "folded_stacks", "stack_notes"]

@@ -15,7 +15,7 @@ from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, counted, word
 from ..opening import code_of
-from .choosing import choose
+from .binary_choice import choose
 from .interface import Exported, Exporter, ExportOptions
 
 __all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "write_lines"]

@@ -18,8 +18,8 @@ from ..analysis.sample_filtering import filtered_batches
 from ..bind.binder import place
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, Change, Module, ModuleKind, Profile, SampleBatch, SampleFilter, kernel_start, word
+from .binary_choice import choose
 from .brstack import EntryText
-from .choosing import choose
 from .interface import Exported, ExportOptions
 
 __all__ = ["export"]

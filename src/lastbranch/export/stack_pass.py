@@ -19,7 +19,7 @@ from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible
 from ..model.output import temporary_file
 from ..symbols import Names, Symbolizer
-from .choosing import limited
+from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
 __all__ = [

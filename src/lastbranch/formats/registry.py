@@ -118,7 +118,7 @@ FORMATS = (
     ),
     Format(
         "etl", "Windows .etl", "etl.container.header:is_etl", "etl.profile.reader:read_etl", "etl.dump:dump_etl",
-        writer="etl.profile.writer:write_log", rewriter="etl.relog:rewrite_logs", endings=("", ".etl"),
+        writer="etl.profile.writer:write_log", rewriter="etl.convert_logs:rewrite_logs", endings=("", ".etl"),
         has_providers=True, checks_events=True, cuts=True,
     ),
     Format(

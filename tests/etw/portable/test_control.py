@@ -30,7 +30,6 @@ from lastbranch.etw.flags import (
 )
 from lastbranch.etw.interface import EnableParameters
 from lastbranch.etw.portable.kernel import PortableKernel
-from lastbranch.etw.portable.registry import MAX_SYSTEM_LOGGERS, Registry
 from lastbranch.etw.portable.request import (
     SPARE_BUFFERS,
     check_start,
@@ -38,6 +37,7 @@ from lastbranch.etw.portable.request import (
     updated,
 )
 from lastbranch.etw.portable.session.settings import Settings
+from lastbranch.etw.portable.session_registry import MAX_SYSTEM_LOGGERS, Registry
 from lastbranch.etw.properties import Filter, SessionRequest
 from lastbranch.etw.status import EtwError, Status, status_of
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until

@@ -26,7 +26,7 @@ from lastbranch.etw.portable import kernel as kernel_module
 from lastbranch.etw.portable.pool import Attached
 from lastbranch.etw.portable.protocol import Connection, Decoder, Kind, address_in, encode, pack, unpack
 from lastbranch.etw.portable.provider.writer import Writer, connect_writer
-from lastbranch.etw.portable.registry import process_key
+from lastbranch.etw.portable.session_registry import process_key
 from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
 from portable_sessions import Sessions, code_of, processes_of, sessions_in, until

@@ -39,8 +39,8 @@ from lastbranch.etw.portable.pool import PAGE, Geometry
 from lastbranch.etw.portable.protocol import Connection, Kind, pack
 from lastbranch.etw.portable.provider import registration as attachments
 from lastbranch.etw.portable.provider.writer import Writer
-from lastbranch.etw.portable.registry import process_key
 from lastbranch.etw.portable.session.daemon import Commands
+from lastbranch.etw.portable.session_registry import process_key
 from lastbranch.etw.properties import SessionState
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import TraceLog

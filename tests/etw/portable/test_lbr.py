@@ -19,8 +19,8 @@ from lastbranch.etw.portable.lbr.conversion import Conversion, Scope, kinds_of
 from lastbranch.etw.portable.lbr.source import options_of
 from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
-from lastbranch.etw.portable.registry import Registry, write_state
 from lastbranch.etw.portable.session.settings import Settings
+from lastbranch.etw.portable.session_registry import Registry, write_state
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
 from lastbranch.etw.portable.sources.events import Events
 from lastbranch.etw.portable.sources.records import Ticks

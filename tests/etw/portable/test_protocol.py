@@ -33,8 +33,8 @@ from lastbranch.etw.portable.protocol import (
     peer_of,
     unpack,
 )
-from lastbranch.etw.portable.registry import EnableState, Entry, Notice, ProcessKey
 from lastbranch.etw.portable.session.spawn import Order, Started
+from lastbranch.etw.portable.session_registry import EnableState, Entry, Notice, ProcessKey
 from lastbranch.etw.portable.sources import SourceConfiguration
 from lastbranch.etw.properties import Filter, SessionRequest, SessionState
 from lastbranch.etw.status import EtwError, Status

@@ -18,7 +18,7 @@ from lastbranch.etw.flags import EnableProvider, LogFileMode
 from lastbranch.etw.interface import ClassicHeader, EnableParameters, EventDescriptor
 from lastbranch.etw.portable.provider.registration import current
 from lastbranch.etw.portable.provider.targets import target_of
-from lastbranch.etw.portable.registry import EnableState, process_key
+from lastbranch.etw.portable.session_registry import EnableState, process_key
 from lastbranch.etw.properties import Filter
 from lastbranch.etw.status import EtwError
 from lastbranch.formats.etl import Event, TraceLog

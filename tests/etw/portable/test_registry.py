@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastbranch.etw.flags import EnableProvider
-from lastbranch.etw.portable import registry as module
+from lastbranch.etw.portable import session_registry as module
 from lastbranch.etw.portable.protocol import unpack
-from lastbranch.etw.portable.registry import (
+from lastbranch.etw.portable.session_registry import (
     MAX_SESSIONS,
     MAX_SYSTEM_LOGGERS,
     EnableState,

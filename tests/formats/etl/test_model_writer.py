@@ -18,7 +18,7 @@ from lastbranch.bind import bind
 from lastbranch.errors import FormatError
 from lastbranch.export import ExportOptions, exporter
 from lastbranch.formats.etl import Decoder, TraceLog, write_profile
-from lastbranch.formats.etl.profile.information import flags_of, information_of, is_extended
+from lastbranch.formats.etl.profile.lbr_information import flags_of, information_of, is_extended
 from lastbranch.formats.etl.profile.sample_events import MOST_FRAMES
 from lastbranch.lbr import FLAG_FIELDS, flags_from_info
 from lastbranch.model import (

@@ -25,9 +25,9 @@ from .protocol import (
     pack,
     unpack,
 )
-from .registry import EnableState, Entry, Notice, Registry, notify
 from .request import Host, adjusted, check_start, checked_file
 from .session.spawn import Order, spawn
+from .session_registry import EnableState, Entry, Notice, Registry, notify
 
 __all__ = ["PortableKernel"]
 

@@ -16,7 +16,7 @@ from ..flags import GROUPS, LBR_EXCLUDE_USER, LBR_SAMPLED, hook_ids
 from ..information import CONFIGURE_LBR, check_lbr
 from ..interface import ProfileSource
 from ..status import EtwError, Status
-from .registry import Registry
+from .session_registry import Registry
 
 __all__ = [
     "SOFTWARE_BRANCHES", "SOURCE", "argv", "check_configuration",
@@ -90,8 +90,8 @@ def argv(socket: str) -> list[str]:
 def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:
     """Write the event Triggers to a session, if it accepts another writer. `check` finds by it a trigger that was
     configured and not enabled."""
-    from ...formats.etl.event import encode_event  # with NumPy, which daemons start without
     from ...formats.etl.profile.supplement_events import supplement_event
+    from ...formats.etl.single_event import encode_event  # with NumPy, which daemons start without
     from .protocol import address_in
     from .provider.writer import connect_writer
 

@@ -14,7 +14,7 @@ from ...errors import LastbranchError
 from ..interface import ProfileSource
 from ..status import EtwError, Status
 from .lbr_configuration import software_source
-from .registry import Registry, read_state, write_state
+from .session_registry import Registry, read_state, write_state
 
 if TYPE_CHECKING:
     from ...capture.perf_events.events import EventChoice

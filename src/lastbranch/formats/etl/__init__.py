@@ -4,8 +4,8 @@ Reading: `TraceLog` returns events as columns or objects, `Decoder` (one event) 
 fields, `read_etl` a profile. Writing: `TraceWriter` from events, `write_profile` from a profile, `convert` from trace
 logs (compressed or not, cut, merged), `read_records` and `encode_record` for single fields.
 
-Rooms, from the bottom up: `layout` and `event`, `container` (the file of buffers), `payload` (types and layouts of
-fields), `kernel` (its layouts), `events` (walk and columns), `decode` (events to fields), `profile`.
+Rooms, from the bottom up: `layout` and `single_event`, `container` (the file of buffers), `payload` (types and layouts
+of fields), `kernel` (its layouts), `events` (walk and columns), `decode` (events to fields), `profile`.
 
 Names are imported at first use: a program that only writes events to a session loads no more than `layout`.
 """
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from .container.header import LogHeader, is_etl, read_header
     from .container.trace_file import TraceFile
     from .container.writer import TraceWriter
+    from .convert_logs import Converted, convert
     from .decode import AS_IT_SAYS, Batch, Decoded, Decoder, Known, Reading, batches_of, types_of
     from .dump import dump_etl, dump_live
-    from .event import Event, encode_event
+    from .edit_records import BufferRecord, EventRecord, encode_record, read_records
     from .events.columns import EventBlock, events_of
     from .events.reader import EventType, TraceLog
     from .kernel.hooks import SAMPLE_CACHE, kernel_names
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from .profile.samples import BranchRecords, CarriedTriggers, too_short, trigger_candidates
     from .profile.supplement import Supplement
     from .profile.writer import Written, write_profile
-    from .relog import Converted, convert
-    from .rewrite import BufferRecord, EventRecord, encode_record, read_records
+    from .single_event import Event, encode_event
 
 __all__ = [
     "AS_IT_SAYS",
@@ -93,9 +93,10 @@ __getattr__ = lazy_names(__name__, {
     "container.header": "LogHeader is_etl read_header",
     "container.trace_file": "TraceFile",
     "container.writer": "TraceWriter",
+    "convert_logs": "Converted convert",
     "decode": "AS_IT_SAYS Batch Decoded Decoder Known Reading batches_of types_of",
     "dump": "dump_etl dump_live",
-    "event": "Event encode_event",
+    "edit_records": "BufferRecord EventRecord encode_record read_records",
     "events.columns": "EventBlock events_of",
     "events.reader": "EventType TraceLog",
     "kernel.hooks": "SAMPLE_CACHE kernel_names",
@@ -106,6 +107,5 @@ __getattr__ = lazy_names(__name__, {
     "profile.samples": "BranchRecords CarriedTriggers too_short trigger_candidates",
     "profile.supplement": "Supplement",
     "profile.writer": "Written write_profile",
-    "relog": "Converted convert",
-    "rewrite": "BufferRecord EventRecord encode_record read_records",
+    "single_event": "Event encode_event",
 })  # fmt: skip

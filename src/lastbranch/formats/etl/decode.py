@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from ...errors import FormatError
 from ...model import Source
-from .event import Event
 from .events.columns import EVENT, MESSAGE_FORM, EventBlock, Ints, events_of
 from .events.reader import TraceLog
 from .events.walk import HEADER_BYTES
@@ -47,6 +46,7 @@ from .payload.manifest import (
 from .payload.manifest_xml import CHUNK, MANIFEST_ID, Chunks, Manifests, parse_manifest
 from .payload.tracelogging import CHANNEL, describe
 from .payload.types import Rest
+from .single_event import Event
 
 __all__ = [
     "AS_IT_SAYS", "Batch", "COUNTERS", "Decoded", "Decoder", "Known", "PAYLOAD", "Reading", "batches_of",

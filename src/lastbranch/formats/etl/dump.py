@@ -18,11 +18,11 @@ from ...model import Array, Progress, Source
 from ..dump import Cells, Dump, Form, Wanted, milliseconds
 from .container.header import LogHeader
 from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
-from .event import Event
 from .events.columns import EventBlock, events_of
 from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
 from .payload.columns import Blobs, Column, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
+from .single_event import Event
 
 __all__ = ["dump_etl", "dump_live", "defines_names"]
 

@@ -13,7 +13,7 @@ import fake_kernel as fake
 from fake_kernel import Machine
 from lastbranch.etw.interface import ProfileSource
 from lastbranch.etw.portable import profile_sources as ps
-from lastbranch.etw.portable.registry import Registry
+from lastbranch.etw.portable.session_registry import Registry
 from lastbranch.etw.status import EtwError, Status
 from source_tools import SourceKernel
 

@@ -29,7 +29,7 @@ from ...interface import ClassicHeader, EnableCallback, EventDescriptor
 from ...properties import NO_GUID
 from ...status import EtwError, Status
 from ..protocol import address_in, unpack
-from ..registry import EnableState, Notice, ProcessKey, Registry, remove
+from ..session_registry import EnableState, Notice, ProcessKey, Registry, remove
 from .targets import Target, target_of
 from .writer import NO_ACTIVITY, Put, Writer, connect_writer, put_classic, put_for
 
@@ -312,7 +312,7 @@ def _refused_by(session: SessionKey) -> Put:
 def _encoded(items: list[Item]) -> bytes:
     if not items:
         return b""
-    from ....formats.etl.event import encode_items
+    from ....formats.etl.single_event import encode_items
 
     return encode_items(items)
 

@@ -11,7 +11,7 @@ from ...flags import FilterType
 from ...interface import EventDescriptor
 from ...properties import Filter, SessionRequest
 from ...status import EtwError, Status
-from ..registry import EnableState, process_key
+from ..session_registry import EnableState, process_key
 
 __all__ = ["Target", "admitted", "target_of"]
 

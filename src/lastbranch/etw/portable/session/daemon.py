@@ -32,8 +32,8 @@ from ..protocol import (
     peer_of,
     unpack,
 )
-from ..registry import Notice, Registry, notify, process_key, remove
 from ..request import updated
+from ..session_registry import Notice, Registry, notify, process_key, remove
 from .logger import Logger
 from .loop import Condition, Loop, Steps, Tasks, expected
 from .settings import Settings

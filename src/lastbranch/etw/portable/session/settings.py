@@ -11,7 +11,7 @@ from ...properties import SessionRequest
 from ...status import EtwError, Status
 from ..enable_map import normalised_masks
 from ..protocol import pack
-from ..registry import Registry
+from ..session_registry import Registry
 
 __all__ = ["Settings"]
 
@@ -99,7 +99,7 @@ class Settings:
         """Encoded events for the header buffer of a system logger that begins at ``time``: its groups."""
         if not self.request.system:
             return []
-        from ....formats.etl.event import encode_event
+        from ....formats.etl.single_event import encode_event
         from ..sources.recorder import mask_event
 
         return [encode_event(mask_event(self.masks, time))]

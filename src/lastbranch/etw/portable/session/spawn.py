@@ -15,7 +15,7 @@ from ....errors import FormatError
 from ...properties import SessionRequest, SessionState
 from ...status import EtwError, Status, status_of
 from ..protocol import Connection, Kind, pack, unpack
-from ..registry import Entry, ProcessKey, Registry
+from ..session_registry import Entry, ProcessKey, Registry
 
 if TYPE_CHECKING:
     import subprocess

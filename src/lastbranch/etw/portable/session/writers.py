@@ -36,8 +36,8 @@ from ..pool import (
     read_barrier,
 )
 from ..pool import DONE as DONE_AT
-from ..registry import ProcessKey, process_key
 from ..request import MEMORY_SHARE
+from ..session_registry import ProcessKey, process_key
 
 __all__ = ["Leases", "Piece", "Writers", "geometry_for"]
 

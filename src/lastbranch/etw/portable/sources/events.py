@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ....arrays import offsets_of, take_ranges
 from ....formats.etl.container.trace_file import aligned
-from ....formats.etl.event import Event, encode_event
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frames_of, sample_events
+from ....formats.etl.single_event import Event, encode_event
 from ....model import Array, SampleBatch
 
 __all__ = ["Events", "Ints", "Words", "encoded", "kernel_events", "of_samples", "with_values"]

@@ -13,9 +13,9 @@ import numpy as np
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.procfs import memory_kb
-from ....formats.etl.event import Event
 from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
 from ....formats.etl.profile.session_events import SessionEvents
+from ....formats.etl.single_event import Event
 from ....model import Clock, Machine, Profile
 from ...status import EtwError
 from ..clock import Clock as SessionClock

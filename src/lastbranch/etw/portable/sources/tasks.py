@@ -13,9 +13,9 @@ import numpy as np
 from ....capture.perf_events.host import Host
 from ....capture.perf_events.kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
-from ....formats.etl.event import Event
 from ....formats.etl.kernel import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
+from ....formats.etl.single_event import Event
 from ....formats.perfdata.layout import RECORD
 from ....formats.perfdata.state import State
 from ....formats.perfdata.writer import SideRecords

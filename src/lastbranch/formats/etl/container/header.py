@@ -9,7 +9,6 @@ from typing import Any
 from ....errors import Damage, FormatError
 from ....model import Clock, Source, read_at
 from ...interface import not_of_format
-from ..event import Event, encode_event
 from ..layout import (
     BUFFER_HEADER,
     BUFFER_HEADER_SIZE,
@@ -25,6 +24,7 @@ from ..layout import (
     packed,
     unpack_fields,
 )
+from ..single_event import Event, encode_event
 
 __all__ = [
     "LogHeader", "TimeZone", "encode_buffer_header", "encode_log_header", "is_etl", "pack_log_header", "read_header",

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import FormatError
-from ..event import Event, encode_event
 from ..layout import LogFileMode
+from ..single_event import Event, encode_event
 from .header import LogHeader
 from .trace_file import TraceFile, aligned
 

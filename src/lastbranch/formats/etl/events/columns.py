@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from ....arrays import unaligned
 from ..container.buffers import DamageLog
 from ..container.header import LogHeader
-from ..container.windows import Window
-from ..event import Event
+from ..container.read_windows import Window
 from ..kernel.hooks import hook_provider
 from ..layout import (
     EVENT_FLAG,
@@ -36,6 +35,7 @@ from ..layout import (
     packed,
     unpack_fields,
 )
+from ..single_event import Event
 from .walk import HEADER_BYTES, MESSAGE_BYTES, Walk, walk
 
 __all__ = [

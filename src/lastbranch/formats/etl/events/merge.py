@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ....arrays import ranges
 from ..container.buffers import Buffers
-from ..container.windows import PAD, Window
+from ..container.read_windows import PAD, Window
 from ..layout import BUFFER_TYPE
 from .columns import CARRIED, EventBlock
 from .walk import Walk

@@ -17,10 +17,10 @@ from ....errors import Damage
 from ....model import Clock, Source
 from ..container.buffers import Buffers, DamageLog
 from ..container.header import LogHeader
-from ..container.windows import BufferReader, Window
-from ..event import Event
+from ..container.read_windows import BufferReader, Window
 from ..kernel.hooks import hook_provider
 from ..layout import BUFFER_FLAG, LogFileMode
+from ..single_event import Event
 from .columns import CHUNK, EventBlock, Rules, events_of
 from .merge import Index, Run, blocks_of_runs, in_order
 

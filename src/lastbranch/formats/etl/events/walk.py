@@ -13,7 +13,7 @@ from ..layout import END_OF_BUFFER, HEADERS, MESSAGE, MESSAGE_HEAD, message_head
 
 if TYPE_CHECKING:
     from ..container.buffers import DamageLog
-    from ..container.windows import Window
+    from ..container.read_windows import Window
 
 __all__ = ["HEADER_BYTES", "KIND", "MESSAGE_BYTES", "SHIFT", "Walk", "chains", "walk"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from ..event import Event
+from ..single_event import Event
 
 __all__ = [
     "ALPC", "CRIT_SEC", "DC_END", "DC_START", "DISK_IO", "END", "FILE_IO", "GROUPS", "HEAP", "IMAGE", "IMAGE_ID",

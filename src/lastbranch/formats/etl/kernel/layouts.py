@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 from ....errors import FormatError
-from ..event import Event
 from ..payload.layouts import Layout, Versions, layout, newest
 from ..payload.types import (
     ANSI,
@@ -48,6 +47,7 @@ from ..payload.types import (
     Scalar,
     named,
 )  # fmt: skip
+from ..single_event import Event
 from .hooks import (
     ALPC,
     CRIT_SEC,

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
-from ..event import Event
+from ..single_event import Event
 from .layouts import Field, Layout, Names
 from .manifest import IN_TYPES, OUT_STRING, shown
 from .types import U16, UTF8, UTF16, Array, Counted, CountedBytes, FieldType, Fixed, Struct

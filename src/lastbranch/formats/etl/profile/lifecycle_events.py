@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from ....model import KERNEL, KERNEL_HALF, Change, Module, ModuleKind, Profile, kernel_map_start
-from ..event import Event
 from ..kernel.hooks import DC_END, DC_START, END, IMAGE, IMAGE_ID, LOAD, PROCESS, START, THREAD, UNLOAD
 from ..kernel.layouts import kernel_event
+from ..single_event import Event
 from .supplement_events import load_bias, module_fields, segment_fields, supplement_event
 
 __all__ = ["LifecycleEvents"]

@@ -12,11 +12,11 @@ import numpy as np
 from ....model import BRANCH, Profile, Progress, SampleBatch, SampleStream, Source
 from ....model import Event as ProfileEvent
 from ..decode import AS_IT_SAYS, Decoder, Reading, describes
-from ..event import Event
 from ..events.columns import EventBlock, events_of
 from ..events.reader import EventType, TraceLog, count_events, first_of_types
 from ..kernel.hooks import GROUPS, META_DATA, guid_text, kernel_key, kernel_names
 from ..payload.manifest_xml import MANIFEST_ID
+from ..single_event import Event
 from .intervals import Intervals, IntervalTable
 from .samples import Sampler, Triggers
 from .stacks import STACK_BYTES, Stacks

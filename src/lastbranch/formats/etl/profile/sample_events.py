@@ -18,7 +18,7 @@ from ....lbr import flags_from_info
 from ....model import BRANCH, FRAME, Array, SampleBatch
 from ..kernel.hooks import LBR_SAMPLE, PMC_SAMPLE, SAMPLED_PROFILE, SET_INTERVAL, STACK
 from ..layout import LARGEST_EVENT
-from .information import information_of
+from .lbr_information import information_of
 
 __all__ = [
     "MOST_ENTRIES", "MOST_FRAMES", "MOST_INTERVAL", "PeriodEncoder", "PeriodEncoding", "Trigger", "frames_of",

@@ -33,8 +33,8 @@ from ....model import (
 )
 from ..events.columns import EventBlock
 from ..kernel.hooks import LBR_SAMPLE, PMC_SAMPLE, SAMPLE_CACHE, SAMPLED_PROFILE, STACK_WALK
-from .information import flags_of
 from .intervals import Intervals
+from .lbr_information import flags_of
 from .stacks import Stacks
 from .system import ThreadTable
 

@@ -11,10 +11,10 @@ from ....lbr import convert, no_ranges_because
 from ....model import Event as ProfileEvent
 from ....model import Profile
 from ..container.header import LogHeader
-from ..event import Event
 from ..kernel.hooks import PERF_INFO, SESSION, SYS_CONFIG, SYS_CONFIG_EX
 from ..kernel.layouts import kernel_event
 from ..layout import FILETIME_EPOCH
+from ..single_event import Event
 from .sample_events import MOST_INTERVAL, Trigger
 from .supplement_events import MACHINE, event_fields, recording_events, supplement_event
 

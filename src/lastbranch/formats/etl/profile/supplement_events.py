@@ -6,7 +6,7 @@ fields, since each event carries their names and types (TraceLogging, channel 11
     Recording    the recorder and its clock; Header and Lost: its header lines and its losses, an event each
     Event        a trigger (its profile source, or its hook): how it was programmed, and its selection of branches
     Information  a trigger's branch records: the fields that were measured, and whether words are extended
-                 (`information`)
+                 (`lbr_information`)
     Triggers     the arguments of TraceConfigureLastBranchRecord: EVNTRACE_LBR_FLAGS, and the hooks that trigger
     Module       a row of the modules table: ELF build id, kind, and the name that images have
     Segments     the load segments of a module's ELF file, as in its program headers
@@ -29,10 +29,10 @@ import numpy as np
 from ....lbr import FLAG_FIELDS, flags_from_info
 from ....model import BRANCH, Module, Profile, SampleBatch, Segment
 from ....model import Event as ProfileEvent
-from ..event import Event
 from ..payload.layouts import Layout
 from ..payload.tracelogging import CHANNEL, SCHEMA_ITEM, TRAITS_ITEM, parse_schema
-from .information import information_of, is_extended
+from ..single_event import Event
+from .lbr_information import information_of, is_extended
 from .sample_events import Trigger
 
 __all__ = [

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ....arrays import insertion_points
 from ....model import KERNEL, KERNEL_HALF_32, Array, Change, Module, Profile, Timeline
 from ..decode import Decoder, batches_of
-from ..event import Event
 from ..events.columns import EventBlock
 from ..kernel.hooks import (
     DC_END,
@@ -36,6 +35,7 @@ from ..kernel.hooks import (
     UNLOAD,
     Key,
 )
+from ..single_event import Event
 
 __all__ = ["HANDLERS", "System", "ThreadEvents", "ThreadTable"]
 

@@ -22,8 +22,8 @@ from ...interface import Conversion
 from ..container.header import LogHeader
 from ..container.trace_file import TraceFile, aligned
 from ..container.writer import Packer
-from ..event import Event, encode_event
 from ..layout import LogFileMode
+from ..single_event import Event, encode_event
 from .lifecycle_events import LifecycleEvents
 from .sample_events import MOST_ENTRIES, MOST_FRAMES, PeriodEncoder, frames_of, sample_events
 from .session_events import SessionEvents, session_header

@@ -1,4 +1,4 @@
-"""One ETW event with its header decoded, and its bytes: the object that `dump`, `rewrite` and the writers work on.
+"""One ETW event with its header decoded, and its bytes: the object that `dump`, `edit_records` and the writers work on.
 
 Bulk readers work on columns (`events.columns`) and never make these objects.
 """

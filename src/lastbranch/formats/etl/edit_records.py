@@ -8,7 +8,7 @@ Everything that a table describes is fields: buffer headers and event headers, i
 with a declared layout (`Decoder.encode`). Only the rest is bytes: payloads without a layout, the padding of an event to
 8 bytes, and the rest of a buffer after its last event. Sizes are computed again.
 
-This is for inspecting and changing single events: each becomes several objects. `relog` converts in bulk.
+This is for inspecting and changing single events: each becomes several objects. `convert_logs` converts in bulk.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from ...model import Source, read_at
 from .container.buffers import DamageLog
 from .container.compression import compress
 from .container.decompression import XPRESS
-from .container.windows import BufferReader
+from .container.read_windows import BufferReader
 from .decode import Decoder
-from .event import Event, join_event
 from .events.columns import EventBlock, Rules, events_of, header_fields
 from .layout import (
     BUFFER_FLAG,
@@ -40,6 +39,7 @@ from .layout import (
     packed,
     unpack_fields,
 )  # fmt: skip
+from .single_event import Event, join_event
 
 __all__ = ["BufferRecord", "EventRecord", "ExtendedItem", "encode_record", "read_records"]
 
