@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING
 
@@ -171,6 +170,8 @@ class FileSource(OpenFile):
 def _spool(stream: IO[bytes], name: str) -> FileSource:
     """A stream that cannot be read twice, copied to a temporary file without a name if it begins as a capture: others
     may have no end. Raises `FormatError`."""
+    import tempfile
+
     chunk = stream.read(_SPOOL_CHUNK)
     format_of(BytesSource(chunk[:SNIFFED], name))
     with tempfile.NamedTemporaryFile(prefix="lastbranch-", buffering=0) as copy:

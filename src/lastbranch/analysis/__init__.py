@@ -1,23 +1,30 @@
 """Counts and views: branches, ranges, weights, names, call graphs, and one function in full."""
 
-from .annotation import Annotation, annotate
-from .callgraph import CallTable, callees, callers
-from .count_tables import (
-    BranchTable,
-    Key,
-    RangeTable,
-    WeightTable,
-    branches,
-    merge_processes,
-    ranges,
-    weights,
-    without_binary,
-)
-from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
-from .flow import Blocks, Edges, Flow, Loop
-from .functions import NameTable, fold, names
-from .naming import Label, Namer, Place, find_functions
-from .stacks import CallStacks, call_stacks, why_no_call_stacks
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .annotation import Annotation, annotate
+    from .callgraph import CallTable, callees, callers
+    from .count_tables import (
+        BranchTable,
+        Key,
+        RangeTable,
+        WeightTable,
+        branches,
+        merge_processes,
+        ranges,
+        weights,
+        without_binary,
+    )
+    from .counting import Bound, Counted, count_stacks, how_to_record, why_no_ranges, why_no_stacks
+    from .flow import Blocks, Edges, Flow, Loop
+    from .functions import NameTable, fold, names
+    from .naming import Label, Namer, Place, find_functions
+    from .stacks import CallStacks, call_stacks, why_no_call_stacks
 
 __all__ = [
     "Annotation",
@@ -55,3 +62,14 @@ __all__ = [
     "why_no_stacks",
     "without_binary",
 ]
+
+__getattr__ = lazy_names(__name__, {
+    "annotation": "Annotation annotate",
+    "callgraph": "CallTable callees callers",
+    "count_tables": "BranchTable Key RangeTable WeightTable branches merge_processes ranges weights without_binary",
+    "counting": "Bound Counted count_stacks how_to_record why_no_ranges why_no_stacks",
+    "flow": "Blocks Edges Flow Loop",
+    "functions": "NameTable fold names",
+    "naming": "Label Namer Place find_functions",
+    "stacks": "CallStacks call_stacks why_no_call_stacks",
+})  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,6 +12,7 @@ from ..arrays import Table, group, group_unordered
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
+from ..threads import Threads
 from .compact import Compactor
 from .findings import Origin
 from .native_counter import NativeStackCounter
@@ -224,7 +224,7 @@ class EntryCounter:
         names = tuple(BRANCH_VALUES) if details else ()
         self._branch_table = PairTable(binder, names)
         self._range_table = PairTable(binder) if ranges else None
-        self._compactor, thread = Compactor(), ThreadPoolExecutor(1, "lastbranch-sort")
+        self._compactor, thread = Compactor(), Threads(1, "lastbranch-sort")
         ops = [BRANCH_VALUES[n] for n in names]
         self._branches = PairCounter(self._compactor, thread, self._branch_table.add, ops)
         self._ranges = PairCounter(self._compactor, thread, self._range_table.add) if self._range_table else None

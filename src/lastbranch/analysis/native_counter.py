@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ class NativeStackCounter:
     def __init__(self, library: CDLL, branches: Sink | None, ranges: Sink | None, details: bool) -> None:
         self._library, self._sinks = library, (branches, ranges)
         self._columns = _SUMS + (_DETAILS if details else 0)
-        self._counter = library.lb_counter_new(secrets.randbits(64), bool(branches), bool(ranges), details)
+        self._counter = library.lb_counter_new(int.from_bytes(os.urandom(8)), bool(branches), bool(ranges), details)
         if not self._counter:
             raise MemoryError
         weakref.finalize(self, library.lb_counter_free, self._counter)

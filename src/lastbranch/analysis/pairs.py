@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import group, group_unordered
 from ..model import Array
+from ..threads import Threads
 from .compact import INVALID, Compactor
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["PairCounter", "RawPairs"]
 
@@ -38,7 +42,7 @@ class PairCounter:
     def __init__(
         self,
         compactor: Compactor,
-        thread: ThreadPoolExecutor,
+        thread: Threads,
         sink: Callable[[RawPairs], None],
         ops: Sequence[np.ufunc] = (),
     ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from textwrap import TextWrapper
@@ -55,7 +54,9 @@ def terminal_width() -> int | None:
     context = click.get_current_context(silent=True)
     if not sys.stdout.isatty() or (context is not None and context.meta.get(_WIDE)):
         return None
-    return max(_NARROWEST, shutil.get_terminal_size().columns)
+    from shutil import get_terminal_size
+
+    return max(_NARROWEST, get_terminal_size().columns)
 
 
 def table_lines(

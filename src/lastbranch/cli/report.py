@@ -48,14 +48,14 @@ def command(
     there, total those with it anywhere in their call stack, and instructions the instructions executed there, from the
     ranges of branch stacks.
     """
-    from ..analysis import names, weights
-    from ..analysis.sources import Sources
-    from ..symbols import Symbolizer
-
     profile = capture.open()
     chosen = make_filter(profile)
     notes: list[str] = []
     if by not in _KEYS:
+        from ..analysis import names
+        from ..analysis.sources import Sources
+        from ..symbols import Symbolizer
+
         symbolizer = Symbolizer(profile, symbols)
         with capture.reading(profile):
             named = names(profile, cast("View", by or "function"), symbolizer, sample_filter=chosen)
@@ -68,6 +68,8 @@ def command(
             lines = by not in (None, "function")
             return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
         by, notes = "module", [f"by module, as no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)]
+    from ..analysis import weights
+
     with capture.reading(profile):
         table = weights(profile, cast("Key", by), sample_filter=chosen)
     rows = _print_weights(profile, table, cast("Key", by), form, limit)

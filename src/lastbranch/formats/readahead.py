@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model import Source
+from ..threads import Threads
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["ReadAhead", "page_aligned"]
 
@@ -25,7 +29,7 @@ class ReadAhead:
         self._source, self._size = source, size
         self.data = _memory(size + pad)
         self._other = _memory(size + pad) if ahead else None
-        self._thread = ThreadPoolExecutor(1, "lastbranch-read") if self._other is not None else None
+        self._thread = Threads(1, "lastbranch-read") if self._other is not None else None
         self._ahead: tuple[int, Future[int]] | None = None
 
     def expect(self, offset: int, end: int) -> None:
@@ -51,7 +55,7 @@ class ReadAhead:
     def close(self) -> None:
         """End the thread."""
         if self._thread is not None:
-            self._thread.shutdown(wait=True)
+            self._thread.close()
 
 
 def page_aligned(size: int) -> NDArray[np.uint8]:

@@ -1,28 +1,35 @@
 """What a capture says: profile, tables, streams of sample batches. Imports nothing else of the package but errors."""
 
-from .address_spaces import AddressSpaces
-from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, SampleFilter, concatenate, cuts
-from .clock import Clock
-from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
-from .kernel_half import (
-    KERNEL_HALF,
-    KERNEL_HALF_32,
-    guest_host,
-    guest_kernel,
-    guest_user,
-    kernel_map_start,
-    kernel_start,
-    kernel_starts,
-)
-from .order import by_time, merge, watermarks
-from .output import check_replaceable
-from .profile import TABLES, Profile
-from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
-from .stream import BatchReader, Progress, SampleStream, Stages
-from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
-from .tabular import Columns, RowNames, Tabular
-from .text import counted, visible, word
-from .timeline import KERNEL, Change, Load, Timeline
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy_names
+
+if TYPE_CHECKING:
+    from .address_spaces import AddressSpaces
+    from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, SampleFilter, concatenate, cuts
+    from .clock import Clock
+    from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
+    from .kernel_half import (
+        KERNEL_HALF,
+        KERNEL_HALF_32,
+        guest_host,
+        guest_kernel,
+        guest_user,
+        kernel_map_start,
+        kernel_start,
+        kernel_starts,
+    )
+    from .order import by_time, merge, watermarks
+    from .output import check_replaceable
+    from .profile import TABLES, Profile
+    from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
+    from .stream import BatchReader, Progress, SampleStream, Stages
+    from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
+    from .tabular import Columns, RowNames, Tabular
+    from .text import counted, visible, word
+    from .timeline import KERNEL, Change, Load, Timeline
 
 __all__ = [
     "BRANCH",
@@ -88,3 +95,23 @@ __all__ = [
     "word",
     "watermarks",
 ]
+
+__getattr__ = lazy_names(__name__, {
+    "address_spaces": "AddressSpaces",
+    "batch": "MAX_ENTRIES MAX_SAMPLES Array SampleBatch SampleFilter concatenate cuts",
+    "clock": "Clock",
+    "columns": "BRANCH COLUMNS FRAME GROUPS REQUIRED Column Mode column",
+    "kernel_half": (
+        "KERNEL_HALF KERNEL_HALF_32 guest_host guest_kernel guest_user kernel_map_start kernel_start "
+        "kernel_starts"
+    ),
+    "order": "by_time merge watermarks",
+    "output": "check_replaceable",
+    "profile": "TABLES Profile",
+    "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
+    "stream": "BatchReader Progress SampleStream Stages",
+    "tables": "Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
+    "tabular": "Columns RowNames Tabular",
+    "text": "counted visible word",
+    "timeline": "KERNEL Change Load Timeline",
+})  # fmt: skip

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import NotRecordedError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["Clock"]
 

@@ -13,10 +13,8 @@ import errno
 import io
 import os
 import re
-import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -70,6 +68,8 @@ def naming(name: str) -> Iterator[None]:
 
 def temporary_file(folder: str | None = None) -> io.BufferedRandom:
     """A file without a name, in the folder for temporary files or in ``folder``; errors name that folder."""
+    import tempfile
+
     shown = f"a temporary file in {folder or tempfile.gettempdir()}"
     with naming(shown), tempfile.TemporaryFile(dir=folder, buffering=0) as made:
         return io.BufferedRandom(NamedFile(os.dup(made.fileno()), "r+b", shown))
@@ -228,13 +228,13 @@ class PartFolder(_Part):
                 except OSError:
                     os.rename(aside, self.final)
                     raise
-                shutil.rmtree(aside, ignore_errors=True)
+                _remove_tree(aside)
         self.discard()  # what has the name of the part now is the old one
 
     def discard(self) -> None:
         if not self._done:
             self._done = True
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove_tree(self.path)
             if self._lock >= 0:
                 os.close(self._lock)
 
@@ -342,7 +342,7 @@ def _remove_if_dead(path: str) -> None:
     kind = stat.S_IFMT(found.st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFDIR):
         return
-    remove = os.unlink if kind == stat.S_IFREG else shutil.rmtree
+    remove = os.unlink if kind == stat.S_IFREG else _remove_tree
     if sys.platform == "win32":
         if time.time() - found.st_mtime > _ABANDONED:
             remove(path)
@@ -355,6 +355,13 @@ def _remove_if_dead(path: str) -> None:
             remove(path)
     finally:
         os.close(descriptor)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a folder and what is in it, as far as that goes."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _exchanged(one: str, other: str) -> bool:

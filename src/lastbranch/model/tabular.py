@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from html import escape
 from importlib import import_module
 from typing import Any, Self
 
@@ -129,6 +128,8 @@ def text_table(title: str, size: int | None, names: Sequence[str], rows: Sequenc
 
 def html_table(title: str, size: int | None, names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The same as an HTML table; every text of a capture is escaped."""
+    from html import escape
+
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[:SHOWN])
     return f"<p>{escape(_headline(title, size))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -6,20 +6,19 @@ and lets a worker process read symbol files for the rest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .model import Frame, Function, FunctionTable, Names, plain
-from .options import SymbolOptions
+from ..lazy import lazy_names
 
 if TYPE_CHECKING:
+    from .model import Frame, Function, FunctionTable, Names, plain
+    from .options import SymbolOptions
     from .symbolizer import Symbolizer
 
 __all__ = ["Frame", "Function", "FunctionTable", "Names", "SymbolOptions", "Symbolizer", "plain"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "Symbolizer":  # the one name whose module the worker does not need
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .symbolizer import Symbolizer
-
-    return Symbolizer
+__getattr__ = lazy_names(__name__, {
+    "model": "Frame Function FunctionTable Names plain",
+    "options": "SymbolOptions",
+    "symbolizer": "Symbolizer",
+})  # fmt: skip

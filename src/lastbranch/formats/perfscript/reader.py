@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +37,7 @@ from ...model import (
     kernel_start,
     watermarks,
 )
+from ...threads import Threads
 from ..perfdata.state import classify
 from .text import (
     NOTHING,
@@ -54,6 +54,9 @@ from .text import (
     parse_record,
     walk_blocks,
 )
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["is_perfscript", "read_perfscript"]
 
@@ -321,7 +324,7 @@ def scan_all(block: Block) -> Scanned:
 
 def scanned_ahead(look: Callable[[Block], Scanned], blocks: Iterable[Block]) -> Iterator[Scanned]:
     """Each of ``blocks`` as ``look`` sees it, in order; the next ones are looked at on other threads."""
-    pool = ThreadPoolExecutor(_THREADS, "lastbranch-text")
+    pool = Threads(_THREADS, "lastbranch-text")
     waiting: deque[Future[Scanned]] = deque()
     try:
         for block in blocks:
@@ -331,7 +334,7 @@ def scanned_ahead(look: Callable[[Block], Scanned], blocks: Iterable[Block]) -> 
         while waiting:
             yield waiting.popleft().result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close()
 
 
 # -- The tables of a profile, from what the lines of a text say

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -15,12 +14,16 @@ from numpy.typing import NDArray
 
 from ...errors import Damage, FormatError
 from ...model import Array, Source, read_at
+from ...threads import Threads
 from ..readahead import page_aligned
 from . import layout
 from .commits import Commit, block_check, read_commit
 from .descriptors import check_descriptors
 from .layout import Entry, Scope, Section, StreamSection, StreamType, Table, describe, struct_of
 from .strings import StringTable
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["Tb5File", "damage_of"]
 
@@ -49,7 +52,7 @@ def ahead(
         return
     rooms = [new_room() for _ in range(_ROOMS)]
     waiting: deque[tuple[int, Future[Done]]] = deque()
-    pool = ThreadPoolExecutor(_THREADS, "lastbranch-ahead")
+    pool = Threads(_THREADS, "lastbranch-ahead")
     try:
         for at, number in enumerate(numbers):
             waiting.append((number, pool.submit(work, number, rooms[at % _ROOMS])))
@@ -59,7 +62,7 @@ def ahead(
         for first, future in waiting:
             yield first, future.result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close()
 
 
 # -- the file
