@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import ranges
+from .arrays import distinct, ranges
 from .bind import Ids, SpaceIndex
 from .errors import LastbranchError
 from .formats.tb5.layout import (
@@ -62,11 +62,11 @@ def split_overlaps(
     """
     real = np.flatnonzero((lo < hi) & (first < last))
     space, lo, hi, first, last = (c[real] for c in (space, lo, hi, first, last))
-    addresses = np.unique(np.concatenate([lo, hi]))
+    addresses = distinct(np.concatenate([lo, hi]))
     width = len(addresses) + 1
     start = space * width + np.searchsorted(addresses, lo)
     end = space * width + np.searchsorted(addresses, hi)
-    slabs = np.unique(np.concatenate([start, end]))
+    slabs = distinct(np.concatenate([start, end]))
     one, past = np.searchsorted(slabs, start), np.searchsorted(slabs, end)
     count = past - one
     row = np.repeat(np.arange(len(real)), count)
@@ -76,7 +76,7 @@ def split_overlaps(
     since, until = first[row], last[row]
     clash = (slab[1:] == slab[:-1]) & (until[:-1] > since[1:])
     if clash.any():
-        slab, row, since, until = _untangle(slab, row, since, until, np.unique(slab[1:][clash]))
+        slab, row, since, until = _untangle(slab, row, since, until, distinct(slab[1:][clash]))
     low, high = slabs[slab], slabs[np.minimum(slab + 1, len(slabs) - 1)]
     return low // width, addresses[low % width], addresses[high % width], since, until, real[row]
 
@@ -134,7 +134,7 @@ class ModuleLookup:
         self._modules, lives = modules, module_lives(modules)
         self._loads = np.flatnonzero(lives.loads)
         ends = lives.until[lives.until != _NEVER]
-        self._times = np.unique(np.concatenate([lives.since[lives.since != 0], ends]))
+        self._times = distinct(np.concatenate([lives.since[lives.since != 0], ends]))
         since = np.searchsorted(self._times, lives.since, side="right")
         self._first = np.where(lives.since == 0, 0, since).astype(np.int64)
         past = np.searchsorted(self._times, lives.until, side="right").astype(np.int64)
@@ -143,7 +143,7 @@ class ModuleLookup:
         self._end = self._start + modules["module_length"]
         self._end = np.where(self._end < self._start, _NEVER, self._end)
         pid, kernel = modules["module_associated_pid"], self._start >= np.uint64(KERNEL_HALF)
-        pids = np.unique(pid[~lives.everybodys])
+        pids = distinct(pid[~lives.everybodys])
         self._space_of = Ids(pids, np.arange(len(pids)) + _FIRST_PROCESS, _FIRST_PROCESS + len(pids))
         shared = np.where(kernel, _KERNEL, _SHARED)
         self._space = np.where(lives.everybodys, shared, self._space_of(pid))
@@ -163,9 +163,9 @@ class ModuleLookup:
             return self._find(0, 0, space, moment, ip)
         kinds = selector.astype(np.int64) << 2 | mode
         out = np.full(len(ip), -1, np.int64)
-        distinct = np.flatnonzero(np.bincount(kinds, minlength=1)).tolist()
-        for kind in distinct:
-            if len(distinct) == 1:
+        present = np.flatnonzero(np.bincount(kinds, minlength=1)).tolist()
+        for kind in present:
+            if len(present) == 1:
                 return self._find(kind >> 2, kind & 3, space, moment, ip)
             mine = np.flatnonzero(kinds == kind)
             out[mine] = self._find(kind >> 2, kind & 3, space[mine], moment[mine], ip[mine])
@@ -231,8 +231,8 @@ class TaskLookup:
         again = np.flatnonzero(out == -2)
         if len(again):
             owners, owner = np.unique(belongs[again], return_inverse=True)
-            distinct, back = np.unique(owner << 32 | tid[again].astype(np.int64), return_inverse=True)
-            for i, pair in enumerate(distinct.tolist()):
+            pairs, back = np.unique(owner << 32 | tid[again].astype(np.int64), return_inverse=True)
+            for i, pair in enumerate(pairs.tolist()):
                 lives = sorted(self._several.get((int(owners[pair >> 32]), pair & 0xFFFFFFFF), []))
                 rows = again[back == i]
                 out[rows] = _alive(lives, time[rows]) if lives else -1
@@ -250,17 +250,17 @@ class _Lives:
     """Rows by id and time: the row that began last, or the first row where none had begun."""
 
     def __init__(self, ids: Array, when: Array) -> None:
-        distinct, where, count = np.unique(ids, return_index=True, return_counts=True)
-        self._row = Ids(distinct, np.where(count == 1, where, -2), -1)
+        known, where, count = np.unique(ids, return_index=True, return_counts=True)
+        self._row = Ids(known, np.where(count == 1, where, -2), -1)
         self._several = {
-            int(i): sorted((int(when[r]), int(r)) for r in np.flatnonzero(ids == i)) for i in distinct[count > 1]
+            int(i): sorted((int(when[r]), int(r)) for r in np.flatnonzero(ids == i)) for i in known[count > 1]
         }
 
     def find(self, ids: Array, time: Array) -> NDArray[np.int64]:
         out = self._row(ids)
         if self._several:
             again = np.flatnonzero(out == -2)
-            for i in np.unique(ids[again]).tolist():
+            for i in distinct(ids[again]).tolist():
                 rows = again[ids[again] == i]
                 out[rows] = _alive(self._several[i], time[rows])
         return out
@@ -302,7 +302,7 @@ class Pairs:
             pid, tid = pid[new], tid[new]
             small = tid <= highest
             self._known[tid[small]] = pid[small]
-            found = np.unique(pid.astype(np.uint64) << np.uint64(32) | tid)
+            found = distinct(pid.astype(np.uint64) << np.uint64(32) | tid)
             self.distinct = np.union1d(self.distinct, found)
 
 
@@ -464,7 +464,7 @@ class StreamBinding:
         whole = pairs.distinct
         own = self.modules[~self.lives.everybodys]
         pid_of_thread = (whole >> np.uint64(32)).astype(np.uint32)
-        pids = np.unique(np.concatenate([pid_of_thread, own["module_associated_pid"]]))
+        pids = distinct(np.concatenate([pid_of_thread, own["module_associated_pid"]]))
         processes = np.zeros(len(pids), STRUCTS["TBRW_PID"].dtype)
         threads = np.zeros(len(whole), STRUCTS["TBRW_TID"].dtype)
         processes["pid_size"], threads["tid_size"] = processes.itemsize, threads.itemsize
@@ -504,11 +504,11 @@ def _programs(modules: Array, lives: ModuleLives, pids: Array) -> NDArray[np.int
     is_exe = (modules["module_flags"][own] & ModuleFlag.IS_EXE) != 0
     owner = modules["module_associated_pid"][own]
     order = np.lexsort((own, ~is_exe, owner))
-    distinct, first = np.unique(owner[order], return_index=True)
-    if not len(distinct):
+    owners, first = np.unique(owner[order], return_index=True)
+    if not len(owners):
         return np.full(len(pids), -1, np.int64)
-    at = np.minimum(np.searchsorted(distinct, pids), len(distinct) - 1)
-    return np.where(distinct[at] == pids, own[order][first[at]], -1)
+    at = np.minimum(np.searchsorted(owners, pids), len(owners) - 1)
+    return np.where(owners[at] == pids, own[order][first[at]], -1)
 
 
 def _word(records: Array, name: str, kind: type[np.generic], absent: int | np.generic = 0) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct
 from ..binaries import Code
 from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
@@ -40,7 +41,7 @@ class Nearby:
         self._binder, self._module = profile.binder, module
         self._start, self._end = np.uint64(start), np.uint64(end)
         bias = self._binder.mapping_bias[self._binder.mapping_module == module]
-        self._at: NDArray[np.uint64] = np.unique(bias + self._start)  # where it was mapped at any time, by anybody
+        self._at: NDArray[np.uint64] = distinct(bias + self._start)  # where it was mapped at any time, by anybody
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
         self._samples = [np.empty(0, np.uint64)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct_rows
 from ..binaries import Code
 from ..errors import UnavailableError
 from ..isa import UNDECODABLE, Decoder
@@ -179,11 +180,9 @@ class BranchKinds:
         missing = np.flatnonzero(~self._there(slot, keys))
         kind: NDArray[np.uint8] = self._kind[slot]
         if len(missing):
-            distinct = np.unique(np.stack([scope[missing].astype(np.uint64), source[missing], target[missing]]), axis=1)
-            decoded = self._decode(distinct[0].astype(np.int64), distinct[1], distinct[2])
-            order = dict(zip(zip(*distinct.tolist(), strict=True), decoded.tolist(), strict=True))
-            wanted = zip(scope[missing].tolist(), source[missing].tolist(), target[missing].tolist(), strict=True)
-            kind[missing] = [order[key] for key in wanted]
+            rows, which = distinct_rows(*(column[missing] for column in keys))
+            once = missing[rows]
+            kind[missing] = self._decode(scope[once].astype(np.int64), source[once], target[once])[which]
             for column, values in zip(self._keys, keys, strict=True):
                 column[slot[missing]] = values[missing]
             self._kind[slot[missing]] = kind[missing]

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, distinct_rows, group
+from ..arrays import Table, distinct, distinct_rows, group
 from ..errors import NotRecordedError
 from ..lbr import KIND
 from ..model import Array, Profile, SampleFilter
@@ -128,7 +128,7 @@ def _counted(
     entries = [call, call & (kind == _INDIRECT), jump]
     sums = np.stack([mine.count * chosen for chosen in entries] + [mine.mispredicted * call, mine.predicted * call])
     found: dict[int, Array] = {}
-    for row in np.unique(other[rows][call | jump]).tolist():
+    for row in distinct(other[rows][call | jump]).tolist():
         found[row] = sums[:, (other[rows] == row)].sum(axis=1)
     return found, int(mine.count[unknown & ~first].sum()), jumped
 
@@ -163,7 +163,7 @@ def _through(namer: Namer, function: int, jumped: dict[int, int], called: Array)
         if row != function and (name := _stub_of(label)):
             through[row] = jumped.get(row, function if name in names else row)
     lost: dict[str, list[int]] = {}
-    for row in np.unique(called).tolist():
+    for row in distinct(called).tolist():
         if through[row] == row and (name := _stub_of(namer.labels[row])):
             lost.setdefault(name, []).append(row)
     found: dict[str, set[int]] = {}
@@ -201,7 +201,7 @@ def _kinds(code_of: CodeOf, branches: Bound) -> tuple[NDArray[np.uint8], NDArray
 def _begins(namer: Namer, module: Array, address: Array) -> NDArray[np.bool_]:
     """Whether each address is the first of a function."""
     out = np.zeros(len(address), bool)
-    for row in np.unique(module[module >= 0]).tolist():
+    for row in distinct(module[module >= 0]).tolist():
         mine = np.flatnonzero(module == row)
         table = namer.table(row)
         at = table.at(address[mine])
@@ -213,7 +213,7 @@ def _sampled(
     stack: Array, name: Array, samples: Array, function: int, direction: Direction
 ) -> tuple[dict[int, int], int]:
     """(samples by row of the other function, samples with the function in their stack), each stack counted once."""
-    inside = np.unique(stack[name == function])
+    inside = distinct(stack[name == function])
     inner, outer = name[:-1], name[1:]  # leaf first: the outer one calls
     here, other = (inner, outer) if direction == "callers" else (outer, inner)
     calls = (stack[:-1] == stack[1:]) & (here == function)

@@ -75,7 +75,7 @@ class _Form(ABC):
         self._scopes: dict[int, int] = {}
 
     def compact(self, scope: NDArray[np.int64], depth: NDArray[np.int64], addresses: Sides) -> Sides | None:
-        scopes = np.unique(scope)
+        scopes = distinct(scope)
         if len(self._scopes.keys() | set(scopes.tolist())) > self.SCOPES:
             return None
         ranks = [self._scopes.setdefault(s, len(self._scopes)) for s in scopes.tolist()]

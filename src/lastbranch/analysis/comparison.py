@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import group, ranges
+from ..arrays import distinct, group, ranges
 from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from .counting import Bound, count_stacks
@@ -47,7 +47,7 @@ class CodeLocations:
         # Memory of a process: what is at an address differs between them.
         self._own = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [True], bool)
         owner = self._owner(process, module)
-        self._owners = np.unique(owner)
+        self._owners = distinct(owner)
         code = self._code(owner, address)
         self.codes, first = np.unique(code, return_index=True)
         self.process, self.module, self.address = process[first], module[first], address[first]
@@ -94,13 +94,13 @@ class Matching:
         """(key, label) of the function at each spot."""
         namer = self.namers[side]
         rows = namer.rows(spots.process, spots.module, spots.address)
-        keys = {row: self._function(side, namer.labels[row]) for row in np.unique(rows).tolist()}
+        keys = {row: self._function(side, namer.labels[row]) for row in distinct(rows).tolist()}
         return [keys[row] for row in rows.tolist()], [namer.labels[row] for row in rows.tolist()]
 
     def measure(self, side: int, spots: CodeLocations, keys: Sequence[Hashable]) -> None:
         """Learn the sizes of the functions at ``spots``, before `places` are asked for on either side."""
         sizes = self._sizes[side]
-        for module in np.unique(spots.module).tolist():
+        for module in distinct(spots.module).tolist():
             table, mine = self.namers[side].table(module), np.flatnonzero(spots.module == module)
             for i, row in zip(mine.tolist(), table.at(spots.address[mine]).tolist(), strict=True):
                 if row >= 0:
@@ -248,7 +248,7 @@ class _Edges(Counter):
         self._learn(found)
 
     def _learn(self, found: Bound) -> None:
-        self._pairs = np.unique(self._pair(found.process, found.a_module, found.a, found.b_module, found.b))
+        self._pairs = distinct(self._pair(found.process, found.a_module, found.a, found.b_module, found.b))
 
     def _pair(self, process: Array, a_module: Array, a: Array, b_module: Array, b: Array) -> NDArray[np.int64]:
         """One number for both ends, -1 where one is not known."""
@@ -305,7 +305,7 @@ class _Blocks(_Edges):
         first = self.spots.rows(found.process, found.a_module, found.a)
         last = self.spots.rows(found.process, found.b_module, found.b)
         # Even numbers are spots that are begun at, odd ones what follows them.
-        self._points = np.unique(np.concatenate([first * 2, last * 2 + 1]))
+        self._points = distinct(np.concatenate([first * 2, last * 2 + 1]))
 
     def points(self, matching: Matching, side: int) -> Points:
         functions, labels = matching.functions(side, self.spots)
@@ -325,7 +325,7 @@ class _Blocks(_Edges):
         self.spots = CodeLocations(self._profile, *_distinct(*_joined_places(places)))
         self._learn(self._found)
         more = self.spots.rows(process, module, at) * 2 + after
-        self._points = np.unique(np.concatenate([self._points, more]))
+        self._points = distinct(np.concatenate([self._points, more]))
 
     def distinct_keys(self, matching: Matching, side: int) -> Named:
         functions, labels = matching.functions(side, self.spots)

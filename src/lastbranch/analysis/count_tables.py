@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..arrays import group
+from ..arrays import distinct, group
 from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
 from .counting import BRANCH_VALUES, Bound, count_stacks
 from .sample_filtering import filtered_batches, period_of
@@ -91,7 +91,7 @@ def merge_processes(bound: Bound, ops: list[np.ufunc] | None = None) -> tuple[li
 
 def without_binary(profile: Profile, *modules: Array) -> list[str]:
     """A note for each of the ``modules`` (rows) whose addresses are file offsets because its binary is not at hand."""
-    rows = sorted({row for part in modules for row in np.unique(part).tolist() if row >= 0})
+    rows = sorted({row for part in modules for row in distinct(part).tolist() if row >= 0})
     lacking = [profile.modules[row] for row in rows if profile.modules[row].missing]
     return [f"{visible(module.name)}: offsets, binary {module.missing}" for module in lacking]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct
 from ..binaries import Code
 from ..isa import Decoder
 from ..lbr import KIND
@@ -83,7 +84,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
     """The instructions that ``ranges`` cover, summed over processes (``process`` is -1: files have the same code)."""
     parts, none = list[tuple[int, Array, Array]](), np.empty(0, np.int64)
     out = Executed(none, none, none.astype(np.uint64), none)
-    for row in np.unique(ranges.a_module).tolist():
+    for row in distinct(ranges.a_module).tolist():
         mine = ranges.take(ranges.a_module == row)
         found = code_of(row)
         if found is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, group
+from ..arrays import Table, distinct, group
 from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import Array
@@ -206,7 +206,7 @@ def _leaders(flow: Flow, first: Array, last: Array) -> NDArray[np.int64]:
     ends = np.flatnonzero((flow.kind != 0) & (flow.kind != UNDECODABLE))
     targets = flow.row_of(flow.target[flow.target != 0])
     rows = np.concatenate([[0], targets, ends + 1, first, last + 1, flow.edges.target])
-    leaders: NDArray[np.int64] = np.unique(rows[(rows >= 0) & (rows < len(flow))])
+    leaders: NDArray[np.int64] = distinct(rows[(rows >= 0) & (rows < len(flow))])
     return leaders
 
 

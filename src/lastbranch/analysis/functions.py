@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, distinct_rows, distinct_stacks, group, take_rows
+from ..arrays import Table, distinct, distinct_rows, distinct_stacks, group, take_rows
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
 from .branch_kinds import CodeOf
@@ -91,7 +91,7 @@ def find_inlined_or_jit(
     into = np.bincount(outer[inside > 0], count[inside > 0], len(labels))
     heaviest = np.argsort(-into, kind="stable")[: np.count_nonzero(into)]
     kinds = np.array([m.kind is ModuleKind.ANONYMOUS for m in profile.modules] + [False], bool)
-    made = np.unique(process[meant[outer] & kinds[module] & (process >= 0)])
+    made = distinct(process[meant[outer] & kinds[module] & (process >= 0)])
     return NonSymbolMatches([namer.labels[row] for row in heaviest.tolist()], made.tolist())
 
 
@@ -182,7 +182,7 @@ def _count(
     columns = StackMaker.COLUMNS if stacks else _BRANCHES if ranges else ()
     in_modules = SampleFilter(modules=sample_filter.modules if sample_filter else frozenset())
     for batch in filtered_batches(profile, profile.batches(columns), sample_filter, by_address=False):
-        for row in np.unique(batch.event).tolist() if BRANCH in batch.offsets else ():
+        for row in distinct(batch.event).tolist() if BRANCH in batch.offsets else ():
             if row in ranges:
                 ranges[row].add(
                     batch.select(np.flatnonzero(batch.event == row)) if (batch.event != row).any() else batch

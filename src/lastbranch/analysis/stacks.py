@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct_stacks, numbered, offsets_of, ranges, take_rows
+from ..arrays import distinct, distinct_stacks, numbered, offsets_of, ranges, take_rows
 from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
@@ -218,7 +218,7 @@ class StackMaker:
     def of(self, batch: SampleBatch) -> Iterator[Stacked]:
         """The stacks of a batch, in its order for each source."""
         scope = self._binder.scopes(batch)
-        for source in sorted({self._by_event[e] for e in np.unique(batch.event).tolist()} - {""}):
+        for source in sorted({self._by_event[e] for e in distinct(batch.event).tolist()} - {""}):
             events = [i for i, of in enumerate(self._by_event) if of == source]
             rows = np.flatnonzero(np.isin(batch.event, events))
             part = batch if len(rows) == len(batch) else batch.select(rows)

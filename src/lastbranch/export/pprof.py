@@ -14,7 +14,7 @@ from typing import IO, Literal
 
 import numpy as np
 
-from ..arrays import Sums
+from ..arrays import Sums, distinct
 from ..model import Array, Module, ModuleKind, Profile, visible
 from ..symbols import Names, Symbolizer
 from .interface import Exported, ExportOptions
@@ -141,7 +141,7 @@ class _Writer:
 
     def messages(self, counts: list[Array]) -> Iterable[bytes]:
         """The fields of a Profile. The string table comes last: all that precedes it adds to it."""
-        self._columns = {event: 2 * i for i, event in enumerate(np.unique(counts[2]).tolist())}
+        self._columns = {event: 2 * i for i, event in enumerate(distinct(counts[2]).tolist())}
         events = [(self.profile.events[e], visible(self.profile.events[e].name)) for e in self._columns]
         types = [(kind, "count") for _, name in events for kind in (f"{name}_samples", name)]
         yield PROFILE(sample_type=[VALUE_TYPE(type=self._text(t), unit=self._text(u)) for t, u in types])
@@ -198,7 +198,7 @@ class _Writer:
             "has_functions": lengths > 0, "has_filenames": np.bincount(with_line, minlength=len(frames)) > 0,
             "has_line_numbers": np.bincount(with_line, minlength=len(frames)) > 0, "has_inline_frames": lengths > 1,
         }  # fmt: skip
-        rows = np.unique(frames.module[frames.module >= 0]).tolist()
+        rows = distinct(frames.module[frames.module >= 0]).tolist()
         modules = self.profile.modules
         # The first mapping is taken for that of the main binary.
         for row in sorted(rows, key=lambda row: modules[row].kind is not ModuleKind.FILE):

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct
 from ..binaries.files import below, open_regular
 from ..errors import FormatError, LastbranchError
 from ..model import Process, Profile
@@ -330,7 +331,7 @@ def disjoint(start: np.ndarray, end: np.ndarray, functions: list[Function]) -> F
 
     A function that is cut in two has two rows.
     """
-    borders = np.unique(np.concatenate([start, end]))
+    borders = distinct(np.concatenate([start, end]))
     owner = np.full(max(len(borders) - 1, 0), -1, np.int64)
     first, last = np.searchsorted(borders, start).tolist(), np.searchsorted(borders, end).tolist()
     for row, (a, b) in enumerate(zip(first, last, strict=True)):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct
 from ..binaries import DebugLink, Image, SegmentFlags, read_image, same_build_id
 from ..binaries.candidates import AnyCaseFolder
 from ..binaries.files import below, open_regular, read_regular
@@ -328,7 +329,7 @@ def _mapped_offsets(search: Search, row: int, size: int) -> set[int]:
     columns = search.profile.timeline.columns()
     mine = (columns["kind"] == Change.MAP) & (columns["module"] == row)
     length = (columns["end"] - columns["start"])[mine]
-    return set(np.unique(columns["offset"][mine][length == np.uint64(size)]).tolist())
+    return set(distinct(columns["offset"][mine][length == np.uint64(size)]).tolist())
 
 
 def _segments(image: Image) -> AddressMap:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import distinct
 from ..model import ModuleKind, Profile, visible
 from .cache import Cache, CacheRefused, open_cache
 from .jit import JitSource, find_jit
@@ -65,13 +66,13 @@ class Symbolizer:
             return Names.unknown(len(address))
         address = np.asarray(address, np.uint64)
         ordered = bool((address[1:] > address[:-1]).all())
-        distinct, back = (address, None) if ordered else np.unique(address, return_inverse=True)
-        in_file, known = found.addresses.to_file(distinct)
-        wanted = distinct if found.addresses.identical else np.unique(in_file[known])
+        once, back = (address, None) if ordered else np.unique(address, return_inverse=True)
+        in_file, known = found.addresses.to_file(once)
+        wanted = once if found.addresses.identical else distinct(in_file[known])
         names = self._attempt(module, found, Names.unknown(len(wanted)), lambda b: self._resolve(found, b, wanted))
         self._note(self._profile.modules[module].short, names)
-        if wanted is not distinct or back is not None:
-            row = np.full(len(distinct), -1, np.int64)
+        if wanted is not once or back is not None:
+            row = np.full(len(once), -1, np.int64)
             row[known] = np.searchsorted(wanted, in_file[known])
             names = names.take(row if back is None else row[back])
         if not found.addresses.identical:
@@ -103,9 +104,9 @@ class Symbolizer:
         missing = np.flatnonzero(names.function < 0)
         if source.perfmap is not None and len(missing):
             perfmap = source.perfmap
-            distinct, back = np.unique(address[missing], return_inverse=True)
-            unknown = Names.unknown(len(distinct))
-            more = self._noting_failure(label, unknown, lambda: self._worker.names(perfmap, "", distinct))
+            once, back = np.unique(address[missing], return_inverse=True)
+            unknown = Names.unknown(len(once))
+            more = self._noting_failure(label, unknown, lambda: self._worker.names(perfmap, "", once))
             row = np.arange(len(address))
             row[missing] = len(address) + back
             names = Names.join([names, more]).take(row)

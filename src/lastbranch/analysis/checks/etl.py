@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...formats.etl import (
     AS_IT_SAYS,
     INTERVAL_HOOKS,
@@ -230,7 +231,7 @@ def _count(block: EventBlock, facts: _Facts) -> None:
     intervals = np.flatnonzero(np.isin(block.kernel_hook, INTERVAL_HOOKS) & (block.payload_size >= 4))
     if len(intervals):
         sources = block.words.take(block.payload[intervals] >> 3) & np.uint64(0xFFFFFFFF)
-        facts.sources.update(np.unique(sources).tolist())
+        facts.sources.update(distinct(sources).tolist())
     short = too_short(block)
     if len(short):
         block = block.take(np.delete(np.arange(len(block)), short))

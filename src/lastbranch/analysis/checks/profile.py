@@ -8,7 +8,7 @@ from math import sqrt
 
 import numpy as np
 
-from ...arrays import Sums
+from ...arrays import Sums, distinct
 from ...lbr import no_ranges_because
 from ...model import KERNEL, KERNEL_HALF, Array, Change, Mode, ModuleKind, Profile, counted
 from ...symbols import Symbolizer, SymbolOptions
@@ -91,7 +91,7 @@ class SampleHits:
     @property
     def modules(self) -> list[int]:
         """Rows of the modules that samples fell into, in order."""
-        rows: list[int] = np.unique(self.places[1]).tolist()
+        rows: list[int] = distinct(self.places[1]).tolist()
         return rows
 
 

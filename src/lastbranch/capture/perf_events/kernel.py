@@ -8,7 +8,6 @@ import select
 import subprocess
 from collections.abc import Iterable
 
-from ...opening import build_id_at
 from .. import ptrace
 from . import syscall
 
@@ -76,7 +75,12 @@ class Kernel:
             poll.register(fd, select.POLLIN)
         return {fd for fd, what in poll.poll(seconds * 1000) if what & select.POLLHUP}
 
-    build_id = staticmethod(build_id_at)
+    def build_id(self, path: str) -> bytes:
+        """`opening.build_id_at`."""
+        from ...opening import build_id_at  # with NumPy: not every use of a kernel reads binaries
+
+        return build_id_at(path)
+
     open_event = staticmethod(syscall.open_event)
     event_id = staticmethod(syscall.event_id)
     enable = staticmethod(syscall.enable)

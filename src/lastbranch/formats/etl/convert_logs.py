@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...arrays import insertion_points, ranges, unaligned
+from ...arrays import distinct, insertion_points, ranges, unaligned
 from ...errors import Damage, FormatError
 from ...model import Source
 from ..interface import Conversion, Rewriting
@@ -453,7 +453,7 @@ def _append(packer: Packer, run: Run, seen: set[tuple[int, int]]) -> int:
     events = joined([run], ["time"])
     cpu, time, length = events.cpu, events.time, events.size + 7 >> 3
     for turn in packer.turns(cpu, time):
-        for processor in np.unique(cpu[turn]).tolist():
+        for processor in distinct(cpu[turn]).tolist():
             rows = turn.start + np.flatnonzero(cpu[turn] == processor)
             data = events.words.take(ranges(events.at[rows], length[rows])).tobytes()
             packer.extend(processor, data, np.cumsum(length[rows]) * 8, time[rows])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...model import Array, Progress, Source
 from ..dump import Cells, Dump, Form, Wanted, milliseconds
 from .container.header import LogHeader
@@ -261,7 +262,7 @@ def _selector(wanted: Wanted) -> Callable[[EventBlock], Array]:
     def select(block: EventBlock) -> Array:
         keep = np.ones(len(block), bool)
         if wanted.events:
-            for hook in np.unique(block.hook[block.is_kernel]).tolist():
+            for hook in distinct(block.hook[block.is_kernel]).tolist():
                 if not asked[hook]:
                     asked[hook] = True
                     named[hook] = wanted.named(*_names(*kernel_names((hook >> 8, hook & 0xFF))))

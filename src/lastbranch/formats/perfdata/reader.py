@@ -9,6 +9,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...errors import Damage, FormatError
 from ...model import MAX_ENTRIES, Clock, Profile, Progress, SampleBatch, SampleStream, Source, cuts, read_at, watermarks
 from .attr import event_of
@@ -209,7 +210,7 @@ class Reader:
             attr = np.where(self.ids[where] == value, self.attr_of_id[where], -1)
             attr[value == 0] = 0  # what perf does with samples of no id
         layout = np.where(attr >= 0, self.layout_of_attr[attr], -1)
-        for number in np.unique(layout).tolist():
+        for number in distinct(layout).tolist():
             if number >= 0:
                 mine = layout == number
                 yield number, at[mine], attr[mine].astype(np.int32)

@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ... import native
-from ...arrays import take_ranges
+from ...arrays import distinct, take_ranges
 from ...lbr import PERF_SELECT, repack_big_endian
 from ...model import BRANCH, FRAME, REQUIRED, Array, SampleBatch
 from .attr import Attr
@@ -408,7 +408,7 @@ class SampleLayout:
             len(at) - len(kept), int(cursor.bad.argmax()) if cursor.bad.any() else -1,
             int(depth.sum()), int(depth.max(initial=0)),
             int(time.min(initial=_EVER.max)), int(time.max(initial=_EVER.min)),
-            np.empty(0, np.uint64) if thread is None else np.unique(block.words.take(kept + thread)),
+            np.empty(0, np.uint64) if thread is None else distinct(block.words.take(kept + thread)),
         )  # fmt: skip
 
     def decode(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import native
+from ...arrays import distinct
 from ...errors import Damage, UnavailableError
 from ...model import Limits, Source
 from ..readahead import ReadAhead
@@ -318,7 +319,7 @@ _FACTORS = np.frombuffer(os.urandom(8 * _LONGEST), np.uint64) | np.uint64(1)
 def first_of_each(block: Block, at: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """For the records at word positions ``at`` of ``sizes`` bytes: index of the first one that has the same bytes."""
     first = np.arange(len(at))
-    for size in np.unique(sizes[(sizes & 7 == 0) & (sizes <= 8 * _LONGEST)]).tolist():
+    for size in distinct(sizes[(sizes & 7 == 0) & (sizes <= 8 * _LONGEST)]).tolist():
         mine = np.flatnonzero(sizes == size)
         if len(mine) == 1:
             continue

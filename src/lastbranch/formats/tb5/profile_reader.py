@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...errors import Damage, FormatError
 from ...model import (
     COLUMNS,
@@ -185,8 +186,8 @@ def index_stream(file: Tb5File, reader: SampleReader, profile: Profile, number: 
     for _, batch, _ in reader.batches(frozenset(("branch_from",)), columns, profile.damage):
         samples, entries = samples + len(batch), entries + batch.entries
         deepest = max(deepest, int(batch.depth.max(initial=0)))
-        events.update(np.unique(batch.event).tolist())
-        pair = np.unique((batch.pid.astype(np.int64) << 32) | batch.tid.view(np.uint32).astype(np.int64))
+        events.update(distinct(batch.event).tolist())
+        pair = distinct((batch.pid.astype(np.int64) << 32) | batch.tid.view(np.uint32).astype(np.int64))
         pairs.update(zip((pair >> 32).tolist(), pair.astype(np.uint32).view(np.int32).tolist(), strict=True))
         profile.extend_time_range(int(batch.time.min()), int(batch.time.max()))
     wrong = [e for e in events if not 0 <= e < first_event + _MOST_EVENTS]

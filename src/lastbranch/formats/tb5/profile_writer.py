@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...lbr import call_stack_mode, describe_perf
 from ...model import (
     BRANCH,
@@ -198,16 +199,16 @@ class SampleWriter:
         self.deepest = max(self.deepest, int(batch.depth.max(initial=0)))
         self.first_time = first if self.first_time is None else min(first, self.first_time)
         self.last_time = last if self.last_time is None else max(last, self.last_time)
-        self.events.update(np.unique(batch.event).tolist())
+        self.events.update(distinct(batch.event).tolist())
         pair = (batch.pid.astype(np.int64) << 32) | batch.tid.view(np.uint32).astype(np.int64)
-        self._threads.append(np.unique(pair))
+        self._threads.append(distinct(pair))
         if len(self._threads) > 256:
-            self._threads = [np.unique(np.concatenate(self._threads))]
+            self._threads = [distinct(np.concatenate(self._threads))]
 
     @property
     def threads(self) -> NDArray[np.int32]:
         """int32 (pairs, 2): pid and tid of every sample, each pair once."""
-        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *self._threads]))
+        pairs = distinct(np.concatenate([np.empty(0, np.int64), *self._threads]))
         return np.stack([pairs >> 32, pairs & 0xFFFFFFFF], axis=1).astype(np.uint32).view(np.int32)
 
     def done(self) -> None:

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...binaries import Section
 from ...binaries.files import Space, strings_at
 from ...binaries.sections import Binary
@@ -45,7 +46,7 @@ def stub_symbols(binary: Binary, symbols: Symbols) -> Symbols:
     with contextlib.suppress(FormatError):  # damaged relocations or names cost no other names
         base = got.get(".got.plt", got.get(".got", 0))
         stubs = {name: find(binary.section(name), s.vaddr, base) for name, s in sections.items()}
-        names = _names(binary, symbols, np.unique(np.concatenate([slot for _, slot in stubs.values()])))
+        names = _names(binary, symbols, distinct(np.concatenate([slot for _, slot in stubs.values()])))
         for name, (start, slot) in stubs.items():
             named = {where: names[at] for where, at in zip(start.tolist(), slot.tolist(), strict=True) if at in names}
             found += _of_section(sections[name], named)

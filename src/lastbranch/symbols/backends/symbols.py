@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import distinct
 from ...binaries.files import strings_at
 from ..model import Function, FunctionTable, Names, used_rows
 
@@ -121,6 +122,6 @@ def until_next(symbols: Symbols, ends: NDArray[np.uint64]) -> Symbols:
     """``symbols`` where each without a size reaches to the next address that has one, or to the next of ``ends``."""
     if not len(symbols):
         return symbols
-    stops = np.unique(np.concatenate([symbols.start, ends]))
+    stops = distinct(np.concatenate([symbols.start, ends]))
     following = np.append(stops, stops[-1])[np.searchsorted(stops, symbols.start, side="right")]
     return replace(symbols, size=np.where(symbols.size == 0, following - symbols.start, symbols.size))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import offsets_of, take_ranges
+from ....arrays import distinct, offsets_of, take_ranges
 from ....formats.etl.container.trace_file import aligned
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger, frames_of, sample_events
 from ....formats.etl.single_event import Event, encode_event
@@ -56,7 +56,7 @@ class Events:
     def by_processor(self) -> Iterator[tuple[int, bytes, Ints]]:
         """(processor, its events, bytes of each), for events in the order of their processors."""
         ends = offsets_of(self.size)
-        for cpu in np.unique(self.cpu).tolist():
+        for cpu in distinct(self.cpu).tolist():
             first, past = np.searchsorted(self.cpu, [cpu, cpu + 1]).tolist()
             yield cpu, self.words[ends[first] : ends[past]].tobytes(), self.size[first:past] * 8
 

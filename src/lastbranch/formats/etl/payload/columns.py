@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import Ints, offsets_of, ranges, take_ranges
+from ....arrays import Ints, distinct, offsets_of, ranges, take_ranges
 from .layouts import REST, Field, Layout
 from .types import BOOL8, F32, SID, WIDE, Array, Bits, Blob, Exact, FieldType, Rest, Rows, Scalar, Short, Text
 
@@ -482,7 +482,7 @@ def decode_columns(layout: Layout, payloads: Payloads) -> Iterator[tuple[Ints, d
         room = payloads.end - payloads.at
         short = room < step.least
         if short.any():
-            for size in np.unique(room[short]).tolist():
+            for size in distinct(room[short]).tolist():
                 mine = np.flatnonzero(room == size)
                 part = step.prefix(size)
                 if size and part is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import Ints, offsets_of, ranges
+from ....arrays import Ints, distinct, offsets_of, ranges
 from ....lbr import flags_from_info
 from ....model import BRANCH, FRAME, Array, SampleBatch
 from ..kernel.hooks import LBR_SAMPLE, PMC_SAMPLE, SAMPLED_PROFILE, SET_INTERVAL, STACK
@@ -86,7 +86,7 @@ class PeriodEncoder:
         count, interval, before = np.ones((3, number), np.int64)
         made = PeriodEncoding(count, interval, before, np.zeros(number, bool), 0)
         period = np.minimum(batch.period, np.uint64(MOST_INTERVAL + 1)).astype(np.int64)
-        for which in np.unique(source[(source >= 0) & (period > 0)]).tolist():
+        for which in distinct(source[(source >= 0) & (period > 0)]).tolist():
             rows = np.flatnonzero((source == which) & (period > 0))
             too_large = period[rows] > MOST_INTERVAL
             made.lost += int(too_large.sum())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import Ints, insertion_points, offsets_of, ranges
+from ....arrays import Ints, distinct, insertion_points, offsets_of, ranges
 from ....model import (
     BRANCH,
     FRAME,
@@ -221,7 +221,7 @@ def _distant_triggers(block: EventBlock, rows: Ints) -> tuple[Ints, NDArray[np.b
     buffers, _, _ = _buffer_spans(block)
     rank = np.zeros(len(block.window.buffers.cpu), np.int64)
     rank[buffers] = np.arange(len(buffers))
-    can = np.flatnonzero(_CAN_TRIGGER.take(block.kernel_hook) & np.isin(block.time, np.unique(block.time[rows])))
+    can = np.flatnonzero(_CAN_TRIGGER.take(block.kernel_hook) & np.isin(block.time, distinct(block.time[rows])))
     if not len(can):
         return rows, np.zeros(len(rows), bool)
     place, wanted = (rank[block.buffer[of]] * len(block) + of for of in (can, rows))
@@ -485,7 +485,7 @@ class Sampler:
         columns["ip"][is_lbr], columns["mode"][is_lbr] = 0, Mode.UNKNOWN
         hook, own = records.hook[records.owner == records.row], np.flatnonzero(is_lbr)
         # Records of samples in earlier windows are about to join them.
-        for one in np.unique(hook[~_IS_SAMPLE.take(hook)]).tolist():
+        for one in distinct(hook[~_IS_SAMPLE.take(hook)]).tolist():
             columns["event"][own[hook == one]] = self._triggers.row(*(("hook", one) if one >= 0 else ("none", 0)))
         if self._wants(*_ENTRY):
             entries = records.entries(block)
@@ -512,7 +512,7 @@ class Sampler:
         self.counted |= bool((count > 1).any())
         kernel = ip >= np.where(wide, np.uint64(KERNEL_HALF), np.uint64(KERNEL_HALF_32))
         event = np.zeros(len(part), np.int32)
-        for number in np.unique(source[source >= 0]).tolist():
+        for number in distinct(source[source >= 0]).tolist():
             event[source == number] = self._triggers.row("source", number)
         columns: dict[str, Array] = {
             "time": part.time.copy(),

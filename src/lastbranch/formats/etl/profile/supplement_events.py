@@ -26,6 +26,7 @@ from uuid import UUID
 
 import numpy as np
 
+from ....arrays import distinct
 from ....lbr import FLAG_FIELDS, flags_from_info
 from ....model import BRANCH, Module, Profile, SampleBatch, Segment
 from ....model import Event as ProfileEvent
@@ -178,7 +179,7 @@ class Measured:
         owner = np.repeat(batch.event, np.diff(batch.offsets[BRANCH]))
         flags = batch["branch_flags"] if "branch_flags" in batch else flags_from_info(batch["branch_info"])
         info = batch.columns.get("branch_info")
-        for event in np.unique(owner).tolist():
+        for event in distinct(owner).tolist():
             words = flags[owner == event]
             self._union[event] = self._union.get(event, 0) | int(np.bitwise_or.reduce(words))
             own = information_of(words) if info is None else info[owner == event]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import ranges
+from ....arrays import distinct, ranges
 from ....errors import FormatError
 from ....model import BRANCH, FRAME, REQUIRED, Mode, Profile, Progress, SampleBatch
 from ...interface import Conversion
@@ -145,7 +145,7 @@ class _Writer:
         data, ends, when, owner = sample_events(batch, time, triggers, periods, narrow=self.pointer == 4)
         raw, starts, cpu_of = np.frombuffer(data, np.uint8), np.concatenate([[0], ends[:-1]]), cpus[owner]
         for turn in packer.turns(cpu_of, when):
-            for cpu in np.unique(cpu_of[turn]).tolist():
+            for cpu in distinct(cpu_of[turn]).tolist():
                 rows = turn.start + np.flatnonzero(cpu_of[turn] == cpu)
                 sizes = ends[rows] - starts[rows]
                 own = np.cumsum(sizes)
@@ -156,7 +156,7 @@ class _Writer:
                     changes = changes[until:]
                 else:
                     packer.extend(cpu, events, own, when[rows])
-        for cpu in np.unique(cpus).tolist():
+        for cpu in distinct(cpus).tolist():
             self._cpu_time[cpu] = max(int(time[cpus == cpu][-1]), self._cpu_time.get(cpu, self.begin))
             self.processors = max(self.processors, cpu + 1)
         self._add(packer, changes)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import Ints, interval_of, offsets_of, ranges
+from ....arrays import Ints, distinct, interval_of, offsets_of, ranges
 from ....binaries.files import Space, Words
 from .bytecode import instruction_starts, state_table
 from .entries import Column, Kind, read_attributes
@@ -134,7 +134,7 @@ def _coded(info: Info, lists: Column, unit: Ints) -> Ranges:
 
 def _coded_at(info: Info, space: Space, at: Ints, unit: Ints, size: int, rows: Ints) -> Ranges:
     codes = {kind: tuple(size if o == 0 else o for o in operands) for kind, operands in OPERANDS.items()}
-    lists = np.unique(at)
+    lists = distinct(at)
     entry, _ = instruction_starts(space, *_stretches(space, lists), state_table(codes))
     kind = space.data[entry]
     stop = np.flatnonzero(kind == RLE.END)

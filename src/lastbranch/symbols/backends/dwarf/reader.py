@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ....arrays import Ints
+from ....arrays import Ints, distinct
 from ....binaries import SegmentFlags
 from ....binaries.files import Space, Words, strings_at
 from ....binaries.sections import Binary, open_binary
@@ -122,7 +122,7 @@ class Dwarf:
         expected = (symbol >= 0) | bool(symbols.public.all())
         wanted = Wanted(address, unit, expected)
         places = self._places(address, unit)
-        splits = {n: info for n in np.unique(unit[unit >= 0]).tolist() if (info := self._split(n)) is not None}
+        splits = {n: info for n in distinct(unit[unit >= 0]).tolist() if (info := self._split(n)) is not None}
         here = np.flatnonzero((unit >= 0) & ~np.isin(unit, list(splits)))
         shared = np.isin(unit[here], self._shared(unit[here]))
         others = self._chains_meanwhile(here[shared], wanted, owners)
@@ -133,7 +133,7 @@ class Dwarf:
 
     def _shared(self, unit: Ints) -> Ints:
         """Which of the units in ``unit`` a copy of this process reads; none where that is not worth it."""
-        used = np.unique(unit)
+        used = distinct(unit)
         sums = np.cumsum((self.info.end - self.info.start)[used])
         total = int(sums[-1]) if len(used) else 0
         return used[sums > (1 - SHARE) * total] if total > LARGE else used[:0]
@@ -202,7 +202,7 @@ class Dwarf:
         nested = bool((info.version[mine] > 2).all())
 
         def find(left: Ints, whole: bool) -> tuple[Tree, Ints]:
-            tree = walk(info, np.unique(mine[left]), whole=whole)
+            tree = walk(info, distinct(mine[left]), whole=whole)
             ranges = ranges_of(info, tree.offset, tree.unit)
             # The linker keeps one copy of a function that several units have. The entries of the others name the same
             # addresses, but describe code that was dropped.
@@ -226,7 +226,7 @@ class Dwarf:
     def _places(self, address: Words, unit: Ints) -> Callable[[], LinePlaces]:
         """Start to read line tables, large ones in a copy of this process. The function that is returned waits for the
         places of ``address``."""
-        used = np.unique(unit[unit >= 0]).tolist()
+        used = distinct(unit[unit >= 0]).tolist()
         headers = {unit: header for unit in used if (header := self._header(unit)) is not None}
         space = self.info.sections("line")
 

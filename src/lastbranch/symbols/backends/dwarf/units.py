@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from ....arrays import Ints, interval_of
+from ....arrays import Ints, distinct, interval_of
 from ....binaries.files import Space
 from ....errors import FormatError
 
@@ -340,7 +340,7 @@ class Info:
     def shapes_of(self, offset: Ints, unit: Ints) -> tuple[Ints, Ints]:
         """(shape of the entry at each offset, -1 for none; the offset after its code)."""
         code, after = self.space.uleb(offset)
-        used = np.unique(unit[unit >= 0])
+        used = distinct(unit[unit >= 0])
         tables = []
         base = np.zeros(len(self.units) + 1, np.int64)
         count = np.zeros(len(self.units) + 1, np.int64)
