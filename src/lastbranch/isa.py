@@ -7,8 +7,15 @@ without a type; here it is ``irq``, so that code is seen to leave the program. X
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from struct import Struct, calcsize
 from typing import TYPE_CHECKING, NamedTuple
 
 from .errors import UnavailableError
@@ -79,6 +86,85 @@ ARCHITECTURES: dict[str, Architecture] = {
 """By the name that ``uname -m`` gives (`Machine.arch`)."""
 
 
+# -- capstone
+
+
+_Disassembled = Iterable[tuple[int, int, str, str]]
+"""(address, length, mnemonic, operands) of instructions one after the other."""
+_LIBRARY = {"win32": "capstone.dll", "darwin": "libcapstone.dylib"}.get(sys.platform, "libcapstone.so")
+_VERSION = 5
+"""The major version of capstone whose interface in C is declared here; others are used through `capstone.Cs`."""
+_OPENED = {"CS_ARCH_X86": 3, "CS_ARCH_ARM64": 1, "CS_MODE_ARM": 0, "CS_MODE_32": 1 << 2, "CS_MODE_64": 1 << 3}
+"""capstone.h: cs_arch and cs_mode."""
+_INSN = Struct("=4x4xQH24x32s160s6xP".replace("P", f"{calcsize('P')}x"))
+"""capstone.h: struct cs_insn. The id, and after padding address, size, bytes, mnemonic, op_str and a pointer."""
+
+
+def _disassembler(arch: Architecture) -> Callable[[bytes, int, int], _Disassembled]:
+    """(code, address, count or 0) -> its instructions, up to the first that cannot be decoded.
+
+    The package `capstone` imports the tables of 17 architectures, which takes half as long as NumPy. So its library is
+    called here, where the package has it and it is of the known version. Raises `UnavailableError`.
+    """
+    library = _library()
+    if library is not None:
+        return _Engine(library, *(_OPENED[name] for name in arch.capstone)).disassemble
+    try:
+        import capstone  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise UnavailableError(f"instructions cannot be decoded: {error}", hint="pip install capstone") from error
+    lite: Callable[[bytes, int, int], _Disassembled]
+    lite = capstone.Cs(*(getattr(capstone, name) for name in arch.capstone)).disasm_lite
+    return lite
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    found = find_spec("capstone")
+    for folder in (found and found.submodule_search_locations) or ():
+        try:
+            library = ctypes.CDLL(os.path.join(folder, "lib", _LIBRARY))
+        except OSError:
+            continue
+        size, pointer, word = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_uint64
+        library.cs_disasm.restype, library.cs_free.restype = size, None
+        library.cs_disasm.argtypes = (size, ctypes.c_char_p, size, word, size, ctypes.POINTER(pointer))
+        library.cs_free.argtypes = (pointer, size)
+        library.cs_open.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(size))
+        library.cs_errno.argtypes = (size,)
+        major = ctypes.c_int()
+        library.cs_version(ctypes.byref(major), ctypes.byref(ctypes.c_int()))
+        return library if major.value == _VERSION else None
+    return None
+
+
+class _Engine:
+    """A handle of capstone's library, open as long as the object is."""
+
+    def __init__(self, library: ctypes.CDLL, arch: int, mode: int) -> None:
+        self._library, self._handle = library, ctypes.c_size_t()
+        if failed := library.cs_open(arch, mode, ctypes.byref(self._handle)):
+            raise UnavailableError(f"instructions cannot be decoded: capstone cannot be opened (error {failed})")
+        weakref.finalize(self, library.cs_close, ctypes.byref(self._handle))
+
+    def disassemble(self, code: bytes, address: int, count: int) -> _Disassembled:
+        array = ctypes.c_void_p()
+        found = self._library.cs_disasm(self._handle, code, len(code), address, count, ctypes.byref(array))
+        if not found:
+            if failed := self._library.cs_errno(self._handle):
+                raise UnavailableError(f"instructions cannot be decoded: capstone fails (error {failed})")
+            return
+        records = ctypes.string_at(array, found * _INSN.size)
+        self._library.cs_free(array, found)
+        for at, length, mnemonic, operands in _INSN.iter_unpack(records):
+            yield (
+                at,
+                length,
+                mnemonic[: mnemonic.index(0)].decode("ascii"),
+                operands[: operands.index(0)].decode("ascii"),
+            )
+
+
 # -- Decoding
 
 
@@ -120,18 +206,14 @@ class Decoder:
                 f"no decoder for instructions of {arch or 'an unknown machine'}",
                 hint=f"there are: {', '.join(sorted(ARCHITECTURES))}",
             )
-        try:
-            import capstone  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise UnavailableError(f"instructions cannot be decoded: {error}", hint="pip install capstone") from error
         self.arch = ARCHITECTURES[arch]
-        self._engine = capstone.Cs(*(getattr(capstone, name) for name in self.arch.capstone))
+        self._disassemble = _disassembler(self.arch)
         self._others = {**self.arch.others, _BAD: UNDECODABLE}
         self._plain: set[str] = set()  # mnemonics that are no branches
 
     def one(self, code: bytes, address: int) -> Instruction:
         """The instruction at the start of ``code``, which lies at ``address``; `UNDECODABLE` also if it is cut off."""
-        for decoded in self._engine.disasm_lite(code[: self.arch.longest], address, 1):
+        for decoded in self._disassemble(code[: self.arch.longest], address, 1):
             return self._instruction(*decoded)
         return self._instruction(address, min(self.arch.unit, len(code)), _BAD, "")
 
@@ -158,7 +240,7 @@ class Decoder:
 
     def kind(self, code: bytes, address: int) -> int:
         """The branch type of the instruction at the start of ``code``; `UNDECODABLE` also if it is cut off."""
-        for _, _, mnemonic, operands in self._engine.disasm_lite(code, address, 1):
+        for _, _, mnemonic, operands in self._disassemble(code, address, 1):
             return self._class(mnemonic, operands)[0]
         return UNDECODABLE
 
@@ -168,7 +250,7 @@ class Decoder:
         while done < len(code):
             window = code[done : done + _WINDOW]
             end = done + len(window)
-            decoded = list(self._engine.disasm_lite(window, address + done, 0))
+            decoded = list(self._disassemble(window, address + done, 0))
             if decoded:
                 yield decoded
                 done = decoded[-1][0] + decoded[-1][1] - address

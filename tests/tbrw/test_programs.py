@@ -22,6 +22,7 @@ from captures import Data
 from fuzz_tb5 import mend
 from lastbranch import demo, tbrw
 from lastbranch import open as open_profile
+from lastbranch.cli import run as run_program
 from lastbranch.formats.tb5 import Scope, Table, Tb5File, Tb5Writer, write_profile
 from lastbranch.formats.tb5.layout import STRINGS
 from lastbranch.opening import FileSource
@@ -45,7 +46,7 @@ def run(program: str, *args: str | Path) -> Ran:
         redirect_stderr(err),
         pytest.raises(SystemExit) as end,
     ):
-        import_module(f"lastbranch.cli.{program}").main()
+        run_program(import_module(f"lastbranch.cli.{program}").command, program)
     out.seek(0)
     return Ran(end.value.code or 0, out.read(), err.getvalue())
 

@@ -39,13 +39,13 @@ def run_cli(*args: str | Path, stdin: bytes = b"", alone: bool = False, env: dic
         done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
         assert done.returncode != CRASHED, done.stderr.decode(errors="replace")
         return Ran(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
-    from lastbranch.cli import main
+    from lastbranch.cli import cli, run
 
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n"), io.StringIO()
     given = io.TextIOWrapper(io.BytesIO(stdin))
     patches = mock.patch.object(sys, "argv", ["lastbranch", *words]), mock.patch.object(sys, "stdin", given)
     with patches[0], patches[1], redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
-        main()
+        run(cli, "lastbranch")
     out.flush()
     code = end.value.code
     assert code is None or isinstance(code, int), code

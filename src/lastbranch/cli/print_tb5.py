@@ -24,6 +24,6 @@ def command(path: str) -> int:
 
 def main() -> None:
     """Run the program."""
-    from . import run
+    from . import program
 
-    run(command, "print_tb5")
+    program(command, "print_tb5")

@@ -33,6 +33,6 @@ def command(source: str, target: str, force: bool) -> int:
 
 def main() -> None:
     """Run the program."""
-    from . import run
+    from . import program
 
-    run(command, "tbrw_reader")
+    program(command, "tbrw_reader")

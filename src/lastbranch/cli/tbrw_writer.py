@@ -30,6 +30,6 @@ def command(source: str, target: str, force: bool) -> int:
 
 def main() -> None:
     """Run the program."""
-    from . import run
+    from . import program
 
-    run(command, "tbrw_writer")
+    program(command, "tbrw_writer")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .registers import decode
 from .words import FLAG_FIELDS
 
 __all__ = ["branch_type", "flag", "flag_known", "flags_from_info", "flags_of_kinds", "repack_big_endian"]
@@ -81,6 +80,8 @@ def flags_from_info(info: NDArray[np.uint64]) -> NDArray[np.uint64]:
     if the word says so; any other by format ``info``, where it always is. An architectural record of a conditional
     branch without a valid count cannot be distinguished from the latter.
     """
+    from .registers import decode
+
     nowhere = np.zeros_like(info)
     flags = decode("info", nowhere, nowhere, info).flags
     architectural = (info & _ARCHITECTURAL) != 0
