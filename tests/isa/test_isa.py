@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 import isa_oracle as oracle
 from isa_oracle import Line
+from lastbranch import isa
 from lastbranch.errors import UnavailableError
 from lastbranch.isa import ARCHITECTURES, NOT_A_BRANCH, UNDECODABLE, Decoder, Instruction
 from lastbranch.lbr import BRANCH_TYPES, KIND
@@ -105,3 +109,29 @@ def test_other_machines_have_no_decoder() -> None:
     with pytest.raises(UnavailableError, match="riscv64") as refused:
         Decoder("riscv64")
     assert all(name in str(refused.value.hint) for name in ARCHITECTURES)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_library_says_the_same_as_the_package_around_it(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = random.Random(arch).randbytes(1 << 11) + bytes(64) + b"\xff" * 64
+    direct = Decoder(arch)
+    monkeypatch.setattr(isa, "_library", lambda: None)
+    package = Decoder(arch)
+    assert list(direct.lines(code, 2**64 - 4096)) == list(package.lines(code, 2**64 - 4096))
+    assert len(direct.classify(code, 0).offset) > 100
+
+
+def test_a_library_of_another_version_is_not_called() -> None:
+    class Library:
+        def cs_version(self, major: Any, _minor: Any) -> None:
+            major._obj.value = 6
+
+        def __getattr__(self, name: str) -> Any:
+            return mock.MagicMock()
+
+    isa._library.cache_clear()
+    try:
+        with mock.patch("ctypes.CDLL", return_value=Library()):
+            assert isa._library() is None
+    finally:
+        isa._library.cache_clear()
