@@ -48,6 +48,9 @@ SIGNATURES: dict[str, str] = {
     "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
+    # walk_events.c
+    "lb_walk_events": "i64 pointer i64 pointer pointer i64 pointer pointer pointer i64 pointer pointer",
+    "lb_event_columns": f"int {'pointer ' * 4} i64 {'pointer ' * 5} int i64 {'pointer ' * 5}",
 }
 """Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
 ``nothing``."""
