@@ -137,11 +137,108 @@ static int decompress(struct input in)
     return !done;
 }
 
+/* -- compress.c: data, and the DEFLATE streams of its pieces, which need not be of them */
+
+i64 lb_compress_xpress(const u8 *data, i64 size, i64 step, const u8 *packed, const i64 *packed_end, u8 *out, i64 room);
+
+static int compress(struct input in)
+{
+    i64 step = 1 + (i64)take(&in, 2), size = (i64)take(&in, 2), cut = (i64)take(&in, 1), ends[1 << 16], pieces = 0, from = 0;
+    size = size < (i64)in.left ? size : (i64)in.left;
+    u8 *data = block((size_t)size);
+    for (i64 i = 0; i < size; i++) data[i] = (u8)take(&in, 1);
+    for (i64 begin = 0; begin < size; begin += step, pieces++) {
+        i64 length = (i64)take(&in, 2), left = (i64)in.left - from;
+        ends[pieces] = from += length < left ? length : left > 0 ? left : 0;
+    }
+    i64 left = (i64)in.left < from ? (i64)in.left : from;
+    for (i64 i = 0; i < pieces; i++) ends[i] = ends[i] < left ? ends[i] : left;
+    u8 *packed = block((size_t)left);
+    if (left) memcpy(packed, in.at, (size_t)left);
+    i64 room = size + size / 32 * 4 + 32;
+    room -= cut < room ? cut : room;
+    u8 *out = block((size_t)room);
+    i64 done = lb_compress_xpress(data, size, step, packed, ends, out, room);
+    expect(done <= room, "the stream fits");
+    free(data), free(packed), free(out);
+    return done >= 0;
+}
+
+/* -- perf_records.c: the records of a block, then the samples among them */
+
+enum { SAMPLE = 9 };
+struct step { i32 kind, a, b; };
+
+i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest);
+int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed, const struct step *steps,
+                     i64 number, i64 time, i64 thread, i64 *found, u64 *threads);
+
+static int perf_records(struct input in)
+{
+    int big_endian = (int)take(&in, 1) & 1;
+    i64 room = 1 + (i64)take(&in, 1), fixed = (i64)(int8_t)take(&in, 1), time = (i64)(int8_t)take(&in, 1);
+    i64 thread = (i64)(int8_t)take(&in, 1), number = (i64)take(&in, 1) & 7;
+    struct step *steps = block((size_t)number * sizeof *steps);
+    for (i64 i = 0; i < number; i++) {
+        steps[i].kind = (int8_t)take(&in, 1);
+        steps[i].a = (int8_t)take(&in, 1);
+        steps[i].b = (int8_t)take(&in, 1);
+    }
+    i64 length = (i64)in.left, count = (length + 7) >> 3, samples = 0, rest = 0, before = -1;
+    u64 *words = block((size_t)count * 8);
+    memset(words, 0, (size_t)count * 8);
+    memcpy(words, in.at, in.left);
+    i64 *at = block((size_t)room * 8), *types = block((size_t)room * 8), *sampled = block((size_t)count * 8);
+    do {
+        i64 n = lb_records_chase(words, length, big_endian, rest, at, types, room, &rest);
+        expect(n >= 0 && n <= room, "no more records than there is room for");
+        for (i64 i = 0; i < n; i++) {
+            expect(at[i] > before && at[i] < count, "records are in order");
+            before = at[i];
+            if (types[i] == SAMPLE) sampled[samples++] = at[i];
+        }
+    } while (rest >= 0);
+    u64 *threads = block((size_t)samples * 8);
+    i64 *found = block(7 * 8);
+    int done = lb_samples_check(words, count, big_endian, sampled, samples, fixed, steps, number, time, thread, found, threads);
+    expect(done || (found[0] >= 0 && found[0] <= samples && found[6] <= samples - found[0]), "as many as there are samples");
+    expect(done || found[2] <= count, "branches are in the records");
+    int took = !done && samples > found[0];
+    free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found);
+    return took;
+}
+
+/* -- runs.c: ranges inside the values and outside, and room for all of them or less */
+
+int lb_take_runs(const u8 *values, i64 count, i64 size, const i64 *first, const i64 *length, i64 number, u8 *out, i64 room);
+
+static int runs(struct input in)
+{
+    i64 size = 1 + (i64)(take(&in, 1) & 31), number = (i64)take(&in, 1), room = (i64)take(&in, 2), sum = 0;
+    i64 *first = block((size_t)number * 8), *length = block((size_t)number * 8);
+    for (i64 i = 0; i < number; i++) {
+        u64 far = take(&in, 1) == 0xFF; /* anything, else what may be inside */
+        first[i] = (i64)take(&in, far ? 8 : 1);
+        length[i] = (i64)take(&in, far ? 8 : 1);
+    }
+    i64 count = (i64)in.left / size;
+    u8 *values = block((size_t)(count * size)), *out = block((size_t)(room * size));
+    memcpy(values, in.at, (size_t)(count * size));
+    int done = lb_take_runs(values, count, size, first, length, number, out, room);
+    for (i64 i = 0; i < number && !done; sum += length[i++])
+        expect(!length[i] || !memcmp(out + sum * size, values + first[i] * size, (size_t)(length[i] * size)), "runs are copied");
+    free(first), free(length), free(values), free(out);
+    return !done;
+}
+
 /* -- the table; a kernel returns whether it took the input, and did not decline */
 
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
     {"count_stacks", count_stacks},
+    {"compress", compress},
     {"decompress", decompress},
+    {"perf_records", perf_records},
+    {"runs", runs},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 

@@ -14,6 +14,7 @@ import random
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,12 +60,56 @@ def _compressed(chance: random.Random) -> Iterator[bytes]:
     """The format, the size of the output in two bytes, and a compressed block."""
     for form, compress in COMPRESSORS.items():
         for size in (1, 40, 700, 5000):
-            words = [chance.randbytes(chance.choice((1, 2, 3, 9, 40))) for _ in range(8)]
-            text = b"".join(chance.choice(words) * chance.choice((1, 1, 1, 20)) for _ in range(size))[:size]
-            yield bytes([form]) + size.to_bytes(2, "little") + compress(text)
+            yield bytes([form]) + size.to_bytes(2, "little") + compress(_text(chance, size))
 
 
-SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {"count_stacks": _stacks, "decompress": _compressed}
+def _text(chance: random.Random, size: int) -> bytes:
+    words = [chance.randbytes(chance.choice((1, 2, 3, 9, 40))) for _ in range(8)]
+    return b"".join(chance.choice(words) * chance.choice((1, 1, 1, 20)) for _ in range(size))[:size]
+
+
+def _deflated(chance: random.Random) -> Iterator[bytes]:
+    """Bytes of a piece less 1, bytes of the data, bytes less of room; data; length of each stream; streams."""
+    for size, step in ((1, 4), (90, 40), (700, 1 << 16), (5000, 1 << 11)):
+        text, packed = _text(chance, size), []
+        for begin in range(0, size, step):
+            deflate = zlib.compressobj(3, zlib.DEFLATED, -13, 9, zlib.Z_FIXED, text[:begin] or b"\0")
+            packed.append(deflate.compress(text[begin : begin + step]) + deflate.flush())
+        lengths = struct.pack(f"<{len(packed)}H", *map(len, packed))
+        yield struct.pack("<HHB", step - 1, size, 0) + text + lengths + b"".join(packed)
+
+
+_SKIP, _COUNTED, _RAW, _REGISTERS, _SIZED, _BRANCHES = range(6)
+
+
+def _records(chance: random.Random) -> Iterator[bytes]:
+    """Byte order, room less 1, fixed words, words of time and thread, steps; samples and other records."""
+    for order in "<>":
+        steps = [(_BRANCHES, 3, 0), (_COUNTED, 1, 0), (_REGISTERS, 2, 0), (_SIZED, 1, 0), (_SKIP, 1, 0), (_RAW, 0, 0)]
+        head = [order == ">", 5, 2, 1, 2, len(steps), *(word for step in steps for word in step)]
+        found = [bytes(head)]
+        for _ in range(12):
+            size, lengths = 8 * chance.randrange(3), [chance.randrange(4) for _ in range(2)]
+            fields = [chance.getrandbits(40), chance.randrange(5)]  # time, thread
+            fields += [lengths[0], *[chance.getrandbits(48)] * (3 * lengths[0]), lengths[1], *[7] * lengths[1]]
+            fields += [0] if chance.random() < 0.5 else [2, 5, 6]
+            fields += [size, *[8] * (size // 8), *[0] * (size > 0), 9]
+            body = struct.pack(f"{order}{len(fields)}QI4x", *fields, 4)
+            found.append(struct.pack(f"{order}IHH", chance.choice((9, 9, 9, 3)), 2, 8 + len(body)) + body)
+        yield b"".join(found)
+
+
+def _runs(chance: random.Random) -> Iterator[bytes]:
+    """Bytes of a value less 1, number of ranges, room; (0, first, length) of each range; values."""
+    for size in (1, 8, 24):
+        ranges = [(chance.randrange(60), chance.randrange(40)) for _ in range(20)]
+        head = struct.pack("<BBH", size - 1, len(ranges), sum(length for _, length in ranges))
+        yield head + b"".join(bytes([0, *one]) for one in ranges) + chance.randbytes(100 * size)
+
+
+SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
+    "count_stacks": _stacks, "compress": _deflated, "decompress": _compressed, "perf_records": _records, "runs": _runs,
+}  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 
 
