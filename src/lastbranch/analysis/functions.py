@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, distinct, distinct_rows, distinct_stacks, group, take_rows
+from ..arrays import Sums, Table, distinct, distinct_rows, distinct_stacks, take_rows
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
 from .branch_kinds import CodeOf
@@ -99,14 +99,16 @@ _OnNamesResolved = Callable[[NDArray[np.int64], NDArray[np.int64]], None]
 """What is done with the names of some places: rows of labels and their offsets, as `Namer.chains` gives them."""
 
 
+_SUMS = ("samples", "period", "total", "total_period", "instructions")
+
+
 @dataclass(slots=True)
 class _Sums:
     """Columns of sums by event and name. All places are named at once: symbol files may be read for each time."""
 
     places: list[tuple[Array, Array, Array]] = field(default_factory=list)
     callbacks: list[_OnNamesResolved] = field(default_factory=list)
-    keys: list[tuple[Array, Array]] = field(default_factory=list)
-    values: list[tuple[Array, ...]] = field(default_factory=list)
+    sums: Sums = field(default_factory=lambda: Sums([np.int64] * 2, [np.int64] * len(_SUMS)))
 
     def when_named(self, process: Array, module: Array, address: Array, on_names_resolved: _OnNamesResolved) -> None:
         """Call ``on_names_resolved`` with the names of these places, later."""
@@ -123,17 +125,7 @@ class _Sums:
 
     def add(self, event: Array, name: Array, **sums: Array) -> None:
         empty = np.zeros(len(event), np.int64)
-        self.keys.append((event, name))
-        self.values.append(tuple(sums.get(column, empty) for column in _SUMS))
-
-    def result(self) -> tuple[list[Array], dict[str, Array]]:
-        keys = [np.concatenate([np.empty(0, np.int64), *c]) for c in zip(*self.keys, strict=True)]
-        values = [np.concatenate([np.empty(0, np.int64), *c]) for c in zip(*self.values, strict=True)]
-        keys, values = group(keys, values, [np.add] * len(_SUMS))
-        return keys, dict(zip(_SUMS, values, strict=True))
-
-
-_SUMS = ("samples", "period", "total", "total_period", "instructions")
+        self.sums.add(event, name, *(sums.get(column, empty) for column in _SUMS))
 
 
 def names(
@@ -151,7 +143,8 @@ def names(
         _totals(stacks, sums)
     counted = _instructions(profile, ranges, sums, notes)
     sums.name(view, namer)
-    (event, name), columns = sums.result()
+    event, name, *values = sums.sums.result()
+    columns = dict(zip(_SUMS, values, strict=True))
     order = np.lexsort((-columns["instructions"], -columns["total"], -columns["samples"], event))
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
     stacked = np.array([stacks is not None and bool(source_of(e)[0]) for e in profile.events], bool)

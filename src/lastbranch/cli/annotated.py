@@ -111,16 +111,13 @@ class Annotated:
 
     def edges(self, limit: int) -> list[list[Cell]]:
         """Rows of `EDGES`: taken branches that begin or end in the function, and ways past conditional ones."""
+        from ..lbr import KIND
+
         flow, edges, blocks = self.flow, self.flow.edges, self.flow.blocks
-        passed = [
-            b
-            for b in np.flatnonzero(blocks.through).tolist()
-            if self.kinds.get(int(flow.kind[blocks.last[b]])) == "cond"
-        ]
-        total = int(edges.count.sum()) + sum(int(blocks.through[b]) for b in passed)
-        found = [(int(c), i, True) for i, c in enumerate(edges.count)] + [
-            (int(blocks.through[b]), b, False) for b in passed
-        ]
+        passed = np.flatnonzero((blocks.through != 0) & (flow.kind[blocks.last] == KIND["cond"]))
+        total = int(edges.count.sum() + blocks.through[passed].sum())
+        found = [(count, i, True) for i, count in enumerate(edges.count.tolist())]
+        found += [(int(blocks.through[b]), b, False) for b in passed.tolist()]
         found = sorted(found, key=lambda edge: (-edge[0], not edge[2]))[: limit or None]
         rows: list[list[Cell]] = []
         for count, i, taken in found:

@@ -56,7 +56,7 @@ def _rows_of_file(profile: Profile, path: str) -> list[int]:
     if not same and not unknown and named:
         recorded = _described(profile.modules[named[0]])
         raise SelectionError(
-            f"--binary {path}: its {_identity(image)} is not that of the recorded {recorded}",
+            f"--binary {path}: its {_identity(image, image.format != 'elf')} is not that of the recorded {recorded}",
             hint="give the file that was recorded, not one that was built since",
         )
     return same or unknown
@@ -78,13 +78,10 @@ def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
 
 
 def _described(module: Module) -> str:
-    if not module.is_pe:
-        return f"{word(module.name)} (build id {module.build_id.hex() or 'unknown'})"
-    known = f"PDB {module.pdb_guid} {module.pdb_age:x}" if module.pdb_guid else f"time stamp {module.timestamp:#x}"
-    return f"{word(module.name)} ({known})"
+    return f"{word(module.name)} ({_identity(module, module.is_pe)})"
 
 
-def _identity(image: Image) -> str:
-    if image.format == "elf":
-        return f"build id {(image.build_id or b'').hex()}"
-    return f"PDB {image.pdb_guid} {image.pdb_age:x}" if image.pdb_guid else f"time stamp {image.timestamp or 0:#x}"
+def _identity(one: Module | Image, is_pe: bool) -> str:
+    if not is_pe:
+        return f"build id {(one.build_id or b'').hex() or 'unknown'}"
+    return f"PDB {one.pdb_guid} {one.pdb_age:x}" if one.pdb_guid else f"time stamp {one.timestamp or 0:#x}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import import_module
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..model import (
     BRANCH,
     COLUMNS,
     FRAME,
+    REQUIRED,
     TABLES,
     Column,
     Module,
@@ -72,9 +73,7 @@ def arrow_type(owner: type, name: str, annotation: str) -> tuple[Any, Callable[[
     pa = pyarrow()
 
     number = pa.uint64() if (owner, name) in _UNSIGNED and annotation == "int" else pa.int64()
-    segment = pa.struct(
-        [(f.name, pa.bool_() if f.type == "bool" else pa.uint64()) for f in fields(Segment)]
-    )  # fmt: skip
+    segment = pa.struct([(f.name, pa.bool_() if f.type == "bool" else pa.uint64()) for f in fields(Segment)])
     known: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "int": (number, int),
         "int | None": (pa.int64(), lambda value: value),
@@ -85,13 +84,9 @@ def arrow_type(owner: type, name: str, annotation: str) -> tuple[Any, Callable[[
         "UUID | None": (pa.string(), lambda value: None if value is None else str(value)),
         "tuple[int, ...]": (pa.list_(pa.uint64()), lambda values: [v & _WORD for v in values]),
         "dict[str, int]": (pa.map_(pa.string(), pa.uint64()), lambda d: [(k, v & _WORD) for k, v in d.items()]),
-        "tuple[Segment, ...]": (pa.list_(segment), lambda values: [_as_dict(s) for s in values]),
+        "tuple[Segment, ...]": (pa.list_(segment), lambda values: list(map(asdict, values))),
     }
     return known[annotation]
-
-
-def _as_dict(segment: Segment) -> dict[str, int | bool]:
-    return {f.name: getattr(segment, f.name) for f in fields(Segment)}
 
 
 SAMPLES = (
@@ -132,23 +127,20 @@ def export_tables(profile: Profile, folder: str, form: str, options: ExportOptio
     """
     pa = pyarrow()
     chosen = limited(profile, options)
-    rows: dict[str, int] = {}
     with writing_folder(folder) as place:
-        for name in TABLES:
-            table = model_table(profile, name)
-            with _Writer(pa, place, f"{name}.{form}", form, table.schema) as out:
-                out.write(table)
-            rows[name] = len(table)
-        long = _Long(pa, profile)
+        model, long = {name: model_table(profile, name) for name in TABLES}, _Long(pa, profile)
+        schemas = {name: table.schema for name, table in model.items()} | long.schemas
         with ExitStack() as open_files:
             writers = {
-                name: open_files.enter_context(_Writer(pa, place, f"{name}.{form}", form, long.schemas[name]))
-                for name in long.schemas
+                name: open_files.enter_context(_Writer(pa, place, f"{name}.{form}", form, schema))
+                for name, schema in schemas.items()
             }
+            for name in TABLES:
+                writers[name].write(model.pop(name))
             for batch in filtered_batches(profile, profile.batches(), chosen):
                 for name, columns in long.of(batch):
-                    writers[name].write(pa.table(columns, schema=long.schemas[name]))
-        rows.update({name: writer.rows for name, writer in writers.items()})
+                    writers[name].write(pa.table(columns, schema=schemas[name]))
+        rows = {name: writer.rows for name, writer in writers.items()}
         write_index(place, "file\ttable\trows\n", (f"{name}.{form}\t{name}\t{n}\n" for name, n in rows.items()))
     return Exported([], rows["samples"], rows["samples"])
 
@@ -194,9 +186,7 @@ class _Long:
     def __init__(self, pa: Any, profile: Profile) -> None:
         self._pa, self._profile = pa, profile
         self._sample = 0
-        there = {name for stream in profile.streams for name in stream.columns} | {
-            c.name for c in COLUMNS if not c.optional
-        }
+        there = {c.name for c in REQUIRED}.union(*(stream.columns for stream in profile.streams))
         self._columns = [c for c in COLUMNS if c.name in there]
         groups = {c.group for c in self._columns}
         self.schemas = {name: self._schema(name, group) for name, group in _FILES.items() if group in groups}
@@ -216,12 +206,9 @@ class _Long:
             fields.append(pa.field(c.name, kind, metadata={"unit": c.unit, "meaning": c.meaning}))
         if group == BRANCH:
             fields.append(pa.field("type", pa.string(), metadata={"meaning": "kind of branch; null: not known"}))
-            fields += [
-                pa.field(
-                    flag, pa.bool_() if FLAG_FIELDS[flag][1] == 1 else pa.uint32(), metadata={"unit": "branch_flags"}
-                )
-                for flag in _FLAGS
-            ]
+            for flag in _FLAGS:
+                kind = pa.bool_() if FLAG_FIELDS[flag][1] == 1 else pa.uint32()
+                fields.append(pa.field(flag, kind, metadata={"unit": "branch_flags"}))
         clock = self._profile.clock
         known = {"clock": clock.name, "ticks_per_second": str(clock.frequency), "table": name}
         return pa.schema(fields, metadata=known)
