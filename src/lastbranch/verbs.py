@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import reduce
 from itertools import islice
 from operator import or_
+from typing import TYPE_CHECKING
 
 from .errors import Damage, FormatError, SelectionError
 from .formats.dump import TEXT, Dump, Wanted
@@ -19,6 +19,9 @@ from .formats.interface import Conversion, Reading, Rewriting
 from .formats.registry import format_of, format_written_to
 from .model import Progress, Stages
 from .opening import open_source, read_profile
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["Verified", "convert", "dump", "similar_events", "verify"]
 

@@ -6,16 +6,18 @@ import heapq
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from json.encoder import encode_basestring_ascii
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import Damage
 from ..model import COLUMNS, Change, Clock, Mode, Profile, Progress, SampleBatch, column, visible
 from .fields import Hex
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = [
     "Cells", "Dump", "Form", "JSON", "Placed", "Row", "TEXT", "Wanted", "cells_of", "dump_profile", "milliseconds",

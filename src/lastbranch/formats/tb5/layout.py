@@ -162,8 +162,7 @@ class DescSubtype(IntEnum):
 _SIZES = {"u1": 1, "u2": 2, "u4": 4, "u8": 8, "s8": 8, "string": 8, "pointer": 8}
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One field. ``code`` is ``u1 u2 u4 u8 s8`` (bytes), ``string`` or ``pointer``.
 
     ``bits`` are the (name, width) of the bit fields in the word, from bit 0 up. An ``overlay`` shares its bytes with

@@ -1,0 +1,71 @@
+"""What a verb imports: no more than it uses. The time for it depends on the machine, the list of modules does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import run_cli
+from lastbranch import demo
+
+LIBRARIES = ["numpy.ma", "rich", "duckdb", "capstone", "symbolic", "zstandard", "pyarrow", "pandas"]
+STANDARD = [
+    "asyncio", "concurrent.futures", "decimal", "email", "fractions", "html", "http", "logging", "secrets", "tempfile",
+    "unittest",
+]  # fmt: skip
+FORMATS = [f"lastbranch.formats.{name}" for name in ("etl", "perfdata", "perfscript")]
+RECORDERS = ["lastbranch.capture", "lastbranch.etw", "lastbranch.recorders"]
+ALWAYS = [*LIBRARIES, *STANDARD, *FORMATS, *RECORDERS]
+"""What nobody needs who reads a small .tb5."""
+CODE = ["lastbranch.isa", "lastbranch.symbols.symbolizer", "lastbranch.symbols.model", "subprocess", "hashlib", "json"]
+"""What nobody needs who names no code either."""
+CAPTURES = ["numpy", "lastbranch.opening", *LIBRARIES, *STANDARD]
+"""What nobody needs who opens no capture."""
+
+FORBIDDEN = {
+    "--help": CAPTURES,
+    "--version": CAPTURES,
+    "report --help": CAPTURES,
+    "lbr --help": CAPTURES,
+    "completion bash": CAPTURES,
+    "session list": CAPTURES,
+    "sources": CAPTURES,
+    "info FILE": [*ALWAYS, *CODE, "lastbranch.analysis.counting"],
+    "verify FILE": [*ALWAYS, "lastbranch.analysis"],
+    "export FILE --to counts": [*ALWAYS, *CODE],
+    "report FILE --by process": [*ALWAYS, *CODE],
+    "report FILE --by thread": [*ALWAYS, *CODE],
+    "report FILE --by module": [*ALWAYS, *CODE],
+    "report FILE --by function": [*ALWAYS, "lastbranch.analysis.annotation"],
+    "branches FILE": [*ALWAYS, "lastbranch.analysis.annotation"],
+    "stacks FILE": [*ALWAYS, "lastbranch.analysis.annotation"],
+    "callers FILE main": [*ALWAYS, "lastbranch.analysis.annotation"],
+    "annotate FILE main": [*ALWAYS, "lastbranch.analysis.callgraph"],
+}
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("imports") / "demo.tb5"
+    assert run_cli("convert", demo.capture(), path).code == 0
+    return path
+
+
+@pytest.mark.parametrize("words", FORBIDDEN)
+def test_a_verb_imports_no_more_than_it_uses(words: str, capture: Path, tmp_path: Path) -> None:
+    given = [{"FILE": str(capture)}.get(word, word) for word in words.split()]
+    if "FILE" in words and given[0] not in ("info", "verify"):
+        given += ["--symfs", demo.symfs()]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "lastbranch", *given], capture_output=True, text=True,
+        env={**os.environ, "LASTBRANCH_ETW_DIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert done.returncode == 0, [line for line in done.stderr.splitlines() if line not in lines]
+    imported = {line.rpartition("|")[2].strip() for line in lines}
+    assert "lastbranch.cli" in imported
+    assert not imported.intersection(FORBIDDEN[words])
