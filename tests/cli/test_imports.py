@@ -21,6 +21,8 @@ FORMATS = [f"lastbranch.formats.{name}" for name in ("etl", "perfdata", "perfscr
 RECORDERS = ["lastbranch.capture", "lastbranch.etw", "lastbranch.recorders"]
 ALWAYS = [*LIBRARIES, *STANDARD, *FORMATS, *RECORDERS]
 """What nobody needs who reads a small .tb5."""
+NAMES = ["lastbranch.analysis.annotation", *[name for name in ALWAYS if name != "tempfile"]]
+"""What nobody needs who names code: names found go to the cache through a temporary file."""
 CODE = ["lastbranch.isa", "lastbranch.symbols.symbolizer", "lastbranch.symbols.model", "subprocess", "hashlib", "json"]
 """What nobody needs who names no code either."""
 CAPTURES = ["numpy", "lastbranch.opening", *LIBRARIES, *STANDARD]
@@ -40,11 +42,11 @@ FORBIDDEN = {
     "report FILE --by process": [*ALWAYS, *CODE],
     "report FILE --by thread": [*ALWAYS, *CODE],
     "report FILE --by module": [*ALWAYS, *CODE],
-    "report FILE --by function": [*ALWAYS, "lastbranch.analysis.annotation"],
-    "branches FILE": [*ALWAYS, "lastbranch.analysis.annotation"],
-    "stacks FILE": [*ALWAYS, "lastbranch.analysis.annotation"],
-    "callers FILE main": [*ALWAYS, "lastbranch.analysis.annotation"],
-    "annotate FILE main": [*ALWAYS, "lastbranch.analysis.callgraph"],
+    "report FILE --by function": NAMES,
+    "branches FILE": NAMES,
+    "stacks FILE": NAMES,
+    "callers FILE main": NAMES,
+    "annotate FILE main": [*NAMES[1:], "lastbranch.analysis.callgraph"],
 }
 
 
