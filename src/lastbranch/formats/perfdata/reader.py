@@ -25,7 +25,9 @@ __all__ = ["read_perfdata"]
 
 
 _SAMPLE = RECORD["SAMPLE"]
-_HANDLED = np.array(sorted(HANDLERS))
+_HANDLED = np.zeros(max(HANDLERS) + 2, bool)
+_HANDLED[list(HANDLERS)] = True
+"""By type; the last is any larger one."""
 _BATCH_WORDS = 3 * MAX_ENTRIES
 _CLOCK_NAMES = {0: "CLOCK_REALTIME", 1: "CLOCK_MONOTONIC", 4: "CLOCK_MONOTONIC_RAW", 7: "CLOCK_BOOTTIME",
                 11: "CLOCK_TAI"}  # fmt: skip
@@ -95,8 +97,9 @@ class Reader:
             kinds = block.types[~is_sample]
             for kind, number in zip(*(c.tolist() for c in np.unique(kinds, return_counts=True)), strict=True):
                 counts[kind] = counts.get(kind, 0) + number
-            handled = np.isin(kinds, _HANDLED)
-            self._handle(block, others[handled], kinds[handled])
+            handled = _HANDLED[np.minimum(kinds, len(_HANDLED) - 1)]
+            if handled.any():
+                self._handle(block, others[handled], kinds[handled])
             if block.types[-1:] == TRACING_DATA:
                 self._tracing_data(*block.extra)
             if is_sample.any():
