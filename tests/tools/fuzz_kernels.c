@@ -188,6 +188,7 @@ static int perf_records(struct input in)
     u64 *words = block((size_t)count * 8);
     memset(words, 0, (size_t)count * 8);
     memcpy(words, in.at, in.left);
+    for (i64 i = 0; big_endian && i < count; i++) words[i] = __builtin_bswap64(words[i]); /* as Block has them */
     i64 *at = block((size_t)room * 8), *types = block((size_t)room * 8), *sampled = block((size_t)count * 8);
     do {
         i64 n = lb_records_chase(words, length, big_endian, rest, at, types, room, &rest);
