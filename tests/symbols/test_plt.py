@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lastbranch.binaries.files import Space
 from lastbranch.binaries.sections import open_binary
 from lastbranch.symbols.backends import backend_of
-from lastbranch.symbols.backends.plt import stubs_of
+from lastbranch.symbols.backends.plt import FINDERS
 from symbol_programs import command, elf
 
 HOSTED = """
@@ -145,12 +146,12 @@ def test_damaged_relocations_cost_the_names_of_stubs_only(tmp_path: Path) -> Non
     ],
 )
 def test_encodings(machine: str, code: str, stubs: list[tuple[int, int]]) -> None:
-    start, slot = stubs_of(machine, bytes.fromhex(code), 0x1000, 0x3000)
+    start, slot = FINDERS[machine](Space.of(bytes.fromhex(code)), 0x1000, 0x3000)
     assert list(zip(start.tolist(), slot.tolist(), strict=True)) == stubs
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "i386", "aarch64"])
 def test_code_that_ends_early(machine: str) -> None:
     for code in (b"", b"\xff", b"\xff\x25", b"\xff\x25\0\0\0", b"\x10\0\0\x90"):
-        start, slot = stubs_of(machine, code, 0x1000)
+        start, slot = FINDERS[machine](Space.of(code), 0x1000, 0)
         assert len(start) == len(slot) == 0

@@ -11,8 +11,8 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 
+from ..closing import Closing
 from ..errors import UnavailableError
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
 from ..formats.registry import format_of
@@ -93,7 +93,7 @@ def _explained(
     return EventUnavailable(error, attempt, host)
 
 
-class Recording:
+class Recording(Closing):
     """Records into a new file ``path`` from construction (a command: from its exec) until `finish`.
 
     Raises `UnavailableError` with cause and remedy where the kernel refuses, and `SelectionError` for an event or
@@ -198,14 +198,6 @@ class Recording:
             self._file.close()
             self._file = None
         self._set.close()
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # -- from end to end: launch or attach, record until it is over, write the output

@@ -16,6 +16,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ..closing import Closing
 from . import information
 from .flags import PERFINFO_PROVIDER, PMC_INTERRUPT, Control, EnableProvider, Info, LogFileMode
 from .interface import EnableCallback, EnableParameters, EventDescriptor, Kernel, ProfileSource, Registration
@@ -226,7 +227,7 @@ class Session:
             self.stop()
 
 
-class Provider:
+class Provider(Closing):
     """A provider of events, by GUID or name. Ends with its ``with`` block or `close`.
 
     On a hot path, check ``registration.enabled`` first: it is a plain attribute.
@@ -252,12 +253,6 @@ class Provider:
     def close(self) -> None:
         """Unregister."""
         self.registration.close()
-
-    def __enter__(self) -> Provider:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def sessions(*, on: Kernel | None = None) -> list[SessionState]:

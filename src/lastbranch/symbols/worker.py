@@ -189,21 +189,11 @@ def _backend(name: str, files: DebugFiles) -> Backend:
     return READERS[files.kind]() if files.kind in READERS else backend_of(name)
 
 
-def _names(backend: str, files: DebugFiles, columns: Columns) -> Columns:
-    return pack_names(_backend(backend, files).resolve(files, columns["address"]))
-
-
-def _functions(backend: str, files: DebugFiles, _columns: Columns) -> Columns:
-    return pack_functions(_backend(backend, files).functions(files))
-
-
-def _jit(_backend: str, files: DebugFiles, columns: Columns) -> Columns:
-    return pack_names(names_in(files, columns["address"], columns.get("time")))
-
-
 _VERBS: dict[str, Callable[[str, DebugFiles, Columns], Columns]] = {
-    "names": _names, "functions": _functions, "jit": _jit,
-}  # fmt: skip
+    "names": lambda name, files, c: pack_names(_backend(name, files).resolve(files, c["address"])),
+    "functions": lambda name, files, _: pack_functions(_backend(name, files).functions(files)),
+    "jit": lambda _, files, c: pack_names(names_in(files, c["address"], c.get("time"))),
+}
 
 
 # -- The client

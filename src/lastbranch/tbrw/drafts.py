@@ -222,10 +222,8 @@ class DataDraft:
         if self._file is None:
             self._file = temporary_file(self._folder)
         self._file.seek(self._stored)
-        rest, raw = (
-            memoryview(bytes(self._end)),
-            self._file.raw,
-        )  # unbuffered: a buffer would keep what a full disk refused
+        rest = memoryview(bytes(self._end))
+        raw = self._file.raw  # unbuffered: a buffer would keep what a full disk refused
         while rest:
             rest = rest[raw.write(rest) :]
         self._stored, self._end = self._stored + len(self._end), bytearray()
@@ -344,11 +342,7 @@ def check_descriptor(entries: Array, stream: int) -> None:
 
 
 def _inside_legacy(kinds: set[int]) -> bool:
-    return (
-        DescType.LEGACY_SAMPLE_RECORD in kinds
-        and len(kinds) == 2
-        and not kinds - _IN_LEGACY - {DescType.LEGACY_SAMPLE_RECORD}
-    )
+    return len(kinds) == 2 and kinds - _IN_LEGACY == {DescType.LEGACY_SAMPLE_RECORD}
 
 
 # -- everything that a handle writes, from the first set_ or add_ to the commit

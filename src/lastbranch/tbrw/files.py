@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import Damage
+from ..formats.tb5 import layout
 from ..formats.tb5.layout import SINGLE, STRUCTS, DescSubtype, DescType, Scope, StreamSection
 from ..model import Array
 from .drafts import record_size_of
@@ -58,14 +59,7 @@ def record_dtype(entries: Array, names: list[str]) -> np.dtype[Any]:
             found = [(name or (DescType(kind).name if kind in set(DescType) else f"type_{kind:#x}"), code, at)]
         for called, code, offset in found:
             fields[called if called not in fields else f"{called}_{i}"] = (code, offset)
-    return np.dtype(
-        {
-            "names": list(fields),
-            "formats": [code for code, _ in fields.values()],
-            "offsets": [offset for _, offset in fields.values()],
-            "itemsize": record_size_of(entries),
-        }
-    )
+    return layout.record_dtype(fields, record_size_of(entries))
 
 
 # -- files, streams and sections

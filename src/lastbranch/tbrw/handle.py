@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..formats.tb5 import verify
 from ..formats.tb5.layout import StreamSection
+from ..tb5_binding import StreamBinding
 from .drafts import Drafts
 from .reader import Reader
 from .rules import Access, Rules
@@ -139,7 +140,8 @@ class Handle:
             self.rules.binding(stream)
             if stream not in self.rules.bound:
                 self.reader.require_addresses(stream)
-                self.store.bind(stream)
+                with self.store.adding() as writer:
+                    StreamBinding(self.store.view, writer, stream).run()
                 self.rules.bound_now(stream, True)
 
     def unbind(self, stream: int) -> None:
@@ -147,5 +149,6 @@ class Handle:
         with self.lock:
             self.rules.binding(stream)
             self.rules.require_bound(stream)
-            self.store.unbind(stream)
+            with self.store.adding() as writer:
+                writer.unbind(stream)
             self.rules.bound_now(stream, False)

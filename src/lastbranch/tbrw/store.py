@@ -19,7 +19,6 @@ from ..formats.tb5.writer import lock, sync_folder
 from ..model import Array, check_replaceable
 from ..model.output import OutputError, PartFolder
 from ..opening import FileSource
-from ..tb5_binding import StreamBinding
 from .rules import FileMode
 from .status import Status, TbrwError
 from .structures import ID_MARK
@@ -255,16 +254,6 @@ class Store:
     def _close_old(self) -> None:
         while self._old:
             self._old.pop().close()
-
-    def bind(self, stream: int) -> None:
-        """Bind a stream."""
-        with self.adding() as writer:
-            StreamBinding(self.view, writer, stream).run()
-
-    def unbind(self, stream: int) -> None:
-        """Write a directory without the bind information of a stream."""
-        with self.adding() as writer:
-            writer.unbind(stream)
 
     def close(self, *, abort: bool = False) -> None:
         """Close. What was committed stays. With ``abort`` a new file without content is removed. If nothing was added,

@@ -140,7 +140,7 @@ def test_a_reader_that_dies_loses_no_whole_buffer_for_the_next() -> None:
     sent = sink._readers[0].next
     first.far.close()
     assert not sink.poll()
-    assert sink.readers == 0
+    assert not sink._readers
     sink.add_reader(second.near)
     assert [row[0] for row in drained(sink, second)] == [0, *range(sent + 1, 101)]
     assert got > 0
@@ -232,7 +232,7 @@ def test_every_event_is_delivered_or_counted(steps: list[tuple[str, int]]) -> No
                     break
             pipe.far.close()
             sink.poll()
-            while sink.readers:
+            while sink._readers:
                 sink.write(buffer(sequence=0), 0)
                 sink.poll()
             pipe = None

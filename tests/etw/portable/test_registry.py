@@ -65,6 +65,11 @@ def code_of(call: object, *arguments: object) -> int:
     return caught.value.status
 
 
+def set_enabled(registry: Registry, provider: UUID, handle: int, state: EnableState | None) -> None:
+    with registry.locked() as held:
+        held.set_enabled(provider, handle, state)
+
+
 class TestEntries:
     def test_found_by_handle_and_by_name_without_case(self, registry: Registry) -> None:
         """ "Session names are not case-sensitive"."""
@@ -117,7 +122,7 @@ class TestEntries:
 class TestStale:
     def test_a_dead_process_leaves_nothing(self, registry: Registry) -> None:
         entry = begin(registry, "gone")
-        registry.set_enabled(PROVIDER, entry.handle, EnableState(entry.handle, entry.owner, entry.socket))
+        set_enabled(registry, PROVIDER, entry.handle, EnableState(entry.handle, entry.owner, entry.socket))
         with registry.locked() as held:
             held.put(replace(entry, owner=ended()))
         for suffix in ("sock", "log"):
@@ -173,18 +178,18 @@ class TestEnabling:
         state = EnableState(
             entry.handle, entry.owner, entry.socket, 5, 2**64 - 1, 3, 0x11, PROVIDER, (Filter(0x80000200, b"\0\1"),)
         )
-        registry.set_enabled(PROVIDER, entry.handle, state)
+        set_enabled(registry, PROVIDER, entry.handle, state)
         assert registry.enabled(PROVIDER) == {1: state}
         assert registry.enabled(uuid4()) == {}
         with registry.locked() as held:
             assert held.enabled_by(1) == [PROVIDER]
-        registry.set_enabled(PROVIDER, entry.handle, None)
+        set_enabled(registry, PROVIDER, entry.handle, None)
         assert registry.enabled(PROVIDER) == {}
 
     def test_several_sessions_enable_one_provider(self, registry: Registry) -> None:
         entries = [begin(registry, f"s{i}") for i in range(3)]
         for e in entries:
-            registry.set_enabled(PROVIDER, e.handle, EnableState(e.handle, e.owner, e.socket, level=e.handle))
+            set_enabled(registry, PROVIDER, e.handle, EnableState(e.handle, e.owner, e.socket, level=e.handle))
         assert {handle: state.level for handle, state in registry.enabled(PROVIDER).items()} == {1: 1, 2: 2, 3: 3}
         with registry.locked() as held:
             held.drop(entries[1].key, entries[1].owner)
@@ -250,7 +255,7 @@ class TestDirectory:
         begin(registry, "s")
         entry = registry.find("s")
         assert entry is not None
-        registry.set_enabled(PROVIDER, 1, EnableState(1, entry.owner, entry.socket))
+        set_enabled(registry, PROVIDER, 1, EnableState(1, entry.owner, entry.socket))
         registry.providers(PROVIDER)
         for path in (registry.root, *registry.root.rglob("*")):
             assert path.stat().st_mode & 0o077 == 0, path

@@ -24,6 +24,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from ...closing import Closing
 from ...errors import FormatError
 from ..status import EtwError, Status
 
@@ -166,7 +167,7 @@ class Decoder:
         return Message(Kind(kind), status, body)
 
 
-class Connection:
+class Connection(Closing):
     """One end of a stream of messages. `call`, `receive` and `send` wait; `pump`, `post` and `flush` never wait."""
 
     def __init__(self, stream: socket.socket) -> None:
@@ -192,12 +193,6 @@ class Connection:
 
     def fileno(self) -> int:
         return self.stream.fileno()
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Hang up, and close the descriptors that nobody took."""

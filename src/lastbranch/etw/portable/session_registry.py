@@ -215,11 +215,6 @@ class Registry:
         with self.locked() as held:
             return held.find(session)
 
-    def set_enabled(self, provider: UUID, handle: int, state: EnableState | None) -> None:
-        """Store how session ``handle`` enabled a provider, or (``None``) that it did not. Notifies nobody."""
-        with self.locked() as held:
-            held.set_enabled(provider, handle, state)
-
     def enabled(self, provider: UUID) -> dict[int, EnableState]:
         """Session handle -> how it enabled the provider, for running sessions. Takes no lock."""
         with self.folder("enable") as folder:
@@ -289,7 +284,7 @@ class LockedRegistry:
             self._forget({entry.handle for entry in self.entries()})
 
     def set_enabled(self, provider: UUID, handle: int, state: EnableState | None) -> None:
-        """As `Registry.set_enabled`."""
+        """Store how session ``handle`` enabled a provider, or (``None``) that it did not. Notifies nobody."""
         states = _states(self._enable, str(provider))
         states.pop(handle, None)
         if state is not None:

@@ -9,6 +9,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import PureWindowsPath
 from typing import Any, NamedTuple, Protocol
 
@@ -190,16 +191,14 @@ class Libraries:
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
-        self._functions: dict[str, Any] = {}
+        self._resolved = cache(self._resolve)
 
     def function(self, name: str) -> Any:
         """The export ``name`` as a foreign function.
 
         Raises `EtwError`: 127 if this Windows lacks it, 126 if its libraries are not installed.
         """
-        if name not in self._functions:
-            self._functions[name] = self._resolve(name)
-        return self._functions[name]
+        return self._resolved(name)
 
     def has(self, name: str) -> bool:
         """Whether this Windows exports ``name``."""

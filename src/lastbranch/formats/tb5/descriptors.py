@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ...model import BRANCH, COLUMNS, GROUPS, Array
-from .layout import STRUCTS
+from .layout import STRUCTS, record_dtype
 from .layout import DescSubtype as Sst
 from .layout import DescType as St
 
 __all__ = [
     "Described", "Piece", "RecordLayout", "check_descriptors", "described_dtype", "described_group_dtype",
-    "group_dtype", "group_pieces", "record_dtype",
+    "group_dtype", "group_pieces",
 ]  # fmt: skip
 
 
@@ -100,21 +100,18 @@ class RecordLayout:
             fields.append((f"{group} count", "uint32", (), _GROUP_COUNT + i, Sst.NONE))
         fields.sort(key=lambda f: (len(f[2]), -np.dtype(f[1]).itemsize))
         at, self.pieces, self.head = _START, [], 0
-        names = [f.name for f in _RECORD.fields] + ["time"]
-        formats: list[Any] = [_RECORD.dtype.fields[f.name][0] for f in _RECORD.fields] + ["<i8"]  # type: ignore[index]
-        offsets = [f.offset for f in _RECORD.fields] + [_TIME_OFFSET]
+        places: dict[str, tuple[Any, int]] = {f.name: (_RECORD.dtype[f.name], f.offset) for f in _RECORD.fields}
+        places["time"] = "<i8", _TIME_OFFSET
         for name, code, shape, kind, subtype in fields:
             kept = np.dtype((np.dtype(code).newbyteorder("<"), shape)) if shape else np.dtype(code).newbyteorder("<")
             if shape and not self.head:
                 at = self.head = self._padded(at)
-            names.append(name)
-            formats.append(kept)
-            offsets.append(at)
+            places[name] = kept, at
             self.pieces.append(Piece(_PAIR if name == "branch" else name, kind, subtype, at, kept.itemsize))
             at += kept.itemsize
         size = self._padded(at)
         self.head = self.head or size
-        self.dtype = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
+        self.dtype = record_dtype(places, size)
 
     def _padded(self, at: int) -> int:
         """The next multiple of 8, with an entry for the bytes between: the descriptor says how large a record is."""
@@ -203,12 +200,6 @@ def described_group_dtype(described: Described, group: str) -> np.dtype[Any]:
             if one.itemsize == int(entry["desc_data_size"]):
                 fields[name] = one, int(entry["desc_offset"])
     return record_dtype(fields, size)
-
-
-def record_dtype(fields: dict[str, tuple[Any, int]], size: int) -> np.dtype[Any]:
-    """dtype of records of ``size`` bytes with ``fields``: name -> (format, offset)."""
-    formats, offsets = ([f[i] for f in fields.values()] for i in range(2))
-    return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size})
 
 
 def _fields(entry: Any, name: str) -> Iterator[tuple[str, Any, int]]:

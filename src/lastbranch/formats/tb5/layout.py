@@ -26,8 +26,8 @@ __all__ = [
     "MAGIC", "MODEL", "ModuleFlag", "NEVER", "OsFamily", "SAMPLE_FILE_VERSION", "SLOT", "SLOT_OFFSETS",
     "SMALL_BLOCK_BYTES", "STRINGS", "STRUCTS", "Scope", "Section", "StreamSection", "StreamType", "Struct",
     "Table", "TaskFlag", "UNKNOWN_DRIVER", "VERSION", "check_record_size", "describe", "empty_records",
-    "records_of_block", "struct_of", "CHILDREN", "IA64PC", "PID_IS_RAW", "POINTERS", "Pointer", "SINGLE",
-    "TID_IS_RAW", "with_children",
+    "record_dtype", "records_of_block", "struct_of", "CHILDREN", "IA64PC", "PID_IS_RAW", "POINTERS", "Pointer",
+    "SINGLE", "TID_IS_RAW", "with_children",
 ]  # fmt: skip
 
 
@@ -180,6 +180,12 @@ class Field(NamedTuple):
         return _SIZES[self.code]
 
 
+def record_dtype(fields: dict[str, tuple[Any, int]], size: int) -> np.dtype[Any]:
+    """dtype of records of ``size`` bytes with ``fields``: name -> (format, offset)."""
+    formats, offsets = ([f[i] for f in fields.values()] for i in range(2))
+    return np.dtype({"names": list(fields), "formats": formats, "offsets": offsets, "itemsize": size})
+
+
 @dataclass(frozen=True)
 class Struct:
     """One record type; ``size`` includes padding."""
@@ -192,14 +198,7 @@ class Struct:
     def dtype(self) -> np.dtype[Any]:
         """Structured little-endian dtype with the guide's names and offsets; words of bit fields are one field."""
         codes = {"s8": "<i8", "string": "<u8", "pointer": "<u8"}
-        return np.dtype(
-            {
-                "names": [f.name for f in self.fields],
-                "formats": [codes.get(f.code, f"<{f.code}") for f in self.fields],
-                "offsets": [f.offset for f in self.fields],
-                "itemsize": self.size,
-            }
-        )
+        return record_dtype({f.name: (codes.get(f.code, f"<{f.code}"), f.offset) for f in self.fields}, self.size)
 
     def strings(self) -> tuple[str, ...]:
         """Names of the fields that hold string ids."""

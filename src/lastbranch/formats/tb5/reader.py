@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from ...closing import Closing
 from ...errors import Damage, FormatError
 from ...model import Array, Source, read_at
 from ...threads import Threads
@@ -78,7 +79,7 @@ def damage_of(error: FormatError, lost: int = 0) -> Damage:
     return Damage(error.reason, error.offset or 0, error.field, error.value, lost)
 
 
-class Tb5File:
+class Tb5File(Closing):
     """The tables that the last commit left.
 
     Raises `FormatError` for another kind of file, a later version, and where no commit can be read. ``damage`` lists
@@ -95,12 +96,6 @@ class Tb5File:
         self._indexes: dict[Table, Array] = {}
         self._checked: set[int] = set()
         self._strings = StringTable(self.tables, self.read, self.name)
-
-    def __enter__(self) -> Tb5File:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         close = getattr(self.source, "close", None)

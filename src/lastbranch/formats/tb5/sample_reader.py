@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ...arrays import offsets_of
 from ...errors import Damage, FormatError
 from ...model import BRANCH, COLUMNS, MAX_ENTRIES, Array, Mode, SampleBatch, column, cuts
-from .descriptors import Described, described_dtype, described_group_dtype, record_dtype
-from .layout import HEADS, IA64PC, Scope, StreamSection, Table
+from .descriptors import Described, described_dtype, described_group_dtype
+from .layout import HEADS, IA64PC, Scope, StreamSection, Table, record_dtype
 from .reader import Tb5File, damage_of
 
 __all__ = ["SampleReader", "SampleRecords", "note"]

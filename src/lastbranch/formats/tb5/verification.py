@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -78,28 +79,22 @@ def _places(file: Tb5File) -> Iterator[Damage]:
             yield Damage(f"{describe(one)} and {describe(other)} overlap", start, "offset", start)
 
 
-def _readable(file: Tb5File) -> Iterator[tuple[Table, Array]]:
-    for key in file.tables:
-        struct = struct_of(key)
-        if struct is not None and struct.strings():
-            try:
-                yield key, file.records(key)
-            except FormatError:
-                continue  # reported by _blocks
-
-
 def _strings(file: Tb5File) -> Iterator[Damage]:
     known = file.string_count
     for _ in file.all_strings():
         pass
-    for key, records in _readable(file):
+    for key in file.tables:
         struct = struct_of(key)
-        for name in struct.strings() if struct is not None else ():
-            bad = records[name] > known
-            if bad.any():
-                row = int(bad.argmax())
-                reason = f"{describe(key)} row {row}: string id out of range (1 to {known})"
-                yield Damage(reason, file.tables[key].index, name, int(records[name][row]))
+        if struct is None or not struct.strings():
+            continue
+        with suppress(FormatError):  # reported by _blocks
+            records = file.records(key)
+            for name in struct.strings():
+                bad = records[name] > known
+                if bad.any():
+                    row = int(bad.argmax())
+                    reason = f"{describe(key)} row {row}: string id out of range (1 to {known})"
+                    yield Damage(reason, file.tables[key].index, name, int(records[name][row]))
 
 
 def _streams(file: Tb5File) -> Iterator[Damage]:

@@ -22,7 +22,7 @@ from ...binaries.sections import Binary
 from ...errors import FormatError
 from .symbols import Symbols
 
-__all__ = ["stub_symbols", "stubs_of"]
+__all__ = ["FINDERS", "stub_symbols"]
 
 SECTIONS = ".plt", ".plt.sec", ".plt.got", ".iplt"
 RELOCATIONS = ".rela.plt", ".rela.dyn", ".rela.iplt", ".rel.plt", ".rel.dyn", ".rel.iplt"
@@ -36,7 +36,7 @@ Stubs = tuple[NDArray[np.int64], NDArray[np.int64]]
 def stub_symbols(binary: Binary, symbols: Symbols) -> Symbols:
     """The stubs of ``binary``; the rest of their sections has the name of the section. ``symbols`` names functions that
     are chosen at run time (STT_GNU_IFUNC), of which relocations only have the addresses."""
-    find = _FINDERS.get(binary.image.machine)
+    find = FINDERS.get(binary.image.machine)
     sections = {s.name: s for s in reversed(binary.image.sections) if s.name in SECTIONS and s.file_size}
     sections = {name: s for name, s in sections.items() if s.vaddr + s.size <= _TOP}
     if find is None or not sections:
@@ -51,12 +51,6 @@ def stub_symbols(binary: Binary, symbols: Symbols) -> Symbols:
             named = {where: names[at] for where, at in zip(start.tolist(), slot.tolist(), strict=True) if at in names}
             found += _of_section(sections[name], named)
     return Symbols.of(found)
-
-
-def stubs_of(machine: str, code: bytes, address: int, got: int = 0) -> Stubs:
-    """Possible stubs in the ``code`` at ``address``: a stub's slot has a relocation. ``got`` is the base of slots in
-    position-independent code of i386."""
-    return _FINDERS[machine](Space.of(code), address, got)
 
 
 def _of_section(section: Section, named: dict[int, bytes]) -> list[tuple[int, int, bool, bool, bytes]]:
@@ -160,5 +154,5 @@ def _aarch64(space: Space, address: int, _got: int) -> Stubs:
     return address + 4 * (at - (padded & (at > 0))), slot
 
 
-_FINDERS: dict[str, Callable[[Space, int, int], Stubs]] = {"x86_64": _x86_64, "i386": _i386, "aarch64": _aarch64}
+FINDERS: dict[str, Callable[[Space, int, int], Stubs]] = {"x86_64": _x86_64, "i386": _i386, "aarch64": _aarch64}
 """Machine -> function of (section, its link address, that of the global offset table) that finds its stubs."""

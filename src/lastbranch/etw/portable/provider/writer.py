@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from ....closing import Closing
 from ....errors import FormatError
 from ....formats.etl.layout import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
 from ...interface import ClassicHeader, EventDescriptor
@@ -72,7 +73,7 @@ def connect_writer(path: str | os.PathLike[str], processor: int = ANY_PROCESSOR)
         raise
 
 
-class Writer:
+class Writer(Closing):
     """One writer of a session.
 
     `put_for`, which makes a function for each kind of event, uses the fields that say where the next event goes: ``at``
@@ -276,12 +277,6 @@ class Writer:
         os.close(self._bell)
         if self.connection is not None:
             self.connection.close()
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # -- events of providers: a function for each kind of event packs it straight into the pool

@@ -18,7 +18,7 @@ from ....arrays import take_ranges
 from ....formats.etl.container.header import LogHeader, encode_buffer_header
 from ....formats.etl.container.trace_file import aligned, encode_first_buffer
 from ....formats.etl.events.walk import HEADER_BYTES, KIND, MESSAGE_BYTES, SHIFT, chains
-from ....formats.etl.layout import BUFFER_HEADER_SIZE, BUFFER_TYPE, HEADERS, MESSAGE, MESSAGE_FLAG
+from ....formats.etl.layout import BUFFER_HEADER_SIZE, BUFFER_TYPE, HEADERS, MESSAGE, MESSAGE_FLAG, offset_of
 from ...flags import ClientContext, LogFileMode
 from ...properties import SessionRequest
 from ..clock import Clock
@@ -125,11 +125,8 @@ Words = NDArray[np.uint64]
 _TIME_WORD = np.zeros(256, np.int64)
 """Header type -> word of the time stamp; 0 if that has no fixed place."""
 for _type, _kind in HEADERS.items():
-    _offset = 0
-    for _name, _form in _kind.fields:
-        if _name == "TimeStamp":
-            _TIME_WORD[_type] = _offset // 8
-        _offset += {"B": 1, "H": 2, "I": 4, "i": 4, "q": 8, "Q": 8}.get(_form, 16)
+    if "TimeStamp" in dict(_kind.fields):
+        _TIME_WORD[_type] = offset_of(_kind.fields, "TimeStamp") // 8
 
 
 def at_least(least: int, words: Words, at: Ints) -> int:

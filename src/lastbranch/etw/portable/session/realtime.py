@@ -83,11 +83,6 @@ class RealTimeSink:
         self._readers: list[_Reader] = []
 
     @property
-    def readers(self) -> int:
-        """Number of connected readers, as far as sending has shown."""
-        return len(self._readers)
-
-    @property
     def full(self) -> bool:
         """Whether the backlog has reached its limit."""
         return self._held >= self._limit

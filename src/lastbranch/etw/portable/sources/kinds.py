@@ -88,7 +88,7 @@ def read_tracepoint(kernel: Kernel, name: str, call: str = "StartTrace") -> Trac
 
 SAMPLED, PMC, CSWITCH, READY = 0x0F2E, 0x0F2F, 0x0524, 0x0532
 ENTER, EXIT, SOFT_FAULT, HARD_FAULT, READ_FAULT = 0x0F33, 0x0F34, 0x020A, 0x020E, 0x0220
-_U8, _U16, _U32 = np.uint64(8), np.uint64(16), np.uint64(32)
+_U8, _U32 = np.uint64(8), np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 Convert = Callable[[SampleBatch, Ints, Raw], Events]
