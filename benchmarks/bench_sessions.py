@@ -37,7 +37,7 @@ WEEK = 7 * 24 * 3600
 def provide(seconds: float) -> None:
     """A provider process: says that it is ready, waits for a word, writes, says how many events were offered."""
     from lastbranch.etw.interface import EventDescriptor
-    from lastbranch.etw.kernel import kernel
+    from lastbranch.etw.kernel_choice import kernel
 
     provider = kernel().register(PROVIDER, None)
     descriptor = EventDescriptor(1, level=4, keyword=1)
@@ -73,7 +73,7 @@ def events_in(path: Path) -> int:
 def session(folder: Path, name: str, seconds: float, buffers: int) -> dict[str, float]:
     """Run the providers into one session; what came of it."""
     from lastbranch.etw.flags import Control, EnableProvider
-    from lastbranch.etw.kernel import kernel
+    from lastbranch.etw.kernel_choice import kernel
     from lastbranch.etw.properties import SessionRequest
 
     file = folder / f"{name}.etl"
@@ -108,7 +108,7 @@ def session(folder: Path, name: str, seconds: float, buffers: int) -> dict[str, 
 def disabled_call() -> float:
     """Microseconds of a write that nobody has enabled."""
     from lastbranch.etw.interface import EventDescriptor
-    from lastbranch.etw.kernel import kernel
+    from lastbranch.etw.kernel_choice import kernel
 
     provider = kernel().register(UUID(int=1), None)
     write, descriptor = provider.write, EventDescriptor(1)

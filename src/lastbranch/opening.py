@@ -31,7 +31,7 @@ from .model import (
     limited,
     read_at,
 )
-from .model.output import naming
+from .model.atomic_output import naming
 
 if TYPE_CHECKING:
     from .formats.etl.decode import Reading

@@ -131,7 +131,7 @@ def _by_software(
 
     if not output.endswith(".etl"):
         return record_file(target, options, output, command_line, warn, progress)
-    from .etw.portable.record import record_session
+    from .etw.portable.software_recording import record_session
     from .etw.status import EtwError
 
     try:

@@ -1,5 +1,6 @@
-"""What verbs of the command line do with a capture, where that takes more than one part of the package: `convert`,
-`verify` and `dump`, each one call. None of them knows formats by name: `formats.registry` does.
+"""`convert`, `verify` and `dump`: each verb of the command line that needs several parts of the package, as one call.
+
+None of them branches on formats: `formats.registry` names what each format can do.
 """
 
 from __future__ import annotations

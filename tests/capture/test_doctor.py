@@ -205,7 +205,7 @@ class TestTheVerb:
 @linux
 def test_this_machine_is_the_same_before_and_after() -> None:
     """Settings that a command would change are not touched by telling it."""
-    from lastbranch.capture.perf_events.kernel import Kernel
+    from lastbranch.capture.perf_events.linux_kernel import Kernel
 
     def settings() -> list[str | None]:
         names = ("perf_event_paranoid", "perf_event_mlock_kb", "kptr_restrict", "nmi_watchdog", "yama/ptrace_scope")

@@ -25,7 +25,7 @@ from etw_world import PROVIDER, World, until
 from etw_world import world as world
 from lastbranch.etw.events import consume
 from lastbranch.etw.flags import Control, LogFileMode
-from lastbranch.etw.kernel import kernel
+from lastbranch.etw.kernel_choice import kernel
 from lastbranch.etw.providers import provider_guid
 from lastbranch.formats.dump import TEXT, Wanted
 from lastbranch.formats.etl import TraceLog, dump_live

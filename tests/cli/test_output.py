@@ -22,12 +22,12 @@ from lastbranch import open as open_profile
 from lastbranch.capture import CollectorError, recording
 from lastbranch.export.folder import INDEX, writing_folder
 from lastbranch.formats.tb5 import Tb5Writer
-from lastbranch.model.output import OutputError, PartFile, PartFolder, writing_file
+from lastbranch.model.atomic_output import OutputError, PartFile, PartFolder, writing_file
 
 CAPTURE = Path(demo.capture())
 HOLD = """
 import sys
-from lastbranch.model.output import PartFile, PartFolder
+from lastbranch.model.atomic_output import PartFile, PartFolder
 part = {kind}(sys.argv[1])
 print(part.path, flush=True)
 sys.stdin.read()
@@ -174,7 +174,7 @@ def test_a_folder_is_replaced_where_the_system_cannot_exchange(
     folder, rename = tmp_path / "out", os.rename
     folder.mkdir()
     (folder / INDEX).write_text("older")
-    monkeypatch.setattr("lastbranch.model.output._exchanged", lambda one, other: False)
+    monkeypatch.setattr("lastbranch.model.atomic_output._exchanged", lambda one, other: False)
 
     def refused(source: str, target: str) -> None:
         if fails and ".part-" in source:

@@ -20,7 +20,7 @@ from lastbranch import etw
 from lastbranch.etw.flags import Control
 from lastbranch.etw.flags import LogFileMode as M
 from lastbranch.etw.interface import EventDescriptor, Registration
-from lastbranch.etw.kernel import kernel
+from lastbranch.etw.kernel_choice import kernel
 from lastbranch.etw.structures import structure
 from private_registry import registry_at
 

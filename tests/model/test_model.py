@@ -22,7 +22,7 @@ from lastbranch.model import (
     merge,
     read_at,
 )
-from lastbranch.model.text import visible, word
+from lastbranch.model.safe_text import visible, word
 
 
 def batch(times: list[int], first: int = 0) -> SampleBatch:

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch.symbols import Frame, Function, FunctionTable, Names, plain
-from lastbranch.symbols.columns import (
+from lastbranch.symbols.model import NamesBuilder
+from lastbranch.symbols.table_bytes import (
     pack,
     pack_functions,
     pack_names,
@@ -20,7 +21,6 @@ from lastbranch.symbols.columns import (
     unpack_functions,
     unpack_names,
 )
-from lastbranch.symbols.model import NamesBuilder
 
 F, G, H = Function("_Z1fv", "f()", 0x10, 16, "f.c", 3), Function("g", "g", 0x20, 8), Function("h", "h")
 

@@ -13,7 +13,7 @@ from etw_world import PROVIDER, World, until
 from lastbranch import etw
 from lastbranch.etw.flags import KERNEL_LOGGER_NAME, EnableFlag
 from lastbranch.etw.flags import LogFileMode as M
-from lastbranch.etw.kernel import kernel
+from lastbranch.etw.kernel_choice import kernel
 from lastbranch.etw.portable.request import Host, adjusted
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.structures import structure

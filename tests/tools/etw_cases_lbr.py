@@ -17,7 +17,7 @@ from lastbranch import etw
 from lastbranch.etw import control_api
 from lastbranch.etw.flags import LBR_PROVIDER, MAX_LBR_EVENTS, PERFINFO_PROVIDER, Control
 from lastbranch.etw.flags import LogFileMode as M
-from lastbranch.etw.kernel import kernel
+from lastbranch.etw.kernel_choice import kernel
 from lastbranch.etw.portable.lbr_configuration import SOURCE, software_source
 from lastbranch.etw.structures import guid_of, structure
 

@@ -14,7 +14,7 @@ from etw_properties import properties
 from lastbranch import etw
 from lastbranch.etw.flags import Control
 from lastbranch.etw.interface import EventDescriptor, Registration
-from lastbranch.etw.kernel import kernel
+from lastbranch.etw.kernel_choice import kernel
 from lastbranch.etw.structures import structure
 from private_registry import registry_at, until
 

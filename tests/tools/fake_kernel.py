@@ -165,7 +165,7 @@ class FakeRing:
 
 
 class FakeKernel:
-    """A `lastbranch.capture.perf_events.kernel.Kernel` over a `Machine`."""
+    """A `lastbranch.capture.perf_events.linux_kernel.Kernel` over a `Machine`."""
 
     def __init__(self, machine: Machine, most_files: int = 1 << 20, most_pages: int = 1 << 20) -> None:
         self.of, self.release, self.machine = machine, machine.release, machine.arch

@@ -14,7 +14,7 @@ import numpy as np
 
 from fake_kernel import Attr, FakeKernel, FakeRing, Machine
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
-from lastbranch.etw.portable.sources.events import Events
+from lastbranch.etw.portable.sources.event_words import Events
 from lastbranch.etw.portable.sources.recorder import Recorder
 from lastbranch.formats.etl import LogHeader, TraceFile
 from lastbranch.formats.etl.container.writer import Packer

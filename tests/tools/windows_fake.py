@@ -167,7 +167,7 @@ class FakeWindows(Sessions, Information, Events, System):
 
 def api_on(monkeypatch: pytest.MonkeyPatch, windows: FakeWindows) -> None:
     """Let the functions and classes of `lastbranch.etw` run on ``windows``."""
-    made, theirs = WindowsKernel(windows), import_module("lastbranch.etw.kernel").kernel
+    made, theirs = WindowsKernel(windows), import_module("lastbranch.etw.kernel_choice").kernel
     modules = [import_module(found.name) for found in iter_modules(etw.__path__, "lastbranch.etw.")]
     for module in modules:  # all are imported: one that came later would keep what is put here
         if vars(module).get("kernel") is theirs:

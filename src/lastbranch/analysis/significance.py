@@ -1,7 +1,8 @@
-"""Whether two recordings differ by more than chance, with the sample as what is drawn.
+"""Whether two recordings differ by more than chance.
 
-The entries of one branch stack are neighbours in one run of the program: a stack of 32 of them is one observation and
-not 32. So what is summed over a sample is the observation, and its spread over the samples is what chance does.
+The sampling unit is the sample, not the branch: the entries of one branch stack are neighbours in one run of the
+program, so a stack of 32 entries is one observation. Values are summed within a sample first. The spread of these sums
+over the samples gives the variance.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .perf_events.host import CAP_SYS_PTRACE, REMEDIES, SECCOMP_FILTER, Host, Re
 
 if TYPE_CHECKING:
     from .perf_events.event_set import Request
-    from .perf_events.kernel import Kernel
+    from .perf_events.linux_kernel import Kernel
 
 __all__ = ["COLUMNS", "Finding", "examine", "findings"]
 
@@ -45,7 +45,7 @@ def examine() -> list[Finding]:
     """Examine this machine."""
     system: str = sys.platform
     if system.startswith("linux"):
-        from .perf_events.kernel import Kernel
+        from .perf_events.linux_kernel import Kernel
 
         return [*findings(Kernel()), _library()]
     return [*_ELSEWHERE.get(system, _ELSEWHERE["other"]), _library()]

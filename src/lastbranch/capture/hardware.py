@@ -18,7 +18,7 @@ from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, 
 from ..formats.registry import format_of
 from ..lbr import PERF_SELECT
 from ..model import Profile
-from ..model.output import PartFile
+from ..model.atomic_output import PartFile
 from ..opening import FileSource
 from .launch import SIGNALS, Interruptions, Launched, launch
 from .perf_events.event_set import (
@@ -35,7 +35,7 @@ from .perf_events.event_set import (
     tracking_spec,
 )
 from .perf_events.host import Host, read_host
-from .perf_events.kernel import Kernel
+from .perf_events.linux_kernel import Kernel
 from .perf_events.refusals import Attempt, EventUnavailable
 from .perf_events.synthesis import features_of, kernel_records, late_build_ids, process_records, tasks_of
 from .recording import save

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..lbr import PERF_SELECT
-from ..model.text import counted
+from ..model.safe_text import counted
 
 __all__ = ["DEFAULT_SELECT", "Options", "Summary"]
 

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import IO, TYPE_CHECKING
 
 from ..errors import LastbranchError
-from ..model.output import PartFile, PartFolder, keep_old, unused_name
+from ..model.atomic_output import PartFile, PartFolder, keep_old, unused_name
 from .launch import SIGNALS, end_with_parent, received
 from .options import Options, Summary
 from .software import record_software

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import LastbranchError, UnavailableError
-from ..model.output import PartFile
+from ..model.atomic_output import PartFile
 from .procfs import read, status_of
 
 __all__ = [

@@ -150,7 +150,7 @@ def _crashed(error: BaseException | None) -> int:
 
 
 def _system_error(error: OSError) -> int:
-    from ..model.output import OutputError
+    from ..model.atomic_output import OutputError
 
     if isinstance(error, OutputError):
         _complain(str(error), None)
@@ -162,7 +162,7 @@ def _system_error(error: OSError) -> int:
 
 
 def _complain(message: str, hint: str | None) -> None:
-    from ..model.text import visible
+    from ..model.safe_text import visible
 
     click.echo(f"error: {visible(message)}", err=True)
     if hint:

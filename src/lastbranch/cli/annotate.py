@@ -45,7 +45,7 @@ def command(
     from ..errors import NotRecordedError
     from ..symbols import Symbolizer
     from .annotated import Annotated
-    from .listing import print_annotated
+    from .annotation_listing import print_annotated
 
     profile = capture.open()
     chosen = make_filter(profile)

@@ -294,7 +294,7 @@ def _printable(value: Any) -> Any:
 
 def print_notes(notes: Iterable[str], severity: str = "note") -> None:
     """Print sentences on standard error, each once."""
-    from ..model.text import visible
+    from ..model.safe_text import visible
 
     for note in dict.fromkeys(notes):
         click.echo(f"{severity}: {visible(note)}", err=True)
@@ -302,7 +302,7 @@ def print_notes(notes: Iterable[str], severity: str = "note") -> None:
 
 def print_damage(damage: Sequence[tuple[str, Damage]]) -> int:
     """Print the first damaged places of files (by name) on standard error, and how many more. 1 if any, else 0."""
-    from ..model.text import visible
+    from ..model.safe_text import visible
 
     for name, one in damage[:_DAMAGE_SHOWN]:
         click.echo(f"warning: {visible(f'{name}: {one}')}", err=True)

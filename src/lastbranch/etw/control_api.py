@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - the vendor's names
-"""The functions that control sessions (evntrace.h), call for call over `kernel`.
+"""The functions that control sessions (evntrace.h), call for call over `kernel_choice`.
 
 OUT parameters are returned after the status. An IN/OUT structure is a ctypes structure, or any writable buffer that
 begins with one, and is changed in place. A handle is a number; 0 is none.
@@ -19,7 +19,7 @@ from .flags import (
     FilterType,
 )
 from .interface import EnableParameters
-from .kernel import kernel
+from .kernel_choice import kernel
 from .properties import (
     SessionRequest,
     characters,

@@ -29,7 +29,7 @@ from ..formats.etl.layout import LogFileMode
 from ..formats.etl.payload import describe
 from ..formats.etl.profile.supplement_events import EVENTS, PROVIDER, segment_fields, supplement_event
 from ..model import Module, ModuleKind, Source, check_replaceable
-from ..model.output import PartFolder
+from ..model.atomic_output import PartFolder
 from ..opening import FileSource, attach_binaries
 from .status import EtwError, Status, returns_status, status_of_reading
 

@@ -1,5 +1,5 @@
 # ruff: noqa: N802 - the vendor's names
-"""The functions of providers (evntprov.h), and TraceEvent (evntrace.h), call for call over `kernel`.
+"""The functions of providers (evntprov.h), and TraceEvent (evntrace.h), call for call over `kernel_choice`.
 
 A registration handle is a number that belongs to this process. The kernel calls callbacks in a thread of its own.
 """
@@ -15,7 +15,7 @@ from uuid import UUID
 
 from .flags import EnableProvider
 from .interface import ClassicHeader, EventDescriptor, Registration
-from .kernel import kernel
+from .kernel_choice import kernel
 from .properties import Filter
 from .status import EtwError, Status, guid_given, returns_status, returns_status_and
 from .structures import structure, uuid_of

@@ -4,7 +4,7 @@
         session.enable("My-Provider", level=4)
         run()
 
-They use the same `kernel` as the functions of the API. Every failure is an `EtwError` with the code that those
+They use the same `kernel_choice` as the functions of the API. Every failure is an `EtwError` with the code that those
 functions return, and the reason.
 """
 
@@ -20,7 +20,7 @@ from ..closing import Closing
 from . import information
 from .flags import PERFINFO_PROVIDER, PMC_INTERRUPT, Control, EnableProvider, Info, LogFileMode
 from .interface import EnableCallback, EnableParameters, EventDescriptor, Kernel, ProfileSource, Registration
-from .kernel import kernel
+from .kernel_choice import kernel
 from .properties import Filter, SessionRequest, SessionState, check_name, check_numbers
 from .providers import event_id_filter, provider_guid
 from .status import EtwError, Status

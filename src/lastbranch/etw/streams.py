@@ -26,7 +26,7 @@ from ..formats.etl.events.merge import LAST, Held, blocks_of_runs, release
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_HEADER, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, picked
 from ..model import BytesSource
 from ..opening import FileSource
-from .kernel import kernel
+from .kernel_choice import kernel
 from .status import EtwError, Status, status_of_reading
 
 __all__ = [

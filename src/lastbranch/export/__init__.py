@@ -1,4 +1,4 @@
-"""What people take away: one module a format. `EXPORTS` names them."""
+"""Exports for other tools, one output format a module. `EXPORTS` lists them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def export_to(profile: Profile, name: str, path: str, options: ExportOptions) ->
         from .folder import export_folder
 
         return export_folder(profile, path, import_module(f".{name}", __name__).FORMAT, options)
-    from ..model.output import writing_file
+    from ..model.atomic_output import writing_file
 
     with writing_file(path) as out:
         return exporter(name)(profile, out, options)

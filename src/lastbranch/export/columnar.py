@@ -33,7 +33,7 @@ from ..model import (
     column,
     visible,
 )
-from ..model.output import PartFolder, naming
+from ..model.atomic_output import PartFolder, naming
 from .binary_choice import limited
 from .folder import write_index, writing_folder
 from .interface import Exported, ExportOptions

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ..errors import NotRecordedError, UnavailableError
 from ..model import Module, Profile, word
-from ..model.output import PartFolder
+from ..model.atomic_output import PartFolder
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat, count_modules, why_not
 

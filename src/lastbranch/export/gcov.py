@@ -1,8 +1,10 @@
 """``--to gcov``: the profile that gcc 12 to 15 read with ``-fauto-profile``.
 
-What create_gcov makes of the same counts, but its version 0.19 gives lengths of names in words, which gcc up to 11
-reads; since gcc 12 they are bytes. 32-bit words, little end first: the file's head, names, functions, and no modules
-(gcc's auto-profile.cc, "function instance profile format", and gcov-io.cc).
+It has the counts that create_gcov would write. create_gcov 0.19 itself gives the lengths of names in words, as gcc up
+to 11 reads them; since gcc 12 they are in bytes.
+
+The file is 32-bit little-endian words: header, names, functions, and an empty list of modules. Source: gcc's
+auto-profile.cc ("function instance profile format") and gcov-io.cc.
 """
 
 from __future__ import annotations

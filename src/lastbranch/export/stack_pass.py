@@ -17,7 +17,7 @@ from ..analysis.stacks import Stacked, StackMaker
 from ..arrays import Table, distinct_rows, numbered
 from ..errors import NotRecordedError
 from ..model import Array, ModuleKind, Profile, visible
-from ..model.output import temporary_file
+from ..model.atomic_output import temporary_file
 from ..symbols import Names, Symbolizer
 from .binary_choice import limited
 from .interface import Exported, ExportOptions

@@ -1,4 +1,7 @@
-"""Call stacks out of branch records: by replaying calls and returns, or as call-stack mode left them.
+"""Call stacks out of branch records.
+
+A full record is replayed: each call pushes, each return pops (`open_calls`). A record of call-stack mode holds the open
+calls already (`call_frames`).
 
 Columns are ragged: stack ``s`` has the entries ``offsets[s]:offsets[s + 1]``, newest first, as in a sample batch.
 """

@@ -8,6 +8,7 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .address_spaces import AddressSpaces
+    from .atomic_output import check_replaceable
     from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, SampleFilter, concatenate, cuts
     from .clock import Clock
     from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
         kernel_starts,
     )
     from .order import by_time, merge, watermarks
-    from .output import check_replaceable
     from .profile import TABLES, Profile
+    from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
     from .stream import BatchReader, Progress, SampleStream, Stages
     from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
     from .tabular import Columns, RowNames, Tabular
-    from .text import counted, visible, word
     from .timeline import KERNEL, Change, Load, Timeline
 
 __all__ = [
@@ -106,12 +106,12 @@ __getattr__ = lazy_names(__name__, {
         "kernel_starts"
     ),
     "order": "by_time merge watermarks",
-    "output": "check_replaceable",
+    "atomic_output": "check_replaceable",
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
     "stream": "BatchReader Progress SampleStream Stages",
     "tables": "Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
-    "text": "counted visible word",
+    "safe_text": "counted visible word",
     "timeline": "KERNEL Change Load Timeline",
 })  # fmt: skip

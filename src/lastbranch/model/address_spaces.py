@@ -1,4 +1,4 @@
-"""What answers which mapping, process and thread an address was in: the binder, as those below it know it."""
+"""The interface of the binder, for packages below `bind`: which mapping, process and thread an address belonged to."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from .atomic_output import temporary_file
 from .batch import MAX_SAMPLES, Array, SampleBatch, concatenate
-from .output import temporary_file
 
 __all__ = ["SPILL_BYTES", "by_time", "merge", "watermarks"]
 

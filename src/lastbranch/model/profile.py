@@ -13,11 +13,11 @@ from .address_spaces import AddressSpaces
 from .batch import Array, SampleBatch
 from .clock import Clock
 from .order import merge
+from .safe_text import visible
 from .source import MEMORY
 from .stream import SampleStream
 from .tables import Event, Machine, Module, Process, Thread
 from .tabular import Columns, html_table
-from .text import visible
 from .timeline import Timeline
 
 __all__ = ["TABLES", "Profile"]

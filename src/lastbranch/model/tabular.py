@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import Array, Table
 from ..errors import SelectionError, UnavailableError
-from .text import visible
+from .safe_text import visible
 
 __all__ = ["Columns", "RowNames", "Tabular", "frame_library", "html_table", "text_table"]
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..binaries.files import open_regular
-from .columns import Columns, pack, pack_functions, pack_names, unpack, unpack_functions, unpack_names
 from .model import FunctionTable, Names
+from .table_bytes import Columns, pack, pack_functions, pack_names, unpack, unpack_functions, unpack_names
 
 __all__ = ["Cache", "CacheRefused", "open_cache"]
 

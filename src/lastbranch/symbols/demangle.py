@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from ..model.output import temporary_file
+from ..model.atomic_output import temporary_file
 from . import tools
-from .columns import texts_column, texts_of
+from .table_bytes import texts_column, texts_of
 from .tools import newest
 
 __all__ = ["demangle", "mangled"]

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .columns import Columns
+from .table_bytes import Columns
 
 __all__ = ["newest"]
 

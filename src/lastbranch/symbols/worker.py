@@ -26,7 +26,13 @@ from ..errors import LastbranchError
 from . import tools
 from .backends import backend_of
 from .breakpad import Breakpad
-from .columns import (
+from .demangle import demangle
+from .jit import names_in, read_perfmap
+from .model import Backend, DebugFiles, FunctionTable, Names
+from .options import SymbolOptions
+from .sandbox import confine_reader, restrict_tools
+from .symbol_lists import TableReader, read_kallsyms
+from .table_bytes import (
     Columns,
     pack,
     pack_functions,
@@ -38,12 +44,6 @@ from .columns import (
     unpack_functions,
     unpack_names,
 )
-from .demangle import demangle
-from .jit import names_in, read_perfmap
-from .model import Backend, DebugFiles, FunctionTable, Names
-from .options import SymbolOptions
-from .sandbox import confine_reader, restrict_tools
-from .symbol_lists import TableReader, read_kallsyms
 
 if TYPE_CHECKING:  # imported where it is needed: often the cache knows all names
     import subprocess

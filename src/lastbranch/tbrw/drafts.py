@@ -31,10 +31,10 @@ from ..formats.tb5.layout import (
     with_children,
 )
 from ..model import Array
-from ..model.output import temporary_file
-from .sections import PLACES, REQUIRED, parts_of
+from ..model.atomic_output import temporary_file
 from .status import Status, TbrwError
 from .store import Store, translated
+from .structure_sections import PLACES, REQUIRED, parts_of
 from .structures import ID_MARK, Record, buffer_of, memory_at, text_at
 
 __all__ = ["Drafts", "record_size_of"]

@@ -26,7 +26,7 @@ from ..model import Array
 from .drafts import record_size_of
 from .handle import Handle
 from .rules import Access, FileMode
-from .sections import VIEWABLE
+from .structure_sections import VIEWABLE
 from .structures import RECORDS, TBRW_STRING_OR_ID, Record
 
 __all__ = ["Owner", "SectionReader", "SectionWriter", "Stream", "Tb5", "open_file", "record_dtype"]

@@ -11,9 +11,9 @@ from ..tb5_binding import StreamBinding
 from .drafts import Drafts
 from .reader import Reader
 from .rules import Access, Rules
-from .sections import PLACES
 from .status import Status, TbrwError
 from .store import Store, file_name, translated
+from .structure_sections import PLACES
 from .structures import Record
 
 __all__ = ["Handle"]

@@ -21,12 +21,12 @@ from ..errors import Damage, FormatError
 from ..formats.tb5 import Tb5File, Tb5Writer, verify
 from ..formats.tb5.layout import CHILDREN, HEADS, SINGLE, STRINGS, Scope, StreamSection, Table
 from ..model import check_replaceable
-from ..model.output import PartFolder, writing_file
+from ..model.atomic_output import PartFolder, writing_file
 from ..opening import FileSource
 from .files import Owner, Tb5, open_file
 from .reader import Block, events, rows
-from .sections import PLACES, parts_of
 from .store import translated
+from .structure_sections import PLACES, parts_of
 from .structures import ID_MARK, Record
 
 __all__ = ["load", "save"]

@@ -10,7 +10,7 @@ import numpy as np
 from ..formats.tb5.layout import CHILDREN, NEVER, SINGLE, Scope, Section, StreamSection
 from ..model import visible
 from .files import Owner, Stream, Tb5
-from .sections import parts_of
+from .structure_sections import parts_of
 from .structures import RECORDS, Record
 
 __all__ = ["lines"]

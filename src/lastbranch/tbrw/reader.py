@@ -26,9 +26,9 @@ from ..formats.tb5.layout import (
 )
 from ..model import Array
 from .rules import Access, Rules
-from .sections import PLACES
 from .status import Status, TbrwError
 from .store import Store
+from .structure_sections import PLACES
 from .structures import ID_MARK, RECORDS, Record, register
 
 __all__ = ["Block", "Reader", "events", "rows"]

@@ -17,7 +17,7 @@ from ..formats.tb5 import Tb5File, Tb5Writer
 from ..formats.tb5.layout import Scope, Section, StreamSection, Table
 from ..formats.tb5.writer import lock, sync_folder
 from ..model import Array, check_replaceable
-from ..model.output import OutputError, PartFolder
+from ..model.atomic_output import OutputError, PartFolder
 from ..opening import FileSource
 from .rules import FileMode
 from .status import Status, TbrwError

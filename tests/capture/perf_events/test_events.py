@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fake_kernel as fake
 from fake_kernel import FakeKernel, Machine, cpu_pmu
-from lastbranch.capture.perf_events.events import Pmu, parse_event, read_pmus
+from lastbranch.capture.perf_events.event_names import Pmu, parse_event, read_pmus
 from lastbranch.capture.procfs import cpu_list
 from lastbranch.errors import SelectionError
 

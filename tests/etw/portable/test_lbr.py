@@ -16,14 +16,14 @@ from lastbranch.etw.flags import LBR_PROVIDER, PERFINFO_PROVIDER, Info, LogFileM
 from lastbranch.etw.portable import lbr_configuration as lbr
 from lastbranch.etw.portable.clock import FILETIME_EPOCH
 from lastbranch.etw.portable.lbr.conversion import Conversion, Scope, kinds_of
-from lastbranch.etw.portable.lbr.source import options_of
+from lastbranch.etw.portable.lbr.recording_process import options_of
 from lastbranch.etw.portable.profile_sources import SourceSettings
 from lastbranch.etw.portable.protocol import unpack
 from lastbranch.etw.portable.session.settings import Settings
 from lastbranch.etw.portable.session_registry import Registry, write_state
 from lastbranch.etw.portable.sources.configuration import SourceConfiguration
-from lastbranch.etw.portable.sources.events import Events
-from lastbranch.etw.portable.sources.records import Ticks
+from lastbranch.etw.portable.sources.event_words import Events
+from lastbranch.etw.portable.sources.perf_records import Ticks
 from lastbranch.etw.properties import SessionRequest
 from lastbranch.etw.status import EtwError, Status
 from lastbranch.formats.etl import LogHeader, TraceFile, TraceLog, encode_event

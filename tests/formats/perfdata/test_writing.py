@@ -76,7 +76,7 @@ def _software() -> Profile:
 
 def _hardware(folder: Path) -> Profile:
     from lastbranch.capture.perf_events.host import read_host
-    from lastbranch.capture.perf_events.kernel import Kernel
+    from lastbranch.capture.perf_events.linux_kernel import Kernel
     from lastbranch.capture.perf_events.synthesis import features_of
 
     kernel, events = Kernel(), [Described("clock", attribute(ID), [1])]

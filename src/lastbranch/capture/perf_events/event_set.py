@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ... import lbr
 from ...errors import UnavailableError
 from ...formats.perfdata.layout import HARDWARE_EVENTS, READ, RECORD, SAMPLE, SOFTWARE_EVENTS, TYPE
-from .events import EventChoice, Pmu, parse_event
+from .event_names import EventChoice, Pmu, parse_event
 from .host import Host
 from .synthesis import tasks_of
 from .syscall import CLOCK, FLAG, Ring, attribute
 
 if TYPE_CHECKING:
-    from .kernel import Kernel
+    from .linux_kernel import Kernel
 
 __all__ = [
     "BUILD_ID", "EventRefused", "EventSet", "PAGES", "EventSpec", "Request", "Target", "requested_events", "negotiate",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..procfs import cpu_list, cpu_model, cpuid, fields
-from .events import Pmu, core_sources, read_pmus
+from .event_names import Pmu, core_sources, read_pmus
 
 if TYPE_CHECKING:
-    from .kernel import Kernel
+    from .linux_kernel import Kernel
 
 __all__ = ["CAP_SYS_PTRACE", "REMEDIES", "SECCOMP_FILTER", "Remedy", "Host", "read_host"]
 

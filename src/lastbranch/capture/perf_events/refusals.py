@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ...errors import UnavailableError
 from ...lbr import PERF_SELECT, describe_perf
+from .event_names import EventChoice
 from .event_set import Request
-from .events import EventChoice
 from .host import REMEDIES, SECCOMP_FILTER, Host
 
 __all__ = ["Attempt", "EventUnavailable", "OTHER", "REFUSALS", "Refusal", "explain"]

@@ -31,7 +31,7 @@ from .syscall import CLOCK
 
 if TYPE_CHECKING:
     from .host import Host
-    from .kernel import Kernel
+    from .linux_kernel import Kernel
 
 __all__ = [
     "build_id_of", "features_of", "kernel_records", "late_build_ids", "machine_features", "mapping_record",

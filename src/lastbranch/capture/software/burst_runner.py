@@ -13,7 +13,7 @@ from ..ptrace import CS, USER_CODE_64
 from .bursts import Burst, Limits
 from .control_flow import Code
 from .engines import Engine, Target
-from .records import Sideband
+from .record_writer import Sideband
 from .successors import Successors
 from .tree import Thread
 

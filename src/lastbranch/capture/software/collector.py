@@ -40,7 +40,7 @@ from .burst_runner import BurstRunner, NoBurst, SharedProcessor
 from .bursts import Burst, Limits
 from .control_flow import Edge
 from .engines import BlockStep, DebugRegisters, Engine, PerfBreakpoints, SingleStep
-from .records import RECORDS, RecordWriter, Sideband, now, open_sideband
+from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
 from .schedule import ClockTrigger, Duty, PollTrigger, Trigger
 from .startup_test import OK, test_engines
 from .tree import Thread, Tree
@@ -496,7 +496,7 @@ def _threads(pid: int) -> set[int]:
 
 def _describe_running(pid: int, since: int, out: RecordWriter) -> None:
     """Write the threads, names and mappings of a process that was running before."""
-    from ..perf_events.kernel import Kernel  # loads the readers of binaries
+    from ..perf_events.linux_kernel import Kernel  # loads the readers of binaries
 
     for one in process_records(Kernel(), pid, RECORDS, {}, maps=True, time=since):
         out.write(one)

@@ -38,7 +38,7 @@ LIST_TIMEOUT = 5.0
 
 
 class PortableKernel:
-    """Implements `etw.kernel.Kernel`. It has no state: every call looks into the registry."""
+    """Implements `etw.interface.Kernel`. It has no state: every call looks into the registry."""
 
     name = "portable"
 

@@ -1,8 +1,8 @@
-"""TraceConfigureLastBranchRecord without hardware: what it refuses, and when branches are recorded.
+"""TraceConfigureLastBranchRecord without hardware: which configurations it refuses, and when branches are recorded.
 
-The software branch record attaches to no process by itself. A session with targets gets the profile source
-`SOFTWARE_BRANCHES`, whose "event" is a nanosecond of CPU time of a thread of the target. After each interval follows a
-burst, which ends in a PMC interrupt (0x0F2F) with a last branch record. Only that interrupt triggers.
+The software branch record attaches only to the targets that a session names. Such a session gets the profile source
+`SOFTWARE_BRANCHES`, which counts nanoseconds of a target thread's CPU time. After each interval a burst is recorded. It
+is written as a PMC interrupt (0x0F2F) with a last branch record. No other event triggers a branch record.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def needed(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -
 
 def argv(socket: str) -> list[str]:
     """The command of the process that records, for the session whose daemon listens at ``socket``."""
-    return [sys.executable, "-m", "lastbranch.etw.portable.lbr.source", socket]
+    return [sys.executable, "-m", "lastbranch.etw.portable.lbr.recording_process", socket]
 
 
 def state_triggers(registry: Registry, handle: int, flags: int, events: Sequence[tuple[UUID, int]]) -> None:

@@ -17,8 +17,8 @@ from .lbr_configuration import software_source
 from .session_registry import Registry, read_state, write_state
 
 if TYPE_CHECKING:
-    from ...capture.perf_events.events import EventChoice
-    from ...capture.perf_events.kernel import Kernel
+    from ...capture.perf_events.event_names import EventChoice
+    from ...capture.perf_events.linux_kernel import Kernel
 
 __all__ = [
     "MOST_CONFIGURED", "TIMER", "choices_of", "configure", "default_interval", "interval", "profile_sources",
@@ -54,7 +54,7 @@ def default_interval(source: int) -> int:
 
 def choices_of(source: int, kernel: Kernel | None = None) -> list[EventChoice]:
     """perf's events for ``source``, one for each kind of core. None for the timer and for unknown numbers."""
-    from ...capture.perf_events.events import parse_event, read_pmus
+    from ...capture.perf_events.event_names import parse_event, read_pmus
 
     kernel = kernel or _linux()
     pmus = read_pmus(kernel)
@@ -68,13 +68,13 @@ def choices_of(source: int, kernel: Kernel | None = None) -> list[EventChoice]:
 
 
 def _linux() -> Kernel:
-    from ...capture.perf_events.kernel import Kernel
+    from ...capture.perf_events.linux_kernel import Kernel
 
     return Kernel()
 
 
 def _own_events(kernel: Kernel) -> dict[int, str]:
-    from ...capture.perf_events.events import read_pmus
+    from ...capture.perf_events.event_names import read_pmus
 
     generic = {"cpu-cycles", "branch-instructions", *(event for _, event in _GENERIC.values())}
     names = [f"{pmu.name}/{event}/" for pmu in read_pmus(kernel).values() if pmu.core
@@ -84,7 +84,7 @@ def _own_events(kernel: Kernel) -> dict[int, str]:
 
 def profile_sources(kernel: Kernel | None = None) -> list[ProfileSource]:
     """The sources of this machine: the timer, the counters that it can sample, the software branch record."""
-    from ...capture.perf_events.events import read_pmus
+    from ...capture.perf_events.event_names import read_pmus
 
     given, kernel = kernel, kernel or _linux()
     found = [ProfileSource(TIMER, "Timer", *_TIMER_LIMITS)]

@@ -32,7 +32,6 @@ from .events.walk import HEADER_BYTES
 from .kernel.hooks import META_DATA, guid_text, kernel_key, kernel_names, opcode_name
 from .kernel.layouts import kernel_layout
 from .layout import CLASSIC_HEADERS, EVENT_FLAG, EVENT_HEADERS, PMC_COUNTERS
-from .payload.columns import Column, Lists, Objects, Payloads, decode_columns
 from .payload.layouts import REST, Layout, layout
 from .payload.manifest import (
     Described,
@@ -44,6 +43,7 @@ from .payload.manifest import (
     parse_map_info,
 )
 from .payload.manifest_xml import CHUNK, MANIFEST_ID, Chunks, Manifests, parse_manifest
+from .payload.payload_columns import Column, Lists, Objects, Payloads, decode_columns
 from .payload.tracelogging import CHANNEL, describe
 from .payload.types import Rest
 from .single_event import Event

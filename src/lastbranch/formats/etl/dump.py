@@ -21,7 +21,7 @@ from .container.header import LogHeader
 from .decode import AS_IT_SAYS, Batch, Decoder, Reading, batches_of, describes
 from .events.columns import EventBlock, events_of
 from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
-from .payload.columns import Blobs, Column, Lists, Numbers, Objects, Texts
+from .payload.payload_columns import Blobs, Column, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
 from .single_event import Event
 

@@ -1,4 +1,4 @@
-"""When modules were loaded, and in which processes, by their records (guide, 6.6 and 8.6)."""
+"""From module load records (guide, 6.6 and 8.6) to the time in which each module was loaded, and in which processes."""
 
 from __future__ import annotations
 

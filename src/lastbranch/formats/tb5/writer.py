@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...errors import FormatError, LastbranchError, UnavailableError
 from ...model import Array, OpenFile, Source
-from ...model.output import NamedFile, PartFile
+from ...model.atomic_output import NamedFile, PartFile
 from ..interface import Conversion, Rewriting
 from . import layout
 from .commits import block_check, encode_directory, encode_header, encode_slot
@@ -182,7 +182,7 @@ class Tb5Writer:
 
     @classmethod
     def create(cls, path: str | os.PathLike[str]) -> Tb5Writer:
-        """A new file, which appears as ``path`` at `close` (`model.output.PartFile`)."""
+        """A new file, which appears as ``path`` at `close` (`PartFile`)."""
         part = PartFile(path)
         try:
             write_at(part.file, 0, encode_header().ljust(layout.DATA_START, b"\0"))

@@ -19,8 +19,8 @@ from ...binaries.files import open_regular
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from .. import tools
-from ..columns import unpack_names
 from ..model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
+from ..table_bytes import unpack_names
 from ..tools import newest
 from . import symbol_tables
 from .dwarf.reader import names_split_files

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from lastbranch.bind import Binder
-from lastbranch.capture.perf_events.kernel import Kernel
+from lastbranch.capture.perf_events.linux_kernel import Kernel
 from lastbranch.etw.portable import profile_sources
 from lastbranch.etw.portable.enable_map import normalised_masks
 from lastbranch.etw.portable.sources import check

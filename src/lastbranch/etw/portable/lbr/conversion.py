@@ -1,6 +1,6 @@
 """A recording of the software LBR converted to kernel events while it goes on.
 
-The collector writes perf.data in its pipe form (`capture.software.records`). After it has emptied the kernel's rings it
+The collector writes perf.data in its pipe form (`record_writer`). After it has emptied the kernel's rings it
 writes a FINISHED_ROUND record: records older than the round before are complete then. The events are those of
 `formats.etl.write_profile`: PMC interrupts with last branch records, processes, threads, images, and events of our own
 for the rest (`formats.etl.profile.supplement_events`).
@@ -27,8 +27,8 @@ from ....model import BRANCH, BytesSource, Profile, SampleBatch, column
 from ....opening import attach_binaries
 from ...flags import LBR_EXCLUDE_KERNEL, ClientContext
 from ..lbr_configuration import SOFTWARE_BRANCHES
-from ..sources.events import Events, encoded, of_samples
-from ..sources.records import FOREVER, Ticks, follow_records, record_bytes, records_in
+from ..sources.event_words import Events, encoded, of_samples
+from ..sources.perf_records import FOREVER, Ticks, follow_records, record_bytes, records_in
 
 __all__ = ["Conversion", "FINISHED_ROUND", "Scope", "kinds_of"]
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ....errors import FormatError
-from ....model.output import token
+from ....model.atomic_output import token
 from ...flags import EnableProvider
 from ...interface import ClassicHeader, EnableCallback, EventDescriptor
 from ...properties import NO_GUID

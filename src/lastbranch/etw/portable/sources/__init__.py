@@ -17,7 +17,7 @@ from ..lbr_configuration import SOFTWARE_BRANCHES
 from .configuration import SourceConfiguration
 
 if TYPE_CHECKING:
-    from ....capture.perf_events.kernel import Kernel
+    from ....capture.perf_events.linux_kernel import Kernel
 
 __all__ = ["SourceConfiguration", "argv", "check", "needed", "normalised_masks"]
 

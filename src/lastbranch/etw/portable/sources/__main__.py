@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from functools import partial
 
 from ....capture.perf_events.host import read_host
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.linux_kernel import Kernel
 from ....errors import FormatError
 from ...status import EtwError, Status
 from ..protocol import Connection, Kind, Message, unpack

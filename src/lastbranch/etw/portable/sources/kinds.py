@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.perfdata.layout import MISC, RECORD, SAMPLE
 from ....formats.perfdata.walk import Block
 from ....model import Array, SampleBatch
 from ...status import EtwError, Status
-from .events import Events, Ints, Words, kernel_events
+from .event_words import Events, Ints, Words, kernel_events
 
 __all__ = ["KINDS", "Kind", "PMC", "Place", "RECORDS", "Raw", "Switches", "has_tracefs", "read_tracepoint"]
 

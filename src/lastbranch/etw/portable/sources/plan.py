@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .... import lbr
+from ....capture.perf_events.event_names import EventChoice
 from ....capture.perf_events.event_set import EventSpec
-from ....capture.perf_events.events import EventChoice
 from ....capture.perf_events.host import Host, read_host
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.linux_kernel import Kernel
 from ....formats.etl.profile.sample_events import PeriodEncoding, Trigger
 from ....formats.perfdata.layout import TYPE
 from ....model import SampleBatch
 from ..enable_map import kinds_of
 from ..profile_sources import TIMER, choices_of, default_interval, profile_sources
 from .configuration import SourceConfiguration
-from .events import Events, Ints, of_samples, with_values
+from .event_words import Events, Ints, of_samples, with_values
 from .kinds import KINDS, PMC, RECORDS, Kind, Place, Raw, has_tracefs, read_tracepoint
-from .stream import ALL, refusal, sampling, tracking, values_of
+from .ring_stream import ALL, refusal, sampling, tracking, values_of
 
 __all__ = ["TASKS", "StreamPlan", "names_of", "try_masks", "plan_streams"]
 

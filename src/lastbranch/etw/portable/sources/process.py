@@ -9,7 +9,7 @@ from ...status import EtwError
 from ..protocol import Connection, Kind, pack, unpack
 from ..provider.writer import Writer, connect_writer
 from .configuration import SourceConfiguration
-from .events import Events
+from .event_words import Events
 
 __all__ = ["Output", "failure", "serve"]
 

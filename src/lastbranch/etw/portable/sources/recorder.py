@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ....capture.perf_events.host import Host, read_host
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.procfs import memory_kb
 from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
 from ....formats.etl.profile.session_events import SessionEvents
@@ -21,10 +21,10 @@ from ...status import EtwError
 from ..clock import Clock as SessionClock
 from ..enable_map import WORDS, kinds_of
 from .configuration import SourceConfiguration
-from .events import Events, encoded
+from .event_words import Events, encoded
+from .perf_records import FOREVER, Ticks
 from .plan import TASKS, StreamPlan, names_of, plan_streams
-from .records import FOREVER, Ticks
-from .stream import Counters, Stream
+from .ring_stream import Counters, Stream
 from .tasks import Tasks
 
 __all__ = ["Recorder", "mask_event"]

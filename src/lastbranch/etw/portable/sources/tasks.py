@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ....capture.perf_events.host import Host
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.perf_events.synthesis import kernel_records, process_records
 from ....formats.etl.kernel import IMAGE, PROCESS, THREAD
 from ....formats.etl.profile.lifecycle_events import LifecycleEvents
@@ -22,9 +22,9 @@ from ....formats.perfdata.writer import SideRecords
 from ....model import ModuleKind, Profile
 from ....opening import attach_binaries
 from ....symbols.symbol_lists import running_build_id
-from .events import Events, encoded
-from .records import FOREVER, Ticks, follow_records, handle_records, records_in
-from .stream import Round, Stream, tracking
+from .event_words import Events, encoded
+from .perf_records import FOREVER, Ticks, follow_records, handle_records, records_in
+from .ring_stream import Round, Stream, tracking
 
 __all__ = ["Tasks"]
 

@@ -1,9 +1,8 @@
 """Compression to plain LZXPRESS, for the writer. `decompression` describes the format and names its source.
 
-zlib searches repetitions, with a window as small as that of LZXPRESS. The compiled library (``native/compress.c``)
-writes what zlib found in the other form. Without it NumPy does: with the fixed codes of DEFLATE (RFC 1951, 3.2.6) the
-size of a token is known at any bit, as if one began there, and NumPy finds it for all bits at once. Only the step from
-one token to the next is a loop.
+zlib finds the repetitions: its window is as small as that of LZXPRESS. NumPy then rewrites zlib's tokens as LZXPRESS.
+zlib uses the fixed codes of DEFLATE (RFC 1951, 3.2.6), in which the bits at any position give the size of a token that
+begins there. NumPy computes these sizes for all positions at once; only the step from token to token is a loop.
 
 Any reader can read the output: no match needs the u32 length.
 """

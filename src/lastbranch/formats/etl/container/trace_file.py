@@ -1,6 +1,6 @@
 """The buffers of a trace file on their way to the disk: header buffer, data buffers, rings and series of files.
 
-A file gets its name when it is complete (`model.output`). Each file of a series (mode NEWFILE) appears when the next
+A file gets its name when it is complete (`atomic_output`). Each file of a series (mode NEWFILE) appears when the next
 one begins. Rules: WMI_BUFFER_HEADER and TRACE_LOGFILE_HEADER as `layout` declares them, file modes as the documentation
 of EVENT_TRACE_PROPERTIES.LogFileMode describes them.
 """
@@ -18,7 +18,7 @@ from typing import IO
 
 from ....errors import FormatError
 from ....model import BytesSource
-from ....model.output import PartFile, naming
+from ....model.atomic_output import PartFile, naming
 from ..layout import (
     BUFFER_FLAG,
     BUFFER_HEADER,

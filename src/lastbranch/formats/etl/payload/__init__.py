@@ -1,4 +1,5 @@
-"""Payloads of events: field types (`types`), layouts made of them (`layouts`), many payloads as columns (`columns`).
+"""Payloads of events: field types (`types`), layouts made of them (`layouts`), many payloads as columns
+(`payload_columns`).
 
 Layouts come from manifests (`manifest`, `manifest_xml`), from TraceLogging schemas (`tracelogging`), and for the
 kernel's events from the tables of `kernel.layouts`.
@@ -71,19 +72,6 @@ from .types import (
 )
 
 if TYPE_CHECKING:
-    from .columns import (
-        Blobs,
-        Bytes,
-        Column,
-        Encoded,
-        Floats,
-        Lists,
-        Numbers,
-        Objects,
-        Payloads,
-        Texts,
-        decode_columns,
-    )
     from .manifest import (
         IN_TYPES,
         OUT_STRING,
@@ -106,6 +94,19 @@ if TYPE_CHECKING:
         Manifests,
         parse_manifest,
     )
+    from .payload_columns import (
+        Blobs,
+        Bytes,
+        Column,
+        Encoded,
+        Floats,
+        Lists,
+        Numbers,
+        Objects,
+        Payloads,
+        Texts,
+        decode_columns,
+    )
     from .tracelogging import (
         describe,
         parse_schema,
@@ -125,9 +126,9 @@ __all__ = [
 ]  # fmt: skip
 
 __getattr__ = lazy_names(__name__, {
-    "columns": "Blobs Bytes Column Encoded Floats Lists Numbers Objects Payloads Texts decode_columns",
     "manifest": "Described EventMap IN_TYPES MapKey OUT_STRING Property described_layout join_names message_of "
         "parse_event_info parse_map_info shown",
     "manifest_xml": "CHUNK Chunks LARGEST MANIFEST_ID Manifests parse_manifest",
+    "payload_columns": "Blobs Bytes Column Encoded Floats Lists Numbers Objects Payloads Texts decode_columns",
     "tracelogging": "describe parse_schema parse_traits",
 })  # fmt: skip

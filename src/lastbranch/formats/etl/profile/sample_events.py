@@ -1,9 +1,11 @@
 """Samples, last branch records and stacks of a batch as the bytes of kernel events: the other direction of `samples`.
 
 A sample is up to four events of its processor with one time: the interval of its profile source from then on, the
-sample (SampledProfile, or a PMC interrupt with its profile source), its last branch record, its stack. On a 32-bit
-system events whose values fit have the 32-bit form. A record whose Information knows no prediction has it on any
-system: 32 bits of Information have no room for "mispredicted".
+sample (SampledProfile, or a PMC interrupt with its profile source), its last branch record, its stack.
+
+On a 32-bit system, an event whose values fit is written in its 32-bit form. A branch record without predictions is
+written in that form on every system: its Information has no bit for "mispredicted", so readers do not take the branches
+for predicted ones.
 """
 
 from __future__ import annotations

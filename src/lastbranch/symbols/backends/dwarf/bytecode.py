@@ -1,8 +1,10 @@
-"""Where the instructions of byte code begin, for all programs at once.
+"""Where the instructions of byte code begin, for all programs at once, by speculative decoding.
 
-Line number programs and range lists are byte code: the meaning of a byte depends on those before it. A table of states
-describes this, and is run over thousands of pieces in step. Each piece first assumes that an instruction begins there.
-It is run again where the piece before it ended in another state, until all agree, as in one run from the beginning.
+DWARF's line number programs and range lists are byte code: what a byte means depends on the bytes before it. A state
+table describes that. Programs are cut into pieces, and thousands of pieces are decoded in step.
+
+At first each piece assumes that an instruction begins at its first byte. A piece whose predecessor ended in another
+state is decoded again from that state. This repeats until all pieces agree; the result is that of decoding in sequence.
 """
 
 from __future__ import annotations

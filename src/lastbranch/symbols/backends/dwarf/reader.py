@@ -15,8 +15,8 @@ from ....binaries import SegmentFlags
 from ....binaries.files import Space, Words, strings_at
 from ....binaries.sections import Binary, open_binary
 from ....errors import FormatError
-from ...columns import Columns, pack, texts_column, texts_of, unpack
 from ...model import DebugFiles, FunctionTable, Names
+from ...table_bytes import Columns, pack, texts_column, texts_of, unpack
 from .. import symbol_tables
 from ..symbols import Symbols
 from .entries import Kind, Tree, read_attributes, texts, walk

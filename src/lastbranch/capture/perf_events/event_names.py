@@ -15,7 +15,7 @@ from ...formats.perfdata.layout import HARDWARE_EVENTS, SOFTWARE_EVENTS, TYPE
 from ..procfs import cpu_list
 
 if TYPE_CHECKING:
-    from .kernel import Kernel
+    from .linux_kernel import Kernel
 
 __all__ = ["EventChoice", "Pmu", "core_sources", "parse_event", "read_pmus"]
 

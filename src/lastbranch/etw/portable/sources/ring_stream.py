@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....capture.perf_events.event_names import EventChoice
 from ....capture.perf_events.event_set import (
     EventRefused,
     EventSet,
@@ -24,9 +25,8 @@ from ....capture.perf_events.event_set import (
     open_event,
     tracking_spec,
 )
-from ....capture.perf_events.events import EventChoice
 from ....capture.perf_events.host import Host
-from ....capture.perf_events.kernel import Kernel
+from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.perf_events.refusals import Attempt, explain
 from ....capture.perf_events.syscall import CLOCK, Ring
 from ....errors import UnavailableError
@@ -37,9 +37,9 @@ from ....formats.perfdata.walk import Block
 from ....model import SampleBatch
 from ...status import EtwError, Status
 from ..profile_sources import choices_of
-from .events import Ints, Words
+from .event_words import Ints, Words
 from .kinds import Switches
-from .records import record_bytes, records_in
+from .perf_records import record_bytes, records_in
 
 __all__ = ["ALL", "Counters", "Round", "Stream", "refusal", "sampling", "tracking", "values_of"]
 

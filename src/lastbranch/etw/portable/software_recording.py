@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from ...capture.options import Options, Summary
 from ...capture.recording import collect, describe
 from ...model import Profile
-from ...model.output import token, unused_name
+from ...model.atomic_output import token, unused_name
 from ..flags import Control, LogFileMode
 from ..properties import SessionRequest, SessionState
 from ..status import EtwError

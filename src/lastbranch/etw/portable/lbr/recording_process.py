@@ -1,4 +1,4 @@
-"""The software LBR as a source of a session: ``python -m lastbranch.etw.portable.lbr.source SOCKET``.
+"""The software LBR as a source of a session: ``python -m lastbranch.etw.portable.lbr.recording_process SOCKET``.
 
 The session's daemon starts it for a target and an enabled trigger (`lbr_configuration.needed`). It attaches to the
 target, answers READY or FAILED, and records until the daemon stops it or hangs up; the target then runs on. A new

@@ -189,7 +189,7 @@ class TracerSideband(Sideband):
     name = "ptrace and /proc"
 
     def __init__(self) -> None:
-        from ..perf_events.kernel import Kernel  # loads the readers of binaries, which few recordings need
+        from ..perf_events.linux_kernel import Kernel  # loads the readers of binaries, which few recordings need
 
         super().__init__()
         self._kernel = Kernel()
