@@ -40,7 +40,7 @@ def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str | None,
     source_root: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """Report where the samples fell, by function, module, process or line.
+    """Report samples by function, module, process or line.
 
     Each row covers one event. Without --by, rows are functions, or modules if no function has a name.
 
