@@ -31,7 +31,7 @@ def command(
     capture: Capture, function: str, make_filter: Any, symbols: SymbolOptions, source: bool,
     source_root: tuple[str, ...], every: bool, form: str, limit: int,
 ) -> int:  # fmt: skip
-    """Show the code of a function, with how often each instruction ran.
+    """Show the code of a function and how often it ran.
 
     Its loops, its hottest edges and the targets of its indirect branches follow.
 
