@@ -82,5 +82,5 @@ def _rows(profile: Profile, table: CallTable, limit: int) -> list[list[Cell]]:
     return rows
 
 
-callers = _verb("caller", "List the callers of a function, from call branches and call stacks.")
-callees = _verb("callee", "List the callees of a function, from call branches and call stacks.")
+callers = _verb("caller", "List the callers of a function, from calls and call stacks.")
+callees = _verb("callee", "List the callees of a function, from calls and call stacks.")

@@ -11,7 +11,7 @@ from .output import print_rows
 @click.command()
 @format_options
 def command(form: str) -> int:
-    """Show what this machine can record, and what would enable the rest.
+    """Show what this machine can record, and how to enable the rest.
 
     It shows commands with their scope (this recording, this shell, until the next boot) and never runs them; replace
     the words in capitals. It needs no privileges.

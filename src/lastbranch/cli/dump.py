@@ -99,7 +99,7 @@ def asked_options(tasks: str, provider: str, since: str) -> Callable[[Callable[.
 @no_progress_option
 @asked_options("Process, Image, SAMPLE, MMAP2", " (.etl); names are those of --manifest", "the first event")
 def dump(path: str, no_progress: bool, asked: Asked, log: LogOptions) -> int:
-    """Print every event of a capture in time order, with its fields by name.
+    """Print the events of a capture in time order with their fields.
 
     time ms (time_ms in csv and json) is milliseconds since the first event, with all the decimals that the clock has;
     an event without a time stamp has an empty cell. pid and tid are the process and thread that an event is about, or

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
 ) -> int:
-    """Print call stacks, heaviest first, as folded lines for flame graphs.
+    """Print call stacks as folded lines for flame graphs.
 
     A line is the process and its functions, root first, with ; between them, and the weight. The stacks are the best
     that the capture offers: call chains, LBR call-stack mode, or stacks rebuilt from the calls and returns of branch
