@@ -80,7 +80,7 @@ def _head() -> list[str]:
         "# Trace sessions", "",
         "Made from the tables of `lastbranch.etw` and of its tests. *Portable* is the kernel of this package,",
         "*Windows* the system's own. Nothing of the latter was executed on Windows: what each call rests on instead",
-        "stands in [Trace sessions on Windows](etw-windows.md). Tests are files of `tests/`, or a case of",
+        "is in [Trace sessions on Windows](etw-windows.md). Tests are files of `tests/`, or a case of",
         "`etw/test_sentences.py`, which runs on real sessions of the portable kernel. Codes that no document states",
         "are *our choice*.",
     ]  # fmt: skip
@@ -195,7 +195,7 @@ def _other() -> Iterator[str]:
     for flag, test in zip(WnodeFlag, ("the_flag_of_the_header", "version_2_counts_with_its_flag"), strict=True):
         yield _row("Wnode.Flags", f"`{int(flag):#x}`", flag.name, "yes", "yes", _case(test))
     for option in V2Option:
-        how = "kernel frames are left out" if option == V2Option.EXCLUDE_KERNEL_STACK else "kept and told"
+        how = "kernel frames are left out" if option == V2Option.EXCLUDE_KERNEL_STACK else "kept and reported"
         if option:
             yield _row("V2Options", f"`{int(option):#x}`", option.name, how, "passed on", _case("options_are_kept"))
 

@@ -72,7 +72,7 @@ def api() -> str:
     lines = [
         "# Python API", "",
         "Made from the docstrings. A guide with examples: [Python](../guides/python.md). Every class and function",
-        "stands below the module that it is imported from.", "",
+        "is listed under the module that it is imported from.", "",
     ]  # fmt: skip
     for module, names in _PUBLIC.items():
         lines += [f"## {module.__name__}", ""]
@@ -117,7 +117,7 @@ def _described(name: str, thing: object) -> list[str]:
 
 
 def _notes(thing: type) -> dict[str, str]:
-    """The texts that stand behind the fields of a class."""
+    """The texts that follow the fields of a class."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(thing))).body
     assert isinstance(tree, ast.ClassDef)
     notes = {}
@@ -154,7 +154,7 @@ def etl_events() -> str:
     lines = [
         "# Kernel events that are decoded", "",
         "Made from the tables in `lastbranch.formats.etl.kernel.layouts`. Names are those of Microsoft's own reader",
-        "where it prints the field. A version that is not listed is read as the newest lower one; bytes behind the",
+        "where it prints the field. A version that is not listed is read as the newest lower one; bytes after the",
         "known fields are kept as `rest`. Self-describing (TraceLogging) events and events whose manifest is in the",
         "log, or is given (--manifest), are decoded by that; all others stay raw and are counted.", "",
         "| event | versions | fields of the newest |", "|---|---|---|",

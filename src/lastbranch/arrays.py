@@ -1,4 +1,4 @@
-"""Operations on NumPy columns that NumPy lacks: tables, ragged columns, and rows with equal keys made one."""
+"""Operations that NumPy lacks: tables, ragged columns, and merging of rows with equal keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last resort: what happens to an error that nobody foresaw. A report for the bug tracker, and one line for people.
+"""The last resort for unexpected errors: a report for the bug tracker, and one line for people.
 
 With ``LASTBRANCH_TRACEBACK=1`` in the environment the traceback is printed, too.
 """
@@ -44,8 +44,8 @@ def crash_line(error: BaseException) -> str:
 def _report(text: str) -> str:
     """What a bug tracker needs: versions, machine, command, traceback. Nothing of the capture's contents."""
     lines = [
-        f"lastbranch {_version('lastbranch')}, a failure that was not foreseen.",
-        "The report holds the command line and names of files: look through it before you publish it.",
+        f"lastbranch {_version('lastbranch')}, an unexpected failure.",
+        "This report contains the command line and file names: read it before you publish it.",
         "",
         f"command:  {' '.join(map(repr, sys.argv))}",
         f"python:   {sys.version}",

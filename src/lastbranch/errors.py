@@ -2,8 +2,8 @@
 
     LastbranchError
     ├── FormatError        the bytes are not what the file claims to be
-    ├── NotRecordedError   the capture is fine, but does not hold what was asked for
-    ├── SelectionError     what was asked for contradicts itself or the rules of the facility
+    ├── NotRecordedError   the capture is fine, but does not hold the requested data
+    ├── SelectionError     the request contradicts itself or the rules of the facility
     └── UnavailableError   this machine or installation lacks what the call needs
 
 A message says what was found and where (file, offset, field, value); ``hint`` says what to do about it.

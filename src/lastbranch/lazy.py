@@ -1,4 +1,4 @@
-"""Packages whose public names are imported at first use (PEP 562): a program pays for what it uses."""
+"""Packages whose public names are imported on first use (PEP 562): a program pays only for what it uses."""
 
 from __future__ import annotations
 

@@ -116,9 +116,7 @@ def read_manifests(paths: Sequence[str | os.PathLike[str]]) -> Manifests:
             except FormatError as error:
                 found.note(f"left out: {error}")
         if not read:
-            raise FormatError(
-                "a folder without an instrumentation manifest", file=path, hint=f"files end in {_ENDINGS}"
-            )
+            raise FormatError("the folder has no instrumentation manifest", file=path, hint=f"files end in {_ENDINGS}")
     return found
 
 
@@ -210,7 +208,7 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
     look in.
     """
     known = bool(module.build_id or module.pdb_guid or module.timestamp)
-    reason = "not found" if known or searched else "not used: no build id was recorded to know it by"
+    reason = "not found" if known or searched else "not used: no build id was recorded to identify it"
     for path, trusted in candidates:
         if not (trusted or known):
             continue
@@ -234,7 +232,7 @@ def _attach(module: Module, candidates: Iterable[tuple[str, bool]], searched: bo
             return ""
         else:
             identity = "PDB or time stamp" if module.is_pe else "build id"
-            reason = f"binary has no {identity} to know it by" if same is None else f"{identity} differs"
+            reason = f"binary has no {identity} to identify it" if same is None else f"{identity} differs"
     return reason
 
 
@@ -245,7 +243,7 @@ def _has_code(image: Image) -> bool:
 
 
 def same_binary(module: Module, image: Image) -> bool | None:
-    """Whether ``image`` is the binary of ``module``; ``None`` where one of the two lacks what would tell."""
+    """Whether ``image`` is the binary of ``module``; ``None`` if one of the two lacks the identity."""
     if module.is_pe or image.format == "pe":
         if module.is_pe != (image.format == "pe"):
             return False

@@ -53,7 +53,7 @@ def record(
     from .opening import open_profile
 
     if isinstance(target, str):
-        raise SelectionError(f"{target!r} is no sequence of words", hint=f"record([{target!r}])")
+        raise SelectionError(f"{target!r} is not a sequence of words", hint=f"record([{target!r}])")
     chosen = Options(select=branch_select(classes, call_stack), call_stack=call_stack, **options)
     record_file(target, os.fspath(output), chosen, engine=engine, command_line=("lastbranch.record",), say=warn)
     return open_profile(output)
@@ -119,12 +119,12 @@ def _by_software(
     if target is None:
         raise CollectorError(
             "the software engine records a command or a process, not the whole system",
-            hint="`lastbranch doctor` says why there is no hardware engine here",
+            hint="`lastbranch doctor` says why the hardware engine is not available",
         )
     if options.event not in (None, "cpu-clock"):
-        raise SelectionError(f"the software engine is triggered by cpu-clock only, not {options.event}")
+        raise SelectionError(f"only cpu-clock triggers the software engine, not {options.event}")
     if options.select & PERF_SELECT["KERNEL"]:
-        raise SelectionError("the software engine sees user code only, not branches of the kernel")
+        raise SelectionError("the software engine records user code only, not kernel branches")
 
     def warn(sentence: str) -> None:
         say(f"warning: {sentence}")
@@ -139,5 +139,5 @@ def _by_software(
     except EtwError as error:
         raise CollectorError(f"the session failed: {error}", hint=error.hint) from error
     if state.events_lost:
-        warn(f"{state.events_lost} events were lost: the session had no buffer for them")
+        warn(f"{state.events_lost} events were lost: the session had no free buffer for them")
     return done

@@ -1,4 +1,4 @@
-"""Binding that is stored in a TB5 file: bind streams and unbind them, by the rules of the TBRW guide (3.3, 6.1, 6.6).
+"""Binding stored in a TB5 file: bind and unbind streams by the rules of the TBRW guide (3.3, 6.1, 6.6).
 
 A module record owns the addresses ``[load_address, load_address + length)`` of its process from module_event_when (0:
 since before the start) until module_unload_tsc (all ones: forever) or a notice of unloading (`module_lives`). Its code

@@ -1,4 +1,4 @@
-"""The version of the package, for those of its modules that tell it."""
+"""The version of the package, for the modules that report it."""
 
 __all__ = ["__version__"]
 

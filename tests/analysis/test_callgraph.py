@@ -297,7 +297,7 @@ def opened(b: pw.Builder) -> Profile:
 def test_what_has_no_call_stacks_says_so(data: Data) -> None:
     calls = pw.Builder(sample_type=pw.IP | pw.TID | pw.BRANCH_STACK, branch_sample_type=PERF_SELECT["COND"])
     plain = pw.Builder(sample_type=pw.IP | pw.TID)
-    for b, why in ((calls, "branches that make or end calls were not recorded"), (plain, "neither call chains nor")):
+    for b, why in ((calls, "calls or returns were not recorded"), (plain, "neither call chains nor")):
         b.sample(ip=0x1000, pid=7, time=1)
         profile = opened(b)
         assert why in str(why_no_call_stacks(profile))
@@ -305,7 +305,7 @@ def test_what_has_no_call_stacks_says_so(data: Data) -> None:
             call_stacks(profile)
         assert "perf record" in str(refused.value.hint)
     profile = lastbranch.open(data.path("skx_6154_32deep_pie"))  # no binaries, no types
-    with pytest.raises(NotRecordedError, match="no types, and no binary"):
+    with pytest.raises(NotRecordedError, match="no types, and none"):
         call_stacks(profile)
     with pytest.raises(ValueError, match="'samples', 'period'"):
         fold(call_stacks(lastbranch.open(data.path("cfl_9700_callgraph_lbr"))), Namer(profile, None), weight="x")

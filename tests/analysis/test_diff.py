@@ -297,7 +297,7 @@ def test_filters_choose_the_samples() -> None:
 
 
 def test_what_cannot_be_compared_is_told() -> None:
-    with pytest.raises(NotRecordedError, match="no event in common: cycles against clock"):
+    with pytest.raises(NotRecordedError, match="have no event in common: cycles against clock"):
         compare(plain(made(SAME), made(SAME, event="clock")))
     bare = made(SAME)
     bare.events[0].branch_select = None

@@ -75,7 +75,7 @@ def test_functions_of_samples_and_executed_instructions(demo: Profile, data: Dat
             for address in at[at.index(start) : at.index(end) + 1]:
                 ran[words[1], name_at(functions[words[1]], address)] += count
     assert by_name(demo, table, "instructions") == ran
-    assert any("not at hand" in note for note in table.notes)
+    assert any("not available" in note for note in table.notes)
 
 
 def test_totals_are_not_below_what_is_known_of_stacks(demo: Profile) -> None:
@@ -140,7 +140,7 @@ def test_what_a_capture_lacks_is_told_and_the_rest_is_there(data: Data) -> None:
     table = names(profile, "function", None)
     assert (table.total, table.instructions) == (None, None)
     assert any("no types" in note for note in table.notes)
-    assert any("not at hand" in note for note in table.notes)
+    assert any("not available" in note for note in table.notes)
     only = SampleFilter(pids=frozenset([profile.processes[0].pid]))
     assert int(names(profile, "function", None, sample_filter=only).samples.sum()) <= profile.samples
 

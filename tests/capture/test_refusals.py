@@ -48,9 +48,9 @@ def running(*words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     ("scope", "cause", "way_out"),
     [
-        ("1", "ptrace_scope is 1: a program may be traced by what launched it only", "lastbranch record COMMAND"),
+        ("1", "ptrace_scope is 1: only its launcher may trace a program", "lastbranch record COMMAND"),
         ("2", "ptrace_scope is 2: only a process with CAP_SYS_PTRACE", "root"),
-        ("3", "ptrace_scope is 3: nothing may be traced", "reboot"),
+        ("3", "ptrace_scope is 3: no process may be traced", "reboot"),
         ("0", "Operation not permitted", "as its user"),
         (None, "Operation not permitted", "as its user"),
     ],
@@ -147,7 +147,7 @@ def test_a_32_bit_process_is_not_attached_to(old_program: Path, tmp_path: Path) 
     [
         (lambda path: None, 127, "No such file or directory", None),
         (lambda path: path.write_text("#!/no/such/interpreter\n"), 127, "the interpreter", None),
-        (lambda path: path.mkdir(), 126, "is a directory", "the program in it"),
+        (lambda path: path.mkdir(), 126, "is a directory", "name a program in it"),
         (lambda path: path.write_text("true\n"), 126, "Exec format error", "#!/bin/sh"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_process_that_another_program_traces(tracer: str, tmp_path: Path) -> N
             time.sleep(0.01)
         done = record(tmp_path / "it.tb5", *SOFTWARE, "-p", str(target.pid))
     assert done.code == 125
-    assert f"process {target.pid} is traced by process {other.pid} ({tracer}) already" in done.err
+    assert f"process {target.pid} is already traced by process {other.pid} ({tracer})" in done.err
     assert f"hint: end {tracer} first" in done.err
 
 
@@ -220,7 +220,7 @@ def test_a_tracer_in_a_recorded_program_is_warned_of(tmp_path: Path) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     done = record(tmp_path / "it.data", *SOFTWARE, "--", "strace", "-o", str(tmp_path / "log"), "true")
-    assert "strace is a debugger: it cannot trace a program that is traced already" in done.err
+    assert "strace is a debugger: it cannot trace a program that is already traced" in done.err
 
 
 # -- rights that are lost

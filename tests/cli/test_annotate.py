@@ -165,7 +165,7 @@ def test_a_name_that_is_not_one_function(demo: list[str], run: RunCli) -> None:
 def test_annotate_without_code(data: Data, run: RunCli) -> None:
     ran = run("annotate", data.path("skx_6154_32deep_pie"), "propeller_sample.bin+0x1000")
     assert (ran.code, ran.out) == (5, "")
-    assert "the code of propeller_sample.bin+0x1000 is not at hand: binary not" in ran.err
+    assert "the code of propeller_sample.bin+0x1000 is not available: binary not" in ran.err
     assert "--symfs" in ran.err
     ran = run("annotate", data.path("skx_6154_32deep_pie"), "main")
     assert ran.code == 2
@@ -369,11 +369,11 @@ def test_jit_code_has_names_in_branches_and_is_refused_by_annotate(
     assert named == {("first+0x10", "first"), ("second+0x20", "second")}
     ran = run("annotate", str(path), "//anon+0x501000", *maps)
     assert ran.code == 5
-    assert "made at run time" in ran.err
+    assert "generated at run time" in ran.err
     for verb in ("annotate", "callers", "callees"):
         ran = run(verb, str(path), "first", *maps)
         assert ran.code == 2
-        assert "'first' is code that process 7 made at run time (JIT)" in " ".join(ran.err.split())
+        assert "'first' is code that process 7 generated at run time (JIT)" in " ".join(ran.err.split())
         ran = run(verb, str(path), "third", *maps)
         assert ran.code == 2
         assert "no function is called 'third'" in ran.err

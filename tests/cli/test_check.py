@@ -97,7 +97,7 @@ def test_masks_overwritten(tmp_path):
 def test_masks_overwritten_before_the_first_state(tmp_path):
     """The lists of what runs are there, so the groups were on when the session began."""
     found = checked(write(tmp_path, session(*sampled(10), start=(0, PMC))))
-    seen = "Masks[0] = 0x0, Masks[1] = 0x400, and lists of what was there before"
+    seen = "Masks[0] = 0x0, Masks[1] = 0x400, and lists of what existed before"
     assert found == {"masks overwritten": ("error", seen)}
     assert checked(write(tmp_path, session(*sampled(10), start=(4, PMC)))) == {}
 
@@ -141,7 +141,7 @@ def test_masks_that_were_off_for_a_time_without_lists(tmp_path):
     changes = [(END, 50, ON_MASKS), (EXT, 51, OFF_MASKS), (END, 60, OFF_MASKS), (EXT, 61, ON_MASKS)]
     change = [(0, masks(hook, time, *words)) for hook, time, words in changes]
     found = checked(write(tmp_path, session(*sampled(10), *change, *sampled(70))))
-    seen = f"from tick {BEGIN + 50} to {BEGIN + 61}, and no lists were written then"
+    seen = f"from tick {BEGIN + 50} to {BEGIN + 61}, and no rundown was written then"
     assert found == {"groups paused": ("warning", seen)}
 
 
@@ -156,7 +156,7 @@ def test_masks_of_one_of_two_sessions_overwritten(tmp_path):
 def test_pmc_without_lbr_is_a_possibility(tmp_path):
     found = checked(write(tmp_path, session((0, pmc(BEGIN + 10, 0x400010, 71)))))
     assert found == {"pmc without lbr": ("warning", "1 PMC interrupts, no branch record")}
-    assert "possibly" in FINDINGS["pmc without lbr"].means
+    assert "perhaps" in FINDINGS["pmc without lbr"].means
 
 
 @pytest.mark.parametrize("kind", ["later", "other processor", "after", "stack only", "none"])
@@ -203,7 +203,7 @@ def test_unknown_trigger(tmp_path):
     strange = (0, build.perfinfo(0x0FEE, BEGIN + 50))
     found = checked(write(tmp_path, session(*sampled(10), strange, (0, lbr(BEGIN + 50, 7, 71, (1, 2, 0))))))
     assert found == {
-        "unknown trigger": ("warning", "1 records behind hook 0x0fee (Windows Kernel/PerfInfo/Opcode(238))")
+        "unknown trigger": ("warning", "1 records after hook 0x0fee (Windows Kernel/PerfInfo/Opcode(238))")
     }
     switch = (0, build.perfinfo(0x0524, BEGIN + 50, bytes(24)))
     assert checked(write(tmp_path, session(*sampled(10), switch, (0, lbr(BEGIN + 50, 7, 71, (1, 2, 0)))))) == {}
@@ -222,7 +222,7 @@ def test_losses(tmp_path):
     made = session(*(one for i in range(300) for one in sampled(i)))
     made.header = {"lost": 3, "buffers_lost": 2}
     found = checked(write(tmp_path, made))
-    assert found["lost events"] == ("warning", "the header counts 3; 607 are there")
+    assert found["lost events"] == ("warning", "the header counts 3; the log has 607")
     assert found["lost buffers"] == ("error", "the header counts 2")
     made.header = {"lost": 30}
     assert checked(write(tmp_path, made))["lost events"][0] == "error"
@@ -283,23 +283,23 @@ def test_nothing_to_find_in_perf(form, tmp_path):
 def test_perf_losses(tmp_path):
     b = samples(capture(), 300)
     b.record("LOST", id=1, lost=2, time=5000)
-    assert judged(tmp_path, b) == {"lost samples": ("warning", "2 records; 300 samples are there")}
+    assert judged(tmp_path, b) == {"lost samples": ("warning", "2 records; the capture has 300 samples")}
     b.record("LOST_SAMPLES", lost=40, time=5000)
-    assert judged(tmp_path, b)["lost samples"] == ("error", "2 records, 40 samples; 300 samples are there")
+    assert judged(tmp_path, b)["lost samples"] == ("error", "2 records, 40 samples; the capture has 300 samples")
 
 
 def test_perf_throttling(tmp_path):
     b = samples(capture())
     b.record("THROTTLE", time=5000)
     b.record("UNTHROTTLE", time=5001)
-    assert judged(tmp_path, b) == {"throttled": ("warning", "1 throttles; 20 samples are there")}
+    assert judged(tmp_path, b) == {"throttled": ("warning", "1 throttles; the capture has 20 samples")}
 
 
 def test_perf_without_branch_stacks(tmp_path):
     found = judged(tmp_path, samples(capture(sample_type=pw.IP | pw.TID | pw.TIME)))
-    assert found == {NO_LBR: ("warning", "none of 1 events asked for them")}
+    assert found == {NO_LBR: ("warning", "none of 1 events requested them")}
     found = judged(tmp_path, samples(capture(), branches=[]))
-    assert found == {NO_LBR: ("error", "asked for, but 20 samples have none")}
+    assert found == {NO_LBR: ("error", "requested, but 20 samples have none")}
     assert judged(tmp_path, capture()) == {"no samples": ("warning", "0 samples")}
 
 
@@ -496,7 +496,7 @@ def test_pointers_of_another_size_than_the_headers_say(tmp_path, name, said, rea
     if said != real:
         severity, seen = found["pointer size"]
         assert (severity, seen.partition(":")[0]) == (
-            "error", f"3 of 3 events looked at fit {real}-bit pointers, not {said}-bit"
+            "error", f"3 of 3 events examined fit {real}-bit pointers, not {said}-bit"
         )  # fmt: skip
         _, out, _ = ran(path, "--pointer-size", real, "--format", "json")
         assert "pointer size" not in {row["finding"] for row in json.loads(out)}

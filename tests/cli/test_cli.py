@@ -377,7 +377,7 @@ def test_the_list_of_verbs_that_read_a_capture_is_whole() -> None:
 
 
 def test_weights_by_what_is_no_key(capture: Path) -> None:
-    with pytest.raises(ValueError, match="'foo': there are 'process', 'thread', 'module'"):
+    with pytest.raises(ValueError, match="'foo': choose from 'process', 'thread', 'module'"):
         lastbranch.weights(lastbranch.open(capture), "foo")  # type: ignore[arg-type]
 
 

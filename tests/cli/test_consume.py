@@ -89,7 +89,7 @@ def test_damage_and_what_is_not_there(tmp_path: Path) -> None:
     assert "warning: " in result.err
     none = run("consume", tmp_path / "none")
     assert code_of(none) == 4201
-    assert "hint: no file has that name either" in none.err
+    assert "hint: nor is there a file of that name" in none.err
 
 
 # -- sessions

@@ -193,7 +193,7 @@ def test_a_thread_that_fails_is_no_traceback_either(tmp_path: Path) -> None:
 
 def test_too_little_memory_is_foreseen(tmp_path: Path) -> None:
     done = fail(tmp_path, "info", "x", what="raise MemoryError")
-    assert (done.returncode, done.stderr) == (5, "error: there is not enough memory for this\n")
+    assert (done.returncode, done.stderr) == (5, "error: not enough memory\n")
 
 
 @needs_ptrace

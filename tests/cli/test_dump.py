@@ -434,13 +434,13 @@ def test_names_that_no_event_has(tmp_path):
     path = write(tmp_path, trace((0, pmc(1_000_005, 0x1000, 71))))
     code, out, err = ran(path, "--event", "unlike")
     assert (code, len(out.splitlines())) == (0, 1)
-    assert err == "note: no event is what was asked for\n"
+    assert err == "note: no event matches the selection\n"
     code, out, err = ran(path, "--event", "NOSUCH,perfinfos,perfinfo/pmcsampel", "--format", "json")
     assert (code, out) == (0, "[]\n")
     note, hint = err.splitlines()
-    assert note == "note: no event is what was asked for"
-    assert hint.startswith("hint: events here are called ")
-    names = hint.removeprefix("hint: events here are called ").split(", ")
+    assert note == "note: no event matches the selection"
+    assert hint.startswith("hint: events in this capture are called ")
+    names = hint.removeprefix("hint: events in this capture are called ").split(", ")
     assert {"PerfInfo", "PerfInfo/PMCSample"} <= set(names)
     for name in names:
         assert objects(path, "--event", name), name
@@ -459,7 +459,7 @@ def test_machine_forms_name_their_columns_as_all_verbs_do(tmp_path):
 def test_nothing_selected_is_still_the_form_that_was_asked_for(form, tmp_path):
     path = write(tmp_path, trace((0, pmc(1_000_005, 0x1000, 71))))
     code, out, err = ran(path, "--pid", 4711, "--format", form)
-    assert (code, err) == (0, "note: no event is what was asked for\n")
+    assert (code, err) == (0, "note: no event matches the selection\n")
     assert out == "[]\n" if form == "json" else len(out.splitlines()) == 1
     assert ran(path, "--limit", 1, "--format", form)[2] == ""
 

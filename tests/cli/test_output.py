@@ -209,7 +209,7 @@ def spill_of(output: Path) -> PartFile:
 
 def place_of(text: str | None) -> Path:
     """Where a recording is kept, which a message says."""
-    found = re.search("what was recorded is kept in (.*?); ", text or "")
+    found = re.search("the recording is kept in (.*?); ", text or "")
     assert found, text
     return Path(found[1])
 
@@ -438,7 +438,7 @@ def test_the_records_beside_a_transfer_file_are_not_replaced_either(inputs: Path
 def test_a_capture_is_not_converted_to_a_name_that_says_something_else(name: str, tmp_path: Path) -> None:
     ran = run_cli("convert", "--force", CAPTURE, tmp_path / name)
     assert ran.code == 2
-    assert f"{name}: a capture becomes lastbranch's store" in " ".join(ran.err.split())
+    assert f"{name}: a capture converts to TB5" in " ".join(ran.err.split())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -205,10 +205,10 @@ def test_any_period_is_taken(tmp_path: Path) -> None:
         ((), 2, "give one of"),
         (("-p", "1", "--", "true"), 2, "give one of"),
         (("--period", "5", "--frequency", "5", "--", "true"), 2, "not both"),
-        (("--event", "cycles", "--", "true"), 2, "triggered by cpu-clock only"),
+        (("--event", "cycles", "--", "true"), 2, "only cpu-clock triggers"),
         (("--filter", "nonsense", "--", "true"), 2, "no branch filter 'nonsense'"),
         (("--filter", "kernel", "--", "true"), 2, "user code only"),
-        (("-p", str((1 << 22) + 1)), 125, "there is no process"),
+        (("-p", str((1 << 22) + 1)), 125, "does not exist"),
         (("-a",), 125, "not the whole system"),
     ],
 )
@@ -244,11 +244,11 @@ def test_everything_after_the_command_belongs_to_it(
     [
         (("mini",), 127, "error: mini: not found in PATH\nhint: did you mean ./mini?\n"),
         (("folder",), 127, "error: folder: not found in PATH\nhint: give its path, or add its folder to PATH\n"),
-        (("./folder",), 126, "error: ./folder: is a directory\nhint: give the program in it\n"),
+        (("./folder",), 126, "error: ./folder: is a directory\nhint: name a program in it\n"),
         (("nothing",), 127, "error: nothing: not found in PATH\nhint: give its path, or add its folder to PATH\n"),
         (("./plain",), 126, "error: ./plain: Permission denied\nhint: chmod +x ./plain\n"),
-        (("-p", "4194305"), 125, "error: there is no process 4194305\nhint: `pgrep -a NAME` shows process ids\n"),
-        (("-p", "99999999999999999999"), 125, "error: there is no process 99999999999999999999\nhint: "),
+        (("-p", "4194305"), 125, "error: process 4194305 does not exist\nhint: `pgrep -a NAME` shows process ids\n"),
+        (("-p", "99999999999999999999"), 125, "error: process 99999999999999999999 does not exist\nhint: "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip
@@ -294,7 +294,7 @@ def test_a_process_with_another_tracer_is_refused(tmp_path: Path) -> None:
             first.kill()
             target.kill()
     assert done.code == 125
-    assert "is traced by process" in done.err
+    assert "is already traced by process" in done.err
 
 
 def test_changes_that_tracing_makes_are_warned_of_by_name(tmp_path: Path) -> None:

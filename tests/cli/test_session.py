@@ -92,8 +92,9 @@ class TestStart:
         ("arguments", "said"),
         [
             (("--mode", "sidewards"), "there are: "), (("--flags", "proces"), "image-load"),
-            (("--enable", "a:x"), "'x' is no number"), (("--source", "Nothing"), "lastbranch sources"),
-            (("--source", "Timer:x"), "is no interval"), (("--lbr-filter", "up"), "near-ret"), (("--target", "0"), "0"),
+            (("--enable", "a:x"), "'x' is not a number"), (("--source", "Nothing"), "lastbranch sources"),
+            (("--source", "Timer:x"), "is not an "
+                "interval"), (("--lbr-filter", "up"), "near-ret"), (("--target", "0"), "0"),
             (("--enable", "a:256"), "256"), (("--enable", "a:-1"), "8 bits"), (("--enable", "a:4:-1"), "64 bits"),
             (("--mode", "0x100000001"), "32 bits"), (("--flags", "0x100000001"), "32 bits"),
         ],

@@ -152,7 +152,7 @@ def test_report_is_by_module_where_nothing_has_a_name(tmp_path: Path, run: Run) 
     capture = build(tmp_path / "it.data")
     ran = run("report", capture)
     assert ran.out == run("report", capture, "--by", "module").out
-    assert "note: by module, as no function has a name; --by " in ran.err
+    assert "note: by module, because no function has a name; --by " in ran.err
 
 
 def test_report_is_by_function_where_one_has_a_name(run: Run) -> None:

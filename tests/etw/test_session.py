@@ -67,7 +67,7 @@ class TestSession:
         "fields", [{"flush_timer": -5}, {"maximum_file_size": 2**32}, {"mode": 1 << 32}, {"age_limit": 2**31}]
     )
     def test_numbers_that_the_structure_cannot_hold(self, kernel: FakeKernel, fields: dict[str, int]) -> None:
-        assert "has no 32 bits" in refused(87, Session("one", on=kernel, **fields).start)
+        assert "does not fit in 32 bits" in refused(87, Session("one", on=kernel, **fields).start)
         assert kernel.running == {}
         with Session("one", on=kernel, age_limit=-1) as session:
             refused(87, lambda: session.update(**fields))

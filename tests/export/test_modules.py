@@ -158,7 +158,7 @@ def test_a_folder_holds_each_module_and_an_index(run, data: Data, symfs, tmp_pat
     (folder / "mine").touch()
     done = run("export", "--to", "bolt", "--force", "--symfs", symfs("demo_2proc"), "-o", folder, capture)
     assert done.code == 5
-    assert "holds files that are not from an export, such as mine" in done.err
+    assert "contains files that no export wrote, such as mine" in done.err
     assert "index.tsv" in os.listdir(folder)
 
 
@@ -175,19 +175,19 @@ def test_names_of_files_are_safe_and_unlike() -> None:
 def test_nothing_is_left_of_a_folder_that_failed(run, data: Data, tmp_path: Path) -> None:
     done = run("export", "--to", "profgen", "-o", tmp_path / "out", data.path("wsm_x5660_16deep"))
     assert done.code == 4
-    assert "nothing was recorded in a module that can be written" in done.err
+    assert "no module with recorded data can be written" in done.err
     assert os.listdir(tmp_path) == []
     (tmp_path / "file").touch()
     done = run("export", "--to", "bolt", "-o", tmp_path / "file", data.path("demo_pie"))
-    assert (done.code, "is no folder" in done.err) == (5, True)
+    assert (done.code, "is not a folder" in done.err) == (5, True)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--binary", "nothing"], 2, "no module of the capture is nothing\n"),
-        (["--binary", "./nothing"], 2, "no module of the capture is ./nothing, and it is no regular file"),
-        (["--binary", "/dev/null"], 2, "no module of the capture is /dev/null, and it is no regular file"),
+        (["--binary", "nothing"], 2, "the capture has no module nothing\n"),
+        (["--binary", "./nothing"], 2, "the capture has no module ./nothing, and it is not a regular file"),
+        (["--binary", "/dev/null"], 2, "the capture has no module /dev/null, and it is not a regular file"),
         (["--binary", "libc.so.6", "--symfs", "{empty}"], 5, "link addresses are not known, binary not found"),
         ([], 2, "give -o FOLDER, or --binary NAME"),
         (["--binary", "{other}"], 2, "its build id"),

@@ -97,7 +97,7 @@ def test_the_memory_budget_ends_the_index_pass_and_says_where() -> None:
     data = bombs.BOMBS["fork_each_changes"](0.15)
     profile = read(data, Limits(memory=2 << 20))
     (note,) = budget_notes(profile)
-    assert "budget of 2 MiB; what follows was not read (at offset" in note
+    assert "budget of 2 MiB; the rest was not read (at offset" in note
     assert profile.is_budget(profile.damage[0])
     assert profile.damage[0].offset < len(data), "in the file, not in what came out of it"
     assert 0 < len(profile.timeline) == profile.records["FORK"] < 100_000
@@ -120,7 +120,7 @@ def test_the_expansion_budget_is_of_bytes_or_of_a_ratio() -> None:
     assert not whole.damage
     in_bytes = read(data, Limits(expansion=1 << 20, ratio=0))
     (note,) = budget_notes(in_bytes)
-    assert "budget of 1048576; what follows was not read (at offset" in note
+    assert "budget of 1048576; the rest was not read (at offset" in note
     assert 0 < in_bytes.records["LOST"] < whole.records["LOST"]
     by_ratio = read(data, Limits(expansion=0, ratio=10))
     assert budget_notes(by_ratio)
@@ -242,7 +242,7 @@ def test_compressed_buffers_of_a_log_have_the_expansion_budget() -> None:
     part = read_etl(source)
     assert not whole.damage
     (damage,) = part.damage
-    assert "compressed buffers become more than the budget of" in str(damage)
+    assert "compressed buffers expand beyond the budget of" in str(damage)
     assert 0 < damage.offset < len(data)
     assert 0 < sum(part.records.values()) < sum(whole.records.values())
     log = TraceLog(source)
@@ -254,7 +254,7 @@ def test_tables_have_the_memory_budget(name: str, read: Callable[[BytesSource], 
     data = bombs.BOMBS[name](0.01)
     with limited(Limits(memory=20_000)):
         part = read(BytesSource(data, "bomb"))
-    assert "budget of 0 MiB; what follows was not read" in str(part.damage)
+    assert "budget of 0 MiB; the rest was not read" in str(part.damage)
     assert not read(BytesSource(data, "bomb")).damage
 
 

@@ -91,5 +91,5 @@ def test_open_is_called_open() -> None:
 
 
 def test_record_takes_words() -> None:
-    with pytest.raises(SelectionError, match="no sequence of words"):
+    with pytest.raises(SelectionError, match="not a sequence of words"):
         lastbranch.record("ls")

@@ -99,9 +99,9 @@ def test_names_that_are_no_text_survive_being_packed() -> None:
         ("offsets", np.array([0, 5], np.int64), "offsets"),
         ("offsets", np.array([1, 1], np.int64), "offsets"),
         ("function", np.array([0], np.int64), "no column"),
-        ("name", np.frombuffer(b"no end", np.uint8), "cut within"),
+        ("name", np.frombuffer(b"no end", np.uint8), "cut inside"),
         ("name", np.frombuffer(b"a\0b\0", np.uint8), "functions differ in length"),
-        ("function_file", np.array([3], np.int32), "files that are not there"),
+        ("function_file", np.array([3], np.int32), "missing files"),
     ],
 )
 def test_columns_that_are_not_sound_are_refused(column: str, value: np.ndarray, says: str) -> None:

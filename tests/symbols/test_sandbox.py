@@ -143,7 +143,7 @@ def test_other_machines_have_no_filter(machine: str, monkeypatch: pytest.MonkeyP
 def test_what_no_file_may_lead_a_reader_to(bad, what: str, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """It ends the reader, says so plainly, and the next one works."""
     client, files = bad(what)
-    with pytest.raises(WorkerFailed, match="system call that it must not make") as failure:
+    with pytest.raises(WorkerFailed, match="attempt a forbidden system call") as failure:
         client.names(files, "auto", ADDRESS)
     assert failure.value.fatal
     assert not (tmp_path / "starts.new").exists()
@@ -206,7 +206,7 @@ def test_other_backends_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         main = next(f for f in table.functions if f.name == "main")
         found = names.names(0, np.array([main.start], np.uint64))
         assert [frame.function.name for frame in found.frames(0)] == ["main"]
-        assert any("system call that it must not make" in note for note in names.notes)
+        assert any("attempt a forbidden system call" in note for note in names.notes)
 
 
 @pytest.mark.parametrize("tool", ["llvm-cxxfilt", "c++filt"])

@@ -343,7 +343,12 @@ def test_debuginfod_gives_binaries_too(built: Built, cache: Cache, server: HTTPS
 
 @pytest.mark.parametrize(
     ("build_id", "says"),
-    [("00" * 20, "another build id"), ("01" * 20, "bytes came"), ("02" * 20, "redirected"), ("aa" * 20, "not found")],
+    [
+        ("00" * 20, "another build id"),
+        ("01" * 20, "bytes arrived"),
+        ("02" * 20, "redirected"),
+        ("aa" * 20, "not found"),
+    ],
 )
 def test_what_servers_send_is_checked(built: Built, cache: Cache, server: HTTPServer, build_id: str, says: str) -> None:
     profile = built.profile(Module("/app/prog", build_id=bytes.fromhex(build_id), missing="not found"))
@@ -378,7 +383,7 @@ def test_only_http_is_asked(built: Built, cache: Cache, monkeypatch: pytest.Monk
     monkeypatch.setenv("DEBUGINFOD_URLS", f"file://{tmp_path} ftp://127.0.0.1 http://127.0.0.1:1")
     found = find(built.profile(built.module()), cache=cache, debuginfod=True)
     assert found.files is None
-    assert "no address of HTTP" in found.why
+    assert "not an HTTP address" in found.why
 
 
 # -- PE and PDB

@@ -133,7 +133,7 @@ def test_a_cache_that_others_can_use_is_told_and_not_used(built: Built, tmp_path
     tmp_path.chmod(0o755)
     with symbolizer(built.module(), cache=str(tmp_path)) as symbols:
         assert owners(symbols, built.addresses()[:1]) != [""]
-        assert "no names are kept" in symbols.notes[0]
+        assert "names are not cached" in symbols.notes[0]
     assert os.listdir(tmp_path) == []
 
 

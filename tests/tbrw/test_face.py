@@ -121,7 +121,10 @@ def test_errors_are_of_the_package_and_say_what_and_where(tmp_path: Path) -> Non
         open_file(tmp_path / "no.tb5", "x")
     recipe.write_recipe(tmp_path / "a.tb5")
     with open_file(tmp_path / "a.tb5") as file:
-        with pytest.raises(TbrwError, match="there is no stream 3; the file has 1") as caught, file.reading_stream(3):
+        with (
+            pytest.raises(TbrwError, match="stream 3 does not exist; the file has 1") as caught,
+            file.reading_stream(3),
+        ):
             pass
         assert caught.value.status == tbrw.TBRW_STREAM_NOT_EXIST
         file.verify()

@@ -75,7 +75,7 @@ CODES: tuple[Code, ...] = (
         _PAGE,
         f"{_API}::TestStartTrace",
     ),
-    Code("StartTrace", S.INVALID_NAME, "a row of files without exactly one %d", _PAGE, _CASES),
+    Code("StartTrace", S.INVALID_NAME, "a series of files without exactly one %d", _PAGE, _CASES),
     Code(
         "StartTrace",
         S.BAD_PATHNAME,
@@ -94,7 +94,11 @@ CODES: tuple[Code, ...] = (
         _CASES,
     ),
     Code(
-        "StartTrace", S.DISK_FULL, "no space, or less than 200 MB beside the file on the system's disk", _PAGE, _CASES
+        "StartTrace",
+        S.DISK_FULL,
+        "no space, or less than 200 MB left on the system's disk besides the file",
+        _PAGE,
+        _CASES,
     ),
     Code(
         "StartTrace",

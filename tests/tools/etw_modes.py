@@ -25,9 +25,9 @@ class Mode(NamedTuple):
     """Events are not in a file that can be read when the session has ended."""
 
 
-_ALONE = "kept and told; it changes nothing here"
+_ALONE = "kept and reported, without effect here"
 _MESSAGES = (
-    "only events of TraceMessage have sequence numbers, and that function is not here; "
+    "only events of TraceMessage have sequence numbers, and that function does not exist here; "
     "events of EventWrite and TraceEvent have none on Windows either"
 )
 
@@ -36,7 +36,8 @@ MODES: tuple[Mode, ...] = (
     Mode(M.FILE_MODE_SEQUENTIAL, "one file, up to MaximumFileSize"),
     Mode(M.FILE_MODE_CIRCULAR, "one file of MaximumFileSize whose oldest buffers are written over", size=1),
     Mode(M.FILE_MODE_APPEND, "goes on with a file that is there"),
-    Mode(M.FILE_MODE_NEWFILE, "a row of files, each of MaximumFileSize; %d is their number", size=1, file="x%d.etl"),
+    Mode(M.FILE_MODE_NEWFILE, "a series of files, each of MaximumFileSize; %d in the name is their "
+        "number", size=1, file="x%d.etl"),
     Mode(M.USE_MS_FLUSH_TIMER, "FlushTimer is in ms", M.FILE_MODE_SEQUENTIAL),
     Mode(M.FILE_MODE_PREALLOCATE, "the file has MaximumFileSize from the beginning", M.FILE_MODE_SEQUENTIAL, size=1),
     Mode(M.NONSTOPPABLE_MODE, "refused: only a session of the boot can have it", M.FILE_MODE_SEQUENTIAL, code=87),

@@ -292,7 +292,7 @@ class FakeKernel:
         from lastbranch.errors import UnavailableError
 
         if pages > self.most_pages:
-            raise UnavailableError("no memory for a perf ring")
+            raise UnavailableError("no memory for a ring buffer")
         attr, _, cpu = self.opened[fd]
         assert cpu >= 0 or not attr.flags & INHERIT, "inherited events cannot be mapped on all processors"
         self.rings[cpu] = FakeRing()

@@ -1,4 +1,4 @@
-"""One function in full: its code with what ran of it, loops, indirect targets, and the lines that it was made from."""
+"""One function in full: its code with execution counts, its loops, its indirect targets and its source lines."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Annotation:
     """What is known of the code of ``place``.
 
     ``samples`` int64: samples with the address of each instruction. ``missing`` says why there are no execution counts,
-    ``None`` where there are; ``hint`` what to do about it; ``notes`` what else a reader should know.
+    else ``None``; ``hint`` what to do about it; ``notes`` what else a reader should know.
     """
 
     place: Place
@@ -135,8 +135,8 @@ class Annotation:
 def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | None = None) -> Annotation:
     """Count what ran of ``place``; the filter's modules do not matter.
 
-    Without ranges the samples are still counted. Raises `UnavailableError` where the code is not at hand,
-    `SelectionError` where a module has none at the address that was given.
+    Without ranges the samples are still counted. Raises `UnavailableError` where the code is not available,
+    `SelectionError` where a module has no code at the given address.
     """
     found = CodeOf(profile)(place.module)
     name = profile.place(place.module, place.start)
@@ -144,13 +144,13 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
         module = profile.modules[place.module]
         if module.kind is ModuleKind.ANONYMOUS:
             raise UnavailableError(
-                f"{name} is code that was made at run time (JIT): no capture holds it, so it cannot be annotated",
-                hint="`lastbranch branches`, `report --by function` and `stacks` name it",
+                f"{name} is code generated at run time (JIT): no capture holds it, so it cannot be annotated",
+                hint="`lastbranch branches`, `report --by function` and `stacks` show its name",
             )
-        why = f"binary {module.missing}" if module.missing else "there is no binary of it"
+        why = f"binary {module.missing}" if module.missing else "no binary was found"
         raise UnavailableError(
-            f"the code of {name} is not at hand: {why}",
-            hint="give the folder that holds the capture's binaries with --symfs; `lastbranch branches` needs none",
+            f"the code of {name} is not available: {why}",
+            hint="pass the folder of the capture's binaries with --symfs; `lastbranch branches` needs no binaries",
         )
     code, decoder = found
     missing = why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)
@@ -173,7 +173,7 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
         f"{counted(number, 'range')} {reason}: left out" for reason, number in flow.left_out.items() if number
     ]
     if not place.end:
-        out.notes.append(f"no function is known at {name}: this is the code that is reached from there")
+        out.notes.append(f"no function is known at {name}: this is the code reached from there")
     return out
 
 

@@ -1,4 +1,4 @@
-"""The type of each branch entry: from its flags where they tell it, else from the instruction."""
+"""The type of each branch entry: from its flags if they record it, else from the instruction."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class BranchKinds:
 
     A branch whose code is not available (a library without its binary) is judged by where it goes: after a call it is a
     return, elsewhere in known code a call back into it. Between unknown places it stays ``unknown``, which keeps
-    stacks whole: what such code calls and returns from by itself does not matter outside of it.
+    stacks whole: calls and returns within such code do not matter outside it.
     """
 
     def __init__(self, profile: Profile) -> None:

@@ -1,4 +1,4 @@
-"""Who calls a function and what it calls: by call branches (counted) and by call stacks (sampled).
+"""Callers and callees of a function, from call branches (counted) and from call stacks (sampled).
 
 A call of another module's function goes through a stub (``f@plt``), which is looked through: who calls the stub calls
 the function.
@@ -32,10 +32,10 @@ class CallTable(Table):
     """One row for each function at the other end, hottest first. Equal-length arrays.
 
     ``function`` int64 row of ``labels``. ``calls`` int64: entries of call branches, ``indirect`` of them through a
-    pointer, ``mispredicted`` and ``predicted`` of those that tell; ``jumps`` int64: jumps to the first instruction of
-    another function (tail calls). ``None`` where there are no branch stacks. ``samples``
-    int64: samples that have the call in their stack, of ``in_stacks`` that have the function; ``None`` where there are
-    no call stacks. ``stacks`` says what these were made from; ``notes`` what is missing.
+    pointer, ``mispredicted`` and ``predicted`` of those that record it; ``jumps`` int64: jumps to the first instruction
+    of another function (tail calls). ``None`` where there are no branch stacks. ``samples`` int64: samples that have
+    the call in their stack, of ``in_stacks`` that have the function; ``None`` where there are no call stacks.
+    ``stacks`` says what these were made from; ``notes`` what is missing.
     """
 
     function: Array
@@ -77,7 +77,7 @@ def _calls(
         details = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
         counted, unknown, jumped = _counted(profile, namer, details, function, direction)
         if unknown:
-            no_branches = f"{unknown} branches have no type, and their code is not at hand (see --symfs)"
+            no_branches = f"{unknown} branches have no type, and their code is not available (see --symfs)"
     sampled: dict[int, int] = {}
     whole, sources = 0, list[str]()
     if not no_stacks:
@@ -90,7 +90,7 @@ def _calls(
         except NotRecordedError as error:
             no_stacks = str(error)
     if why_no_stacks(profile, sample_filter) and no_stacks:
-        raise NotRecordedError(f"there are no calls in it: {no_stacks}", hint=how_to_record(profile))
+        raise NotRecordedError(f"it contains no calls: {no_stacks}", hint=how_to_record(profile))
     none = np.zeros(5, np.int64)
     rows = sorted(
         counted.keys() | sampled.keys(),

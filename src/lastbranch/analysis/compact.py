@@ -52,7 +52,7 @@ def for_entries(values: Array, where: Array, depth: Array) -> Array:
 
 
 def sparse_zeros(count: int, dtype: Any) -> NDArray[Any]:
-    """Zeros of which only the pages that are written to take memory.
+    """Zeros; only the pages that are written take memory.
 
     Those of `np.zeros` are huge pages on Linux: a number in each of 63 regions took 105 MB.
     """

@@ -1,4 +1,4 @@
-"""Two recordings held against each other: what got a larger or smaller share, and whether that can be chance."""
+"""Comparison of two recordings: what gained or lost share, and whether that could be chance."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Matching:
         return [keys[row] for row in rows.tolist()], [namer.labels[row] for row in rows.tolist()]
 
     def measure(self, side: int, spots: CodeLocations, keys: Sequence[Hashable]) -> None:
-        """Learn the sizes of the functions at ``spots``, before `places` are asked for on either side."""
+        """Learn the sizes of the functions at ``spots``, before `places` are requested on either side."""
         sizes = self._sizes[side]
         for module in distinct(spots.module).tolist():
             table, mine = self.namers[side].table(module), np.flatnonzero(spots.module == module)
@@ -430,7 +430,7 @@ def compare(
     `NotRecordedError` where there is nothing to compare: no event in common, no branch stacks, no ranges.
     """
     if by not in get_args(Thing):
-        raise ValueError(f"by = {by!r}: there are {', '.join(map(repr, get_args(Thing)))}")
+        raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Thing)))}")
     profiles = [namer.profile for namer in namers]
     pairs, notes = _common_events(profiles, sample_filters, by)
     parts = []
@@ -458,11 +458,11 @@ def _common_events(
     if not common:
         listed = (", ".join(side) or "none" for side in sides)
         raise NotRecordedError(
-            "there is no event in common: {} against {}".format(*listed),
+            "the captures have no event in common: {} against {}".format(*listed),
             hint="shares of different events mean different things: record both with the same event",
         )
     alone = sorted(a.keys() ^ b.keys())
-    return common, [f"event {name} is in one of the two only: left out" for name in alone]
+    return common, [f"event {name} is in only one of the two captures and is left out" for name in alone]
 
 
 def _compared(event: str, namers: Sequence[Namer], by: Thing, filters: Sequence[SampleFilter]) -> Difference:

@@ -1,4 +1,4 @@
-"""The answers: hottest branches, ranges, and weights by process, thread or module."""
+"""The results: hottest branches, ranges, and weights by process, thread or module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BranchTable(Tabular):
     ``from_module``/``to_module`` int64 rows of the modules table, -1 where nothing was mapped: no index, it would be
     the last row (`Profile.place` names a place of any row); ``from_address``/``to_address`` uint64: link addresses (or
     what `docs/concepts/addresses.md` says instead), both 0 with both modules -1 for entries in which nothing was
-    recorded; ``count`` int64 entries; ``mispredicted``, ``predicted`` int64 (both 0: the processor did not tell);
+    recorded; ``count`` int64 entries; ``mispredicted``, ``predicted`` int64 (both 0: the processor did not report it);
     ``cycles`` int64 sum over the ``timed`` entries that have a cycle count; ``in_tx``, ``abort`` int64 entries;
     ``type`` int64 code of `lbr.branch_type`, -1 where entries of one branch disagree; ``process`` int64 row of the
     processes table, -1 where entries are of several or nobody knows.
@@ -68,7 +68,7 @@ class RangeTable(Tabular):
 class WeightTable(Tabular):
     """One row for each event and key, heaviest first.
 
-    ``event`` int64 row of the events table; ``key`` int64 row of the table that was asked for, -1 where the sample has
+    ``event`` int64 row of the events table; ``key`` int64 row of the requested table, -1 where the sample has
     no such row (no index: it would be the last one); ``samples``, ``entries`` int64; ``period`` uint64 sum, meaningless
     where ``has_period`` (bool, a row) is false: the event has a frequency and samples no period.
     """
@@ -90,7 +90,7 @@ def merge_processes(bound: Bound, ops: list[np.ufunc] | None = None) -> tuple[li
 
 
 def without_binary(profile: Profile, *modules: Array) -> list[str]:
-    """A note for each of the ``modules`` (rows) whose addresses are file offsets because its binary is not at hand."""
+    """A note for each of the ``modules`` (rows) whose addresses are file offsets because its binary is unavailable."""
     rows = sorted({row for part in modules for row in distinct(part).tolist() if row >= 0})
     lacking = [profile.modules[row] for row in rows if profile.modules[row].missing]
     return [f"{visible(module.name)}: offsets, binary {module.missing}" for module in lacking]
@@ -137,7 +137,7 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
     A module is that of the sample's instruction address. Raises `ValueError` for another ``by``.
     """
     if by not in get_args(Key):
-        raise ValueError(f"by = {by!r}: there are {', '.join(map(repr, get_args(Key)))}")
+        raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Key)))}")
     binder = profile.binder
     keys = 1 + {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}[by]
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))

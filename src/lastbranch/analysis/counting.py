@@ -49,7 +49,7 @@ class Bound(Table):
     """Distinct pairs of bound addresses; equal-length arrays.
 
     ``process`` int64 row or -1; ``a_module``/``b_module`` int64 row or -1; ``a``/``b`` uint64 module addresses;
-    ``count``, ``mispredicted``, ``predicted`` int64; ``values`` int64 by name of `BRANCH_VALUES` where asked for.
+    ``count``, ``mispredicted``, ``predicted`` int64; ``values`` int64 by name of `BRANCH_VALUES`, on request.
     """
 
     process: Array
@@ -137,7 +137,7 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 @dataclass(slots=True)
 class Counted:
-    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` where none were asked for."""
+    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were requested."""
 
     branches: Bound
     ranges: Bound | None
@@ -164,8 +164,7 @@ def origin_of(profile: Profile) -> Origin:
 
 
 _HOW = {
-    Origin.PERF: "record with `perf record -b` (or -j any,u) on a machine that has LBR, elsewhere with "
-    "`lastbranch record`",
+    Origin.PERF: "record with `perf record -b` (or -j any,u) on a machine with LBR, elsewhere with `lastbranch record`",
     Origin.WINDOWS: "record with TraceConfigureLastBranchRecord, without its filters, on a machine that has LBR",
     Origin.LASTBRANCH: "let `lastbranch record` run longer, without --filter and --call-stack",
 }  # fmt: skip
@@ -194,13 +193,13 @@ def count_stacks(
     """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
 
     ``details`` adds `BRANCH_VALUES` (slower). ``watch`` gets each batch that was counted, for what else is to be made
-    of the pass. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges`` asks for them.
+    of the pass. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges`` requests them.
     """
     reason = why_no_stacks(profile, sample_filter)
     if reason:
         raise NotRecordedError(reason, hint=how_to_record(profile))
     if ranges and (reason := why_no_ranges(profile, sample_filter)):
-        raise NotRecordedError(f"there are no fall-through ranges: {reason}", hint=how_to_record(profile))
+        raise NotRecordedError(f"the capture has no fall-through ranges: {reason}", hint=how_to_record(profile))
     binder = profile.binder
     counter = EntryCounter(binder, ranges=ranges, details=details)
     for stream in profile.streams:

@@ -1,4 +1,4 @@
-"""Instructions that ranges say were executed, over all modules whose code is available."""
+"""Instructions that ranges show as executed, in all modules whose code is available."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def straight(
     before = np.concatenate([[0], np.cumsum(stop)])
     through = ~torn & (before[last] > before[first])
     reasons = {
-        "begin or end within an instruction": int(count[torn].sum()),
-        "run through a branch that always leaves": int(count[through].sum()),
+        "begin or end inside an instruction": int(count[torn].sum()),
+        "run past an unconditional branch": int(count[through].sum()),
     }
     return ~(torn | through), reasons
 

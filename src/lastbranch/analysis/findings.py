@@ -1,4 +1,4 @@
-"""What `check` can find, as data: how bad it is, what it means, and what to do about it."""
+"""The findings of `check`, as data: severity, meaning and remedy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Finding:
 
 _MASKS = (
     "read the masks with TraceQueryInformation(TraceSystemTraceEnableFlagsInfo), OR in Masks[1] |= 0x400 and set all "
-    "eight with TraceSetInformation: it replaces them, it does not add"
+    "eight with TraceSetInformation: it replaces the masks, it does not add to them"
 )
 _BUFFERS = (
     "raise BufferSize and MaximumBuffers of EVENT_TRACE_PROPERTIES (xperf -BufferSize 1024 -MaxBuffers 1024), or "
@@ -66,67 +66,69 @@ _BUFFERS = (
 )
 _RUNDOWN = (
     "start the session with EVENT_TRACE_FLAG_PROCESS | EVENT_TRACE_FLAG_IMAGE_LOAD in EnableFlags and end it with "
-    "ControlTrace(EVENT_TRACE_CONTROL_STOP), which write the lists of what runs; then merge (xperf -merge)"
+    "ControlTrace(EVENT_TRACE_CONTROL_STOP); both write the lists of processes, threads and images; then merge (xperf "
+    "-merge)"
 )
 _E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 FINDINGS = {
     "damage": Kind(
-        _E, "the file is damaged: what stands there was skipped",
-        "see all places with `lastbranch verify`, and copy or record the file again",
+        _E, "the file is damaged; the damaged parts were skipped",
+        "list every place with `lastbranch verify`, and copy or record the file again",
     ),
     # -- Windows
     "pmc off": Kind(
-        _E, "the group PERF_PMC_PROFILE was never on: no processor counter takes samples", _MASKS
+        _E, "the group PERF_PMC_PROFILE was never on, so no processor counter took samples", _MASKS
     ),
-    "pmc lost": Kind(_E, "the group PERF_PMC_PROFILE was on, and off again before the session ended", _MASKS),
+    "pmc lost": Kind(_E, "the group PERF_PMC_PROFILE was turned off before the session ended", _MASKS),
     "masks overwritten": Kind(
-        _E, "the group masks were overwritten: process and image events ended, so that samples bind to nothing", _MASKS
+        _E, "the group masks were overwritten: process and image events stopped, so samples cannot be bound", _MASKS
     ),
     "groups paused": Kind(
-        _W, "all kernel groups were off for a part of the session: nothing was recorded then, and what began then is "
-        "not known",
-        "leave the groups on while the session runs; what changes them is whoever calls TraceSetInformation("
+        _W, "all kernel groups were off during part of the session: nothing was recorded then, and processes and "
+            "images that began then are not known",
+        "leave the groups on while the session runs; programs change them by calling TraceSetInformation("
         "TraceSystemTraceEnableFlagsInfo) or ControlTrace(EVENT_TRACE_CONTROL_UPDATE)",
     ),
     "pmc without lbr": Kind(
-        _W, "PMC interrupts without last branch records: possibly they were not asked for, possibly the processor, or "
-        "the machine that it is virtual in, has none",
-        "call TraceConfigureLastBranchRecord with the trigger {PerfInfo, 0x2f} before PMC sampling starts, and look at "
-        "what it returns (50: not supported here)",
+        _W, "PMC interrupts without last branch records: perhaps none were requested, or the processor (or the "
+            "virtual machine) has none",
+        "call TraceConfigureLastBranchRecord with the trigger {PerfInfo, 0x2f} before PMC sampling starts, and check "
+        "its return code (50: not supported here)",
     ),
     "lbr without trigger": Kind(
-        _W, "branch records without the event that triggered them (same time stamp and processor, before it)",
+        _W, "branch records without the event that triggered them (an earlier event with the same time stamp and "
+            "processor)",
         "enable the trigger in the session (TraceSetInformation(TraceSystemTraceEnableFlagsInfo)); if events were "
         "lost, raise BufferSize and MaximumBuffers",
     ),
     "unknown trigger": Kind(
-        _W, "branch records were triggered by an event that is not known",
-        "pass TraceConfigureLastBranchRecord events of the 32 kernel groups only; lastbranch dump shows what these are",
+        _W, "an unknown event triggered branch records",
+        "pass TraceConfigureLastBranchRecord events of the 32 kernel groups only; `lastbranch dump` shows them",
     ),
     "trigger off": Kind(
-        _W, "events that were to trigger branch records were not enabled in the session, or did not happen",
-        "enable them, too: TraceConfigureLastBranchRecord takes triggers that are off, and then there are no records. "
+        _W, "events that should trigger branch records were not enabled in the session, or did not happen",
+        "enable them, too: TraceConfigureLastBranchRecord accepts triggers that are off, but then nothing is recorded. "
         "For PMC interrupts " + _MASKS,
     ),
     "pointer size": Kind(
-        _E, "payloads of events have another pointer size than the events' headers say: their fields come out wrong",
-        "read the log with --pointer-size and the size that fits (in Python: open(pointer_size=...)). What wrote or "
-        "converted the log gives its events the wrong header type",
+        _E, "event payloads have a different pointer size from the one in the event headers: their fields are wrong",
+        "read the log with the right --pointer-size (in Python: open(pointer_size=...)). The tool that wrote or "
+        "converted the log gave its events the wrong header type",
     ),
     "odd payloads": Kind(
-        _W, "payloads of events are not what their layouts say: bytes left over, or values that no system gives",
-        "look at these events with `lastbranch dump`; a newer system may have added fields at the end, whose bytes are "
-        "kept as `rest`, and with --manifest the layouts of your own providers can be given",
+        _W, "event payloads do not match their layouts: bytes are left over, or values are impossible",
+        "look at these events with `lastbranch dump`; a newer system may have added fields at the end, whose bytes "
+        "are kept as `rest`; --manifest supplies the layouts of your own providers",
     ),
     "no end": Kind(
-        _W, "the session was not stopped: its process or machine ended before, and what was in memory then is missing",
-        "stop sessions with ControlTrace(EVENT_TRACE_CONTROL_STOP); a flush timer keeps short what can be missing",
+        _W, "the session was not stopped: its process or machine ended first, and the data still in memory is missing",
+        "stop sessions with ControlTrace(EVENT_TRACE_CONTROL_STOP); a flush timer limits what can be lost",
     ),
     "lost buffers": Kind(_E, "whole buffers of events were lost", _BUFFERS),
     "lost events": Kind(_W, "events were lost", _BUFFERS),
     "no rundown": Kind(
-        _W, "no list of the processes and images that were there before (no DCStart or DCEnd events)", _RUNDOWN
+        _W, "no list of the processes and images that existed before the session (no DCStart or DCEnd events)", _RUNDOWN
     ),
     # -- perf
     "lost samples": Kind(
@@ -136,7 +138,7 @@ FINDINGS = {
         lastbranch="record less often: a larger --period, or a smaller --frequency or --duty",
     ),
     "throttled": Kind(
-        _W, "the kernel throttled sampling: parts of the time have no samples",
+        _W, "the kernel throttled sampling: some periods have no samples",
         "sample less often (perf record -c), or raise kernel.perf_event_max_sample_rate and "
         "kernel.perf_cpu_time_max_percent with sysctl",
         lastbranch="record less often (a larger --period, a smaller --frequency), or raise "
@@ -151,15 +153,15 @@ FINDINGS = {
         "the program ended before the first burst: let it run longer, or give a larger --duty or a shorter --period",
     ),
     "no ranges": Kind(
-        _W, "branch records without fall-through ranges, since not every taken branch was recorded",
+        _W, "branch records without fall-through ranges, because not every taken branch was recorded",
         "record with `perf record -j any,u` (or any,k), without call-stack mode and other filters",
         "call TraceConfigureLastBranchRecord without FILTER_ flags and CALLSTACK_ENABLE",
         "record without --filter and --call-stack",
     ),
     "no build ids": Kind(
-        _W, "binaries without a build id: nothing tells whether a binary at hand is the one that ran",
+        _W, "binaries without a build id: it is not known whether an available binary is the one that ran",
         "let `perf record` finish (it writes them at the end, unless -B), use `perf record --buildid-mmap`, or add "
-        "them with `perf inject -b` on the machine where it was recorded; link with --build-id",
+        "them with `perf inject -b` on the recorded machine; link with --build-id",
         lastbranch="link with --build-id (clang and some distributions leave it out)",
     ),
     # -- both
@@ -170,42 +172,42 @@ FINDINGS = {
         "let the program run longer: it ended before the first sample",
     ),
     "few samples": Kind(
-        _W, "too few samples to mean anything: shares and probabilities are mostly chance",
+        _W, "too few samples: shares and probabilities are mostly chance",
         "record longer or sample more often (perf record -F, or -c with a smaller number)",
         "record longer, or sample more often with TraceSetInformation(TraceSampledProfileIntervalInfo)",
         "let the program run longer (--duration), or burst more often: a larger --duty, a shorter --period",
     ),
     "no names": Kind(
         _W, "most samples have no function name",
-        "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip programs",
+        "give the binaries with --symfs DIR, debug files with --debug-dir DIR, or --debuginfod; do not strip binaries",
         "give PDBs with --symbol-store DIR",
     ),
     "deleted binary": Kind(
-        _W, "a binary was deleted or replaced while it ran: its code and names cannot be read again",
-        "keep the files that are recorded until the capture was analysed, or give copies of them with --symfs DIR",
+        _W, "a binary was deleted or replaced while it ran: its code and names can no longer be read",
+        "keep recorded binaries until you have analysed the capture, or give copies of them with --symfs DIR",
     ),
     "no kernel mapping": Kind(
-        _W, "samples in the kernel, and the capture does not say where the kernel was: they have no name",
-        "record as root, or let others see kernel addresses (sysctl kernel.kptr_restrict=0 and "
-        "kernel.perf_event_paranoid=1); of the program alone: `perf record -j any,u -e cycles:u`",
+        _W, "samples in the kernel have no name: the capture does not say where the kernel was mapped",
+        "record as root, or make kernel addresses visible (sysctl kernel.kptr_restrict=0 and "
+        "kernel.perf_event_paranoid=1); for the program alone: `perf record -j any,u -e cycles:u`",
         _RUNDOWN,
-        "record as root, or let others see kernel addresses (sysctl kernel.kptr_restrict=0 and "
-        "kernel.perf_event_paranoid=1); of the program alone: --event cycles:u --filter any,u",
+        "record as root, or make kernel addresses visible (sysctl kernel.kptr_restrict=0 and "
+        "kernel.perf_event_paranoid=1); for the program alone: --event cycles:u --filter any,u",
     ),
     "no guest mapping": Kind(
-        _W, "samples inside of a guest, and the capture does not say what was mapped there: they have no name",
+        _W, "samples inside a guest have no name: the capture does not say what was mapped there",
         "record with `perf kvm --host --guest --guestkallsyms=FILE --guestmodules=FILE record`, where the files are "
-        "/proc/kallsyms and /proc/modules of the guest; of the host alone: `perf record -e cycles:H`",
+        "/proc/kallsyms and /proc/modules of the guest; for the host alone: `perf record -e cycles:H`",
         lastbranch="record the host alone: --event cycles:H",
     ),
     "outside": Kind(
-        _W, "samples outside of any image: they have an address and no name",
-        "record from before the program starts, and without --no-mmap; code of a JIT compiler has no image: "
-        "`perf inject -j` makes some",
-        "record with EVENT_TRACE_FLAG_IMAGE_LOAD and EVENT_TRACE_FLAG_PROCESS from before the program starts; code of "
-        "a JIT compiler has no image",
-        "record from before the program starts (`lastbranch record -- COMMAND`, not -p); code of a JIT compiler has no "
-        "image: let it write a perf map (`node --perf-basic-prof`, `python -X perf`)",
+        _W, "samples outside any image have an address but no name",
+        "start recording before the program starts, without --no-mmap; code of a JIT compiler has no image: "
+        "`perf inject -j` adds images for it",
+        "record with EVENT_TRACE_FLAG_IMAGE_LOAD and EVENT_TRACE_FLAG_PROCESS, and start before the program does; "
+        "code of a JIT compiler has no image",
+        "start recording before the program starts (`lastbranch record -- COMMAND`, not -p); code of a JIT compiler "
+        "has no image: have it write a perf map (`node --perf-basic-prof`, `python -X perf`)",
     ),
 }  # fmt: skip
 

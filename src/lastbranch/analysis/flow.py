@@ -1,4 +1,4 @@
-"""What ran of one function, which ways it went, and the cycles that took: from ranges and branches."""
+"""Executed code of one function, its control flow and its cycles, from ranges and branches."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Blocks(Table):
 
     ``first``, ``last`` int64: rows of its first and last instruction. ``count`` int64: ranges that cover it; ``ended``
     of them end with it (its branch was taken), ``through`` went on into the next block. ``mispredicted``, ``predicted``
-    int64: entries of the branch at its end, of those that tell. ``cycles`` float64: its share of the cycles of the
-    ranges that cover it, by instructions; ``timed`` int64 of these ranges tell theirs.
+    int64: entries of the branch at its end that record it. ``cycles`` float64: its share of the cycles of the
+    ranges that cover it, by instructions; ``timed`` int64 of these ranges have recorded cycles.
     """
 
     first: Array
@@ -43,7 +43,7 @@ class Blocks(Table):
 class Edges(Table):
     """Taken branches out of, into and within the function, hottest first; equal-length arrays.
 
-    ``source``, ``target`` int64: rows of instructions, -1 outside of the function. ``from_module``, ``to_module`` int64
+    ``source``, ``target`` int64: rows of instructions, -1 outside the function. ``from_module``, ``to_module`` int64
     and ``from_address``, ``to_address`` uint64 as in `BranchTable`; ``count``, ``mispredicted``, ``predicted`` int64
     entries.
     """
@@ -91,7 +91,7 @@ class Flow:
 
     @property
     def ipc(self) -> float | None:
-        """Instructions a cycle over all ranges that tell their cycles; ``None`` where none does."""
+        """Instructions per cycle over all ranges with recorded cycles; ``None`` where none does."""
         cycles = float(self.blocks.cycles.sum())
         return float((self.blocks.timed * self._sizes()).sum()) / cycles if cycles else None
 

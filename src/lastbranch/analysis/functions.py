@@ -1,5 +1,5 @@
-"""Where samples fell by name: function, inlined function or source line; with callers where stacks exist, and with the
-instructions that ranges say were executed."""
+"""Samples by name: function, inlined function or source line; with callers where stacks exist, and with the
+instructions that ranges show as executed."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes
 
         sums.when_named(ran.process, ran.module, ran.address, on_names_resolved)
     if hidden:
-        notes.append(f"instructions: {hidden} of {seen} ranges lie in binaries that are not at hand (see --symfs)")
+        notes.append(f"instructions: {hidden} of {seen} ranges are in binaries that are not available (see --symfs)")
     return hidden < seen
 
 
@@ -276,7 +276,7 @@ def fold(stacks: CallStacks, namer: Namer, view: View = "function", weight: str 
     ``period``. Raises `ValueError` for another.
     """
     if weight not in ("samples", "period"):
-        raise ValueError(f"weight = {weight!r}: there are 'samples', 'period'")
+        raise ValueError(f"weight = {weight!r}: choose from 'samples', 'period'")
     stack, name = named_stacks(stacks, view, namer)
     offsets = np.searchsorted(stack, np.arange(len(stacks) + 1))
     rows, which = distinct_stacks([stacks.process], name, offsets)

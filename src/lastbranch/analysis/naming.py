@@ -1,4 +1,4 @@
-"""Names of bound addresses as rows of one table: what counts are summed by."""
+"""Names of bound addresses as rows of one table, by which counts are summed."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def find_functions(profile: Profile, namer: Namer, wanted: str, modules: Collect
 
     ``wanted`` is a name (linkage name, demangled name, that without its arguments, or where no module has such a one
     the end of it, as ``Bin::eval`` of ``ast::Bin<int>::eval(int)``), a pattern with ``*``, or a place
-    ``module+0xaddress``, whose function is meant. ``modules`` are the rows to look in, all where there are none.
+    ``module+0xaddress``, whose function is meant. ``modules`` are the rows to search; empty means all.
     """
     rows = sorted(modules) if modules else range(len(profile.modules))
     if (at := _AT.fullmatch(wanted)) is not None:

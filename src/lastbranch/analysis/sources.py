@@ -1,4 +1,4 @@
-"""Source lines to show beside code, from folders that may be trusted with them."""
+"""Source lines to show next to code, from trusted folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LARGEST = 32 << 20
 class Sources:
     """Lines of source files by the paths that debug information has, which are hints.
 
-    A file is read only below one of ``roots`` (the longest end of its path that is there), or, without roots, at its
+    A file is read only below one of ``roots`` (the longest existing tail of its path), or, without roots, at its
     own path if that is below the folder of the module's checked binary.
     """
 
@@ -28,7 +28,7 @@ class Sources:
         self._found: dict[tuple[int, str], str | None] = {}
 
     def line(self, module: int, file: str, number: int) -> str | None:
-        """Line ``number`` (from 1) of ``file`` for a row of the modules table; ``None`` where it is not to be had."""
+        """Line ``number`` (from 1) of ``file`` for a row of the modules table; ``None`` if it is not available."""
         if not file or number < 1:
             return None
         key = (module, file)
@@ -40,10 +40,10 @@ class Sources:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should be told: text that was asked for and is not at hand."""
+        """Notes for the user: source text that was requested but not found."""
         lost = sorted({file for (_, file), path in self._found.items() if path is None})
-        where = "below --source-root" if self._roots else "beside the binary: see --source-root"
-        return [f"the text of {len(lost)} source files is not {where}, such as {lost[0]}"] if lost else []
+        where = "below --source-root" if self._roots else "next to the binary: see --source-root"
+        return [f"the text of {len(lost)} source files was not found {where}, such as {lost[0]}"] if lost else []
 
     def _candidates(self, module: int, file: str) -> Iterator[str | None]:
         parts = posixpath.normpath(file.replace("\\", "/")).split("/")

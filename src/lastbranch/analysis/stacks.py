@@ -1,4 +1,4 @@
-"""Call stacks of samples, from the best that a capture has: call chains, LBR call-stack mode, or branches replayed."""
+"""Call stacks of samples, from the best source in a capture: call chains, LBR call-stack mode, or replayed branches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CallStacks:
     """Distinct call stacks by event and process, the heaviest first.
 
     Stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` of ``frame``, leaf first: rows of ``module`` (int64 row of
-    the modules table, -1 nothing mapped) and ``address`` (uint64 module address; of a caller an address inside of its
+    the modules table, -1 nothing mapped) and ``address`` (uint64 module address; for a caller, an address inside its
     call). ``event``, ``process`` (row, -1 unknown), ``samples`` int64 and ``period`` uint64 have one value a stack.
     ``sources`` names what the stacks were made from.
     """
@@ -160,7 +160,9 @@ def why_no_call_stacks(profile: Profile, sample_filter: SampleFilter | None = No
     """Why the profile (or the events that the filter keeps) has no call stacks at all; ``None`` where it has."""
     wanted = sample_filter.events if sample_filter else frozenset()
     found = [source_of(e) for i, e in enumerate(profile.events) if not wanted or i in wanted]
-    return None if any(source for source, _ in found) else "; ".join(why for _, why in found) or "there are no events"
+    if any(source for source, _ in found):
+        return None
+    return "; ".join(why for _, why in found) or "the capture has no events"
 
 
 def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) -> CallStacks:
@@ -170,7 +172,7 @@ def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) 
     """
     reason = why_no_call_stacks(profile, sample_filter)
     if reason:
-        raise NotRecordedError(f"there are no call stacks: {reason}", hint=_how(profile))
+        raise NotRecordedError(f"the capture has no call stacks: {reason}", hint=_how(profile))
     counter = StackCounter(profile)
     for batch in filtered_batches(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
         counter.add(batch)
@@ -187,7 +189,7 @@ Frames = tuple[Array, Array]
 
 class Stacked(NamedTuple):
     """Samples with their call stacks: ``frame`` uint64 addresses as they were at that time, leaf first, ragged by
-    ``offsets`` (int64, samples + 1); of a caller an address inside of its call. ``scope`` as `bind.Binder` gives it."""
+    ``offsets`` (int64, samples + 1); for a caller, an address inside its call. ``scope`` as `bind.Binder` gives it."""
 
     batch: SampleBatch
     scope: Array
@@ -268,8 +270,9 @@ class StackCounter:
         """What was counted. Raises `NotRecordedError` where no branch is known to be a call."""
         if self._maker.unknown_calls:
             raise NotRecordedError(
-                "there are no call stacks: the branches have no types, and no binary of them is at hand to decode",
-                hint="give the folder that holds the binaries with --symfs",
+                "the capture has no call stacks: the branches have no types, and none of their binaries is available "
+                "to decode",
+                hint="pass the folder of the binaries with --symfs",
             )
         return replace(self._tally.result(), sources=sorted(self._maker.sources))
 

@@ -1,4 +1,4 @@
-"""What a capture is, in one structure of plain values: what `info` prints, and gives to programs."""
+"""The facts about a capture as one structure of plain values, which `info` prints for people and programs."""
 
 from __future__ import annotations
 

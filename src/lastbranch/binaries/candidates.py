@@ -1,4 +1,4 @@
-"""Paths where the binary of a module may be. The name in a capture is a hint: it is joined to folders that the user
+"""Candidate paths for the binary of a module. The name in a capture is a hint: it is joined to folders that the user
 trusts, and the file at that path of this host counts only if it has the recorded identity."""
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def _program_headers(elf: _Elf, sections: list[Record]) -> Iterator[Record]:
     owner, field, count = ehdr, "e_phnum", ehdr["e_phnum"]
     if count == PN_XNUM:
         if not sections:
-            raise ehdr.bad("e_phnum", "the number of program headers is in section 0, and there are no sections")
+            raise ehdr.bad("e_phnum", "the number of program headers is in section 0, but there are no sections")
         owner, field, count = sections[0], "sh_info", sections[0]["sh_info"]
     if count == 0:
         return iter(())

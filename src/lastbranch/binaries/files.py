@@ -1,4 +1,4 @@
-"""Files that captures and symbol files name: following such a path, opening the file, and its bytes as arrays.
+"""Files that captures and symbol files name: how to follow such a path, open the file, and view its bytes as arrays.
 
 Such a name is a hint: it is joined to a folder that the user trusts, must stay below it when all links are resolved,
 and is opened only if it is a regular file.
@@ -145,7 +145,7 @@ class Space:
         return found
 
     def clip(self, at: NDArray[np.integer]) -> NDArray[np.int64]:
-        """``at`` with the offset of the first byte after the section, a zero, in place of offsets outside of it."""
+        """``at`` with the offset of the first byte after the section, a zero, in place of offsets outside it."""
         at = at.astype(np.int64, copy=False)
         inside: NDArray[np.int64] = np.where((at < 0) | (at > self.size), self.size, at)
         return inside

@@ -130,7 +130,7 @@ class Image:
 
 
 def same_build_id(a: bytes, b: bytes) -> bool:
-    """Whether two build ids are the same, one of which may come from a perf capture.
+    """Whether two build ids are the same; one of them may come from a perf capture.
 
     perf pads the 8 or 16 bytes of some linkers with zeros to 20, so both are compared at that length. No id, and
     perf's form of no id (all zeros), equals nothing.
@@ -160,7 +160,7 @@ class Code:
         self.arch, self.image = image.machine, image
 
     def read(self, address: int, size: int) -> bytes:
-        """``size`` bytes at link ``address``; fewer where the segment or the file ends, none outside of both."""
+        """``size`` bytes at link ``address``; fewer where the segment or the file ends, none outside both."""
         for s in self._segments:
             inside = address - s.vaddr
             if 0 <= inside < s.file_size:

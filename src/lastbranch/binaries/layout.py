@@ -1,4 +1,4 @@
-"""Structures of binaries: their declaration, and reading without trust in the file.
+"""Structures of binaries: their declarations, and a reader that does not trust the file.
 
 The limits below bound memory: every count is checked against a limit and the bytes that are left, every length against
 the bytes that are left.
@@ -84,7 +84,7 @@ class Layout:
     def table(self, owner: Record, field: str, offset: int, count: int, order: ByteOrder) -> Iterator[Record]:
         """``count`` structures from ``offset`` on, as ``field`` of ``owner`` says."""
         if count > TABLE_LIMIT:
-            raise owner.bad(field, f"{count} entries are more than the {TABLE_LIMIT} that are read")
+            raise owner.bad(field, f"{count} entries exceed the limit of {TABLE_LIMIT}")
         owner.require(offset, count * self.size, field)
         data = read_exactly(owner.source, offset, count * self.size, self.name)
         for number, values in enumerate(self._structs[order].iter_unpack(data)):

@@ -47,7 +47,9 @@ class PdbStreams:
             raise block.bad("BlockSize", "not a power of two from 512 to 65536")
         size = block["NumDirectoryBytes"]
         if size > source.size or size % 4:
-            raise block.bad("NumDirectoryBytes", f"more than the {source.size} bytes of the file, or no multiple of 4")
+            raise block.bad(
+                "NumDirectoryBytes", f"more than the {source.size} bytes of the file, or not a multiple of 4"
+            )
         listed = Space.part(source, block["BlockMapAddr"] * self.block_size, 4 * self._blocks(size), "<", "BlockMap")
         directory = self._read(_words(listed), size, "StreamDirectory")
         words = _words(directory)

@@ -271,4 +271,4 @@ def _file_offset(owner: Record, field: str, pe: PeHeaders) -> int:
         inside = owner[field] - header["VirtualAddress"]
         if header["PointerToRawData"] and 0 <= inside < header["SizeOfRawData"]:
             return header["PointerToRawData"] + inside
-    raise owner.bad(field, "an address that no section has data for")
+    raise owner.bad(field, "no section has data for this address")

@@ -1,4 +1,4 @@
-"""Sections of ELF and PE files as arrays, decompressed if need be (System V gABI, "Section Compression")."""
+"""Sections of ELF and PE files as arrays, decompressed if necessary (System V gABI, "Section Compression")."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def unpack_xz(space: Space, name: str) -> Binary | None:
         unpacker = lzma.LZMADecompressor(memlimit=256 << 20)
         data = unpacker.decompress(bytes(space.raw[: space.size]), limit)
     except (lzma.LZMAError, EOFError) as error:
-        raise space.bad(f"cannot be uncompressed ({error})", 0, ".gnu_debugdata", space.size) from None
+        raise space.bad(f"cannot be decompressed ({error})", 0, ".gnu_debugdata", space.size) from None
     source = BytesSource(data, f"{name} (.gnu_debugdata)")
     return Binary(source)
 

@@ -86,7 +86,7 @@ class Binder:
         self._last = min((m for m in (self._last, self._index.last) if m is not None), default=None)
         if self._last is not None:
             row = int(profile.timeline.order()[self._last])
-            reason = "address spaces after this place are not bound: they take more than the budget of memory"
+            reason = "address spaces after this place are not bound: they exceed the memory budget"
             note = Damage(reason, profile.timeline.offset_of(row), "changes", len(self._times) - self._last)
             profile.damage += [note] if note not in profile.damage else []
 

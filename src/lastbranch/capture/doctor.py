@@ -1,4 +1,4 @@
-"""What this machine can record, why not the rest, and the commands that would change that.
+"""What this machine can record, why it cannot record the rest, and commands that would change that.
 
 The examination changes nothing: on Linux it opens events on this process and closes them at once, and traces one child
 and ends it. The modules for that are imported in functions, since other systems lack them; those have a table instead.
@@ -59,8 +59,8 @@ def _library() -> Finding:
     return Finding("compiled library", "no", native.describe(), remedies)
 
 
-_READS = Finding("read captures", "yes", "perf.data and .etl files of any machine are read here")
-_NO_SOFTWARE = Finding("software branch records", "no", "they are made with Linux' ptrace on x86-64")
+_READS = Finding("read captures", "yes", "this machine can still read perf.data and .etl files from any machine")
+_NO_SOFTWARE = Finding("software branch records", "no", "they need ptrace on x86-64 Linux")
 _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
     "win32": (
         Finding(
@@ -71,11 +71,11 @@ _ELSEWHERE: dict[str, tuple[Finding, ...]] = {
         _NO_SOFTWARE, _READS,
     ),
     "darwin": (
-        Finding("hardware branch records", "no", "macOS offers none, nor passes any on to virtual machines"),
+        Finding("hardware branch records", "no", "macOS offers none and passes none on to virtual machines"),
         _NO_SOFTWARE, _READS,
     ),
     "other": (
-        Finding("hardware branch records", "no", "they are recorded on Linux, and by Windows"), _NO_SOFTWARE, _READS,
+        Finding("hardware branch records", "no", "they can be recorded on Linux and Windows"), _NO_SOFTWARE, _READS,
     ),
 }  # fmt: skip
 
@@ -149,7 +149,7 @@ def _tried(capability: str, request: Request, kernel: Kernel, host: Host) -> Fin
 def _software(kernel: Kernel, host: Host) -> Finding:
     name = "software branch records"
     if host.machine != "x86_64":
-        return Finding(name, "no", f"they are made on x86-64 only, this is {host.machine}")
+        return Finding(name, "no", f"they need x86-64; this is {host.machine}")
     try:
         kernel.trace_child()
     except OSError as error:
@@ -171,9 +171,9 @@ def _attaching(host: Host) -> Finding:
         return Finding(name, "yes", "CAP_SYS_PTRACE")
     if not scope:
         return Finding(name, "yes", "of the same user")
-    why = f"kernel.yama.ptrace_scope is {scope}: a command that is started by the recording still works"
+    why = f"kernel.yama.ptrace_scope is {scope}; recording a launched command still works"
     if scope == 3:  # it cannot be lowered again
-        return Finding(name, "no", f"kernel.yama.ptrace_scope is {scope}, which holds until the next boot")
+        return Finding(name, "no", f"kernel.yama.ptrace_scope is {scope}; this cannot change until the next boot")
     return Finding(name, "no", why, (REMEDIES["ptrace"], REMEDIES["root"]))
 
 
@@ -181,9 +181,9 @@ def _attaching(host: Host) -> Finding:
 
 
 _PARANOID = (
-    (2, "events are for privileged users only", "paranoid-process"),
-    (1, "own processes, user code only", "paranoid-kernel"),
-    (0, "own processes with the kernel's part; not the whole system", "paranoid-system"),
+    (2, "only privileged users may use events", "paranoid-process"),
+    (1, "your your own processes, user code only", "paranoid-kernel"),
+    (0, "your own processes, user and kernel code; not the whole system", "paranoid-system"),
 )
 _NO_EVENTS = "the kernel has no performance events"
 
@@ -193,20 +193,21 @@ def _settings(kernel: Kernel, host: Host) -> Iterator[Finding]:
         found = [f"{pmu.name} (precise up to {pmu.max_precise}, {pmu.depth} branch records)" for pmu in host.core]
         yield Finding("performance counters", "yes", ", ".join(found))
     else:
-        under = f"{host.hypervisor} shows none" if host.hypervisor else "the kernel knows none of this processor"
+        known = f"{host.hypervisor} shows none"
+        under = known if host.hypervisor else "the kernel supports no counters of this processor"
         yield Finding("performance counters", "no", under)
     why = "counters and branch records are the processor's own"
     if host.hypervisor:
-        why = "it decides whether counters and branch records are passed on; only its own settings change that"
+        why = "the hypervisor decides whether to pass on counters and branch records; only its settings change that"
     yield Finding("hypervisor", host.hypervisor or "none", why)
     yield _paranoid(host)
-    inside = f"inside {host.container}" if host.container else "not inside a known container"
+    inside = f"inside {host.container}" if host.container else "not inside a known kind of container"
     if host.seccomp != SECCOMP_FILTER:
         yield Finding("seccomp filter", "none", inside)
     else:
         why = f"{inside}; it may refuse perf_event_open and ptrace"
         yield Finding("seccomp filter", "active", why, (REMEDIES["container"],) if host.container else ())
-    why = "refuses performance events" if host.lockdown == "confidentiality" else "leaves performance events alone"
+    why = "refuses performance events" if host.lockdown == "confidentiality" else "does not restrict performance events"
     yield Finding("kernel lockdown", host.lockdown or "none", why)
     yield _rings(host)
     line = (kernel.text("/proc/kallsyms") or "").partition("\n")[0]
@@ -237,4 +238,4 @@ def _rings(host: Host) -> Finding:
         return Finding(name, "none", _NO_EVENTS)
     if host.mlock_kb >= _MLOCK_ONE_RING or host.may_perf:
         return Finding(name, str(host.mlock_kb), "enough for one recording at a time")
-    return Finding(name, str(host.mlock_kb), "rings are smaller and lose records sooner", (REMEDIES["mlock"],))
+    return Finding(name, str(host.mlock_kb), "ring buffers are smaller and lose records sooner", (REMEDIES["mlock"],))

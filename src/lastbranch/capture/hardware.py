@@ -1,4 +1,4 @@
-"""Recording the processor's branch records: perf events, whose rings are copied into a perf.data file.
+"""Recording of the processor's branch records: perf events, whose ring buffers are copied into a perf.data file.
 
 Nothing is parsed during the recording except forks while attaching. `lastbranch.formats.perfdata` reads the file like
 any other.
@@ -45,7 +45,7 @@ __all__ = ["HardwareSummary", "Recording", "Request", "Target", "record_hardware
 
 
 _KERNEL = PERF_SELECT["KERNEL"]
-_HIDDEN = "addresses of the kernel are hidden (kernel.kptr_restrict), so its code is not divided into modules"
+_HIDDEN = "kernel addresses are hidden (kernel.kptr_restrict), so kernel code is not divided into modules"
 
 
 @dataclass(slots=True)

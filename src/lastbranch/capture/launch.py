@@ -1,5 +1,5 @@
-"""Launching the program to record, from its first instruction on and in the environment it would have without us; and
-the signals that go to it or end the recording."""
+"""Launching the program to record: recording starts at its first instruction, in the environment it would have anyway.
+Also the signals that go to the program or end the recording."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Received(NamedTuple):
 
 
 def received(seconds: float = 0.0, *, also: Iterable[int] = ()) -> Received | None:
-    """The next of `SIGNALS` and ``also``, all of which must be blocked; ``None`` where none came within ``seconds``, or
+    """The next of `SIGNALS` and ``also``, which must all be blocked; ``None`` where none came within ``seconds``, or
     the wait was interrupted."""
     mask = sum(1 << number - 1 for number in (*SIGNALS, *also))
     wanted = ctypes.create_string_buffer(mask.to_bytes(_SET_SIZE, "little"), _SET_SIZE)

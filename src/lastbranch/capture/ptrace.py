@@ -1,4 +1,4 @@
-"""ptrace(2) and waitpid(2) by ctypes: requests, registers of another thread, and running it from stop to stop.
+"""ptrace(2) and waitpid(2) through ctypes: requests, registers of another thread, and running it from stop to stop.
 
 Numbers and layouts: Linux include/uapi/linux/ptrace.h, arch/x86/include/asm/user_64.h (x86-64). Requests raise `Gone`
 for a thread that has ended or is not stopped, and `OSError` for any other failure.

@@ -87,7 +87,7 @@ def collect(
             summary.error, summary.hint, summary.status = str(error), error.hint or "", error.exit_code
         except BaseException as error:
             if isinstance(error, OSError) and error.errno in _FULL:
-                summary.error = f"what is recorded cannot be written: {error.strerror}"
+                summary.error = f"the recording cannot be written: {error.strerror}"
                 summary.hint = "free some space, or write elsewhere with -o"
             else:
                 from ..crashes import crash_line
@@ -115,7 +115,7 @@ def collect(
     with os.fdopen(reads, "rb") as pipe:
         result = pipe.read()
     if not result:
-        return Summary(), CollectorError("the collector was killed", hint="what it had written is kept")
+        return Summary(), CollectorError("the collector was killed", hint="the data it had written is kept")
     done = Summary(**json.loads(result))
     if not done.error:
         return done, None
@@ -190,8 +190,8 @@ def _kept(spill: PartFile, output: str) -> str:
                 shutil.copyfileobj(spill.file, copy, _COPIED)
         except OSError as error:
             os.unlink(name)
-            return f"what was recorded is lost: {name}: {error.strerror}"
-    return f"what was recorded is kept in {name}; `lastbranch convert {name} NAME.tb5` makes a TB5 of it"
+            return f"the recording is lost: {name}: {error.strerror}"
+    return f"the recording is kept in {name}; `lastbranch convert {name} NAME.tb5` converts it to TB5"
 
 
 def describe(profile: Profile, options: Options, summary: Summary) -> None:
@@ -212,8 +212,8 @@ def notes_of(options: Options, summary: Summary) -> dict[str, str]:
         "bursts": f"{summary.bursts} of up to {options.depth} branches, {summary.share:.1%} of wall time "
         f"(limit {options.duty:.1%})",
         "bursts by end": ", ".join(f"{why} {count}" for why, count in sorted(summary.ended.items())),
-        "weights": "a sample of software-lbr weighs the CPU time in ns since its thread's last one: functions compare "
-        "by time, taken/not-taken ratios of a branch are unbiased",
-        "addresses": "ip is where the burst ended and the newest branch leads; addr is where it began, by time",
+        "weights": "the weight of a software-lbr sample is the CPU time in ns since its thread's last sample: "
+        "functions compare by time, taken/not-taken ratios of a branch are unbiased",
+        "addresses": "ip is the end of the burst, the target of the newest branch; addr is its start",
         "not known": "mispredictions and cycles; in call-stack mode, calls made before the burst",
     }

@@ -1,4 +1,4 @@
-"""Whether a program can be traced and recorded: checks before the start, reasons for refusals, and warnings."""
+"""Checks whether a program can be traced and recorded, with reasons for refusals, and warnings."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = [
 
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _SCOPES = {
-    "1": ("a program may be traced by what launched it only", "launch it with `lastbranch record COMMAND`"),
+    "1": ("only its launcher may trace a program", "launch it with `lastbranch record COMMAND`"),
     "2": ("only a process with CAP_SYS_PTRACE may trace", "record as root"),
-    "3": ("nothing may be traced until the next boot", "reboot with a lower kernel.yama.ptrace_scope"),
+    "3": ("no process may be traced until the next boot", "reboot with a lower kernel.yama.ptrace_scope"),
 }
 """kernel.yama.ptrace_scope (Linux Documentation/admin-guide/LSM/Yama.rst): meaning and remedy."""
 
@@ -48,7 +48,7 @@ functions, too)."""
 _MOST_SEARCHED = 64 << 20
 _CAP_SYS_PTRACE = 19
 _PROCESSES = "`pgrep -a NAME` shows process ids"
-_ELSEWHERE = "captures made elsewhere can be opened here all the same"
+_ELSEWHERE = "captures made elsewhere can still be opened here"
 
 
 class RunError(LastbranchError):
@@ -88,7 +88,7 @@ def check_output(output: str) -> None:
         raise CollectorError(str(error), hint=error.hint) from error
     except OSError as error:
         folder = os.path.dirname(os.path.abspath(output))
-        hint = f"give a file in a folder other than {folder}"
+        hint = f"choose a file in a folder other than {folder}"
         raise CollectorError(f"{output} cannot be written: {error.strerror}", hint=hint) from error
 
 
@@ -110,7 +110,7 @@ def check_program(path: str) -> None:
         article = "an" if what[0] in "A" else "a"
         raise UnavailableError(
             f"{path} is {article} {what}program; only 64-bit x86 code is recorded",
-            hint="build it for x86-64; or record it where it runs, and open that here",
+            hint="build it for x86-64, or record it on its own machine and open the capture here",
         )
 
 
@@ -122,7 +122,7 @@ def check_target(target: Sequence[str] | int | None) -> None:
         try:
             os.kill(target, 0)
         except (ProcessLookupError, OverflowError):
-            raise UnavailableError(f"there is no process {target}", hint=_PROCESSES) from None
+            raise UnavailableError(f"process {target} does not exist", hint=_PROCESSES) from None
         except PermissionError:
             pass  # it exists
     elif target is not None and shutil.which(target[0]) is None:
@@ -147,7 +147,7 @@ def describe_exec(name: str, error: OSError) -> RunError:
             return RunError(f"{name}: the interpreter that its first line or header names was not found", 127)
         return RunError(f"{name}: {error.strerror}", 127)
     if os.path.isdir(name):
-        return RunError(f"{name}: is a directory", 126, hint="give the program in it")
+        return RunError(f"{name}: is a directory", 126, hint="name a program in it")
     hints = {errno.EACCES: f"chmod +x {name}", errno.ENOEXEC: "a script needs a first line like #!/bin/sh"}
     return RunError(f"{name}: {error.strerror}", 126, hint=hints.get(error.errno or 0))
 
@@ -162,7 +162,7 @@ def describe_launch(error: OSError) -> UnavailableError:
         )
     return UnavailableError(
         f"programs cannot be traced here: {error.strerror}",
-        hint="ptrace may be filtered (containers need --cap-add SYS_PTRACE), or not emulated",
+        hint="ptrace may be blocked (containers need --cap-add SYS_PTRACE) or not emulated",
     )
 
 
@@ -174,11 +174,11 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
     """The reason why ``pid`` cannot be traced."""
     tracer = status_of(pid, "TracerPid")
     if error.errno == errno.ESRCH:
-        return UnavailableError(f"there is no process {pid}", hint=_PROCESSES)
+        return UnavailableError(f"process {pid} does not exist", hint=_PROCESSES)
     if tracer and tracer != "0":
         by = status_of(int(tracer), "Name")
         return UnavailableError(
-            f"process {pid} is traced by process {tracer} ({by}) already: a program has one tracer",
+            f"process {pid} is already traced by process {tracer} ({by}): a program can have only one tracer",
             hint=f"end {by} first",
         )
     if error.errno in (errno.EPERM, errno.EACCES):
@@ -190,7 +190,7 @@ def describe_attach(pid: int, error: OSError) -> UnavailableError:
         hint = "record as its user, or as root with CAP_SYS_PTRACE"
         return UnavailableError(f"process {pid} may not be traced: {error.strerror}", hint=hint)
     return UnavailableError(
-        f"process {pid} cannot be traced: {error.strerror}", hint="ptrace may be filtered (seccomp), or not emulated"
+        f"process {pid} cannot be traced: {error.strerror}", hint="ptrace may be blocked (seccomp) or not emulated"
     )
 
 
@@ -209,11 +209,11 @@ def warnings_of(pid: int, path: str) -> list[str]:
         return []
     if not _may_trace_all():
         if mode.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            found.append(f"{path} is set-user-id or set-group-id: it runs without those rights while it is traced")
+            found.append(f"{path} is set-user-id or set-group-id: it runs without those rights while traced")
         elif _has_capabilities(pid):
-            found.append(f"{path} has file capabilities: it runs without them while it is traced")
+            found.append(f"{path} has file capabilities: it runs without them while traced")
     if name in _DEBUGGERS:
-        found.append(f"{path} is a debugger: it cannot trace a program that is traced already")
+        found.append(f"{path} is a debugger: it cannot trace a program that is already traced")
     elif _sanitized(pid, mode):
         found.append(f"{path} has LeakSanitizer, which fails under a tracer: set LSAN_OPTIONS=detect_leaks=0")
     return found

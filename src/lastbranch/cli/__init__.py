@@ -131,7 +131,7 @@ def run(command: click.Command, name: str) -> None:
     except OSError as error:
         code = _system_error(error)
     except MemoryError:
-        _complain("there is not enough memory for this", None)
+        _complain("not enough memory", None)
         code = UnavailableError.exit_code
     except Exception as error:
         code = _crashed(error)

@@ -61,5 +61,5 @@ def command(
         found.notes + shown.notes + symbol_notes(profile, symbolizer, [module_of(profile, place.label)], lines=source),
     )
     if found.missing:
-        raise NotRecordedError(f"only samples are shown, no executions: {found.missing}", hint=found.hint)
+        raise NotRecordedError(f"only samples are shown, without executions: {found.missing}", hint=found.hint)
     return code

@@ -1,4 +1,4 @@
-"""An annotation as rows: one an instruction, edge, indirect target and loop, with names and source lines."""
+"""An annotation as rows: one per instruction, edge, indirect target and loop, with names and source lines."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbo
     print_rows(columns, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE)
     notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
     if empty:
-        notes.append(f"{empty} entries are empty: nothing was recorded in them")
+        notes.append(f"{empty} entries are empty")
     if symbolizer is not None:
         ends = {*table.from_module[shown].tolist(), *table.to_module[shown].tolist()}
         modules = [profile.modules[row] for row in ends if row >= 0]

@@ -25,9 +25,9 @@ def command(capture: Capture, symbols: SymbolOptions, form: str) -> int:
     A finding is an error (the capture cannot answer the questions it was made for), a warning (something is or may be
     missing) or info. Each finding gives its evidence in the capture and a remedy.
 
-    .etl: PMC sampling and group masks, branch records and their triggers, lost events, lists of what ran, samples
-    outside of images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All:
-    damage, too few samples, binaries that were deleted, samples without function names.
+    .etl: PMC sampling and group masks, branch records and their triggers, lost events, rundown events, samples outside
+    images. perf.data and .tb5: losses, throttling, branch stacks and filters, mappings, build ids. All: damage, too few
+    samples, binaries that were deleted, samples without function names.
 
     The exit code is 1 if any finding is an error, else 0.
     """

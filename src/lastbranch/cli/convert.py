@@ -59,7 +59,7 @@ def command(
     from ..verbs import convert
 
     if len(paths) < 2:
-        raise click.UsageError("give at least one input and, last, the output")
+        raise click.UsageError("give at least one input, then the output")
     *inputs, output = paths
     if not output:
         raise click.BadParameter("the name of the output is empty", param_hint="OUT")

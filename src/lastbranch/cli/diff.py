@@ -118,7 +118,7 @@ def _verdict(found: Difference, rate: float) -> list[str]:
     number = int(found.significant(rate).sum())
     verdict = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
     rare = len(found) - tested
-    return [verdict + (f"; {rare} are in too few samples to tell" if rare else "")]
+    return [verdict + (f"; {rare} have too few samples to tell" if rare else "")]
 
 
 def _exceeding(found: Difference, rate: float, points: float) -> int:

@@ -1,4 +1,4 @@
-"""``lastbranch dump`` and ``consume``: events as rows, of a capture and of a trace session as they come."""
+"""``lastbranch dump`` and ``consume``: the events of a capture, or of a live trace session, as rows."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def consume(source: str, real_time: bool, asked: Asked, log: LogOptions) -> int:
     stream, live = dump_session(source, wanted, reading)
     with closing(stream), _ended_by_interrupt(stream):
         if not _print_dump(live, asked, at_once=1):
-            print_notes(["no event was what was asked for"])
+            print_notes(["no event matched the selection"])
         print_notes(live.notes())
     return 0
 
@@ -202,7 +202,7 @@ def _print_dump(dump: Dump, asked: Asked, at_once: int = _LINES) -> bool:
 
 def _nothing(path: str, wanted: Wanted, reading: Reading) -> None:
     """Say that no event was chosen, and which names of the first events are like those that were asked for."""
-    print_notes(["no event is what was asked for"])
+    print_notes(["no event matches the selection"])
     if not wanted.events or path == "-":
         return
     from ..model import visible
@@ -210,7 +210,7 @@ def _nothing(path: str, wanted: Wanted, reading: Reading) -> None:
 
     like = similar_events(path, wanted.events, reading)
     if like:
-        click.echo(f"hint: events here are called {', '.join(map(visible, like))}", err=True)
+        click.echo(f"hint: events in this capture are called {', '.join(map(visible, like))}", err=True)
 
 
 # -- the forms: rows go out as they come, many in one write

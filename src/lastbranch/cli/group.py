@@ -1,4 +1,4 @@
-"""A group of verbs: found when they are asked for, each with a summary that is not cut off, alike ones by name."""
+"""A group of verbs: loaded on demand, listed with uncut summaries, with suggestions for misspelt names."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def _selection(value: str | None, notation: str | None, words: str | None) -> tu
 
     if words is not None:
         if value is not None or notation not in (None, "perf"):
-            raise click.UsageError("--filter takes the place of VALUE and --as")
+            raise click.UsageError("--filter replaces VALUE and --as")
         return perf_select(words), "perf"
     if value is None or notation is None:
         raise click.UsageError("give VALUE with --as msr|arch|etw|perf, or --filter NAME,...")

@@ -1,4 +1,4 @@
-"""Options that verbs share, and the capture that they open."""
+"""Options that verbs share, and the opening of their capture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on standard output, in the form that was asked for."""
+"""Tables on standard output, in the requested format."""
 
 from __future__ import annotations
 

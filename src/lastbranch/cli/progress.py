@@ -1,4 +1,4 @@
-"""Progress on standard error, for what takes long."""
+"""Progress on standard error, for long operations."""
 
 from __future__ import annotations
 

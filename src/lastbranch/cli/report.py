@@ -67,7 +67,10 @@ def command(
             notes += [*(f"totals: {source}" for source in named.stacks), *named.notes, *sources.notes]
             lines = by not in (None, "function")
             return capture.finish(profile, notes + symbol_notes(profile, symbolizer, shown, lines=lines))
-        by, notes = "module", [f"by module, as no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)]
+        by, notes = (
+            "module",
+            [f"by module, because no function has a name; {_OTHERS}", *brief(profile, symbolizer.notes)],
+        )
     from ..analysis import weights
 
     with capture.reading(profile):

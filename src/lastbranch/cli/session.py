@@ -1,4 +1,4 @@
-"""``lastbranch session`` and ``lastbranch sources``: trace sessions, and what they can sample by."""
+"""``lastbranch session`` and ``lastbranch sources``: trace sessions, and their profile sources."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _configure_sources(wanted: tuple[str, ...], lbr: bool) -> None:
         if number is None:
             raise click.BadParameter(f"no profile source {name!r}; see `lastbranch sources`", param_hint="--source")
         if interval and not interval.isdecimal():
-            raise click.BadParameter(f"{interval!r} is no interval", param_hint="--source")
+            raise click.BadParameter(f"{interval!r} is not an interval", param_hint="--source")
         chosen.append((number, int(interval or 0)))
     configure_profile_sources([number for number, _ in chosen])
     for number, count in chosen:
@@ -196,7 +196,9 @@ def flush(name: str, output: str, force: bool, form: str) -> int:
     check_new(output, force, "--output")
     state = Session.of(name).flush(output)
     if output and not state.request.mode & LogFileMode.BUFFERING_MODE:
-        print_notes(["-o is for sessions in buffering mode; this one's own log or reader has the events"])
+        print_notes(
+            ["-o is for sessions in buffering mode; the events of this session are in its log or with its reader"]
+        )
     return _print_state(state, form)
 
 
@@ -247,14 +249,14 @@ def merge(
     from ..model import visible
 
     if len(paths) < 2:
-        raise click.UsageError("give at least one input and, last, the output")
+        raise click.UsageError("give at least one input, then the output")
     *inputs, output = paths
     check_new(output, force, "OUT")
     flags = MergeFlag.DEFAULT & ~(MergeFlag.IMAGEID if no_images else 0)
     flags |= MergeFlag.COMPRESS_TRACE if compress else 0
     done = create_merged_trace_file(output, inputs, flags, symfs=symfs, folders=folders)
     if len(inputs) > 1 and done.boots > 1:
-        print_notes(["the inputs are of different uptimes: process ids may mean different processes"])
+        print_notes(["the inputs come from different uptimes: one process id may mean different processes"])
     if done.images:
         click.echo(f"{done.found} of {done.images - done.known} unknown images identified", err=True)
     missing = [f"{name}: {reason}" for name, reason in done.missing.items()]
@@ -286,7 +288,9 @@ def sources(form: str, limit: int, changes: tuple[str, ...]) -> int:
     for text in changes:
         name, _, interval = text.partition("=")
         if name.lower() not in numbers or not interval.isdecimal():
-            raise click.BadParameter(f"{text!r} is not NAME=INTERVAL of a source of this machine", param_hint="--set")
+            raise click.BadParameter(
+                f"{text!r} is not NAME=INTERVAL with a profile source of this machine", param_hint="--set"
+            )
         set_profile_interval(numbers[name.lower()], int(interval))
     rows = [
         (s.source, s.name, profile_interval(s.source), s.minimum, s.maximum, s.default or None)
@@ -347,7 +351,7 @@ def _number(word: str, option: str, bits: int) -> int:
     try:
         number = int(word, 0)
     except ValueError:
-        raise click.BadParameter(f"{word!r} is no number", param_hint=option) from None
+        raise click.BadParameter(f"{word!r} is not a number", param_hint=option) from None
     if not 0 <= number < 1 << bits:
         raise click.BadParameter(f"{word} is no number of {bits} bits", param_hint=option)
     return number

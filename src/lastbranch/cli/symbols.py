@@ -32,7 +32,7 @@ def _symbols(
     from ..symbols.options import default_cache
 
     if debuginfod and no_symbol_cache:
-        raise click.UsageError("--debuginfod keeps its files in the cache: leave out --no-symbol-cache")
+        raise click.UsageError("--debuginfod needs the cache for its files: omit --no-symbol-cache")
     cache = None if no_symbol_cache else default_cache()
     return SymbolOptions(debug_dirs=debug_dir, symbol_store=symbol_store, debuginfod=debuginfod,
                          backend=symbol_backend, cache=cache)  # fmt: skip
@@ -144,7 +144,7 @@ def chosen_function(profile: Profile, namer: Namer, wanted: str, sample_filter: 
     if not found and not text:
         text = visible(f"no function is called {wanted!r}{_like(profile, namer, wanted, modules)}")
         if any(m.kind is ModuleKind.ANONYMOUS for m in profile.modules):
-            text += "; code that was made at run time (JIT) has names in `branches`, `report` and `stacks` only"
+            text += "; code generated at run time (JIT) has names only in `branches`, `report` and `stacks`"
     raise click.BadParameter(text, param_hint="FUNC")
 
 
@@ -156,8 +156,8 @@ def _elsewhere(profile: Profile, namer: Namer, wanted: str, sample_filter: Sampl
     if processes:
         pids = ", ".join(dict.fromkeys(str(profile.processes[row].pid) for row in processes))
         return (
-            f"{wanted!r} is code that process {pids} made at run time (JIT): it has names in `branches`, `report` and "
-            "`stacks` only"
+            f"{wanted!r} is code that process {pids} generated at run time (JIT): it has names only in `branches`, "
+            f"`report` and `stacks`"
         )
     if inlined:
         into = ", ".join(dict.fromkeys(label.shown(profile) for label in inlined[:_NEAR]))

@@ -15,7 +15,7 @@ __all__ = ["command", "main"]
 @click.argument("target", metavar="OUTPUT_FILE_NAME")
 @force_option
 def command(source: str, target: str, force: bool) -> int:
-    """Write what a TB5 file holds to OUTPUT_FILE_NAME, and its samples to UNBOUND_TB5_FILE.dat beside that.
+    """Write what a TB5 file holds to OUTPUT_FILE_NAME, and its samples to UNBOUND_TB5_FILE.dat next to it.
 
     tbrw_writer makes a TB5 file of the two again. Bindings are left out. The files appear when they are complete. Exit
     code 1 if the TB5 file is damaged.

@@ -25,7 +25,7 @@ def command(capture: Capture, form: str) -> int:
     rows: list[tuple[int | None, str | None, str | None, int, str]]
     rows = [(d.offset, d.field, None if d.value is None else str(d.value), d.lost, d.reason) for d in found.damage]
     if found.buffers_lost:
-        reason = "the session lost buffers: the disk or the file was full, or a provider damaged its own"
+        reason = "the session lost buffers: the disk or the file was full, or a provider corrupted its own buffers"
         rows.append((None, "BuffersLost", str(found.buffers_lost), 0, reason))
     if rows or form != "table":
         print_rows(("offset", "field", "value", "bytes skipped", "damage"), rows, form, wrap=True)

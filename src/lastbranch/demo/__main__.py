@@ -28,7 +28,7 @@ def main() -> None:
         if code == 0:
             file = [str(recorded)]
         elif code == _COLLECTOR_FAILED:
-            print("\nNothing can be recorded here (`lastbranch doctor` says why): this is the packaged capture.\n")
+            print("\nThis machine cannot record (`lastbranch doctor` says why): this is the packaged capture.\n")
             file = [capture(), "--symfs", symfs()]
         else:
             sys.exit(code)

@@ -1,4 +1,4 @@
-"""TraceQueryInformation and TraceSetInformation as two tables: what each class asks of its arguments, and its bytes.
+"""TraceQueryInformation and TraceSetInformation as two tables: the requirements and the bytes of each class.
 
 Sources: the page of TraceQueryInformation for what can be queried (five classes, everything else is 50), the vendor's
 list of TRACE_INFO_CLASS for what can be set. Where neither states a code it is our choice: ``docs/reference/etw.md``.

@@ -130,7 +130,7 @@ def check_numbers(call: str, request: SessionRequest) -> None:
     for member, ours in {**NUMBERS, "LogFileMode": "mode", "Wnode.ClientContext": "clock"}.items():
         value, least = getattr(request, ours), _LEAST.get(member, 0)
         if not least <= value < least + 2**32:
-            raise EtwError(call, Status.INVALID_PARAMETER, f"{member} = {int(value)} has no 32 bits")
+            raise EtwError(call, Status.INVALID_PARAMETER, f"{member} = {int(value)} does not fit in 32 bits")
 
 
 def read_members(head: Any) -> dict[str, Any]:

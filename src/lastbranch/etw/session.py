@@ -68,7 +68,7 @@ class Session:
 
     @property
     def request(self) -> SessionRequest:
-        """What was asked for or, after the start, what it was adjusted to."""
+        """The requested values or, after the start, the adjusted ones."""
         return self._request
 
     @property
@@ -127,7 +127,7 @@ class Session:
         """
         unknown = set(changes) - {f.name for f in fields(SessionRequest)}
         if unknown:
-            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, f"no such property: {', '.join(sorted(unknown))}")
+            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, f"unknown property: {', '.join(sorted(unknown))}")
         now = self.query().request  # an update sets the flags and the real-time bit, whatever they were
         state = self._control(Control.UPDATE, **{"enable_flags": now.enable_flags, "mode": now.mode, **changes})
         self._request = state.request
@@ -179,7 +179,7 @@ class Session:
     ) -> None:
         guid, call = provider if isinstance(provider, UUID) else provider_guid(provider), "EnableTraceEx2"
         if not 0 <= level < 2**8 or not 0 <= keywords < 2**64 or not 0 <= match_all < 2**64:
-            why = f"level {level} has no 8 bits, or keywords {keywords:#x}, {match_all:#x} no 64"
+            why = f"level {level} does not fit in 8 bits, or keywords {keywords:#x}, {match_all:#x} no 64"
             raise EtwError(call, Status.INVALID_PARAMETER, why)
         self._kernel.enable(self._handle(call), guid, code, level, keywords, match_all, *rest)
 

@@ -60,12 +60,12 @@ class Status(IntEnum):
     IMPLEMENTATION_LIMIT = 1292, "an operation went beyond a limit of the implementation"
     PRIVILEGE_NOT_HELD = 1314, "a required privilege is not held"
     NO_SYSTEM_RESOURCES = 1450, "system resources are exhausted: too many sessions"
-    TIMEOUT = 1460, "the time for the call was over"
+    TIMEOUT = 1460, "the call timed out"
     LOG_FILE_FULL = 1502, "the event log file is full"
     WMI_GUID_NOT_FOUND = 4200, "the provider is not known"
     WMI_INSTANCE_NOT_FOUND = 4201, "there is no session of that name or handle"
     INVALID_TIME = 1901, "the end is before the start"
-    CTX_CLOSE_PENDING = 7007, "the trace is closed when the callbacks have ended"
+    CTX_CLOSE_PENDING = 7007, "the trace closes when the callbacks have ended"
 
 
 class EtwError(LastbranchError):
@@ -151,4 +151,4 @@ def guid_given(call: str, guid: Any) -> UUID:
         return guid
     if isinstance(guid, structure("GUID")):
         return uuid_of(guid)
-    raise EtwError(call, Status.INVALID_PARAMETER, f"{guid!r} is no GUID")
+    raise EtwError(call, Status.INVALID_PARAMETER, f"{guid!r} is not a GUID")

@@ -1,4 +1,4 @@
-"""The events of a log file or a session, as blocks in time order with the buffers that end in them.
+"""The events of a log file or a session, as blocks in time order, each with the buffers that end in it.
 
 `FileStream` reads a file, `LiveStream` a session in real time; `merged` brings several streams into one time order.
 """
@@ -85,7 +85,7 @@ class BufferEnds:
         return slice(None)
 
     def in_block(self, block: EventBlock) -> list[Ended]:
-        """The buffers of which ``block`` has the last event."""
+        """The buffers whose last event is in ``block``."""
         places, last, count = np.unique(_offsets(block)[::-1], return_index=True, return_counts=True)
         ended = []
         for offset, back, number in zip(places.tolist(), last.tolist(), count.tolist(), strict=True):
@@ -145,7 +145,7 @@ def open_stream(source: str, *, session: bool, reading: Reading = AS_IT_SAYS) ->
         return LiveStream.of_session(source)
     except EtwError as error:
         if error.status == Status.WMI_INSTANCE_NOT_FOUND and not os.path.exists(source):
-            error.hint = "no file has that name either"
+            error.hint = "nor is there a file of that name"
         raise
 
 

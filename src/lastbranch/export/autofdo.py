@@ -39,7 +39,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     name = counts.module.name.replace("\n", " ").encode("utf-8", "surrogateescape")
     out.write(b"// build_id: 0x%s\n// %s\n" % (counts.module.build_id.ljust(20, b"\0").hex().encode(), name))
     left = len(short) - int(short.sum())
-    why = f"{counted(left, 'range')} of more than 1 MiB left out: no straight line of code is that long"
+    why = f"{counted(left, 'range')} of more than 1 MiB left out: no straight-line code is that long"
     return counts.exported([why] if left else [], int(counts.times[short].sum()), why)
 
 

@@ -1,4 +1,4 @@
-"""Which module ``--binary`` names, and the file that is used as its binary."""
+"""The module that ``--binary`` names, and the file used as its binary."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def _not_one(profile: Profile, wanted: str, rows: list[int]) -> SelectionError:
 
     names = {m.short for m in profile.modules if m.kind is ModuleKind.FILE}
     near = ", ".join(get_close_matches(os.path.basename(wanted), names, n=5, cutoff=0.4))
-    no_file = ", and it is no regular file" if os.sep in wanted and not os.path.isfile(wanted) else ""
+    no_file = ", and it is not a regular file" if os.sep in wanted and not os.path.isfile(wanted) else ""
     return SelectionError(
-        f"no module of the capture is {wanted}{no_file}",
+        f"the capture has no module {wanted}{no_file}",
         hint=f"there are: {near}" if near else "`lastbranch info FILE` lists them",
     )
 

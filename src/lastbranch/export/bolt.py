@@ -1,7 +1,7 @@
 """``--to bolt``: BOLT's pre-aggregated profile, for ``perf2bolt -pa``.
 
 ``B from to count mispredicted`` for each branch, ``F start end count`` for each range (a fall-through); hexadecimal
-link addresses, 0 for an end outside of the module (bolt/docs, and DataAggregator.cpp).
+link addresses, 0 for an end outside the module (bolt/docs, and DataAggregator.cpp).
 
 Ranges within the procedure linkage table are left out. BOLT has no control flow of these stubs, so nothing in them is a
 fall-through to it, and perf2bolt 19 counts each as one that contradicts the binary. Branches to and from stubs stay.

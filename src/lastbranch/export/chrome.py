@@ -1,4 +1,4 @@
-"""``--to chrome``: the Trace Event Format of chrome://tracing, for Perfetto and speedscope, too.
+"""``--to chrome``: the Trace Event Format of chrome://tracing, which Perfetto and speedscope also read.
 
 Processes and threads are metadata events. The sampled stacks are there in both forms that the format has: ``samples``
 with ``stackFrames`` (Trace Event Format, "Global Samples" and "Stack Frames"), which chrome://tracing shows, and V8's

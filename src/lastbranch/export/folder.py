@@ -1,4 +1,4 @@
-"""A folder with one file a module and an index of them: complete, or not there."""
+"""A folder with one file per module and an index: written completely or not at all."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def export_folder(profile: Profile, folder: str, form: ModuleFormat, options: Ex
         left = [f"{word(c.module.name)} is left out: {reasons[c.row]}" for c in found if not c.empty and reasons[c.row]]
         kept = [c for c in found if not c.empty and not reasons[c.row]]
         if not kept:
-            hint = "; ".join([*left[:3], "give the folder that holds the binaries with --symfs"]) if left else None
-            raise NotRecordedError("nothing was recorded in a module that can be written", hint=hint)
+            hint = "; ".join([*left[:3], "pass the folder of the binaries with --symfs"]) if left else None
+            raise NotRecordedError("no module with recorded data can be written", hint=hint)
         names = _names([c.module for c in kept], form.suffix)
         written, recorded, unit = 0, 0, ""
         for name, counts in zip(names, kept, strict=True):
@@ -91,7 +91,7 @@ def _check_replaceable(path: str) -> None:
         return
     if not os.path.isdir(path) or os.path.islink(path):
         raise UnavailableError(
-            f"{path} is no folder", hint="a file for each module goes to a new folder; --binary NAME writes one file"
+            f"{path} is not a folder", hint="a file for each module goes to a new folder; --binary NAME writes one file"
         )
     there = set(os.listdir(path))
     index = os.path.join(path, INDEX)
@@ -101,5 +101,5 @@ def _check_replaceable(path: str) -> None:
             ours.update(line.split("\t", 1)[0] for line in lines)
     if there - ours:
         raise UnavailableError(
-            f"{path} holds files that are not from an export, such as {min(there - ours)}", hint="name a new folder"
+            f"{path} contains files that no export wrote, such as {min(there - ours)}", hint="name a new folder"
         )

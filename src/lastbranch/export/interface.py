@@ -15,7 +15,7 @@ __all__ = ["ExportOptions", "Exported", "Exporter"]
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What the user asked for beside the format."""
+    """The user's request, besides the format."""
 
     sample_filter: SampleFilter | None = None
     binary: str | None = None

@@ -1,4 +1,4 @@
-"""Counts module by module, from one pass over the capture: what the formats that feed compilers are made of."""
+"""Counts by module, from one pass over the capture: the basis of the compiler formats."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ModuleCounts:
     """What was counted in one module. Addresses (uint64) are link addresses; offsets in the file without a binary.
 
     Ranges ``start``..``end``, both first bytes of instructions, with ``times`` (int64), sorted. Branches ``source`` to
-    ``target``, at least one of which is in the module (bool ``from_here``, ``to_here``; the other's address belongs to
+    ``target``, with at least one in the module (bool ``from_here``, ``to_here``; the other's address belongs to
     another module or none), ``taken`` and ``mispredicted`` times (int64). ``sampled`` addresses of samples and how
-    often, where the format asked for them.
+    often, if the format requests them.
     """
 
     profile: Profile
@@ -72,7 +72,7 @@ class ModuleCounts:
         if straight.all():
             return self, []
         left = counted(int(self.times[~straight].sum()), "range is", "ranges are")
-        note = f"{left} left out: no code runs through a branch that always leaves"
+        note = f"{left} left out: no code runs past an unconditional branch"
         start, end, times = self.start[straight], self.end[straight], self.times[straight]
         return replace(self, start=start, end=end, times=times), [note]
 
@@ -120,7 +120,7 @@ class ModuleFormat:
 def why_not(module: Module, form: ModuleFormat) -> str | None:
     """Why ``form`` cannot be made of the module."""
     if module.kind is not ModuleKind.FILE and not (module.kind is ModuleKind.KERNEL and module.segments):
-        return f"{module.kind}: not a binary that can be built anew"
+        return f"{module.kind}: not a binary that can be rebuilt"
     if form.linked and not module.segments and not module.is_pe:
         return f"link addresses are not known, binary {module.missing or 'not found'}"
     return None

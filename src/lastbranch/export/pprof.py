@@ -1,4 +1,4 @@
-"""``--to pprof``: gzipped profile.proto, for ``pprof`` and what else reads it.
+"""``--to pprof``: gzipped profile.proto, for ``pprof`` and other readers.
 
 Messages and field numbers are those of proto/profile.proto in github.com/google/pprof. A sample is a stack of a thread
 with two values for each event: samples, and the events that they represent.

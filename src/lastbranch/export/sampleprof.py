@@ -1,7 +1,7 @@
 """``--to sampleprof``: LLVM's text sample profile, for ``clang -fprofile-sample-use``.
 
 Each instruction counts as often as the ranges that hold it; a line as often as the most frequent of its instructions,
-in the inline context that the debugging information tells. Branches to the entry of a function are its head samples,
+in the inline context given by the debugging information. Branches to the entry of a function are its head samples,
 and the callee's count at the line that calls. The same counts give the text that llvm-profgen makes of them.
 """
 
@@ -213,7 +213,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     if not any(chains):
         has_lines = names.frame_line.any()
         lacking = (
-            "does not tell in which lines functions begin (as of -g1, PDB)" if has_lines else "has no line numbers"
+            "does not say on which lines functions begin (as with -g1, PDB)" if has_lines else "has no line numbers"
         )
         hint = "; ".join([*notes, _REMEDY_PE if pe else _REMEDY])
         raise UnavailableError(f"{word(counts.module.name)} {lacking}", hint=hint)
@@ -228,7 +228,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     written = int(counts.times[np.isin(counts.start, code.address[lined])].sum())
     lineless, outside = int(counts.times[in_functions].sum()) - written, int(counts.times[~in_functions].sum())
     places = {f"in code without line numbers ({_REMEDY_PE if pe else _REMEDY})": lineless,
-              "outside of all known functions": outside}  # fmt: skip
+              "outside all known functions": outside}  # fmt: skip
     reasons = [f"{counted(n, 'range begins', 'ranges begin')} {place}" for place, n in places.items() if n]
     return tree, recorded.exported(notes, written, "; ".join(reasons + notes))
 

@@ -1,4 +1,4 @@
-"""One pass over the samples with their call stacks, numbered, and by thread: what viewers' formats are made of."""
+"""One pass over the samples by thread, with numbered call stacks: the basis of the viewer formats."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ class StackPass:
         """What the stacks were made from, and what is missing."""
         notes = [f"stacks: {source}" for source in sorted(self._maker.sources)]
         if self._maker.unknown_calls:
-            notes.append("no callers: branches have no types, and no binary of them is at hand to decode (--symfs)")
+            notes.append(
+                "no callers: branches have no types, and none of their binaries is available to decode (--symfs)"
+            )
         return notes
 
     def exported(self, notes: list[str]) -> Exported:

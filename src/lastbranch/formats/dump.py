@@ -1,4 +1,4 @@
-"""What `dump` prints, whatever the format: one row for each event, which rows are wanted, and values as text."""
+"""The output of `dump` for every format: one row per event, the selection of rows, and values as text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events are asked for; what is empty or ``None`` does not restrict.
+    """Which events are selected; what is empty or ``None`` does not restrict.
 
     ``events`` are names in lower case, ``provider`` the 16 bytes of a GUID as files have them, ``start`` and ``end``
     seconds since the first event (``start <= time < end``).
@@ -65,7 +65,7 @@ class Wanted:
     end: Fraction | None = None
 
     def named(self, *names: str) -> bool:
-        """Whether one of the names that an event goes by is asked for."""
+        """Whether one of the names of an event is selected."""
         return not self.events or any(name.lower() in self.events for name in names)
 
     def ticks(self, clock: Clock) -> tuple[int | None, int | None]:

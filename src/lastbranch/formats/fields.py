@@ -1,4 +1,4 @@
-"""Fields of binary records: declared once, as names and codes, and read and written by the declaration.
+"""Fields of binary records: one declaration, as names and codes, drives both reading and writing.
 
 Errors are in words: what `struct` says of its format codes helps no user.
 """
@@ -58,7 +58,7 @@ def decoder(fields: Fields, order: str, number: Callable[[int], int] = int) -> C
 
     def values_of(data: bytes) -> dict[str, Any]:
         if packed.size > len(data):
-            raise ValueError(f"{packed.size} bytes of fields wanted, and {len(data)} are there")
+            raise ValueError(f"{packed.size} bytes of fields needed, {len(data)} available")
         found = dict(zip(names, packed.unpack_from(data), strict=True))
         for name, made_of in shown:
             found[name] = made_of(found[name])
@@ -114,7 +114,7 @@ def unpack(codes: str, data: bytes, at: int = 0) -> tuple[Any, ...]:
     """`struct.unpack_from`. Raises `ValueError` where ``data`` ends inside the fields."""
     size = struct.calcsize(codes)
     if size > len(data) - at:
-        raise ValueError(f"{size} bytes wanted at byte {at}, and {max(0, len(data) - at)} are left")
+        raise ValueError(f"{size} bytes needed at byte {at}, {max(0, len(data) - at)} left")
     return struct.unpack_from(codes, data, at)
 
 

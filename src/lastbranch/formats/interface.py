@@ -1,4 +1,4 @@
-"""What the functions of every format take and return, and the error for a file that is not of a format."""
+"""Arguments and results of the functions of every format, and the error for a file of another format."""
 
 from __future__ import annotations
 

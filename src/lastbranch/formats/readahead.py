@@ -1,4 +1,4 @@
-"""Reading a file in large blocks, the next one on another thread while this one is worked on."""
+"""Reading a file in large blocks: another thread reads the next block while this one is processed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PAGE = 4096
 class ReadAhead:
     """Two buffers of ``size`` bytes, followed by ``pad`` bytes that are never filled.
 
-    `fill` has ``data`` hold the file from an offset on; `expect` starts reading what will probably be asked for next,
-    unless ``ahead`` is false. ``data`` is valid until the next `fill`.
+    `fill` has ``data`` hold the file from an offset on; `expect` starts reading the data that will probably be
+    requested next, unless ``ahead`` is false. ``data`` is valid until the next `fill`.
     """
 
     def __init__(self, source: Source, size: int, *, pad: int = 0, ahead: bool = True) -> None:

@@ -1,5 +1,4 @@
-"""The formats of captures: what each can do, and which one a file is in. Nothing of a format is imported before it is
-needed.
+"""The formats of captures: what each supports, and how to recognize it. A format is imported only when it is needed.
 
 A new format is one package and one line of `FORMATS`, and its rules in `analysis.checks.RULES`. Every verb goes through
 here, and none knows formats by name.
@@ -66,7 +65,7 @@ class Format:
         if not reading:
             return {}
         if not self.has_providers:
-            reason = f"is {self.name}: a pointer size and manifests are for Windows trace logs (.etl) only"
+            reason = f"is {self.name}: only Windows trace logs (.etl) take a pointer size and manifests"
             raise FormatError(reason, file=source.name)
         return {"reading": reading}
 
@@ -93,7 +92,7 @@ class Format:
         """Write all of a profile that is bound. The file appears at ``path`` when it is complete. ``progress`` is
         called with samples. `FormatError` for a format that is only read."""
         if self.writer is None:
-            raise FormatError(f"is not written: no function makes a file in the format {self.name}", file=path)
+            raise FormatError(f"is not written: lastbranch cannot write the format {self.name}", file=path)
         done: Conversion = _function(self.writer)(
             profile, path, progress=progress, **({} if compress is None else {"compress": compress})
         )
@@ -142,7 +141,7 @@ def format_of(source: Source) -> Format:
             return found
     *most, last = (one.called for one in FORMATS)
     hint = f"it reads {', '.join(most)} and {last}"
-    raise not_of_format(source.name, start, "not a capture that lastbranch reads", hint)
+    raise not_of_format(source.name, start, "not a capture that lastbranch can read", hint)
 
 
 def format_written_to(path: str) -> Format:
@@ -152,6 +151,6 @@ def format_written_to(path: str) -> Format:
         if ending in found.endings:
             return found
     raise SelectionError(
-        f"{path}: a capture becomes lastbranch's store (a name in .tb5) or a trace log (.etl, or without an "
-        f"ending), and none in {ending}; `lastbranch export` writes other forms"
+        f"{path}: a capture converts to TB5 (a name ending in .tb5) or a trace log (.etl, or no ending), not to "
+        f"{ending}; `lastbranch export` writes other formats"
     )

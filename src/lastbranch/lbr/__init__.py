@@ -1,4 +1,4 @@
-"""What a branch record means: flag words, filters, register formats, the ring, call stacks. Loaded at first use: a
+"""The meaning of a branch record: flag words, filters, register formats, the ring, call stacks. Loaded on first use: a
 recording starts without NumPy."""
 
 from __future__ import annotations

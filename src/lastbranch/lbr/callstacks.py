@@ -41,9 +41,9 @@ def no_call_stacks_because(value: int, notation: str) -> str | None:
     """Why `open_calls` cannot work with records of that selection (see `convert`); ``None`` where it can."""
     word = capture_mask(value, notation)
     if word & CALL_STACK:
-        return "call-stack mode has no returns: its entries are the stack already"
+        return "call-stack mode records no returns: its entries already are the stack"
     missing = [n for n in ("NEAR_REL_CALL", "NEAR_IND_CALL", "NEAR_RET") if not word >> CAPTURES.index(n) & 1]
-    return f"branches that make or end calls were not recorded ({', '.join(missing)})" if missing else None
+    return f"calls or returns were not recorded ({', '.join(missing)})" if missing else None
 
 
 def open_calls(

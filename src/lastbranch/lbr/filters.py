@@ -1,4 +1,4 @@
-"""Selections of branches in their four notations: what each bit means, which values are valid, what equals what.
+"""Branch filters in their four notations: the meaning of each bit, valid values, and equivalents.
 
 MSR_LBR_SELECT and ETW's TRACE_LBR_CONFIGURATION *suppress* what a set bit names, architectural LBR's IA32_LBR_CTL and
 perf's branch_sample_type *capture* it. All go through one form here: a word that captures, with the bit positions of
@@ -83,7 +83,7 @@ def call_stack_mode(kind: str, select: int) -> bool:
 def no_ranges_because(kind: str, select: int) -> str | None:
     """Why a selection of ``kind`` ``perf`` or ``etw`` gives no fall-through ranges; ``None`` where it does."""
     if call_stack_mode(kind, select):
-        return "the branch records were collected in call-stack mode, which deletes calls that returned"
+        return "the branch records were collected in call-stack mode, which deletes calls when they return"
     if kind == "etw":
         bits = select & ETW_NEAR_BRANCHES
         return f"near branch classes were filtered out (ETW LBR options {bits:#x})" if bits else None
@@ -157,9 +157,9 @@ PERF_CAPTURES: dict[str, int] = {
 _PERF_CLASSES = [name for name, mask in PERF_CAPTURES.items() if mask & CLASSES and name != "CALL_STACK"]
 _PERF_CONTENTS = ("NO_FLAGS", "NO_CYCLES", "TYPE_SAVE", "HW_INDEX", "PRIV_SAVE", "COUNTERS")
 _PERF_NOTES = {
-    "HV": "{}: x86 has no such level, the flag is ignored",
-    **dict.fromkeys(_PERF_TX, "{}: perf filters by transaction state in software, no bit does"),
-    **dict.fromkeys(_PERF_CONTENTS, "{}: says what an entry holds, not which branches are recorded"),
+    "HV": "{}: x86 has no such level; the flag is ignored",
+    **dict.fromkeys(_PERF_TX, "{}: perf filters by transaction state in software; no bit does"),
+    **dict.fromkeys(_PERF_CONTENTS, "{}: selects what an entry holds, not which branches are recorded"),
 }
 
 
@@ -190,7 +190,7 @@ def validate(value: int, notation: str) -> None:
 def _problems(value: int, notation: str) -> Iterator[str]:
     known = NOTATIONS[notation]
     if not 0 <= value < 1 << 64:
-        yield "it does not fit 64 bits"
+        yield "it does not fit in 64 bits"
         return
     if reserved := [name for name in bit_names(value, notation) if name not in known.named()]:
         yield f"reserved bits are set ({', '.join(reserved)})"
@@ -217,7 +217,7 @@ def _perf_problems(value: int) -> Iterator[str]:
         if clash:
             yield f"CALL_STACK goes with USER and KERNEL only, clear {', '.join(clash)}"
     elif not classes:
-        yield f"no branch class is asked for (set one of {', '.join(_PERF_CLASSES)} or CALL_STACK)"
+        yield f"no branch class is selected (set one of {', '.join(_PERF_CLASSES)} or CALL_STACK)"
 
 
 def capture_mask(value: int, notation: str) -> int:
@@ -259,10 +259,10 @@ def _inexpressible(value: int, source: str) -> list[str]:
     if source == _PERF:
         notes = [note.format(name) for name, note in _PERF_NOTES.items() if value & PERF_SELECT[name]]
         if not value & (PERF_SELECT["USER"] | PERF_SELECT["KERNEL"]):
-            notes.append("neither USER nor KERNEL: perf takes the levels of the event, both are assumed")
+            notes.append("neither USER nor KERNEL: perf uses the levels of the event; both are assumed")
         return notes
     if source == "arch" and not value & 1:
-        return ["LBREn is clear, so nothing is recorded: elsewhere recording is turned on by other means"]
+        return ["LBREn is clear, so nothing is recorded; the other notations enable recording by other means"]
     if source == "etw" and value & 0x400:
         return ["SAMPLED: records of Arm SPE, which no other notation has"]
     return []
@@ -272,14 +272,16 @@ def _to_perf(wanted: int) -> tuple[int, list[str]]:
     """The perf flags that capture the least that has all of ``wanted`` in it."""
     classes, levels = wanted & CLASSES, wanted & LEVELS
     if not classes or not levels:
-        return 0, ["nothing is recorded: perf has no such request, it refuses one without a branch class or level"]
+        return 0, [
+            "nothing is recorded: perf cannot express this; it refuses a request without a branch class or level"
+        ]
     if wanted & CALL_STACK:
         names: tuple[str, ...] = ("CALL_STACK",)
     else:
         names = min(_PERF_COVERS, key=lambda c: _excess(c, classes))
     more = _union(names) & CLASSES & ~classes
     names += tuple(name for name in ("USER", "KERNEL") if levels & PERF_CAPTURES[name])
-    lacking = f"{', '.join(_names(more))}: recorded as well, perf has no flags that leave it out beside the others"
+    lacking = f"{', '.join(_names(more))}: recorded as well; perf has no flags that exclude only these"
     return sum(PERF_SELECT[name] for name in names), [lacking] if more else []
 
 

@@ -36,7 +36,7 @@ _TELLING = {
 
 
 def flag_known(words: NDArray[np.uint64], name: str) -> NDArray[np.bool_]:
-    """Whether each flag word tells the field ``name``, bool: of the others its 0 has no meaning.
+    """Whether each flag word records the field ``name``, bool: of the others its 0 has no meaning.
 
     Always of transactions and branches not taken: where a processor does not record them the bits are 0.
     """
@@ -48,7 +48,7 @@ def flag_known(words: NDArray[np.uint64], name: str) -> NDArray[np.bool_]:
 
 
 def flags_of_kinds(kind: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """uint64 flag words that tell the branch type (codes below 16) and nothing else, as code analysis gives it."""
+    """uint64 flag words with only the branch type (codes below 16), as code analysis finds it."""
     return kind.astype(np.uint64) << np.uint64(FLAG_FIELDS["type"][0])
 
 
@@ -74,7 +74,7 @@ _ARCHITECTURAL = np.uint64(0x1F << 56)
 
 
 def flags_from_info(info: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """uint64 flag words for uint64 LBR_INFO words. A word of 0 tells nothing: neither mispredicted nor predicted.
+    """uint64 flag words for uint64 LBR_INFO words. A word of 0 records nothing: neither mispredicted nor predicted.
 
     A word with one of the bits that only architectural LBR has is read by that format, where a cycle count is one only
     if the word says so; any other by format ``info``, where it always is. An architectural record of a conditional

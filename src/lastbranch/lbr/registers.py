@@ -1,6 +1,6 @@
 """FROM, TO and INFO registers of every record format, to addresses and perf flag words.
 
-Formats are numbered as IA32_PERF_CAPABILITIES[5:0] (LBR_FMT) tells. Sources: Intel SDM 3B, LBR stack formats;
+Formats are numbered as IA32_PERF_CAPABILITIES[5:0] (LBR_FMT) does. Sources: Intel SDM 3B, LBR stack formats;
 arch/x86/events/intel/lbr.c and amd/lbr.c of Linux. Words read of a 64-bit register, addresses as the program has them.
 """
 

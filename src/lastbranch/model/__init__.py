@@ -1,4 +1,4 @@
-"""What a capture says: profile, tables, streams of sample batches. Imports nothing else of the package but errors."""
+"""The contents of a capture: profile, tables, streams of sample batches. Of this package it imports only the errors."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What writers of files have in common: a file is complete under its name, or what was there before still is.
+"""Shared by all writers of files: the output appears complete, or the old file stays.
 
-What is being written is beside its name, as ``NAME.part-`` and 16 random digits: process ids will not do, since in
-containers every program is process 1. Its maker holds a lock on it (flock). A part whose lock is free is of a program
-that was killed, and goes when the next one of that name is made. Windows has no such locks: parts that nobody has
-written to for a day go there.
+A file being written is next to its final name, as ``NAME.part-`` and 16 random digits: process ids will not do, since
+in containers every program is process 1. Its maker holds a lock on it (flock). A part whose lock is free is of a
+program that was killed, and goes when the next one of that name is made. Windows has no such locks: parts that nobody
+has written to for a day go there.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def check_replaceable(path: str) -> None:
 
 
 def unused_name(path: str, kind: str) -> str:
-    """A name beside ``path`` that nobody has: ``path.kind-`` and 64 random bits."""
+    """An unused name next to ``path``: ``path.kind-`` and 64 random bits."""
     return f"{path}.{kind}-{token()}"
 
 

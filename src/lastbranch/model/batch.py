@@ -1,4 +1,4 @@
-"""A batch: some thousand samples as columns."""
+"""A batch: a few thousand samples as columns."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class SampleFilter:
 
     @property
     def by_columns(self) -> bool:
-        """Whether anything but ``modules`` is asked for."""
+        """Whether anything but ``modules`` is selected."""
         return bool(self.pids or self.tids or self.events or self.first is not None or self.last is not None)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""Time as integers: ticks of a source's clock, and how they become nanoseconds and wall time."""
+"""Time as integers: ticks of a source's clock, and their conversion to nanoseconds and wall time."""
 
 from __future__ import annotations
 

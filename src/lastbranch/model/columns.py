@@ -50,7 +50,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("addr", "uint64", "address", "data address of the access that was sampled"),
     Column("hw_idx", "int64", "index", "physical slot of the newest branch entry (top of stack); -1 unknown"),
     Column("weight", "uint64", "cycles", "cost of the sampled access: full weight, or three packed parts (see events)"),
-    Column("data_src", "uint64", "bits", "where the sampled access was served from, perf_mem_data_src layout"),
+    Column("data_src", "uint64", "bits", "what served the sampled access: perf_mem_data_src layout"),
     Column("transaction", "uint64", "bits", "transactional state, PERF_TXN_* layout"),
     Column("phys_addr", "uint64", "address", "physical address of the sampled access"),
     Column("cgroup", "uint64", "id", "control group of the task"),

@@ -1,8 +1,8 @@
-"""Where kernel addresses begin, and whose an address space is.
+"""Where kernel addresses begin, and which address space an address belongs to.
 
 64-bit systems that record branches give the kernel the upper half. 32-bit Windows does, too, and 32-bit Linux splits
 where it was configured (3 GiB for the user, or 1, 2 or 2.75; Arm's modules lie 16 MiB below). On a few machines (s390,
-sparc64) the kernel has a whole space of its own. Where the kernel was mapped tells which it is.
+sparc64) the kernel has a whole space of its own. The place where the kernel was mapped shows which it is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ _GUEST_USERS = 1 << 32
 
 
 def guest_kernel(machine: int) -> int:
-    """The ``pid`` of a `Change` in the kernel of a guest: ``machine`` is the process of the host that runs it, 0 where
-    the recorder did not tell guests apart."""
+    """The ``pid`` of a `Change` in the kernel of a guest: ``machine`` is the process of the host that runs it, 0 if not
+    recorded.
+    """
     return -2 - machine
 
 
 def guest_user(pid: int) -> int:
-    """The ``pid`` of a `Change` in a process inside of a guest: ``pid`` is what samples of it have."""
+    """The ``pid`` of a `Change` in a process inside a guest: ``pid`` is what samples of it have."""
     return guest_kernel(pid) - _GUEST_USERS
 
 

@@ -1,4 +1,4 @@
-"""A profile: what one capture says."""
+"""A profile: the contents of one capture."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ class Profile:
         self._text = 0
 
     def over_memory_limit(self, offset: int, beside: int = 0) -> bool:
-        """Whether the tables have taken their `memory`, with ``beside`` bytes that only the reader knows of: the reader
-        stops then, and ``offset`` is noted as the place after which nothing was read. For each block, not each record.
+        """Whether the tables have taken their `memory`, including ``beside`` bytes that only the reader knows of: the
+        reader stops then, and ``offset`` is noted as the place after which nothing was read. For each block, not each
+        record.
         """
         lists: dict[str, list[Any]] = {"modules": self.modules, "names": self.timeline.names}
         for name, rows in lists.items():
@@ -100,7 +101,7 @@ class Profile:
         )  # fmt: skip
         taken = sum(cost * len(rows) for cost, rows in rows_of) + self._text + beside
         if taken > self.memory:
-            reason = f"the tables take more than the budget of {self.memory >> 20} MiB; what follows was not read"
+            reason = f"the tables exceed the memory budget of {self.memory >> 20} MiB; the rest was not read"
             self.damage.append(Damage(reason, offset, _BUDGET))
         return taken > self.memory
 

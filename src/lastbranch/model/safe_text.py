@@ -1,4 +1,4 @@
-"""Text for people: names out of files made safe to print, as they can hold terminal escapes; counts of things."""
+"""Text for people: names from files made safe to print (they may hold terminal escapes), and counts with plurals."""
 
 from __future__ import annotations
 

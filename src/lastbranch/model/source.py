@@ -1,4 +1,4 @@
-"""What a parser reads from: bytes at offsets. Captures and binaries are opened in `opening` alone."""
+"""The input of a parser: bytes at offsets. Only `opening` opens captures and binaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream: the samples of one record layout, read again each time it is iterated."""
+"""A stream: the samples of one record layout, read anew for each iteration."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One logical processor; ids are -1 where the source does not tell them."""
+    """One logical processor; ids are -1 where the source does not record them."""
 
     index: int
     core: int = -1
@@ -152,7 +152,7 @@ class Thread:
 
 
 class Rows(Sequence[_Row]):
-    """A table of ``size`` rows that are made of columns when they are asked for."""
+    """A table of ``size`` rows, made from columns on access."""
 
     __slots__ = ("_make", "_size")
 

@@ -45,7 +45,7 @@ class Tabular(Table):
         """
         columns = self.arrays()
         if by is not None and by not in columns:
-            raise SelectionError(f"no column {by!r}", hint=f"there are {', '.join(columns)}")
+            raise SelectionError(f"no column {by!r}", hint=f"choose from {', '.join(columns)}")
         order = slice(count) if by is None else np.argsort(columns[by], kind="stable")[::-1][:count]
         return self.take(order)
 

@@ -1,4 +1,4 @@
-"""What happened to processes and their address spaces, in the order of the file.
+"""Events in the lives of processes and their address spaces, in file order.
 
 A reader appends, `lastbranch.bind` works it off in time order. Columns are arrays: a system-wide capture has
 hundreds of thousands of these.

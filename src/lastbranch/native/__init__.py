@@ -1,4 +1,5 @@
-"""The compiled library: plain C beside this file, loaded by ctypes. Without it NumPy and Python do the same work.
+"""The compiled library: plain C next to this file, loaded through ctypes. Without it, NumPy and Python do the same
+work.
 
 ``build.py`` compiles it at installation where there is a C compiler, and by hand as a module.
 Each function that the library exports has a row in `SIGNATURES`; `ABI` and LASTBRANCH_ABI of lastbranch.h grow together

@@ -1,4 +1,4 @@
-"""Compile the C sources beside this file into the library that `lastbranch.native` loads.
+"""Compile the C sources next to this file into the library that `lastbranch.native` loads.
 
     python -m lastbranch.native.build [--sanitize]
 
@@ -51,7 +51,7 @@ def build(platform: str = sys.platform) -> Path | None:
     """
     wish = os.environ.get("LASTBRANCH_NATIVE_BUILD", "auto")
     if wish not in ("auto", "require", "no"):
-        raise BuildError(f"LASTBRANCH_NATIVE_BUILD={wish}: it is auto, require or no")
+        raise BuildError(f"LASTBRANCH_NATIVE_BUILD={wish}: use auto, require or no")
     for old in HERE.glob(f"{NAME}.*"):
         old.unlink()
     if wish == "no":
@@ -61,7 +61,7 @@ def build(platform: str = sys.platform) -> Path | None:
     except BuildError as error:
         if wish == "require":
             raise
-        print(f"lastbranch: {error}; NumPy does the work of the compiled library", file=sys.stderr)
+        print(f"lastbranch: {error}; NumPy replaces the compiled library", file=sys.stderr)
         return None
 
 

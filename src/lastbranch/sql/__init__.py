@@ -1,4 +1,4 @@
-"""SQL over a profile: tables that are loaded as a query needs them, into a database that is closed to the outside."""
+"""SQL over a profile: tables are loaded as a query needs them, into a database without access to the outside."""
 
 from .result import Result, query
 from .schema import TABLES, SqlColumn, SqlTable

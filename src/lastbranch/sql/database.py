@@ -1,4 +1,4 @@
-"""The database of one query: closed to the outside, limited, and filled with no more than the query reads."""
+"""The database of one query: no access to the outside, limited memory, and only the data that the query reads."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ def failures() -> Iterator[None]:
         yield
     except (duckdb.OutOfMemoryException, duckdb.IOException, duckdb.InternalException) as error:
         raise UnavailableError(
-            _line(error), hint="--memory gives the query more, and fewer columns need less"
+            _line(error), hint="give the query more with --memory, or select fewer columns"
         ) from None
     except duckdb.CatalogException as error:
-        raise SelectionError(_line(error), hint=f"there are the tables {', '.join(TABLES)}") from None
+        raise SelectionError(_line(error), hint=f"the tables are {', '.join(TABLES)}") from None
     except duckdb.Error as error:
         if package := _PACKAGE.search(str(error)):
             needed = UnavailableError(

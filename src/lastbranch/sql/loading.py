@@ -1,4 +1,4 @@
-"""What the tables are made of: columns by name, in chunks, and only those that are wanted."""
+"""The contents of the tables: columns by name, in chunks, and only the requested ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
         raise NotRecordedError(reason, hint=how_to_record(profile))
     own = {c for stream in profile.streams for c in stream.columns if column(c).group == group}
     if not own and group in _CONTENTS:
-        raise NotRecordedError(f"there is nothing in the table {table}: the samples have no {_CONTENTS[group]}")
+        raise NotRecordedError(f"the table {table} is empty: the samples have no {_CONTENTS[group]}")
     needed = {_recorded(group, name) for name in wanted} & own
     if group in _CONTENTS and not needed:
         needed = {min(own)}  # to count rows
@@ -111,7 +111,7 @@ class Loading:
 
     @cached_property
     def namer(self) -> Namer:
-        """Made when the first function is asked for: looking for symbol files takes time."""
+        """Made when the first function is requested: looking for symbol files takes time."""
         from ..symbols import Symbolizer
 
         self._symbols = self._symbols or Symbolizer(self.profile)

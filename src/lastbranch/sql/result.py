@@ -1,4 +1,4 @@
-"""Run a query, and its rows."""
+"""Running a query, and its rows."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _address(name: str, meaning: str) -> SqlColumn:
 
 
 def _function(name: str, of: str) -> SqlColumn:
-    return SqlColumn(name, "label", "", f"demangled name of the function of {of}; NULL where none is known")
+    return SqlColumn(name, "label", "", f"demangled name of the function of {of}; NULL if unknown")
 
 
 def _recorded(group: str) -> tuple[SqlColumn, ...]:
@@ -84,9 +84,9 @@ _TIMES = (
     SqlColumn("start_time", "int64", "ticks", "when it began; NULL: before the capture"),
     SqlColumn("end_time", "int64", "ticks", "when it ended; NULL: after the capture"),
 )
-_ID = SqlColumn("id", "int64", "row", "what other tables mean by it: rows count from 0")
+_ID = SqlColumn("id", "int64", "row", "row number, from 0, which other tables refer to")
 _OWNER = (
-    SqlColumn("sample", "int64", "samples.sample", "the sample that it belongs to"),
+    SqlColumn("sample", "int64", "samples.sample", "its sample"),
     SqlColumn("position", "int32", "index", "place within the sample, from 0"),
     SqlColumn("event", "int32", "events.id", "event of the sample"),
     _row("process", "processes.id", "process that the sample was taken in; NULL unknown"),
@@ -99,12 +99,12 @@ _PLACE = (
 _ENDS = (
     _row("from_module", "modules.id", "module of the branch instruction; NULL: nothing was mapped"),
     _address("from_address", "its address within that module"),
-    _row("to_module", "modules.id", "module that it went to; NULL: nothing was mapped"),
+    _row("to_module", "modules.id", "module of the branch target; NULL: nothing was mapped"),
     _address("to_address", "the address within that module"),
     _function("from_function", "the branch"),
     _function("to_function", "its target"),
 )
-_TYPE = _text("type", "type of the branch: cond, call, ret...; NULL where the record does not tell")
+_TYPE = _text("type", "type of the branch: cond, call, ret...; NULL where not recorded")
 _PROCESS = _row("process", "processes.id", "process; NULL unknown")
 
 _ALL = (
@@ -119,7 +119,7 @@ _ALL = (
         _text("pdb_name", "name of the PDB"),
         _count("timestamp", "PE TimeDateStamp", "s"),
         _count("checksum", "PE checksum", ""),
-        _count("size", "address space that it takes; 0 unknown", "bytes"),
+        _count("size", "size of its address range; 0 unknown", "bytes"),
         _address("image_base", "preferred base of a PE"),
         _text("binary", "file that is used for it"),
         _text("missing", "why no binary is used"),
@@ -140,19 +140,19 @@ _ALL = (
         _text("name", "its name"),
         *_TIMES,
     )),
-    SqlTable("events", "what was counted to take samples", (
+    SqlTable("events", "one event that triggered samples", (
         _ID,
         _text("name", "name of the event"),
-        _count("period", "events between two samples; 0 where it was adapted to a frequency", "events"),
-        _count("frequency", "samples a second that were asked for; 0: a fixed period", "Hz"),
-        SqlColumn("branch_select", "uint64", "bits", "branches that were asked for; NULL: no branch stacks"),
+        _count("period", "events between two samples; 0 with a frequency", "events"),
+        _count("frequency", "requested samples per second; 0: a fixed period", "Hz"),
+        SqlColumn("branch_select", "uint64", "bits", "requested branches; NULL: no branch stacks"),
         _text("branch_select_kind", "notation of branch_select: perf, etw"),
         SqlColumn("has_callchain", "bool", "", "samples have call chains"),
         SqlColumn("has_period", "bool", "", "samples have periods of their own"),
     )),
     SqlTable("samples", "one sample, in file order", (
         SqlColumn("sample", "int64", "row", "number of the sample, from 0"),
-        SqlColumn("stream", "int64", "index", "stream of the profile that it is in"),
+        SqlColumn("stream", "int64", "index", "its stream of the profile"),
         *_recorded("sample"),
         SqlColumn("time_ns", "int64", "ns", "when, since the first event of the capture"),
         *_OWNER[3:],
@@ -166,7 +166,7 @@ _ALL = (
         SqlColumn("predicted", "bool", "", "the prediction was right; NULL where not recorded", none=UNKNOWN),
         SqlColumn("in_tx", "bool", "", "in a transaction"),
         SqlColumn("abort", "bool", "", "aborted a transaction"),
-        SqlColumn("cycles", "int64", "cycles", "since the branch before; NULL where not recorded", none=0),
+        SqlColumn("cycles", "int64", "cycles", "cycles since the previous branch; NULL where not recorded", none=0),
         _TYPE,
     )),
     SqlTable("frames", "one frame of the call chain of a sample, leaf first", (
@@ -179,22 +179,23 @@ _ALL = (
     )),
     SqlTable("edges", "one distinct branch of a process, counted", (
         _PROCESS, *_ENDS,
-        _count("count", "how often it is in the branch stacks"),
-        SqlColumn("mispredicted", "int64", "entries", "of these, mispredicted; NULL where none tells", none=-1),
-        SqlColumn("predicted", "int64", "entries", "of these, predicted right; NULL where none tells", none=-1),
-        SqlColumn("cycles", "int64", "cycles", "sum over the entries that are timed; NULL where none is", none=0),
-        _count("timed", "entries that tell their cycles"),
+        _count("count", "number of its entries in the branch stacks"),
+        SqlColumn("mispredicted", "int64", "entries", "of these, mispredicted; NULL if no entry records it", none=-1),
+        SqlColumn("predicted", "int64", "entries", "of these, predicted correctly; NULL if no entry records "
+            "it", none=-1),
+        SqlColumn("cycles", "int64", "cycles", "sum over the timed entries; NULL if there are none", none=0),
+        _count("timed", "entries with recorded cycles"),
         _count("in_tx", "entries in transactions"),
-        _count("aborts", "entries that aborted one"),
+        _count("aborts", "entries that aborted a transaction"),
         _text("type", "type of the branch; NULL where it is not recorded, or entries disagree"),
     )),
-    SqlTable("ranges", "one distinct stretch of code that ran without a taken branch, of a process, counted", (
+    SqlTable("ranges", "one distinct range of code of a process that ran without a taken branch, counted", (
         _PROCESS,
         _row("module", "modules.id", "its module; NULL: nothing was mapped"),
         _address("start_address", "address of its first instruction"),
         _address("end_address", "address of its last instruction, a branch that was taken"),
         _function("function", "its first instruction"),
-        _count("count", "how often it ran, by the branch stacks", "times"),
+        _count("count", "how often it ran, from the branch stacks", "times"),
     )),
     SqlTable("stacks", "one distinct call stack of an event and process", (
         _ID,
@@ -205,7 +206,7 @@ _ALL = (
         _count("depth", "its frames", "frames"),
     )),
     SqlTable("stack_frames", "one frame of a distinct call stack", (
-        SqlColumn("stack", "int64", "stacks.id", "the stack that it belongs to"),
+        SqlColumn("stack", "int64", "stacks.id", "its stack"),
         SqlColumn("position", "int64", "index", "place within the stack: 0 is the leaf"),
         *_PLACE, _function("function", "the frame"),
     )),

@@ -1,4 +1,4 @@
-"""Breakpad symbol files (docs/symbol_files.md of Breakpad): text of records, one a line.
+"""Breakpad symbol files (docs/symbol_files.md of Breakpad): text with one record per line.
 
     MODULE linux x86_64 48DC540C8B76393804CA8088DBFA7D420 name
     FILE 0 /src/a.cc

@@ -49,13 +49,13 @@ def open_cache(folder: str | None) -> Cache | None:
         os.makedirs(folder, 0o700, exist_ok=True)
         state = os.lstat(folder)
     except OSError as error:
-        raise CacheRefused(f"no names are kept: {folder}: {error.strerror}") from error
+        raise CacheRefused(f"names are not cached: {folder}: {error.strerror}") from error
     if not stat.S_ISDIR(state.st_mode):
-        raise CacheRefused(f"no names are kept: {folder} is not a folder")
+        raise CacheRefused(f"names are not cached: {folder} is not a folder")
     if hasattr(os, "geteuid") and (state.st_uid != os.geteuid() or state.st_mode & 0o077):
         raise CacheRefused(
-            f"no names are kept: {folder} can be used by others (uid {state.st_uid}, mode {state.st_mode & 0o777:o}); "
-            "it must be yours, with mode 700"
+            f"names are not cached: {folder} can be used by others (uid {state.st_uid}, "
+            f"mode {state.st_mode & 0o777:o}); it must be yours, with mode 700"
         )
     return Cache(folder)
 

@@ -132,7 +132,7 @@ def fetch(folder: str, build_id: bytes, kind: str, rejected: list[str], progress
     image = read_regular(path, read_image, rejected)
     if image is not None and same_build_id(image.build_id or b"", build_id):
         return path
-    rejected.append(f"what debuginfod sent for {build_id.hex()} has another build id")
+    rejected.append(f"the file that debuginfod sent for {build_id.hex()} has another build id")
     with contextlib.suppress(OSError):
         os.unlink(path)
     return None
@@ -141,7 +141,7 @@ def fetch(folder: str, build_id: bytes, kind: str, rejected: list[str], progress
 def _download(url: str, path: str, store: Cache, rejected: list[str], progress: Progress | None) -> bool:
     """Whether ``url`` was loaded into ``path``, which is created only when it is complete."""
     if urlsplit(url).scheme not in _SCHEMES:
-        rejected.append(f"{url} is no address of HTTP")
+        rejected.append(f"{url} is not an HTTP address")
         return False
     limit, opener = _Limit(ANSWER_SECONDS), urllib.request.OpenerDirector()
     for handler in (urllib.request.ProxyHandler(), *limit.handlers(), urllib.request.HTTPDefaultErrorHandler(),
@@ -153,7 +153,7 @@ def _download(url: str, path: str, store: Cache, rejected: list[str], progress: 
             limit.begin(FILE_SECONDS)
             size = int(answer.headers.get("Content-Length") or 0)
             if size > SIZE_LIMIT:
-                raise OSError(f"{size} bytes are more than {SIZE_LIMIT}")
+                raise OSError(f"{size} bytes exceed the limit of {SIZE_LIMIT}")
             store.make_room(size)
             fd, part = tempfile.mkstemp(".new", "", store.folder)
             with os.fdopen(fd, "wb") as out:
@@ -185,4 +185,4 @@ def _copy(answer: IO[bytes], out: IO[bytes], size: int, limit: _Limit, show: Cal
     if limit.exceeded:
         raise OSError("too slow")
     if done < size:
-        raise OSError(f"{done} of {size} bytes came")
+        raise OSError(f"{done} of {size} bytes arrived")

@@ -1,4 +1,4 @@
-"""Code that programs made at run time (JIT): perf maps and jitdumps of the processes of a capture.
+"""Code that programs generated at run time (JIT): perf maps and jitdumps of the processes of a capture.
 
 Both are in folders where everybody can write, under names that everybody can guess. So they are used only if the
 capture was made on this machine, and if they are regular files, not links, of the user who ran the process. Files in a
@@ -91,7 +91,7 @@ def read_header(data: bytes, name: str) -> JitHeader:
         raise FormatError("not a jitdump", file=name, offset=0, field="magic", value=data[:4])
     _, version, size, _, _, pid, time, flags = struct.unpack_from(order + _HEADER, data)
     if version != 1:
-        raise FormatError("a version that is not known", file=name, offset=4, field="version", value=version)
+        raise FormatError("an unknown version", file=name, offset=4, field="version", value=version)
     if size < struct.calcsize("<" + _HEADER):
         raise FormatError("the header is too small", file=name, offset=8, field="total_size", value=size)
     return JitHeader(order, size, pid, time, bool(flags & _ARCH_TIMESTAMP))
@@ -234,7 +234,7 @@ def find_jit(profile: Profile, process: Process, options: SymbolOptions) -> JitS
             out.dump, out.header = DebugFiles("jitdump", path), header
             break
         if path and header:
-            out.notes.append(f"{path} is of process {header.pid}, not of {process.pid}")
+            out.notes.append(f"{path} belongs to process {header.pid}, not to {process.pid}")
     name = f"perf-{process.pid}.map"
     for root in (*options.debug_dirs, ""):
         path = _usable(root, name if root else os.path.join(PERF_MAPS, name), owners, out)
@@ -271,7 +271,7 @@ def _usable(root: str, name: str, owners: frozenset[int], out: JitSource) -> str
     if state.st_uid not in owners:
         out.notes.append(
             f"{name} is not used: it belongs to user {state.st_uid}, the process to {min(owners)}; if you trust it, "
-            "copy it to a folder and give that with --debug-dir"
+            f"copy it to a folder and pass that with --debug-dir"
         )
         return None
     return name

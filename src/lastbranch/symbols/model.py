@@ -75,7 +75,7 @@ _FRAME_COLUMNS = tuple(NAME_COLUMNS)[2:]
 
 @dataclass(slots=True, eq=False)
 class Names:
-    """The names of ``n`` addresses of one module, in the order in which they were asked for.
+    """The names of ``n`` addresses of one module, in the order of the request.
 
     ``functions`` and ``files`` are tables that the columns refer to by row.
     """
@@ -100,7 +100,7 @@ class Names:
 
     @classmethod
     def unknown(cls, count: int) -> Names:
-        """``count`` addresses of which nothing is known."""
+        """``count`` addresses without any names."""
         return cls.of_functions(np.full(count, -1), [])
 
     @classmethod
@@ -164,7 +164,7 @@ class Names:
         if len({len(c) for c in frames}) != 1:
             raise ValueError("the columns of frames differ in length")
         if self.offsets[0] != 0 or self.offsets[-1] != len(frames[0]) or (np.diff(self.offsets) < 0).any():
-            raise ValueError("offsets do not cut the frames")
+            raise ValueError("offsets do not partition the frames")
         for what, table, least in (
             ("function", len(self.functions), -1),
             ("frame_function", len(self.functions), 0),
@@ -172,7 +172,7 @@ class Names:
         ):
             rows = getattr(self, what)
             if len(rows) and not least <= rows.min() <= rows.max() < table:
-                raise ValueError(f"{what} points outside of its table of {table}")
+                raise ValueError(f"{what} points outside its table of {table}")
         return self
 
 

@@ -1,6 +1,6 @@
-"""The search for a module's files: where to look, and which identity makes a file the module's.
+"""The search for a module's files: where to look, and which identity a file must have.
 
-An ELF file is known by its build id: beside the binary, in the folders of GDB's search (GDB manual, 18.3:
+An ELF file is known by its build id: next to the binary, in the folders of GDB's search (GDB manual, 18.3:
 DIR/.build-id/xx/rest.debug, DIR + full path), or from debuginfod. A file that a debug link names needs the CRC of the
 link and no other build id. The kernel's names also come from the running kernel, if it is the recorded one. A PE file
 is known by its time stamp and size, a PDB by its GUID and age, in symbol stores. Nothing else counts as identity.
@@ -166,10 +166,10 @@ def _find_elf(search: Search, row: int) -> Found:
     build_id = module.build_id or (image.build_id if image else None) or b""
     if image is not None:
         if module.build_id and image.build_id and not same_build_id(image.build_id, module.build_id):
-            return search.nothing(f"{module.binary} was changed since the capture was opened")
+            return search.nothing(f"{module.binary} has changed since the capture was opened")
         return _with_binary(search, module, image, build_id)
     if not build_id:
-        return search.nothing(module.missing or "no build id was recorded to know a file by")
+        return search.nothing(module.missing or "no build id was recorded to identify a file")
     for path, debug in search.images(_by_name(search, module, build_id)):
         if not same_build_id(debug.build_id or b"", build_id):
             search.reject(path, "has another build id")
@@ -177,7 +177,7 @@ def _find_elf(search: Search, row: int) -> Found:
         addresses = _from_offsets(search, row, debug)
         if addresses is not None:
             return Found(_files(search, path, path), build_id.hex(), addresses, _lacking(debug))
-        search.reject(path, "does not tell where the code that was mapped belongs")
+        search.reject(path, "does not show where the mapped code belongs")
     fetched = _fetch(search, build_id, "executable")
     if fetched and (image := search.image(fetched)):
         files = _debug_of(search, module, fetched, image, build_id)
@@ -230,7 +230,7 @@ def _fetch(search: Search, build_id: bytes, kind: str) -> str | None:
     if not search.options.debuginfod or not build_id:
         return None
     if search.cache is None:
-        search.rejected.append("debuginfod needs the cache to keep its files in")
+        search.rejected.append("debuginfod needs the cache for its files")
         return None
     from .debuginfod import fetch  # urllib takes long to import
 
@@ -356,7 +356,7 @@ def _breakpad(search: Search, module: Module, image: Image, build_id: bytes) -> 
         if path and module_id(path) == wanted:
             return Found(DebugFiles("breakpad", path), wanted, AddressMap.from_base(image.image_base))
         if path:
-            search.reject(path, "is of another module")
+            search.reject(path, "belongs to another module")
     return None
 
 
@@ -376,7 +376,7 @@ def _find_kernel(search: Search, row: int) -> Found:
         return search.nothing("not a name of a kernel module")
     running = running_build_id(member)
     if not module.build_id:
-        return search.nothing("no build id of the kernel was recorded to know its names by")
+        return search.nothing("no build id of the kernel was recorded to verify its names")
     if not same_build_id(module.build_id, running):
         return search.nothing(
             f"the running kernel is another one (build id {running.hex() or 'unknown'}, recorded "

@@ -1,4 +1,4 @@
-"""Names for the modules of a profile: a search for files once, then the cache, then the worker."""
+"""Names for the modules of a profile: first one search for files, then the cache, then the worker."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def unpack_functions(columns: Columns) -> FunctionTable:
     aliases: dict[int, tuple[str, ...]] = {}
     rows, names = _column(columns, "alias_row", np.int64).tolist(), texts_of(columns, "alias")
     if len(rows) != len(names) or any(not 0 <= r < len(functions) for r in rows):
-        raise ValueError("aliases of functions that are not there")
+        raise ValueError("aliases of missing functions")
     for row, name in zip(rows, names, strict=True):
         aliases[row] = (*aliases.get(row, ()), name)
     return FunctionTable(start, end, functions, aliases)
@@ -182,7 +182,7 @@ class PackedFunctions(Sequence[Function]):
             raise ValueError("the columns of functions differ in length")
         rows = self._numbers[2]
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._files):
-            raise ValueError("functions in files that are not there")
+            raise ValueError("functions in missing files")
         self._made: list[Function] | None = None
 
     def __len__(self) -> int:
@@ -228,7 +228,7 @@ class _Texts:
     def __init__(self, columns: Columns, name: str) -> None:
         self._data = _column(columns, name, np.uint8)
         if len(self._data) and self._data[-1]:
-            raise ValueError(f"{name} is cut within a text")
+            raise ValueError(f"{name} is cut inside a string")
         self._count = len(self._data) - int(np.count_nonzero(self._data))
         self._ends: NDArray[np.int64] | None = None
 

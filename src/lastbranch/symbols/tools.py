@@ -1,4 +1,4 @@
-"""Installed programs: which one to start, and who starts it for a process that may not."""
+"""Installed programs: which one to start, and who starts it for a process that is not allowed to."""
 
 from __future__ import annotations
 

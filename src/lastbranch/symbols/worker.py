@@ -1,4 +1,4 @@
-"""Symbol files are read in a process of its own: a damaged file costs its names and nothing else.
+"""A separate process reads symbol files: a damaged file costs its names and nothing else.
 
 `WorkerClient` starts the worker when it first needs it, limits its time, kills it and starts it again. The worker
 (`main`) reads requests from standard input and answers on standard output, both packed by `columns`. It limits its own
@@ -258,7 +258,7 @@ class WorkerClient:
             return read(self._ask(verb, files, backend, columns))
         except (ValueError, RecursionError) as error:
             self.close()
-            raise WorkerFailed(f"the worker's answer is not sound: {error}", fatal=True) from error
+            raise WorkerFailed(f"the worker's answer is invalid: {error}", fatal=True) from error
 
     def _ask(self, verb: str, files: DebugFiles, backend: str, columns: Columns) -> Columns:
         size = sum(os.path.getsize(p) for p in (files.binary, files.debug, files.dwp) if p and os.path.exists(p))
@@ -344,7 +344,7 @@ def _end(code: int | None) -> str:
     import signal
 
     if code is not None and code == -getattr(signal, "SIGSYS", 0):
-        return "SIGSYS: a file led it to a system call that it must not make"
+        return "SIGSYS: a file made it attempt a forbidden system call"
     if code is not None and code < 0:
         return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""The contents of sections and streams that are being written, until they are done and go to the file.
+"""The contents of sections and streams being written, until they are complete and go to the file.
 
 A global section is committed when it is done, a stream as a whole. This module checks the rules on values (chapters 3,
 6, 7 and 8); `rules` decides when a section may be used.
@@ -118,7 +118,7 @@ class RecordsDraft:
         text = text_at(word)
         if text is None and word:
             raise TbrwError(
-                Status.INVALID_STRING, f"{struct.name}.{field} is {word:#x}: no string and no id of this file"
+                Status.INVALID_STRING, f"{struct.name}.{field} is {word:#x}: neither a string nor an id of this file"
             )
         return text
 
@@ -169,7 +169,7 @@ def _follow(struct: Struct, row: Array, own: range) -> tuple[Struct, bytes]:
     found = memory_at(int(row[pointer.field]), number * child.size, own)
     if found is None:
         raise TbrwError(
-            Status.UNEXPECTED_NULL_PTR, f"{struct.name}.{name} does not lead to {number} {kind} ({pointer.counter})"
+            Status.UNEXPECTED_NULL_PTR, f"{struct.name}.{name} does not point to {number} {kind} ({pointer.counter})"
         )
     return child, found
 
@@ -215,7 +215,8 @@ class DataDraft:
         if record_size and not whole and inside + size > record_size:
             raise TbrwError(
                 Status.UNSUPPORTED_DATA_SIZE,
-                f"stream {self.stream}: {size} bytes do not fit; of a record of {record_size} bytes {inside} are there",
+                f"stream {self.stream}: {size} bytes do not fit; {inside} of a record of {record_size} bytes are "
+                f"present",
             )
 
     def _store(self) -> None:

@@ -1,4 +1,4 @@
-"""An open file for the calls of chapter 9: it joins the rules, the store and what is being written.
+"""An open file for the calls of chapter 9: it joins the rules, the store and the unfinished parts.
 
 Methods have the names of the guide's functions, and raise `TbrwError` where those return an error.
 """

@@ -1,4 +1,5 @@
-"""What ``tbrw_reader`` leaves for ``tbrw_writer``: a TB5 file without records and bindings, and the records beside it.
+"""The files that ``tbrw_reader`` leaves for ``tbrw_writer``: a TB5 file without records and bindings, and files of
+records.
 
 Instead of the records of a stream, the file holds their number, their CRC-32 and the name of their file: a table of
 `RECORDS`. Strings keep their ids, and tables that the guide does not know are copied, so that the file that is written
@@ -51,7 +52,7 @@ def _is_store(key: Table, *sections: int) -> bool:
 def save(
     source: str, target: str, check: Callable[[list[str]], None] = lambda names: None
 ) -> tuple[list[str], list[Damage]]:
-    """Write what the TB5 file ``source`` holds to ``target``, and its records to files beside it.
+    """Write what the TB5 file ``source`` holds to ``target``, and its records to files next to it.
 
     Returns the names of these files, and what is damaged in ``source``. ``check`` gets the names before anything is
     written. Raises `TbrwError` if ``source`` cannot be read, `FileExistsError` if two of the files would be one.
@@ -85,7 +86,7 @@ def _check_different(names: list[str]) -> None:
             if os.path.abspath(name) == os.path.abspath(other) or (
                 os.path.exists(name) and os.path.exists(other) and os.path.samefile(name, other)
             ):
-                raise FileExistsError(17, f"is the same file as {other}; give another", name)
+                raise FileExistsError(17, f"is the same file as {other}; give a different one", name)
 
 
 def _check_id(file: Tb5File, unique_id: int, expected: int) -> None:
@@ -148,7 +149,7 @@ def _records_file(saved: Tb5File, key: Table) -> str:
     data = saved.bytes(key)
     name = os.fsdecode(data[_SUMMARY.itemsize :])
     if len(data) <= _SUMMARY.itemsize or os.path.basename(name) != name or "\0" in name:
-        reason = f"no name of a file for the records of stream {key.stream}"
+        reason = f"no file name for the records of stream {key.stream}"
         raise FormatError(reason, file=saved.name, field="name", value=name)
     count, expected, record_size, _ = np.frombuffer(data, _SUMMARY, 1)[0].item()
     path, found, check = os.path.join(os.path.dirname(saved.name), name), 0, 0
@@ -156,10 +157,10 @@ def _records_file(saved: Tb5File, key: Table) -> str:
         while piece := file.read(_PIECE):
             found, check = found + len(piece), crc32(piece, check)
     if found != count * record_size:
-        reason = f"{saved.name} was written with {count} records of {record_size} bytes in this file"
+        reason = f"{saved.name} was written with {count} records of {record_size} bytes for this file"
         raise FormatError(reason, file=path, offset=0, field="bytes", value=found)
     if check != expected:
-        raise FormatError("changed since it was written", file=path, offset=0, field="check", value=f"{check:#x}")
+        raise FormatError("has changed since it was written", file=path, offset=0, field="check", value=f"{check:#x}")
     return path
 
 

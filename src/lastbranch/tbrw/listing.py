@@ -1,4 +1,4 @@
-"""A TB5 file as text, section by section: what ``print_tb5`` prints."""
+"""A TB5 file as text, section by section: the output of ``print_tb5``."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def events(view: Tables, stream: int, start: int) -> Iterator[Any]:
     counts, total = found["event_num_details"].astype(np.int64), len(details)
     after = total - np.minimum(found["event_detail_array"], total).astype(np.int64)
     if (counts > after).any():
-        raise TbrwError(Status.INVALID_SAMPLE_FILE, f"stream {stream}: events have more details than there are")
+        raise TbrwError(Status.INVALID_SAMPLE_FILE, f"stream {stream}: events refer to more details than there are")
     order = np.arange(start, len(found))
     for run in np.split(order, np.flatnonzero(np.diff(counts[start:])) + 1):
         for first in run[::_CHUNK].tolist():

@@ -181,7 +181,7 @@ class Rules:
     def exists(self, number: int) -> None:
         """Raises `TbrwError` (STREAM_NOT_EXIST) unless stream ``number`` is complete."""
         if not 0 <= number < self.count:
-            raise TbrwError(Status.STREAM_NOT_EXIST, f"there is no stream {number}; the file has {self.count}")
+            raise TbrwError(Status.STREAM_NOT_EXIST, f"stream {number} does not exist; the file has {self.count}")
 
     def stream_access(self, number: int) -> Access:
         """What a stream is open for. Raises `TbrwError` (BAD_PARAMETER) for done_ without begin."""

@@ -1,4 +1,4 @@
-"""The TB5 file of a handle: a view reads what is committed, one writer adds to it.
+"""The TB5 file of a handle: views read committed data, one writer adds to it.
 
 One lock guards the writer, because several threads may write streams. Only this module turns errors of lower layers
 into `TbrwError`.
@@ -32,7 +32,7 @@ _ATTEMPTS = 10
 
 
 class NewFile:
-    """An empty TB5 file. ``name`` is its path: beside ``path`` until it replaces the older file.
+    """An empty TB5 file. ``name`` is its path: next to ``path`` until it replaces the older file.
 
     Raises `UnavailableError` while another writer has the file, `OSError` if it cannot be created.
     """
@@ -130,7 +130,7 @@ def file_name(name: str) -> str:
         if b"\0" in os.fsencode(name):
             raise ValueError("a NUL")
     except ValueError as error:
-        raise TbrwError(Status.FILE_OPEN_FAILED, f"{name!r} is no name of a file: {error}") from None
+        raise TbrwError(Status.FILE_OPEN_FAILED, f"{name!r} is not a file name: {error}") from None
     return name
 
 

@@ -263,7 +263,9 @@ def test_two_samples_of_a_thread_at_one_time(tmp_path):
     back, done = written(profile_of(rows), tmp_path)
     assert [row[0] for row in said(back)] == [5, 6, 7]
     assert said(back, times=False) == said(profile_of(rows), times=False)
-    assert done.notes == ("samples moved to a later tick, since their thread has another one with a stack then (2)",)
+    assert done.notes == (
+        "samples moved to a later tick, because their thread has another sample with a stack at that tick (2)",
+    )
 
 
 def test_samples_of_equal_time_keep_their_order(tmp_path):
@@ -480,14 +482,14 @@ def test_what_is_left_out_is_said(tmp_path):
     assert back.samples == 1
     assert done.notes == (
         f"frames left out, after the first {MOST_FRAMES} of a stack (3)",
-        "samples of no known processor are on processor 0 (1)",
+        "samples without a known processor are written for processor 0 (1)",
     )
 
 
 def test_what_would_be_taken_for_something_else_is_refused(tmp_path):
     path = tmp_path / "out.etl"
     in_tx = [Event("cycles", branch_select=8 | 1 << 8)]
-    with pytest.raises(FormatError, match=r"event cycles: no \.etl flag says that branches were filtered"):
+    with pytest.raises(FormatError, match=r"event cycles: no \.etl flag expresses that branches were filtered"):
         write_profile(profile_of([], events=in_tx), path)
     deep = profile_of([(5, 1, 7, 71, 0, 0, [(1, 2, 2)] * 2800, [])])
     with pytest.raises(FormatError, match="at most 2728 entries"):

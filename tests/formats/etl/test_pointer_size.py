@@ -97,6 +97,6 @@ def test_other_formats_have_no_such_thing(tmp_path, run):
     for verb in ("info", "dump"):
         done = run(verb, perf, "--pointer-size", "64")
         assert done.code != 0
-        assert "Windows trace logs (.etl) only" in done.err
+        assert "only Windows trace logs (.etl)" in done.err
     with pytest.raises(FormatError, match="Windows trace logs"):
         lastbranch.open(perf, pointer_size=32)

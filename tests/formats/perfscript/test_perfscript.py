@@ -215,7 +215,7 @@ def test_records_that_cannot_be_read_are_named() -> None:
 
 @pytest.mark.parametrize("text", [b"hello\n", b"1\n2\n3\n", b"x" * 3000, b"\n", b"a,b\n0x1,0x2\n", b"#" * 70000])
 def test_other_text_is_no_capture(text: bytes) -> None:
-    with pytest.raises(FormatError, match="not a capture that lastbranch reads"):
+    with pytest.raises(FormatError, match="not a capture that lastbranch can read"):
         read(text)
 
 

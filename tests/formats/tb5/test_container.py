@@ -208,7 +208,7 @@ def test_streams_are_added_and_what_is_there_does_not_change(tmp_path: Path) -> 
     before = path.read_bytes()
     with Tb5Writer.append(path) as writer:
         assert writer.next_stream == 1
-        with pytest.raises(ValueError, match="exists: what is written"):
+        with pytest.raises(ValueError, match="exists: written sections"):
             writer.put(DATA, np.zeros((1, 40), np.uint8))
         with pytest.raises(ValueError, match="out of order"):
             writer.put(DATA._replace(stream=3), b"x")
@@ -491,13 +491,13 @@ def test_a_directory_that_contradicts_itself_falls_back_to_the_commit_before(tmp
     path.write_bytes(whole)
     file = read(path)
     assert (file.streams, file.bytes(DATA)) == (1, data)
-    assert "disagree; the commit before it is used" in str(file.damage[0])
+    assert "disagree; the previous commit is used" in str(file.damage[0])
     with Tb5Writer.append(path) as writer:
         writer.put(DATA._replace(stream=1), b"third")
     assert (read(path).bytes(DATA._replace(stream=1)), read(path).damage) == (b"third", [])
     contradict(512)
     path.write_bytes(whole)
-    with pytest.raises(FormatError, match="number of records and of blocks disagree"):
+    with pytest.raises(FormatError, match="the numbers of records and of blocks disagree"):
         read(path)
 
 
@@ -556,8 +556,8 @@ def test_a_damaged_directory_falls_back_to_the_commit_before(tmp_path: Path) -> 
     ("start", "says"),
     [
         (b"", "file is empty"),
-        (b"PERFILE2" + b"\0" * 5000, "no TB5 file"),
-        (b"lastbranch TB5\n\0" + b"\0" * 5000, "no TB5 file"),
+        (b"PERFILE2" + b"\0" * 5000, "not a TB5 file"),
+        (b"lastbranch TB5\n\0" + b"\0" * 5000, "not a TB5 file"),
         (b"lastbranch TB5\r\n\2\0\0\0" + b"\0" * 5000, "later version"),
         (b"lastbranch TB5\r\n\1\0\0\0" + b"\0" * 5000, "header is damaged"),
         (b"lastbranch TB5\r\n\1\0", "cut short"),

@@ -116,10 +116,10 @@ def test_damaged_heads_are_read_from_the_records(path: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda rows: rows[:-1], "heads of stream 0: the stream has other records"),
+        (lambda rows: rows[:-1], "heads of stream 0: the records do not match those of the stream"),
         (lambda rows: rows[:, :40].copy(), ""),
-        (lambda rows: np.concatenate([rows, rows], axis=1), "heads of stream 0: record 0 is another"),
-        (lambda rows: np.concatenate([rows[:5000], rows[5001:5002], rows[5001:]]), "record 5000 is another"),
+        (lambda rows: np.concatenate([rows, rows], axis=1), "heads of stream 0: record 0 differs"),
+        (lambda rows: np.concatenate([rows[:5000], rows[5001:5002], rows[5001:]]), "record 5000 differs"),
     ],
     ids=["fewer", "shorter", "longer", "other"],
 )

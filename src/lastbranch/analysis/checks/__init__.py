@@ -1,4 +1,4 @@
-"""Judge a capture: is what it was made for in it, and if not, what to do.
+"""Judge a capture: can it answer the questions it was made for, and if not, what to do.
 
 `analysis.findings` says what there is to find, with its meaning and remedy. `profile` has the rules about every
 profile; `RULES` those of a format, about what its profiles do not have.

@@ -1,4 +1,4 @@
-"""What is wrong with a Windows trace: one pass over its events as columns, then rules."""
+"""Find what is wrong with a Windows trace: one pass over its events as columns, then rules."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Payloads:
     _seen: dict[_Type, list[Event]] = field(default_factory=dict)
 
     def gather(self, block: EventBlock) -> None:
-        """Take the events of types of which few have been seen."""
+        """Select events of types that have rarely been seen."""
         block = block.take(block.hook != _LOG_HEADER)  # the rest of the log is read by it
         groups = list(types_of(block)) if len(block) else []
         if not groups:
@@ -110,13 +110,13 @@ class Payloads:
                 impossible |= certain != [_LEFT_OVER]
         for size, texts in fitting.items():
             if texts:
-                number = f"{len(texts)} of {looked[12 - size]} events looked at"
+                number = f"{len(texts)} of {looked[12 - size]} events examined"
                 yield finding(
                     "pointer size", f"{number} fit {8 * size}-bit pointers, not {96 - 8 * size}-bit: {texts[0]}"
                 )
         if odd:
             severity = None if impossible else Severity.INFO
-            yield finding("odd payloads", f"{len(odd)} of the events looked at: {odd[0]}", severity)
+            yield finding("odd payloads", f"{len(odd)} of the events examined: {odd[0]}", severity)
 
 
 def _wrong(known: Known, fields: Mapping[str, Any], pointer: int) -> tuple[list[str], list[str]]:
@@ -195,7 +195,7 @@ class _Facts:
 
 
 def check_events(source: Source, reading: FormatReading | None = None) -> list[Finding]:
-    """What the events of the .etl ``source`` tell, and its profile does not; damage too."""
+    """Facts from the events of the .etl ``source`` that its profile lacks; damage too."""
     how = reading if isinstance(reading, Reading) else AS_IT_SAYS
     log = how.log(source)
     found = list(check_log(log, how.decoder()))
@@ -203,7 +203,7 @@ def check_events(source: Source, reading: FormatReading | None = None) -> list[F
 
 
 def check_log(log: TraceLog, decoder: Decoder | None = None) -> Iterator[Finding]:
-    """The findings of ``log`` that its events alone tell, read by ``decoder``."""
+    """The findings that follow from the events of ``log`` alone, read by ``decoder``."""
     facts, payloads, decoder = _Facts(), Payloads(), decoder or Decoder()
     for block in log.blocks():
         _count(block, facts)
@@ -255,7 +255,7 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
     for begin, end in pauses:
         # Lists that are asked for while a session runs are written with its groups off.
         if np.searchsorted(lists, begin) == np.searchsorted(lists, end, "right"):
-            yield finding("groups paused", f"from tick {begin} to {end}, and no lists were written then")
+            yield finding("groups paused", f"from tick {begin} to {end}, and no rundown was written then")
     sampled = facts.hooks[PMC]
     on = [bool(m.words[1] & _PMC_PROFILE) for m in states]
     if states and not any(on) and not sampled:
@@ -277,7 +277,7 @@ def _about_masks(facts: _Facts) -> Iterator[Finding]:
             yield finding("masks overwritten", f"{states[-1]}, and no image or process event")
         elif not any(m.words[0] & _BIND for m in states):
             # The lists are written with the groups of EnableFlags on, so these were overwritten before the first state.
-            yield finding("masks overwritten", f"{states[-1]}, and lists of what was there before")
+            yield finding("masks overwritten", f"{states[-1]}, and lists of what existed before")
 
 
 def _after(states: list[_State], flags: list[bool]) -> _State | None:
@@ -362,7 +362,7 @@ def _about_lbr(facts: _Facts) -> Iterator[Finding]:
     unknown = [(n, h) for h, n in facts.triggers.items() if "(" in "".join(kernel_names((h >> 8, h & 0xFF)))]
     for number, hook in sorted(unknown, reverse=True):
         name = "/".join(kernel_names((hook >> 8, hook & 0xFF)))
-        yield finding("unknown trigger", f"{number} records behind hook {hook:#06x} ({name})")
+        yield finding("unknown trigger", f"{number} records after hook {hook:#06x} ({name})")
     for options, number in sorted(facts.options.items()):
         reason = no_ranges_because("etw", options)
         if reason:
@@ -389,10 +389,10 @@ def _about_losses(log: TraceLog, facts: _Facts) -> Iterator[Finding]:
         yield finding("lost buffers", f"the header counts {log.buffers_lost}")
     if log.events_lost:
         many = log.events_lost * _MANY > facts.events
-        seen = f"the header counts {log.events_lost}; {facts.events} are there"
+        seen = f"the header counts {log.events_lost}; the log has {facts.events}"
         yield finding("lost events", seen, Severity.ERROR if many else None)
     elif log.lossy and not log.buffers_lost:
-        yield finding("lost events", f"{log.lossy} buffers are marked: something before them was lost")
+        yield finding("lost events", f"{log.lossy} buffers are marked: data before them was lost")
 
 
 def _about_rundown(facts: _Facts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Rules about a profile, of whatever format: each looks at one thing and yields findings."""
+"""Rules about a profile in any format: each examines one thing and yields findings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOST = {"records": "lost samples", "samples": "lost samples", "aux errors": "lo
 
 
 def check_profile(profile: Profile) -> Iterator[Finding]:
-    """The findings about a capture that its profile alone tells, damage and names excepted."""
+    """The findings that follow from the profile of a capture alone, except damage and names."""
     yield from about_profile(profile, sample_hits(profile))
     yield from about_few_samples(profile)
 
@@ -55,7 +55,7 @@ def _about_losses(profile: Profile) -> Iterator[Finding]:
     for name, counters in by_name.items():
         seen = ", ".join(f"{number} {counter}" for counter, number in counters)
         many = name == "lost samples" and sum(n for _, n in counters) * _MANY > profile.samples
-        yield finding(name, f"{seen}; {profile.samples} samples are there", Severity.ERROR if many else None)
+        yield finding(name, f"{seen}; the capture has {profile.samples} samples", Severity.ERROR if many else None)
 
 
 def _about_stacks(profile: Profile) -> Iterator[Finding]:
@@ -64,9 +64,9 @@ def _about_stacks(profile: Profile) -> Iterator[Finding]:
     if not profile.samples:
         yield finding("no samples", "0 samples", origin=origin)
     elif not asked:
-        yield finding("no branch stacks", f"none of {len(profile.events)} events asked for them", origin=origin)
+        yield finding("no branch stacks", f"none of {len(profile.events)} events requested them", origin=origin)
     elif not profile.entries:
-        seen = f"asked for, but {profile.samples} samples have none"
+        seen = f"requested, but {profile.samples} samples have none"
         yield finding("no branch stacks", seen, Severity.ERROR, origin=origin)
     for event in asked:
         reason = no_ranges_because(event.branch_select_kind, event.branch_select or 0)

@@ -177,7 +177,7 @@ def _sources(name: str, text: str, pmus: Mapping[str, Pmu]) -> list[Pmu]:
         return [pmus[name]]
     if name == "cpu" and (core := core_sources(pmus)):
         return core
-    raise SelectionError(f"{text!r}: there is no PMU {name!r} here", hint=f"PMUs are {', '.join(pmus)}")
+    raise SelectionError(f"{text!r}: this machine has no PMU {name!r}", hint=f"PMUs are {', '.join(pmus)}")
 
 
 def core_sources(pmus: Mapping[str, Pmu]) -> list[Pmu]:
@@ -204,8 +204,8 @@ def _named(name: str, pmus: Mapping[str, Pmu]) -> list[EventChoice]:
             return [EventChoice(f"{p.name}/{name}/", p.type, config, pmu=p) for p in core]
         return [EventChoice(name, TYPE.RAW, config, pmu=core[0] if core else None)]
     raise SelectionError(
-        f"there is no event {name!r} here",
-        hint="`perf list` shows names; processor-specific ones are given as rUUEE, unit mask and event in hexadecimal",
+        f"this machine has no event {name!r}",
+        hint="`perf list` shows names; give processor-specific events as rUUEE (unit mask and event in hexadecimal)",
     )
 
 
@@ -246,5 +246,5 @@ def _modified(choice: EventChoice, modifiers: str, text: str) -> EventChoice:
     unknown = set(modifiers) - set("ukhGHpP")
     if unknown or precise > _MOST_PRECISE:
         wrong = "".join(sorted(unknown)) or "p" * precise
-        raise SelectionError(f"{text!r}: modifier {wrong!r} is not known", hint="u, k, h, G, H, p, pp, ppp and P are")
+        raise SelectionError(f"{text!r}: unknown modifier {wrong!r}", hint="known are u, k, h, G, H, p, pp, ppp and P")
     return replace(choice, exclude=frozenset(exclude), precise=None if at_most else precise)

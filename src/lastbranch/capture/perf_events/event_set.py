@@ -1,4 +1,4 @@
-"""Events from the request to the open set: attributes, negotiation of their optional parts, sets with their rings.
+"""Events, from the request to the open set: attributes, negotiation of their optional parts, sets with ring buffers.
 
 A kernel refuses an attribute as a whole. So `negotiate` drops its optional parts (branch types, the hardware index, a
 more precise address, loss counters) until the rest opens, and then tries to take them back.
@@ -99,7 +99,7 @@ class EventSpec:
 
 
 class Extra(NamedTuple):
-    """An optional part of an attribute; ``loss`` tells the user what is missing without it."""
+    """An optional part of an attribute; ``loss`` describes to the user what is missing without it."""
 
     name: str
     loss: str
@@ -109,8 +109,8 @@ class Extra(NamedTuple):
     precise: int = 0
 
 
-_LOST = Extra("lost", "records lost at the very end are not counted (before Linux 6.0)", bits=READ.LOST)
-BUILD_ID = Extra("build-id", "binaries are identified as they were at the end (before Linux 5.12)", flag="build_id")
+_LOST = Extra("lost", "records lost at the very end are not counted (Linux before 6.0)", bits=READ.LOST)
+BUILD_ID = Extra("build-id", "binaries are identified by their state at the end (Linux before 5.12)", flag="build_id")
 _TYPE = Extra("type", "branch types are not recorded", "branch_sample_type", _PERF["TYPE_SAVE"])
 _INDEX = Extra("index", "call stacks cannot be stitched (no hardware index)", "branch_sample_type", _PERF["HW_INDEX"])
 
@@ -183,7 +183,7 @@ def sampling_spec(choice: EventChoice, request: Request, host: Host, wakeup: int
     if choice.precise is None and choice.pmu is not None and host.vendor != "AuthenticAMD":
         # AMD's precise events are IBS, another facility, which has no branch records.
         most = choice.pmu.max_precise if "max_precise" in choice.pmu.caps else 3
-        more = "the sampled address is some instructions late (less precise)"
+        more = "the sampled address is a few instructions late (less precise)"
         extras += [Extra(f"precise {level}", more, precise=1) for level in range(1, most + 1)]
     fields |= {"sample_type": sample_type, "sample_period": period}
     cpus = choice.pmu.cpus if choice.pmu and choice.pmu.cpus is not None else host.cpus

@@ -179,7 +179,7 @@ REMEDIES: dict[str, Remedy] = {
     "paranoid-kernel": Remedy("sudo sysctl kernel.perf_event_paranoid=1", _BOOT),
     "paranoid-system": Remedy("sudo sysctl kernel.perf_event_paranoid=0", _BOOT),
     "perfmon": Remedy(
-        "sudo setcap cap_perfmon,cap_sys_ptrace=ep COPY-OF-PYTHON", "whoever may run that file, until it is removed"
+        "sudo setcap cap_perfmon,cap_sys_ptrace=ep COPY-OF-PYTHON", "anyone who may run that file, until it is removed"
     ),
     "container": Remedy("docker run --cap-add PERFMON --cap-add SYS_PTRACE IMAGE", "a new container"),
     "files": Remedy("ulimit -n $(ulimit -Hn)", "this shell"),
@@ -189,7 +189,7 @@ REMEDIES: dict[str, Remedy] = {
     "ptrace": Remedy("sudo sysctl kernel.yama.ptrace_scope=0", _BOOT),
     "symbols": Remedy("sudo sysctl kernel.kptr_restrict=0", _BOOT),
     "qemu": Remedy(
-        "qemu-system-x86_64 -enable-kvm -cpu host,pmu=on,lbr-fmt=0x5", "a new start of the guest, on its host"
+        "qemu-system-x86_64 -enable-kvm -cpu host,pmu=on,lbr-fmt=0x5", "a restart of the guest, on its host"
     ),
     "period": Remedy("lastbranch record --period 400009", "this recording"),
     "events": Remedy("perf list", "shows names only"),

@@ -1,4 +1,4 @@
-"""The running kernel and its files, as recorders use them: one class, which tests replace by a model of a machine."""
+"""The running kernel and its files, as recorders use them: one class, which tests replace with a model of a machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Kernel:
         try:
             ptrace.seize(child.pid, ptrace.EXITKILL)
         except ptrace.Gone as gone:
-            raise OSError(errno.ESRCH, "the process to trace is gone") from gone
+            raise OSError(errno.ESRCH, "the process to trace has ended") from gone
         finally:
             child.kill()
             child.wait()

@@ -1,4 +1,4 @@
-"""perf_event_open(2) by ctypes: attributes, counters, and rings of records.
+"""perf_event_open(2) through ctypes: attributes, counters, and ring buffers of records.
 
 Numbers: Linux include/uapi/linux/perf_event.h. Attributes have the 136 bytes of PERF_ATTR_SIZE_VER8; older kernels
 accept them while the fields that they do not know are 0.
@@ -63,7 +63,7 @@ def open_event(attr: bytes, tid: int, cpu: int = -1, group: int = -1) -> int:
     """
     number = _NR_PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
-        raise OSError(errno.ENOSYS, f"perf_event_open: no system call number known for {os.uname().machine}")
+        raise OSError(errno.ENOSYS, f"perf_event_open: no known system call number for {os.uname().machine}")
     fd: int = _syscall(number, ctypes.c_char_p(attr), tid, cpu, group, _FLAG_FD_CLOEXEC)
     if fd < 0:
         code = ctypes.get_errno()
@@ -128,7 +128,7 @@ class Ring:
             if error.errno not in (errno.EPERM, errno.ENOMEM):
                 raise
             hint = "raise kernel.perf_event_mlock_kb, or end other recordings"
-            raise UnavailableError(f"no memory for a perf ring of {pages} pages: {error}", hint=hint) from error
+            raise UnavailableError(f"no memory for a ring buffer of {pages} pages: {error}", hint=hint) from error
 
     def share(self, fd: int) -> None:
         """Have the event ``fd`` of the same processor write into this ring."""

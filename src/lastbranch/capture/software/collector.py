@@ -419,13 +419,13 @@ def _engine(launched: bool, allow_risk: bool, summary: Summary) -> Engine:
     good = [engine for engine in tested if summary.self_test[engine.name] == OK]
     if not good:
         said = "; ".join(f"{name}: {what}" for name, what in summary.self_test.items())
-        raise UnavailableError(f"no engine passes the start-up test here ({said})")
+        raise UnavailableError(f"no engine passes the start-up test on this machine ({said})")
     if not launched and good[0] not in safe and not allow_risk:
         said = summary.self_test[safe[0].name]
         raise UnavailableError(
             f"perf breakpoints cannot be used here ({said}); with the other engines the process would be killed if the "
             "collector were killed in the middle of a burst",
-            hint="--allow-risk takes that risk; or launch the program with `lastbranch record COMMAND`",
+            hint="--allow-risk accepts that risk; or launch the program with `lastbranch record COMMAND`",
         )
     summary.engine = good[0].name
     return good[0]
@@ -484,7 +484,7 @@ def _attach(pid: int, tree: Tree) -> None:
                 raise describe_attach(tid, why) from error
             tree.add(tid, pid)
     if not tree.threads:
-        raise UnavailableError(f"there is no process {pid}")
+        raise UnavailableError(f"process {pid} does not exist")
 
 
 def _threads(pid: int) -> set[int]:

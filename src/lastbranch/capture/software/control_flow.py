@@ -1,4 +1,4 @@
-"""Control flow of a traced program from an address on: straight lines, targets known before the branch executes, forks.
+"""Control flow of a traced program from one address: straight lines, targets known before the branch executes, forks.
 
 Code is never assumed to be unchanged: each burst reads the bytes again, and decoded lines are cached by their bytes. So
 JIT code and libraries that come and go are decoded correctly, and all processes share one cache.

@@ -1,4 +1,4 @@
-"""x86-64 instructions: the target of a branch from the registers before it, and the effects of other instructions.
+"""x86-64 instructions: the target of a branch, from the registers before it; the effects of other instructions.
 
 Opcodes, condition codes and ModRM addressing: Intel SDM volume 2 (appendix B.1.4.7, 2.1.5, 2.2.1). What `evaluation_of`
 does not know (far branches, interrupts, system calls) ends a burst.

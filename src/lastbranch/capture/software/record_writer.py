@@ -1,4 +1,4 @@
-"""What a software recording writes while it runs: bursts and the sideband, as perf.data in its pipe form.
+"""The output of a software recording while it runs: bursts and the sideband, as perf.data in pipe form.
 
 The sideband is time samples, mappings, names, forks and exits. Records: include/uapi/linux/perf_event.h; attributes,
 names and features as records: tools/perf/Documentation/perf.data-file-format.txt. There are two events: the kernel
@@ -93,7 +93,7 @@ def now() -> int:
 
 
 class Sideband:
-    """What happens beside the bursts. This class records nothing."""
+    """Events other than the bursts. This class records nothing."""
 
     name = ""
 

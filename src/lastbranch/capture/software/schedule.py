@@ -1,4 +1,4 @@
-"""When a thread gets a burst: after a period of its CPU time, and within a limit on the share of wall time.
+"""The schedule of bursts: one per period of a thread's CPU time, within a limit on the share of wall time.
 
 `ClockTrigger` is a kernel event that counts the thread's CPU time and signals it in user mode. `PollTrigger` reads CPU
 times at each tick. Both interrupt overdue threads, but only running ones: PTRACE_INTERRUPT makes some system calls of

@@ -92,7 +92,7 @@ def _test(engine: Engine, pid: int, base: int) -> str:
             ptrace.poke_user(pid, ptrace.RIP * 8, base)
             burst, _ = bursts.run(thread, lambda status: False)
             if said == OK:
-                said = "a stop did not come in time" if burst.dropped else _compared(burst, base)
+                said = "a stop did not arrive in time" if burst.dropped else _compared(burst, base)
             if burst.dropped:
                 return said
             if thread.process.successors is not None:

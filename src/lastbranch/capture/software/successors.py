@@ -1,4 +1,4 @@
-"""Which branches a program can reach from an address, so that one stop reveals several of them.
+"""The branches that a program can reach from an address, so one stop can reveal several of them.
 
 Straight lines end at branches. Direct jumps and calls have one successor, and so has a return or an indirect branch
 whose target is known before it executes (`control_flow`). A conditional branch has two, which make a `Fork`.

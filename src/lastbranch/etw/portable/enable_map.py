@@ -30,8 +30,8 @@ class Row(NamedTuple):
 
 
 _F = EnableFlag
-_NOT_TRANSLATED = "Linux has tracepoints of its own for it, which are not translated"
-_NO_COUNTERPART = "Linux has nothing that corresponds to it"
+_NOT_TRANSLATED = "Linux has its own tracepoints for it, which are not translated"
+_NO_COUNTERPART = "Linux has no equivalent"
 
 _MAPPED: dict[EnableFlag | str, tuple[tuple[str, ...], str]] = {
     _F.PROCESS: (("process",), "PERF_RECORD_FORK, EXIT, COMM; /proc"),
@@ -58,10 +58,10 @@ _REASONS: dict[EnableFlag | str, str] = {
         (_F.DPC, _F.INTERRUPT, _F.DISK_IO, _F.DISK_FILE_IO, _F.DISK_IO_INIT, _F.NETWORK_TCPIP, _F.VIRTUAL_ALLOC,
          _F.SPLIT_IO, _F.FILE_IO, _F.FILE_IO_INIT), _NOT_TRANSLATED,
     ),
-    _F.PROCESS_COUNTERS: "counters of a process are in /proc and have no events",
+    _F.PROCESS_COUNTERS: "the counters of a process are in /proc; there are no events for them",
     _F.VAMAP: "mappings of data files are not recorded",
-    _F.FORWARD_WMI: "there is no WMI to forward to",
-    _F.EXTENSION: "EnableFlags as an offset of an extension is not read",
+    _F.FORWARD_WMI: "Linux has no WMI to forward to",
+    _F.EXTENSION: "EnableFlags as the offset of an extension is not supported",
     "COMPACT_CSWITCH": "context switches are written one by one: CONTEXT_SWITCH",
 }  # fmt: skip
 _SILENT = _F.NO_SYSCONFIG | _F.ENABLE_RESERVE

@@ -228,7 +228,7 @@ class PortableKernel:
         except TimeoutError:
             raise EtwError(call, Status.TIMEOUT, f'the process of "{entry.name}" does not answer') from None
         except OSError as error:
-            reason = f'the process of "{entry.name}" is gone: {error}'
+            reason = f'the process of "{entry.name}" has ended: {error}'
             raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, reason) from error
 
 

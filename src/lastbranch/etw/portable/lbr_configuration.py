@@ -62,12 +62,12 @@ def check_configuration(flags: int, events: Sequence[tuple[UUID, int]], target: 
         if flags & bit:
             raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why)
     if target is None:
-        why = "this processor records no branches, and the session has no target for the software branch record"
+        why = "this processor offers no branch records, and the session has no target for the software branch record"
         raise EtwError(CONFIGURE_LBR, Status.NOT_SUPPORTED, why, hint="name one: lastbranch session start --target PID")
 
 
 _REFUSED = {
-    LBR_EXCLUDE_USER: "the software branch record sees user code only",
+    LBR_EXCLUDE_USER: "the software branch record covers user code only",
     LBR_SAMPLED: "sampled branch records (SPE) are of ARM64",
 }
 
@@ -76,7 +76,7 @@ def needed(hooks: Sequence[int], masks: Sequence[int], sources: Sequence[int]) -
     """Whether a session with a target records branches by software: its trigger is configured, and enabled.
 
     ``hooks`` trigger a branch record; ``masks`` are the words of PERFINFO_GROUPMASK; ``sources`` are the profile
-    sources that PMC_PROFILE enables, all if there are none.
+    sources that PMC_PROFILE enables; empty means all.
     """
     enabled = masks[_PMC_PROFILE.word] & _PMC_PROFILE.bits
     return bool(PMC_HOOK in hooks and enabled and (not sources or SOFTWARE_BRANCHES in sources))

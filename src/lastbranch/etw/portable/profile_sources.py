@@ -1,4 +1,4 @@
-"""Profile sources: the events that can interrupt a processor every so many times.
+"""Profile sources: the events that can interrupt a processor at an interval.
 
 Numbers and names below 25 are KPROFILE_SOURCE's. Those from 25 on are what Windows calls the architectural events of
 Intel's processors. Further ones are events of this machine, known by their names.
@@ -161,11 +161,11 @@ def set_interval(registry: Registry, source: int, value: int) -> int:
 def configure(registry: Registry, sources: list[int]) -> None:
     """Have PMC_PROFILE enable these sources. `EtwError` 87 for an unknown one or the timer, 1292 for too many."""
     if len(sources) > MOST_CONFIGURED:
-        why = f"{len(sources)} profile sources, and at most {MOST_CONFIGURED} can be counted at once"
+        why = f"{len(sources)} profile sources; at most {MOST_CONFIGURED} can be counted at once"
         raise EtwError("TraceSetInformation", Status.IMPLEMENTATION_LIMIT, why)
     for source in sources:
         if source == TIMER:
-            why = "the timer is no counter: EVENT_TRACE_FLAG_PROFILE enables it"
+            why = "the timer is not a counter: EVENT_TRACE_FLAG_PROFILE enables it"
             raise EtwError("TraceSetInformation", Status.INVALID_PARAMETER, why)
         _known(source, "TraceSetInformation")
     _store(registry, replace(source_settings(registry), sources=sources))

@@ -209,7 +209,7 @@ class Connection(Closing):
     ) -> tuple[bytes, list[int]]:
         """Send a request. Returns the body and the descriptors of the answer.
 
-        Raises `EtwError` with the status of the answer, 1460 if none comes in time, 4201 if the daemon is gone;
+        Raises `EtwError` with the status of the answer, 1460 if none comes in time, 4201 if the daemon has ended;
         ``name`` is the API function that it names. Not for connections on which the peer sends unasked.
         """
         call = name or kind.name
@@ -219,9 +219,11 @@ class Connection(Closing):
         except TimeoutError:
             raise EtwError(call, Status.TIMEOUT, f"the session did not answer within {timeout:g} s") from None
         except (OSError, FormatError) as error:
-            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, f"the session's process broke off: {error}") from error
+            raise EtwError(
+                call, Status.WMI_INSTANCE_NOT_FOUND, f"the session's process dropped the connection: {error}"
+            ) from error
         if answer is None:
-            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, "the session's process went away")
+            raise EtwError(call, Status.WMI_INSTANCE_NOT_FOUND, "the session's process ended")
         if answer.status:
             raise EtwError(call, answer.status, answer.body.decode(errors="replace"))
         taken, self._fds = self._fds, []
@@ -230,7 +232,7 @@ class Connection(Closing):
     def send(
         self, kind: Kind, body: bytes = b"", status: int = 0, fds: Sequence[int] = (), timeout: float = CALL_TIMEOUT
     ) -> None:
-        """Send one message. Raises `OSError` if the peer is gone, `TimeoutError` if it does not read."""
+        """Send one message. Raises `OSError` if the peer has disconnected, `TimeoutError` if it does not read."""
         self.stream.settimeout(timeout)
         data = encode(kind, body, status)
         sent = socket.send_fds(self.stream, [data], list(fds)) if fds else 0
@@ -245,7 +247,7 @@ class Connection(Closing):
         while (message := self._decoder.next()) is None:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
-                raise TimeoutError("no message in time")
+                raise TimeoutError("no message arrived in time")
             self.stream.settimeout(left)
             data = self._take(min(self._decoder.missing, 1 << 16))
             if not data:

@@ -67,27 +67,27 @@ _FILE_MODES = M.FILE_MODE_SEQUENTIAL | M.FILE_MODE_CIRCULAR | M.FILE_MODE_APPEND
 RULES: tuple[Rule, ...] = (
     Rule(M.NONSTOPPABLE_MODE, forbids=M.NONSTOPPABLE_MODE, why="only a session of the boot can be unstoppable"),
     Rule(M.USE_GLOBAL_SEQUENCE, forbids=M.USE_LOCAL_SEQUENCE, why="sequence numbers are global or local"),
-    Rule(M.STOP_ON_HYBRID_SHUTDOWN, forbids=M.PERSIST_ON_HYBRID_SHUTDOWN, why="it stops or persists"),
+    Rule(M.STOP_ON_HYBRID_SHUTDOWN, forbids=M.PERSIST_ON_HYBRID_SHUTDOWN, why="it either stops or persists"),
     Rule(M.FILE_MODE_SEQUENTIAL, forbids=M.FILE_MODE_CIRCULAR, why="a file is sequential or circular"),
     Rule(
         M.FILE_MODE_CIRCULAR, needs=RequestTrait.SIZE, forbids=M.FILE_MODE_APPEND | M.FILE_MODE_NEWFILE | M.RELOG_MODE,
-        why="a circular file needs MaximumFileSize, and is neither appended to nor one of a row",
+        why="a circular file needs MaximumFileSize, and cannot be appended to or be one of a series",
     ),
     Rule(
         M.FILE_MODE_APPEND, forbids=M.FILE_MODE_CIRCULAR | M.REAL_TIME_MODE | M.RELOG_MODE,
-        why="appending is for a file alone",
+        why="only a single file can be appended to",
     ),
     Rule(
         M.FILE_MODE_NEWFILE, needs=RequestTrait.FILE | RequestTrait.SIZE, not_for=RequestTrait.SYSTEM,
-        forbids=M.FILE_MODE_PREALLOCATE | M.RELOG_MODE, why="a row of files needs a pattern and MaximumFileSize",
+        forbids=M.FILE_MODE_PREALLOCATE | M.RELOG_MODE, why="a series of files needs a pattern and MaximumFileSize",
     ),
     Rule(
         M.FILE_MODE_PREALLOCATE, needs=RequestTrait.FILE | RequestTrait.SIZE,
-        why="only a file of known size is preallocated",
+        why="only a file of known size can be preallocated",
     ),
     Rule(
         M.REAL_TIME_MODE, forbids=M.PRIVATE_LOGGER_MODE | M.ADD_HEADER_MODE,
-        why="private sessions are not read in real time",
+        why="private sessions cannot be read in real time",
     ),
     Rule(M.BUFFERING_MODE, forbids=_FILE_MODES | M.REAL_TIME_MODE, why="buffering keeps events in memory only"),
     Rule(
@@ -96,7 +96,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(M.RELOG_MODE, needs_mode=M.PRIVATE_LOGGER_MODE, why="relogging is for private sessions"),
     Rule(M.PRIVATE_IN_PROC, needs_mode=M.PRIVATE_LOGGER_MODE, why="in-process sessions are private"),
-    Rule(M.INDEPENDENT_SESSION_MODE, forbids=M.PRIVATE_LOGGER_MODE, why="a private session is not independent"),
+    Rule(M.INDEPENDENT_SESSION_MODE, forbids=M.PRIVATE_LOGGER_MODE, why="a private session cannot be independent"),
     Rule(M.USE_PAGED_MEMORY, not_for=RequestTrait.SYSTEM, why="the kernel cannot write to paged memory"),
 )  # fmt: skip
 """Sources: the page of EVENT_TRACE_PROPERTIES_V2 (MaximumFileSize, LogFileNameOffset) and the Logging Mode Constants in
@@ -148,13 +148,13 @@ def check_start(request: SessionRequest) -> SessionRequest:
     check_name(call, request.name)
     request = _fixed(call, request)
     if request.clock not in (ClientContext.DEFAULT, ClientContext.QPC, ClientContext.SYSTEM_TIME):
-        raise EtwError(call, Status.INVALID_PARAMETER, f"ClientContext {request.clock} is no clock of this system")
+        raise EtwError(call, Status.INVALID_PARAMETER, f"ClientContext {request.clock} is not a clock of this system")
     if request.enable_flags and not request.system:
         raise EtwError(call, Status.INVALID_PARAMETER, "EnableFlags are for system loggers")  # our choice
     _check_filters(call, request)
     _check_mode(call, request)
     if not request.file and not request.mode & _MEMORY_ONLY:
-        raise EtwError(call, Status.BAD_PATHNAME, "there is neither a log file nor a mode without one")
+        raise EtwError(call, Status.BAD_PATHNAME, "no log file is given, and the mode needs one")
     return replace(request, file=checked_file(call, request.file, request.mode)) if request.file else request
 
 
@@ -196,7 +196,7 @@ def checked_file(call: str, file: str, mode: int) -> str:
     folder that does not exist, and a path that is a link or anything but a file. Variables are not expanded.
     """
     if mode & LogFileMode.FILE_MODE_NEWFILE and file.count("%d") != 1:
-        raise EtwError(call, Status.INVALID_NAME, f"{file}: a row of files needs one %d in its name")
+        raise EtwError(call, Status.INVALID_NAME, f"{file}: a series of files needs one %d in its name")
     if characters(file) > MAX_NAME:
         raise EtwError(call, Status.BAD_PATHNAME, f"a log file's name has at most {MAX_NAME} characters")  # our choice
     path = Path(os.path.abspath(file))
@@ -208,9 +208,9 @@ def checked_file(call: str, file: str, mode: int) -> str:
     except ValueError as error:
         raise EtwError(call, Status.BAD_PATHNAME, f"{file!r}: {error}") from error
     if stat.S_ISLNK(found):
-        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is a link: name the file itself")
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is a link: give the file itself")
     if file.endswith("/") or not stat.S_ISDIR(folder) or not stat.S_ISREG(found):
-        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is not a file in a folder that exists")
+        raise EtwError(call, Status.BAD_PATHNAME, f"{file} is not a file name in an existing folder")
     return str(path)
 
 
@@ -239,10 +239,10 @@ def updated(now: SessionRequest, asked: SessionRequest, call: str = "ControlTrac
     )
     if asked.file:
         if not now.file:
-            raise EtwError(call, Status.BAD_PATHNAME, "the session has no log file that another could follow")
+            raise EtwError(call, Status.BAD_PATHNAME, "the session has no log file to switch from")
         if asked.file == now.file:
             # our choice: the page says only "returns an error"
-            raise EtwError(call, Status.BAD_PATHNAME, f"{asked.file} is the log file that the session has")
+            raise EtwError(call, Status.BAD_PATHNAME, f"{asked.file} is already the log file of the session")
         made = replace(made, file=asked.file)
     if not made.file and not made.mode & _MEMORY_ONLY:
         raise EtwError(call, Status.BAD_PATHNAME, "the session would have neither a log file nor real time")

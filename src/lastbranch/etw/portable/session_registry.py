@@ -11,7 +11,7 @@
 HASH is computed from the case-folded session name. ROOT is ``$LASTBRANCH_ETW_DIR``, else
 ``$XDG_RUNTIME_DIR/lastbranch`` if that directory belongs to this user, else ``/tmp/lastbranch-UID``. ROOT and its
 directories belong to this user, have mode 0700, and are no links. The next process that holds the lock removes an entry
-whose process is gone. Providers learn of changes by notices to their sockets (`notify`).
+whose process has ended. Providers learn of changes by notices to their sockets (`notify`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recordings of the software branch record into a trace log, each by a session of its own."""
+"""Recordings of the software branch record into a trace log, each through its own session."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def record_session(
 
 def _describe(profile: Profile, options: Options, summary: Summary) -> None:
     describe(profile, options, summary)
-    profile.header["addresses"] = "ip is where the burst ended and the newest branch leads"  # the events have no addr
+    profile.header["addresses"] = "ip is the end of the burst, the target of the newest branch"  # no addr
 
 
 class _Session:

@@ -1,1 +1,2 @@
-"""The kernel of Windows: its DLLs by ctypes. Importable everywhere; what calls a DLL works on Windows only."""
+"""The kernel of Windows: its DLLs through ctypes. Importable everywhere; functions that call a DLL work only on
+Windows."""

@@ -264,7 +264,7 @@ class WindowsKernel:
                 self.control(Control.STOP, state.handle, None)
             raise EtwError(
                 "StartTrace", Status.CALL_NOT_IMPLEMENTED, f"success with handle {state.handle:#x}, {why}",
-                hint="this system does not run trace sessions; the portable kernel does, on Linux",
+                hint="this system has no trace sessions; on Linux, the portable kernel runs them",
             )  # fmt: skip
         found.handle = state.handle
         return found
@@ -316,7 +316,7 @@ class WindowsKernel:
         self._call("TraceSetInformation", handle, int(info), bytes_at_call(data), len(data))
 
     def query_information(self, handle: int, info: Info, value: Any) -> Any:
-        """TraceQueryInformation. Lists are asked for their size first, and again if they grew meanwhile."""
+        """TraceQueryInformation. A list is queried for its size first, and again if it grew meanwhile."""
         with self._privilege(info in PRIVILEGED):
             if info == Info.SAMPLED_PROFILE_INTERVAL_INFO:
                 return decode(info, self._query(handle, info, encode(info, (value, 0))))[1]

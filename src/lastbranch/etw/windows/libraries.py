@@ -1,4 +1,4 @@
-"""Exports of Windows' DLLs: their prototypes, and the functions, resolved at their first call.
+"""Exports of Windows' DLLs: their prototypes, and the functions, resolved on first call.
 
 The error for a missing one names it and the Windows that has it.
 """

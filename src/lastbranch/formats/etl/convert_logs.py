@@ -270,7 +270,7 @@ class _TimeLine:
             for header in log.headers if len(self.logs) > 1 else []:
                 if not header.start_time or not header.frequency:
                     raise FormatError(
-                        "without a start time and a clock frequency this cannot be put on the time line of others",
+                        "without a start time and a clock frequency, this log cannot share a time line with others",
                         file=log.source.name, offset=header.offset, field="StartTime", value=header.start_time,
                     )  # fmt: skip
 
@@ -405,7 +405,7 @@ def rewrite_logs(sources: Sequence[Source], path: str, how: Rewriting) -> Conver
     )  # fmt: skip
     notes = []
     if len(sources) > 1 and done.boots > 1:
-        notes.append("the inputs are of different uptimes: equal process ids may mean different processes")
+        notes.append("the inputs come from different uptimes: one process id may mean different processes")
     if done.header.events_lost or done.header.buffers_lost:
         notes.append(f"the recording lost {done.header.events_lost} events and {done.header.buffers_lost} buffers")
     return Conversion(f"{done.kept} of {done.events} events written", done.damage, notes)
@@ -413,7 +413,9 @@ def rewrite_logs(sources: Sequence[Source], path: str, how: Rewriting) -> Conver
 
 def _cut(line: _TimeLine, seconds: tuple[Fraction | None, Fraction | None], pids: frozenset[int]) -> Cut:
     if seconds != (None, None) and not line.log.frequency:
-        raise FormatError("the log's clock has no frequency to cut by", field="PerfFreq", value=line.log.perf_freq)
+        raise FormatError(
+            "the log's clock has no frequency, so it cannot be cut by time", field="PerfFreq", value=line.log.perf_freq
+        )
     ticks = [None if part is None else line.log.timestamp + line.log.clock.ticks(part) for part in seconds]
     cut = Cut(ticks[0], ticks[1], pids)
     if pids:

@@ -219,12 +219,15 @@ class Decoder:
             notes.append(f"{self._given.names[guid]}: event {id_} has version {version}, its manifest {has}")
         for described, number in self._misfits.items():
             name = f"{described.provider_name}/{described.event_name} version {described.version}"
-            notes.append(f"{name}: {number} payloads are not what the manifest says; the rest of them stays bytes")
+            notes.append(f"{name}: {number} payloads do not match the manifest; the rest of each stays undecoded")
         for (guid, classic, id_, version), own in self._described.items():
             given = None if classic else self._given.events.get((guid, id_, version))
             if given is not None and _shape(given.properties) != _shape(own.properties):
                 name = f"{own.provider_name}: event {id_} version {version}"
-                notes.append(f"{name} is described in the trace, not as in the manifest given; the trace's is used")
+                notes.append(
+                    f"{name} is described differently in the trace and in the given manifest; the trace's "
+                    f"description is used"
+                )
         return notes
 
     def _find_self_describing(self, event: Event) -> Known | None:
@@ -257,7 +260,9 @@ class Decoder:
         if known is None:
             if PAYLOAD in fields:
                 return bytes(fields[PAYLOAD])
-            raise FormatError("no layout to write this event with", field="provider", value=guid_text(event.provider))
+            raise FormatError(
+                "no layout is known for writing this event", field="provider", value=guid_text(event.provider)
+            )
         try:
             return known.encode(fields, self.pointer(event))
         except ValueError as error:

@@ -154,7 +154,7 @@ def _header_values(event: Event) -> tuple[dict[str, Any], bytes]:
         own |= {"Type": event.hook & 0xFF, "Group": event.hook >> 8}
         index = [data for item, data in event.extended if item == EXTENDED_TYPE.PEBS_INDEX]
         if len(event.counters) > _MOST_COUNTERS or len(index) > 1 or len(index) < len(event.extended):
-            raise FormatError("more than a kernel event header has room for", field="Version", value=event.version)
+            raise FormatError("more than fits in a kernel event header", field="Version", value=event.version)
         own["Version"] |= len(event.counters) << 8 | bool(index) * PEBS_INDEX
         return own, counters + b"".join(index)
     elif event.header in EVENT_HEADERS:

@@ -1,4 +1,4 @@
-"""perf_event_attr: how one event was programmed, and the record layout that follows from it."""
+"""perf_event_attr: the programming of one event, and the record layout that follows from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Header features: what a perf.data file says about the machine and the recording. Decoded by table, kept raw else."""
+"""Header features: what a perf.data file says about the machine and the recording. Decoded by table, otherwise kept
+raw."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ class _Reader:
     def block(self, length: int) -> bytes:
         """The next ``length`` bytes."""
         if length > len(self.data) - self.at:
-            raise ValueError(f"{length} bytes wanted at byte {self.at}, and {len(self.data) - self.at} are left")
+            raise ValueError(f"{length} bytes needed at byte {self.at}, {len(self.data) - self.at} left")
         self.at += length
         return self.data[self.at - length : self.at]
 
@@ -110,7 +111,7 @@ def decode_feature(state: State, number: int, data: bytes, offset: int) -> None:
     state.feature_bytes += len(data)
     if state.feature_bytes > _MOST_BYTES:
         if state.feature_bytes - len(data) <= _MOST_BYTES:
-            reason = f"header features of more than {_MOST_BYTES} bytes; what follows was not read"
+            reason = f"header features of more than {_MOST_BYTES} bytes; the rest was not read"
             state.profile.damage.append(Damage(reason, offset))
         return
     try:

@@ -112,7 +112,7 @@ class Reader:
                 progress(min(block.base, self.data[1]) - self.data[0], self.data[1] - self.data[0])
         profile.records = {RECORDS.get(k, f"TYPE_{k}"): n for k, n in sorted(counts.items())}
         if not state.attrs:
-            raise FormatError("no event attribute in the file", file=self.source.name, hint="is it a cut-off pipe?")
+            raise FormatError("no event attribute in the file", file=self.source.name, hint="was a pipe cut off?")
         if state.late_attr:
             self.layouts, self.layout_of_attr, self.damaged = [], np.empty(0, np.int64), 0
             for block in self.blocks():
@@ -158,7 +158,7 @@ class Reader:
             checked = entry.layout.check(block, part)
             if checked.damaged:
                 where = block.base + int(part[checked.first_damaged]) * 8
-                damage = Damage("samples whose fields do not fit their records", where, "samples", checked.damaged)
+                damage = Damage("samples whose fields do not fit in their records", where, "samples", checked.damaged)
                 profile.damage.append(damage)
                 self.damaged += checked.damaged
             entry.samples += len(part) - checked.damaged

@@ -1,4 +1,4 @@
-"""PERF_RECORD_SAMPLE: from record positions in a block to columns, a field at a time for all samples of the block.
+"""PERF_RECORD_SAMPLE: from record positions in a block to columns, one field at a time for all samples of the block.
 
 The fields are in the order of the kernel ABI (comment of PERF_RECORD_SAMPLE in include/uapi/linux/perf_event.h):
 first those of fixed position, here, then those in `VARIABLE`.
@@ -34,7 +34,7 @@ class Cursor:
     """Samples at word positions ``at`` of ``block``; ``fixed`` words of each precede the fields of variable position.
     ``form`` holds the fields of the attribute that shaped them.
 
-    ``bad`` marks samples whose fields do not fit their records. Values go to ``columns`` and ``offsets``.
+    ``bad`` marks samples whose fields do not fit in their records. Values go to ``columns`` and ``offsets``.
     """
 
     def __init__(

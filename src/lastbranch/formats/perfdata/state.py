@@ -1,4 +1,4 @@
-"""What is gathered while the records of a perf.data file are read once."""
+"""State gathered in one pass over the records of a perf.data file."""
 
 from __future__ import annotations
 

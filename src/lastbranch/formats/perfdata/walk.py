@@ -1,4 +1,4 @@
-"""The chain of records: each one's size tells where the next begins."""
+"""The chain of records: the size of each says where the next begins."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Block:
     """Whole records: ``words`` (uint64, host order) over the bytes ``raw``, which start at ``base`` of the file.
 
     ``at`` int64: word index of each record's header, ``types`` int64 its type. In a compressed file ``base`` counts
-    decompressed bytes. The arrays are valid until the next block is asked for.
+    decompressed bytes. The arrays are valid until the next block is requested.
     """
 
     words: NDArray[np.uint64]
@@ -239,8 +239,8 @@ class Inflater:
                 if over or len(self.pending) >= _ENOUGH:
                     yield from self._drain(offset)
                 if over and not self._dead:
-                    self._fail(f"{self._packed} compressed bytes become more than the budget of "
-                               f"{self.limits.expanded(self._packed)}; what follows was not read", offset)  # fmt: skip
+                    self._fail(f"{self._packed} compressed bytes expand beyond the budget of "
+                               f"{self.limits.expanded(self._packed)}; the rest was not read", offset)  # fmt: skip
             if i + 1 == len(types) or types[i + 1] != types[i]:
                 yield from self._drain(offset)
         if done < len(block.at):
@@ -346,7 +346,7 @@ def walk_blocks(
     """Blocks of the records in bytes ``start:end`` of ``source``, in file order.
 
     Where the chain of records breaks, what precedes the place has been delivered, the place goes to ``damage`` and the
-    walk ends: nothing tells where the next record begins. Raises `UnavailableError` where records are compressed and
+    walk ends: the start of the next record cannot be found. Raises `UnavailableError` where records are compressed and
     zstandard is not installed.
     """
     inflater = Inflater(big_endian, damage, source.limits)

@@ -1,4 +1,4 @@
-"""Writing perf.data: records, bodies of header features, and the two forms of a file, one that is completed and a pipe.
+"""Writing perf.data: records, bodies of header features, and both forms of a file, with final header and as a pipe.
 
 Layouts: include/uapi/linux/perf_event.h, tools/perf/Documentation/perf.data-file-format.txt and
 tools/perf/util/header.c of Linux. All is in this machine's byte order, as the kernel's own records are.

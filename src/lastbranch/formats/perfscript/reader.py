@@ -1,8 +1,8 @@
 """``perf script`` text to a profile: one index pass, then a stream that reads the text again.
 
-The text says less than a perf.data: not which branches were asked for (taken as any), and often neither processes nor
-times. Samples without a process belong to the process of the mappings; where several
-processes have mappings, the newest mapping of an address counts, as in llvm-profgen.
+The text says less than a perf.data: not which branches were requested (assumed to be any), and often neither processes
+nor times. Samples without a process belong to the process of the mappings; where several processes have mappings, the
+newest mapping of an address counts, as in llvm-profgen.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Scanned(NamedTuple):
-    """What is known from one block alone; ``columns`` (from, to, flags), where they were asked for."""
+    """What is known from one block alone; ``columns`` (from, to, flags), if requested."""
 
     block: Block
     entries: Entries
@@ -526,9 +526,10 @@ class _Reader:
         value = bytearray(8)
         got = self.source.readinto(0, memoryview(value))
         return FormatError(
-            "not a capture that lastbranch reads", file=self.source.name, offset=0, field="magic",
+            "not a capture that lastbranch can read", file=self.source.name, offset=0, field="magic",
             value=bytes(value[:got]),
-            hint="of text it reads what `perf script --show-mmap-events -F ip,brstack` prints: a line for each sample",
+            hint="the only text it reads is that of `perf script --show-mmap-events -F ip,brstack`: a line for each "
+                "sample",
         )  # fmt: skip
 
     def _record(self, text: bytes, offset: int, header: Header) -> None:

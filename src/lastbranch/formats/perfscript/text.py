@@ -1,4 +1,4 @@
-"""Lines of ``perf script``: who was sampled, event records, branch entries; and a text as blocks of whole lines."""
+"""Lines of ``perf script``: sample headers, event records, branch entries; and a text as blocks of whole lines."""
 
 from __future__ import annotations
 

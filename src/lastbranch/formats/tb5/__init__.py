@@ -1,4 +1,4 @@
-"""TB5 files, the native store: a container of ours for the model of the TBRW guide (docs/reference/tb5-format.md).
+"""TB5 files, the native format: our own container for the model of the TBRW guide (docs/reference/tb5-format.md).
 
 Everything but `is_tb5` is loaded at first use.
 """

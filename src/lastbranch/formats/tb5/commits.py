@@ -1,7 +1,7 @@
-"""Commits: how the last whole state of a file is found, and how the next is written; the checks of its blocks.
+"""Commits: how to find the last complete state of a file, how to write the next, and how to check its blocks.
 
-A file has a header, two commit slots, of which the valid one with the larger sequence number is in force, and the
-directory of tables that this slot leads to. Each has a CRC-32.
+A file has a header, two commit slots, and a directory of tables. The valid slot with the larger sequence number is in
+force and refers to the directory. Each has a CRC-32.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_commit(source: Source, damage: list[Damage]) -> Commit:
         data = read_at(source, int(slot["directory"]), int(slot["directory_bytes"]))
         whole = len(data) == int(slot["directory_bytes"]) and crc32(data) == int(slot["directory_crc"])
         if not whole or len(data) % layout.DIRECTORY_ENTRY.itemsize:
-            reason = "directory is damaged or cut off; the one before it is used"
+            reason = "directory is damaged or cut off; the previous one is used"
             damage.append(Damage(reason, int(slot["directory"]), "directory_crc", crc32(data)))
             continue
         end = int(slot["end"])
@@ -88,23 +88,23 @@ def read_commit(source: Source, damage: list[Damage]) -> Commit:
             tables = _tables(source, data, int(slot["directory"]), end)
         except FormatError as error:
             contradiction = contradiction or error
-            reason = f"{error.reason}; the commit before it is used"
+            reason = f"{error.reason}; the previous commit is used"
             damage.append(Damage(reason, error.offset or 0, error.field, error.value))
             continue
         closed = bool(slot["flags"] & layout.CLOSED)
         if not closed:
-            damage.append(Damage("its writer did not close it: what was not complete is missing", source.size))
+            damage.append(Damage("its writer did not close it: incomplete parts are missing", source.size))
         if source.size < end:
             damage.append(Damage("file is cut short", source.size, "end", end, end - source.size))
         return Commit(version, int(slot["sequence"]), which, end, closed, tables)
     if contradiction is not None:
         raise contradiction
     if slots:
-        raise FormatError("no directory is readable", file=source.name, offset=int(slots[0][1]["directory"]),
+        raise FormatError("no directory can be read", file=source.name, offset=int(slots[0][1]["directory"]),
                           field="directory", hint="the file is cut short or damaged")  # fmt: skip
     raise FormatError(
         "nothing was committed", file=source.name, offset=layout.SLOT_OFFSETS[0], field="sequence",
-        value=damage[-1].value if damage else 0, hint="its writer died before the first section was complete",
+        value=damage[-1].value if damage else 0, hint="its writer crashed before the first section was complete",
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _read_header(source: Source) -> int:
     data = read_at(source, 0, layout.HEADER.itemsize)
     if not is_tb5(data):
         hint = "`lastbranch convert CAPTURE OUT.tb5` makes one of a capture"
-        raise not_of_format(source.name, data, "no TB5 file of lastbranch", hint)
+        raise not_of_format(source.name, data, "not a TB5 file written by lastbranch", hint)
     if len(data) < layout.HEADER.itemsize:
         raise FormatError("header is cut short", file=source.name, offset=0, field="header", value=len(data))
     header = np.frombuffer(data, layout.HEADER)[0]
@@ -161,14 +161,14 @@ def _tables(source: Source, data: bytes, directory: int, end: int) -> dict[Table
         if not block_bytes or block_bytes % size:
             raise error(f"{describe(key)}: blocks are not whole records", "block_bytes", block_bytes)
         if blocks != -(-count * size // block_bytes) or count * size > end:
-            raise error(f"{describe(key)}: number of records and of blocks disagree", "count", count)
+            raise error(f"{describe(key)}: the numbers of records and of blocks disagree", "count", count)
         room -= count * size
         if room < 0:
             raise error(f"{describe(key)}: all tables together are larger than the file", "count", count)
         if scope == Scope.STREAM and stream >= len(rows) + _MOST_GAPS:
-            raise error("number of a stream that cannot be", "stream", stream)
+            raise error("impossible stream number", "stream", stream)
         if blocks and not layout.DATA_START <= index <= end - blocks * layout.BLOCK_INDEX.itemsize:
-            raise error(f"{describe(key)}: block index lies outside of the file", "index", index)
+            raise error(f"{describe(key)}: block index is outside the file", "index", index)
         tables[key] = Entry(size, count, block_bytes, blocks, index, index_crc)
     return tables
 

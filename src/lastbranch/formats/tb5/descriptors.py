@@ -251,7 +251,7 @@ def check_descriptors(entries: Array, record_size: int) -> tuple[str, str, int] 
     """(what is wrong, field, value) with TBRW_SAMPREC_DESC_ENTRY records for records of ``record_size`` bytes, or
     ``None``.
 
-    An entry lies inside of the record and off all others, unless it names a field of a legacy sample record.
+    An entry is inside the record and overlaps no other, unless it names a field of a legacy sample record.
     """
     spans: list[tuple[int, int, int]] = []
     for i, entry in enumerate(entries):
@@ -262,7 +262,7 @@ def check_descriptors(entries: Array, record_size: int) -> tuple[str, str, int] 
         if subtype >= Sst.RESERVED_START:
             return f"descriptor entry {i} has a reserved subtype", "desc_subtype", subtype
         if St.START_EXT_SAMPLE_REC_ENTRIES <= kind <= St.END_EXT_SAMPLE_REC_ENTRIES:
-            return f"descriptor entry {i} has a computed type, which no record holds", "desc_type", kind
+            return f"descriptor entry {i} has a computed type, which records cannot hold", "desc_type", kind
         if size == 0:
             return f"descriptor entry {i} describes no bytes", "desc_data_size", size
         if start + size > record_size:

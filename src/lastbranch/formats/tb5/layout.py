@@ -1,4 +1,4 @@
-"""What a TB5 file is made of: the TBRW guide's numbers and records, and the container around them, byte by byte.
+"""The layout of a TB5 file, byte by byte: the TBRW guide's numbers and records, and the container around them.
 
 docs/reference/tb5-format.md says the same in words.
 
@@ -121,7 +121,7 @@ class EventFlag(IntFlag):
 
 
 class AccessMethod(IntEnum):
-    """TBRW_ACCESS_METHOD (6.7). Numbers are ours; FIELD is what a collector asked for, by name and not by address."""
+    """TBRW_ACCESS_METHOD (6.7). Numbers are ours; FIELD is a name that a collector requested, not an address."""
 
     MSR, PCI, MEMORY, OTHER = range(4)
 
@@ -447,7 +447,7 @@ def check_record_size(key: Table, size: int) -> None:
     if struct is not None and size != struct.size:
         raise ValueError(f"records of {describe(key)} have {struct.size} bytes, not {size}")
     if not 0 < size <= _LARGEST_RECORD:
-        raise ValueError(f"{describe(key)}: records of {size} bytes; 1 to {_LARGEST_RECORD} are possible")
+        raise ValueError(f"{describe(key)}: records of {size} bytes; the limits are 1 and {_LARGEST_RECORD}")
 
 
 _NAMES = {Scope.GLOBAL: Section, Scope.STREAM: StreamSection, Scope.BIND: StreamType}

@@ -1,4 +1,4 @@
-"""How a TB5 file begins; apart, so that to look at a file costs nothing."""
+"""The first bytes of a TB5 file. A separate module, so recognizing a file costs no further imports."""
 
 from __future__ import annotations
 

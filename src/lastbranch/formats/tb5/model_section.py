@@ -1,4 +1,4 @@
-"""What a profile holds that the guide has no place for, as tables of the store (``Scope.STORE``, section MODEL).
+"""The parts of a profile that the guide has no place for, as tables of the store (``Scope.STORE``, section MODEL).
 
 Part 0 and 1 are a tree of values (`pack`), part 2 the timeline, part 3 the (pid, tid) pairs of all samples; part 5
 belongs to a stream: the earliest time of each batch.
@@ -98,7 +98,7 @@ def unpack(records: Array, data: bytes, text: Callable[[int], str]) -> Any:
     rows = iter(records[["tag", "key", "value", "length"]].tolist())
     value = _value(rows, data, text, 0)[1]
     if next(rows, None) is not None:
-        raise ValueError("values are left over")
+        raise ValueError("extra values after the end")
     return value
 
 
@@ -127,7 +127,7 @@ def _value(
         case Tag.DICT:
             inside = [_value(rows, data, text, depth + 1) for _ in range(value)]
             return key, {text(name): one for name, one in inside}
-    raise ValueError(f"value of unknown kind {tag}" if tag > Tag.DICT else "bytes outside of their table")
+    raise ValueError(f"value of unknown kind {tag}" if tag > Tag.DICT else "bytes outside their table")
 
 
 MODEL_KEY = Table(Scope.STORE, 0, MODEL)
@@ -189,7 +189,7 @@ def read_model(file: Tb5File) -> dict[str, Any] | None:
     except ValueError as error:
         raise _error(file, str(error)) from None
     if not isinstance(value, dict):
-        raise _error(file, "it is no dictionary")
+        raise _error(file, "it is not a dictionary")
     return value
 
 
@@ -249,7 +249,7 @@ def _restored_module(values: dict[str, Any]) -> Module:
 
 
 def read_timeline(timeline: Timeline, file: Tb5File, names: Iterable[str], modules: int) -> None:
-    """The changes of part 2. Raises `FormatError` where they point outside of the tables."""
+    """The changes of part 2. Raises `FormatError` if they point outside the tables."""
     key = MODEL_KEY._replace(part=2)
     if not file.has(key):
         return
@@ -263,5 +263,5 @@ def read_timeline(timeline: Timeline, file: Tb5File, names: Iterable[str], modul
         mine = changes["kind"] == kind
         bad |= mine & ((changes["module"] < 0) | (changes["module"] >= past))
     if bad.any():
-        raise _error(file, f"change {int(bad.argmax())} points outside of its table")
+        raise _error(file, f"change {int(bad.argmax())} points outside its table")
     timeline.extend({name: changes[name] for name in CHANGE.names or ()})

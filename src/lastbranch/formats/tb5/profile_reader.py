@@ -1,4 +1,4 @@
-"""A TB5 file to a profile: ours, with everything that was in the source, or one of the guide's sections alone."""
+"""A TB5 file to a profile: one of ours, with everything from the source, or one with only the guide's sections."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def _compare_times(file: Tb5File, profile: Profile, number: int) -> None:
     first, kind = (time_kind(file, n) for n in (profile.streams[0].number, number))
     if kind != first:
         names = [f"SST_{DescSubtype(k).name}" if k in set(DescSubtype) else str(k) for k in (kind, first)]
-        reason = f"stream {number}: its time stamps are {names[0]}, the first stream's {names[1]}; read as of one clock"
+        reason = f"stream {number}: its time stamps are {names[0]}, the first stream's {names[1]}; read as one clock"
         note(profile.damage, Damage(reason, 0, "desc_subtype", -1 if kind is None else kind))
 
 

@@ -1,4 +1,4 @@
-"""Profiles into TB5 files: streams of samples as they come, the tables at the end."""
+"""Profiles into TB5 files: streams of samples as they arrive, the tables at the end."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class Processor:
 class SampleWriter:
     """One stream of samples, written batch after batch, with a custom stream for each ragged column group.
 
-    ``samples``, ``entries``, ``deepest``, ``first_time``, ``last_time``, ``events`` and ``threads`` tell what came.
+    ``samples``, ``entries``, ``deepest``, ``first_time``, ``last_time``, ``events`` and ``threads`` describe the
+    samples so far.
     """
 
     def __init__(self, writer: Tb5Writer, columns: Collection[str], depth: int, processor: Processor) -> None:
@@ -302,7 +303,7 @@ def _text(writer: Tb5Writer, text: str) -> int:
 
 
 def write_events(writer: Tb5Writer, stream: int, events: Sequence[Event]) -> None:
-    """The event description: a detail for each word of programming, and one for the branches that were asked for."""
+    """The event description: a detail for each word of programming, and one for the requested branches."""
     rows = empty_records("TBRW_EVENT", len(events))
     details: list[tuple[int, int, int]] = []
     for i, (row, e) in enumerate(zip(rows, events, strict=True)):

@@ -1,4 +1,4 @@
-"""A TB5 file, read: its tables by key, checked block by block at the first read."""
+"""Reading a TB5 file: its tables by key, checked block by block on first read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ahead(
 ) -> Iterator[tuple[int, Done]]:
     """(number, ``work(number, room)``) of each number, in order.
 
-    A result may lie in its room, which is used again when the next result is asked for. Many numbers are worked on by
+    A result may lie in its room, which is reused for the next result. Many numbers are worked on by
     other threads, at most three ahead; few, and all where it is to work ``alone``, by the caller's. What ``work``
     raises comes where its result would.
     """
@@ -140,7 +140,7 @@ class Tb5File(Closing):
     def blocks(self, key: Table, first: int = 0, count: int | None = None) -> Iterator[NDArray[np.uint8]]:
         """Records ``first`` to ``first + count`` as uint8 (records, record size), a block at a time.
 
-        An array is valid until the next is asked for. Raises `FormatError` at a damaged block, `KeyError` for a table
+        An array is valid until the next is requested. Raises `FormatError` at a damaged block, `KeyError` for a table
         that is not there.
         """
         entry = self.tables[key]
@@ -182,7 +182,7 @@ class Tb5File(Closing):
         """As `read`, in the guide's structure; empty where the table is not there. `KeyError` for one without."""
         struct = struct_of(key)
         if struct is None:
-            raise KeyError(f"{describe(key)} has no structure of the guide")
+            raise KeyError(f"{describe(key)} has no structure from the guide")
         if key not in self.tables:
             return np.empty(0, struct.dtype)
         return self.read(key, first, count).reshape(-1).view(struct.dtype)
@@ -213,7 +213,7 @@ class Tb5File(Closing):
         offset, check, total = index[number].item()
         length = min(entry.block_bytes, entry.bytes - number * entry.block_bytes)
         if offset < layout.DATA_START or offset + length > self._commit.end:
-            raise self._error(f"block {number} of {describe(key)} lies outside of the file", offset, "offset", offset)
+            raise self._error(f"block {number} of {describe(key)} is outside the file", offset, "offset", offset)
         part = buffer[:length]
         with self._reading:
             got = self.source.readinto(offset, memoryview(part))  # type: ignore[arg-type]

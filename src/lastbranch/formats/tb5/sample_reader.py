@@ -1,4 +1,4 @@
-"""Records of a sample stream to batches, by its data descriptor, whoever wrote it."""
+"""Records of a sample stream to batches, by its data descriptor, regardless of the writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings of a file: each is stored once and known by a unique id.
+"""Strings of a file: each is stored once and has a unique id.
 
 Ids count from 1 over all *segments*, each of which a commit added: u64 ends of its strings, and their bytes. Id 0 is
 the guide's NULL string. Text is UTF-8; names that are not (any bytes on Linux, half surrogates on Windows) keep their

@@ -120,7 +120,7 @@ def _heads(file: Tb5File) -> Iterator[Damage]:
             continue
         data, size = Table(Scope.STREAM, key.stream, StreamSection.DATA), file.record_size(key)
         if not file.has(data) or file.count(data) != file.count(key) or file.record_size(data) < size:
-            yield Damage(f"{describe(key)}: the stream has other records", 0, "count", file.count(key))
+            yield Damage(f"{describe(key)}: the records do not match those of the stream", 0, "count", file.count(key))
             continue
         at = 0
         try:
@@ -128,7 +128,7 @@ def _heads(file: Tb5File) -> Iterator[Damage]:
                 bad = (file.read(key, at, len(rows)) != rows[:, :size]).any(axis=1)
                 if bad.any():
                     row = at + int(bad.argmax())
-                    yield Damage(f"{describe(key)}: record {row} is another", file.tables[key].index, "record", row)
+                    yield Damage(f"{describe(key)}: record {row} differs", file.tables[key].index, "record", row)
                     break
                 at += len(rows)
         except FormatError:
@@ -196,9 +196,9 @@ def _of_table(file: Tb5File, key: Table, struct: Struct, records: Array) -> Iter
     size = struct.fields[0].name
     if size.endswith("_size"):
         for row in np.flatnonzero(records[size] != struct.size)[:1].tolist():
-            yield f"row {row} says that it has another size than {struct.size}", size, int(records[size][row])
+            yield f"row {row} gives its size as other than {struct.size}", size, int(records[size][row])
     if struct.name in SINGLE and len(records) > 1:
-        yield "there can be but one", "count", len(records)
+        yield "there can be only one", "count", len(records)
     if struct.name == "TBRW_EVENT":
         for row in np.flatnonzero(records["event_id"] != np.arange(len(records)))[:1].tolist():
             yield f"row {row}: event ids count from 0", "event_id", int(records["event_id"][row])
@@ -223,4 +223,4 @@ def _children(
     if int(number.sum()) != there:
         yield f"{child} are {there}, not as many as {counter} says", counter, int(number.sum())
     for row in np.flatnonzero((number > 0) & (records[field] != starts.astype(np.uint64)))[:1].tolist():
-        yield f"{field} does not lead to the {child} after those of the rows before", field, int(records[field][row])
+        yield f"{field} does not point to the {child} after those of earlier rows", field, int(records[field][row])

@@ -1,4 +1,4 @@
-"""A TB5 file, written: tables appear when they are complete and committed, and are never touched again."""
+"""Writing a TB5 file: tables appear when they are complete and committed, and never change afterwards."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class Tb5Writer:
         """
         check_record_size(key, record_size)
         if self.has(key):
-            raise ValueError(f"{describe(key)} exists: what is written does not change")
+            raise ValueError(f"{describe(key)} exists: written sections do not change")
         if in_order and key.scope is Scope.STREAM and key.stream > self.next_stream:
             raise ValueError(f"stream {key.stream} out of order: the next one is {self.next_stream}")
         self._open[key] = TableWriter(key, record_size, self._append, self._finish)
@@ -282,7 +282,7 @@ class Tb5Writer:
         Tables that are not done can no longer be written (`ValueError`). Raises nothing.
         """
         for key, table in self._open.items():
-            table.end(ValueError(f"{describe(key)} was given up with all that was not committed"))
+            table.end(ValueError(f"{describe(key)} was abandoned with everything that was not committed"))
         self._open = {}
         tables, strings, self._segments, self._committed = self._kept
         self._tables = dict(tables)

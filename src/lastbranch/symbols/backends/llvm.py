@@ -1,4 +1,4 @@
-"""llvm-symbolizer as a backend: one process for all addresses, whose JSON is read line by line.
+"""llvm-symbolizer as a backend: one process for all addresses, with JSON output read line by line.
 
 It would follow debug links and the paths of split DWARF files and PDBs, wherever they lead, and ask servers. So it gets
 only files with nothing to follow, by links in a folder of its own. It is not used for other files.
@@ -42,7 +42,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     if tools.delegate is not None:
         head, answer = tools.delegate({"ask": "llvm"}, {"address": address})
         if head.get("ok") is not True:
-            raise UnavailableError(str(head.get("why", "llvm-symbolizer gave no answer")))
+            raise UnavailableError(str(head.get("why", "llvm-symbolizer did not answer")))
         return unpack_names(answer, len(address))
     program = available()
     if program is None:
@@ -64,7 +64,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
                     builder.add(_chain(line, image_base))
             except (ValueError, KeyError, TypeError) as error:
                 running.kill()
-                raise FormatError(f"{program} gave an answer that cannot be read: {error}", file=files.binary) from None
+                raise FormatError(f"{program} gave an unreadable answer: {error}", file=files.binary) from None
         if len(builder) != len(address):
             said.seek(0)
             why = said.read(500).decode(errors="replace").strip() or f"exit code {running.returncode}"

@@ -249,7 +249,7 @@ def _words(binary: Binary, address: int, count: int, code: str) -> NDArray[np.un
     space = _at(binary, address)
     width = np.dtype(code).itemsize
     if count * width > space.size:
-        raise space.bad("a table that is longer than its section", address, "export table", count)
+        raise space.bad("a table longer than its section", address, "export table", count)
     return space.data[: count * width].view(code)
 
 
@@ -312,7 +312,7 @@ def pdb_symbols(source: Source) -> Symbols:
     for name in BEFORE_DEBUG_HEADER:
         size = int(header[name])
         if not 0 <= size <= space.size - at:
-            raise space.bad("a substream that is longer than what is left", at, name, size)
+            raise space.bad("a substream longer than the remaining data", at, name, size)
         at += size
     listed = space.read(at + 2 * np.arange(SECTION_HEADERS + 1), 2)
     sections = streams.stream(int(listed[SECTION_HEADERS]), "SectionHeaders")
@@ -344,7 +344,7 @@ def _records(space: Space, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         length, kind = RECORD.unpack_from(space.raw, at)
         following = at + 2 + length
         if length < 2 or following > end:
-            raise space.bad("a record that is longer than what is left", at, "RecordLen", length)
+            raise space.bad("a record longer than the remaining data", at, "RecordLen", length)
         yield kind, at + RECORD.size, following
         at = following
 

@@ -21,7 +21,7 @@ from .dwarf.reader import names_split_files
 
 __all__ = ["available", "functions", "resolve"]
 
-_SPLIT = "the symbolic library is not given split DWARF (no inlined frames there, few lines): use --symbol-backend auto"
+_SPLIT = "the symbolic library cannot read split DWARF (no inlined frames, few lines): use --symbol-backend auto"
 
 
 def available() -> bool:
@@ -49,7 +49,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
         data = _contents(path)  # the library does not keep it
         found = next(iter(Archive.from_bytes(data).iter_objects()), None)
         if found is None:
-            raise FormatError("symbolic finds nothing in it", file=path)
+            raise FormatError("symbolic found nothing in it", file=path)
         lookup: Callable[[int], list[Any]] = found.make_symcache().lookup
         for value, row in zip(address.tolist(), symbols.at(address).tolist(), strict=True):
             frames = list(map(_frame, lookup(value - base) if value >= base else ()))

@@ -1,4 +1,4 @@
-"""A recording of the software LBR converted to kernel events while it goes on.
+"""Converts a recording of the software LBR to kernel events while it runs.
 
 The collector writes perf.data in its pipe form (`record_writer`). After it has emptied the kernel's rings it
 writes a FINISHED_ROUND record: records older than the round before are complete then. The events are those of

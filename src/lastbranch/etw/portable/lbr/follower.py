@@ -1,4 +1,4 @@
-"""Writes a recording of the software LBR to a session's buffers as it comes.
+"""Writes a recording of the software LBR to a session's buffers as it grows.
 
 The collector runs in a process of its own, so that nothing else can fall into a burst. Here a thread reads its output
 from a pipe and converts it to events.

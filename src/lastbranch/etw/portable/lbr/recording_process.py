@@ -66,7 +66,7 @@ class _Recording:
         """Record. `EtwError` if it cannot begin."""
         target = self._configuration.targets[0]
         if not os.path.isdir(f"/proc/{target}"):
-            raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, f"there is no process {target}")
+            raise EtwError(CONFIGURE_LBR, Status.INVALID_PARAMETER, f"process {target} does not exist")
         rounds = self._follower.rounds(lambda summary: None)
         _, failure = collect(
             target, options_of(self._configuration), self._follower.file, ["lastbranch", "session"],

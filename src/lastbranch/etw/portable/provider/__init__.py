@@ -1,1 +1,1 @@
-"""Providers of this process: registrations, the sessions that enabled them, and the writers to those."""
+"""Providers of this process: registrations, the sessions that enabled them, and the writers to these sessions."""

@@ -1,4 +1,4 @@
-"""Providers of this process: the registry says which sessions enabled them, and events go to those.
+"""Providers of this process: the registry lists the sessions that enabled them, and events go to these sessions.
 
 A write looks up the route of its descriptor in a table of its thread, which the first write fills. When sessions come
 or go, all tables are replaced. The path of an event takes no lock.

@@ -160,13 +160,15 @@ class Commands:
     def _flush(self, file: str) -> bytes:
         request = self.logger.state().request
         if request.mode & LogFileMode.BUFFERING_MODE and not file and not request.file:
-            raise EtwError("ControlTrace", Status.BAD_PATHNAME, "a session in memory is flushed to a file: name one")
+            raise EtwError(
+                "ControlTrace", Status.BAD_PATHNAME, "a buffering session is flushed to a file: give its name"
+            )
         self.logger.flush(file)
         return self._state()
 
     def _increment_file(self) -> bytes:
         if not self.logger.state().request.mode & LogFileMode.FILE_MODE_NEWFILE:
-            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, "the session does not write a row of files")
+            raise EtwError("ControlTrace", Status.INVALID_PARAMETER, "the session does not write a series of files")
         self.logger.increment_file()
         return self._state()
 

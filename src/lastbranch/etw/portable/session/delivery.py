@@ -1,4 +1,5 @@
-"""From the pool to the sinks: copies and checks events, makes buffers of them, writes these or counts them as lost.
+"""From the pool to the sinks: copies and checks events, fills buffers with them, and writes the buffers or counts them
+as lost.
 
 `Staging` copies what writers committed and checks it, `MergedStream` merges it where a session wants one order of time,
 and `Delivery` brings the buffers to the sinks.
@@ -77,7 +78,7 @@ class Staging:
         self._memory = np.zeros(0, np.uint64)
 
     def stages(self, pieces: list[Piece]) -> Iterator[Staged]:
-        """All of ``pieces``, a few MB at a time; each stage is valid until the next is asked for."""
+        """All of ``pieces``, a few MB at a time; each stage is valid until the next is requested."""
         begin = 0
         while begin < len(pieces):
             past, total = begin, 0

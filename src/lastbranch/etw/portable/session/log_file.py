@@ -47,7 +47,7 @@ def check_room(path: str, limit: int, disk: Disk, call: str = "StartTrace") -> N
         raise as_status(call, path, error) from error
     if short:
         raise EtwError(
-            call, Status.DISK_FULL, f"{path}: its drive is the system's, and must keep {RESERVE >> 20} MB free",
+            call, Status.DISK_FULL, f"{path}: it is on the system drive, which must keep {RESERVE >> 20} MB free",
             hint="free some space, or log to another drive",
         )  # fmt: skip
 
@@ -71,7 +71,7 @@ def open_log(path: str, *, append: bool, call: str = "StartTrace") -> int:
         raise as_status(call, path, error) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise EtwError(call, Status.ACCESS_DENIED, f"{path} is no regular file")
+            raise EtwError(call, Status.ACCESS_DENIED, f"{path} is not a regular file")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

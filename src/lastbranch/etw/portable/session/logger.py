@@ -1,4 +1,4 @@
-"""The data path of one session in its daemon: buffers to the writers, from them to the sinks, and losses.
+"""The data path of one session in its daemon: buffers to the writers, buffers to the sinks, and losses.
 
 `Logger.poll` moves whole buffers and never looks at single events in Python. The caller waits for the `doorbell`, which
 writers ring when they have used up half of their buffers, or for as long as `poll` returned.

@@ -1,4 +1,4 @@
-"""The event loop of a daemon: its descriptors (`Loop`), and work that depends on others (`Tasks`).
+"""The event loop of a daemon: its descriptors (`Loop`), and work that waits for other processes (`Tasks`).
 
 The descriptors are the listener, the connections, and those passed to `Loop.watch`.
 """
@@ -113,7 +113,7 @@ class Loop:
     def post(
         self, connection: Connection, kind: Kind, body: bytes = b"", status: int = 0, fds: tuple[int, ...] = ()
     ) -> None:
-        """Send without waiting. A peer that is gone or does not read is dropped."""
+        """Send without waiting. A peer that has disconnected or does not read is dropped."""
         if connection not in self._connections:
             return
         if connection.post(kind, body, status, fds):

@@ -37,7 +37,7 @@ def appended_at(fd: int, path: str, buffer_size: int, compressed: bool) -> int:
         return 0
     log = read_header(BytesSource(os.pread(fd, _ENOUGH, 0), path))
     if log.compressed != compressed or log.buffer_size != buffer_size:
-        reason = "a session is appended only to one with buffers of its own size, compressed as they are"
+        reason = "a session can be appended only to a log with the same buffer size and compression"
         raise FormatError(reason, file=path, field="BufferSize", value=log.buffer_size)
     return size if compressed else size + -size % buffer_size
 

@@ -1,4 +1,4 @@
-"""What was set for a session besides its request, and which sources it needs."""
+"""Settings of a session besides its request, and the sources it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the daemon of a session: its order, and its answer."""
+"""Starts the daemon of a session: the request to it, and its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's side of a session's writers: which are attached, which buffers they have, what they lost.
+"""The daemon's side of a session's writers: who is attached, their buffers and their losses.
 
 Each process has a pool and a doorbell of its own, which its threads share. So a process cannot harm the others by what
 it does to its memory. A process that wrote to the daemon's page is refused until all its writers hang up.
@@ -440,7 +440,7 @@ class Writers:
                 self._spare = _Process(self.geometry)
         self._check(process)
         if not process.sound:
-            reason = f"process {pid} wrote to memory of the session where it must not"
+            reason = f"process {pid} wrote to session memory that it must not change"
             raise EtwError("attach", Status.NO_SYSTEM_RESOURCES, reason)
         return process
 

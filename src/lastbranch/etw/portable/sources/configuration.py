@@ -1,4 +1,4 @@
-"""The configuration of a source process: the part of a session that concerns events of Linux."""
+"""The configuration of a source process: the part of a session that concerns Linux events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel events as columns of 64-bit words: many at once, with headers, each followed by its call stack.
+"""Kernel events as columns of 64-bit words: built many at once, with headers, each followed by its call stack.
 
 Layouts: `formats.etl.layout` (headers), `formats.etl.kernel.layouts` (StackWalk).
 """

@@ -1,4 +1,4 @@
-"""The perf streams that a configuration asks for, each with its event and the conversion of its samples."""
+"""The perf streams that a configuration needs, each with its event and the conversion of its samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records one session: reads the streams that its masks ask for in rounds, and writes them as kernel events."""
+"""Records one session: reads the streams that its masks enable, in rounds, and writes them as kernel events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One kind of events on all processors: opened, and its rings read in rounds.
+"""One kind of events on all processors: opens it and reads its ring buffers in rounds.
 
 A round takes the records from before the moment when it began: all of them are in the rings by then. So the events of
 all kinds and processors come out in one time order, round after round. Younger records are kept for the next round.
@@ -187,7 +187,7 @@ def refusal(error: OSError, spec: EventSpec, host: Host, call: str = "StartTrace
     """Why the kernel did not open ``spec``: 1314 without permission, 170 for counters in use, 8 and 1450 for memory and
     files, else 50. All codes but 1314 are our choice."""
     if spec.group_leaders and error.errno == errno.EINVAL:
-        sentence = "the processor cannot count it at once with the counters whose values are to be in headers"
+        sentence = "the processor cannot count it together with the counters whose values go into event headers"
         return EtwError(call, Status.NOT_SUPPORTED, f"{spec.choice.name}: {sentence}")
     period = spec.fields["sample_period"] if spec.choice.pmu else 0
     why = explain(error, Attempt(Request(ALL), spec.choice, period, False, len(spec.cpus)), host)
@@ -228,7 +228,7 @@ class Counters:
         self._opened: list[int] = []
         self._rings: list[Ring] = []
         if len(sources) > MOST:
-            why = f"a header has room for {MOST} counter values, not {len(sources)}"
+            why = f"an event header has room for {MOST} counter values, not {len(sources)}"
             raise EtwError(_CALL, Status.INVALID_PARAMETER, why)
         choices = [_choices(source, kernel) for source in sources]
         try:
@@ -290,7 +290,7 @@ class Counters:
 def _choices(source: int, kernel: Kernel) -> list[EventChoice]:
     if choices := choices_of(source, kernel):
         return choices
-    raise EtwError(_CALL, Status.INVALID_PARAMETER, f"profile source {source} is no counter of this machine")
+    raise EtwError(_CALL, Status.INVALID_PARAMETER, f"profile source {source} is not a counter of this machine")
 
 
 def _of(choices: Sequence[EventChoice], cpu: int) -> EventChoice:

@@ -254,7 +254,7 @@ def _report_zeros(view: View, at: int) -> None:
 _FIRST_RUN, _LONGEST_RUN = 16, 1 << 16  # short after damage: else damage in every second buffer costs its square
 _COMPRESSED_FLAGS = re.compile(rb"[\x40-\x7f]\0[\0-\7]\0")  # BufferFlag with COMPRESSED, and BufferType
 _WRONG_HEADER = "header buffer of a wrong size"
-_WRONG_USED = "buffer with more or less in use than it can hold"
+_WRONG_USED = "buffer with an impossible number of bytes in use"
 _CUT_HEADER = "file ends inside a buffer header"
 _NO_BUFFER, _CUT = "no buffer where one should be", "file ends inside a buffer"
 

@@ -1,4 +1,4 @@
-"""The header buffer of an .etl file: who logged what, when, with which clock."""
+"""The header buffer of an .etl file: the logger, its settings, its times and its clock."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _refuse_old(source: Source, offset: int, log: dict[str, Any]) -> None:
     if log["MajorVersion"] >= 6 and not 0 < log["ProviderVersion"] < _VISTA:
         return
     raise FormatError(
-        "written before Windows Vista, in another buffer format, which lastbranch does not read",
+        "written before Windows Vista, in an older buffer format that lastbranch does not read",
         file=source.name,
         offset=offset + _EVENT_AT + _SYSTEM + 8,
         field="ProviderVersion",

@@ -1,4 +1,4 @@
-"""A trace file as windows: runs of whole buffers, decompressed, each in one array, in file order."""
+"""A trace file as windows: runs of whole buffers in file order, decompressed, one array per window."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Window:
     """Whole buffers: the bytes ``raw``, including `PAD` bytes at the end, and the same as ``words`` (uint64).
 
     ``start`` int64: position of each buffer's header, a multiple of 8. ``header`` governs the buffers: that of the
-    file or, in a file that was appended to, of one session. Valid until the next window is asked for.
+    file or, in a file that was appended to, of one session. Valid until the next window is requested.
     """
 
     raw: NDArray[np.uint8]
@@ -95,7 +95,7 @@ class BufferReader:
         if self._format not in DECODERS:
             self._format = XPRESS
             if self.header.compressed:
-                note = Damage("unknown compression format, taken for XPRESS", 0x2C, "State", self.header.state)
+                note = Damage("unknown compression format, read as XPRESS", 0x2C, "State", self.header.state)
                 damage.add(note)
 
     def windows(self) -> Iterator[Window]:
@@ -145,7 +145,7 @@ class BufferReader:
             if over.any():
                 first = int(over.argmax())
                 budget = limits.expanded(int(stored[first]))
-                reason = f"compressed buffers become more than the budget of {budget} bytes; what follows was not read"
+                reason = f"compressed buffers expand beyond the budget of {budget} bytes; the rest was not read"
                 self.damage.add(Damage(reason, int(rows.offset[first]), "Offset", int(rows.filled[first])))
                 yield view, header, rows.take(slice(0, first)), at[:first]
                 return

@@ -1,4 +1,4 @@
-"""The buffers of a trace file on their way to the disk: header buffer, data buffers, rings and series of files.
+"""Writing the buffers of a trace file: header buffer, data buffers, circular files and series of files.
 
 A file gets its name when it is complete (`atomic_output`). Each file of a series (mode NEWFILE) appears when the next
 one begins. Rules: WMI_BUFFER_HEADER and TRACE_LOGFILE_HEADER as `layout` declares them, file modes as the documentation
@@ -40,7 +40,11 @@ __all__ = ["TraceFile", "aligned", "encode_first_buffer"]
 
 _M = LogFileMode
 _EXCLUSIVE = (  # as documented of LogFileMode
-    (_M.FILE_MODE_CIRCULAR, _M.FILE_MODE_APPEND | _M.FILE_MODE_NEWFILE, "a ring cannot be appended to, or be a series"),
+    (
+        _M.FILE_MODE_CIRCULAR,
+        _M.FILE_MODE_APPEND | _M.FILE_MODE_NEWFILE,
+        "a circular file cannot be appended to or be one of a series",
+    ),
     (_M.FILE_MODE_NEWFILE, _M.FILE_MODE_PREALLOCATE, "a series of files cannot be preallocated"),
     (_M.FILE_MODE_APPEND, _M.FILE_MODE_NEWFILE, "a series of files cannot be appended to"),
 )
@@ -193,7 +197,7 @@ class TraceFile:
             log = read_header(BytesSource(self._file.read(_ENOUGH), self._name))
             same = log.compressed == self.header.compressed and log.buffer_size == self.header.buffer_size
             if not same:
-                reason = "a session is appended only to one with buffers of its own size, compressed as they are"
+                reason = "a session can be appended only to a log with the same buffer size and compression"
                 raise FormatError(reason, file=self.path, field="BufferSize", value=log.buffer_size)
         # One compressed buffer follows the other; others have their places.
         return size if self.header.compressed else size + -size % self.header.buffer_size
@@ -324,7 +328,7 @@ def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: s
         size, state = (least + _SPARE) // _SPARE * _SPARE, XPRESS
     if least > size:
         raise FormatError(
-            "events of the header buffer do not fit in it", file=path, field="Offset", value=least,
+            "the the events of the header buffer do not fit in it", file=path, field="Offset", value=least,
             hint="choose a larger buffer size",
         )  # fmt: skip
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX

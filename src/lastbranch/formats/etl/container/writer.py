@@ -159,10 +159,10 @@ class TraceWriter:
         cpu = 0 if self._shared else event.cpu
         before = self._last.get(cpu, self.file.header.timestamp)
         if event.time < before:
-            reason = "event is earlier than the one before it on its processor, or than the log"
+            reason = "event is earlier than the previous one on its processor, or than the start of the log"
             raise FormatError(reason, file=self.file.path, field="TimeStamp", value=event.time)
         if event.hook == 0:
-            raise FormatError("a log has one header", file=self.file.path, field="HookId", value=event.hook)
+            raise FormatError("a log can have only one header", file=self.file.path, field="HookId", value=event.hook)
         self._packer.add(cpu, aligned(encode_event(event, **more)), event.time)
         self._last[cpu] = event.time
 

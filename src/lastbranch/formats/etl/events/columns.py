@@ -165,7 +165,7 @@ class EventBlock:
     (bytes from the start of the decompressed buffer), ``payload`` int64 (byte position in ``raw``) and
     ``payload_size`` int64.
 
-    Everything is valid until the next block of the same pass is asked for, which reuses the window's memory.
+    Everything is valid until the next block of the same pass is requested, which reuses the window's memory.
     """
 
     def __init__(self, window: Window, found: Walk, rules: Rules) -> None:

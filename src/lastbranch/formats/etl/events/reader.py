@@ -107,7 +107,7 @@ class TraceLog:
     # -- events
 
     def blocks(self) -> Iterator[EventBlock]:
-        """All events as columns, in file order. A block is valid until the next one is asked for."""
+        """All events as columns, in file order. A block is valid until the next one is requested."""
         walked = 0
         for window in self._reader.windows():
             block = self._block(window)

@@ -1,4 +1,4 @@
-"""Hook ids of the kernel's events: groups, event types, the GUIDs they are reported under and the names they have.
+"""Hook ids of kernel events: groups, event types, GUIDs and names.
 
 A hook id is group << 8 | type. Groups and GUIDs: Geoff Chappell's table of hook ids, phnt's ntwmi.h. Names of tasks and
 opcodes are those under which Microsoft's TraceEvent prints the events, so that output can be compared; where TraceEvent

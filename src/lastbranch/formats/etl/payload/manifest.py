@@ -1,4 +1,4 @@
-"""Descriptions of manifest events in merged logs, and the layouts of payloads that descriptions make.
+"""Descriptions of manifest events in merged logs, and the payload layouts made from them.
 
 Merging stores the results of TdhGetEventInformation and TdhGetEventMapInformation on its machine (EventMetadata, tdh.h:
 TRACE_EVENT_INFO, EVENT_MAP_INFO). Manifests in XML, which make the same descriptions: `manifest_xml`. All offsets and
@@ -191,7 +191,7 @@ def _text(data: bytes, at: int) -> str:
     if not at:
         return ""
     if at >= len(data):
-        raise ValueError("a name outside of the description")
+        raise ValueError("a name outside the description")
     return str(WIDE.decode(data, at, len(data), 8)[0])
 
 
@@ -201,7 +201,7 @@ def _properties(
     """``number`` properties from ``first`` on. No two structures share members; the budget ends a description in which
     they do."""
     if first + number > total or not nesting:
-        raise ValueError("members outside of the description")
+        raise ValueError("members outside the description")
     budget[0] -= number
     if budget[0] < 0:
         raise ValueError("members used twice")
@@ -226,7 +226,7 @@ def _properties(
 def _reference(data: bytes, index: int, total: int) -> str:
     """The name of the property that holds a count or length."""
     if index >= total:
-        raise ValueError("a reference outside of the description")
+        raise ValueError("a reference outside the description")
     return _text(data, _PROPERTY.unpack_from(data, _PROPERTIES + _PROPERTY.size * index)[1]).strip()
 
 

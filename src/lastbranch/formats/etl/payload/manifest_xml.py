@@ -102,7 +102,7 @@ class Manifests:
         if len(self.notes) < _MOST_NOTES:
             self.notes.append(text)
         elif len(self.notes) == _MOST_NOTES:
-            self.notes.append("the manifests contradict each other in more places")
+            self.notes.append("the manifests contradict each other in further places")
 
     def add(self, data: bytes, file: str, encoding: str | None = None) -> None:
         """Add the manifest in ``data``, in ``encoding`` or the one that it declares. Earlier descriptions of an event
@@ -119,7 +119,7 @@ class Manifests:
                 strings |= {e.get("id", ""): e.get("value", "") for e in resources.iter("string")}
         providers = list(root.iter("provider"))
         if root.tag != "instrumentationManifest" or not providers:
-            raise FormatError("no instrumentation manifest with providers of events", file=file)
+            raise FormatError("not an instrumentation manifest with event providers", file=file)
         for provider in providers:
             try:
                 guid = UUID(provider.get("guid", "")).bytes_le
@@ -173,7 +173,7 @@ def _tree(data: bytes, file: str, encoding: str | None) -> Element:
         if number > _MOST_ELEMENTS:
             raise _Refused(f"more than {_MOST_ELEMENTS} elements")
         if len(open_) == _DEEPEST:
-            raise _Refused(f"elements more than {_DEEPEST} deep in each other")
+            raise _Refused(f"elements nested more than {_DEEPEST} deep")
         made = Element(tag.rpartition("}")[2], attributes)
         (open_[-1] if open_ else roots).append(made)
         open_.append(made)
@@ -188,7 +188,7 @@ def _tree(data: bytes, file: str, encoding: str | None) -> Element:
     try:
         parser.Parse(data, True)
     except _Refused as refused:
-        reason = f"not read as a manifest: it has {refused}"
+        reason = f"rejected as a manifest: it has {refused}"
         raise FormatError(reason, file=file, offset=parser.CurrentByteIndex) from None
     except (expat.ExpatError, ValueError, LookupError) as error:
         reason = f"no XML: {error}"
@@ -219,7 +219,7 @@ class _Provider:
     def read(self) -> None:
         known = self.into.names.setdefault(self.guid, self.name)
         if known != self.name:
-            self._note(f"the provider of this GUID is also called {known}, the name that is used")
+            self._note(f"the provider with this GUID is also called {known}; that name is used")
         for kind in ("valueMap", "bitMap"):
             for one in self.element.iter(kind):
                 self._map(one, one.get("name", ""), kind == "bitMap")
@@ -236,7 +236,7 @@ class _Provider:
         for entry in element.iter("map"):
             value = _number(entry.get("value"))
             if value is None or value in names:
-                reason = "no number" if value is None else "repeated"
+                reason = "not a number" if value is None else "repeated"
                 self._note(f"map {name}: value {entry.get('value')!r} is {reason}")
                 continue
             names[value] = self._text(entry.get("message", ""), f"map {name}")
@@ -256,7 +256,9 @@ class _Provider:
     def _event(self, element: Element) -> None:
         id_, version = _number(element.get("value")), _number(element.get("version", "0"))
         if id_ is None or version is None or not (0 <= id_ < 1 << 16 and 0 <= version < 1 << 8):
-            self._note(f"event {element.get('value')!r} version {element.get('version')!r}: no numbers of an event")
+            self._note(
+                f"event {element.get('value')!r} version {element.get('version')!r}: not the numbers of an event"
+            )
             return
         where = f"event {id_} version {version}"
         task, opcode, level = (element.get(name, "").strip() for name in ("task", "opcode", "level"))
@@ -300,14 +302,14 @@ class _Provider:
                 members = tuple(self._properties(item, mine, frozenset(before), nesting - 1))
                 yield Property(name, members=members, count=count)
             else:
-                self._note(f"{mine}: structures more than {_MOST_NESTED} deep in each other")
+                self._note(f"{mine}: structures nested more than {_MOST_NESTED} deep")
             before.add(name)
 
     def _data(self, item: Element, name: str, where: str, count: int | str | None, before: set[str]) -> Property:
         stored, shown = item.get("inType", ""), item.get("outType", "")
         in_type = _IN_TYPES.get(stored.removeprefix("win:"), 0)
         if not in_type:
-            self._note(f"{where}: inType {stored!r} is not known; the rest of the payload stays bytes")
+            self._note(f"{where}: inType {stored!r} is not known; the rest of the payload stays undecoded")
         if shown and shown not in _OUT_TYPES:
             self._note(f"{where}: outType {shown!r} is not known")
         map_name = item.get("map", "")
@@ -315,7 +317,7 @@ class _Provider:
             self._note(f"{where}: map {map_name} is not declared")
         length = self._reference(item.get("length"), before, f"{where}: length")
         if in_type == _BINARY and length is None and shown != "win:IPv6":
-            self._note(f"{where}: bytes without a length; the rest of the payload stays bytes")
+            self._note(f"{where}: bytes without a length; the rest of the payload stays undecoded")
         return Property(name, in_type, _OUT_TYPES.get(shown, 0), map_name, count=count, length=length)
 
     def _reference(self, text: str | None, before: set[str], where: str) -> int | str | None:

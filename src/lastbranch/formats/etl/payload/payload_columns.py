@@ -1,4 +1,4 @@
-"""The payloads of many events of one layout at once, as columns: the second way to run a `layouts.Layout`.
+"""Payloads of many events with one layout, decoded as columns: the second interpreter of `layouts.Layout`.
 
 A column keeps what the file has (numbers, or bytes and their positions). `Column.tolist` makes the Python values, the
 very ones that decoding event by event returns.

@@ -1,4 +1,4 @@
-"""Field types of ETW payloads: numbers, times, GUIDs, addresses, text, and types made of others.
+"""Field types of ETW payloads: numbers, times, GUIDs, addresses, text, and compound types.
 
 A type turns bytes into a value and back: ``decode(data, at, end, pointer) -> (value, next)`` and
 ``encode(value, pointer) -> bytes``, where ``pointer`` is the pointer size of the event (4 or 8). It reads nothing at or
@@ -348,7 +348,7 @@ class _Terminated(_Exactly):
 
     def _write(self, value: Any, pointer: int) -> bytes:
         if "\0" in value:
-            raise ValueError("a NUL inside of a NUL-terminated string")
+            raise ValueError("a NUL inside a NUL-terminated string")
         return self.text.write(value) + bytes(self.text.unit)
 
 

@@ -1,4 +1,4 @@
-"""Events of the session that a profile is written as: log file header, group masks, configuration, profile sources."""
+"""Session events for writing a profile: log file header, group masks, configuration, profile sources."""
 
 from __future__ import annotations
 
@@ -153,5 +153,5 @@ def _options(name: str, kind: str, select: int) -> int:
     except SelectionError:
         options = 0  # no processor recorded them: no kind of branch was left out
     if reason and not no_ranges_because("etw", options):
-        raise FormatError(f"event {name}: no .etl flag says that {reason}", field="branch_select", value=select)
+        raise FormatError(f"event {name}: no .etl flag expresses that {reason}", field="branch_select", value=select)
     return options

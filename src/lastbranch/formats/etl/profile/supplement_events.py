@@ -1,4 +1,4 @@
-"""Self-describing events of our own provider, for what a profile knows and the kernel's events have no field for.
+"""Self-describing events of our own provider, for the facts of a profile that kernel events have no field for.
 
 The provider is called ``lastbranch``; its GUID derives from the name as with EventSource. Any consumer of ETW shows the
 fields, since each event carries their names and types (TraceLogging, channel 11, extended item 11).

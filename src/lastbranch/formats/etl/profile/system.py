@@ -153,7 +153,7 @@ class System:
             row = rows[key] = len(self.profile.modules)
             module = Module(self.dos_path(key[0]), pdb_guid=guid, pdb_age=age, pdb_name=pdb, timestamp=stamp, size=size)
             module.checksum, module.image_base = int(f.get("ImageChecksum", 0)), int(f.get("DefaultBase", 0))
-            module.missing = "not looked for: addresses are relative to the image"
+            module.missing = "not searched: addresses are relative to the image"
             self.profile.modules.append(module)
         return row
 

@@ -33,7 +33,7 @@ __all__ = ["Written", "write_log", "write_profile"]
 
 
 _KEPT = {c.name for c in REQUIRED} | {"frame", "branch_from", "branch_to", "branch_flags", "branch_info", "position"}
-_MOVED = "samples moved to a later tick, since their thread has another one with a stack then"
+_MOVED = "samples moved to a later tick, because their thread has another sample with a stack at that tick"
 
 Ints = NDArray[np.int64]
 
@@ -222,7 +222,7 @@ class _Writer:
             kept = int(frames_of(batch)[0][-1])
             recorded = int(np.count_nonzero(batch["frame"] < np.uint64((1 << 64) - 4095)))
             notes[f"frames left out, after the first {MOST_FRAMES} of a stack"] += recorded - kept
-        notes["samples of no known processor are on processor 0"] += int(np.count_nonzero(batch.cpu < 0))
+        notes["samples without a known processor are written for processor 0"] += int(np.count_nonzero(batch.cpu < 0))
 
     def _left_out(self) -> tuple[str, ...]:
         columns = sorted({name for stream in self.profile.streams for name in stream.columns} - _KEPT)

@@ -138,7 +138,7 @@ def _walk(info: Info, row: int, whole: bool) -> list[int]:
         else:
             known = codes.get(code)
             if known is None:
-                raise space.bad("an entry without abbreviation", at, "abbreviation code", code)
+                raise space.bad("an entry without an abbreviation", at, "abbreviation code", code)
             past = at + (1 if code < 0x80 else 2)
             if known.sibling >= 0 and past + known.sibling < end:
                 target = unit.offset + word(raw, past + known.sibling)[0]

@@ -158,7 +158,7 @@ class _Tables(Cursor):
             return self._leb()
         size = self.offset_size if size == OFFSET else size
         if size is None or size < 0:
-            raise self.space.bad("a form that is not known", self.at, "form", form)
+            raise self.space.bad("an unknown form", self.at, "form", form)
         value = self.number(size)
         return self.text(form, value) if form in (FORM.STRP, FORM.LINE_STRP) else value
 

@@ -88,7 +88,7 @@ class Wanted:
 
 
 class Dwarf:
-    """The DWARF of one module. ``code`` is its range of link addresses: the linker dropped code outside of it.
+    """The DWARF of one module. ``code`` is its range of link addresses: the linker dropped code outside it.
 
     A damaged unit costs its own names, and adds to ``notes``.
     """
@@ -330,7 +330,7 @@ def _binaries(files: DebugFiles) -> list[Binary]:
 def _missing(names: list[str]) -> list[str]:
     """The note about split files that were not found."""
     which = ", ".join(_few(names, "more"))
-    return [f"split DWARF is missing or of another build (no inlined frames there): {which}"] if names else []
+    return [f"split DWARF is missing or from another build (no inlined frames there): {which}"] if names else []
 
 
 def _moved(binary: Binary) -> list[str]:
@@ -339,7 +339,7 @@ def _moved(binary: Binary) -> list[str]:
         return []
     link = binary.section(".gnu_debugaltlink")
     name = bytes(link.raw[: link.size]).partition(b"\0")[0].decode("utf-8", "backslashreplace")
-    return [f"what dwz moved to {name} is not read: some inlined functions have no name"]
+    return [f"data that dwz moved to {name} is not read: some inlined functions have no name"]
 
 
 def _few(texts: list[str], rest: str) -> list[str]:

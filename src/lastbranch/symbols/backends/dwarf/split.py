@@ -114,7 +114,7 @@ class _Package:
             if name not in spaces:
                 offset, size = parts[name]
                 if offset + size > whole.size:
-                    raise whole.bad("a part that is past its end", offset, "section size", size)
+                    raise whole.bad("a part past its end", offset, "section size", size)
                 part = whole.raw[offset : offset + size]
                 spaces[name] = Space.of(part, whole.order, whole.name, whole.file)
             return spaces[name]

@@ -206,7 +206,7 @@ class Shapes:
                 sibling = skip
             length = size_of(kind, form)
             if length is None:
-                reason = "DW_FORM_indirect is not read" if kind == FORM.INDIRECT else "a form that is not known"
+                reason = "DW_FORM_indirect is not read" if kind == FORM.INDIRECT else "an unknown form"
                 raise self.space.bad(reason, 0, "form", kind)
             if length >= 0:
                 skip += length
@@ -386,7 +386,7 @@ def _headers(space: Space, notes: list[str]) -> list[Unit]:
         if unit.format.version:
             units.append(unit)
         else:
-            notes.append(f"{space.file}: the unit at {at:#x} of {space.name} has a version that is not known")
+            notes.append(f"{space.file}: the unit at {at:#x} of {space.name} has an unknown version")
         at = unit.end
     return units
 
