@@ -182,7 +182,7 @@ def _attaching(host: Host) -> Finding:
 
 _PARANOID = (
     (2, "only privileged users may use events", "paranoid-process"),
-    (1, "your your own processes, user code only", "paranoid-kernel"),
+    (1, "your own processes, user code only", "paranoid-kernel"),
     (0, "your own processes, user and kernel code; not the whole system", "paranoid-system"),
 )
 _NO_EVENTS = "the kernel has no performance events"
