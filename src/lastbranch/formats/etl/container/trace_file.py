@@ -328,7 +328,7 @@ def encode_first_buffer(header: LogHeader, events: Iterable[bytes] = (), path: s
         size, state = (least + _SPARE) // _SPARE * _SPARE, XPRESS
     if least > size:
         raise FormatError(
-            "the the events of the header buffer do not fit in it", file=path, field="Offset", value=least,
+            "the events of the header buffer do not fit in it", file=path, field="Offset", value=least,
             hint="choose a larger buffer size",
         )  # fmt: skip
     flags = BUFFER_FLAG.FLUSH_MARKER | BUFFER_FLAG.PROC_INDEX
