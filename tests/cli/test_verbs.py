@@ -30,7 +30,7 @@ def test_every_format_has_rules_and_the_functions_that_it_names() -> None:
 
 def test_names_say_what_is_written() -> None:
     assert [format_written_to(name).name for name in ("a.tb5", "A.TB5", "a.etl", "a")] == ["tb5", "tb5", "etl", "etl"]
-    with pytest.raises(SelectionError, match=r"none in \.data"):
+    with pytest.raises(SelectionError, match=r"not to \.data"):
         format_written_to("a.data")
 
 

@@ -172,7 +172,7 @@ def test_a_jitdump_of_another_process_is_not_used(maps: Path) -> None:
     dump.write_bytes(Dump("<", pid=7).story())
     with symbolizer(profile(str(dump))) as names:
         assert called(names.names_at(0, ASK), 3) == ["", "", ""]
-        assert "of process 7" in names.notes[0]
+        assert "belongs to process 7" in names.notes[0]
 
 
 def test_captures_of_other_machines_have_no_maps_here(maps: Path) -> None:

@@ -86,9 +86,9 @@ def test_what_a_library_prints_is_no_answer(bad) -> None:  # type: ignore[no-unt
 @pytest.mark.parametrize("what", ["wrong", "fewer"])
 def test_answers_that_are_not_sound_are_refused(bad, what: str) -> None:  # type: ignore[no-untyped-def]
     client, files = bad(what)
-    with pytest.raises(WorkerFailed, match="not sound"):
+    with pytest.raises(WorkerFailed, match="answer is invalid"):
         client.names(files, "auto", ADDRESS)
-    with pytest.raises(WorkerFailed, match="not sound"):
+    with pytest.raises(WorkerFailed, match="answer is invalid"):
         client.functions(files, "auto")
 
 

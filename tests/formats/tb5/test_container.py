@@ -444,7 +444,7 @@ def test_a_commit_that_failed_left_nothing_and_can_be_made_again(
         disk.repair()
         assert path.read_bytes()[4096:] == before[4096:]
         assert (read(path).streams, read(path).damage) == (1, [])
-        with pytest.raises(ValueError, match="given up"):
+        with pytest.raises(ValueError, match="abandoned"):
             started.write(b"1234")
         assert writer.next_stream == 1
         assert [writer.string(t) for t in ("host", "kept", "lost")] == [1, 2, 3]

@@ -256,7 +256,7 @@ class TestRefusals:
         assert "no performance counters" in error.reason
 
     @pytest.mark.parametrize(
-        ("counters", "why"), [((CYCLES,) * 8, "room for 7"), ((0,), "no counter"), ((CYCLES, 4711), "source 4711")]
+        ("counters", "why"), [((CYCLES,) * 8, "room for 7"), ((0,), "not a counter"), ((CYCLES, 4711), "source 4711")]
     )
     def test_87_for_what_a_header_cannot_hold_and_for_what_is_no_counter(
         self, counters: tuple[int, ...], why: str
@@ -267,7 +267,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("counters", "taken", "status", "why"),
-        [(1, 0, Status.NOT_SUPPORTED, "cache-misses: .*at once"), (2, 1, Status.BUSY, "processor 0 are taken")],
+        [(1, 0, Status.NOT_SUPPORTED, "cache-misses: .*together"), (2, 1, Status.BUSY, "processor 0 are taken")],
     )  # fmt: skip
     def test_more_than_the_processor_has(self, counters: int, taken: int, status: Status, why: str) -> None:
         kernel = SourceKernel(INTEL)
