@@ -17,8 +17,6 @@ NOT_FUZZED = {
     "lb_compiler": "takes no input",
     "lb_system_calls": "makes whatever calls the table says",
     "lb_branch_walk": "leads a traced thread over tables of our own (tests/capture/test_walk_parts.py has its parts)",
-    "lb_walk_events": "no row yet: its property test has damaged buffers",
-    "lb_event_columns": "no row yet: its property test has damaged buffers",
 }
 
 

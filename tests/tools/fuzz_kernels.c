@@ -234,12 +234,67 @@ static int runs(struct input in)
 
 /* -- the table; a kernel returns whether it took the input, and did not decline */
 
+/* -- walk_events.c: chains of events, against a walk of one buffer after the other */
+
+i64 lb_walk_events(const u8 *words, i64 number, const i64 *first, const i64 *end, i64 buffers, const u8 *kinds,
+                   const u8 *shifts, u64 *heads, i64 room, i64 *count, i64 *stop);
+int lb_event_columns(const i64 *first, const i64 *end, const i64 *count, const i64 *limit, i64 buffers, const u64 *heads,
+                     const u8 *kinds, const u8 *shifts, const i64 *header_bytes, const i64 *message_bytes, int message,
+                     i64 room, i64 *at, u64 *head, u8 *header, i64 *size, i32 *buffer);
+
+static int walk_events(struct input in)
+{
+    enum { MESSAGE = 3 };
+    static u8 kinds[1 << 16];
+    static const u8 shifts[256] = {[2] = 32};
+    static i64 least[256];
+    for (int i = 0; i < 1 << 14; i++) kinds[0xC000 | i] = (u8)(1 + i % 3); /* 1, 3: size in the low bits; 2: above */
+    i64 buffers = (i64)take(&in, 1) % 40, lack = (i64)take(&in, 1) % 4, room = 0, sum = 0;
+    i64 *ends = block(8 * 4 * (size_t)buffers), *first = ends + buffers, *count = first + buffers, *stop = count + buffers;
+    for (i64 i = 0; i < buffers; i++) {
+        first[i] = (int16_t)take(&in, 2), ends[i] = (int16_t)take(&in, 2);
+        if (first[i] < ends[i]) room += ends[i] - first[i];
+    }
+    i64 number = (i64)(in.left / 8);
+    u8 *words = block((size_t)number * 8);
+    if (number) memcpy(words, in.at, (size_t)number * 8);
+    room -= lack < room ? lack : room;
+    u64 *heads = block((size_t)room * 8);
+    i64 total = lb_walk_events(words, number, first, ends, buffers, kinds, shifts, heads, room, count, stop);
+    for (i64 i = 0; total >= 0 && i < buffers; i++) {
+        i64 at = first[i], found = 0;
+        for (; at < ends[i]; found++) {
+            u64 head;
+            memcpy(&head, words + at * 8, 8);
+            u32 kind = kinds[head >> 16 & 0xFFFF];
+            i64 size = kind ? (i64)(((head >> shifts[kind] & 0xFFFF) + 7) >> 3) : 0;
+            if (!size || size > ends[i] - at) break;
+            at += size;
+        }
+        expect(found == count[i], "all events of a buffer are found");
+        sum += found;
+    }
+    if (total >= 0) {
+        expect(sum == total, "the number of all events");
+        i64 *at = block((size_t)total * 8), *size = block((size_t)total * 8);
+        u64 *head = block((size_t)total * 8);
+        u8 *header = block((size_t)total);
+        i32 *buffer = block((size_t)total * 4);
+        expect(lb_event_columns(first, ends, count, ends, buffers, heads, kinds, shifts, least, least, MESSAGE, total, at, head,
+                                header, size, buffer) >= 0, "all events have room");
+        free(at), free(size), free(head), free(header), free(buffer);
+    }
+    free(words), free(heads), free(ends);
+    return total > 0;
+}
+
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
     {"count_stacks", count_stacks},
     {"compress", compress},
     {"decompress", decompress},
     {"perf_records", perf_records},
     {"runs", runs},
+    {"walk_events", walk_events},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 

@@ -107,8 +107,23 @@ def _runs(chance: random.Random) -> Iterator[bytes]:
         yield head + b"".join(bytes([0, *one]) for one in ranges) + chance.randbytes(100 * size)
 
 
+def _events(chance: random.Random) -> Iterator[bytes]:
+    """Number of buffers, heads to leave out, first and last word of each buffer; words of events."""
+    for buffers in (1, 3, 16, 30):
+        words, bounds = b"", b""
+        for _ in range(buffers):
+            begin = len(words) // 8
+            for _ in range(chance.randrange(12)):
+                kind, size = chance.randrange(3), 8 * chance.randrange(1, 6)
+                low, high = (0, size) if kind == 1 else (size, 0)
+                words += struct.pack("<HHHH", low, 0xC000 | kind, high, 0) + bytes(size - 8)
+            bounds += struct.pack("<hh", begin, len(words) // 8)
+        yield bytes([buffers, 0]) + bounds + words
+
+
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "count_stacks": _stacks, "compress": _deflated, "decompress": _compressed, "perf_records": _records, "runs": _runs,
+    "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 
