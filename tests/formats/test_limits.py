@@ -260,7 +260,10 @@ def test_tables_have_the_memory_budget(name: str, read: Callable[[BytesSource], 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("tb5_streams", "all tables together are larger than the file"), ("tb5_number_of_streams", "impossible stream number")],
+    [
+        ("tb5_streams", "all tables together are larger than the file"),
+        ("tb5_number_of_streams", "impossible stream number"),
+    ],
 )
 def test_tables_of_a_tb5_are_bounded_in_sum(name: str, reason: str) -> None:
     with pytest.raises(FormatError, match=reason) as refused:
