@@ -25,8 +25,9 @@ _PIECE = 1 << 15
 
 
 class Table:
-    """Base of a dataclass whose fields are columns: arrays with one value a row. Other fields say something of all."""
+    """Base of a dataclass whose fields are columns: arrays with one value a row. Other fields describe it all."""
 
+    # mypy cannot know that what derives from this is a dataclass: hence the ignored types.
     __slots__ = ()
 
     def __len__(self) -> int:

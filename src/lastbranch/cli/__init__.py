@@ -84,8 +84,8 @@ def main() -> None:
 def program(command: click.Command, name: str) -> None:
     """`run`, and end the process.
 
-    To take the interpreter apart costs a quarter of what the import of NumPy does and frees what the system frees
-    anyway. What is registered for the end of the process still runs first.
+    Python's own shutdown costs a quarter of what the import of NumPy does, and frees what the system frees anyway.
+    Functions that are registered for the end of the process still run first.
     """
     gc.set_threshold(_OBJECTS)
     try:

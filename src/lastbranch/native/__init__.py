@@ -74,7 +74,10 @@ def describe() -> str:
 
 
 def address(array: Any) -> int:
-    """Where the data of a contiguous NumPy array begins: what a ``pointer`` argument takes."""
+    """The address of the first element of a NumPy array: what a ``pointer`` argument takes.
+
+    The function must also get the strides of an array that is not contiguous.
+    """
     return int(array.__array_interface__["data"][0])
 
 
