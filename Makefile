@@ -5,13 +5,21 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes: where modules must not be kept compiled, each would compile them all.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint bench peers fuzz docs man etw-layouts clean
+# Debian's names of what the tests use where it is installed: compilers whose output they read, tools they compare with, a browser.
+TEST_TOOLS := binutils bolt-19 chromium clang-19 file g++ g++-mingw-w64-x86-64 gcc gcc-mingw-w64-i686 gcc-multilib gdb gfortran \
+  groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db strace util-linux valgrind
+
+.PHONY: demo test test-tools lint bench peers fuzz docs man etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
 
 test: lint ## everything CI runs
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+test-tools: ## install what tests are skipped without (Debian 12 and newer, as root)
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $(TEST_TOOLS) >/dev/null
 
 lint: $(VENV)/developer $(VENV)/native
 	$(BIN)/ruff check
