@@ -26,7 +26,7 @@ import zstandard
 import lastbranch
 import perfdata_writer as pw
 from captures import Data
-from command_line import Ran, shown_on
+from command_line import Ran, in_terminal
 from lastbranch.cli import VERBS
 from lastbranch.errors import FormatError
 from lastbranch.opening import open_source
@@ -527,34 +527,21 @@ def test_names_that_the_output_cannot_hold(encoding: str, tmp_path: Path, run: R
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 def test_no_colour_where_it_is_not_wanted(env: dict[str, str], capture: Path) -> None:
     """On a terminal: text, and no escape sequence that sets a colour."""
-    pty = pytest.importorskip("pty")
-    main, side = pty.openpty()
-    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--wide", "--no-progress", str(capture)]
-    done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, timeout=60, env={**os.environ, **env})
-    os.close(side)
-    said = shown_on(main)
-    assert (done.returncode, done.stderr) == (0, b"")
+    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--wide", "--no-progress", capture]
+    code, said, errors = in_terminal(*command, env={**os.environ, **env})
+    assert (code, errors) == (0, "")
     assert b"prog" in said
     assert not re.search(rb"\x1b\[[0-9;]*(3|4|9|10)[0-9]", said)
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm", ""])
 def test_rows_are_whole_on_any_terminal(term: str, tmp_path: Path) -> None:
-    pty = pytest.importorskip("pty")
-    import fcntl
-    import struct
-    import termios
-
     path = build(tmp_path / "x.data", name="/" + "directory/" * 20 + "prog")
-    main, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 5, 20, 0, 0))
-    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--wide", "--no-progress", str(path)]
+    command = [sys.executable, "-m", "lastbranch", "report", "--by", "module", "--wide", "--no-progress", path]
     env = {**os.environ, "TERM": term, "COLUMNS": "20", "LINES": "5"}
-    done = subprocess.run(command, stdout=side, stderr=subprocess.PIPE, timeout=60, env=env)
-    os.close(side)
-    shown = shown_on(main).decode()
-    assert done.returncode == 0
-    rows = [line.split() for line in shown.splitlines()[1:]]
+    code, shown, errors = in_terminal(*command, width=20, height=5, env=env)
+    assert (code, errors) == (0, "")
+    rows = [line.split() for line in shown.decode().splitlines()[1:]]
     assert sorted(row[-1] for row in rows) == ["/" + "directory/" * 20 + "prog", "[unknown]"]
     assert {len(row) for row in rows} == {8}
 

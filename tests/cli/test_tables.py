@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from capture_tools import PROGRAMS, needs_ptrace, record
-from command_line import Ran, shown_on
+from command_line import Ran, in_terminal
 from lastbranch import demo
 from lastbranch.cli import output as layout
 from lastbranch.cli.output import shorten
@@ -27,21 +27,12 @@ INNER = "std::vector<std::pair<std::basic_string<char>, int>, std::allocator<std
 LONG = f"Registry<{INNER}>::run({INNER} const&, {INNER}&&) const"
 
 
-def in_terminal(width: int, *words: str | Path) -> tuple[list[str], str]:
+def shown(width: int, *words: str | Path) -> tuple[list[str], str]:
     """(lines, standard error) of lastbranch where standard output is a terminal of that width."""
-    import struct
-
-    main, side = pty.openpty()
-    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 40, width, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")} | {"PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-m", "lastbranch", *map(str, words)]
-    with subprocess.Popen(command, stdout=side, stderr=subprocess.PIPE, env=env) as ours:
-        os.close(side)
-        shown = shown_on(main).decode()
-        assert ours.stderr is not None
-        said = ours.stderr.read().decode()
-    assert ours.returncode in (0, 1), said
-    return re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines(), said
+    code, text, said = in_terminal(sys.executable, "-m", "lastbranch", *words, width=width, env=env)
+    assert code in (0, 1), said
+    return re.sub(r"\x1b\[[0-9;]*m", "", text.decode()).splitlines(), said
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +59,7 @@ VERBS = [
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
 def test_a_table_fits_the_terminal(words: list[str], capture: Path) -> None:
     for width in WIDTHS[:1] if words[0] == "query" else WIDTHS[:2]:
-        lines, said = in_terminal(width, words[0], capture, *words[1:])
+        lines, said = shown(width, words[0], capture, *words[1:])
         assert "Traceback" not in said
         too_long = [line for line in lines if len(line) > width]
         assert not too_long or words[0] == "query", too_long
@@ -76,9 +67,9 @@ def test_a_table_fits_the_terminal(words: list[str], capture: Path) -> None:
 
 @pytest.mark.parametrize("words", [["doctor"], ["lbr", "explain", "--filter", "any,user"], ["sources"]], ids=" ".join)
 def test_what_is_about_the_machine_fits_the_terminal(words: list[str]) -> None:
-    wide = in_terminal(1000, *words)[0]
+    wide = shown(1000, *words)[0]
     for width in (60, 80):
-        lines, _ = in_terminal(width, *words)
+        lines, _ = shown(width, *words)
         assert all(len(line) <= width for line in lines)
         if words[0] != "sources":  # wrapped, and no word is lost
             assert sorted("".join(lines).replace(" ", "")) == sorted("".join(wide).replace(" ", ""))
@@ -89,17 +80,17 @@ def test_what_is_about_the_machine_fits_the_terminal(words: list[str]) -> None:
 def test_what_goes_elsewhere_is_whole(words: list[str], capture: Path, run: Run) -> None:
     """A pipe gets what --wide prints, whatever the terminal's width is, and nothing of it is left out."""
     piped = run(words[0], capture, *words[1:])
-    assert in_terminal(60, words[0], capture, *words[1:], "--wide")[0] == piped.out.splitlines()
+    assert shown(60, words[0], capture, *words[1:], "--wide")[0] == piped.out.splitlines()
     assert "…" not in piped.out
     assert "to fit the terminal" not in piped.err
     head = piped.out.splitlines()[0]
-    assert in_terminal(20000, words[0], capture, *words[1:])[0][0] == head
+    assert shown(20000, words[0], capture, *words[1:])[0][0] == head
 
 
 @needs_ptrace
 def test_it_is_said_once_that_something_is_left_out(capture: Path) -> None:
     for words in (["report"], ["annotate", "*leaf<*"], ["branches"]):
-        assert in_terminal(80, words[0], capture, *words[1:])[1].count("to fit the terminal") == 1
+        assert shown(80, words[0], capture, *words[1:])[1].count("to fit the terminal") == 1
 
 
 def test_numbers_come_first(run: Run) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import os
 import signal
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from unittest import mock
 
 import pytest
@@ -74,10 +77,33 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def shown_on(main: int) -> bytes:
-    """All that was written to a terminal whose other side is closed; closes it."""
+def in_terminal(
+    *command: str | Path, width: int = 80, height: int = 40, env: dict[str, str] | None = None
+) -> tuple[int, bytes, str]:
+    """(exit code, what the terminal got, standard error) of a program whose standard output is a terminal of that size.
+
+    What a read gets before the program has ended is never taken for the end: it may be a pause.
+    """
+    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
+    main, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", height, width, 0, 0))
     shown = b""
-    with suppress(OSError), open(main, "rb", buffering=0) as terminal:  # EIO is its end
-        while part := terminal.read(1 << 16):
+    with (
+        open(main, "rb", buffering=0) as terminal,
+        TemporaryFile() as errors,
+        subprocess.Popen([*map(str, command)], stdout=side, stderr=errors, env=env) as program,
+    ):
+        os.close(side)
+        while True:
+            ended = program.poll() is not None
+            try:
+                part = terminal.read(1 << 16) or b""
+            except OSError:  # EIO: nobody has the other side open
+                part = b""
             shown += part
-    return shown
+            if ended and not part:
+                break
+            if not part:
+                time.sleep(0.01)
+        errors.seek(0)
+        return program.returncode, shown, errors.read().decode()
