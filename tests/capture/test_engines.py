@@ -21,7 +21,7 @@ from lastbranch.capture.procfs import parse_stat, stat_of
 from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, ticking
 from lastbranch.capture.software import startup_test
 from lastbranch.capture.software.burst_runner import BurstRunner, NoBurst, SharedProcessor
-from lastbranch.capture.software.bursts import Burst, Limits
+from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.control_flow import End, Fork
 from lastbranch.capture.software.engines import (
     BlockStep,
@@ -97,17 +97,17 @@ def halt(thread: Thread) -> None:
     assert event_of(status) == ptrace.EVENT_STOP
 
 
-PATIENT = Limits(seconds=10)
+PATIENT = BurstLimits(seconds=10)
 """On a busy machine the deadline of a recording may pass before a stop that is sure to come."""
 
 
-def bursts(engine: Engine, limits: Limits = PATIENT) -> BurstRunner:
+def bursts(engine: Engine, limits: BurstLimits = PATIENT) -> BurstRunner:
     return BurstRunner(engine, limits, SharedProcessor(both=True))
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_burst_has_no_gaps_and_leaves_nothing(name: str, running: Thread) -> None:
-    runner = bursts(ENGINES[name](), Limits(100, seconds=10))
+    runner = bursts(ENGINES[name](), BurstLimits(100, seconds=10))
     processors, before = os.sched_getaffinity(running.tid), stat_of(running.tid)
     burst, _ = runner.run(running, lambda status: False)
     assert burst.why == "full"
@@ -218,7 +218,7 @@ def test_a_wait_that_takes_too_long_drops_the_burst(name: str, running: Thread) 
     make = {"debug registers": DebugRegisters, "perf breakpoints": lambda: PerfBreakpoints(signal.SIGURG)}
     engine = BlockStep(make[name](), walks=False)
     ends = Fork({0x10: End(None, ())}, frozenset())  # type: ignore[dict-item]
-    runner = bursts(engine, Limits(seconds=0.05))
+    runner = bursts(engine, BurstLimits(seconds=0.05))
     real, engine.breakpoints.place = engine.breakpoints.place, lambda fork: real(ends)  # type: ignore[method-assign]
     burst, _ = runner.run(running, lambda status: False)
     assert burst.dropped

@@ -23,7 +23,7 @@ from lastbranch.capture.ptrace import event_of, next_stop, signal_of, stopped, t
 from lastbranch.capture.software import collector as run
 from lastbranch.capture.software import engines, startup_test, walk_tables
 from lastbranch.capture.software.burst_runner import BurstRunner, SharedProcessor
-from lastbranch.capture.software.bursts import Burst, Limits
+from lastbranch.capture.software.bursts import Burst, BurstLimits
 from lastbranch.capture.software.engines import (
     BlockStep,
     DebugRegisters,
@@ -62,7 +62,7 @@ def walking(engine: Engine) -> Counter[str]:
     real = engine._walker.walk
 
     def walk(
-        thread: Thread, successors: object, expected: object, chosen: object, burst: Burst, limits: Limits
+        thread: Thread, successors: object, expected: object, chosen: object, burst: Burst, limits: BurstLimits
     ) -> Walked | None:
         before = burst.stops
         found = real(thread, successors, expected, chosen, burst, limits)  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ def edges_of(program: Path, engine: Engine, count: int, rounds: str = "100000") 
     assert event_of(status) == ptrace.EVENT_EXEC
     thread = Thread(child.pid, Process(child.pid))
     runner, registers, edges = (
-        BurstRunner(engine, Limits(60, seconds=5), SharedProcessor(both=True)),
+        BurstRunner(engine, BurstLimits(60, seconds=5), SharedProcessor(both=True)),
         ptrace.Registers(),
         Edges(),
     )
@@ -191,7 +191,7 @@ class Crafted:
 
     def burst(
         self,
-        limits: Limits = Limits(40, seconds=5),  # noqa: B008
+        limits: BurstLimits = BurstLimits(40, seconds=5),  # noqa: B008
         is_trigger: Callable[[int], bool] = lambda status: False,
         *,
         from_start: bool = True,
@@ -276,10 +276,10 @@ def test_each_page_of_code_is_compared_before_the_first_of_its_forks() -> None:
     second = bytes.fromhex("f6c2037405").ljust(0x10, b"\x90") + b"\xe9" + struct.pack("<i", -0x1015)
     with crafted(first.ljust(0x1000, b"\xcc") + second) as child:
         for _ in range(6):
-            child.burst(Limits(120, seconds=5))
+            child.burst(BurstLimits(120, seconds=5))
         child.memory[0x1003:0x1005] = bytes.fromhex("7508")  # jnz 0x100d
         child.ends.clear()
-        found = Counter(child.burst(Limits(120, seconds=5)).edges)
+        found = Counter(child.burst(BurstLimits(120, seconds=5)).edges)
         assert child.ends["stops"] > 3
         assert found[0x1003, 0xD + 0x1000, COND] > 2
         assert found[0x1003, 0xA + 0x1000, COND] == 0
@@ -289,7 +289,7 @@ def test_a_trap_of_somebody_else_where_it_stands_is_not_taken_for_a_stop() -> No
     with crafted(bytes.fromhex("83c20171fbebf9")) as child:  # 0: add edx, 1  3: jno 0  5: jmp 0
         for depth in range(1, 12):
             child.warm()
-            child.burst(Limits(depth, seconds=5))
+            child.burst(BurstLimits(depth, seconds=5))
             stands = ptrace.Registers()
             ptrace.registers(child.thread.tid, stands)
             assert stands[ptrace.RIP] == child.base + 3
@@ -328,11 +328,11 @@ def test_it_ends_with_as_many_branches_as_were_wanted() -> None:
         child.warm()
         for depth in (1, 2, 7, 39):
             child.ends.clear()
-            burst = child.burst(Limits(depth, seconds=5))
+            burst = child.burst(BurstLimits(depth, seconds=5))
             assert burst.why == "full"
             assert depth <= len(burst.edges) <= depth + 2
             follow(burst.edges)
-        conditional = child.burst(Limits(11, frozenset((COND,)), seconds=5))
+        conditional = child.burst(BurstLimits(11, frozenset((COND,)), seconds=5))
         kinds = Counter(kind for _, _, kind in conditional.edges)
         assert conditional.why == "full"
         assert 11 <= kinds[COND] <= 13
@@ -343,7 +343,7 @@ def test_it_makes_no_more_stops_than_it_may() -> None:
     with crafted(counting(JZ)) as child:
         child.warm()
         child.ends.clear()
-        burst = child.burst(Limits(1000, stops=9, seconds=5))
+        burst = child.burst(BurstLimits(1000, stops=9, seconds=5))
         assert (burst.why, burst.stops) == ("stops", 9)
         assert child.ends["stops"] >= 8
         follow(burst.edges)
@@ -393,13 +393,13 @@ def test_a_wait_that_a_tick_interrupts_goes_on_and_has_a_deadline() -> None:
         child.warm()
         signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
         for _ in range(100):
-            burst = child.burst(Limits(200, seconds=5))
+            burst = child.burst(BurstLimits(200, seconds=5))
             assert burst.why == "full"
             follow(burst.edges)
             if child.ends["waiting"] > 3:
                 break
         assert child.ends["waiting"] > 3
-        bursts = (child.burst(Limits(200, seconds=0.01)) for _ in range(100))  # a tick is the deadline
+        bursts = (child.burst(BurstLimits(200, seconds=0.01)) for _ in range(100))  # a tick is the deadline
         assert any(burst.dropped for burst in bursts)
         assert child.thread.timed_out
 

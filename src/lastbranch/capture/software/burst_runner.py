@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from .. import ptrace
 from ..ptrace import CS, USER_CODE_64
-from .bursts import Burst, Limits
+from .bursts import Burst, BurstLimits
 from .control_flow import Code
 from .engines import Engine, Target
 from .record_writer import Sideband
@@ -104,7 +104,7 @@ class BurstRunner:
     """Runs bursts with one engine."""
 
     def __init__(
-        self, engine: Engine, limits: Limits, processor: SharedProcessor, sideband: Sideband | None = None
+        self, engine: Engine, limits: BurstLimits, processor: SharedProcessor, sideband: Sideband | None = None
     ) -> None:
         self.engine, self.limits, self.signal = engine, limits, engine.signal
         self.processor, self.sideband = processor, sideband or Sideband()

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from .control_flow import Edge
 
-__all__ = ["Burst", "Limits"]
+__all__ = ["Burst", "BurstLimits"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BurstLimits:
     """When a burst ends: after ``depth`` branches of the kinds ``counted`` (perf's branch types), or ``stops`` stops.
 
     ``seconds`` is the deadline of each wait.

@@ -37,7 +37,7 @@ from ..ptrace import (
 )
 from ..traceable import check_machine, check_program, describe_attach, describe_exec, describe_launch, warnings_of
 from .burst_runner import BurstRunner, NoBurst, SharedProcessor
-from .bursts import Burst, Limits
+from .bursts import Burst, BurstLimits
 from .control_flow import Edge
 from .engines import BlockStep, DebugRegisters, Engine, PerfBreakpoints, SingleStep
 from .record_writer import RECORDS, RecordWriter, Sideband, now, open_sideband
@@ -440,12 +440,12 @@ def _trigger(launched: bool) -> Trigger:
     return ClockTrigger(signal.SIGSTOP if launched else _HARMLESS)
 
 
-def _limits(depth: int, select: int) -> Limits:
+def _limits(depth: int, select: int) -> BurstLimits:
     """A burst is full when ``depth`` branches have passed the filter; in call-stack mode, where returns delete calls,
     twice as many."""
     twice = depth * 2 if select & CALL_STACK else depth
     if select == convert(DEFAULT_SELECT, "perf", "msr").value:
-        return Limits(twice, stops=64 + 16 * depth)  # all of them, which needs no ring
+        return BurstLimits(twice, stops=64 + 16 * depth)  # all of them, which needs no ring
     import numpy as np
 
     from ...lbr import ring_contents
@@ -455,7 +455,7 @@ def _limits(depth: int, select: int) -> Limits:
         kind for kind in KIND.values()
         if len(ring_contents(one, far, np.array([kind], np.uint8), depth=1, select=select & ~CALL_STACK))
     )  # fmt: skip
-    return Limits(twice, counted, stops=64 + 16 * depth)
+    return BurstLimits(twice, counted, stops=64 + 16 * depth)
 
 
 def _launch(command: Sequence[str], unblocked: Iterable[int], tree: Tree) -> Launched:

@@ -20,7 +20,7 @@ from ...formats.perfdata.layout import TYPE
 from .. import ptrace
 from ..perf_events import syscall
 from ..ptrace import EFLAGS, RCX, RESUME_FLAG, RIP, RSP, Poke, Resumer, event_of, next_stop, signal_of, stopped
-from .bursts import Burst, Limits
+from .bursts import Burst, BurstLimits
 from .control_flow import Edge, End, Fork, Placed
 from .instructions import ADDRESSES, NOT_TAKEN, Branch
 from .successors import Expectation, Successors
@@ -55,7 +55,7 @@ class Engine(ABC):
     """Whether it takes forks from `walk_tables`."""
 
     @abstractmethod
-    def burst(self, thread: Target, successors: Successors, limits: Limits) -> Burst:
+    def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         """Run ``thread`` until ``limits`` are reached; `Burst.dropped` if it is not stopped again then. ``successors``
         are of its address space. Raises `ptrace.Gone` where it ended meanwhile."""
 
@@ -72,7 +72,7 @@ class SingleStep(Engine):
     def __init__(self) -> None:
         self._registers = ptrace.Registers()
 
-    def burst(self, thread: Target, successors: Successors, limits: Limits) -> Burst:
+    def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         registers, read, tid = self._registers, successors.read, thread.tid
         ptrace.registers(tid, registers)
         burst = Burst(registers[RIP], registers[RIP])
@@ -104,7 +104,7 @@ class SingleStep(Engine):
                 burst.end = registers[RIP]
         return burst
 
-    def _step(self, thread: Target, burst: Burst, limits: Limits) -> str:
+    def _step(self, thread: Target, burst: Burst, limits: BurstLimits) -> str:
         while True:
             ptrace.single_step(thread.tid)
             status = next_stop(thread.tid, limits.seconds)
@@ -340,7 +340,7 @@ class Walker:
         expected: Expectation,
         chosen: Edge | None,
         burst: Burst,
-        limits: Limits,
+        limits: BurstLimits,
     ) -> Walked | None:
         """Run to an end of ``expected`` and on. ``None`` where the tables lack its fork."""
         tables = successors.tables
@@ -412,7 +412,7 @@ class BlockStep(Engine):
         self.walks = self._walker is not None
         self.name = f"block stepping, {breakpoints.name}{', compiled walk' * self.walks}"
 
-    def burst(self, thread: Target, successors: Successors, limits: Limits) -> Burst:
+    def burst(self, thread: Target, successors: Successors, limits: BurstLimits) -> Burst:
         registers = self._registers
         ptrace.registers(thread.tid, registers)
         burst = Burst(registers[RIP], registers[RIP])
@@ -472,7 +472,9 @@ class BlockStep(Engine):
     def clean(self, tid: int) -> None:
         self.breakpoints.clear(tid)
 
-    def _run(self, thread: Target, fork: Fork, burst: Burst, limits: Limits, pending: PendingStop | None = None) -> str:
+    def _run(
+        self, thread: Target, fork: Fork, burst: Burst, limits: BurstLimits, pending: PendingStop | None = None
+    ) -> str:
         """Run to one of the ends of ``fork``; ``full`` when it is there. ``pending``: it runs already."""
         registers, pokes = self._registers, tuple[Poke, ...]()
         if pending is None:

@@ -18,7 +18,7 @@ from .. import ptrace
 from ..launch import end_with_parent
 from ..ptrace import next_stop, stopped
 from .burst_runner import BurstRunner, NoBurst, SharedProcessor
-from .bursts import Burst, Limits
+from .bursts import Burst, BurstLimits
 from .engines import Engine
 from .tree import Process, Thread
 
@@ -80,7 +80,7 @@ def test_engines(engines: Iterable[Engine]) -> dict[str, str]:
 
 def _test(engine: Engine, pid: int, base: int) -> str:
     thread = Thread(pid, Process(pid))
-    bursts = BurstRunner(engine, Limits(_DEPTH, seconds=_SECONDS / 2), SharedProcessor(both=True))
+    bursts = BurstRunner(engine, BurstLimits(_DEPTH, seconds=_SECONDS / 2), SharedProcessor(both=True))
     try:
         ptrace.interrupt(pid)
         status = next_stop(pid, _SECONDS)

@@ -101,7 +101,8 @@ class Reader:
             if handled.any():
                 self._handle(block, others[handled], kinds[handled])
             if block.types[-1:] == TRACING_DATA:
-                self._tracing_data(*block.extra)
+                self._tracing_data(*block.trailing_data)
+            # The trailing data of an AUXTRACE record (Intel PT, Arm SPE) are skipped.
             if is_sample.any():
                 counts[_SAMPLE] = counts.get(_SAMPLE, 0) + int(is_sample.sum())
                 self._index_samples(block, block.at[is_sample])

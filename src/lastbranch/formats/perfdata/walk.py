@@ -19,10 +19,10 @@ from ..readahead import ReadAhead
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-__all__ = ["Block", "TRACING_DATA", "chase", "first_of_each", "halves", "walk_blocks"]
+__all__ = ["Block", "TRACING_DATA", "find_records", "first_of_each", "halves", "walk_blocks"]
 
 
-TRACING_DATA, _AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
+TRACING_DATA, AUXTRACE, COMPRESSED, COMPRESSED2 = 66, 71, 81, 83
 LONGEST = 1 << 16
 """Bytes of the longest record."""
 _TRY_RUN = 16
@@ -63,8 +63,8 @@ class Block:
     at: NDArray[np.int64]
     types: NDArray[np.int64]
     big_endian: bool
-    extra: tuple[int, int] = (0, 0)
-    """(offset in the file, bytes) of data after the last record that belong to it."""
+    trailing_data: tuple[int, int] = (0, 0)
+    """(offset in the file, bytes) of the data that follow the last record and belong to it: TRACING_DATA, AUXTRACE."""
     packed_at: int | None = None
     """Offset in the file of the compressed record that this comes from; ``None`` without compression."""
 
@@ -104,7 +104,7 @@ def halves(words: NDArray[np.uint64], big_endian: bool) -> tuple[NDArray[np.int3
     return (high, low) if big_endian else (low, high)
 
 
-def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -> tuple[Block, int]:
+def find_records(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -> tuple[Block, int]:
     """(the records in the first ``length`` bytes of ``words`` that are whole, the offset in the file after them).
 
     They end with one that leaves the 8-byte grid or that data follow.
@@ -114,21 +114,21 @@ def chase(words: NDArray[np.uint64], length: int, base: int, big_endian: bool) -
         words = words.byteswap()
     library = native.library()
     if library is None:
-        at, types = _chase(words, length, big_endian)
+        at, types = _find_in_numpy(words, length, big_endian)
     else:
-        at, types = _chase_compiled(library, words, length, big_endian)
+        at, types = _find_compiled(library, words, length, big_endian)
     block = Block(words, raw, base, at, types, big_endian)
-    return block, _following(block)
+    return block, _skip_trailing_data(block)
 
 
 _ROOM = 1 << 16
 """Records that the library finds in one call: hardly any block has more."""
 
 
-def _chase_compiled(
+def _find_compiled(
     library: CDLL, words: NDArray[np.uint64], length: int, big_endian: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What `_chase` gives."""
+    """What `_find_in_numpy` gives."""
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     words, rest = np.ascontiguousarray(words), np.zeros(1, np.int64)
     while not parts or rest[0] > 0:
@@ -143,8 +143,10 @@ def _chase_compiled(
     return np.concatenate(ats), np.concatenate(kinds)
 
 
-def _chase(words: NDArray[np.uint64], length: int, big_endian: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(word index, type) of the records of `chase`, from words in the order of this machine.
+def _find_in_numpy(
+    words: NDArray[np.uint64], length: int, big_endian: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(word index, type) of the records of `find_records`, from words in the order of this machine.
 
     Records are linked by their sizes, so this is a loop; where sizes repeat, a strided look ahead checks many at once.
     """
@@ -180,25 +182,25 @@ def _chase(words: NDArray[np.uint64], length: int, big_endian: bool) -> tuple[ND
     heads = words.take(starts)
     types = (heads >> np.uint64(32) if big_endian else heads & np.uint64(0xFFFFFFFF)).astype(np.int64)
     long = (heads & np.uint64(0xFFFF) if big_endian else heads >> np.uint64(48)).astype(np.int64)
-    special = (long & 7 != 0) | (types == TRACING_DATA) | (types == _AUXTRACE)
+    special = (long & 7 != 0) | (types == TRACING_DATA) | (types == AUXTRACE)
     i = int(special.argmax()) if special.any() else len(long) - 1
     if i >= 0 and starts[i] * 8 + long[i] > length:
         i -= 1  # cut off by the end of what was read
     return starts[: i + 1], types[: i + 1]
 
 
-def _following(block: Block) -> int:
-    """The offset in the file after the last record of ``block`` and its data, which are the ``extra`` of the block."""
+def _skip_trailing_data(block: Block) -> int:
+    """Set ``trailing_data`` of ``block``, and return the offset in the file after them."""
     if len(block.at) == 0:
         return block.base
     at, size, kind = int(block.at[-1]), int(block.sizes(block.at[-1:])[0]), int(block.types[-1])
     more, start = 0, block.base + at * 8 + size
-    if kind == _AUXTRACE and size >= 16:
+    if kind == AUXTRACE and size >= 16:
         more = int(block.words[at + 1])
     elif kind == TRACING_DATA and size >= 12:  # u32 size, padded to words; the record itself is padded by some
         more = int(block.halves(block.words[at + 1 : at + 2])[0][0]) & 0xFFFFFFFF
         more = (more + 7) & ~7
-    block.extra = (start, more)
+    block.trailing_data = (start, more)
     return start + more
 
 
@@ -245,7 +247,7 @@ class Inflater:
                 yield from self._drain(offset)
         if done < len(block.at):
             rest = self._part(block, done, len(block.at))
-            rest.extra = block.extra
+            rest.trailing_data = block.trailing_data
             yield rest
 
     def finish(self, offset: int) -> None:
@@ -284,7 +286,7 @@ class Inflater:
         while len(self.pending) >= 8 and not self._dead:
             piece = bytes(self.pending[:room])
             words = np.frombuffer(piece + bytes(-len(piece) % 8), np.uint64)
-            block, following = chase(words, len(piece), offset + self.grown, self.big_endian)
+            block, following = find_records(words, len(piece), offset + self.grown, self.big_endian)
             following -= block.base
             block.packed_at = offset
             if len(block.at) == 0:
@@ -355,7 +357,7 @@ def walk_blocks(
         offset, length, odd = start, None, OddRecords()
         while offset < end:
             words, got = ahead.read(offset, length)
-            block, following = chase(words, got, offset, big_endian)
+            block, following = find_records(words, got, offset, big_endian)
             if len(block.at) == 0:
                 _note_break(damage, block, got, end, source.size)
                 return

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ....arrays import take_ranges
 from ....formats.perfdata.records import handle
 from ....formats.perfdata.state import State
-from ....formats.perfdata.walk import Block, chase
+from ....formats.perfdata.walk import Block, find_records
 from ....model import Timeline
 from ...flags import ClientContext
 from ..clock import FILETIME_EPOCH
@@ -47,7 +47,7 @@ class Ticks:
 def records_in(data: bytes) -> Block:
     """The whole perf records in ``data``."""
     words = len(data) >> 3
-    return chase(np.frombuffer(data, np.uint64, words), words * 8, 0, False)[0]
+    return find_records(np.frombuffer(data, np.uint64, words), words * 8, 0, False)[0]
 
 
 def record_bytes(block: Block, rows: NDArray[np.bool_]) -> bytes:
