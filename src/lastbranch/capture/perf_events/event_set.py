@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -268,15 +269,20 @@ class EventSet:
         self._rings: dict[int, Ring] = {}
         self._alive: set[int] = set()
         """Descriptors of tracking events with tasks that have not ended as far as is known."""
+        self._since: dict[int, dict[tuple[int, int], int]] = {}
+        """By thread, the events that it has (number of the spec, processor), and since when, in ns of the events' clock."""
 
     def __len__(self) -> int:
         return len(self._opened)
 
     def open_thread(self, tid: int) -> None:
-        """Open every event on ``tid`` (-1: the whole system). Raises `EventRefused`."""
-        for spec in reversed(self._specs):
+        """Open every event that ``tid`` (-1: the whole system) has not inherited. Raises `EventRefused`."""
+        has = self._since.setdefault(tid, {})
+        for number, spec in reversed([*enumerate(self._specs)]):
             for cpu in spec.cpus:
-                self._open(spec, tid, cpu)
+                if (number, cpu) not in has:
+                    self._open(spec, tid, cpu)
+                    has[number, cpu] = time.clock_gettime_ns(CLOCK)
 
     def _open(self, spec: EventSpec, tid: int, cpu: int) -> None:
         try:
@@ -307,22 +313,23 @@ class EventSet:
     def attach(self, pid: int, write: _Write) -> None:
         """Open every thread of ``pid``, and repeat until none is new. Raises as `open_thread` does.
 
-        A thread that an opened one has started meanwhile inherited its events, as the fork record in a ring shows;
-        opening it again would sample it twice. ``write`` gets the records that arrive meanwhile.
+        A thread that an opened one has started meanwhile inherited the events that its parent had by then, as the fork
+        record in a ring shows; opening those again would sample it twice. ``write`` gets the records that arrive
+        meanwhile.
         """
         seen: set[int] = set()
-        inherited: set[int] = set()
 
         def look(records: bytes) -> None:
-            inherited.update(_forked(records))
+            for tid, parent, forked in _forks(records):
+                has = {event: forked for event, since in self._since.get(parent, {}).items() if since <= forked}
+                self._since.setdefault(tid, has)
             write(records)
 
         while new := set(tasks_of(self._kernel, pid)) - seen:
             for tid in sorted(new):
                 self.drain(look)
                 seen.add(tid)
-                if tid not in inherited:
-                    self._open_if_there(tid)
+                self._open_if_there(tid)
         if not self._opened:
             raise EventRefused(OSError(errno.ESRCH, "no thread left"), self._specs[0])
 
@@ -385,11 +392,11 @@ class EventRefused(Exception):
         self.error, self.spec = error, spec
 
 
-def _forked(records: bytes) -> Iterator[int]:
-    """Thread ids in the FORK records of ``records``: u32 pid, ppid, tid."""
+def _forks(records: bytes) -> Iterator[tuple[int, int, int]]:
+    """(thread, thread that started it, ns) of the FORK records of ``records``: u32 pid, ppid, tid, ptid; u64 time."""
     at = 0
     while at + 8 <= len(records):
         kind, _, size = struct.unpack_from("=IHH", records, at)
         if kind == RECORD["FORK"]:
-            yield struct.unpack_from("=i", records, at + 16)[0]
+            yield struct.unpack_from("=iiQ", records, at + 16)
         at += max(size, 8)
