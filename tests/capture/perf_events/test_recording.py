@@ -45,7 +45,8 @@ def sample(identifier: int, ip: int, tid: int, at: int, entries: list[tuple[int,
 
 
 def fork(parent: int, tid: int) -> bytes:
-    body = struct.pack("=iiiiQ", 77, 77, tid, parent, 10) + struct.pack("=iiQIIQ", 77, parent, 10, 0, 0, 1003)
+    now = time.monotonic_ns()
+    body = struct.pack("=iiiiQ", 77, 77, tid, parent, now) + struct.pack("=iiQIIQ", 77, parent, now, 0, 0, 1003)
     return struct.pack("=IHH", 7, 0, 8 + len(body)) + body
 
 
