@@ -270,7 +270,7 @@ class EventSet:
         self._alive: set[int] = set()
         """Descriptors of tracking events with tasks that have not ended as far as is known."""
         self._since: dict[int, dict[tuple[int, int], int]] = {}
-        """By thread, the events that it has (number of the spec, processor), and since when, in ns of the events' clock."""
+        """By thread, the events that it has (number of the spec, processor), each with its begin in ns of `CLOCK`."""
 
     def __len__(self) -> int:
         return len(self._opened)
