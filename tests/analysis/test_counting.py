@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lastbranch
+from lastbranch import native
 from lastbranch.analysis import count_stacks, pairs
-from lastbranch.analysis.compact import FewRegions, ManyRegions
+from lastbranch.analysis.compact import Compactor
 from lastbranch.bind import bind
 from lastbranch.errors import NotRecordedError
 from lastbranch.lbr import PERF_SELECT, branch_type, type_name
@@ -111,13 +112,11 @@ def oracle(samples: list[Sample]) -> tuple[Counter[tuple[int, int]], Counter[tup
     return branches, ranges, broken
 
 
-LITTLE_ROOM = {  # what a form of compacted addresses has numbers for
+LITTLE_ROOM = {  # what the compactor has numbers for
     "plenty": {},
-    "few regions are too few": {(FewRegions, "REGIONS"): 2},
-    "few scopes are too few": {(FewRegions, "SCOPES"): 0},
-    "regions run out": {(FewRegions, "REGIONS"): 3, (ManyRegions, "REGIONS"): 5},
-    "slots run out": {(FewRegions, "SCOPES"): 0, (ManyRegions, "SLOTS"): 5},
-    "pairs run out": {(FewRegions, "SCOPES"): 0, (ManyRegions, "PAIRS"): 4},
+    "regions run out": {"REGIONS": 5},
+    "scopes run out": {"SCOPES": 2},
+    "no scope fits": {"SCOPES": 0},
 }
 
 
@@ -126,11 +125,12 @@ LITTLE_ROOM = {  # what a form of compacted addresses has numbers for
 @settings(max_examples=30, deadline=None)
 @given(samples=SAMPLES)
 def test_counts_equal_plain_python(merge_rows: int, room: str, samples: list[Sample]) -> None:
-    """Also with so little room that everything is merged, decoded and renumbered all the time."""
+    """The NumPy form, also with so little room that it merges all the time and cannot compact addresses."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
         patch.setattr(pairs, "_MERGE_ROWS", merge_rows)
-        for (form, limit), value in LITTLE_ROOM[room].items():
-            patch.setattr(form, limit, value)
+        for limit, value in LITTLE_ROOM[room].items():
+            patch.setattr(Compactor, limit, value)
         counted = count_stacks(Capture(samples).profile(), ranges=True, details=True)
     branches, ranges, broken = oracle(samples)
     found: Counter[tuple[int, int]] = Counter()

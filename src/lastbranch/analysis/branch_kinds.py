@@ -12,7 +12,7 @@ from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND, branch_type
 from ..model import Array, Profile
 from ..opening import code_of
-from .compact import FewRegions, canonical
+from .compact import Compactor
 
 __all__ = ["CALLS", "JUMPS", "BranchKinds", "CodeOf", "kinds_table"]
 
@@ -109,7 +109,7 @@ class BranchKinds:
         self._binder, self._code = profile.binder, CodeOf(profile)
         self.any_known = False
         """Whether the type of any branch was found."""
-        self._regions: FewRegions | None = FewRegions()
+        self._compactor = Compactor()
         self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
         slots = 1 << _SLOT_BITS
         # Where that does not do: the last branch seen in each slot, looked up for every entry, filled once for each.
@@ -128,9 +128,10 @@ class BranchKinds:
         return kind
 
     def _looked_up(self, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
-        sites = self._compacted(scope, offsets, source)
-        if sites is None:
+        compacted = self._compactor.compact(scope, np.diff(offsets), (source,))
+        if compacted is None:
             return self._slowly(np.flatnonzero(source != 0), scope, offsets, source, target)
+        (sites,) = compacted
         highest = int(sites.max()) + 1
         if highest > len(self._by_site):  # only pages that are touched take memory
             more = np.zeros(2 * highest, np.uint8)
@@ -148,15 +149,6 @@ class BranchKinds:
         if len(hidden):
             kind[hidden] = self._slowly(hidden, scope, offsets, source, target)[hidden]
         return kind
-
-    def _compacted(self, scope: Array, offsets: Array, source: Array) -> Array | None:
-        """A small number for each source, and ``None`` from when on there are too many of them."""
-        if self._regions is not None:
-            found = self._regions.compact(scope, np.diff(offsets), (source,)) if canonical(source) else None
-            if found is not None:
-                return found[0]
-            self._regions = None
-        return None
 
     def _of_sites(self, scope: Array, source: Array) -> NDArray[np.uint8]:
         """The table values of branches at these places."""

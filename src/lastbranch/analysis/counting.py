@@ -245,9 +245,9 @@ class EntryCounter:
             return
         values = _values(flags) if self._details else []
         compact = self._compactor.compact(scope, depth, (source, target))
-        if self._wants_branches and (
-            compact is None or not self._branches.add(compact[0], compact[1], flags=flags, values=values)
-        ):
+        if self._wants_branches and compact is not None:
+            self._branches.add(*compact, flags=flags, values=values)
+        elif self._wants_branches:
             tag = (flags & np.uint64(3)).astype(np.uint8)
             self._branches.add_as_is(np.repeat(scope, depth), source, target, tag, values)
         if self._ranges is None:
@@ -262,7 +262,9 @@ class EntryCounter:
             across[leave_out] = True
             self._broken += int((beside & ~across).sum())
             leave_out = beside | across
-        if compact is None or not self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=leave_out):
+        if compact is not None:
+            self._ranges.add(compact[1][1:], compact[0][:-1], leave_out=leave_out)
+        else:
             within = np.ones(len(source) - 1, bool)
             within[leave_out] = False
             zeros = np.zeros(int(within.sum()), np.uint8)

@@ -1,8 +1,8 @@
 """Counting pairs of addresses: the hot loop of branch counts and ranges.
 
 A pair of compacted addresses (`compact`) and a tag make one 64-bit key; keys are sorted a million at a time, on another
-thread, and runs of equal keys become counts. What cannot be compacted (addresses beyond 48 bits, very many scopes at
-once) is gathered and merged as it is.
+thread, and runs of equal keys become counts. What cannot be compacted (addresses beyond 48 bits, many processes) is
+gathered and merged as it is, which takes up to half as long again.
 
 `native_counter` is the compiled form of this.
 """
@@ -49,7 +49,6 @@ class PairCounter:
         self._compactor, self._thread, self._sink = compactor, thread, sink
         self._ops: list[np.ufunc] = [np.add, *ops]
         self._chunk = _CHUNK // 4 if ops else _CHUNK  # with values three of all their columns took 250 MB
-        compactor.before_restart(self._decode)
         self._distinct = _Distinct(self._ops)
         self._free: list[list[Array]] = []
         self._sorting: deque[tuple[list[Array], Future[int]]] = deque()
@@ -66,40 +65,37 @@ class PairCounter:
         flags: NDArray[np.uint64] | None = None,
         values: Sequence[Array] = (),
         leave_out: Array | None = None,
-    ) -> bool:
+    ) -> None:
         """Count compacted pairs (at most `MAX_ENTRIES`) but those that ``leave_out``, a mask or indices, names.
 
-        The two low bits of ``flags`` are the tag. ``False``: they cannot be counted in compacted form.
+        The two low bits of ``flags`` are the tag.
         """
         n = len(a)
         if self._filled + n > self._chunk:
             self._flush()
         into = slice(self._filled, self._filled + n)
-        if not self._compactor.keys(a, b, flags, leave_out, self._keys[into]):
-            return False
+        self._compactor.keys(a, b, flags, leave_out, self._keys[into])
         self._filled += n
         for buffer, value in zip(self._values, values, strict=True):
             buffer[into] = value
-        return True
 
     def add_as_is(self, scope: Array, a: Array, b: Array, tag: Array, values: Sequence[Array] = ()) -> None:
         """Count pairs that cannot be compacted; one element an entry."""
         if self._as_is_rows + len(a) > self._chunk:
             self._flush_as_is()
         if not self._as_is:  # the columns of a batch may be written over
-            kinds = (column.dtype for column in (scope, a, b, tag, *values))
-            self._as_is = [np.empty(max(self._chunk, len(a)), kind) for kind in kinds]
+            self._as_is = [np.empty(max(self._chunk, len(a)), c.dtype) for c in (scope, a, b, *values)]
         into = slice(self._as_is_rows, self._as_is_rows + len(a))
-        for buffer, column in zip(self._as_is, (scope, a, b, tag, *values), strict=True):
+        for buffer, column in zip(self._as_is, ((scope << 2) | tag, a, b, *values), strict=True):
             buffer[into] = column
         self._as_is_rows = into.stop
 
     def _flush_as_is(self) -> None:
-        scope, a, b, tag, *values = (column[: self._as_is_rows] for column in self._as_is)
+        owner, a, b, *values = (column[: self._as_is_rows] for column in self._as_is)
         self._as_is_rows = 0
         ones = np.ones(len(a), np.int64)
-        keys, columns = group_unordered([scope, a, b, tag], [ones, *values], self._ops)
-        self._sink((keys[0], keys[1], keys[2], keys[3], columns))
+        (owner, a, b), columns = group_unordered([owner, a, b], [ones, *values], self._ops)
+        self._sink((owner >> 2, a, b, (owner & 3).astype(np.uint8), columns))
 
     def _flush(self) -> None:
         """Hand the full buffer to the other thread (sorting lets go of the interpreter) and go on with a new one."""
@@ -130,10 +126,6 @@ class PairCounter:
         """Hand everything counted so far to the sink, with full scopes and addresses."""
         if self._as_is_rows:
             self._flush_as_is()
-        self._decode()
-
-    def _decode(self) -> None:
-        """The same of what was compacted."""
         if self._filled:
             self._flush()
         while self._sorting:
