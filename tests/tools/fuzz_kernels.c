@@ -164,6 +164,54 @@ static int compress(struct input in)
     return done >= 0;
 }
 
+/* -- find_mappings.c: an index of any values, against a search without a memory of the last answer */
+
+struct index {
+    const u64 *slabs, *bounds, *rows;
+    const i64 *row_last, *row_value;
+    i64 slab_count, bound_count, row_count, moment_bits;
+};
+struct run { i64 end; u64 kernel_start; i64 side, space[2], moment[2]; };
+
+int lb_find_mappings(const struct index *x, const struct run *runs, i64 run_count, const u8 *address, i64 stride, i64 count,
+                     i64 *out);
+
+static u64 *ascending(struct input *in, i64 count, u64 shift)
+{
+    u64 *values = block((size_t)count * 8), sum = 0;
+    for (i64 i = 0; i < count; i++) values[i] = sum += take(in, 1) << shift;
+    return values;
+}
+
+static int find_mappings(struct input in)
+{
+    i64 slabs = (i64)take(&in, 1) & 31, bounds = (i64)take(&in, 1) % 34 - 1, rows = (i64)take(&in, 1) & 31;
+    i64 bits = (i64)(int8_t)take(&in, 1), run_count = (i64)take(&in, 1) & 15, count = (i64)take(&in, 1), end = 0;
+    u64 *slab = ascending(&in, slabs, bounds < 0 ? 12 : 0), *bound = ascending(&in, bounds < 0 ? 0 : bounds, 12);
+    u64 *row = ascending(&in, rows, 1), *addresses = block((size_t)count * 8);
+    i64 *last = block((size_t)rows * 8), *value = block((size_t)rows * 8), *out = block((size_t)count * 8), one;
+    struct run *runs = block((size_t)run_count * sizeof *runs);
+    for (i64 i = 0; i < rows; i++) last[i] = (i64)take(&in, 1), value[i] = i;
+    for (i64 i = 0; i < run_count; i++) {
+        runs[i].end = end += (int8_t)take(&in, 1);
+        runs[i].kernel_start = take(&in, 8);
+        runs[i].side = (i64)take(&in, 1) & 3;
+        for (int k = 0; k < 2; k++) runs[i].space[k] = (int8_t)take(&in, 1), runs[i].moment[k] = (i64)take(&in, 1);
+    }
+    for (i64 i = 0; i < count; i++) addresses[i] = take(&in, 3) << 4;
+    struct index x = {slab, bound, row, last, value, slabs, bounds < 0 ? -1 : bounds, rows, bits};
+    int done = lb_find_mappings(&x, runs, run_count, (const u8 *)addresses, 8, count, out);
+    for (i64 k = 0, i = 0; !done && k < run_count; k++)
+        for (; i < runs[k].end; i++) {
+            struct run alone = runs[k];
+            alone.end = 1;
+            expect(!lb_find_mappings(&x, &alone, 1, (const u8 *)&addresses[i], 8, 1, &one), "one address is looked up");
+            expect(one == out[i], "an answer does not depend on the one before");
+        }
+    free(slab), free(bound), free(row), free(addresses), free(last), free(value), free(out), free(runs);
+    return !done;
+}
+
 /* -- perf_records.c: the records of a block, then the samples among them */
 
 enum { SAMPLE = 9 };
@@ -292,6 +340,7 @@ static const struct kernel { const char *name; int (*run)(struct input); } kerne
     {"count_stacks", count_stacks},
     {"compress", compress},
     {"decompress", decompress},
+    {"find_mappings", find_mappings},
     {"perf_records", perf_records},
     {"runs", runs},
     {"walk_events", walk_events},

@@ -99,6 +99,19 @@ def _records(chance: random.Random) -> Iterator[bytes]:
         yield b"".join(found)
 
 
+def _mappings(chance: random.Random) -> Iterator[bytes]:
+    """Numbers of slabs, bounds plus 1 (0: none) and rows, moment bits, runs, addresses; their values."""
+    for bounds in (0, 0, 9):
+        slabs, rows, runs, length = 8, 12, 4, 6
+        head = bytes([slabs, bounds, rows, 3, runs, runs * length])
+        steps = bytes(chance.randrange(1, 4) for _ in range(slabs + max(0, bounds - 1) + rows))
+        lasts = bytes(chance.randrange(16) for _ in range(rows))
+        asked = b"".join(struct.pack("<bQBbBbB", length, 1 << 16, chance.randrange(3), 0, 2, -(k & 1), 1)
+                         for k in range(runs))  # fmt: skip
+        yield head + steps + lasts + asked + b"".join(chance.randrange(1 << 12).to_bytes(3, "little")
+                                                      for _ in range(runs * length))  # fmt: skip
+
+
 def _runs(chance: random.Random) -> Iterator[bytes]:
     """Bytes of a value less 1, number of ranges, room; (0, first, length) of each range; values."""
     for size in (1, 8, 24):
@@ -122,8 +135,8 @@ def _events(chance: random.Random) -> Iterator[bytes]:
 
 
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
-    "count_stacks": _stacks, "compress": _deflated, "decompress": _compressed, "perf_records": _records, "runs": _runs,
-    "walk_events": _events,
+    "count_stacks": _stacks, "compress": _deflated, "decompress": _compressed, "find_mappings": _mappings,
+    "perf_records": _records, "runs": _runs, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

@@ -36,7 +36,7 @@ from ..model import (
     kernel_start,
     kernel_starts,
 )
-from .index import Ids, SpaceIndex
+from .index import BY_ADDRESS, RUN, Ids, SpaceIndex
 from .replay import Replay, loaded, replay
 
 __all__ = ["Binder", "bias_of", "bind", "place"]
@@ -190,16 +190,25 @@ class Binder:
 
     def find(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> NDArray[np.int64]:
         """int64 mapping that owns each address in each scope, -1 where nothing is mapped."""
-        epoch, kernel_epoch = np.divmod(scope >> _MODE_BITS, len(self._kernel_moment))
-        mode = scope & ((1 << _MODE_BITS) - 1)
-        start = self._start_of(mode, epoch)
-        above = address >= start
-        kernel = np.where((mode == Mode.UNKNOWN) | (start == np.uint64(KERNEL_HALF)), above, _KERNEL_MODE[mode])
-        found = self._on_side(kernel, mode, epoch, kernel_epoch, address)
-        again = np.flatnonzero((found < 0) & (kernel != above))
-        if len(again):
-            found[again] = self._on_side(above[again], mode[again], epoch[again], kernel_epoch[again], address[again])
-        return found
+        return self._index.find_runs(self._runs(scope), address)
+
+    def _runs(self, scope: NDArray[np.int64]) -> Array:
+        """Where the addresses of each scope are looked up (`index.RUN`)."""
+        bounds = np.flatnonzero(scope[1:] != scope[:-1]) + 1
+        runs = np.empty(min(len(scope), len(bounds) + 1), RUN)
+        runs["end"] = np.append(bounds, len(scope))[: len(runs)]
+        first = scope[np.append(0, bounds)[: len(runs)]]
+        epoch, kernel_epoch = np.divmod(first >> _MODE_BITS, len(self._kernel_moment))
+        mode = first & ((1 << _MODE_BITS) - 1)
+        start = runs["kernel_start"] = self._start_of(mode, epoch)
+        by_address = (mode == Mode.UNKNOWN) | (start == np.uint64(KERNEL_HALF))
+        runs["side"] = np.where(by_address, BY_ADDRESS, _KERNEL_MODE[mode])
+        machine, shared = _SIDE[mode], self._kernel_moment[kernel_epoch]
+        # No record reports forks inside of a guest: mappings of its processes count as its kernel's do.
+        own = np.where(machine == _GUEST, shared, self._epoch_moment[epoch])
+        runs["space"] = np.stack([self._users[machine, epoch], self._kernels[machine, epoch]], axis=1)
+        runs["moment"] = np.stack([own, shared], axis=1)
+        return runs
 
     def _start_of(self, mode: NDArray[np.int64], epoch: NDArray[np.int64]) -> Array:
         """uint64: the lowest kernel address of the machine that ran."""
@@ -207,22 +216,6 @@ class Binder:
         if self._guest_start is None:
             return np.full(len(mode), host)
         return np.where(mode >= Mode.GUEST_KERNEL, self._guest_start[epoch], host)
-
-    def _on_side(
-        self, kernel: Array, mode: Array, epoch: Array, kernel_epoch: Array, address: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
-        """The mapping of each address on the kernel's or the other side of the machine that ran."""
-        side = _SIDE[mode]
-        space = np.where(kernel, self._kernels[side, epoch], self._users[side, epoch])
-        # No record reports forks inside of a guest: mappings of its processes count as its kernel's do.
-        shared = kernel | (side == _GUEST)
-        moment = np.where(shared, self._kernel_moment[kernel_epoch], self._epoch_moment[epoch])
-        known = space >= 0
-        if known.all():
-            return self._index.find(space, moment, address)
-        out = np.full(len(address), -1, np.int64)
-        out[known] = self._index.find(space[known], moment[known], address[known])
-        return out
 
     def in_kernel(self, scope: NDArray[np.int64], address: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool: whether each address is one of the kernel of the machine that ran, the host or a guest."""

@@ -15,10 +15,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
 from ..arrays import distinct, ranges
 from ..model import Array
 
-__all__ = ["Ids", "SpaceIndex"]
+__all__ = ["BY_ADDRESS", "RUN", "Ids", "SpaceIndex"]
+
+RUN = np.dtype(
+    [("end", np.int64), ("kernel_start", np.uint64), ("side", np.int64), ("space", np.int64, 2),
+     ("moment", np.int64, 2)]
+)  # fmt: skip
+"""Where neighbouring addresses are looked up, those before place ``end`` that no earlier run has.
+
+A machine has two sides, each with its ``space`` and ``moment``: that of processes (0) and that of the kernel (1), whose
+addresses begin at ``kernel_start``. ``side`` is searched first. Nothing is mapped in spaces below 0.
+"""
+BY_ADDRESS = 2
+"""As ``side``: the one that the address belongs to."""
 
 
 _CHUNK = 256 * 1024
@@ -75,6 +88,44 @@ class SpaceIndex:
         for lo in range(0, len(address), _CHUNK):
             part = slice(lo, lo + _CHUNK)
             out[part] = self._find(space[part], moment[part], address[part])
+        return out
+
+    def find_runs(self, runs: Array, address: Array) -> NDArray[np.int64]:
+        """int64: the value that owns each address (uint64) where its run (`RUN`) says, -1 where none does.
+
+        What is not found, and belongs to the other side of the machine, is looked up there.
+        """
+        library = native.library()
+        if library is None:
+            return self._find_runs(runs, address)
+        bounds = self._slabs if self._bounds is None else self._bounds
+        arrays = self._slabs, bounds, self._rows, self._row_last, self._row_value
+        sizes = len(self._slabs), -1 if self._bounds is None else len(bounds), len(self._rows), int(self._moment_bits)
+        index = np.array([*map(native.address, arrays), *sizes], np.int64)
+        out = np.empty(len(address), np.int64)
+        declined = library.lb_find_mappings(
+            native.address(index), native.address(runs), len(runs), native.address(address), address.strides[0],
+            len(address), native.address(out),
+        )  # fmt: skip
+        return self._find_runs(runs, address) if declined else out
+
+    def _find_runs(self, runs: Array, address: Array) -> NDArray[np.int64]:
+        run = np.repeat(np.arange(len(runs)), np.diff(runs["end"], prepend=0))
+        above, side = address >= runs["kernel_start"][run], runs["side"][run]
+        side = np.where(side == BY_ADDRESS, above, side)
+        out = self._find_on_side(runs, run, side, address)
+        again = np.flatnonzero((out < 0) & (side != above))
+        if len(again):
+            out[again] = self._find_on_side(runs, run[again], above[again].astype(np.int64), address[again])
+        return out
+
+    def _find_on_side(self, runs: Array, run: NDArray[np.int64], side: Array, address: Array) -> NDArray[np.int64]:
+        space, moment = runs["space"][run, side], runs["moment"][run, side]
+        known = space >= 0
+        if known.all():
+            return self.find(space, moment, address)
+        out = np.full(len(address), -1, np.int64)
+        out[known] = self.find(space[known], moment[known], address[known])
         return out
 
     def _find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:

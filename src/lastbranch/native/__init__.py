@@ -44,6 +44,8 @@ SIGNATURES: dict[str, str] = {
     "lb_compress_xpress": "i64 pointer i64 i64 pointer pointer pointer i64",
     # decompress.c
     "lb_decompress": "int int pointer i64 pointer i64",
+    # find_mappings.c
+    "lb_find_mappings": "int pointer pointer i64 pointer i64 i64 pointer",
     # perf_records.c
     "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
     "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",
