@@ -32,6 +32,8 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_startup.py
 	$(BIN)/python benchmarks/bench_counts.py
 	$(BIN)/python benchmarks/bench_counts.py --scale
+	$(BIN)/python benchmarks/bench_counts.py --size 250MB --perf-views --only "perf report" "perf annotate" report annotate
+	$(BIN)/python benchmarks/bench_phases.py
 	$(BIN)/python benchmarks/bench_etl.py
 	$(BIN)/python benchmarks/bench_tb5.py
 	$(BIN)/python benchmarks/bench_record.py
@@ -39,7 +41,6 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_sessions.py
 	$(BIN)/python benchmarks/bench_export.py
 	$(BIN)/python benchmarks/bench_symbols.py
-	$(BIN)/python benchmarks/bench_views.py --peers --size 250MB
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
 

@@ -21,9 +21,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench_counts import default_directory
 from generate import Capture, generate, parse_size
 from measure import Command, Row, machine, run_rounds, summarise, table, version_of, write_json
+from ours import default_directory, warm
 from peers import last_line
 from program import CFLAGS
 
@@ -152,9 +152,7 @@ def main() -> None:
     arguments = parser.parse_args()
     directory: Path = arguments.dir.resolve()
     capture = generate(directory, arguments.size, arguments.processes)
-    with open(capture.perf_data, "rb", buffering=0) as file:  # so that the first command does not pay for the disk
-        while file.read(1 << 22):
-            pass
+    warm(capture.perf_data)
     chains = [c for c in _CHAINS if not arguments.only or c.name.startswith(arguments.only)]
     about = {"machine": machine(), "capture": asdict(capture)}
     print("  ".join(f"{key}: {value}" for key, value in machine().items()))

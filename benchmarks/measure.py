@@ -14,10 +14,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+_KEPT = 1 << 12
+"""Characters of a log."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Run:
-    """One execution: seconds, bytes and the exit code (negative: the signal)."""
+    """One execution: seconds, bytes, the exit code (negative: the signal) and the end of the log."""
 
     wall: float
     user: float
     system: float
     peak: int
     exit_code: int
+    log: str = ""
 
 
 def _launch(report: str, argv: list[str]) -> None:
@@ -59,7 +64,7 @@ def run_once(command: Command) -> Run:
     with command.log.open("wb") as log, open(command.stdout or os.devnull, "wb") as out:
         stdout = out if command.stdout else log
         subprocess.run(argv, stdout=stdout, stderr=log, env={**os.environ, **command.env}, check=True)
-    return Run(*json.loads(report.read_text()))
+    return Run(*json.loads(report.read_text()), log=command.log.read_text(errors="replace")[-_KEPT:])
 
 
 def run_rounds(commands: list[Command], rounds: int) -> dict[str, list[Run]]:
@@ -102,21 +107,32 @@ def summarise(name: str, status: str, runs: list[Run]) -> Row:
 
 
 def table(rows: list[Row], reference: str) -> str:
-    """A plain table; `ratio` is the median wall time over that of the row named `reference`. Void rows have none."""
-    base = next((row.wall for row in rows if row.name == reference and not row.void), None)
-    lines = [("", "median s", "min", "max", "cpu s", "peak MB", "ratio", "status")]
+    """A plain table. Each `times` divides the time before it, wall or CPU, by that of the row `reference`; void rows
+    have none."""
+    base = next((row for row in rows if row.name == reference and not row.void), None)
+    lines = [("", "wall s", "min", "max", "times", "CPU s", "times", "peak MB", "status")]
     for row in rows:
         if row.wall is None or row.cpu is None or row.peak is None:
-            lines.append((row.name, *("-",) * 6, row.status))
+            lines.append((row.name, *("-",) * 7, row.status))
             continue
-        seconds = (f"{value:.3f}" for value in (row.wall, row.wall_min, row.wall_max, row.cpu))
-        ratio = f"{row.wall / base:.1f}" if base and not row.void else "-"
-        lines.append((row.name, *seconds, f"{row.peak / 1e6:.0f}", ratio, row.status))
-    widths = [max(len(line[column]) for line in lines) for column in range(7)]
+        wall, low, high, cpu = (f"{value:.3f}" for value in (row.wall, row.wall_min, row.wall_max, row.cpu))
+        times = [_times(row, base, row.wall, base and base.wall), _times(row, base, row.cpu, base and base.cpu)]
+        lines.append((row.name, wall, low, high, times[0], cpu, times[1], f"{row.peak / 1e6:.0f}", row.status))
+    return columns(lines)
+
+
+def _times(row: Row, base: Row | None, one: float, other: float | None) -> str:
+    return "-" if base is None or row.void or not other else f"{one / other:.2f}"
+
+
+def columns(lines: Sequence[Sequence[str]]) -> str:
+    """Lines with their columns aligned: the first and the last to the left, the others to the right."""
+    last = len(lines[0]) - 1
+    widths = [max(len(line[column]) for line in lines) for column in range(last)]
     text = []
     for line in lines:
-        cells = [line[0].ljust(widths[0]), *(line[column].rjust(widths[column]) for column in range(1, 7))]
-        text.append("  ".join([*cells, line[7]]).rstrip())
+        cells = [line[0].ljust(widths[0]), *(line[column].rjust(widths[column]) for column in range(1, last))]
+        text.append("  ".join([*cells, line[last]]).rstrip())
     return "\n".join(text)
 
 

@@ -17,7 +17,10 @@ from pathlib import Path
 from generate import Capture
 from measure import Command, version_of
 
+HOTTEST = "f2_108"
+"""The function that runs most."""
 _REQUIRED = 0.9
+_PATIENCE = 100
 _RANGE = re.compile(r"^[0-9a-f]+-[0-9a-f]+:(\d+)$", re.MULTILINE)
 
 
@@ -28,7 +31,7 @@ class Tool:
     name: str
     command: Command | None
     status: Callable[[], str]
-    version: str = "not installed"
+    version: str = ""
 
 
 def last_line(log: Path) -> str:
@@ -126,3 +129,22 @@ def peers(capture: Capture, directory: Path) -> list[Tool]:
         _llvm_profgen(profgen, capture, directory, env) if perf and profgen else _absent("llvm-profgen"),
         _perf2bolt(str(links / "perf2bolt"), capture, directory, env) if perf and bolt else _absent("perf2bolt"),
     ]
+
+
+def perf_views(capture: Capture, directory: Path) -> list[Tool]:
+    """perf's own views of the capture, each for at most `_PATIENCE` seconds: they take minutes on large ones."""
+    perf = _find("perf")
+    if perf is None:
+        return [_absent("perf's views")]
+    given = ["-i", capture.perf_data, "--symfs", capture.symfs, "--stdio", "-f"]
+    words = {
+        "perf report -b": ["report", "-b", *given],
+        "perf report": ["report", "--no-branch-stack", *given],
+        "perf annotate": ["annotate", *given, "-s", HOTTEST],
+    }
+    version, tools = version_of([perf, "--version"]), []
+    for name, argv in words.items():
+        log = directory / f"{name.replace(' ', '-')}.log"
+        command = Command(name, ["timeout", str(_PATIENCE), perf, *argv], log)
+        tools.append(Tool(name, command, lambda log=log: f"{log.stat().st_size} bytes printed", version))
+    return tools
