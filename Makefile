@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # Tests start hundreds of processes: where modules must not be kept compiled, each would compile them all.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Debian's names of what the tests use where it is installed: compilers whose output they read, tools they compare with, a browser.
+# Debian's names of what the tests use where it is installed: compilers whose output they read, tools they compare with, a browser,
+# and what builds the viewer's page.
 TEST_TOOLS := binutils bolt-19 chromium clang-19 file g++ g++-mingw-w64-x86-64 gcc gcc-mingw-w64-i686 gcc-multilib gdb gfortran \
-  groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db strace util-linux valgrind
+  groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db nodejs npm strace util-linux valgrind
 
-.PHONY: demo test test-tools lint bench peers fuzz docs man etw-layouts clean
+.PHONY: demo test test-tools lint bench peers fuzz docs man web etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -61,6 +62,13 @@ docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 
 man: $(VENV)/installed ## write manual pages, made from the help texts: man -M build/man lastbranch
 	$(BIN)/python docs/manual.py build/man
+
+web: web/node_modules ## build the viewer's page from web/ (needs node 20 or later)
+	cd web && npm run --silent build
+
+web/node_modules: web/package-lock.json
+	cd web && npm ci --silent --ignore-scripts
+	@touch $@
 
 etw-layouts: $(VENV)/developer ## sizes and offsets of the trace API's structures and functions, proven by mingw-w64's compilers
 	$(BIN)/python tests/tools/make_etw_layouts.py --prove

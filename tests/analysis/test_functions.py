@@ -252,3 +252,11 @@ def test_sources_are_read_only_where_they_may_be(tmp_path: Path) -> None:
         assert beside.line(0, hint, 1) is None, hint
     assert beside.line(1, "/opt/b.c", 1) is None
     assert beside.line(-1, "/opt/b.c", 1) is None
+
+
+def test_instructions_in_a_binary_that_is_not_there_are_not_known(demo: Profile) -> None:
+    table = names(demo, "function", None)
+    known = {demo.modules[table.labels[row].module].binary != "" for row in table.name[table.has_instructions].tolist()}
+    hidden = {demo.modules[table.labels[row].module].binary for row in table.name[~table.has_instructions].tolist()}
+    assert known == {True}
+    assert hidden == {""}

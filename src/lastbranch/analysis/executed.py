@@ -69,7 +69,8 @@ class Executed:
     """Equal-length arrays, one element for each instruction that ran, in no order that matters.
 
     ``process``, ``module`` int64 rows; ``address`` uint64; ``count`` int64 executions. ``hidden`` is how many ranges
-    lie in code that is not available, ``left_out`` how many are no straight line, by reason (`straight.straight`).
+    lie in code that is not available (that of the rows ``hidden_modules``), ``left_out`` how many are no straight line,
+    by reason (`straight.straight`).
     """
 
     process: Array
@@ -77,6 +78,7 @@ class Executed:
     address: Array
     count: Array
     hidden: int = 0
+    hidden_modules: set[int] = field(default_factory=set)
     left_out: dict[str, int] = field(default_factory=dict)
 
 
@@ -89,6 +91,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
         found = code_of(row)
         if found is None:
             out.hidden += int(mine.count.sum())
+            out.hidden_modules.add(row)
             continue
         address, stop = decoded(*found, mine.a, mine.b)
         first, last = row_of(address, mine.a), row_of(address, mine.b)

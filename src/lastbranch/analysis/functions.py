@@ -15,6 +15,7 @@ from ..arrays import Sums, Table, distinct, distinct_rows, distinct_stacks, take
 from ..errors import NotRecordedError
 from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
 from .branch_kinds import CodeOf
+from .count_tables import BranchTable
 from .counting import Bound, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
@@ -24,7 +25,7 @@ from .stacks import CallStacks, StackCounter, StackMaker, Tally, source_of, why_
 if TYPE_CHECKING:
     from ..symbols import Symbolizer
 
-__all__ = ["NameTable", "fold", "named_stacks", "names"]
+__all__ = ["BranchSums", "NameTable", "branches_by_function", "fold", "named_stacks", "names"]
 
 
 @dataclass(slots=True)
@@ -35,9 +36,9 @@ class NameTable(Table):
     by the sample's own instruction address (*self*), ``period`` meaningless where ``has_period`` (bool) is false;
     ``total`` int64 samples and ``total_period`` uint64 with the name anywhere in their call stack, each sample once,
     ``None`` where there are no call stacks; ``instructions`` int64 executed, by the ranges of branch stacks, ``None``
-    where there are no ranges or no code at all; both mean nothing in rows whose event has none of it (``has_total``,
-    ``has_instructions``, bool). ``stacks`` says what the totals were made from; ``notes`` what is
-    missing.
+    where there are no ranges or no code at all; both mean nothing in rows whose event has none of it, or whose code is
+    in a binary that is not available (``has_total``, ``has_instructions``, bool). ``stacks`` says what the totals were
+    made from; ``notes`` what is missing.
     """
 
     event: Array
@@ -141,17 +142,18 @@ def names(
     _own(leaves, sums)
     if stacks is not None:
         _totals(stacks, sums)
-    counted = _instructions(profile, ranges, sums, notes)
+    counted, hidden = _instructions(profile, ranges, sums, notes)
     sums.name(view, namer)
     event, name, *values = sums.sums.result()
     columns = dict(zip(_SUMS, values, strict=True))
     order = np.lexsort((-columns["instructions"], -columns["total"], -columns["samples"], event))
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
     stacked = np.array([stacks is not None and bool(source_of(e)[0]) for e in profile.events], bool)
+    readable = np.array([label.module not in hidden for label in namer.labels], bool)
     branching = np.array([counted and e.branch_select is not None for e in profile.events], bool)
     event, name, own, period, total, total_period, instructions = (c[order] for c in (event, name, *columns.values()))
     return NameTable(
-        event, name, own, period.astype(np.uint64), known[event], stacked[event], branching[event],
+        event, name, own, period.astype(np.uint64), known[event], stacked[event], branching[event] & readable[name],
         total if stacks else None, total_period.astype(np.uint64) if stacks else None,
         instructions if counted else None, namer.labels, stacks.sources if stacks else [], notes,
     )  # fmt: skip
@@ -246,12 +248,14 @@ def _spread(
     return np.repeat(stack, np.diff(bounds)), names
 
 
-def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes: list[str]) -> bool:
-    """By the instructions that were executed, for each event with branch stacks. Whether any code was at hand."""
-    code_of, hidden, seen = CodeOf(profile), 0, 0
+def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes: list[str]) -> tuple[bool, set[int]]:
+    """By the instructions that were executed, for each event with branch stacks. (whether any code was at hand, rows of
+    modules with ranges whose code was not)."""
+    code_of, hidden, seen, modules = CodeOf(profile), 0, 0, set[int]()
     for row, bound in ranges.items():
         ran = executed(profile, bound, code_of)
         hidden, seen = hidden + ran.hidden, seen + int(bound.count.sum())
+        modules |= ran.hidden_modules
 
         def on_names_resolved(name: Array, offsets: Array, row: int = row, count: Array = ran.count) -> None:
             sums.add(np.full(len(count), row), name[offsets[:-1]], instructions=count)
@@ -259,7 +263,37 @@ def _instructions(profile: Profile, ranges: dict[int, Bound], sums: _Sums, notes
         sums.when_named(ran.process, ran.module, ran.address, on_names_resolved)
     if hidden:
         notes.append(f"instructions: {hidden} of {seen} ranges are in binaries that are not available (see --symfs)")
-    return hidden < seen
+    return hidden < seen, modules
+
+
+# -- Branches by the function that they are in
+
+
+@dataclass(slots=True)
+class BranchSums(Table):
+    """Taken branches by function; equal-length int64 arrays.
+
+    ``name`` row of the `Namer`'s labels; ``count``, ``mispredicted``, ``predicted``, ``cycles`` and ``timed`` are the
+    sums of these columns of `BranchTable` over the branches that begin in the function.
+    """
+
+    name: Array
+    count: Array
+    mispredicted: Array
+    predicted: Array
+    cycles: Array
+    timed: Array
+
+
+def branches_by_function(table: BranchTable, namer: Namer) -> BranchSums:
+    """The branches of ``table`` that were recorded, by the function that they begin in."""
+    recorded = table.take((table.from_address != 0) | (table.from_module >= 0))
+    sums = Sums([np.int64], [np.int64] * 5)
+    sums.add(
+        namer.rows(recorded.process, recorded.from_module, recorded.from_address), recorded.count,
+        recorded.mispredicted, recorded.predicted, recorded.cycles, recorded.timed,
+    )  # fmt: skip
+    return BranchSums(*sums.result())
 
 
 # -- Call stacks by name: equal ones are one, with their weight

@@ -48,14 +48,17 @@ class _Record(click.Command):
               help="Do not record programs with this path or name (repeatable).")  # fmt: skip
 @click.option("--allow-risk", is_flag=True,
               help="Attach even if a kill of the collector would kill the process.")  # fmt: skip
+@click.option(
+    "--view", is_flag=True, help="Look at the recording in the browser when it is done, as `lastbranch view`."
+)
 @no_progress_option
 @click.option("-a", "--all", "everything", is_flag=True, help="Record the whole system (hardware only).")
 @click.option("-p", "--pid", type=click.IntRange(min=1), metavar="PID", help="A running process.")
 @click.argument("command_words", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND [ARG]...]",
                 shell_complete=complete_file)  # fmt: skip
 def command(
-    output: str, engine: str, filters: str, duty: float, no_progress: bool, everything: bool, pid: int | None,
-    command_words: tuple[str, ...], **options: Any,
+    output: str, engine: str, filters: str, duty: float, view: bool, no_progress: bool, everything: bool,
+    pid: int | None, command_words: tuple[str, ...], **options: Any,
 ) -> int:  # fmt: skip
     """Record the taken branches of a program, new or running (-p).
 
@@ -89,7 +92,19 @@ def command(
     _say(f"{done} written to {output}")
     for note in done.notes:
         _say(f"note: {note}")
+    if view:
+        _look_at(output, not no_progress)
     return done.exit_code or 0
+
+
+def _look_at(output: str, progress: bool) -> None:
+    """Open the viewer on the recording, until Ctrl-C."""
+    from ..symbols import SymbolOptions
+    from .options import Capture
+    from .view import show
+
+    capture = Capture(output, None, progress)
+    show(capture, capture.open(), SymbolOptions(), ())
 
 
 def _say(line: str) -> None:

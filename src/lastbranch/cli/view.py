@@ -1,0 +1,86 @@
+"""``lastbranch view``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import (
+    Capture,
+    capture_options,
+    check_new,
+    complete_file,
+    filter_options,
+    force_option,
+    source_root_option,
+)
+from .symbols import symbol_options
+
+if TYPE_CHECKING:
+    from ..model import Profile
+    from ..symbols import SymbolOptions
+    from ..view.loaded import Loaded, Parameters
+
+
+@click.command()
+@capture_options
+@filter_options
+@symbol_options
+@source_root_option
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: any that is free]")
+@click.option("--no-open", is_flag=True, help="Print the address instead of opening the browser.")
+@click.option(
+    "--html", "output", metavar="OUT", shell_complete=complete_file,
+    help="Write the viewer and its data to this file, which needs no server.",
+)  # fmt: skip
+@force_option
+def command(
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, source_root: tuple[str, ...], port: int, no_open: bool,
+    output: str | None, force: bool,
+) -> int:  # fmt: skip
+    """Look at a capture in the browser.
+
+    The screens show hot functions, call stacks, the code of a function, branches, and what the capture is. Filters can
+    be changed there; those given here are the first. Only this machine and this user can reach the viewer, and nothing
+    is loaded from the network. Ctrl-C ends it.
+
+    --html writes one file instead, to look at later or to share. Its filters are those given here, and it has the code
+    of the heaviest functions.
+    """
+    if output is not None:
+        check_new(output, force, "--html")
+    profile = capture.open()
+    return show(capture, profile, symbols, source_root, make_filter(profile), output, port, not no_open)
+
+
+def show(
+    capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...], chosen: Any = None,
+    output: str | None = None, port: int = 0, browse: bool = True,
+) -> int:  # fmt: skip
+    """Serve ``profile``, or write it to ``output``."""
+    from ..view.loaded import Loaded, parameters_of
+
+    loaded = Loaded(profile, symbols, capture.path, capture.symfs, capture.folders, source_root)
+    parameters = parameters_of(profile, chosen)
+    if output is not None:
+        _write(capture, loaded, parameters, output)
+    else:
+        from urllib.parse import urlencode
+
+        from ..view.server import listen, serve
+
+        start = f"#/hot?{urlencode(parameters)}" if parameters else ""
+        serve(loaded, listen(port), start, click.echo, browse)
+    return capture.finish(profile)
+
+
+def _write(capture: Capture, loaded: Loaded, parameters: Parameters, output: str) -> None:
+    from ..model.atomic_output import writing_file
+    from ..view.single_file import single_file
+    from .progress import bar
+
+    with bar("writing", capture.progress) as progress:
+        data = single_file(loaded, parameters, progress)
+    with writing_file(output) as file:
+        file.write(data)

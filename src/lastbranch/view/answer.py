@@ -1,0 +1,39 @@
+"""What the viewer gets for a question: facts as JSON, and named columns of numbers and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model import Array, visible
+
+__all__ = ["Answer", "Column", "ratio", "texts"]
+
+Column = Array | Sequence[str]
+"""Numbers, or texts. A float64 NaN and an empty text are "not known"."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """``header`` is ready for JSON. ``columns`` may differ in length: those of one table share the name up to the dot,
+    as in ``edges.count``. Numbers have a dtype of `wire.DTYPES`.
+    """
+
+    header: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Column] = field(default_factory=dict)
+
+
+def texts(names: Iterable[str | None]) -> list[str]:
+    """Names from captures and symbol files, made safe to show."""
+    return [visible(name or "") for name in names]
+
+
+def ratio(part: Array, whole: Array) -> NDArray[np.float64]:
+    """float64: ``part / whole``, NaN (not known) where there is nothing to divide by."""
+    out = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=out, where=whole != 0)
+    return out

@@ -1,0 +1,42 @@
+"""What `info` and `check` say of the capture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...analysis.checks import check
+from ...analysis.summary import summary
+from ...errors import UnavailableError
+from ...model import visible
+from ..answer import Answer
+from ..loaded import Loaded, Parameters
+
+__all__ = ["capture", "findings"]
+
+
+def capture(loaded: Loaded, _parameters: Parameters) -> Answer:
+    """The header is what `analysis.summary` makes (docs/reference/info.md)."""
+    return Answer(_shown(summary(loaded.profile)))
+
+
+def findings(loaded: Loaded, _parameters: Parameters) -> Answer:
+    """Columns ``severity``, ``name``, ``means``, ``seen``, ``remedy``: texts, the worst first. Reads the file again."""
+    if loaded.path == "-":
+        raise UnavailableError(
+            "a capture from standard input is not checked here", hint="save it, and view the file: check reads it twice"
+        )
+    found = check(loaded.path, symfs=loaded.symfs, folders=loaded.folders, symbols=loaded.symbols)
+    columns = ("severity", "name", "means", "seen", "remedy")
+    return Answer({}, {name: [visible(str(getattr(one, name))) for one in found] for name in columns})
+
+
+def _shown(value: Any) -> Any:
+    """Every text in ``value`` made safe to show."""
+    match value:
+        case dict():
+            return {visible(str(key)): _shown(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_shown(one) for one in value]
+        case str():
+            return visible(str(value))
+    return value

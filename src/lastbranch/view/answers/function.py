@@ -1,0 +1,102 @@
+"""One function: its instructions with what ran of them, its blocks, edges and loops."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...analysis import Place, annotate, find_functions
+from ...analysis.naming import place_of
+from ...errors import SelectionError
+from ...lbr import type_name
+from ..answer import Answer, ratio, texts
+from ..loaded import Loaded, Parameters, whole_number
+
+__all__ = ["function"]
+
+_LISTED = 20
+
+
+def function(loaded: Loaded, parameters: Parameters) -> Answer:
+    """``at_module`` (a row) and ``start`` (an address as linked) say which function, or ``name``, as for `annotate`.
+
+    Columns ``instructions.`` address uint64, text, kind, block and samples int64; ``blocks.`` first and last (rows of
+    instructions), count, ended, through, ``taken`` and ``mispredicted`` shares, ``cycles`` of one execution, ``ipc``,
+    NaN where not known; ``edges.`` source and target (rows, -1 outside), from, to (texts), count, mispredicted;
+    ``loops.`` header (a block), depth, blocks, iterations, trips, cycles.
+    """
+    profile = loaded.profile
+    place = _place(loaded, parameters)
+    found = annotate(profile, place, sample_filter=loaded.filter(parameters))
+    flow, blocks, edges = found.flow, found.flow.blocks, found.flow.edges
+    sizes = blocks.last - blocks.first + 1
+    ends = [(edges.from_module, edges.from_address), (edges.to_module, edges.to_address)]
+    answer = Answer({
+        "function": texts([place.label.shown(profile)])[0],
+        "module": texts([profile.modules[place.module].short])[0], "module_row": place.module,
+        "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
+        "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
+        "missing": found.missing, "hint": found.hint, "notes": texts(found.notes),
+    })  # fmt: skip
+    counted = np.full(len(blocks), np.nan) if found.missing else blocks.count.astype(np.float64)
+    kinds = {kind: "" if kind in (0, 255) else type_name(kind) for kind in set(flow.kind.tolist())}
+    answer.columns |= {
+        "instructions.address": flow.address,
+        "instructions.text": texts(flow.text),
+        "instructions.kind": [kinds[kind] for kind in flow.kind.tolist()],
+        "instructions.block": np.repeat(np.arange(len(blocks)), sizes),
+        "instructions.samples": found.samples,
+        "blocks.first": blocks.first,
+        "blocks.last": blocks.last,
+        "blocks.count": counted,
+        "blocks.ended": blocks.ended,
+        "blocks.through": blocks.through,
+        "blocks.taken": ratio(blocks.ended, blocks.ended + blocks.through),
+        "blocks.mispredicted": ratio(blocks.mispredicted, blocks.mispredicted + blocks.predicted),
+        "blocks.cycles": ratio(blocks.cycles, blocks.timed),
+        "blocks.ipc": ratio(sizes * blocks.timed, blocks.cycles),
+        "edges.source": edges.source,
+        "edges.target": edges.target,
+        **{f"edges.{end}": _named(loaded, *at) for end, at in zip(("from", "to"), ends, strict=True)},
+        "edges.count": edges.count,
+        "edges.mispredicted": ratio(edges.mispredicted, edges.mispredicted + edges.predicted),
+        "loops.header": np.array([loop.header for loop in found.loops], np.int64),
+        "loops.depth": np.array([loop.depth for loop in found.loops], np.int64),
+        "loops.blocks": np.array([len(loop.blocks) for loop in found.loops], np.int64),
+        "loops.iterations": np.array([loop.iterations for loop in found.loops], np.int64),
+        "loops.trips": np.array([loop.trips for loop in found.loops], np.float64),
+        "loops.cycles": np.array([loop.cycles for loop in found.loops], np.float64),
+    }
+    return answer
+
+
+def _named(loaded: Loaded, module: np.ndarray, address: np.ndarray) -> list[str]:
+    """``function+0x12``, ``module+0x12`` where no name is known."""
+    names = loaded.namer.places(module, address)
+    rows = zip(names, module.tolist(), address.tolist(), strict=True)
+    return texts(name or loaded.profile.place(row, at) for name, row, at in rows)
+
+
+def _place(loaded: Loaded, parameters: Parameters) -> Place:
+    """The function that is asked for. Raises `SelectionError` where that is none, or several."""
+    profile = loaded.profile
+    name = parameters.get("name", "")
+    if not name:
+        module, start = whole_number(parameters, "at_module"), parameters.get("start", "")
+        if not 0 <= module < len(profile.modules) or not start.isascii() or not start.isalnum() or len(start) > 18:
+            raise SelectionError(f"at_module = {module}, start = {start[:18]!r}: no such place")
+        return place_of(loaded.namer, module, _address(start))
+    found = find_functions(profile, loaded.namer, name)
+    if len(found) != 1:
+        places = [f"{profile.place(p.module, p.start)} {p.label.shown(profile)}" for p in found[:_LISTED]]
+        raise SelectionError(f"{name[:100]!r} means {len(found)} functions", hint="; ".join(texts(places)) or None)
+    return found[0]
+
+
+def _address(text: str) -> int:
+    try:
+        address = int(text, 0)
+    except ValueError:
+        address = -1
+    if not 0 <= address < 1 << 64:
+        raise SelectionError(f"start = {text!r}: not an address")
+    return address

@@ -1,0 +1,131 @@
+"""Functions by their samples, and what to look at first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...analysis import NameTable, names
+from ...analysis.functions import branches_by_function
+from ...analysis.over_time import over_time
+from ...analysis.significance import ENOUGH
+from ...arrays import distinct_rows
+from ...errors import NotRecordedError
+from ...model import Array, SampleFilter
+from ..answer import Answer, Column, ratio, texts
+from ..loaded import Loaded, Parameters
+
+__all__ = ["PARTS", "hot"]
+
+PARTS = 32
+"""Parts of the time in the small chart of each row."""
+_OFTEN_WRONG = 0.05
+"""Share of a function's branches that are mispredicted from which the first sentence speaks of it."""
+
+
+def hot(loaded: Loaded, parameters: Parameters) -> Answer:
+    """A row for each event and function, as `report --by function` prints them, the heaviest of each event first.
+
+    ``event`` int64 row, ``function`` and ``module`` texts, ``module_row`` int64 and ``start`` uint64 (0: not known),
+    ``samples``, ``share`` of the event's samples, ``total``, ``instructions``, ``branches`` taken in it,
+    ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` int32: `PARTS`
+    numbers a row, none where the source has no time stamps.
+    """
+    profile, chosen = loaded.profile, loaded.filter(parameters)
+    table = names(profile, "function", loaded.symbolizer, sample_filter=chosen)
+    labels = [table.labels[row] for row in table.name.tolist()]
+    of_event = np.bincount(table.event, table.samples, len(profile.events))
+    columns: dict[str, Column] = {
+        "event": table.event,
+        "function": texts(label.shown(profile) for label in labels),
+        "module": texts(profile.modules[label.module].short if label.module >= 0 else "" for label in labels),
+        "module_row": np.array([label.module for label in labels], np.int64),
+        "start": np.array([label.start for label in labels], np.uint64),
+        "samples": table.samples,
+        "share": ratio(table.samples, of_event[table.event]),
+        "total": _known(table.total, table.has_total),
+        "instructions": _known(table.instructions, table.has_instructions),
+    }
+    notes = list(table.notes)
+    taken, why = _branches(loaded, chosen, table)
+    columns |= {
+        "branches": taken[0],
+        "mispredicted": ratio(taken[1], taken[1] + taken[2]),
+        "cycles": ratio(taken[3], taken[4]),
+    }
+    columns["over_time"] = _over_time(loaded, chosen, table)
+    answer = Answer({"notes": texts([*notes, *why]), "stacks": texts(table.stacks), "parts": PARTS}, columns)
+    answer.header["first"] = _first(answer, [event.name for event in profile.events])
+    return answer
+
+
+def _known(values: Array | None, known: Array) -> NDArray[np.float64]:
+    """float64, NaN where a number is not known."""
+    return np.full(len(known), np.nan) if values is None else np.where(known, values, np.nan)
+
+
+def _branches(
+    loaded: Loaded, chosen: SampleFilter | None, table: NameTable
+) -> tuple[list[NDArray[np.float64]], list[str]]:
+    """([count, mispredicted, predicted, cycles, timed] of each row of ``table``, notes). All NaN in rows of an event
+    without branch stacks, 0 in functions that no recorded branch begins in."""
+    profile, fields = loaded.profile, ("count", "mispredicted", "predicted", "cycles", "timed")
+    columns = [np.full(len(table), np.nan) for _ in fields]
+    events = [row for row, event in enumerate(profile.events) if event.branch_select is not None]
+    if chosen is not None and chosen.events:
+        events = [row for row in events if row in chosen.events]
+    for event in events:
+        # Branches are not counted by event: with several of them, each has a pass of its own.
+        one = chosen if len(events) == 1 else replace(chosen or SampleFilter(), events=frozenset([event]))
+        try:
+            sums = branches_by_function(loaded.branches(one), loaded.namer)
+        except NotRecordedError as error:
+            return columns, [f"no branches: {error}"]
+        found = {loaded.namer.labels[name]: row for row, name in enumerate(sums.name.tolist())}
+        mine = np.flatnonzero(table.event == event)
+        at = np.array([found.get(table.labels[name], -1) for name in table.name[mine].tolist()], np.int64)
+        for column, field in zip(columns, fields, strict=True):
+            values = getattr(sums, field)
+            column[mine] = np.where(at >= 0, values[at], 0) if len(values) else 0
+    return columns, []
+
+
+def _over_time(loaded: Loaded, chosen: SampleFilter | None, table: NameTable) -> NDArray[np.int32]:
+    """`PARTS` numbers of samples for each row of ``table``, one row after the other."""
+    found = over_time(loaded.profile, loaded.namer, PARTS, sample_filter=chosen)
+    if found is None:
+        return np.empty(0, np.int32)
+    rows = {(event, table.labels[name]): row for row, (event, name) in
+            enumerate(zip(table.event.tolist(), table.name.tolist(), strict=True))}  # fmt: skip
+    out = np.zeros((len(table), PARTS), np.int32)
+    keys, which = distinct_rows(found.event, found.name)
+    pairs = zip(found.event[keys].tolist(), found.name[keys].tolist(), strict=True)
+    of_key = np.array([rows.get((event, found.labels[name]), -1) for event, name in pairs], np.int64)
+    at = of_key[which]
+    out[at[at >= 0], found.part[at >= 0]] = found.samples[at >= 0]
+    return out.reshape(-1)
+
+
+def _first(answer: Answer, events: list[str]) -> str:
+    """One sentence: what to look at first, and why."""
+    column = answer.columns
+    samples, event = np.asarray(column["samples"]), np.asarray(column["event"])
+    if not len(samples) or not samples.sum():
+        return "No sample passes the filters."
+    main = int(np.bincount(event, samples).argmax())
+    top = int(np.flatnonzero(event == main)[0])  # the heaviest of its event
+    whole = int(samples[event == main].sum())
+    share, name = float(np.asarray(column["share"])[top]), column["function"][top]
+    if whole < ENOUGH:
+        return f"Only {whole} samples: shares mean little. {name} has {int(samples[top])} of them."
+    wrong, count = np.asarray(column["mispredicted"]), np.asarray(column["branches"])
+    of = f" of the samples of {events[main]}" if len(set(event.tolist())) > 1 else " of the samples"
+    sentence = f"Start with {name}: {share:.0%}{of}"
+    if count[top] >= ENOUGH and wrong[top] >= _OFTEN_WRONG:
+        return f"{sentence}, and {wrong[top]:.1%} of the branches taken in it were mispredicted."
+    costly = np.where(count >= ENOUGH, wrong * count, np.nan)
+    if not np.isnan(costly).all() and wrong[worst := int(np.nanargmax(costly))] >= _OFTEN_WRONG:
+        return f"{sentence}. Then {column['function'][worst]}: {wrong[worst]:.1%} of its branches were mispredicted."
+    return f"{sentence}."

@@ -1,0 +1,65 @@
+"""What every screen needs to know of the capture: its name, and what its filters can choose from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...analysis import weights
+from ...model import Profile
+from ...version import __version__
+from ..answer import Answer, texts
+from ..loaded import Loaded, Parameters
+
+__all__ = ["overview"]
+
+_LISTED = 1000
+"""Processes and modules to choose from, those with most samples first: longer lists are of no use."""
+
+
+def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
+    """Columns ``processes.`` pid (int64), name, samples; ``modules.`` row, name, samples; ``events.`` name, samples,
+    branches (bool)."""
+    profile = loaded.profile
+    answer = Answer({
+        "file": texts([profile.name])[0], "format": profile.format, "version": __version__,
+        "samples": profile.samples, "entries": profile.entries, "time": _time(profile),
+        "damage": len(profile.damage),
+    })  # fmt: skip
+    processes, modules = (weights(profile, "process"), weights(profile, "module"))
+    by_pid: dict[int, list[str]] = {}
+    pids = np.array([p.pid for p in profile.processes] + [-1], np.int64)[processes.key]
+    for row in processes.key.tolist():
+        if row >= 0:
+            name = profile.processes[row].name
+            by_pid.setdefault(profile.processes[row].pid, []).append(name)
+    pid, samples = _summed(pids, processes.samples)
+    answer.columns["processes.pid"] = pid
+    answer.columns["processes.name"] = texts(", ".join(dict.fromkeys(by_pid.get(p, []))) for p in pid.tolist())
+    answer.columns["processes.samples"] = samples
+    row, samples = _summed(modules.key, modules.samples)
+    answer.columns["modules.row"] = row
+    answer.columns["modules.name"] = texts(profile.modules[r].short for r in row.tolist())
+    answer.columns["modules.samples"] = samples
+    events = np.bincount(modules.event, modules.samples, len(profile.events)).astype(np.int64)
+    answer.columns["events.name"] = texts(event.name for event in profile.events)
+    answer.columns["events.samples"] = events
+    answer.columns["events.branches"] = np.array([e.branch_select is not None for e in profile.events], bool)
+    return answer
+
+
+def _summed(key: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(keys, none below 0; their sums over events), the largest first."""
+    known = key >= 0
+    keys, which = np.unique(key[known], return_inverse=True)
+    sums = np.bincount(which.reshape(-1), samples[known], len(keys)).astype(np.int64)
+    order = np.argsort(-sums, kind="stable")[:_LISTED]
+    return keys[order], sums[order]
+
+
+def _time(profile: Profile) -> dict[str, int] | None:
+    """Nanoseconds of the first and last sample since the first event; ``None`` without time stamps."""
+    first, last = profile.first_time, profile.last_time
+    if first is None or last is None or not profile.clock.has_time:
+        return None
+    zero = first if profile.start is None else profile.start
+    return {"from": profile.clock.to_ns(first - zero), "to": profile.clock.to_ns(last - zero)}

@@ -1,0 +1,118 @@
+"""A capture that is open in the viewer, and what its answers share: names, code, filters, tables that were counted."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import TypeVar
+
+from ..analysis import BranchTable, branches
+from ..analysis.naming import Namer
+from ..analysis.sources import Sources
+from ..errors import SelectionError
+from ..model import Profile, SampleFilter
+from ..symbols import Symbolizer, SymbolOptions
+
+__all__ = ["FILTERS", "Loaded", "Parameters", "parameters_of", "whole_number"]
+
+Parameters = Mapping[str, str]
+"""What a question asks for, by name, as in the address of a page."""
+
+FILTERS = ("pid", "tid", "event", "module", "from", "to")
+"""Parameters of every question: ids and rows of tables, separated by commas, and nanoseconds since the first event."""
+
+_NS = 1_000_000_000
+_KEPT = 8
+_DIGITS = 19
+_T = TypeVar("_T")
+
+
+@dataclass
+class Loaded:
+    """One capture. It answers one question after the other: nothing here is for several threads at once."""
+
+    profile: Profile
+    symbols: SymbolOptions
+    path: str = ""
+    """Of the capture, for what has to read it again; ``-`` is standard input, which cannot be."""
+    symfs: str | None = None
+    folders: tuple[str, ...] = ()
+    source_roots: tuple[str, ...] = ()
+    _kept: OrderedDict[Hashable, object] = field(default_factory=OrderedDict)
+
+    @cached_property
+    def symbolizer(self) -> Symbolizer:
+        return Symbolizer(self.profile, self.symbols)
+
+    @cached_property
+    def namer(self) -> Namer:
+        return Namer(self.profile, self.symbolizer)
+
+    @cached_property
+    def sources(self) -> Sources:
+        return Sources(self.profile, self.source_roots)
+
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What ``make`` made for ``key`` when it was asked last; the newest few are kept."""
+        if key not in self._kept:
+            self._kept[key] = make()
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]  # type: ignore[return-value]
+
+    def branches(self, chosen: SampleFilter | None) -> BranchTable:
+        """`analysis.branches`, counted once for each filter."""
+        return self.once(("branches", chosen), lambda: branches(self.profile, sample_filter=chosen))
+
+    def filter(self, parameters: Parameters) -> SampleFilter | None:
+        """The samples that ``parameters`` (`FILTERS`) ask for. Raises `SelectionError` for what means nothing."""
+        profile = self.profile
+        zero, clock = profile.start or 0, profile.clock
+        first, last = (
+            zero + clock.ticks(Fraction(whole_number(parameters, name), _NS)) if parameters.get(name) else None
+            for name in ("from", "to")
+        )
+        made = SampleFilter(
+            pids=_numbers(parameters, "pid"), tids=_numbers(parameters, "tid"),
+            events=_rows(parameters, "event", len(profile.events)), first=first, last=last,
+            modules=_rows(parameters, "module", len(profile.modules)),
+        )  # fmt: skip
+        return made or None
+
+
+def parameters_of(profile: Profile, chosen: SampleFilter | None) -> dict[str, str]:
+    """The parameters that `Loaded.filter` makes ``chosen`` of (times to the nanosecond)."""
+    if chosen is None:
+        return {}
+    zero, clock = profile.start or 0, profile.clock
+    columns = {"pid": chosen.pids, "tid": chosen.tids, "event": chosen.events, "module": chosen.modules}
+    made = {name: ",".join(map(str, sorted(values))) for name, values in columns.items() if values}
+    times = {"from": chosen.first, "to": chosen.last}
+    return made | {name: str(clock.to_ns(at - zero)) for name, at in times.items() if at is not None}
+
+
+def whole_number(parameters: Parameters, name: str, default: int | None = None) -> int:
+    """The parameter ``name`` as a number. Raises `SelectionError` where it is none, or missing without a default."""
+    text = parameters.get(name, "")
+    if not text and default is not None:
+        return default
+    if not (text.isascii() and text.removeprefix("-").isdecimal() and len(text) <= _DIGITS):
+        raise SelectionError(f"{name} = {text[:_DIGITS]!r}: not a whole number")
+    return int(text)
+
+
+def _numbers(parameters: Parameters, name: str) -> frozenset[int]:
+    text = parameters.get(name, "")
+    return frozenset(whole_number({name: part}, name) for part in text.split(",")) if text else frozenset()
+
+
+def _rows(parameters: Parameters, name: str, count: int) -> frozenset[int]:
+    rows = _numbers(parameters, name)
+    for row in rows:
+        if not 0 <= row < count:
+            raise SelectionError(f"{name} = {row}: there are {count}, from 0")
+    return rows

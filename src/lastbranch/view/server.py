@@ -1,0 +1,161 @@
+"""Serves the viewer to one browser on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from html import escape
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..errors import LastbranchError, UnavailableError
+from ..model import visible
+from . import page, wire
+from .answers import ask
+from .loaded import Loaded
+from .security import Guard, new_token
+
+__all__ = ["application", "listen", "open_browser", "serve"]
+
+_LONGEST_WAIT = 1
+"""Seconds that the end waits for what is being answered."""
+_UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
+
+
+def application(loaded: Loaded, port: int, token: str) -> Guard:
+    """The ASGI application: the files of the page, and ``ask/QUESTION?PARAMETERS``."""
+    line = _OneByOne()
+
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in page.FILES:
+            return Response(status_code=404)
+        return Response(page.asset(name), headers={"content-type": page.FILES[name]})
+
+    async def answer(request: Request) -> Response:
+        question, parameters = request.path_params["question"], dict(request.query_params)
+        try:
+            data = await line.do(lambda: wire.encode(ask(loaded, question, parameters)))
+        except LastbranchError as error:
+            return _failed(422, visible(str(error)), error.hint)
+        except OSError as error:  # the capture has vanished, or cannot be read any more
+            return _failed(422, visible(str(error)), None)
+        except Exception as error:
+            return _failed(500, visible(_UNFORESEEN.format(type(error).__name__, error)), None)
+        return Response(data, media_type="application/octet-stream")
+
+    routes = [Route("/", file), Route("/ask/{question}", answer), Route("/{name}", file)]
+    return Guard(Starlette(routes=routes), port, token)
+
+
+def _failed(status: int, error: str, hint: str | None) -> Response:
+    body = json.dumps({"error": error, "hint": visible(hint) if hint else None})
+    return Response(body, status, media_type="application/json")
+
+
+class _OneByOne:
+    """Does work in a thread of its own, which does not keep the program from ending."""
+
+    def __init__(self) -> None:
+        self._work: SimpleQueue[tuple[Callable[[], bytes], asyncio.AbstractEventLoop, asyncio.Future[bytes]]]
+        self._work = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def do(self, work: Callable[[], bytes]) -> bytes:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes] = loop.create_future()
+        self._work.put((work, loop, future))
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            work, loop, future = self._work.get()
+            if future.cancelled():  # the browser has left
+                continue
+            done: Callable[[], None]
+            try:
+                result = work()
+                done = _unless_cancelled(future, future.set_result, result)
+            except Exception as error:
+                done = _unless_cancelled(future, future.set_exception, error)
+            with suppress(RuntimeError):  # the server has ended
+                loop.call_soon_threadsafe(done)
+
+
+def _unless_cancelled(future: asyncio.Future[bytes], settle: Callable[[Any], None], value: Any) -> Callable[[], None]:
+    return lambda: None if future.cancelled() else settle(value)
+
+
+def listen(port: int = 0) -> socket.socket:
+    """A socket on loopback; ``port`` 0 is any that is free. Raises `UnavailableError` where the port is taken."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name == "posix":  # elsewhere it would let two servers have one port
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        raise UnavailableError(
+            f"port {port} of 127.0.0.1 {'is in use' if error.errno == errno.EADDRINUSE else f'cannot be had: {error}'}",
+            hint="omit --port: a free one is chosen then" if taken else None,
+        ) from error
+    return listening
+
+
+def serve(loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool) -> None:
+    """Serve until Ctrl-C. ``start`` is the fragment of the first page, ``say`` gets lines for the user; ``browse``
+    opens the browser."""
+    port, token = listening.getsockname()[1], new_token()
+    address = f"http://127.0.0.1:{port}/{token}/{start}"
+    config = uvicorn.Config(
+        application(loaded, port, token), log_level="critical", access_log=False, lifespan="off", ws="none",
+        server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
+    )  # fmt: skip
+    listening.listen()  # before the browser comes
+    redirect = open_browser(address) if browse else None
+    say(f"The viewer is open; Ctrl-C ends it.\n{address}" if redirect is None and not browse else
+        f"No browser was found. Open this address; Ctrl-C ends the viewer.\n{address}" if redirect is None else
+        "The viewer is open in the browser; Ctrl-C ends it.")  # fmt: skip
+    try:
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        if redirect is not None:
+            redirect.unlink(missing_ok=True)
+
+
+def open_browser(address: str) -> Path | None:
+    """Open ``address`` in the user's browser; ``None`` where there is none.
+
+    The command line of a browser can be read by everybody on the machine, and the address has the token. So the browser
+    opens a file that only the user can read, which leads there. Returns that file.
+    """
+    handle, name = tempfile.mkstemp(prefix="lastbranch-", suffix=".html")  # mode 0600
+    path = Path(name)
+    text = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(address)}">'
+    with os.fdopen(handle, "w") as file:
+        file.write(text + f'<a href="{escape(address)}">lastbranch</a>\n')
+    with suppress(webbrowser.Error, OSError):
+        if webbrowser.open(path.as_uri()):
+            return path
+    path.unlink(missing_ok=True)
+    return None

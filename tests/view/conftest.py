@@ -1,0 +1,27 @@
+"""One browser for all tests of the viewer, and a viewer of the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lastbranch import demo
+from viewer import chromium, loaded, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """Of a viewer that shows the demo's capture."""
+    with serving(loaded(demo.capture(), demo.symfs())) as at:
+        yield at

@@ -1,0 +1,74 @@
+"""The built files of the page: the ones that the sources make, and part of what is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from lastbranch.view import page
+from viewer import node_modules
+
+ROOT = Path(__file__).parents[2]
+ASSETS = ROOT / "src" / "lastbranch" / "view" / "assets"
+
+
+def test_all_that_is_served_is_there_and_nothing_else() -> None:
+    assert {path.name for path in ASSETS.iterdir()} == set(page.FILES)
+
+
+def test_the_assets_are_what_the_sources_make(tmp_path: Path) -> None:
+    node_modules()
+    subprocess.run(["node", "build.mjs", str(tmp_path)], cwd=ROOT / "web", check=True, timeout=120)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert [name for name in page.FILES if made.pop(name) != page.asset(name)] == [], "run `make web`"
+    assert made == {}
+
+
+def test_the_page_names_no_other_place() -> None:
+    for name in ("index.html", "app.css", "app.js"):
+        addresses = set(re.findall(rb"https?://[^\s\"'`)]+", page.asset(name)))
+        assert addresses <= {
+            b"http://www.w3.org/2000/svg",
+            b"http://www.w3.org/1998/Math/MathML",
+            b"http://www.w3.org/1999/xhtml",
+        }
+
+
+def test_packages_are_pinned_and_no_registry_is_named() -> None:
+    declared = json.loads((ROOT / "web" / "package.json").read_text())
+    versions = [*declared["dependencies"].values(), *declared["devDependencies"].values()]
+    assert [version for version in versions if not re.fullmatch(r"\d+\.\d+\.\d+", version)] == []
+    assert "resolved" not in (ROOT / "web" / "package-lock.json").read_text()
+
+
+def test_each_package_in_the_bundle_has_its_licence() -> None:
+    declared = json.loads((ROOT / "web" / "package.json").read_text())
+    text = page.asset("licences.txt").decode()
+    assert [name for name, version in declared["dependencies"].items() if f"{name} {version}, " not in text] == []
+
+
+def test_sdist_and_the_wheel_made_from_it_have_the_assets(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path), "-t"]
+    subprocess.run([*build, "sdist"], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+        assert not [name for name in names if "node_modules" in name]
+        assert [name for name in names if name.endswith("/web/src/main.tsx")]
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    environment = {**os.environ, "LASTBRANCH_NATIVE_BUILD": "no"}
+    subprocess.run([*build, "wheel"], cwd=unpacked, env=environment, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    packed = zipfile.ZipFile(wheel)
+    for name in page.FILES:
+        assert packed.read(f"lastbranch/view/assets/{name}") == page.asset(name)

@@ -1,0 +1,71 @@
+// The frame around the screens: the menu, the filters, and keys that work everywhere.
+
+import "./app.css";
+import { render, type ComponentChild } from "preact";
+import { useEffect } from "preact/hooks";
+import { useAnswer, useProvider } from "./asking.ts";
+import { EmbeddedProvider } from "./embedded.ts";
+import { FilterBar } from "./filters.tsx";
+import { HttpProvider } from "./http.ts";
+import type { Provider } from "./provider.ts";
+import { SCREENS, type Screen } from "./screens/index.ts";
+import { filters, fixFilters, go, linkTo, state } from "./state.ts";
+
+const provider: Provider = EmbeddedProvider.find() ?? new HttpProvider();
+useProvider(provider);
+fixFilters(provider.fixed);
+
+function App(): ComponentChild {
+  const screen = SCREENS.find(({ name }) => name === state.value.screen) ?? SCREENS[0];
+  const overview = useAnswer("overview", provider.live ? {} : filters.value).answer;
+  const file = overview ? String(overview.header["file"]) : "";
+  const short = file.replace(/^.*[/\\]/, "");
+  useEffect(() => {
+    document.title = [screen?.title, short, "lastbranch"].filter(Boolean).join(" · ");
+  }, [screen, short]);
+  useEffect(() => {
+    document.addEventListener("keydown", onKey);
+    return () => document.removeEventListener("keydown", onKey);
+  }, []);
+  return (
+    <>
+      <header>
+        <h1>lastbranch</h1>
+        <nav aria-label="Screens">
+          {SCREENS.map((one, i) => <Tab key={one.name} screen={one} number={i + 1} chosen={one === screen} />)}
+        </nav>
+        <span class="file" title={file}>{short}</span>
+      </header>
+      <FilterBar live={provider.live} />
+      <main aria-label={screen?.question ?? ""}>{screen?.show ? <screen.show key={screen.name} /> : <p class="first">This screen is not there yet.</p>}</main>
+    </>
+  );
+}
+
+function Tab({ screen, number, chosen }: { screen: Screen; number: number; chosen: boolean }): ComponentChild {
+  if (!screen.show) return <span class="tab later" title="Not there yet.">{screen.title}</span>;
+  return (
+    <a class="tab" href={linkTo(screen.name)} aria-current={chosen ? "page" : undefined} title={`${screen.question} (key ${number})`}>
+      {screen.title}
+    </a>
+  );
+}
+
+/** Digits change the screen, / goes to the search. */
+function onKey(event: KeyboardEvent): void {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target instanceof HTMLElement && event.target.matches("input, select, textarea")) return;
+  const screen = SCREENS[Number(event.key) - 1];
+  if (screen?.show) {
+    go(screen.name);
+  } else if (event.key === "/") {
+    event.preventDefault();
+    document.querySelector<HTMLInputElement>(".find")?.focus();
+  }
+}
+
+const root = document.getElementById("app");
+if (root) {
+  root.replaceChildren();
+  render(<App />, root);
+}

@@ -1,0 +1,96 @@
+// Hot: functions by samples, and what to look at first.
+
+import type { ComponentChild } from "preact";
+import { useMemo } from "preact/hooks";
+import { useAnswer } from "../asking.ts";
+import { count, decimal, largest, percent } from "../format.ts";
+import { Answered, Notes, Sparkline } from "../parts.tsx";
+import { filters, go, linkTo } from "../state.ts";
+import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
+import type { Answer } from "../wire.ts";
+
+export function Hot(): ComponentChild {
+  const asked = useAnswer("hot", filters.value);
+  const overview = useAnswer("overview", {}).answer;
+  return <Answered asked={asked}>{(answer) => <Functions answer={answer} events={overview?.texts("events.name") ?? []} />}</Answered>;
+}
+
+function Functions({ answer, events }: { answer: Answer; events: string[] }): ComponentChild {
+  const columns = useMemo(() => columnsOf(answer, events), [answer, events.length]);
+  return (
+    <>
+      <p class="first">{String(answer.header["first"])}</p>
+      <Table
+        label="Functions"
+        columns={columns}
+        rows={answer.length("function")}
+        sort="-samples"
+        onOpen={(row) => {
+          const place = placeOf(answer, row);
+          if (place) go("function", place);
+        }}
+        note={<Notes notes={answer.list("notes")} />}
+      />
+    </>
+  );
+}
+
+/** The parameters of the function screen; null where the row is no function whose code is known. */
+function placeOf(answer: Answer, row: number): Record<string, string> | null {
+  const start = answer.bigs("start")[row];
+  const module = answer.numbers("module_row")[row];
+  return start && module !== undefined && module >= 0 ? { at_module: String(module), start: `0x${start.toString(16)}` } : null;
+}
+
+function columnsOf(answer: Answer, events: string[]): Column[] {
+  const share = answer.numbers("share");
+  const event = answer.numbers("event");
+  const samples = answer.numbers("samples");
+  const parts = Number(answer.header["parts"]);
+  const overTime = answer.numbers("over_time");
+  const noBranches = "This event has no branch stacks, or the processor does not report it.";
+  const several = new Set(event).size > 1;
+  const spark: Column = {
+    key: "over_time",
+    title: "Over time",
+    hint: "Samples over the time of the capture, each row scaled to its own largest.",
+    values: samples,
+    width: "7.5rem",
+    numeric: true,
+    cell: (row) => <Sparkline values={overTime} at={row * parts} length={parts} label="samples over time" />,
+  };
+  return [
+    textColumn("function", "Function", answer.texts("function"), {
+      width: "minmax(16rem, 3fr)",
+      link: (row) => {
+        const place = placeOf(answer, row);
+        return place && linkTo("function", place);
+      },
+    }),
+    textColumn("module", "Module", answer.texts("module"), { width: "minmax(7rem, 1fr)", unknown: "Nothing was mapped there." }),
+    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: "7rem" })] : []),
+    numberColumn("samples", "Samples", samples, count, { width: "6rem", hint: "Samples whose own address is in the function." }),
+    numberColumn("share", "Share", share, percent, {
+      unit: "%",
+      bar: largest(share),
+      hint: "Of all samples of the event. The longest bar is the largest share.",
+    }),
+    numberColumn("instructions", "Instructions", answer.numbers("instructions"), count, {
+      width: "7.5rem",
+      hint: "Instructions executed, by the ranges of branch stacks.",
+      unknown: "No branch stacks, or their code is not available: see the notes.",
+    }),
+    numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
+      unit: "%",
+      width: "8.5rem",
+      hint: "Of the taken branches that begin in the function.",
+      unknown: noBranches,
+    }),
+    numberColumn("cycles", "Cycles/branch", answer.numbers("cycles"), decimal, {
+      width: "7.5rem",
+      hint: "Cycles from one taken branch to the next, on average.",
+      unknown: noBranches,
+    }),
+    ...(overTime.length ? [spark] : []),
+  ];
+}
