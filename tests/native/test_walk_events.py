@@ -16,8 +16,8 @@ import fuzz_etl
 from lastbranch import native
 from lastbranch.errors import FormatError
 from lastbranch.formats.etl import TraceLog
-from lastbranch.formats.etl.events.walk import _bad, _compiled, _in_numpy
-from lastbranch.formats.etl.layout import HEADERS
+from lastbranch.formats.etl.events import walk
+from lastbranch.formats.etl.layout import HEADERS, MESSAGE
 from lastbranch.model import BytesSource
 from lastbranch.opening import open_source
 
@@ -50,32 +50,42 @@ def buffers(chance: random.Random) -> tuple[Any, Any, Any, Any]:
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.integers(0, 1 << 32))
-def test_the_same_events(seed: int) -> None:
+@given(st.integers(0, 1 << 32), st.sampled_from([1, 300, walk._GROUP]))
+def test_the_same_events(seed: int, group: int) -> None:
     words, first, end, limit = buffers(random.Random(seed))
-    made = _compiled(words, first, end, limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walk, "_GROUP", group)
+        made = walk._compiled(words, first, end, limit)
     assert made is not None
-    found, stop, _ = _in_numpy(words, first, end)
+    found, stop, _ = walk._in_numpy(words, first, end)
     for name in ("at", "head", "header", "size", "buffer"):
         ours, theirs = getattr(made[0], name), getattr(found, name)
         assert ours.dtype == theirs.dtype
         assert ours.tolist() == theirs.tolist()
     assert made[1].tolist() == stop.tolist()
-    assert made[2] == (not _bad(found, limit).any())
+    assert made[2] == (not walk._bad(found, limit).any())
+    assert made[0].time is not None
+    assert made[0].ids is not None
+    for at, kind, time, ids in zip(found.at, found.header.tolist(), made[0].time, made[0].ids, strict=True):
+        name = "MESSAGE" if kind == MESSAGE else HEADERS[kind].name
+        assert time == words[at + (1 if "PERFINFO" in name else 2)]
+        assert ids == ((1 << 64) - 1 if name[:4] in ("PERF", "ERRO", "MESS") else words[at + 1])
 
 
-def test_buffers_beyond_the_words_are_refused() -> None:
-    words = np.full(8, 0xC011_0008, np.uint64)
-    for first, end in ((-1, 4), (0, 9), (4, 1 << 60)):
-        bounds = np.array([first], np.int64), np.array([end], np.int64)
-        library = native.library()
-        assert library is not None
-        room = np.empty(100, np.uint64)
-        columns = [native.address(np.zeros(65536, np.uint8)) for _ in range(2)]
-        results = [native.address(np.empty(1, np.int64)) for _ in range(2)]
-        done = library.lb_walk_events(native.address(words), len(words), *map(native.address, bounds), 1, *columns,
-                                      native.address(room), len(room), *results)  # fmt: skip
-        assert done == -1
+def test_events_denser_than_expected_get_room() -> None:
+    words = np.zeros(1000, np.uint64)
+    words[:990] = (0xC000 | min(HEADERS)) << 16 | 8 << (32 if HEADERS[min(HEADERS)].is_system else 0)
+    first = np.arange(0, 990, 10)
+    made = walk._compiled(words, first, first + 10, (first + 10) * 8)
+    assert made is not None
+    assert made[0].at.tolist() == list(range(990))
+
+
+@pytest.mark.parametrize(("first", "end"), [(-1, 4), (0, 9), (4, 1 << 60), (6, 7)])
+def test_buffers_beyond_the_words_are_refused(first: int, end: int) -> None:
+    """A stamp is up to two words after the begin of its event."""
+    bounds = np.array([[first], [end], [64]], np.int64)
+    assert walk._compiled(np.full(8, 0xC011_0008, np.uint64), *bounds[:2], bounds[2]) is None
 
 
 def walked(data: Any) -> Any:
@@ -85,7 +95,7 @@ def walked(data: Any) -> Any:
     except FormatError as error:
         return str(error)
     rows = [
-        [getattr(block, name).tolist() for name in ("offset", "header", "size", "buffer", "hook", "time", "tid")]
+        [getattr(block, name).tolist() for name in ("offset", "header", "size", "buffer", "hook", "time", "tid", "pid")]
         for block in log.blocks()
     ]
     return rows, [str(damage) for damage in log.damage]

@@ -284,56 +284,64 @@ static int runs(struct input in)
 
 /* -- walk_events.c: chains of events, against a walk of one buffer after the other */
 
-i64 lb_walk_events(const u8 *words, i64 number, const i64 *first, const i64 *end, i64 buffers, const u8 *kinds,
-                   const u8 *shifts, u64 *heads, i64 room, i64 *count, i64 *stop);
-int lb_event_columns(const i64 *first, const i64 *end, const i64 *count, const i64 *limit, i64 buffers, const u64 *heads,
-                     const u8 *kinds, const u8 *shifts, const i64 *header_bytes, const i64 *message_bytes, int message,
-                     i64 room, i64 *at, u64 *head, u8 *header, i64 *size, i32 *buffer);
+struct tables {
+    const u8 *kinds, *shifts, *early;
+    const u64 *no_ids;
+    const i64 *header_bytes, *message_bytes;
+    size_t message;
+};
+struct columns { i64 *at; u64 *head; u8 *header; i64 *size; i32 *buffer; u64 *time, *ids; };
+
+int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end, const i64 *limit,
+                   i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room, i64 *count, i64 *stop,
+                   i64 *state);
 
 static int walk_events(struct input in)
 {
-    enum { MESSAGE = 3 };
     static u8 kinds[1 << 16];
-    static const u8 shifts[256] = {[2] = 32};
-    static i64 least[256];
+    static const u8 shifts[256] = {[2] = 32}, early[256] = {[1] = 1};
+    static const u64 no_ids[256];
+    static const i64 least[256];
+    const struct tables tables = {kinds, shifts, early, no_ids, least, least, 3};
     for (int i = 0; i < 1 << 14; i++) kinds[0xC000 | i] = (u8)(1 + i % 3); /* 1, 3: size in the low bits; 2: above */
-    i64 buffers = (i64)take(&in, 1) % 40, lack = (i64)take(&in, 1) % 4, room = 0, sum = 0;
+    i64 buffers = (i64)take(&in, 1) % 40, scratch = (i64)take(&in, 1) * 16, most = 0;
     i64 *ends = block(8 * 4 * (size_t)buffers), *first = ends + buffers, *count = first + buffers, *stop = count + buffers;
     for (i64 i = 0; i < buffers; i++) {
         first[i] = (int16_t)take(&in, 2), ends[i] = (int16_t)take(&in, 2);
-        if (first[i] < ends[i]) room += ends[i] - first[i];
+        if (first[i] < ends[i]) most += ends[i] - first[i];
     }
-    i64 number = (i64)(in.left / 8);
+    i64 number = (i64)(in.left / 8), state[3] = {0};
     u8 *words = block((size_t)number * 8);
     if (number) memcpy(words, in.at, (size_t)number * 8);
-    room -= lack < room ? lack : room;
-    u64 *heads = block((size_t)room * 8);
-    i64 total = lb_walk_events(words, number, first, ends, buffers, kinds, shifts, heads, room, count, stop);
-    for (i64 i = 0; total >= 0 && i < buffers; i++) {
-        i64 at = first[i], found = 0;
-        for (; at < ends[i]; found++) {
-            u64 head;
-            memcpy(&head, words + at * 8, 8);
-            u32 kind = kinds[head >> 16 & 0xFFFF];
-            i64 size = kind ? (i64)(((head >> shifts[kind] & 0xFFFF) + 7) >> 3) : 0;
-            if (!size || size > ends[i] - at) break;
-            at += size;
+    u16 *lengths = block((size_t)scratch * 2);
+    for (i64 room = 0, done = 0; !done && state[0] < buffers && room <= 2 * most; room = 2 * room + 1) {
+        struct columns out = {block((size_t)room * 8), block((size_t)room * 8), block((size_t)room), block((size_t)room * 8),
+                              block((size_t)room * 4), block((size_t)room * 8), block((size_t)room * 8)};
+        i64 from = state[0], before = state[1] = 0;
+        done = lb_walk_events(&tables, words, number, first, ends, ends, buffers, lengths, scratch, &out, room, count, stop, state);
+        for (i64 i = from; !done && i < state[0]; i++) {
+            i64 at = first[i], found = 0;
+            for (; at < ends[i]; found++) {
+                u64 head, second;
+                memcpy(&head, words + at * 8, 8);
+                u32 kind = kinds[head >> 16 & 0xFFFF];
+                i64 size = kind ? (i64)(((head >> shifts[kind] & 0xFFFF) + 7) >> 3) : 0;
+                if (!size || size > ends[i] - at) break;
+                memcpy(&second, words + at * 8 + 8, 8);
+                i64 row = before + found;
+                expect(row < state[1] && out.at[row] == at && out.head[row] == head, "events are in their order");
+                expect(out.header[row] == kind && out.buffer[row] == i && out.ids[row] == second, "columns are of their event");
+                at += size;
+            }
+            expect(found == count[i], "all events of a buffer are found");
+            before += found;
         }
-        expect(found == count[i], "all events of a buffer are found");
-        sum += found;
+        expect(done || before == state[1], "the number of all events");
+        free(out.at), free(out.head), free(out.header), free(out.size), free(out.buffer), free(out.time), free(out.ids);
     }
-    if (total >= 0) {
-        expect(sum == total, "the number of all events");
-        i64 *at = block((size_t)total * 8), *size = block((size_t)total * 8);
-        u64 *head = block((size_t)total * 8);
-        u8 *header = block((size_t)total);
-        i32 *buffer = block((size_t)total * 4);
-        expect(lb_event_columns(first, ends, count, ends, buffers, heads, kinds, shifts, least, least, MESSAGE, total, at, head,
-                                header, size, buffer) >= 0, "all events have room");
-        free(at), free(size), free(head), free(header), free(buffer);
-    }
-    free(words), free(heads), free(ends);
-    return total > 0;
+    int took = buffers && state[0] == buffers;
+    free(words), free(lengths), free(ends);
+    return took;
 }
 
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {

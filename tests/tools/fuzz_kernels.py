@@ -121,7 +121,7 @@ def _runs(chance: random.Random) -> Iterator[bytes]:
 
 
 def _events(chance: random.Random) -> Iterator[bytes]:
-    """Number of buffers, heads to leave out, first and last word of each buffer; words of events."""
+    """Number of buffers, 16ths of the scratch, first and last word of each buffer; words of events."""
     for buffers in (1, 3, 16, 30):
         words, bounds = b"", b""
         for _ in range(buffers):
@@ -131,7 +131,7 @@ def _events(chance: random.Random) -> Iterator[bytes]:
                 low, high = (0, size) if kind == 1 else (size, 0)
                 words += struct.pack("<HHHH", low, 0xC000 | kind, high, 0) + bytes(size - 8)
             bounds += struct.pack("<hh", begin, len(words) // 8)
-        yield bytes([buffers, 0]) + bounds + words
+        yield bytes([buffers, chance.choice((4, 8, 255))]) + bounds + words + bytes(16)
 
 
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {

@@ -52,8 +52,7 @@ SIGNATURES: dict[str, str] = {
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # walk_events.c
-    "lb_walk_events": "i64 pointer i64 pointer pointer i64 pointer pointer pointer i64 pointer pointer",
-    "lb_event_columns": f"int {'pointer ' * 4} i64 {'pointer ' * 5} int i64 {'pointer ' * 5}",
+    "lb_walk_events": f"int pointer pointer i64 pointer pointer pointer i64 pointer i64 pointer i64 {'pointer ' * 3}",
 }
 """Function -> its result, then its arguments: ``int`` (C int), ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
 ``nothing``."""

@@ -1,99 +1,132 @@
-/* Finds the events of the buffers of a trace log. formats/etl/events/walk.py describes them and has the tables: `kinds` by
- * marker, bits 16 to 31 of an event's first word (0: no event), and by kind the shift of the size in that word.
+/* Finds the events of the buffers of a trace log. formats/etl/events/walk.py describes the walk and makes the tables.
  *
  * The size of an event leads to the next one, so that a walk waits for memory at each. Buffers are walked LANES at a time
- * in step: their waits overlap. How many events there are is known afterwards only; until then their first words are kept
- * in `heads`. */
+ * in step: their waits overlap. How many events there are is known afterwards only; until then their lengths are kept. The
+ * columns follow group by group of buffers, while these are in the processor's caches. */
 #include "lastbranch.h"
 
-enum { LANES = 16 };
+enum { LANES = 16, DONE = 0, DECLINED = -1 };
 
-struct lane { const u8 *at, *end; u64 *heads; i64 number, buffer; };
+/* By marker, bits 16 to 31 of an event's first word: the header type, 0 for no event. By header type: the shift of the size
+ * in that word; 1 where the time stamp is the second word instead of the third; all bits set where the second word is not
+ * thread and process; bytes of the header. By the low byte of a message's options: bytes of its header; the type of
+ * messages. */
+struct tables {
+    const u8 *kinds, *shifts, *early;
+    const u64 *no_ids;
+    const i64 *header_bytes, *message_bytes;
+    size_t message;
+};
 
-static inline u32 size_of(u64 head, const u8 *kinds, const u8 *shifts)
+/* Word, first word, header type, size in bytes, buffer, word of the time stamp, word of thread and process. */
+struct columns { i64 *at; u64 *head; u8 *header; i64 *size; i32 *buffer; u64 *time, *ids; };
+
+struct buffers { const u8 *words; const i64 *first, *end, *limit; };
+
+struct lane { const u8 *at, *end; u16 *lengths; i64 number, buffer; };
+
+static inline u32 size_of(u64 head, const struct tables *t)
 {
-    u32 kind = kinds[head >> 16 & 0xFFFF];
-    return kind ? head >> shifts[kind] & 0xFFFF : 0;
+    u32 kind = t->kinds[head >> 16 & 0xFFFF];
+    return kind ? head >> t->shifts[kind] & 0xFFFF : 0;
 }
 
-/* The next buffer that has words; 0 after the last one. `room` is that in `heads`. */
-static int begin(struct lane *lane, const u8 *words, i64 number, const i64 *first, const i64 *end, i64 buffers, i64 *next,
-                 u64 **heads, i64 *room, i64 *count, i64 *stop)
+/* The next buffer before `past` that has words; 0 after the last one. */
+static int begin(struct lane *lane, const struct buffers *b, i64 *next, i64 past, u16 **lengths, i64 *count, i64 *stop)
 {
-    for (; *next < buffers; ++*next) {
-        i64 i = *next, from = first[i], to = end[i];
+    for (; *next < past; ++*next) {
+        i64 i = *next, from = b->first[i], to = b->end[i];
         count[i] = 0;
         stop[i] = from < to ? from : to;
         if (from >= to) continue;
-        if (from < 0 || to > number || to - from > *room) return -1;
-        *lane = (struct lane){words + from * 8, words + to * 8, *heads, 0, i};
-        *heads += to - from;
-        *room -= to - from;
+        *lane = (struct lane){b->words + from * 8, b->words + to * 8, *lengths, 0, i};
+        *lengths += to - from;
         ++*next;
         return 1;
     }
     return 0;
 }
 
-/* Walk buffers of `number` words: buffer i from word first[i] to end[i]. The first words of its events go to `heads`, from the sum of
- * the lengths of the buffers before it on; count[i] is how many there are, stop[i] the word where the chain ended. The
- * number of all events; -1 for buffers that are not within the words or need more than `room` heads. */
-EXPORT i64 lb_walk_events(const u8 *words, i64 number, const i64 *first, const i64 *end, i64 buffers, const u8 *kinds,
-                          const u8 *shifts, u64 *heads, i64 room, i64 *count, i64 *stop)
+/* Walk the buffers from `next` on, before `past`. The lengths of the events of each go to `lengths`, in words, from the sum
+ * of the words of the buffers before it on; count[i] is how many there are, stop[i] the word where the chain ended. Returns
+ * how many there are in all. */
+static i64 walk(const struct tables *t, const struct buffers *b, i64 next, i64 past, u16 *lengths, i64 *count, i64 *stop)
 {
     struct lane lanes[LANES];
-    i64 next = 0, total = 0;
-    int live = 0, found = 1;
-    while (live < LANES && (found = begin(&lanes[live], words, number, first, end, buffers, &next, &heads, &room, count, stop)) > 0)
-        live++;
-    while (live && found >= 0)
+    i64 total = 0;
+    int live = 0;
+    while (live < LANES && begin(&lanes[live], b, &next, past, &lengths, count, stop)) live++;
+    while (live)
         for (int i = 0; i < live; i++) {
             struct lane *lane = &lanes[i];
-            u64 head = get64(lane->at);
-            u32 size = (size_of(head, kinds, shifts) + 7) & ~7u;
-            if (size && size <= (u64)(lane->end - lane->at)) {
-                lane->heads[lane->number++] = head;
-                lane->at += size;
+            u32 length = (size_of(get64(lane->at), t) + 7) >> 3;
+            if (length && length <= (lane->end - lane->at) >> 3) {
+                lane->lengths[lane->number++] = (u16)length;
+                lane->at += length * 8;
                 __builtin_prefetch(lane->at);
                 if (lane->at < lane->end) continue;
             }
             count[lane->buffer] = lane->number;
-            stop[lane->buffer] = (lane->at - words) >> 3;
+            stop[lane->buffer] = (lane->at - b->words) >> 3;
             total += lane->number;
-            found = begin(lane, words, number, first, end, buffers, &next, &heads, &room, count, stop);
-            if (found < 0) break;
-            if (!found) lanes[i--] = lanes[--live];
+            if (!begin(lane, b, &next, past, &lengths, count, stop)) lanes[i--] = lanes[--live];
         }
-    return found < 0 ? -1 : total;
+    return total;
 }
 
-/* The columns of the events with `heads` (see above), `room` of them: word, first word, header type, size in bytes and
- * buffer. Whether any event is shorter than its header, by header type and for messages by the low byte of its options, or
- * goes beyond limit[buffer], in bytes; -1 for more events than `room`. */
-EXPORT int lb_event_columns(const i64 *first, const i64 *end, const i64 *count, const i64 *limit, i64 buffers,
-                            const u64 *heads, const u8 *kinds, const u8 *shifts, const i64 *header_bytes,
-                            const i64 *message_bytes, int message, i64 room, i64 *at, u64 *head, u8 *header, i64 *size,
-                            i32 *buffer)
+/* The columns of the events of a buffer, from row `n` on. Whether one is shorter than its header or ends after the limit. */
+static int gather(const struct tables *t, const struct buffers *b, i64 buffer, i64 number, const u16 *lengths,
+                  const struct columns *out, i64 n)
 {
     int bad = 0;
-    i64 n = 0;
-    for (i64 i = 0; i < buffers; i++) {
-        if (count[i] > room - n) return -1;
-        i64 place = first[i];
-        for (i64 k = 0; k < count[i]; k++, n++) {
-            u64 word = heads[k];
-            u32 kind = kinds[word >> 16 & 0xFFFF];
-            i64 bytes = size_of(word, kinds, shifts);
-            i64 least = kind == (u32)message ? message_bytes[word >> 48 & 0xFF] : header_bytes[kind];
-            at[n] = place;
-            head[n] = word;
-            header[n] = (u8)kind;
-            size[n] = bytes;
-            buffer[n] = (i32)i;
-            bad |= bytes < least || place * 8 + bytes > limit[i];
-            place += (bytes + 7) >> 3;
-        }
-        if (first[i] < end[i]) heads += end[i] - first[i];
+    i64 place = b->first[buffer], limit = b->limit[buffer];
+    for (i64 k = 0; k < number; k++, n++) {
+        const u8 *event = b->words + place * 8;
+        u64 head = get64(event);
+        u32 kind = t->kinds[head >> 16 & 0xFFFF];
+        i64 bytes = size_of(head, t);
+        i64 least = kind == t->message ? t->message_bytes[head >> 48 & 0xFF] : t->header_bytes[kind];
+        out->at[n] = place;
+        out->head[n] = head;
+        out->header[n] = (u8)kind;
+        out->size[n] = bytes;
+        out->buffer[n] = (i32)buffer;
+        out->time[n] = get64(event + 16 - t->early[kind] * 8); /* a branch would often be mispredicted */
+        out->ids[n] = get64(event + 8) | t->no_ids[kind];
+        bad |= bytes < least || place * 8 + bytes > limit;
+        place += lengths[k];
     }
     return bad;
+}
+
+/* Walk buffers of `number` words: buffer i from word first[i] to end[i], with events up to byte limit[i]. `lengths` has
+ * `scratch` items. stop[i] is the word where the chain ended, count[i] the number of events.
+ *
+ * `state`: how many buffers are done; how many events are in the columns, which have `room`; whether any event is shorter
+ * than its header or ends after the limit. Where there is no room for the next buffers, a call with larger columns goes on.
+ * DECLINED for buffers that are not within the words, two words before their end, or larger than `scratch`. */
+EXPORT int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end, const i64 *limit,
+                          i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room, i64 *count, i64 *stop,
+                          i64 *state)
+{
+    struct buffers b = {words, first, end, limit};
+    while (state[0] < buffers) {
+        i64 from = state[0], past = from, sum = 0;
+        for (; past < buffers; past++) {
+            if (first[past] >= end[past]) continue;
+            if (first[past] < 0 || end[past] > number - 2 || end[past] - first[past] > scratch) return DECLINED;
+            if (end[past] - first[past] > scratch - sum) break;
+            sum += end[past] - first[past];
+        }
+        i64 found = walk(t, &b, from, past, lengths, count, stop);
+        if (found > room - state[1]) return DONE;
+        const u16 *own = lengths;
+        for (i64 i = from; i < past; i++) {
+            state[2] |= gather(t, &b, i, count[i], own, out, state[1]);
+            state[1] += count[i];
+            if (first[i] < end[i]) own += end[i] - first[i];
+        }
+        state[0] = past;
+    }
+    return DONE;
 }

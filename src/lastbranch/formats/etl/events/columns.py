@@ -36,7 +36,7 @@ from ..layout import (
     unpack_fields,
 )
 from ..single_event import Event
-from .walk import HEADER_BYTES, MESSAGE_BYTES, Walk, walk
+from .walk import EARLY, HEADER_BYTES, MESSAGE_BYTES, NO_IDS, Walk, walk
 
 __all__ = [
     "CARRIED", "CHUNK", "EVENT", "EventBlock", "FULL", "IMAGE_LOAD", "Ints", "MESSAGE_FORM", "Rules", "counters_of",
@@ -60,6 +60,8 @@ for _type, _kind in HEADERS.items():
     FORM[_type] = _FORM_OF_NAME[_kind.name.rstrip("0123456789")]
     POINTER[_type] = _kind.pointer_size
 FORM[MESSAGE] = MESSAGE_FORM
+_NO_HOOK = np.where(FORM <= PERFINFO, 0, -1).astype(np.int32)
+"""All bits set where the header has no hook."""
 
 _LOG_HEADER = 0x0000
 IMAGE_LOAD = 0x030A
@@ -92,11 +94,6 @@ def _end_of_items(words: NDArray[np.uint64], at: Ints, sizes: Ints) -> Ints:
         end[live] = np.where(fits, end[live] + length, LARGEST_EVENT + 1)
         live = live[fits & (item >> _U64(32) & _U64(1) != 0)]
     return end
-
-
-def _where_bits(mask: NDArray[np.bool_], dtype: type[Any]) -> NDArray[Any]:
-    """All bits where ``mask``, else none. To choose by a mask without a pattern costs a branch miss per event."""
-    return (-mask.view(np.int8)).astype(dtype)
 
 
 # -- Events as columns
@@ -212,7 +209,7 @@ class EventBlock:
 
     @cached_property
     def hook(self) -> NDArray[np.int32]:
-        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | _where_bits(~self.is_kernel, np.int32)
+        hook: NDArray[np.int32] = self._quarter(3).astype(np.int32) | _NO_HOOK.take(self.header)
         return hook
 
     @cached_property
@@ -263,11 +260,13 @@ class EventBlock:
         return self.words[n:].take(self.at)
 
     @cached_property
-    def _stamped(self) -> NDArray[np.uint64]:
-        """(n, 2): the word of the time stamp, where the header has it at a fixed place, and the one before it."""
+    def _stamped(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The words of the time stamp and of thread and process: `Walk.time`, `Walk.ids`."""
+        if self.found.time is not None and self.found.ids is not None:
+            return self.found.time, self.found.ids
         pairs = np.ndarray((len(self.words) - 2,), _PAIR, self.words, 8, (8,))  # each begins within the one before
-        of_header: NDArray[np.bool_] = self.form == PERFINFO
-        return pairs[self.at - of_header].view(np.uint64).reshape(-1, 2)
+        words = pairs[self.at - EARLY.take(self.header)].view(np.uint64).reshape(-1, 2)
+        return np.ascontiguousarray(words[:, 1]), words[:, 0] | NO_IDS.take(self.header)
 
     @cached_property
     def _untimed(self) -> NDArray[np.bool_]:
@@ -279,10 +278,10 @@ class EventBlock:
     def time(self) -> Ints:
         """Ticks. An event that has no time stamp gets that of the event before it in its buffer, the first one that of
         the log's begin."""
-        time = np.ascontiguousarray(self._stamped[:, 1]).view(np.int64)
+        time = self._stamped[0].view(np.int64)
         if (self.form < MESSAGE_FORM).all():
             return time if self.rules.to_log is None else self.rules.to_log(time)
-        message = np.flatnonzero(self.form == MESSAGE_FORM)
+        time, message = time.copy(), np.flatnonzero(self.form == MESSAGE_FORM)
         if len(message):
             time[message] = self._message(message, MESSAGE_FLAG.TIMESTAMP)
         untimed = np.flatnonzero(self._untimed)
@@ -305,9 +304,10 @@ class EventBlock:
 
     @cached_property
     def _ids(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        halves = self._stamped[:, 0] | _where_bits((self.form == PERFINFO) | (self.form >= MESSAGE_FORM), np.uint64)
-        message = np.flatnonzero((self.form == MESSAGE_FORM) & ((self.options & MESSAGE_FLAG.SYSTEMINFO) != 0))
+        halves = self._stamped[1]
+        message = np.flatnonzero(self.form == MESSAGE_FORM)
         if len(message):
+            halves, message = halves.copy(), message[(self.options[message] & MESSAGE_FLAG.SYSTEMINFO) != 0]
             halves[message] = self._message(message, MESSAGE_FLAG.SYSTEMINFO)
         pairs = halves.view(np.int32)
         return pairs[0::2], pairs[1::2]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..container.buffers import DamageLog
     from ..container.read_windows import Window
 
-__all__ = ["HEADER_BYTES", "KIND", "MESSAGE_BYTES", "SHIFT", "Walk", "chains", "walk"]
+__all__ = ["EARLY", "HEADER_BYTES", "KIND", "MESSAGE_BYTES", "NO_IDS", "SHIFT", "Walk", "chains", "walk"]
 
 
 # -- Tables by marker: bits 16 to 31 of the first word of an event
@@ -54,6 +54,18 @@ HEADER_BYTES[MESSAGE] = packed(MESSAGE_HEAD).size
 
 MESSAGE_BYTES = np.array([packed(message_header(options)).size for options in range(256)], np.int64)
 """By the low byte of a message's OptionFlags: bytes of its header."""
+
+EARLY = np.zeros(256, np.uint8)
+"""By header type: 1 where the time stamp is the second word of an event, instead of the third."""
+NO_IDS = np.full(256, ~np.uint64(0), np.uint64)
+"""By header type: all bits set where the second word is not thread and process."""
+for _type, _kind in HEADERS.items():
+    EARLY[_type] = _kind.name.startswith("PERFINFO")
+    NO_IDS[_type] = 0 if _kind.name.startswith(("SYSTEM", "COMPACT", "FULL", "INSTANCE", "EVENT")) else NO_IDS[_type]
+
+_LIBRARY = (*map(native.address, (KIND, SHIFTS, EARLY, NO_IDS, HEADER_BYTES, MESSAGE_BYTES)), MESSAGE)
+_TABLES = np.array(_LIBRARY, np.uintp)
+"""The tables as the compiled library wants them."""
 
 
 # -- Chains of events: the size of each event leads to the next. All chains of a window are followed in step
@@ -237,6 +249,10 @@ class Walk:
     ``at`` int64: word index. ``head`` uint64: the first word of each event. ``header`` uint8: a key of
     `layout.HEADERS`, or `layout.MESSAGE`. ``size`` int64: bytes, header included, as the event says. ``buffer`` int32:
     row of the window's buffers.
+
+    ``time`` uint64: the word of the time stamp, where the header has it at a fixed place. ``ids`` uint64: the word of
+    thread and process, all bits set where the header has none there. The compiled library gathers them in passing;
+    without it they are ``None``.
     """
 
     at: NDArray[np.int64]
@@ -244,11 +260,22 @@ class Walk:
     header: NDArray[np.uint8]
     size: NDArray[np.int64]
     buffer: NDArray[np.int32]
+    time: NDArray[np.uint64] | None = None
+    ids: NDArray[np.uint64] | None = None
 
     def take(self, which: Any) -> Walk:
         """The given events: an index array, a mask or a slice."""
-        parts = (self.at, self.head, self.header, self.size, self.buffer)
-        return Walk(*(np.ascontiguousarray(part[which]) for part in parts))
+        parts = (self.at, self.head, self.header, self.size, self.buffer, self.time, self.ids)
+        taken: list[Any] = [None if part is None else np.ascontiguousarray(part[which]) for part in parts]
+        return Walk(*taken)
+
+
+_COLUMNS = np.int64, np.uint64, np.uint8, np.int64, np.int32, np.uint64, np.uint64
+"""Types of the columns of `Walk`."""
+_GROUP = 1 << 17
+"""Words that the compiled walk gathers the columns of at once: 1 MB stays in the processor's cache."""
+_SPARSE = 64
+"""Words of an event for which the first columns have room."""
 
 
 def walk(window: Window, damage: DamageLog) -> Walk:
@@ -290,23 +317,36 @@ def _in_numpy(words: Words, first: Ints, end: Ints) -> _Found:
 
 
 def _compiled(words: Words, first: Ints, end: Ints, limit: Ints) -> _Found | None:
-    """The same; ``None`` without the library."""
+    """The same, and the stamps; ``None`` without the library."""
     library = native.library()
     if library is None:
         return None
-    address, buffers = native.address, len(first)
-    heads = np.empty(int(np.maximum(end - first, 0).sum()), np.uint64)
-    count, stop = np.empty((2, buffers), np.int64)
-    bounds, tables = (address(first), address(end)), (address(KIND), address(SHIFTS))
-    results = address(heads), len(heads), address(count), address(stop)
-    number = library.lb_walk_events(address(words), len(words), *bounds, buffers, *tables, *results)
-    if number < 0:
-        return None
-    columns = [np.empty(number, dtype) for dtype in (np.int64, np.uint64, np.uint8, np.int64, np.int32)]
-    given = *bounds, address(count), address(limit), buffers, address(heads), *tables
-    least = address(HEADER_BYTES), address(MESSAGE_BYTES), MESSAGE
-    bad = library.lb_event_columns(*given, *least, number, *map(address, columns))
-    return Walk(*columns), stop, not bad
+    address, span = native.address, np.clip(end - first, 0, len(words))
+    total, room = int(span.sum()), 0
+    columns: list[NDArray[Any]] = [np.empty(0, dtype) for dtype in _COLUMNS]
+    lengths = np.empty(max(_GROUP, int(span.max(initial=0))), np.uint16)
+    count, stop = np.empty((2, len(first)), np.int64)
+    state = np.zeros(3, np.int64)
+    given = address(words), len(words), address(first), address(end), address(limit), len(first)
+    results = address(count), address(stop), address(state)
+    while True:
+        walked, number, bad = state.tolist()
+        if walked == len(first):
+            return Walk(*(column[:number] for column in columns)), stop, not bad
+        density = 1.1 * number / max(1, int(span[:walked].sum()))  # of the rest, if it is like what was walked
+        room = max(2 * room, int(total * density), total // _SPARSE + 16)
+        columns = [_grown(column[:number], room) for column in columns]
+        into = np.array([address(column) for column in columns], np.uintp)
+        scratch = address(lengths), len(lengths)
+        if library.lb_walk_events(address(_TABLES), *given, *scratch, address(into), room, *results):
+            return None
+
+
+def _grown(column: NDArray[Any], room: int) -> NDArray[Any]:
+    """A column of ``room`` rows that begins with ``column``."""
+    grown = np.empty(room, column.dtype)
+    grown[: len(column)] = column
+    return grown
 
 
 def _drop_after(
