@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from lastbranch.errors import NotRecordedError, SelectionError, UnavailableError
 from lastbranch.model import COLUMNS, Profile
 from lastbranch.sql import TABLES, query
 from lastbranch.sql import result as running
-from lastbranch.sql.database import wanted_columns
+from lastbranch.sql.database import Database, wanted_columns
 from view_truth import NmSymbols, name_at, symbols
 
 pytest.importorskip("duckdb")
@@ -156,7 +156,7 @@ def test_columns_that_are_read(small: Profile) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [{}, {"branches": {"position"}, "modules": {"id"}}])
+@pytest.mark.parametrize("plan", [{}, {"branches": set()}, {"branches": {"position"}, "modules": {"id"}}])
 @pytest.mark.parametrize(
     "statement",
     [
@@ -164,6 +164,7 @@ def test_columns_that_are_read(small: Profile) -> None:
         "select max(short) from modules where name like '%'",
         "select short from modules where id in (select id from events)",
         "select count(*) from samples where exists (from branches where mispredicted)",
+        "select max(sample), count(*) from branches",
     ],
 )  # fmt: skip
 def test_a_plan_that_misses_something_costs_time_and_not_the_answer(
@@ -183,6 +184,29 @@ def test_larger_than_memory(small: Profile) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()
     assert rows(small, "select count(*) from branches")[0][0] == small.entries
+
+
+@pytest.mark.parametrize("size", [3, 1 << 18], ids=["one insertion", "several"])
+def test_rows_of_many_chunks(size: int) -> None:
+    """Readers reuse the memory of a chunk for the next one, and not all chunks have the same columns."""
+    table, ip, module = TABLES["samples"], np.empty(size, np.uint64), np.empty(size, np.int64)
+
+    def chunks() -> Iterator[dict[str, np.ndarray]]:
+        for number in range(9):
+            ip[:], module[:] = number, -1 if number == 7 else number
+            parts = {"module": module} if number not in (0, 4) else {}
+            yield {"sample": ip, "ip": ip, **parts} if number != 8 else {"sample": module}
+
+    database = Database(256 << 20)
+    try:
+        database.fill(table, ["ip", "module"], chunks())
+        database.show({"id": np.empty(0, np.int64), "text": np.empty(0, object)})
+        statement = "select ip, module, typeof(module), count(*) from samples group by all order by all nulls last"
+        found = database.connection.execute(statement).fetchall()
+    finally:
+        database.close()
+    expected = [(n, n if n not in (0, 4, 7) else None, "BIGINT", size) for n in range(8)]
+    assert found == [*expected, (None, None, "BIGINT", size)]
 
 
 # -- a closed connection

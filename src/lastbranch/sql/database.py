@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..errors import SelectionError, UnavailableError
 from ..model import Array
 from .schema import TABLES, SqlTable
@@ -58,7 +60,7 @@ class Database:
         columns = [c for c in table.columns if c.name in wanted] or [table.columns[0]]
         stored = ", ".join(f'"{c.name}" {c.stored}' for c in columns)
         self.connection.execute(f'CREATE TABLE loaded."{table.name}" ({stored})')
-        for chunk in chunks:
+        for chunk in _joined(chunks, [c.name for c in columns]):
             values = ", ".join(_value(c.name, c.none) if c.name in chunk else "NULL" for c in columns)
             self._insert(f'INSERT INTO loaded."{table.name}" SELECT {values} FROM chunk', chunk)
         self._loaded[table.name] = {c.name for c in columns}
@@ -88,7 +90,7 @@ class Database:
                 columns.append(f'l{i}.text AS "{c.name}"')
                 joins += f' LEFT JOIN loaded.labels l{i} ON l{i}.id = data."{c.name}"'
             else:
-                columns.append(f'data."{c.name}"')
+                columns.append(f'CAST(data."{c.name}" AS {c.type}) AS "{c.name}"')
         return f'SELECT {", ".join(columns)} FROM loaded."{table.name}" data{joins}'
 
 
@@ -104,6 +106,32 @@ def _unplanned(table: SqlTable, row: str) -> str:
 
 
 _UNPLANNED = "not loaded: "
+
+
+def _joined(chunks: Iterable[Chunk], names: Collection[str]) -> Iterator[Chunk]:
+    """The columns ``names`` of chunks that follow each other, together: many rows at once take half the time to insert.
+
+    A chunk without any of them keeps another column, for its number of rows. Columns are copied: readers reuse memory.
+    """
+    waiting: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        needed = {name: chunk[name].copy() for name in chunk.keys() & {*names} or [*chunk][:1]}
+        if waiting and (size > _INSERTED_BYTES or needed.keys() != waiting[0].keys()):
+            yield _together(waiting)
+            waiting, size = [], 0
+        waiting.append(needed)
+        size += sum(column.nbytes for column in needed.values())
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(chunks: list[Chunk]) -> Chunk:
+    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+
+
+_INSERTED_BYTES = 8 << 20
+"""Columns that wait to be inserted. DuckDB stores 122,880 rows together."""
 
 
 def _value(name: str, none: int | None) -> str:

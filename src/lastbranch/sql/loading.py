@@ -62,8 +62,9 @@ def _samples(loading: Loading, table: str, wanted: Wanted) -> Iterator[Chunk]:
                 if group not in batch.offsets or not batch.offsets[group][-1]:
                     continue
                 rows = rows.entries(group)
-            values = {name: _value(loading, rows, name, stream.number) for name in wanted | {"sample"}}
-            yield {name: value for name, value in values.items() if value is not None}
+            values = {name: _value(loading, rows, name, stream.number) for name in wanted or {"sample"}}
+            found = {name: value for name, value in values.items() if value is not None}
+            yield found or {"sample": np.arange(len(rows))}  # to count rows
 
 
 def _recorded(group: str, name: str) -> str:

@@ -43,7 +43,7 @@ class SqlColumn:
     @property
     def stored(self) -> str:
         """Its type as it is loaded."""
-        return "INTEGER" if self.kind == "label" else self.type
+        return "INTEGER" if self.kind == "label" or self.unit.endswith(".id") else self.type
 
 
 @dataclass(frozen=True, slots=True)
