@@ -7,10 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from command_line import Ran
 from lastbranch import demo
+from lastbranch.symbols import Function, FunctionTable, Symbolizer
+from small_captures import build
 from viewer import cells, loaded, looking_at, node_modules, serving
 
 if TYPE_CHECKING:
@@ -86,10 +89,58 @@ def test_the_keyboard_alone_reaches_a_function(browser: Browser, address: str) -
         assert [row["function"].startswith("dispatch") for row in cells(page, "Functions")] == [True]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing(browser: Browser, address: str, scheme: str) -> None:
+HOSTILE = ("<script>document.title='owned'</script>", "<img src=x onerror=alert(1)>", "\x1b[31mred", "x" * 100_000)
+
+
+def test_names_are_text_and_nothing_else(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Callable[..., Ran]
+) -> None:
+    """As functions, module and process, on every screen, served and in a file."""
+    path = build(tmp_path / "x.data", name="/bin/" + HOSTILE[0].replace("/", "|"))
+    starts = np.arange(0, 32, 8, dtype=np.uint64)
+    table = FunctionTable(starts, starts + np.uint64(8), [Function(name, name) for name in HOSTILE])
+    monkeypatch.setattr(Symbolizer, "functions", lambda self, module: table)
+    out = tmp_path / "out.html"
+    assert run("view", path, "--html", out).code == 0
+    with serving(loaded(path)) as served:
+        for at in (served, out.as_uri()):
+            for screen in SCREENS:
+                with looking_at(browser, f"{at}#/{screen}") as page:
+                    page.locator("main > *").first.wait_for()
+                    page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+                    assert "owned" not in page.title()
+                    assert page.locator("main img, main script").count() == 0
+                    assert "\x1b" not in page.content()
+            with looking_at(browser, at) as page:
+                shown = {row["function"][:20] for row in cells(page, "Functions")} - {"[unknown]"}
+                assert shown == {name.replace("\x1b", "\\x1b")[:20] for name in HOSTILE}
+
+
+def test_a_server_that_was_ended_is_said_on_the_page(browser: Browser) -> None:
+    with serving(loaded(demo.capture())) as at:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(at)
+        cells(page, "Functions")
+    page.keyboard.press("4")
+    assert "does not answer" in page.get_by_role("alert").inner_text()
+    context.close()
+
+
+def test_what_cannot_be_shown_says_why(browser: Browser, tmp_path: Path) -> None:
+    with (
+        serving(loaded(build(tmp_path / "x.data", stacks=False))) as at,
+        looking_at(browser, f"{at}#/branches") as page,
+    ):
+        said = page.get_by_role("alert").inner_text()
+        assert "no branch stacks" in said
+        assert "perf record" in said
+
+
+@pytest.mark.parametrize(("scheme", "screens"), [("light", SCREENS), ("dark", ("hot", "capture"))])
+def test_axe_finds_nothing(browser: Browser, address: str, scheme: str, screens: tuple[str, ...]) -> None:
     axe = (node_modules() / "axe-core" / "axe.min.js").read_text()
-    for screen in SCREENS:
+    for screen in screens:
         with looking_at(browser, f"{address}#/{screen}", scheme=scheme) as page:
             page.locator("main > *").first.wait_for()
             page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")

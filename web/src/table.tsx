@@ -17,8 +17,10 @@ export interface Column {
   readonly hint?: string;
   /** What it is sorted by. NaN and "" are not known, and come last. */
   readonly values: Numbers | BigUint64Array | BigInt64Array | readonly string[];
-  /** As CSS says it for a grid's column. */
-  readonly width: string;
+  /** In rem; the least where it may grow. */
+  readonly width: number;
+  /** Its part of the room that is left; without it the width is fixed. */
+  readonly grow?: number;
   readonly numeric: boolean;
   /** Whether the search looks at it. */
   readonly searched?: boolean;
@@ -28,7 +30,7 @@ export interface Column {
 interface NumberOptions {
   readonly unit?: string;
   readonly hint?: string;
-  readonly width?: string;
+  readonly width?: number;
   /** The number that fills the whole cell with a bar; no bar without it. */
   readonly bar?: number;
   /** Why some rows have no number. */
@@ -41,7 +43,7 @@ export function numberColumn(
   title: string,
   values: Numbers,
   format: (value: number) => string,
-  { bar, unknown, width = "7rem", ...rest }: NumberOptions = {},
+  { bar, unknown, width = 6, ...rest }: NumberOptions = {},
 ): Column {
   const cell = (row: number): ComponentChild => {
     const value = values[row] ?? NaN;
@@ -60,7 +62,8 @@ export function numberColumn(
 
 interface TextOptions {
   readonly hint?: string;
-  readonly width?: string;
+  readonly width?: number;
+  readonly grow?: number;
   readonly unknown?: string;
   /** Where a click on the text leads; null: nowhere. */
   link?(row: number): string | null;
@@ -71,7 +74,7 @@ export function textColumn(
   key: string,
   title: string,
   values: readonly string[],
-  { link, unknown, width = "minmax(12rem, 1fr)", ...rest }: TextOptions = {},
+  { link, unknown, width = 11, ...rest }: TextOptions = {},
 ): Column {
   const cell = (row: number): ComponentChild => {
     const text = values[row];
@@ -108,14 +111,16 @@ interface TableProps {
   readonly rows: number;
   /** The key of the column that sorts at first, with - for the largest first. */
   readonly sort: string;
+  /** Of its parameters in the address, where a screen has several tables. */
+  readonly prefix?: string;
   /** Enter, or a double click. */
   onOpen?(row: number): void;
   /** Beside the search: what the table cannot say. */
   readonly note?: ComponentChild;
 }
 
-export function Table({ label, columns, rows, sort, onOpen, note }: TableProps): ComponentChild {
-  const { sort: asked = sort, find = "" } = state.value.parameters;
+export function Table({ label, columns, rows, sort, prefix = "", onOpen, note }: TableProps): ComponentChild {
+  const { [`${prefix}sort`]: asked = sort, [`${prefix}find`]: find = "" } = state.value.parameters;
   const [active, setActive] = useState(0);
   const [view, setView] = useState({ top: 0, height: 800 });
   const scroller = useRef<HTMLDivElement>(null);
@@ -158,13 +163,14 @@ export function Table({ label, columns, rows, sort, onOpen, note }: TableProps):
   };
   const onSort = (column: Column): void => {
     const descending = asked === column.key ? true : asked === `-${column.key}` ? false : column.numeric;
-    change({ sort: `${descending ? "-" : ""}${column.key}` }, true);
+    change({ [`${prefix}sort`]: `${descending ? "-" : ""}${column.key}` }, true);
   };
 
   const first = Math.max(0, Math.floor(view.top / ROW) - AROUND);
   const shown = order.subarray(first, Math.ceil((view.top + view.height) / ROW) + AROUND);
-  const template = { gridTemplateColumns: columns.map(({ width }) => width).join(" ") };
-  const id = (row: number): string => `row-${row}`;
+  const template = { gridTemplateColumns: columns.map(({ width, grow }) => (grow ? `minmax(${width}rem, ${grow}fr)` : `${width}rem`)).join(" ") };
+  const least = columns.reduce((sum, { width }) => sum + width, 1); // and the padding of a row
+  const id = (row: number): string => `${prefix}row-${row}`;
   return (
     <section class="table" aria-label={label}>
       <div class="above">
@@ -174,7 +180,7 @@ export function Table({ label, columns, rows, sort, onOpen, note }: TableProps):
           aria-label={`Search ${label}`}
           placeholder="Search names  /"
           value={find}
-          onInput={(event) => change({ find: event.currentTarget.value }, true)}
+          onInput={(event) => change({ [`${prefix}find`]: event.currentTarget.value }, true)}
         />
         <span class="counted" role="status">
           {order.length === rows ? `${rows.toLocaleString("en-US")} rows` : `${order.length} of ${rows} rows`}
@@ -192,14 +198,14 @@ export function Table({ label, columns, rows, sort, onOpen, note }: TableProps):
         aria-activedescendant={order.length ? id(here) : undefined}
         onKeyDown={onKeyDown}
       >
-        <div role="rowgroup" class="head">
+        <div role="rowgroup" class="head" style={{ minWidth: `${least}rem` }}>
           <div role="row" aria-rowindex={1} class="row" style={template}>
             {columns.map((column) => (
               <Heading key={column.key} column={column} sorted={asked} onSort={onSort} />
             ))}
           </div>
         </div>
-        <div role="rowgroup" class="body" style={{ height: `${order.length * ROW}px` }}>
+        <div role="rowgroup" class="body" style={{ minWidth: `${least}rem`, height: `${order.length * ROW}px` }}>
           {Array.from(shown, (row, i) => {
             const at = first + i;
             return (

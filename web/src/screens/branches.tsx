@@ -41,20 +41,20 @@ function columnsOf(answer: Answer): Column[] {
   const unknown = "The processor did not report it.";
   const noName = "No symbol is known there.";
   return [
-    textColumn("from_function", "From", answer.texts("from_function"), { hint: "Function and offset of the branch.", unknown: noName }),
-    textColumn("to_function", "To", answer.texts("to_function"), { hint: "Function and offset of its target.", unknown: noName }),
-    textColumn("type", "Type", answer.texts("type"), { width: "6rem", unknown: "The record does not say." }),
+    textColumn("from_function", "From", answer.texts("from_function"), { grow: 1, hint: "Function and offset of the branch.", unknown: noName }),
+    textColumn("to_function", "To", answer.texts("to_function"), { grow: 1, hint: "Function and offset of its target.", unknown: noName }),
+    textColumn("type", "Type", answer.texts("type"), { width: 5, unknown: "The record does not say." }),
     numberColumn("count", "Taken", answer.numbers("count"), count, { hint: "Entries of branch stacks with this branch." }),
     numberColumn("share", "Share", share, percent, { unit: "%", bar: share[0] ?? 0, hint: "Of all entries that recorded a branch." }),
     numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
       unit: "%",
-      width: "8.5rem",
+      width: 8,
       bar: 1,
       hint: "Of the times that it was taken.",
       unknown,
     }),
-    numberColumn("cycles", "Cycles", answer.numbers("cycles"), decimal, { width: "5.5rem", hint: "Since the branch before it, on average.", unknown }),
-    textColumn("from", "From address", answer.texts("from"), { width: "10rem", hint: "As linked." }),
-    textColumn("to", "To address", answer.texts("to"), { width: "10rem", hint: "As linked." }),
+    numberColumn("cycles", "Cycles", answer.numbers("cycles"), decimal, { width: 4.5, hint: "Since the branch before it, on average.", unknown }),
+    textColumn("from", "From address", answer.texts("from"), { width: 9, hint: "As linked." }),
+    textColumn("to", "To address", answer.texts("to"), { width: 9, hint: "As linked." }),
   ];
 }

@@ -75,18 +75,18 @@ function columnsOf(answer: Answer): Column[] {
       title: "Address",
       hint: "As linked.",
       values: address,
-      width: "8rem",
+      width: 8,
       numeric: true,
       cell: (row) => hex(address[row] ?? 0n),
     },
-    textColumn("text", "Instruction", answer.texts("instructions.text"), { width: "minmax(18rem, 1fr)" }),
+    textColumn("text", "Instruction", answer.texts("instructions.text"), { width: 17, grow: 1 }),
     numberColumn("samples", "Samples", samples, (value) => (value ? count(value) : ""), {
       bar: largest(samples),
       hint: "Samples with this address.",
     }),
     blank(numberColumn("count", "Executed", counts, count, { hint: "How often its block ran, as branch records show.", unknown: missing }), counts),
     blank(numberColumn("taken", "Taken", taken, percent, { unit: "%", hint: "Of the times that the branch ran.", unknown: missing }), taken),
-    blank(numberColumn("mispredicted", "Mispredicted", wrong, percent, { unit: "%", width: "8.5rem", hint: "Of the times that it was taken.", unknown: missing }), wrong),
+    blank(numberColumn("mispredicted", "Mispredicted", wrong, percent, { unit: "%", width: 8, hint: "Of the times that it was taken.", unknown: missing }), wrong),
     blank(numberColumn("cycles", "Cycles", cycles, decimal, { hint: "Of its block, on average.", unknown: missing }), cycles),
   ];
 }

@@ -55,39 +55,40 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
     title: "Over time",
     hint: "Samples over the time of the capture, each row scaled to its own largest.",
     values: samples,
-    width: "7.5rem",
+    width: 6.5,
     numeric: true,
     cell: (row) => <Sparkline values={overTime} at={row * parts} length={parts} label="samples over time" />,
   };
   return [
     textColumn("function", "Function", answer.texts("function"), {
-      width: "minmax(16rem, 3fr)",
+      width: 13,
+      grow: 3,
       link: (row) => {
         const place = placeOf(answer, row);
         return place && linkTo("function", place);
       },
     }),
-    textColumn("module", "Module", answer.texts("module"), { width: "minmax(7rem, 1fr)", unknown: "Nothing was mapped there." }),
-    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: "7rem" })] : []),
-    numberColumn("samples", "Samples", samples, count, { width: "6rem", hint: "Samples whose own address is in the function." }),
+    textColumn("module", "Module", answer.texts("module"), { width: 7, grow: 1, unknown: "Nothing was mapped there." }),
+    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 6 })] : []),
+    numberColumn("samples", "Samples", samples, count, { width: 5.5, hint: "Samples whose own address is in the function." }),
     numberColumn("share", "Share", share, percent, {
       unit: "%",
       bar: largest(share),
       hint: "Of all samples of the event. The longest bar is the largest share.",
     }),
     numberColumn("instructions", "Instructions", answer.numbers("instructions"), count, {
-      width: "7.5rem",
+      width: 7,
       hint: "Instructions executed, by the ranges of branch stacks.",
       unknown: "No branch stacks, or their code is not available: see the notes.",
     }),
     numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
       unit: "%",
-      width: "8.5rem",
+      width: 8,
       hint: "Of the taken branches that begin in the function.",
       unknown: noBranches,
     }),
     numberColumn("cycles", "Cycles/branch", answer.numbers("cycles"), decimal, {
-      width: "7.5rem",
+      width: 7.5,
       hint: "Cycles from one taken branch to the next, on average.",
       unknown: noBranches,
     }),

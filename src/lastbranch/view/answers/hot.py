@@ -57,7 +57,7 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     }
     columns["over_time"] = _over_time(loaded, chosen, table)
     answer = Answer({"notes": texts([*notes, *why]), "stacks": texts(table.stacks), "parts": PARTS}, columns)
-    answer.header["first"] = _first(answer, [event.name for event in profile.events])
+    answer.header["first"] = _first(answer, texts(event.name for event in profile.events), profile.samples > 0)
     return answer
 
 
@@ -108,12 +108,12 @@ def _over_time(loaded: Loaded, chosen: SampleFilter | None, table: NameTable) ->
     return out.reshape(-1)
 
 
-def _first(answer: Answer, events: list[str]) -> str:
+def _first(answer: Answer, events: list[str], any_samples: bool) -> str:
     """One sentence: what to look at first, and why."""
     column = answer.columns
     samples, event = np.asarray(column["samples"]), np.asarray(column["event"])
     if not len(samples) or not samples.sum():
-        return "No sample passes the filters."
+        return "No sample passes the filters." if any_samples else "The capture has no samples."
     main = int(np.bincount(event, samples).argmax())
     top = int(np.flatnonzero(event == main)[0])  # the heaviest of its event
     whole = int(samples[event == main].sum())
@@ -125,7 +125,8 @@ def _first(answer: Answer, events: list[str]) -> str:
     sentence = f"Start with {name}: {share:.0%}{of}"
     if count[top] >= ENOUGH and wrong[top] >= _OFTEN_WRONG:
         return f"{sentence}, and {wrong[top]:.1%} of the branches taken in it were mispredicted."
-    costly = np.where(count >= ENOUGH, wrong * count, np.nan)
+    mapped = np.asarray(column["module_row"]) >= 0
+    costly = np.where((count >= ENOUGH) & mapped, wrong * count, np.nan)
     if not np.isnan(costly).all() and wrong[worst := int(np.nanargmax(costly))] >= _OFTEN_WRONG:
         return f"{sentence}. Then {column['function'][worst]}: {wrong[worst]:.1%} of its branches were mispredicted."
     return f"{sentence}."

@@ -1,0 +1,159 @@
+"""What the answers hold is what the verbs print, on captures of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lastbranch
+from captures import REAL, Data
+from command_line import Ran
+from lastbranch import demo
+from lastbranch.analysis.naming import Namer
+from lastbranch.analysis.over_time import over_time
+from lastbranch.errors import LastbranchError, NotRecordedError, SelectionError
+from lastbranch.model import SampleFilter
+from lastbranch.symbols import SymbolOptions
+from lastbranch.view import wire
+from lastbranch.view.answers import QUESTIONS, ask
+from lastbranch.view.answers.hot import PARTS
+from lastbranch.view.loaded import Loaded, parameters_of
+from small_captures import build
+from viewer import loaded
+
+Run = Callable[..., Ran]
+
+
+def rows(run: Run, *words: str | Path) -> list[dict]:
+    done = run(*words, "--format", "json")
+    return json.loads(done.out)
+
+
+def percent(values: object) -> list[float | None]:
+    return [None if np.isnan(value) else round(100 * value, 2) for value in np.asarray(values).tolist()]
+
+
+def check_hot(run: Run, shown: Loaded, *words: str | Path) -> None:
+    answer = wire.decode(wire.encode(ask(shown, "hot", {})))
+    table = rows(run, "report", shown.path, "--by", "function", "--no-symbol-cache", *words)
+    events = [shown.profile.events[row].name for row in np.asarray(answer.columns["event"]).tolist()]
+    assert events == [row["event"] for row in table]
+    assert answer.columns["function"] == [row["function"] for row in table]
+    assert answer.columns["module"] == [row["module"] or "" for row in table]
+    assert np.asarray(answer.columns["samples"]).tolist() == [row["samples"] for row in table]
+    assert percent(answer.columns["share"]) == [row["samples_percent"] for row in table]
+    for name in ("total", "instructions"):
+        numbers = np.asarray(answer.columns[name]).tolist()
+        assert [None if np.isnan(number) else number for number in numbers] == [row[name] for row in table]
+    by_time = np.asarray(answer.columns["over_time"]).reshape(-1, PARTS)
+    if len(by_time):
+        assert by_time.sum(1).tolist() == [row["samples"] for row in table]
+
+
+def check_branches(run: Run, shown: Loaded, *words: str | Path) -> None:
+    done = run("branches", shown.path, "--no-symbol-cache", "--format", "json", *words)
+    if done.code == NotRecordedError.exit_code:
+        with pytest.raises(NotRecordedError) as refusal:
+            ask(shown, "branches", {})
+        assert str(refusal.value) in done.err
+        return
+    answer = ask(shown, "branches", {})
+    table = json.loads(done.out)[: len(answer.columns["count"])]
+    for name in ("from", "to", "count", "type"):
+        values = answer.columns[name]
+        listed = values.tolist() if isinstance(values, np.ndarray) else [value or None for value in values]
+        assert listed == [row[name] for row in table]
+    assert percent(answer.columns["share"]) == [row["share_percent"] for row in table]
+    assert percent(answer.columns["mispredicted"]) == [row["mispredicted_percent"] for row in table]
+    cycles = np.asarray(answer.columns["cycles"]).tolist()
+    assert [None if np.isnan(value) else round(value, 2) for value in cycles] == [row["cycles"] for row in table]
+
+
+@pytest.mark.parametrize("name", [*REAL, "demo_pie", "demo_2proc"])
+def test_real_captures(name: str, run: Run, data: Data) -> None:
+    shown = loaded(data.path(name))
+    check_hot(run, shown)
+    check_branches(run, shown)
+
+
+def test_the_demo_with_its_binaries(run: Run) -> None:
+    shown = loaded(demo.capture(), demo.symfs())
+    check_hot(run, shown, "--symfs", demo.symfs())
+    check_branches(run, shown, "--symfs", demo.symfs())
+
+
+def test_a_trace_log(run: Run, data: Data) -> None:
+    shown = loaded(data.root.parent / "etl" / "net.4.5.2.x64.etl")
+    check_hot(run, shown)
+    check_branches(run, shown)
+    assert np.isnan(np.asarray(ask(shown, "hot", {}).columns["mispredicted"])).all()  # not known, and not 0
+
+
+def test_branches_of_a_function_are_those_that_begin_in_it(run: Run) -> None:
+    shown = loaded(demo.capture(), demo.symfs())
+    columns = ask(shown, "hot", {}).columns
+    taken: Counter[str] = Counter()
+    for row in rows(run, "branches", demo.capture(), "--symfs", demo.symfs(), "--no-symbol-cache"):
+        taken[(row["from_function"] or "").partition("+")[0]] += row["count"]
+    found = dict(zip(columns["function"], np.asarray(columns["branches"]).tolist(), strict=True))
+    assert found["main"] == taken["main"] > 0
+    assert found["fib(unsigned int)"] == taken["fib(unsigned int)"] > 0
+
+
+def test_over_time_is_what_a_loop_counts(tmp_path: Path) -> None:
+    profile = lastbranch.open(build(tmp_path / "x.data"))
+    first, last = profile.first_time, profile.last_time
+    assert first is not None
+    assert last is not None
+    for chosen in (None, SampleFilter(pids=frozenset([7])), SampleFilter(first=first + 5000, last=first + 20_000)):
+        found = over_time(profile, Namer(profile, None), 4, sample_filter=chosen)
+        assert found is not None
+        start = first if chosen is None or chosen.first is None else chosen.first
+        end = last if chosen is None or chosen.last is None else chosen.last - 1
+        wanted: Counter[int] = Counter()
+        for batch in profile.batches(()):
+            for time in (chosen(batch) if chosen else batch).time.tolist():
+                wanted[(time - start) * 4 // (end - start + 1)] += 1
+        sums = {part: int(found.samples[found.part == part].sum()) for part in set(found.part.tolist())}
+        assert sums == dict(wanted)
+
+
+def test_filters_of_the_verb_are_those_of_the_page(tmp_path: Path) -> None:
+    shown = loaded(build(tmp_path / "x.data"))
+    first = shown.profile.first_time
+    assert first is not None
+    chosen = SampleFilter(
+        pids=frozenset([7]), tids=frozenset([7, 8]), events=frozenset([0]), modules=frozenset([1]),
+        first=first + 1000, last=first + 9000,
+    )  # fmt: skip
+    assert shown.filter(parameters_of(shown.profile, chosen)) == chosen
+    assert shown.filter({}) is None
+    assert shown.filter({"pid": "7,8", "find": "x"}) == SampleFilter(pids=frozenset([7, 8]))
+    for wrong in ({"pid": "7;8"}, {"event": "1"}, {"module": "99"}, {"from": "1.5"}, {"to": "1" * 40}, {"tid": ""}):
+        if wrong == {"tid": ""}:
+            assert shown.filter(wrong) is None
+        else:
+            with pytest.raises(SelectionError):
+                shown.filter(wrong)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_capture_without_samples_or_stacks_is_answered_or_refused(question: str, tmp_path: Path) -> None:
+    for path in (build(tmp_path / "x.data", stacks=False), build(tmp_path / "y.data")):
+        shown = Loaded(lastbranch.open(path), SymbolOptions(cache=None), str(path))
+        for parameters in ({"name": "main"}, {"name": "main", "to": "1"}):  # the latter leaves no sample
+            with suppress(LastbranchError):  # and nothing else
+                wire.encode(ask(shown, question, parameters))
+
+
+def test_the_first_sentence_speaks_of_what_there_is(tmp_path: Path) -> None:
+    shown = loaded(build(tmp_path / "x.data"))
+    assert str(ask(shown, "hot", {}).header["first"]).startswith("Only 30 samples")
+    assert ask(shown, "hot", {"to": "1"}).header["first"] == "No sample passes the filters."
+    assert "Start with" in str(ask(loaded(demo.capture(), demo.symfs()), "hot", {}).header["first"])
