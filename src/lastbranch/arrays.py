@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from . import native
 
 __all__ = [
-    "Array", "Ints", "Sums", "Table", "bisect_within", "distinct", "distinct_rows", "distinct_stacks", "group",
-    "group_unordered", "in_groups", "insertion_points", "interval_of", "offsets_of", "positions", "ranges",
+    "Array", "Ints", "Sums", "Table", "bisect_within", "covered", "distinct", "distinct_rows", "distinct_stacks",
+    "group", "group_unordered", "in_groups", "insertion_points", "interval_of", "offsets_of", "positions", "ranges",
     "take_ranges", "take_rows", "unaligned",
 ]  # fmt: skip
 
@@ -87,6 +87,14 @@ def _taken_by_indices(values: Array, first: Ints, count: Ints, taken: Array) -> 
         values.take(piece, out=taken[offsets[lo] : offsets[hi]], mode="clip")
         lo = hi
     return taken
+
+
+def covered(first: Ints, past: Ints, weight: Array, rows: int) -> Array:
+    """For each of ``rows`` rows, the sum of the ``weight`` of the ranges ``first[i]:past[i]`` that it is in."""
+    steps = np.zeros(rows + 1, weight.dtype)
+    np.add.at(steps, first, weight)
+    np.subtract.at(steps, past, weight)
+    return np.asarray(np.cumsum(steps[:-1]))
 
 
 def take_rows(values: Array, offsets: Ints, rows: Ints) -> tuple[Array, Ints]:

@@ -16,7 +16,7 @@ from ..errors import NotRecordedError
 from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from .counting import Bound, count_stacks
 from .naming import Label, Namer
-from .sample_filtering import filtered_batches, period_of
+from .sample_filtering import filtered_batches, period_of, wanted_events
 from .significance import Clusters, adjusted, probabilities
 
 __all__ = ["Difference", "CodeLocation", "Thing", "compare"]
@@ -448,11 +448,10 @@ def _common_events(
     """Rows of events that both have, and notes about the others."""
     sides: list[dict[str, int]] = []
     for profile, chosen in zip(profiles, filters, strict=True):
-        wanted = chosen.events if chosen else frozenset()
-        rows = [i for i in range(len(profile.events)) if not wanted or i in wanted]
+        wanted = wanted_events(profile, chosen)
         if by != "function":
-            rows = [i for i in rows if profile.events[i].branch_select is not None] or rows
-        sides.append({profile.events[i].name: i for i in reversed(rows)})
+            wanted = {i: event for i, event in wanted.items() if event.branch_select is not None} or wanted
+        sides.append({event.name: i for i, event in reversed(wanted.items())})
     a, b = sides
     common = [(row, b[name]) for name, row in sorted(a.items(), key=lambda item: item[1]) if name in b]
     if not common:

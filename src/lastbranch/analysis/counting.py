@@ -17,7 +17,7 @@ from .compact import Compactor
 from .findings import Origin
 from .native_counter import NativeStackCounter
 from .pairs import PairCounter, RawPairs
-from .sample_filtering import any_end_in, filtered_batches
+from .sample_filtering import any_end_in, filtered_batches, wanted_events
 
 __all__ = [
     "BRANCH_VALUES",
@@ -150,8 +150,8 @@ def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -
     """Why the profile (or the events that the filter keeps) has no branch stacks at all; ``None`` where it has."""
     if not any(e.branch_select is not None for e in profile.events):
         return "the capture has no branch stacks"
-    wanted = [e for row, e in enumerate(profile.events) if sample_filter and row in sample_filter.events]
-    if not wanted or any(event.branch_select is not None for event in wanted):
+    wanted = wanted_events(profile, sample_filter).values()
+    if any(event.branch_select is not None for event in wanted):
         return None
     return "; ".join(f"event {event.name} has no branch stacks" for event in wanted)
 
@@ -177,12 +177,10 @@ def how_to_record(profile: Profile) -> str:
 
 def why_no_ranges(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
     """Why fall-through ranges do not exist in the profile (or in the events that the filter keeps)."""
-    wanted = sample_filter.events if sample_filter else frozenset()
-    for i, event in enumerate(profile.events):
-        if event.branch_select is not None and (not wanted or i in wanted):
-            reason = no_ranges_because(event.branch_select_kind, event.branch_select)
-            if reason:
-                return f"event {event.name}: {reason}"
+    for event in wanted_events(profile, sample_filter).values():
+        select = event.branch_select
+        if select is not None and (reason := no_ranges_because(event.branch_select_kind, select)):
+            return f"event {event.name}: {reason}"
     return None
 
 

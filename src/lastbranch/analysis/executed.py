@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct
+from ..arrays import covered, distinct
 from ..binaries import Code
 from ..isa import Decoder
 from ..lbr import KIND
@@ -99,10 +99,7 @@ def executed(profile: Profile, ranges: Bound, code_of: CodeOf) -> Executed:
         good, reasons = straight(stop & (not patched), first, last, mine.count)
         for reason, number in reasons.items():
             out.left_out[reason] = out.left_out.get(reason, 0) + number
-        steps = np.zeros(len(address) + 1, np.int64)
-        np.add.at(steps, first[good], mine.count[good])
-        np.subtract.at(steps, last[good] + 1, mine.count[good])
-        count = np.cumsum(steps[:-1])
+        count = covered(first[good], last[good] + 1, mine.count[good], len(address))
         parts.append((row, address[count > 0], count[count > 0]))
     if parts:
         out.module = np.concatenate([np.full(len(address), row) for row, address, _ in parts])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, distinct, group
+from ..arrays import Table, covered, distinct, group
 from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND
 from ..model import Array
@@ -191,14 +191,9 @@ def _cycles(mine: Bound, good: Array, first: Array, last: Array, cut: Array, n: 
     spent, timed = mine.values["cycles"][good][whole], mine.values["timed"][good][whole]
     first, last = first[whole], last[whole]
     each = spent / (last - first + 1)
-    out = []
-    for values in (each, timed):
-        steps = np.zeros(n + 1, values.dtype)
-        np.add.at(steps, first, values)
-        np.subtract.at(steps, last + 1, values)
-        out.append(np.cumsum(steps[:-1]))
-    out[0][out[1] == 0] = 0  # what rounding leaves
-    return out[0], out[1]
+    cycles, ranges = (covered(first, last + 1, values, n) for values in (each, timed))
+    cycles[ranges == 0] = 0  # what rounding leaves
+    return cycles, ranges
 
 
 def _leaders(flow: Flow, first: Array, last: Array) -> NDArray[np.int64]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..model import Array, Profile, SampleBatch, SampleFilter
+from ..model import Array, Event, Profile, SampleBatch, SampleFilter
 
-__all__ = ["any_end_in", "filtered_batches", "period_of"]
+__all__ = ["any_end_in", "filtered_batches", "period_of", "wanted_events"]
 
 
 def filtered_batches(
@@ -26,6 +26,12 @@ def filtered_batches(
             left = left.select(np.isin(module, list(sample_filter.modules)))
         if len(left):
             yield left
+
+
+def wanted_events(profile: Profile, sample_filter: SampleFilter | None) -> dict[int, Event]:
+    """The events that ``sample_filter`` keeps, by their row."""
+    wanted = sample_filter.events if sample_filter else frozenset()
+    return {row: event for row, event in enumerate(profile.events) if not wanted or row in wanted}
 
 
 def any_end_in(sample_filter: SampleFilter | None, *modules: Array) -> Array:

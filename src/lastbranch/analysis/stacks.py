@@ -15,7 +15,7 @@ from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_cal
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from .branch_kinds import BranchKinds
 from .counting import how_to_record
-from .sample_filtering import filtered_batches, period_of
+from .sample_filtering import filtered_batches, period_of, wanted_events
 
 __all__ = [
     "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tally", "call_stacks", "why_no_call_stacks",
@@ -158,8 +158,7 @@ def source_of(event: Event) -> tuple[str, str]:
 
 def why_no_call_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:
     """Why the profile (or the events that the filter keeps) has no call stacks at all; ``None`` where it has."""
-    wanted = sample_filter.events if sample_filter else frozenset()
-    found = [source_of(e) for i, e in enumerate(profile.events) if not wanted or i in wanted]
+    found = [source_of(event) for event in wanted_events(profile, sample_filter).values()]
     if any(source for source, _ in found):
         return None
     return "; ".join(why for _, why in found) or "the capture has no events"

@@ -14,7 +14,6 @@ from .symbols import module_of
 
 if TYPE_CHECKING:
     from ..analysis.annotation import Annotation
-    from ..analysis.flow import Edges
     from ..analysis.naming import Label, Namer
     from ..model import Array, Profile
 
@@ -122,10 +121,10 @@ class Annotated:
         rows: list[list[Cell]] = []
         for count, i, taken in found:
             if taken:
-                source, target = self.places(*_pair(edges, i))
-                row, wrong, right = int(edges.source[i]), int(edges.mispredicted[i]), int(edges.predicted[i])
+                source, target, mispredicted = self._edge(i)
+                row = int(edges.source[i])
                 kind = self.kinds.get(int(flow.kind[row])) if row >= 0 else None
-                rows.append([source, target, kind, count, share(count, total), share(wrong, wrong + right)])
+                rows.append([source, target, kind, count, share(count, total), mispredicted])
             else:
                 ends = flow.address[[blocks.last[i], blocks.last[i] + 1]]
                 source, target = self.places(np.full(2, flow.module), ends)
@@ -143,10 +142,18 @@ class Annotated:
         out: list[list[Cell]] = []
         for row, every in groupby(ordered, key=lambda i: int(edges.source[i])):
             for i in list(every)[: limit or None]:
-                source, target = self.places(*_pair(edges, i))
-                count, wrong, right = int(edges.count[i]), int(edges.mispredicted[i]), int(edges.predicted[i])
-                out.append([source, target, count, share(count, sums[row]), share(wrong, wrong + right)])
+                source, target, mispredicted = self._edge(i)
+                count = int(edges.count[i])
+                out.append([source, target, count, share(count, sums[row]), mispredicted])
         return out
+
+    def _edge(self, i: int) -> tuple[str, str, float | None]:
+        """Both ends of an edge, and the share of mispredictions."""
+        edges = self.flow.edges
+        module = np.array([edges.from_module[i], edges.to_module[i]])
+        source, target = self.places(module, np.array([edges.from_address[i], edges.to_address[i]]))
+        wrong, right = int(edges.mispredicted[i]), int(edges.predicted[i])
+        return source, target, share(wrong, wrong + right)
 
     def loops(self) -> Iterator[list[Cell]]:
         """Rows of `LOOPS`; ``from`` and ``to`` are the header and the last instruction, cycles are of an iteration."""
@@ -170,9 +177,3 @@ class Annotated:
             "instructions_executed": flow.executed if self.found.missing is None else None,
             "ipc": None if flow.ipc is None else round(flow.ipc, 2),
         }  # fmt: skip
-
-
-def _pair(edges: Edges, i: int) -> tuple[Array, Array]:
-    """(modules, addresses) of both ends of an edge."""
-    module = np.array([edges.from_module[i], edges.to_module[i]])
-    return module, np.array([edges.from_address[i], edges.to_address[i]])

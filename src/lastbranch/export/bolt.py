@@ -16,8 +16,8 @@ import numpy as np
 from ..arrays import group
 from ..model import Array
 from ..opening import code_of
-from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat, write_lines
+from .interface import Exported, ExportOptions, write_lines
+from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]
 

@@ -17,7 +17,7 @@ from ..analysis import count_stacks, merge_processes, why_no_ranges, without_bin
 from ..arrays import group
 from ..model import Array, ModuleKind, Profile, word
 from .binary_choice import limited
-from .interface import Exported, ExportOptions
+from .interface import Exported, ExportOptions, write_lines
 
 __all__ = ["export"]
 
@@ -37,27 +37,20 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     else:
         (module, start, _, end), (count, _, _) = merge_processes(counted.ranges)
         (module, start, end), (count,) = group([word[module], start, end], [count], [np.add])
-        out.writelines(
-            b"R %s %x %x %d\n" % (names[m], a, b, n)
-            for m, a, b, n in zip(module.tolist(), start.tolist(), end.tolist(), count.tolist(), strict=True)
-        )
+        write_lines(out, b"R %s %x %x %d\n", names[module], start, end, count)
         broken = {reason: n for reason, n in counted.broken.items() if n}
         if broken:
             notes.append("not ranges: " + ", ".join(f"{n} {reason}" for reason, n in broken.items()))
     (fm, f, tm, t), (count, mispredicted, _) = merge_processes(counted.branches)
     (fm, f, tm, t), (count, mispredicted) = group([word[fm], f, word[tm], t], [count, mispredicted], [np.add] * 2)
-    columns = [c.tolist() for c in (fm, f, tm, t, count, mispredicted)]
-    out.writelines(
-        b"B %s %x %s %x %d %d\n" % (names[a], f_, names[b], t_, n, m)
-        for a, f_, b, t_, n, m in zip(*columns, strict=True)
-    )
+    write_lines(out, b"B %s %x %s %x %d %d\n", names[fm], f, names[tm], t, count, mispredicted)
     branches = int(count.sum())
     return Exported(notes, branches, branches, "branches")
 
 
-def _module_words(profile: Profile) -> tuple[list[bytes], Array]:
-    """Sorted names, and for each row of the modules table (and -1, last) its index in them."""
+def _module_words(profile: Profile) -> tuple[Array, Array]:
+    """Sorted names (bytes objects), and for each row of the modules table (and -1, last) its index in them."""
     words = ["-" if m.kind is ModuleKind.ANONYMOUS else word(m.name) for m in profile.modules] + ["-"]
     names = sorted(set(words))
     rank = {name: i for i, name in enumerate(names)}
-    return [n.encode() for n in names], np.array([rank[w] for w in words], np.int64)
+    return np.array([n.encode() for n in names], object), np.array([rank[w] for w in words], np.int64)

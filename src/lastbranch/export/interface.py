@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..model import Profile, SampleFilter
+    from ..model import Array, Profile, SampleFilter
     from ..symbols import SymbolOptions
 
-__all__ = ["ExportOptions", "Exported", "Exporter"]
+__all__ = ["ExportOptions", "Exported", "Exporter", "write_lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +61,8 @@ class Exported(NamedTuple):
 
 Exporter = Callable[["Profile", IO[bytes], ExportOptions], Exported]
 """Writes a profile. Raises `NotRecordedError` where the capture lacks what the format needs."""
+
+
+def write_lines(out: IO[bytes], line: bytes, *columns: Array) -> None:
+    """``line`` formatted with each row of the ``columns``."""
+    out.writelines(line % row for row in zip(*(c.tolist() for c in columns), strict=True))

@@ -18,12 +18,7 @@ from ..opening import code_of
 from .binary_choice import choose
 from .interface import Exported, Exporter, ExportOptions
 
-__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "write_lines"]
-
-
-def write_lines(out: IO[bytes], line: bytes, *columns: Array) -> None:
-    """``line`` formatted with each row of the ``columns``."""
-    out.writelines(line % row for row in zip(*(c.tolist() for c in columns), strict=True))
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of"]
 
 
 @dataclass(slots=True)

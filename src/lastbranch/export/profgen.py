@@ -12,8 +12,8 @@ from typing import IO
 import numpy as np
 
 from ..arrays import group
-from .interface import Exported, ExportOptions
-from .modules import ModuleCounts, ModuleFormat, write_lines
+from .interface import Exported, ExportOptions, write_lines
+from .modules import ModuleCounts, ModuleFormat
 
 __all__ = ["FORMAT"]
 

@@ -15,6 +15,7 @@ from typing import IO
 
 import numpy as np
 
+from ..arrays import covered
 from ..errors import UnavailableError
 from ..isa import Decoder
 from ..model import Array, counted, visible, word
@@ -267,10 +268,8 @@ def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:
         return []
     begin = np.searchsorted(table.end, counts.start, side="right")
     past = np.searchsorted(table.start, counts.end, side="right")
-    edges = np.zeros(len(table) + 1, np.int64)
-    np.add.at(edges, begin[begin < past], 1)
-    np.add.at(edges, past[begin < past], -1)
-    rows = np.flatnonzero(np.cumsum(edges[:-1]) > 0).tolist()
+    some = begin < past
+    rows = np.flatnonzero(covered(begin[some], past[some], np.ones(some.sum(), np.int64), len(table))).tolist()
     names = {_PART.sub("", table.functions[row].name) for row in rows}
     parts = (i for i, f in enumerate(table.functions) if ".cold" in f.name and _PART.sub("", f.name) in names)
     return sorted({*rows, *parts})

@@ -19,6 +19,9 @@ MAX_ENTRIES = 128 * 1024
 """Largest batch that readers make. Larger blocks were slower and took twice the memory."""
 
 
+_Index = Array | slice
+
+
 class SampleBatch:
     """Columns of at most `MAX_SAMPLES` samples, in the order of their stream.
 
@@ -103,16 +106,12 @@ class SampleBatch:
         """The samples ``rows`` (a bool mask, or indices in the wanted order) as a new batch, ragged values included."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         offsets: dict[str, NDArray[np.int64]] = {}
-        index: dict[str, Array] = {}
+        index: dict[str, _Index] = {"sample": rows}
         for group, old in self.offsets.items():
             length = old[1:][rows] - old[:-1][rows]
             offsets[group] = offsets_of(length)
             index[group] = ranges(old[:-1][rows], length)
-        columns = {
-            name: values[rows] if (group := column(name).group) == "sample" else values[index[group]]
-            for name, values in self.columns.items()
-        }
-        return SampleBatch(columns, offsets)
+        return self._indexed(index, offsets)
 
     def split(self, samples: int = MAX_SAMPLES) -> Iterator[SampleBatch]:
         """The batch in pieces of at most ``samples`` samples (views, no copy)."""
@@ -122,15 +121,12 @@ class SampleBatch:
     def slice(self, lo: int, hi: int) -> SampleBatch:
         """Samples ``lo:hi`` as views into this batch's arrays."""
         offsets = {g: o[lo : hi + 1] - o[lo] for g, o in self.offsets.items()}
-        columns = {}
-        for name, values in self.columns.items():
-            group = column(name).group
-            if group == "sample":
-                columns[name] = values[lo:hi]
-            else:
-                old = self.offsets[group]
-                columns[name] = values[old[lo] : old[hi]]
-        return SampleBatch(columns, offsets)
+        index: dict[str, _Index] = {g: slice(o[lo], o[hi]) for g, o in self.offsets.items()}
+        return self._indexed({"sample": slice(lo, hi), **index}, offsets)
+
+    def _indexed(self, index: dict[str, _Index], offsets: dict[str, NDArray[np.int64]]) -> SampleBatch:
+        """A batch of the values of each group at its ``index``."""
+        return SampleBatch({n: values[index[column(n).group]] for n, values in self.columns.items()}, offsets)
 
 
 def cuts(ends: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
@@ -159,7 +155,7 @@ def concatenate(batches: list[SampleBatch]) -> SampleBatch:
     offsets = {}
     for group in batches[0].offsets if batches else ():
         lengths = [np.diff(b.offsets[group]) for b in batches]
-        offsets[group] = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))])
+        offsets[group] = offsets_of(np.concatenate(lengths))
     return SampleBatch(columns, offsets)
 
 

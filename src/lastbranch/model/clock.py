@@ -54,10 +54,6 @@ class Clock:
             return ns
         return np.array([self.to_ns(int(t)) for t in ticks], np.int64)
 
-    def from_ns(self, ns: int) -> int:
-        """Ticks in ``ns`` nanoseconds, rounded down."""
-        return ns * self.frequency // _NS
-
     def ticks(self, seconds: Fraction) -> int:
         """Ticks in ``seconds``, rounded up: the first tick that is not earlier. Exact integer arithmetic.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import SelectionError
@@ -81,9 +80,7 @@ class Result:
     def __enter__(self) -> Result:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
