@@ -1,10 +1,12 @@
-"""Context managers that close themselves at the end of their block."""
+"""How the use of an object ends: with its block, or where something fails before it can be used."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
-__all__ = ["Closing"]
+__all__ = ["Closing", "on_failure"]
 
 
 class Closing:
@@ -21,3 +23,13 @@ class Closing:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextmanager
+def on_failure(undo: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Call ``undo(*arguments)`` if the block fails, by an interrupt too; its exception goes on."""
+    try:
+        yield
+    except BaseException:
+        undo(*arguments)
+        raise

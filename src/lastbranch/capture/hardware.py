@@ -10,9 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
-from ..closing import Closing
+from ..closing import Closing, on_failure
 from ..errors import UnavailableError
 from ..formats.perfdata.writer import Described, PerfFile, SideRecords, number, record
 from ..formats.registry import format_of
@@ -111,22 +112,22 @@ class Recording(Closing):
         tid = next(iter(tasks_of(self._kernel, target.pid)), target.pid) if attach else target.pid
         self._specs = negotiated(request, self._kernel, self._host, tid)
         self._set = EventSet(self._kernel, self._specs)
-        early: list[bytes] = []
         try:
-            if attach:
-                self._set.attach(target.pid, early.append)
-            else:
-                self._set.open_thread(target.pid)
-            self._file = PerfFile(path, self._described())
-            for part in (*self._before(), *early):
-                self._file.write(part)
+            with on_failure(self.close):
+                self._begin(path, attach)
         except EventRefused as no:
-            self.close()
             why = _explained(no.error, no.spec, self._specs, request, self._kernel, self._host)
             raise why from no.error
-        except BaseException:
-            self.close()
-            raise
+
+    def _begin(self, path: str, attach: bool) -> None:
+        target, early = self._request.target, list[bytes]()
+        if attach:
+            self._set.attach(target.pid, early.append)
+        else:
+            self._set.open_thread(target.pid)
+        self._file = PerfFile(path, self._described())
+        for part in (*self._before(), *early):
+            self._file.write(part)
 
     def _described(self) -> list[Described]:
         return [Described(p.choice.name, p.attr, p.ids) for p in self._specs]
@@ -230,12 +231,8 @@ def record_hardware(
             else:
                 child = launch(target, unblocked, traced=False)
                 request = replace(wanted, target=Target(child.pid, before_exec=True))
-            try:
+            with on_failure(child.abandon) if child else nullcontext():
                 recording = Recording(request, spill.path, kernel=kernel)
-            except BaseException:
-                if child:
-                    child.abandon()
-                raise
             with recording:
                 summary = _until_over(recording, child, duration)
             if child and (failure := child.failed()):

@@ -16,7 +16,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from ..closing import Closing
+from ..closing import Closing, on_failure
 from . import information
 from .flags import PERFINFO_PROVIDER, PMC_INTERRUPT, Control, EnableProvider, Info, LogFileMode
 from .interface import EnableCallback, EnableParameters, EventDescriptor, Kernel, ProfileSource, Registration
@@ -94,16 +94,13 @@ class Session:
         check_numbers("StartTrace", self._request)
         state = self._kernel.start(self._request, self._targets)
         self.handle, self._request = state.handle, state.request
-        try:
+        with on_failure(self.stop):
             for provider in providers:
                 self.enable(*provider)
             if lbr is not None:
                 self.configure_lbr([(PERFINFO_PROVIDER, PMC_INTERRUPT)], lbr)
             if any(masks[1:]):  # a mask that is set replaces the one before: read, or, write
                 self.masks = [now | more for now, more in zip(self.masks, masks, strict=True)]
-        except BaseException:
-            self.stop()
-            raise
         return state
 
     def stop(self) -> SessionState:

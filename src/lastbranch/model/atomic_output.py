@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
+from ..closing import on_failure
 from ..errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -154,11 +155,8 @@ class PartFile(_Part):
         """Close the file and let it take its name, and the place of what has that. `OutputError`: nothing of it stays.
 
         Users that buffer flush first."""
-        try:
+        with on_failure(self.discard):
             self.move(self.final)
-        except BaseException:
-            self.discard()
-            raise
 
     def move(self, name: str) -> None:
         """Close the file and let it have another name than it was made for. `OutputError`: it is where it was."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import distinct
+from ..closing import Closing
 from ..model import ModuleKind, Profile, visible
 from .cache import Cache, CacheRefused, open_cache
 from .jit import JitSource, find_jit
@@ -25,7 +26,7 @@ Address = NDArray[np.uint64]
 _Answer = TypeVar("_Answer")
 
 
-class Symbolizer:
+class Symbolizer(Closing):
     """Names addresses. A symbol file that is damaged, missing or of another build costs its names and adds to ``notes``
     for the user; nothing is raised.
 
@@ -48,13 +49,11 @@ class Symbolizer:
         self._jit: dict[int, JitSource] = {}
         self._tables: dict[int, FunctionTable] = {}
         self._failed: set[tuple[int, str]] = set()
-        self.close = weakref.finalize(self, self._worker.close)
+        self._end_worker = weakref.finalize(self, self._worker.close)
 
-    def __enter__(self) -> Symbolizer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def close(self) -> None:
+        """End the worker."""
+        self._end_worker()
 
     def names(self, module: int, address: Address) -> Names:
         """The names of module addresses, as the binder makes them, of the module in row ``module``.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..closing import on_failure
 from ..formats.tb5 import check_descriptors
 from ..formats.tb5.layout import (
     POINTERS,
@@ -198,16 +199,13 @@ class DataDraft:
         ``record_size`` of 0 (no descriptor yet) accepts any size.
         """
         before = self.size
-        try:
+        with on_failure(self._cut, before):
             for portion in portions:
                 self._end += portion
                 self.size += len(portion)
                 if len(self._end) >= _HELD:
                     self._store()
             self._check_fits(before, record_size)
-        except BaseException:
-            self._cut(before)
-            raise
 
     def _check_fits(self, before: int, record_size: int) -> None:
         size, inside = self.size - before, before % record_size if record_size else 0

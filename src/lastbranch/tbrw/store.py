@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from threading import RLock
 from typing import IO
 
+from ..closing import on_failure
 from ..errors import Damage, FormatError, UnavailableError
 from ..formats.tb5 import Tb5File, Tb5Writer
 from ..formats.tb5.layout import Scope, Section, StreamSection, Table
@@ -44,16 +45,13 @@ class NewFile:
         self._identity = _identity(os.fstat(self._held.fileno()))
         self._part: PartFolder | None = None
         self._appeared = False
-        try:
+        with on_failure(self.give_up):
             self._part = PartFolder(path, mode=0o700)
             self.name = self._part.file(os.path.basename(path))
             Tb5Writer.create(self.name).close()
             if os.name == "nt":  # open files cannot be renamed there
                 self._held.close()
                 self.appear()
-        except BaseException:
-            self.give_up()
-            raise
 
     def appear(self) -> None:
         """Replace the older file, once."""
@@ -92,15 +90,10 @@ def _held(path: str) -> tuple[IO[bytes], bool]:
                 file, found = open(path, "x+b", buffering=0), False  # noqa: SIM115
             except FileExistsError:
                 continue
-        try:
+        with on_failure(file.close), suppress(FileNotFoundError):
             lock(file, path)
             if _identity(os.fstat(file.fileno())) == _identity(os.stat(path)):
                 return file, found
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            file.close()
-            raise
         file.close()  # it was replaced between the two
     raise UnavailableError(f"{path}: other programs are writing to it", hint="try again when they are done")
 
@@ -219,12 +212,9 @@ class Store:
         """What is written inside becomes part of the file at the end; after an exception none of it does."""
         with self.lock, translated():
             writer = self.writer
-            try:
+            with on_failure(writer.rollback):
                 yield writer
                 writer.commit()
-            except BaseException:
-                writer.rollback()
-                raise
             self._changed = True
             if self._new is not None:
                 self._new.appear()

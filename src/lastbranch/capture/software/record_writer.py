@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
+from ...closing import on_failure
 from ...errors import UnavailableError
 from ...formats.perfdata.layout import MISC, SAMPLE
 from ...formats.perfdata.writer import Described, SideRecords, pipe_begin, pipe_event, pipe_feature, record
@@ -137,13 +138,10 @@ class KernelSideband(Sideband):
         """By thread and processor."""
         self._rings: dict[int, Ring] = {}
         """By processor."""
-        try:
+        with on_failure(self.close):
             for cpu in sorted(os.sched_getaffinity(0)):
                 for tid in tids:
                     self._open(attr, tid, cpu)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, attr: bytes, tid: int, cpu: int) -> None:
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from ...closing import on_failure
 from ...errors import FormatError
 from ..flags import Control, EnableProvider, Info, LogFileMode
 from ..interface import ClassicHeader, EnableCallback, EnableParameters, Registration
@@ -197,11 +198,8 @@ class PortableKernel:
     def consume(self, session: int | str) -> socket.socket:
         """The stream of a real-time session (`realtime`). `EtwError` 4201 if there is none, 87 for other modes."""
         connection = self._connect(session, "OpenTrace")
-        try:
+        with on_failure(connection.close):
             connection.call(Kind.CONSUME, name="OpenTrace")
-        except BaseException:
-            connection.close()
-            raise
         connection.stream.settimeout(None)
         return connection.stream
 

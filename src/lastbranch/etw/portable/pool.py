@@ -31,6 +31,7 @@ import os
 import struct
 from typing import NamedTuple
 
+from ...closing import on_failure
 from ...formats.etl.layout import BUFFER_HEADER_SIZE
 from ..status import EtwError, Status
 
@@ -170,13 +171,10 @@ def make_pool(geometry: Geometry) -> int:
 def _memfd(name: str, content: bytes, size: int, seals: int) -> int:
     try:
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
+        with on_failure(os.close, fd):
             os.truncate(fd, size)
             os.pwrite(fd, content, 0)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        except BaseException:
-            os.close(fd)
-            raise
     except OSError as error:
         raise EtwError(
             "StartTrace", Status.NOT_ENOUGH_MEMORY, f"no memory of {size} bytes to share: {error}"

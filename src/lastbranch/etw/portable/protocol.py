@@ -24,7 +24,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from ...closing import Closing
+from ...closing import Closing, on_failure
 from ...errors import FormatError
 from ..status import EtwError, Status
 
@@ -182,13 +182,10 @@ class Connection(Closing):
     ) -> Connection:
         """Connect to the socket at ``path``, whose listener must belong to this user. `OSError` if nobody listens."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
+        with on_failure(stream.close):
             stream.settimeout(timeout)
             stream.connect(path)
             check_peer(stream, peer)
-        except BaseException:
-            stream.close()
-            raise
         return cls(stream)
 
     def fileno(self) -> int:

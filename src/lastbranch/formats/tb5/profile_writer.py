@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import distinct
+from ...closing import on_failure
 from ...lbr import call_stack_mode, describe_perf
 from ...model import (
     BRANCH,
@@ -524,7 +525,7 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
     ``progress`` is called with (samples written, samples in all).
     """
     file, written = ProfileWriter(path, profile.machine), 0
-    try:
+    with on_failure(file.abort):
         for stream in profile.streams:
             out = file.stream(stream.columns, depth=stream.deepest)
             for batch in stream.batches():
@@ -533,9 +534,6 @@ def write_profile(profile: Profile, path: str | os.PathLike[str], *, progress: P
                 if progress:
                     progress(written, profile.samples)
         file.finish(profile)
-    except BaseException:
-        file.abort()
-        raise
     return Conversion(f"{profile.samples} samples, {profile.entries} branch entries written")
 
 

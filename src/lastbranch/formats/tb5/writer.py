@@ -12,7 +12,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import FormatError, LastbranchError, UnavailableError
+from ...closing import on_failure
+from ...errors import FormatError, UnavailableError
 from ...model import Array, OpenFile, Source
 from ...model.atomic_output import NamedFile, PartFile
 from ..interface import Conversion, Rewriting
@@ -184,12 +185,9 @@ class Tb5Writer:
     def create(cls, path: str | os.PathLike[str]) -> Tb5Writer:
         """A new file, which appears as ``path`` at `close` (`PartFile`)."""
         part = PartFile(path)
-        try:
+        with on_failure(part.discard):
             write_at(part.file, 0, encode_header().ljust(layout.DATA_START, b"\0"))
             return cls(part.path, part.file, part)
-        except BaseException:
-            part.discard()
-            raise
 
     @classmethod
     def append(cls, path: str | os.PathLike[str]) -> Tb5Writer:
@@ -197,7 +195,7 @@ class Tb5Writer:
         `UnavailableError` while another writer has it."""
         name = os.fspath(path)
         file = NamedFile(name, "r+b", name)
-        try:
+        with on_failure(file.close):
             lock(file, name)
             reader = Tb5File(OpenFile(file, name))
             commit = reader._commit
@@ -212,9 +210,6 @@ class Tb5Writer:
             writer._strings = StringIds(reader.all_strings())
             writer._segments = 1 + max((k.stream for k in commit.tables if _is_strings(k)), default=-1)
             writer._keep(size)
-        except (LastbranchError, OSError):
-            file.close()
-            raise
         return writer
 
     def __enter__(self) -> Tb5Writer:
@@ -297,11 +292,8 @@ class Tb5Writer:
             return
         if self._open:
             raise ValueError(f"not done: {', '.join(describe(k) for k in sorted(self._open))}")
-        try:
+        with on_failure(self.abort):
             self._commit(closed=True)
-        except BaseException:
-            self.abort()
-            raise
         if self._part is None:
             self._file.close()
         else:
@@ -326,7 +318,7 @@ class Tb5Writer:
         return Tb5File(OpenFile(open(self.path, "rb", buffering=0), name))
 
     def _commit(self, closed: bool) -> None:
-        try:
+        with on_failure(self.rollback):
             self._store_strings()
             data = encode_directory(self._tables)
             directory = self._append(data)
@@ -334,9 +326,6 @@ class Tb5Writer:
             end = directory + len(data)
             slot = encode_slot(self._sequence + 1, directory, data, end, closed)
             put_in_force(self._file, layout.SLOT_OFFSETS[1 - self._slot], slot)
-        except BaseException:
-            self.rollback()
-            raise
         self._sequence, self._slot = self._sequence + 1, 1 - self._slot
         self._keep(end)
 

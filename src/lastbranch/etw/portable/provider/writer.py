@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from ....closing import Closing
+from ....closing import Closing, on_failure
 from ....errors import FormatError
 from ....formats.etl.layout import BUFFER_HEADER_SIZE, EVENT_FLAG, HEADERS, LARGEST_EVENT, packed
 from ...interface import ClassicHeader, EventDescriptor
@@ -65,12 +65,9 @@ def connect_writer(path: str | os.PathLike[str], processor: int = ANY_PROCESSOR)
         connection = Connection.open(os.fspath(path))
     except OSError as error:
         raise EtwError("attach", Status.WMI_INSTANCE_NOT_FOUND, f"no session listens at {path}: {error}") from error
-    try:
+    with on_failure(connection.close):
         body, fds = connection.call(Kind.ATTACH, pack(processor), name="attach")
         return Writer.of_answer(body, fds, connection)
-    except BaseException:
-        connection.close()
-        raise
 
 
 class Writer(Closing):
@@ -120,18 +117,15 @@ class Writer(Closing):
                 os.close(fd)
             raise EtwError("attach", Status.INVALID_DATA, f"{len(fds)} descriptors") from None
         try:
-            found = os.fstat(pool)
-            key = (found.st_dev, found.st_ino)
-            mapping = _mappings.get(key)
-            if mapping is None:
-                mapping = _mappings[key] = Mapping(pool, Geometry.read(described))
-            return cls(mapping, unpack(Attached, body), bell, connection)
+            with on_failure(os.close, bell):
+                found = os.fstat(pool)
+                key = (found.st_dev, found.st_ino)
+                mapping = _mappings.get(key)
+                if mapping is None:
+                    mapping = _mappings[key] = Mapping(pool, Geometry.read(described))
+                return cls(mapping, unpack(Attached, body), bell, connection)
         except FormatError as error:
-            os.close(bell)
             raise EtwError("attach", Status.INVALID_DATA, str(error)) from error
-        except BaseException:
-            os.close(bell)
-            raise
         finally:
             os.close(described)
             os.close(pool)

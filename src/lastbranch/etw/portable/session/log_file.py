@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ....closing import on_failure
 from ...flags import LogFileMode
 from ...properties import SessionRequest
 from ...status import EtwError, Status, status_of
@@ -70,19 +71,16 @@ def open_log(path: str, *, append: bool, call: str = "StartTrace") -> int:
     except OSError as error:
         raise as_status(call, path, error) from error
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise EtwError(call, Status.ACCESS_DENIED, f"{path} is not a regular file")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise EtwError(call, Status.ALREADY_EXISTS, f"{path} is the file of another session") from None
-        os.fchmod(fd, 0o600)
-        if not append:
-            os.ftruncate(fd, 0)
+        with on_failure(os.close, fd):
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise EtwError(call, Status.ACCESS_DENIED, f"{path} is not a regular file")
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EtwError(call, Status.ALREADY_EXISTS, f"{path} is the file of another session") from None
+            os.fchmod(fd, 0o600)
+            if not append:
+                os.ftruncate(fd, 0)
     except OSError as error:
-        os.close(fd)
         raise as_status(call, path, error) from error
-    except EtwError:
-        os.close(fd)
-        raise
     return fd

@@ -12,15 +12,16 @@ reader has made room, and writers that have used up their buffers see why (`pool
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ....closing import on_failure
 from ...flags import LogFileMode
 from ...properties import SessionRequest, SessionState
 from ...status import EtwError
@@ -68,13 +69,9 @@ class Logger:
         self._header_events = header_events
         self._processors = os.cpu_count() or 1
         file = FileSink(request, self._disk) if request.file and not self._in_memory else None
-        try:
+        with on_failure(file.abandon) if file else nullcontext():
             geometry = geometry_for(request, handle, self._clock.kind)
             self._writers = Writers(geometry, self._most, self._processors, self._in_memory)
-        except BaseException:
-            if file is not None:
-                file.abandon()
-            raise
         self.doorbell = self._writers.doorbell
         """A descriptor that is readable when `poll` has work."""
         self._file = file
@@ -247,7 +244,7 @@ class Logger:
         """Take what is left from every writer, and complete the file. In buffering mode write the file now."""
         delivery = self._deliverer()
         if self._in_memory and self.request.file:
-            with contextlib.suppress(OSError, EtwError):
+            with suppress(OSError, EtwError):
                 self.flush()
         self._flush()
         for number in list(self._writers.slots):

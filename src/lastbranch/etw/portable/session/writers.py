@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from ....closing import on_failure
 from ....formats.etl.layout import BUFFER_HEADER_SIZE
 from ...flags import LogFileMode
 from ...properties import SessionRequest
@@ -330,12 +331,9 @@ class _Process:
         self._page = bytearray(PAGE)
         """The first page as the daemon stored it."""
         self.fd = make_pool(geometry)
-        try:
+        with on_failure(os.close, self.fd):
             self.pool = Mapping(self.fd, geometry)
             self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except BaseException:
-            os.close(self.fd)
-            raise
 
     @property
     def sound(self) -> bool:

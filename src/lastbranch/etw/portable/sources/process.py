@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+from ....closing import on_failure
 from ...status import EtwError
 from ..protocol import Connection, Kind, pack, unpack
 from ..provider.writer import Writer, connect_writer
@@ -25,12 +26,9 @@ class Output:
     def __init__(self, path: str, cpus: Iterable[int] = (), *, patience: float) -> None:
         self._path, self._patience = path, patience
         self._writers: dict[int, Writer] = {}
-        try:
+        with on_failure(self.close):
             for cpu in cpus:
                 self._writer(cpu)
-        except BaseException:
-            self.close()
-            raise
 
     def _writer(self, cpu: int) -> Writer:
         if cpu not in self._writers:

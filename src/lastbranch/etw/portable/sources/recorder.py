@@ -13,6 +13,7 @@ import numpy as np
 from ....capture.perf_events.host import Host, read_host
 from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.procfs import memory_kb
+from ....closing import on_failure
 from ....formats.etl.kernel import PERF_INFO, SESSION, kernel_event
 from ....formats.etl.profile.session_events import SessionEvents
 from ....formats.etl.single_event import Event
@@ -132,13 +133,10 @@ class Recorder:
     def begin(self) -> None:
         """Open everything, and write the lists of what exists already."""
         begin = self._moment()
-        try:
+        with on_failure(self.close):
             if self._configuration.sysconfig:
                 self._write_events(configuration_events(self._kernel, self._host, self._configuration.clock, begin))
             self.configure(self._configuration)
-        except BaseException:
-            self.close()
-            raise
 
     def configure(self, configuration: SourceConfiguration) -> None:
         """Record as ``configuration`` says from now on. If the kernel refuses that, nothing changes."""

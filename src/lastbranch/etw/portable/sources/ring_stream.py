@@ -29,6 +29,7 @@ from ....capture.perf_events.host import Host
 from ....capture.perf_events.linux_kernel import Kernel
 from ....capture.perf_events.refusals import Attempt, explain
 from ....capture.perf_events.syscall import CLOCK, Ring
+from ....closing import on_failure
 from ....errors import UnavailableError
 from ....formats.perfdata.attr import Attr, parse_attr
 from ....formats.perfdata.layout import READ, RECORD, SAMPLE
@@ -231,13 +232,10 @@ class Counters:
             why = f"an event header has room for {MOST} counter values, not {len(sources)}"
             raise EtwError(_CALL, Status.INVALID_PARAMETER, why)
         choices = [_choices(source, kernel) for source in sources]
-        try:
+        with on_failure(self.close):
             for cpu in host.cpus:
                 for of_cores in choices:
                     self._open(_of(of_cores, cpu), cpu, host)
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, choice: EventChoice, cpu: int, host: Host) -> None:
         flags = {"use_clockid", *choice.exclude, *([] if cpu in self.leaders else ["pinned", "disabled"])}
