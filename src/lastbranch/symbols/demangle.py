@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -93,7 +94,7 @@ def _one_underscore(name: str) -> str:
 # -- Installed tools
 
 
-def _with_tool(tool: str, names: list[str], ask: Callable[[str, list[str]], list[str] | None]) -> list[str]:
+def _with_tool(tool: str, ask: Callable[[str, list[str]], list[str] | None], names: list[str]) -> list[str]:
     """The answers of ``tool`` to ``names``; none where it is not installed or fails."""
     path = newest(tool)
     safe = [n for n in names if _SAFE(n)]
@@ -104,22 +105,10 @@ def _with_tool(tool: str, names: list[str], ask: Callable[[str, list[str]], list
     return [readable.get(n, n) for n in names]
 
 
-def _llvm(names: list[str]) -> list[str]:
-    return _with_tool("llvm-cxxfilt", names, _lines)
-
-
 def _gnu(names: list[str]) -> list[str]:
     """As LLVM writes them: ``f() (.isra.0.cold)`` for ``f() [clone .isra.0] [clone .cold]``."""
-    shown = _with_tool("c++filt", names, _lines)
+    shown = _with_tool("c++filt", _lines, names)
     return [_CLONES.sub(lambda found: f" ({''.join(_CLONE.findall(found[0]))})", name) for name in shown]
-
-
-def _llvm_msvc(names: list[str]) -> list[str]:
-    return _with_tool("llvm-undname", names, _undname)
-
-
-def _swift(names: list[str]) -> list[str]:
-    return _with_tool("swift-demangle", names, _lines)
 
 
 def _lines(tool: str, names: list[str]) -> list[str] | None:
@@ -227,9 +216,9 @@ def _dbghelp(names: list[str]) -> list[str]:
 
 
 _SCHEMES: tuple[tuple[Callable[[str], object], tuple[Demangler, ...]], ...] = (
-    (re.compile(r"_[^Z]{0,3}Z|_R").match, (_llvm, _gnu, _runtime)),
-    (re.compile(r"\?").match, (_llvm_msvc, _dbghelp)),
-    (re.compile(r".?\$[sS]|_T0").match, (_swift,)),
+    (re.compile(r"_[^Z]{0,3}Z|_R").match, (partial(_with_tool, "llvm-cxxfilt", _lines), _gnu, _runtime)),
+    (re.compile(r"\?").match, (partial(_with_tool, "llvm-undname", _undname), _dbghelp)),
+    (re.compile(r".?\$[sS]|_T0").match, (partial(_with_tool, "swift-demangle", _lines),)),
 )
 """Whether a name is of a scheme, and its demanglers: C++ but of MSVC and Rust, MSVC, Swift."""
 

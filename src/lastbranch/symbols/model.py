@@ -226,16 +226,9 @@ class FunctionTable:
         table, aliases = self.functions, self.aliases
         yield 0, (i for i, f in enumerate(table) if pattern in (f.name, f.shown) or pattern in aliases.get(i, ()))
         yield 0, (i for i, f in enumerate(table) if f.shown.startswith(pattern) and plain(f.shown) == pattern)
-        last = pattern.rpartition("::")[2]
-        if last:
-            yield (
-                1,
-                (
-                    i
-                    for i, f in enumerate(table)
-                    if last in f.shown and f"::{short_name(f.shown)}".endswith(f"::{pattern}")
-                ),
-            )
+        if last := pattern.rpartition("::")[2]:
+            end = f"::{pattern}"
+            yield 1, (i for i, f in enumerate(table) if last in f.shown and f"::{short_name(f.shown)}".endswith(end))
         if any(c in pattern for c in "*?["):
             like = re.compile(translate(pattern)).match
             yield 2, (

@@ -24,7 +24,7 @@ TEXT_LIMIT = 1 << 30
 _TOP = (1 << 64) - 1
 
 
-def table_of(symbols: Iterable[tuple[int, int, str]], *, demangled: bool = True) -> FunctionTable:
+def table_of(symbols: Iterable[tuple[int, int, str]]) -> FunctionTable:
     """The table of (address, size, linkage name). The last name of an address counts, the others are aliases.
 
     A symbol of size 0 reaches to the next one; one that overlaps the next one is cut there.
@@ -48,8 +48,8 @@ def table_of(symbols: Iterable[tuple[int, int, str]], *, demangled: bool = True)
     following = np.append(start[1:], np.uint64(_TOP))
     end = np.where(sizes > 0, np.minimum(start + np.minimum(sizes, ~start), following), following)
     length = np.where(end == _TOP, sizes, end - start).tolist()
-    shown = demangle(names) if demangled else names
-    functions = [Function(n, s, a, z) for n, s, a, z in zip(names, shown, start.tolist(), length, strict=True)]
+    columns = (names, demangle(names), start.tolist(), length)
+    functions = [Function(*row) for row in zip(*columns, strict=True)]
     return FunctionTable(start, end, functions, aliases)
 
 

@@ -223,6 +223,7 @@ class WindowsKernel:
 
     def __init__(self, loader: Loader | None = None) -> None:
         self.libraries = Libraries(loader or SystemLoader())
+        self._call = self.libraries.status
         self._private: dict[int | str, SessionRequest] = {}
         """Private sessions of this process by handle and name: their controls need GUID and mode."""
 
@@ -387,11 +388,6 @@ class WindowsKernel:
         )
         head.ProcessorTime = int(WnodeFlag.TRACED_GUID) << 32  # the union's {ClientContext, Flags}
         self._call("TraceEvent", handle, ctypes.create_string_buffer(bytes(head) + data, size))
-
-    # -- calls
-
-    def _call(self, name: str, *arguments: Any, fine: Sequence[int] = (Status.SUCCESS,)) -> int:
-        return self.libraries.status(name, *arguments, fine=fine)
 
     def _privilege(self, needed: bool) -> AbstractContextManager[None]:
         return system_profile(self.libraries) if needed else nullcontext()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...arrays import offsets_of
 from ...errors import Damage, FormatError
 from ...lbr import PERF_SELECT
 from ...model import (
@@ -206,10 +207,8 @@ class Lines:
 
     def _stack(self, found: Found, prefix: bytes, position: int, depth: int) -> None:
         """A line with entries, which follow ``prefix``."""
-        header, ip = self._header, None
-        try:
-            ip = int(prefix, 16) & _ADDRESS
-        except ValueError:
+        header, ip = self._header, _number(prefix)
+        if ip is None:
             own = header_of(prefix[:_LONGEST_HEADER]) if prefix and not prefix.isspace() else None
             if own is not None:
                 header, ip = own, own.ip
@@ -340,6 +339,7 @@ def scanned_ahead(look: Callable[[Block], Scanned], blocks: Iterable[Block]) -> 
 # -- The tables of a profile, from what the lines of a text say
 
 
+_ANY = PERF_SELECT["ANY"]
 _LAST = (1 << 64) - 1
 _NO_EVENT = "samples"
 _TASKS = {"FORK": Change.FORK, "EXIT": Change.EXIT}
@@ -380,25 +380,15 @@ class Tables:
             name = header.event or _NO_EVENT
             if name not in self.events:
                 self.events[name] = len(profile.events)
-                profile.events.append(
-                    Event(
-                        name,
-                        branch_select=PERF_SELECT["ANY"],
-                        has_callchain=False,
-                        has_period=header.period is not None,
-                    )
-                )
-            if header.pid is None and header.tid is None:
+                has_period = header.period is not None
+                profile.events.append(Event(name, branch_select=_ANY, has_callchain=False, has_period=has_period))
+            if header.task is None:
                 continue
             self._pids = True
-            pid = header.pid if header.pid is not None else header.tid
-            tid = header.tid if header.tid is not None else pid
-            assert pid is not None
-            assert tid is not None
-            profile.seen_threads.add((pid, tid))
-            if header.comm and self._names.get((pid, tid)) != header.comm:
-                self._names[pid, tid] = header.comm
-                profile.timeline.name(header.time or 0, pid, tid, header.comm)
+            profile.seen_threads.add(header.task)
+            if header.comm and self._names.get(header.task) != header.comm:
+                self._names[header.task] = header.comm
+                profile.timeline.name(header.time or 0, *header.task, header.comm)
 
     def add(self, record: Map | Task | None, text: bytes, offset: int, header: Header) -> None:
         """A record other than a sample."""
@@ -582,7 +572,7 @@ class _Reader:
             "mode": np.where(ip >= self.kernel_start, np.uint8(Mode.KERNEL), np.uint8(Mode.USER)),
             **self._headers(found),
         }
-        offsets = {BRANCH: _offsets(found.depth)}
+        offsets = {BRANCH: offsets_of(np.array(found.depth, np.int64))}
         if wanted is None or "position" in wanted:
             columns["position"] = np.array(found.position, np.int64)
         kept = _without(len(scanned.entries), found.dropped)
@@ -592,7 +582,7 @@ class _Reader:
         if self.chained and (wanted is None or "frame" in wanted):
             chains = [found.frames.get(i, []) for i in range(len(ip))]
             columns["frame"] = np.array([f for frames in chains for f in frames], np.uint64)
-            offsets[FRAME] = _offsets([len(frames) for frames in chains])
+            offsets[FRAME] = offsets_of(np.array([len(frames) for frames in chains], np.int64))
         return SampleBatch(columns, offsets)
 
     def _headers(self, found: Found) -> dict[str, Array]:
@@ -607,9 +597,8 @@ class _Reader:
         }
         if found.headers:
             rows, headers = np.array(list(found.headers), np.int64), list(found.headers.values())
-            who = [(h.pid if h.pid is not None else h.tid, h.tid if h.tid is not None else h.pid) for h in headers]
-            columns["pid"][rows] = [self.pid if pid is None else pid for pid, _ in who]
-            columns["tid"][rows] = [self.pid if tid is None else tid for _, tid in who]
+            tasks = np.array([h.task or (self.pid, self.pid) for h in headers], np.int32)
+            columns["pid"][rows], columns["tid"][rows] = tasks.T
             columns["cpu"][rows] = [-1 if h.cpu is None else h.cpu for h in headers]
             columns["period"][rows] = [h.period or 0 for h in headers]
             columns["event"][rows] = [tables.event_of(h.event) for h in headers]
@@ -638,12 +627,6 @@ def _without(number: int, dropped: list[tuple[int, int]]) -> NDArray[np.bool_] |
     for first, length in dropped:
         kept[first : first + length] = False
     return kept
-
-
-def _offsets(lengths: list[int]) -> NDArray[np.int64]:
-    out = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=out[1:])
-    return out
 
 
 def _repeated(batch: SampleBatch, times: NDArray[np.int64]) -> Iterator[SampleBatch]:

@@ -51,6 +51,12 @@ class Header(NamedTuple):
     event: str | None
     ip: int | None
 
+    @property
+    def task(self) -> tuple[int, int] | None:
+        """(process, thread). Where only one of them was printed, it is both."""
+        ids = [number for number in (self.pid, self.tid) if number is not None]
+        return (ids[0], ids[-1]) if ids else None
+
 
 NOTHING = Header(None, None, None, None, None, None, None, None)
 

@@ -104,14 +104,13 @@ class Stream:
     def __init__(self, spec: EventSpec, kernel: Kernel, host: Host, call: str = "StartTrace") -> None:
         self._kernel, self.spec = kernel, spec
         try:
-            negotiate(spec, kernel, ALL.pid)
-            self._set = EventSet(kernel, [spec], PAGES)
-            self._set.open_thread(ALL.pid)
+            with on_failure(self.close):
+                negotiate(spec, kernel, ALL.pid)
+                self._set = EventSet(kernel, [spec], PAGES)
+                self._set.open_thread(ALL.pid)
         except (OSError, EventRefused) as error:
-            self.close()
             raise refusal(error.error if isinstance(error, EventRefused) else error, spec, host, call) from error
         except UnavailableError as error:
-            self.close()
             raise EtwError(call, Status.NOT_ENOUGH_MEMORY, str(error)) from error
         self.attr: Attr = parse_attr(spec.attr, 0, "<", "perf")
         self.attr.ids = tuple(spec.ids)
