@@ -17,7 +17,18 @@ from numpy.typing import NDArray
 from ..errors import FormatError, LastbranchError
 from ..model import OpenFile, Source
 
-__all__ = ["File", "PAD", "Space", "Words", "below", "is_remote", "open_regular", "read_regular", "strings_at"]
+__all__ = [
+    "File",
+    "PAD",
+    "Space",
+    "Words",
+    "below",
+    "is_remote",
+    "open_regular",
+    "read_regular",
+    "strings_at",
+    "whole_file",
+]
 
 
 def is_remote(path: str) -> bool:
@@ -38,6 +49,12 @@ def open_regular(path: str, *, links: bool = True) -> int:
         os.close(fd)
         raise OSError(f"not a regular file: {path!r}")
     return fd
+
+
+def whole_file(path: str, limit: int = -1, *, links: bool = True) -> bytes:
+    """The bytes of the regular file at ``path``, the first ``limit`` of them. Raises `OSError` as `open_regular`."""
+    with os.fdopen(open_regular(path, links=links), "rb") as file:
+        return file.read(limit)
 
 
 def below(root: str, hint: str) -> str | None:

@@ -339,11 +339,4 @@ def _buffer_ended(trace: _Trace, ended: Ended) -> None:
 
 OpenTrace = returns_status_and(INVALID_PROCESSTRACE_HANDLE)(open_trace)
 ProcessTrace = returns_status(process_trace)
-
-
-def CloseTrace(handle: int) -> int:  # noqa: N802 - its name
-    """`close_trace` as a function that returns a status."""
-    try:
-        return close_trace(handle)
-    except EtwError as error:
-        return error.status
+CloseTrace = returns_status(close_trace)

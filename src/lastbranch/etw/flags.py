@@ -160,15 +160,13 @@ class Group(NamedTuple):
     bits: int
 
 
-GROUPS: dict[str, Group] = {
-    "MEMORY": Group(1, 0x1), "PROFILE": Group(1, 0x2), "CONTEXT_SWITCH": Group(1, 0x4), "FOOTPRINT": Group(1, 0x8),
-    "DRIVERS": Group(1, 0x10), "REFSET": Group(1, 0x20), "POOL": Group(1, 0x40), "DPC": Group(1, 0x80),
-    "COMPACT_CSWITCH": Group(1, 0x100), "DISPATCHER": Group(1, 0x200), "PMC_PROFILE": Group(1, 0x400),
-    "PROCESS_INSWAP": Group(1, 0x800), "AFFINITY": Group(1, 0x1000), "PRIORITY": Group(1, 0x2000),
-    "INTERRUPT": Group(1, 0x4000), "VIRTUAL_ALLOC": Group(1, 0x8000), "SPINLOCK": Group(1, 0x10000),
-    "SYNC_OBJECTS": Group(1, 0x20000), "DPC_QUEUE": Group(1, 0x40000), "MEMINFO": Group(1, 0x80000),
-    "SYSCALL": Group(2, 0x40),
-}  # fmt: skip
+_WORD_1 = (
+    "MEMORY", "PROFILE", "CONTEXT_SWITCH", "FOOTPRINT", "DRIVERS", "REFSET", "POOL", "DPC", "COMPACT_CSWITCH",
+    "DISPATCHER", "PMC_PROFILE", "PROCESS_INSWAP", "AFFINITY", "PRIORITY", "INTERRUPT", "VIRTUAL_ALLOC", "SPINLOCK",
+    "SYNC_OBJECTS", "DPC_QUEUE", "MEMINFO",
+)  # fmt: skip
+"""From the lowest bit on."""
+GROUPS = {name: Group(1, 1 << bit) for bit, name in enumerate(_WORD_1)} | {"SYSCALL": Group(2, 0x40)}
 """Groups that EnableFlags cannot name, by the name of their PERF_* constant (the top three bits of such a constant are
 the word)."""
 

@@ -107,16 +107,15 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def returns_status(body: Callable[_P, None]) -> Callable[_P, int]:
-    """``body`` as a function that returns a status."""
+def returns_status(body: Callable[_P, Status | None]) -> Callable[_P, int]:
+    """``body`` as a function that returns a status: its own, or success."""
 
     @functools.wraps(body)
     def call(*args: _P.args, **named: _P.kwargs) -> int:
         try:
-            body(*args, **named)
+            return body(*args, **named) or Status.SUCCESS
         except EtwError as error:
             return error.status
-        return Status.SUCCESS
 
     return _shown(call, body, "int")
 

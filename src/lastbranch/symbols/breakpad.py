@@ -13,14 +13,13 @@ Numbers of addresses and sizes are hexadecimal and count from the image's base; 
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..binaries.files import open_regular
+from ..binaries.files import whole_file
 from .demangle import demangle
 from .model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
 from .symbol_lists import lines_of, table_of
@@ -33,8 +32,7 @@ _NO_LINES = ("FUNC", "PUBLIC", "STACK", "FILE", "INLINE_ORIGIN", "MODULE", "INFO
 
 def module_id(path: str) -> str:
     """The identity in the MODULE record, in capitals; empty for another kind of file. Raises `OSError`."""
-    with os.fdopen(open_regular(path), "rb") as file:
-        fields = file.read(_FIRST_LINE).decode("utf-8", "replace").split("\n")[0].split()
+    fields = whole_file(path, _FIRST_LINE).decode("utf-8", "replace").split("\n")[0].split()
     return fields[3].upper() if len(fields) > 3 and fields[0] == "MODULE" else ""
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import distinct
-from ..binaries.files import below, open_regular
+from ..binaries.files import below, open_regular, whole_file
 from ..errors import FormatError, LastbranchError
 from ..model import Process, Profile
 from .demangle import demangle
@@ -102,8 +102,7 @@ def names_in(files: DebugFiles, address: NDArray[np.uint64], time: NDArray[np.ui
 
     Raises `FormatError` for a file that is no jitdump, `OSError`. One that is cut short is read as far as it goes.
     """
-    with os.fdopen(open_regular(files.binary, links=False), "rb") as file:
-        data = file.read()
+    data = whole_file(files.binary, links=False)
     codes = _codes(data, read_header(data, files.binary))
     shown = demangle([c.name for c in codes])
     functions = [Function(c.name, s, c.start, c.size) for c, s in zip(codes, shown, strict=True)]
@@ -297,8 +296,7 @@ def _trusted_users(profile: Profile, process: Process) -> frozenset[int]:
 
 def _header(path: str, out: JitSource) -> JitHeader | None:
     try:
-        with os.fdopen(open_regular(path, links=False), "rb") as file:
-            return read_header(file.read(_HEAD), path)
+        return read_header(whole_file(path, _HEAD, links=False), path)
     except (OSError, LastbranchError) as error:
         out.notes.append(f"{path} is not used: {error}")
         return None

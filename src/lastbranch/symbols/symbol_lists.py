@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..binaries.elf import build_id_in
-from ..binaries.files import open_regular
+from ..binaries.files import open_regular, whole_file
 from ..errors import FormatError, LastbranchError
 from .demangle import demangle
 from .model import DebugFiles, Function, FunctionTable, Names, used_rows
@@ -97,8 +97,7 @@ is_module_name = re.compile(r"[A-Za-z0-9_-]+").fullmatch
 def read_bytes(path: str) -> bytes | None:
     """The beginning of a regular file; ``None`` where it cannot be read."""
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            return file.read(_LIMIT)
+        return whole_file(path, _LIMIT)
     except OSError:
         return None
 

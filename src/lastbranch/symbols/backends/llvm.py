@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...binaries.files import open_regular
+from ...binaries.files import open_regular, whole_file
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from .. import tools
@@ -124,8 +124,8 @@ def _arranged(files: DebugFiles, folder: str) -> str:
     name = recorded.replace("\\", "/").rpartition("/")[2]
     if files.debug:
         _linked(files.debug, folder, name)
-    with os.fdopen(open_regular(files.binary), "rb") as file:
-        data = file.read().replace(recorded.encode() + b"\0", name.encode().ljust(len(recorded.encode()) + 1, b"\0"))
+    old = recorded.encode() + b"\0"
+    data = whole_file(files.binary).replace(old, name.encode().ljust(len(old), b"\0"))
     path = os.path.join(folder, "program.exe")
     with open(path, "xb") as copy:
         copy.write(data)

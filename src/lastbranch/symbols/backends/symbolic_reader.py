@@ -5,14 +5,13 @@ The library first makes a table of the whole file. It takes one address a call.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...binaries.files import open_regular
+from ...binaries.files import whole_file
 from ...binaries.sections import open_binary
 from ...errors import FormatError, UnavailableError
 from ..model import DebugFiles, Frame, Function, FunctionTable, Names, NamesBuilder
@@ -46,7 +45,7 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
     symbols = symbol_tables.symbols_of(files).by_address()
     functions = symbols.functions(np.arange(len(symbols)))
     try:
-        data = _contents(path)  # the library does not keep it
+        data = whole_file(path)  # the library gets no path to open or map, and does not keep the bytes
         found = next(iter(Archive.from_bytes(data).iter_objects()), None)
         if found is None:
             raise FormatError("symbolic found nothing in it", file=path)
@@ -68,12 +67,6 @@ def resolve(files: DebugFiles, address: NDArray[np.uint64]) -> Names:
 def functions(files: DebugFiles) -> FunctionTable:
     """All code symbols, read in-tree."""
     return symbol_tables.functions(files)
-
-
-def _contents(path: str) -> bytes:
-    """The bytes of a regular file: the library gets no path to open or map."""
-    with os.fdopen(open_regular(path), "rb") as file:
-        return file.read()
 
 
 def _base(files: DebugFiles) -> int:
