@@ -7,8 +7,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Debian's names of what the tests use where it is installed: compilers whose output they read, tools they compare with, a browser,
 # and what builds the viewer's page.
-TEST_TOOLS := binutils bolt-19 chromium clang-19 file g++ g++-mingw-w64-x86-64 gcc gcc-mingw-w64-i686 gcc-multilib gdb gfortran \
-  groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db nodejs npm strace util-linux valgrind
+TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86-64 gcc gcc-mingw-w64-i686 gcc-multilib gdb gfortran \
+  groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db strace util-linux valgrind zsh \
+  $(if $(shell command -v npm),,nodejs npm)
 
 .PHONY: demo test test-tools lint bench peers fuzz docs man web etw-layouts clean
 
