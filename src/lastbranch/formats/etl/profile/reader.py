@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 
 from ....model import BRANCH, Profile, Progress, SampleBatch, SampleStream, Source
 from ....model import Event as ProfileEvent
-from ..decode import AS_IT_SAYS, Decoder, Reading, describes
+from ..decode import AS_IT_SAYS, Decoder, Reading, batches_of, describes
 from ..events.columns import EventBlock, events_of
 from ..events.reader import EventType, TraceLog, count_events, first_of_types
-from ..kernel.hooks import GROUPS, META_DATA, guid_text, kernel_key, kernel_names
+from ..kernel.hooks import GROUPS, META_DATA, Key, guid_text, kernel_key, kernel_names
 from ..payload.manifest_xml import MANIFEST_ID
 from ..single_event import Event
 from .intervals import Intervals, IntervalTable
@@ -173,13 +174,17 @@ class _Reader:
         rows = np.flatnonzero(wanted)
         self.interval_table.gather(block, decoder)
         self.thread_events.gather(block, decoder)
-        for event in events_of(block.take(rows)) if len(rows) else ():
-            key = kernel_key(event)
+        own = block.take(rows)
+        events, found = events_of(own), dict[int, tuple[Key, dict[str, Any]]]()
+        for batch in batches_of(own, decoder):
+            key = kernel_key(batch.first)
             if key in HANDLERS:
-                decoded = decoder.decode(event)
-                self.system_events += 1
-                if decoded.layout == "kernel":
-                    self.system.handle(key, event, decoded.fields)
+                self.system_events += len(batch)
+                if batch.known.kind == "kernel":
+                    found.update((row, (key, f)) for row, f in zip(batch.rows.tolist(), batch.fields(), strict=True))
+        for row in sorted(found):
+            key, fields = found[row]
+            self.system.handle(key, events[row], fields)
 
     def _set_intervals(self, profile: Profile) -> None:
         """Set the intervals of each sampled profile source, and which sources' samples have periods of their own."""
