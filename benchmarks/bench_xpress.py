@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 
 from lastbranch.formats.etl import compress
-from lastbranch.formats.etl.container.decompression import decompress_many
+from lastbranch.formats.etl.container.decompression import decompress_into, decompress_many
 from measure import machine
 
 Blocks = tuple[list[bytes], list[int]]
@@ -70,6 +70,17 @@ def in_python(blocks: list[bytes], sizes: list[int], workers: int) -> Sequence[o
         del os.environ["LASTBRANCH_NATIVE"]
 
 
+def in_place(blocks: list[bytes], sizes: list[int]) -> Callable[[], Sequence[object]]:
+    """The compiled library as the reader uses it: from memory to memory that is there already."""
+    given = [memoryview(bytearray(block)) for block in blocks]
+    taken = [memoryview(bytearray(size)) for size in sizes]
+
+    def decode() -> Sequence[object]:
+        return [into if decompress_into(block, into) else None for block, into in zip(given, taken, strict=True)]
+
+    return decode
+
+
 def measure(name: str, data: Blocks, rounds: int) -> None:
     """One table: dissect.util, the compiled library, one process, two processes."""
     from dissect.util.compression import lzxpress
@@ -77,7 +88,7 @@ def measure(name: str, data: Blocks, rounds: int) -> None:
     blocks, sizes = data
     ways: list[tuple[str, Callable[[], Sequence[object]]]] = [
         ("dissect.util", lambda: [lzxpress.decompress(block) for block in blocks]),
-        ("lastbranch, compiled", lambda: decompress_many(blocks, sizes)),
+        ("lastbranch, compiled", in_place(blocks, sizes)),
         ("lastbranch, 1 process", lambda: in_python(blocks, sizes, 1)),
         ("lastbranch, 2 processes", lambda: in_python(blocks, sizes, 2)),
     ]

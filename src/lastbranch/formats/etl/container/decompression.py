@@ -26,7 +26,7 @@ from typing import IO
 from .... import native
 from ....errors import FormatError
 
-__all__ = ["DECODERS", "LZNT1", "XPRESS", "XPRESS_HUFF", "decompress", "decompress_many", "stop"]
+__all__ = ["DECODERS", "LZNT1", "XPRESS", "XPRESS_HUFF", "decompress", "decompress_into", "decompress_many", "stop"]
 
 
 # -- What the three formats share
@@ -445,30 +445,37 @@ def decompress_many(blocks: Blocks, sizes: Sequence[int], *, format: int = XPRES
 
 
 def _decode_all(format: int, blocks: Blocks, sizes: Sequence[int]) -> Results:
-    decoder, results, room = _decoder(format), Results(), _room(sizes)
+    decoder, results = _decoder(format), Results()
     for block, size in zip(blocks, sizes, strict=True):
         try:
-            results.append(_compiled(format, block, size, room) or decoder(block, size))
+            results.append(_compiled(format, block, size) or decoder(block, size))
         except FormatError as error:
             results.append(error)
     return results
 
 
-def _room(sizes: Sequence[int]) -> bytearray:
-    """Where the library decodes one block after the other: memory that stays in the cache of the processor."""
-    return bytearray(max((size for size in sizes if 0 < size <= MOST_COMPILED), default=0))
+def decompress_into(block: memoryview, into: memoryview, *, format: int = XPRESS) -> bool:
+    """Whether the library decoded ``block``, filling ``into``; both are writable.
 
-
-def _compiled(format: int, block: Block, size: int, room: bytearray) -> bytes | None:
-    """The ``size`` bytes that ``block`` holds, ``None`` without the library, for damage and where ``room`` is short."""
+    If not, for lack of the library or for damage, the contents of ``into`` are undefined.
+    """
     library = native.library()
-    if library is None or not 0 < size <= len(room):
-        return None
+    if library is None or not len(block) or not len(into):
+        return False
     import ctypes  # which the library is loaded by
 
-    block = bytes(block)
-    done = library.lb_decompress(format, block, len(block), ctypes.byref(ctypes.c_char.from_buffer(room)), size)
-    return None if done else bytes(memoryview(room)[:size])
+    given, taken = (ctypes.byref(ctypes.c_char.from_buffer(part)) for part in (block, into))
+    done: int = library.lb_decompress(format, given, len(block), taken, len(into))
+    return not done
+
+
+def _compiled(format: int, block: Block, size: int) -> bytes | None:
+    """The ``size`` bytes that ``block`` holds, ``None`` where the library does not decode it."""
+    if native.library() is None or not 0 < size <= MOST_COMPILED:
+        return None
+    into = bytearray(size)
+    decoded = decompress_into(memoryview(bytearray(block)), memoryview(into), format=format)
+    return bytes(into) if decoded else None
 
 
 def _decoder(format: int) -> Callable[[Block, int], bytes]:

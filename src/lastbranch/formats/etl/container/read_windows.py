@@ -15,7 +15,7 @@ from ....model import Source
 from ...readahead import ReadAhead
 from ..layout import BUFFER_FLAG, BUFFER_HEADER_SIZE, BUFFER_TYPE, MAX_BUFFER, LogFileMode
 from .buffers import Buffers, DamageLog, Found, RegularHeads, View, locate_fixed, locate_variable
-from .decompression import DECODERS, XPRESS, decompress_many
+from .decompression import DECODERS, XPRESS, decompress_into, decompress_many
 from .header import LogHeader, read_header
 
 __all__ = ["BufferReader", "PAD", "Window"]
@@ -238,23 +238,28 @@ class BufferReader:
         memory = view.data
         places, lengths, used = at.tolist(), buffers.length.tolist(), buffers.filled.tolist()
         packed = buffers.compressed.tolist()
-        blocks = [memory[p + 72 : p + n] for p, n, c in zip(places, lengths, packed, strict=True) if c]
-        sizes = [f - 72 for f, c in zip(used, packed, strict=True) if c]
-        results = iter(decompress_many(blocks, sizes, format=self._format, workers=self.workers))
         room = (buffers.filled + 7) & ~7
         start = np.cumsum(room) - room
         raw = np.zeros(int(room.sum()) + PAD, np.uint8)
         into = memoryview(raw)  # type: ignore[arg-type]
         good = np.ones(len(at), bool)
+        waiting: list[int] = []
         for i, (place, to) in enumerate(zip(places, start.tolist(), strict=True)):
-            result = next(results) if packed[i] else memory[place + 72 : place + used[i]]
+            into[to : to + 72] = memory[place : place + 72]
+            block, room_of = memory[place + 72 : place + lengths[i]], into[to + 72 : to + used[i]]
+            if not packed[i]:
+                room_of[:] = memory[place + 72 : place + used[i]]
+            elif not decompress_into(block, room_of, format=self._format):
+                waiting.append(i)
+        blocks = [memory[places[i] + 72 : places[i] + lengths[i]] for i in waiting]
+        results = decompress_many(blocks, [used[i] - 72 for i in waiting], format=self._format, workers=self.workers)
+        for i, result in zip(waiting, results, strict=True):
             if isinstance(result, FormatError):
                 good[i] = False
                 offset = int(buffers.offset[i])
                 where = offset + 72 + (result.offset or 0)
                 note = Damage(f"compressed data: {result.reason}", where, result.field, result.value, lengths[i])
                 self.damage.add(note, skipped=[offset])
-                continue
-            into[to : to + 72] = memory[place : place + 72]
-            into[to + 72 : to + used[i]] = result
+            else:
+                into[start[i] + 72 : start[i] + used[i]] = result
         return Window(raw, raw.view(np.uint64), start[good], buffers.take(good), header)
