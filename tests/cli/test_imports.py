@@ -32,6 +32,7 @@ FORBIDDEN = {
     "--help": CAPTURES,
     "--version": CAPTURES,
     "report --help": CAPTURES,
+    "view --help": [*CAPTURES, "uvicorn", "starlette", "lastbranch.view"],
     "lbr --help": CAPTURES,
     "completion bash": CAPTURES,
     "session list": CAPTURES,

@@ -32,6 +32,12 @@ def test_the_assets_are_what_the_sources_make(tmp_path: Path) -> None:
     assert made == {}
 
 
+def test_the_sources_are_well_typed() -> None:
+    compiler = node_modules() / ".bin" / "tsc"
+    done = subprocess.run([compiler, "--noEmit"], cwd=ROOT / "web", capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_the_page_names_no_other_place() -> None:
     for name in ("index.html", "app.css", "app.js"):
         addresses = set(re.findall(rb"https?://[^\s\"'`)]+", page.asset(name)))

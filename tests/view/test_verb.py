@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from capture_tools import needs_ptrace
 from command_line import Ran
 from lastbranch import demo
+from lastbranch.view.loaded import Loaded
 from small_captures import build
 from viewer import run_viewer
 
@@ -66,7 +68,8 @@ def test_no_command_line_shows_the_token(monkeypatch: pytest.MonkeyPatch, tmp_pa
     address = re.search(r"url=(http://127\.0\.0\.1:\d+/([\w-]+)/)", (tmp_path / "page").read_text())
     assert address is not None
     assert address[2] not in given
-    assert address[2] not in Path(f"/proc/{viewer.pid}/cmdline").read_text() if os.path.exists("/proc") else True
+    if os.path.exists("/proc"):
+        assert address[2] not in Path(f"/proc/{viewer.pid}/cmdline").read_text()
     viewer.send_signal(signal.SIGINT)
     viewer.communicate(timeout=20)
     assert viewer.returncode == 0
@@ -104,6 +107,18 @@ def test_a_file_is_the_same_each_time_and_names_no_other_place(run: Run, tmp_pat
     assert set(re.findall(r"https?://[\w./]+", text)) <= {
         "http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML", "http://www.w3.org/1999/xhtml"
     }  # fmt: skip
+
+
+@needs_ptrace
+def test_a_recording_is_shown_when_it_is_done(monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path) -> None:
+    shown: list[Loaded] = []
+    monkeypatch.setattr("lastbranch.view.server.serve", lambda loaded, *rest: shown.append(loaded))
+    out = tmp_path / "it.tb5"
+    done = run("record", "--engine", "software", "--no-progress", "-o", out, "--view", "--", "sh", "-c", "exit 3")
+    assert done.code == 3  # that of the program
+    (loaded,) = shown
+    assert loaded.path == str(out)
+    assert loaded.profile.format == "tb5"
 
 
 def test_what_is_no_capture_is_refused_as_by_every_verb(run: Run, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 from lastbranch.errors import FormatError
 from lastbranch.view import wire
 from lastbranch.view.answer import Answer
+from viewer import node_modules
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -76,3 +79,58 @@ def test_lengths_are_not_trusted() -> None:
     header = json.dumps({"header": {}, "columns": [["n", "<i8", 1 << 60]]}).encode()
     with pytest.raises(FormatError, match="n = "):
         wire.decode(struct.pack("<4sI", b"LBV1", len(header)) + header)
+
+
+# -- what the page reads of them
+
+SCRIPT = """
+import { readFileSync } from "node:fs";
+import { decode } from "./wire.mjs";
+
+const whole = readFileSync("whole.bin");
+const bufferOf = (bytes) => Uint8Array.from(bytes).buffer;
+const answer = decode(bufferOf(whole));
+const read = (a) => ({
+  header: a.header,
+  n: [...a.numbers("n")],
+  x: [...a.numbers("x")].map((value) => (Number.isNaN(value) ? null : value)),
+  big: [...a.bigs("big")].map(String),
+  t: a.texts("t"),
+  length: a.length("t"),
+});
+let refused = 0;
+for (let at = 0; at < whole.length; at++) {
+  const flipped = Uint8Array.from(whole);
+  flipped[at] ^= 0x55;
+  for (const bytes of [whole.subarray(0, at), flipped]) {
+    try {
+      read(decode(bufferOf(bytes)));
+    } catch (error) {
+      if (!(error instanceof Error)) throw error;
+      refused++;
+    }
+  }
+}
+console.log(JSON.stringify({ ...read(answer), refused }));
+"""
+
+
+def test_the_page_reads_the_same_and_refuses_damage(tmp_path: Path) -> None:
+    bundle = node_modules() / ".bin" / "esbuild"
+    source = Path(__file__).parents[2] / "web" / "src" / "wire.ts"
+    subprocess.run([bundle, source, "--format=esm", f"--outfile={tmp_path / 'wire.mjs'}"], check=True, timeout=60)
+    columns = {
+        "n": np.array([-1, 1 << 53], np.int64), "x": np.array([0.5, np.nan]),
+        "big": np.array([0, (1 << 64) - 1], np.uint64), "t": ["<b>", "", "äöü日本", "a\0b"],
+    }  # fmt: skip
+    whole = wire.encode(Answer({"a": [1, None, "ü"]}, columns))
+    (tmp_path / "whole.bin").write_bytes(whole)
+    (tmp_path / "script.mjs").write_text(SCRIPT)
+    done = subprocess.run(["node", "script.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("refused") >= len(whole)  # every answer that was cut, and some of those with other bits
+    assert found == {
+        "header": {"a": [1, None, "ü"]}, "n": [-1, 1 << 53], "x": [0.5, None], "big": ["0", str((1 << 64) - 1)],
+        "t": columns["t"], "length": 4,
+    }  # fmt: skip

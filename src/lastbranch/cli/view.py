@@ -61,7 +61,7 @@ def show(
     """Serve ``profile``, or write it to ``output``."""
     from ..view.loaded import Loaded, parameters_of
 
-    loaded = Loaded(profile, symbols, capture.path, capture.symfs, capture.folders, source_root)
+    loaded = Loaded(profile, symbols, capture.path, capture.symfs, capture.folders, source_root, capture.log.given())
     parameters = parameters_of(profile, chosen)
     if output is not None:
         _write(capture, loaded, parameters, output)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..analysis import BranchTable, branches
 from ..analysis.naming import Namer
@@ -15,6 +15,9 @@ from ..analysis.sources import Sources
 from ..errors import SelectionError
 from ..model import Profile, SampleFilter
 from ..symbols import Symbolizer, SymbolOptions
+
+if TYPE_CHECKING:
+    from ..formats.etl.decode import Reading
 
 __all__ = ["FILTERS", "Loaded", "Parameters", "parameters_of", "whole_number"]
 
@@ -41,6 +44,8 @@ class Loaded:
     symfs: str | None = None
     folders: tuple[str, ...] = ()
     source_roots: tuple[str, ...] = ()
+    reading: Reading | None = None
+    """How a trace log is read, where it has to be said."""
     _kept: OrderedDict[Hashable, object] = field(default_factory=OrderedDict)
 
     @cached_property

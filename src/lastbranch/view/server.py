@@ -32,6 +32,9 @@ from .security import Guard, new_token
 
 __all__ = ["application", "listen", "open_browser", "serve"]
 
+_OPENED = "The viewer is open in the browser; Ctrl-C ends it."
+_SERVING = "The viewer is at this address; Ctrl-C ends it."
+_NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
 _LONGEST_WAIT = 1
 """Seconds that the end waits for what is being answered."""
 _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
@@ -131,12 +134,11 @@ def serve(loaded: Loaded, listening: socket.socket, start: str, say: Callable[[s
         server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
     )  # fmt: skip
     listening.listen()  # before the browser comes
-    redirect = open_browser(address) if browse else None
-    say(f"The viewer is open; Ctrl-C ends it.\n{address}" if redirect is None and not browse else
-        f"No browser was found. Open this address; Ctrl-C ends the viewer.\n{address}" if redirect is None else
-        "The viewer is open in the browser; Ctrl-C ends it.")  # fmt: skip
+    redirect = None
     try:
-        with suppress(KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):  # from here on it is how the user ends the viewer
+            redirect = open_browser(address) if browse else None
+            say(_OPENED if redirect else f"{_NO_BROWSER if browse else _SERVING}\n{address}")
             uvicorn.Server(config).run(sockets=[listening])
     finally:
         if redirect is not None:

@@ -25,7 +25,8 @@ def findings(loaded: Loaded, _parameters: Parameters) -> Answer:
         raise UnavailableError(
             "a capture from standard input is not checked here", hint="save it, and view the file: check reads it twice"
         )
-    found = check(loaded.path, symfs=loaded.symfs, folders=loaded.folders, symbols=loaded.symbols)
+    found = check(loaded.path, symfs=loaded.symfs, folders=loaded.folders, symbols=loaded.symbols,
+                  reading=loaded.reading)  # fmt: skip
     columns = ("severity", "name", "means", "seen", "remedy")
     return Answer({}, {name: [visible(str(getattr(one, name))) for one in found] for name in columns})
 
