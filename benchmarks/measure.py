@@ -57,13 +57,18 @@ def _launch(report: str, argv: list[str]) -> None:
     Path(report).write_text(json.dumps(run))
 
 
+def _environment() -> dict[str, str]:
+    """The environment, in which modules are kept compiled: else each run would compile those that changed."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def run_once(command: Command) -> Run:
     """Run the command to its end."""
     report = command.log.with_suffix(".run.json")
     argv = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--launch", str(report), *command.argv]
     with command.log.open("wb") as log, open(command.stdout or os.devnull, "wb") as out:
         stdout = out if command.stdout else log
-        subprocess.run(argv, stdout=stdout, stderr=log, env={**os.environ, **command.env}, check=True)
+        subprocess.run(argv, stdout=stdout, stderr=log, env={**_environment(), **command.env}, check=True)
     return Run(*json.loads(report.read_text()), log=command.log.read_text(errors="replace")[-_KEPT:])
 
 

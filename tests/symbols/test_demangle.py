@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -120,6 +121,22 @@ def test_a_tool_that_fails_leaves_names(monkeypatch: pytest.MonkeyPatch, tmp_pat
         tool.write_text(f"#!/bin/sh\n{text}\n")
         tool.chmod(0o700)
         assert demangle(CPP) == list(CPP)
+
+
+def test_a_tool_is_looked_for_once_on_each_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each module that is named asks for all tools, in 18 versions and every folder."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder, name in ((old, "llvm-cxxfilt"), (new, "llvm-cxxfilt-19")):
+        folder.mkdir()
+        (folder / name).touch(0o700)
+    newest_on = {str(old): old / "llvm-cxxfilt", f"{old}{os.pathsep}{new}{os.pathsep}.": new / "llvm-cxxfilt-19"}
+    for path, tool in newest_on.items():
+        monkeypatch.setenv("PATH", path)
+        assert newest("llvm-cxxfilt") == str(tool)
+    monkeypatch.setattr(os.path, "isfile", lambda path: pytest.fail(f"looked for {path} again"))
+    for path, tool in newest_on.items():
+        monkeypatch.setenv("PATH", path)
+        assert newest("llvm-cxxfilt") == str(tool)
 
 
 def test_names_of_a_real_library_are_those_of_nm(tmp_path: Path) -> None:

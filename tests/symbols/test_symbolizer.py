@@ -152,7 +152,11 @@ def test_offsets_of_a_binary_that_is_gone_have_names_by_its_debug_file(built: Bu
         names = symbols.names(0, address - moved)
         assert [names.functions[f].name for f in names.function.tolist()] == expected(built, address)
         assert names.functions[names.function[0]].start == built.symbols[expected(built, address)[0]][0] - moved
-        assert symbols.functions(0).at(address - moved).min() >= 0
+        table = symbols.functions(0)
+        assert table.at(address - moved).min() >= 0
+        (main,) = table.find("main")
+        for found in (table.functions[main], list(table.functions)[main], table.functions[main : main + 1][0]):
+            assert (found.start, found.size) == (built.symbols["main"][0] - int(moved), built.symbols["main"][1])
         assert names.frames(0)[0].line > 0
 
 

@@ -12,7 +12,7 @@ from ..isa import UNDECODABLE, Decoder
 from ..lbr import KIND, branch_type
 from ..model import Array, Profile
 from ..opening import code_of
-from .compact import Compactor
+from .compact import Compactor, sparse_zeros
 
 __all__ = ["CALLS", "JUMPS", "BranchKinds", "CodeOf", "kinds_table"]
 
@@ -113,8 +113,8 @@ class BranchKinds:
         self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
         slots = 1 << _SLOT_BITS
         # Where that does not do: the last branch seen in each slot, looked up for every entry, filled once for each.
-        self._keys = [np.zeros(slots, np.int64), np.zeros(slots, np.uint64), np.zeros(slots, np.uint64)]
-        self._kind = np.full(slots, _UNKNOWN, np.uint8)
+        self._keys = [sparse_zeros(slots, kind) for kind in (np.int64, np.uint64, np.uint64)]
+        self._kind = sparse_zeros(slots, np.uint8)
 
     def of(self, scope: Array, offsets: Array, source: Array, target: Array, flags: Array) -> NDArray[np.uint8]:
         """uint8 branch type (`lbr.branch_type`) of each entry: uint64 addresses and flag words, ragged by ``offsets``
@@ -134,7 +134,7 @@ class BranchKinds:
         (sites,) = compacted
         highest = int(sites.max()) + 1
         if highest > len(self._by_site):  # only pages that are touched take memory
-            more = np.zeros(2 * highest, np.uint8)
+            more = sparse_zeros(2 * highest, np.uint8)
             more[: len(self._by_site)] = self._by_site
             self._by_site = more
         kind: NDArray[np.uint8] = self._by_site.take(sites)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..arrays import distinct
 from ..model import Array
 
-__all__ = ["INVALID", "Compactor"]
+__all__ = ["INVALID", "Compactor", "sparse_zeros"]
 
 INVALID = np.uint64(0xFFFFFFFFFFFFFFFF)
 """No pair has this key."""
@@ -44,7 +44,7 @@ class Compactor:
     def __init__(self) -> None:
         self._scopes: dict[int, int] = {}
         # One word for each region of each scope.
-        self._table = _sparse_zeros(self.SCOPES << self.SCOPE_SHIFT, np.uint32)
+        self._table = sparse_zeros(self.SCOPES << self.SCOPE_SHIFT, np.uint32)
         self._scope_of = np.zeros(self.REGIONS, np.int64)
         self._base_of = np.zeros(self.REGIONS, np.uint64)
         self._next = 1
@@ -143,7 +143,7 @@ def _for_entries(values: Array, where: Array, depth: Array) -> Array:
     return each if int(depth.min()) == int(depth.max()) else np.repeat(each, depth)
 
 
-def _sparse_zeros(count: int, dtype: Any) -> NDArray[Any]:
+def sparse_zeros(count: int, dtype: Any) -> NDArray[Any]:
     """Zeros; only the pages that are written take memory.
 
     Those of `np.zeros` are huge pages on Linux: a number in each of 63 regions took 105 MB.

@@ -30,10 +30,7 @@ class SegmentFlags(IntFlag):
     @classmethod
     def of(cls, word: int, bits: Mapping[int, SegmentFlags]) -> SegmentFlags:
         """The flags for the ``bits`` that are set in ``word``, a field of the file."""
-        flags = cls(0)
-        for bit, flag in bits.items():
-            flags |= flag if word & bit else cls(0)
-        return flags
+        return cls(sum(flag.value for bit, flag in bits.items() if word & bit))
 
 
 class DebugLink(NamedTuple):

@@ -30,6 +30,9 @@ STRING_LIMIT = 1 << 16
 STRINGS_LIMIT = 1 << 25
 """Most bytes of strings from one file: names may overlap, so the file's size does not bound their sum."""
 
+_HEAD = 1 << 12
+"""Bytes of a table of strings that are read at once."""
+
 _PREFIX = {"little": "<", "big": ">"}
 
 
@@ -98,6 +101,8 @@ class Strings:
         self._source, self._offset, self._size = source, offset, size
         self._known: dict[int, str] = {}
         self._total = 0
+        self._head: bytes | None = None
+        """The first bytes of the table: all of most tables, read at once."""
 
     def at(self, begin: int, owner: Record, field: str) -> str:
         """The string that starts ``begin`` bytes into the table, as ``field`` of ``owner`` says."""
@@ -108,8 +113,11 @@ class Strings:
     def _read(self, begin: int, owner: Record, field: str) -> str:
         if begin >= self._size:
             raise owner.bad(field, f"a string at {begin:#x} is outside its table of {self._size} bytes")
+        if self._head is None:
+            self._head = read_at(self._source, self._offset, min(self._size, _HEAD))
         room = min(self._size - begin, STRING_LIMIT)
-        length, text, end = 0, b"", -1
+        length, text = 0, self._head[begin : begin + room]
+        end = text.find(b"\0")
         while end < 0 and length < room:  # most are short: one small read
             length = min(room, 4 * length or 64)
             text = read_at(self._source, self._offset + begin, length)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,30 @@ def _moved_table(table: FunctionTable, addresses: AddressMap) -> FunctionTable:
     start, known = addresses.to_module(table.start)
     rows = np.flatnonzero(known)
     rows = rows[np.argsort(start[rows], kind="stable")]
-    kept, begin = table.take(rows), start[rows]
-    functions = [f._replace(start=s) for f, s in zip(kept.functions, begin.tolist(), strict=True)]
-    return FunctionTable(begin, begin + (kept.end - kept.start), functions, kept.aliases)
+    begin, end = start[rows], start[rows] + (table.end - table.start)[rows]
+    aliases = {new: table.aliases[old] for new, old in enumerate(rows.tolist()) if old in table.aliases}
+    return FunctionTable(begin, end, _Moved(table.functions, rows, begin), aliases)
+
+
+class _Moved(Sequence[Function]):
+    """The functions in ``rows`` of a table at other addresses. Made on use: a program has tens of thousands."""
+
+    def __init__(self, functions: Sequence[Function], rows: NDArray[np.int64], start: NDArray[np.uint64]) -> None:
+        self._functions, self._rows, self._start = functions, rows, start
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, row: int) -> Function: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[Function]: ...
+    def __getitem__(self, row: int | slice) -> Function | list[Function]:
+        if isinstance(row, slice):
+            return list(self)[row]
+        return self._functions[int(self._rows[row])]._replace(start=int(self._start[row]))
+
+    def __iter__(self) -> Iterator[Function]:
+        functions = list(self._functions)
+        for row, start in zip(self._rows.tolist(), self._start.tolist(), strict=True):
+            yield functions[row]._replace(start=start)

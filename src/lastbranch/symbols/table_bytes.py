@@ -136,7 +136,7 @@ def unpack_functions(columns: Columns) -> FunctionTable:
         raise ValueError("functions are not sorted")
     aliases: dict[int, tuple[str, ...]] = {}
     rows, names = _column(columns, "alias_row", np.int64).tolist(), texts_of(columns, "alias")
-    if len(rows) != len(names) or any(not 0 <= r < len(functions) for r in rows):
+    if len(rows) != len(names) or (rows and not 0 <= min(rows) <= max(rows) < len(functions)):
         raise ValueError("aliases of missing functions")
     for row, name in zip(rows, names, strict=True):
         aliases[row] = (*aliases.get(row, ()), name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from .table_bytes import Columns
@@ -28,6 +29,12 @@ def newest(name: str) -> str | None:
 
     Relative folders of PATH, also an empty one, could be anybody's choice and are not searched.
     """
-    folders = [f for f in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(f)]
+    return _newest(name, os.environ.get("PATH", ""))
+
+
+@cache
+def _newest(name: str, path: str) -> str | None:
+    """As `newest`. The answer is kept: every module that is named asks for it, and it takes hundreds of look-ups."""
+    folders = [f for f in path.split(os.pathsep) if os.path.isabs(f)]
     paths = (os.path.join(folder, name + version + _END) for version in _VERSIONS for folder in folders)
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
