@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastbranch.arrays import Sums, distinct_rows
+from lastbranch.arrays import Sums, covered, distinct_rows
 
 WORDS = st.integers(0, (1 << 64) - 1) | st.integers(0, 3)
 SIGNED = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-2, 2)
@@ -35,3 +35,11 @@ def test_sums_add_up_by_key_whatever_the_batches(batches: list[list[tuple[int, i
     a, b, total = sums.result()
     assert list(zip(a.tolist(), b.tolist(), total.tolist(), strict=True)) == [(*k, wanted[k]) for k in sorted(wanted)]
     assert sums.result()[2].tolist() == total.tolist()  # and again
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 5)), max_size=8))
+def test_rows_that_ranges_cover(spans: list[tuple[int, int, int]]) -> None:
+    ordered = [(min(a, b), max(a, b), weight) for a, b, weight in spans]
+    first, past, weight = np.array(ordered, np.int64).reshape(-1, 3).T
+    expected = [sum(w for a, b, w in ordered if a <= row < b) for row in range(9)]
+    assert covered(first, past, weight, 9).tolist() == expected
