@@ -11,7 +11,7 @@ TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86
   groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db strace util-linux valgrind zsh \
   $(if $(shell command -v npm),,nodejs npm)
 
-.PHONY: demo test test-tools lint bench peers fuzz docs man web etw-layouts clean
+.PHONY: demo test test-tools lint bench peers wheels fuzz docs man web etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -45,6 +45,9 @@ bench: $(VENV)/developer $(VENV)/native ## against the peers that are installed 
 	$(BIN)/python benchmarks/bench_symbols.py
 
 peers: $(VENV)-peers/installed $(VENV)-peers-values/installed ## environments of their own for the readers we compare with
+
+wheels: $(VENV)/developer $(VENV)/native $(VENV)-wheels/installed ## release wheels for every platform in dist/, tried where they run
+	ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(VENV)-wheels/cache $(BIN)/python tests/tools/make_wheels.py --zig $(VENV)-wheels/bin/python
 
 fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each reader, and what is too long for every run
 	$(BIN)/python -m pytest -m thorough --hypothesis-profile default
@@ -101,5 +104,11 @@ $(VENV)-peers-values/installed:
 	$(VENV)-peers-values/bin/python -m pip install --quiet 'dissect.etl==3.9' 'dissect.cstruct<4'
 	@touch $@
 
+# A C compiler for every platform, of 438 MB.
+$(VENV)-wheels/installed:
+	$(PYTHON) -m venv $(VENV)-wheels
+	$(VENV)-wheels/bin/python -m pip install --quiet 'ziglang==0.17.*'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-peers-values .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(VENV)-wheels $(VENV)-peers $(VENV)-peers-values .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

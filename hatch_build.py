@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import os
 import runpy
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
+import packaging.tags
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+def this_platform() -> str:
+    """What a library runs on that was compiled here. On macOS, Python itself can be made for more than that."""
+    return next(packaging.tags.mac_platforms()) if sys.platform == "darwin" else sysconfig.get_platform()
 
 
 class NativeBuildHook(BuildHookInterface):
@@ -21,7 +28,7 @@ class NativeBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        tag = os.environ.get("LASTBRANCH_NATIVE_PLATFORM") or sysconfig.get_platform()
+        tag = os.environ.get("LASTBRANCH_NATIVE_PLATFORM") or this_platform()
         tag = tag.replace("-", "_").replace(".", "_")
         platform = "win32" if tag.startswith("win") else "darwin" if tag.startswith("macos") else "linux"
         native = Path(self.root, "src", "lastbranch", "native")

@@ -33,7 +33,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @needs_compiler
 def test_all_sources_compile_without_warnings(copy: Path) -> None:
-    made = build.compile_library(copy / "_lastbranch.so", ["-Werror"])
+    made = build.compile_library(copy / f"_lastbranch{native.ENDING}", ["-Werror"])
     loaded, reason = native._load("1", str(made))
     assert loaded is not None, reason
     assert loaded.lb_abi() == native.ABI

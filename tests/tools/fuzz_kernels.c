@@ -6,14 +6,20 @@
  *
  * A kernel has a row in `kernels`: a function that calls it as its Python wrapper does, on the bytes of one input. What
  * the wrapper ensures of its arguments, the function ensures too. Buffers are as large as they are said to be, so that
- * ASan sees each access past their end. An input that fails is written to KERNEL.failed. */
+ * ASan sees each access past their end. An input that fails is written to KERNEL.failed.
+ *
+ * Printed for each kernel is a digest of what it returned: as many rounds from one seed print the same on every platform.
+ * make_wheels.py beside this file holds the libraries of other platforms against this machine's that way. */
 #include "lastbranch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 void __sanitizer_set_death_callback(void (*)(void));
 #else
 #define __sanitizer_set_death_callback(function) ((void)(function))
@@ -41,6 +47,14 @@ static u64 take(struct input *in, size_t size)
     u64 value = 0;
     for (size_t i = 0; i < size && in->left; i++, in->at++, in->left--) value |= (u64)*in->at << 8 * i;
     return value;
+}
+
+static u64 digest;
+
+/* Part of what a kernel returned. */
+static void seen(const void *bytes, i64 size)
+{
+    for (i64 i = 0; i < size; i++) digest = (digest ^ ((const u8 *)bytes)[i]) * 0x100000001B3u;
 }
 
 static void *block(size_t size)
@@ -78,6 +92,8 @@ static void taken(const void *c, int ranges, int details, i64 expected)
     expect(rows <= room, "no more rows than said");
     for (i64 i = 0; i < rows; i++) sum += values[i];
     expect(sum == expected, ranges ? "all ranges are counted" : "all branches are counted");
+    seen(scope, rows * 8), seen(a, rows * 8), seen(b, rows * 8);
+    for (i64 k = 0; k < columns; k++) seen(values + k * room, rows * 8);
     free(scope), free(values), free(a), free(b);
 }
 
@@ -133,6 +149,7 @@ static int decompress(struct input in)
         done = lb_decompress(format, in.at, (i64)in.left, outs[i], size);
     }
     expect(done || !memcmp(outs[0], outs[1], (size_t)size), "all of the output is written");
+    if (!done) seen(outs[0], size);
     free(outs[0]), free(outs[1]);
     return !done;
 }
@@ -160,6 +177,7 @@ static int compress(struct input in)
     u8 *out = block((size_t)room);
     i64 done = lb_compress_xpress(data, size, step, packed, ends, out, room);
     expect(done <= room, "the stream fits");
+    seen(out, done);
     free(data), free(packed), free(out);
     return done >= 0;
 }
@@ -207,6 +225,7 @@ static int find_mappings(struct input in)
             alone.end = 1;
             expect(!lb_find_mappings(&x, &alone, 1, (const u8 *)&addresses[i], 8, 1, &one), "one address is looked up");
             expect(one == out[i], "an answer does not depend on the one before");
+            seen(&one, sizeof one);
         }
     free(slab), free(bound), free(row), free(addresses), free(last), free(value), free(out), free(runs);
     return !done;
@@ -244,6 +263,7 @@ static int perf_records(struct input in)
         for (i64 i = 0; i < n; i++) {
             expect(at[i] > before && at[i] < count, "records are in order");
             before = at[i];
+            seen(&types[i], 8);
             if (types[i] == SAMPLE) sampled[samples++] = at[i];
         }
     } while (rest >= 0);
@@ -253,6 +273,7 @@ static int perf_records(struct input in)
     expect(done || (found[0] >= 0 && found[0] <= samples && found[6] <= samples - found[0]), "as many as there are samples");
     expect(done || found[2] <= count, "branches are in the records");
     int took = !done && samples > found[0];
+    if (!done) seen(found, 7 * 8);
     free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found);
     return took;
 }
@@ -276,6 +297,7 @@ static int runs(struct input in)
     int done = lb_take_runs(values, count, size, first, length, number, out, room);
     for (i64 i = 0; i < number && !done; sum += length[i++])
         expect(!length[i] || !memcmp(out + sum * size, values + first[i] * size, (size_t)(length[i] * size)), "runs are copied");
+    if (!done) seen(out, sum * size);
     free(first), free(length), free(values), free(out);
     return !done;
 }
@@ -337,6 +359,9 @@ static int walk_events(struct input in)
             before += found;
         }
         expect(done || before == state[1], "the number of all events");
+        i64 bytes = done ? 0 : state[1] * 8;
+        seen(out.at, bytes), seen(out.head, bytes), seen(out.header, bytes / 8), seen(out.size, bytes);
+        seen(out.buffer, bytes / 2), seen(out.time, bytes), seen(out.ids, bytes);
         free(out.at), free(out.head), free(out.header), free(out.size), free(out.buffer), free(out.time), free(out.ids);
     }
     int took = buffers && state[0] == buffers;
@@ -416,6 +441,7 @@ static int run(const struct kernel *kernel, const u8 *bytes, size_t size)
     tried.bytes = exact;
     tried.size = size;
     int took = kernel->run((struct input){exact, size});
+    seen(&took, sizeof took);
     free(exact);
     return took;
 }
@@ -446,8 +472,8 @@ static void fuzz(const struct kernel *kernel, double seconds, const char *folder
             took += (u64)run(kernel, bytes, mutated(bytes, size));
         }
     } while (seconds < 0 ? --rounds > 0 : clock() < end);
-    printf("%s: %llu inputs, %llu of them taken, from %zu seeds\n", kernel->name, (unsigned long long)inputs,
-           (unsigned long long)took, known);
+    printf("%s: %llu inputs, %llu of them taken, from %zu seeds, digest %016llx\n", kernel->name,
+           (unsigned long long)inputs, (unsigned long long)took, known, (unsigned long long)digest);
     for (size_t i = 0; i < known; i++) free(seeds[i].bytes);
     if (took && known) return;
     fprintf(stderr, "%s takes no input: its seeds do not reach it\n", kernel->name);

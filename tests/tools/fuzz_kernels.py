@@ -34,10 +34,15 @@ def build_driver(folder: Path) -> Path:
 
 def run_driver(driver: Path, amount: str, seed: int, folder: Path) -> subprocess.CompletedProcess[str]:
     """Fuzz every kernel for ``amount`` (seconds, or minus the number of rounds) from the seeds in ``folder``."""
+    write_seeds(seed, folder)
+    return subprocess.run([driver, amount, str(seed), folder], text=True, capture_output=True)
+
+
+def write_seeds(seed: int, folder: Path) -> None:
+    """Inputs to begin from, as files of ``folder``."""
     for kernel, make in SEEDS.items():
         for number, content in enumerate(make(random.Random(seed))):
             (folder / f"{kernel}.{number}").write_bytes(content)
-    return subprocess.run([driver, amount, str(seed), folder], text=True, capture_output=True)
 
 
 def _stacks(chance: random.Random) -> Iterator[bytes]:

@@ -71,7 +71,7 @@ def describe() -> str:
     loaded, reason = _load(os.environ.get("LASTBRANCH_NATIVE", ""), FILE)
     if loaded is None:
         return f"NumPy: {reason}"
-    return f"{FILE}, ABI {ABI}, compiled by {loaded.lb_compiler().decode()}"
+    return f"{FILE}, ABI {ABI}, compiled by {loaded.lb_compiler().decode().strip()}"
 
 
 def address(array: Any) -> int:

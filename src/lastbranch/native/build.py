@@ -3,8 +3,9 @@
     python -m lastbranch.native.build [--sanitize]
 
 The build hook (``hatch_build.py``) and the Makefile use it; it needs only the standard library. ``CC`` names another
-compiler, with its options: ``CC="python -m ziglang cc -target aarch64-linux-musl"``. ``LASTBRANCH_NATIVE_BUILD`` is
-``auto`` (without a compiler there is no library, and NumPy does its work), ``require`` or ``no``.
+compiler, with its options: ``CC="python -m ziglang cc -target aarch64-linux-musl"``. ``CFLAGS`` adds options.
+``LASTBRANCH_NATIVE_BUILD`` is ``auto`` (without a compiler there is no library, and NumPy does its work), ``require``
+or ``no``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 __all__ = ["BuildError", "build", "compile_library", "compiler"]
 
 HERE = Path(__file__).parent
 NAME = "_lastbranch"
-FLAGS = ["-std=c11", "-O3", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+FLAGS = ["-std=c11", "-O3", "-g", "-shared", "-fvisibility=hidden", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+BY_ENDING = {".so": ["-fPIC"], ".dll": [], ".dylib": ["-fPIC", f"-Wl,-install_name,@rpath/{NAME}.dylib"]}
+"""Flags of one platform. Compilers for Windows refuse -fPIC; a .dylib would keep the path under which it was made."""
+ENDINGS = {"win32": ".dll", "darwin": ".dylib"}
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -53,7 +58,7 @@ def build(platform: str = sys.platform) -> Path | None:
     if wish not in ("auto", "require", "no"):
         raise BuildError(f"LASTBRANCH_NATIVE_BUILD={wish}: use auto, require or no")
     for old in HERE.glob(f"{NAME}.*"):
-        old.unlink()
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     if wish == "no":
         return None
     try:
@@ -65,27 +70,22 @@ def build(platform: str = sys.platform) -> Path | None:
         return None
 
 
-ENDINGS = {"win32": ".dll", "darwin": ".dylib"}
-
-
 def compile_library(output: Path, extra: list[str] | None = None) -> Path:
     """Compile all sources into ``output``, which is replaced at once. Raises `BuildError`."""
     command = compiler()
     if not command:
         raise BuildError("no C compiler was found (cc, gcc, clang or ziglang)")
-    part = output.with_name(f"{output.name}.{os.getpid()}")
-    words = [*command, *FLAGS, *(extra or []), "-o", str(part), *map(str, sources())]
+    flags = [*FLAGS, *BY_ENDING[output.suffix], *(extra or []), *shlex.split(os.environ.get("CFLAGS", ""))]
     try:
-        done = subprocess.run(words, capture_output=True, text=True)
-        if done.returncode:
-            raise BuildError(f"{shlex.join(words)} failed:\n{done.stderr}")
-        os.replace(part, output)
+        with tempfile.TemporaryDirectory(prefix=f"{NAME}.", dir=output.parent) as folder:  # compilers add .pdb and .lib
+            part = Path(folder, output.name)
+            words = [*command, *flags, "-o", str(part), *map(str, sources())]
+            done = subprocess.run(words, capture_output=True, text=True)
+            if done.returncode:
+                raise BuildError(f"{shlex.join(words)} failed:\n{done.stderr}")
+            os.replace(part, output)
     except OSError as error:
-        raise BuildError(f"{command[0]}: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
-        for debug in output.parent.glob("*.pdb"):
-            debug.unlink()
+        raise BuildError(f"{error.filename or command[0]}: {error.strerror}") from error
     return output
 
 
