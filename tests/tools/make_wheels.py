@@ -2,8 +2,9 @@
 
     python tests/tools/make_wheels.py --zig .venv-wheels/bin/python [-o dist] [PLATFORM...]
 
-A source distribution is made first, and the wheels from what is in it. Of each wheel: it holds one library, for its
-platform, with every function of `native.SIGNATURES`, without debug symbols, and for glibc no newer than the tag says.
+A source distribution is made first, and the wheels from what is in it. Each wheel holds all files of the package and
+one library: for its platform, with every function of `native.SIGNATURES`, without debug symbols, and for a glibc no
+newer than the tag says.
 
 Then `fuzz_kernels.c` is compiled for the platform, linked to the library of the wheel, and run on the same mutated
 input everywhere: x86-64 Linux as it is; arm64 in qemu-user, with Debian's libc6-arm64-cross; musl with Debian's musl;
@@ -89,6 +90,9 @@ def faults(wheel: Path, tag: str) -> list[str]:
     found = [name for name in names if Path(name).suffix in BINARIES]
     if found != [expected]:
         return [f"binaries {found} instead of {expected}"]
+    package = ROOT / "src"
+    files = {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
+    lost = {name for name in files - {*archive.namelist()} if "__pycache__" not in name and build.NAME not in name}
     library = archive.read(expected)
     lacking = [name for name in native.SIGNATURES if not re.search(rb"\0_?%s\0" % name.encode(), library)]
     glibc = [(int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library)]
@@ -96,8 +100,9 @@ def faults(wheel: Path, tag: str) -> list[str]:
     tagged = re.match(r"manylinux_(\d+)_(\d+)", tag)
     allowed = (int(tagged[1]), int(tagged[2])) if tagged else (0, 0)
     return [
+        *([f"lacks the files {sorted(lost)}"] if lost else []),
         *([f"for {machine_of(library)} instead of {target.machine}"] if machine_of(library) != target.machine else []),
-        *([f"lacks {', '.join(lacking)}"] if lacking else []),
+        *([f"lacks the functions {lacking}"] if lacking else []),
         *(["has debug symbols"] if b".debug_" in library or b"__DWARF" in library else []),
         *([f"needs glibc {newest}"] if newest > allowed else []),
         *([f"names the folder {ROOT}"] if str(ROOT).encode() in library else []),
