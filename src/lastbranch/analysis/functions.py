@@ -130,15 +130,19 @@ class _Sums:
 
 
 def names(
-    profile: Profile, view: View, symbols: Symbolizer | None, *, sample_filter: SampleFilter | None = None
-) -> NameTable:
+    profile: Profile, view: View, symbols: Symbolizer | None, *, sample_filter: SampleFilter | None = None,
+    totals: bool = True,
+) -> NameTable:  # fmt: skip
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
+
+    Without ``totals`` no call stacks are made, which can be half of the work, and names that are only callers have no
+    row.
 
     The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
     is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
     """
     namer, sums, notes = Namer(profile, symbols), _Sums(), list[str]()
-    leaves, stacks, ranges = _count(profile, sample_filter, notes)
+    leaves, stacks, ranges = _count(profile, sample_filter, notes, totals)
     _own(leaves, sums)
     if stacks is not None:
         _totals(stacks, sums)
@@ -160,11 +164,13 @@ def names(
 
 
 def _count(
-    profile: Profile, sample_filter: SampleFilter | None, notes: list[str]
+    profile: Profile, sample_filter: SampleFilter | None, notes: list[str], totals: bool
 ) -> tuple[CallStacks, CallStacks | None, dict[int, Bound]]:
     """(samples by their own address, as stacks of one frame; call stacks; ranges by event), all of one pass."""
     binder, own, stacks = profile.binder, Tally(profile), None
-    if why := why_no_call_stacks(profile, sample_filter):
+    if not totals:
+        pass
+    elif why := why_no_call_stacks(profile, sample_filter):
         notes.append(f"no totals: {why}")
     else:
         stacks = StackCounter(profile)

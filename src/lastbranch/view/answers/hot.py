@@ -29,12 +29,12 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     """A row for each event and function, as `report --by function` prints them, the heaviest of each event first.
 
     ``event`` int64 row, ``function`` and ``module`` texts, ``module_row`` int64 and ``start`` uint64 (0: not known),
-    ``samples``, ``share`` of the event's samples, ``total``, ``instructions``, ``branches`` taken in it,
+    ``samples``, ``share`` of the event's samples, ``instructions``, ``branches`` taken in it,
     ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` int32: `PARTS`
     numbers a row, none where the source has no time stamps.
     """
     profile, chosen = loaded.profile, loaded.filter(parameters)
-    table = names(profile, "function", loaded.symbolizer, sample_filter=chosen)
+    table = names(profile, "function", loaded.symbolizer, sample_filter=chosen, totals=False)
     labels = [table.labels[row] for row in table.name.tolist()]
     of_event = np.bincount(table.event, table.samples, len(profile.events))
     columns: dict[str, Column] = {
@@ -45,7 +45,6 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
         "start": np.array([label.start for label in labels], np.uint64),
         "samples": table.samples,
         "share": ratio(table.samples, of_event[table.event]),
-        "total": _known(table.total, table.has_total),
         "instructions": _known(table.instructions, table.has_instructions),
     }
     notes = list(table.notes)
@@ -56,7 +55,7 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
         "cycles": ratio(taken[3], taken[4]),
     }
     columns["over_time"] = _over_time(loaded, chosen, table)
-    answer = Answer({"notes": texts([*notes, *why]), "stacks": texts(table.stacks), "parts": PARTS}, columns)
+    answer = Answer({"notes": texts([*notes, *why]), "parts": PARTS}, columns)
     answer.header["first"] = _first(answer, texts(event.name for event in profile.events), profile.samples > 0)
     return answer
 
