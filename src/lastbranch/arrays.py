@@ -302,6 +302,9 @@ def distinct_stacks(keys: Sequence[Array], frame: Array, offsets: Array) -> tupl
     Stack ``i`` has the values ``frame[offsets[i]:offsets[i + 1]]`` (integers of any size). Equal are those with the
     same frames and the same value in each of ``keys`` (n integers).
     """
+    found = _distinct_compiled(keys, frame, offsets)
+    if found is not None:
+        return found
     first = np.full(len(offsets) - 1, -1, np.int64)
     digest, left = _digest(keys, frame, offsets), np.arange(len(first))
     while len(left):  # again for stacks that have the hash of a different one
@@ -312,6 +315,20 @@ def distinct_stacks(keys: Sequence[Array], frame: Array, offsets: Array) -> tupl
         left = left[~same]
     rows, which = np.unique(first, return_inverse=True)
     return rows, which.reshape(-1)
+
+
+def _distinct_compiled(keys: Sequence[Array], frame: Array, offsets: Array) -> tuple[Ints, Ints] | None:
+    """`distinct_stacks` by the compiled library; ``None`` without it, and for values of other sizes than its."""
+    library, number = native.library(), len(offsets) - 1
+    if library is None:
+        return None
+    key = np.array([column.astype(np.int64) for column in keys], np.int64)
+    given = np.ascontiguousarray(frame), np.ascontiguousarray(offsets, np.int64)
+    rows, which = np.empty(number, np.int64), np.empty(number, np.int64)
+    frames, bounds, *out = map(native.address, (*given, rows, which))
+    arguments = native.address(key), len(keys), frames, frame.itemsize, bounds, number, int(_KEY), *out
+    found = library.lb_distinct_stacks(*arguments)
+    return (rows[:found].copy(), which) if found >= 0 else None
 
 
 def _digest(keys: Sequence[Array], frame: Array, offsets: Array) -> NDArray[np.uint64]:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from struct import Struct, calcsize
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import native
 from .errors import UnavailableError
 from .lbr import KIND
 
@@ -100,15 +101,12 @@ _INSN = Struct("=4x4xQH24x32s160s6xP".replace("P", f"{calcsize('P')}x"))
 """capstone.h: struct cs_insn. The id, and after padding address, size, bytes, mnemonic, op_str and a pointer."""
 
 
-def _disassembler(arch: Architecture) -> Callable[[bytes, int, int], _Disassembled]:
-    """(code, address, count or 0) -> its instructions, up to the first that cannot be decoded.
+def _package(arch: Architecture) -> Callable[[bytes, int, int], _Disassembled]:
+    """`_Engine.disassemble` of the package `capstone`, whichever version it is. Raises `UnavailableError`.
 
-    The package `capstone` imports the tables of 17 architectures, which takes half as long as NumPy. So its library is
-    called here, where the package has it and it is of the known version. Raises `UnavailableError`.
+    It imports the tables of 17 architectures, which takes half as long as NumPy. So its library is called here, where
+    the package has it and it is of the known version.
     """
-    library = _library()
-    if library is not None:
-        return _Engine(library, *(_OPENED[name] for name in arch.capstone)).disassemble
     try:
         import capstone  # type: ignore[import-untyped]
     except ImportError as error:
@@ -141,18 +139,27 @@ def _library() -> ctypes.CDLL | None:
 class _Engine:
     """A handle of capstone's library, open as long as the object is."""
 
-    def __init__(self, library: ctypes.CDLL, arch: int, mode: int) -> None:
+    def __init__(self, library: ctypes.CDLL, arch: Architecture) -> None:
         self._library, self._handle = library, ctypes.c_size_t()
-        if failed := library.cs_open(arch, mode, ctypes.byref(self._handle)):
+        if failed := library.cs_open(*(_OPENED[name] for name in arch.capstone), ctypes.byref(self._handle)):
             raise UnavailableError(f"instructions cannot be decoded: capstone cannot be opened (error {failed})")
         weakref.finalize(self, library.cs_close, ctypes.byref(self._handle))
 
+    def iterate(self) -> tuple[int | None, int]:
+        """The address of cs_disasm_iter, and the handle: what compiled code calls."""
+        return ctypes.cast(self._library.cs_disasm_iter, ctypes.c_void_p).value, self._handle.value
+
+    def check(self) -> None:
+        """Raise `UnavailableError` where the last call has failed."""
+        if failed := self._library.cs_errno(self._handle):
+            raise UnavailableError(f"instructions cannot be decoded: capstone fails (error {failed})")
+
     def disassemble(self, code: bytes, address: int, count: int) -> _Disassembled:
+        """The instructions of ``code``, ``count`` at most (0: all), up to the first that cannot be decoded."""
         array = ctypes.c_void_p()
         found = self._library.cs_disasm(self._handle, code, len(code), address, count, ctypes.byref(array))
         if not found:
-            if failed := self._library.cs_errno(self._handle):
-                raise UnavailableError(f"instructions cannot be decoded: capstone fails (error {failed})")
+            self.check()
             return
         records = ctypes.string_at(array, found * _INSN.size)
         self._library.cs_free(array, found)
@@ -185,10 +192,9 @@ class Instruction(NamedTuple):
 
 
 class Instructions(NamedTuple):
-    """Instructions of a range as columns of equal length, in the order of their addresses."""
+    """Instructions as columns of equal length, in the order that they were asked for."""
 
-    offset: NDArray[np.int64]
-    """From the start of the range."""
+    address: NDArray[np.uint64]
     length: NDArray[np.uint8]
     kind: NDArray[np.uint8]
     target: NDArray[np.uint64]
@@ -207,7 +213,9 @@ class Decoder:
                 hint=f"there are: {', '.join(sorted(ARCHITECTURES))}",
             )
         self.arch = ARCHITECTURES[arch]
-        self._disassemble = _disassembler(self.arch)
+        library = _library()
+        self._engine = library and _Engine(library, self.arch)
+        self._disassemble = self._engine.disassemble if self._engine else _package(self.arch)
         self._others = {**self.arch.others, _BAD: UNDECODABLE}
         self._plain: set[str] = set()  # mnemonics that are no branches
 
@@ -226,23 +234,49 @@ class Decoder:
             for decoded in window:
                 yield self._instruction(*decoded)
 
-    def classify(self, code: bytes, address: int) -> Instructions:
-        """The instructions of `lines` as columns, without text."""
+    def classify(
+        self, code: NDArray[np.uint8], offsets: NDArray[np.int64], address: NDArray[np.uint64], span: NDArray[np.int64]
+    ) -> tuple[Instructions, NDArray[np.int64]]:
+        """(the instructions of many pieces of ``code``, int64 number of those of each piece).
+
+        Piece ``i`` is ``code[offsets[i]:offsets[i + 1]]``, whose first byte lies at ``address[i]``. Its instructions
+        are those of `lines` that begin in the first ``span[i]`` bytes.
+        """
         import numpy as np  # not at the top: recordings start without it
 
-        found = [
-            (at - address, length, *self._class(mnemonic, operands))
-            for window in self._windows(code, address)
-            for at, length, mnemonic, operands in window
-        ]
-        columns = zip(*found, strict=True) if found else ((),) * 4
-        return Instructions(*(np.array(c, t) for c, t in zip(columns, ("i8", "u1", "u1", "u8"), strict=True)))
+        library = native.library()
+        if library is None or self._engine is None:
+            return self._classified(code, offsets, address, span)
+        size, count = np.diff(offsets), np.empty(len(span), np.int64)
+        room = int(np.minimum(size, span).sum()) // self.arch.unit + len(size)
+        columns: list[NDArray[Any]] = [np.empty(room, kind) for kind in ("u8", "u1", "u1", "u8")]
+        rows = [Struct("14sBB").pack(name.encode(), self.arch.direct.get(name, 0), self._others.get(name, 0))
+                for name in self.arch.direct | self.arch.others]  # fmt: skip
+        given = [np.ascontiguousarray(column) for column in (code, offsets, size, span, address)]
+        found = library.lb_decode(
+            *self._engine.iterate(), b"".join(rows), len(rows), self.arch.unit, self.arch.address_mask,
+            *map(native.address, given), len(size), room, *map(native.address, (count, *columns)),
+        )  # fmt: skip
+        self._engine.check()
+        return Instructions(*(column[:found] for column in columns)), count
 
-    def kind(self, code: bytes, address: int) -> int:
-        """The branch type of the instruction at the start of ``code``; `UNDECODABLE` also if it is cut off."""
-        for _, _, mnemonic, operands in self._disassemble(code, address, 1):
-            return self._class(mnemonic, operands)[0]
-        return UNDECODABLE
+    def _classified(
+        self, code: NDArray[np.uint8], offsets: NDArray[np.int64], address: NDArray[np.uint64], span: NDArray[np.int64]
+    ) -> tuple[Instructions, NDArray[np.int64]]:
+        """`classify` without the compiled library."""
+        import numpy as np
+
+        found, count = list[tuple[int, int, int, int]](), np.zeros(len(span), np.int64)
+        for piece, (first, most) in enumerate(zip(address.tolist(), span.tolist(), strict=True)):
+            before, done = len(found), 0
+            for window in self._windows(code[offsets[piece] : offsets[piece + 1]].tobytes(), first):
+                for at, length, *text in window:
+                    if done < most:
+                        found.append((at & _ADDRESSES, length, *self._class(*text)))
+                        done += length
+            count[piece] = len(found) - before
+        columns = zip(*found, strict=True) if found else ((),) * 4
+        return Instructions(*(np.array(c, t) for c, t in zip(columns, ("u8", "u1", "u1", "u8"), strict=True))), count
 
     def _windows(self, code: bytes, address: int) -> Iterator[list[tuple[int, int, str, str]]]:
         """(address, length, mnemonic, operands) of all instructions, a window at a time."""
@@ -253,7 +287,7 @@ class Decoder:
             decoded = list(self._disassemble(window, address + done, 0))
             if decoded:
                 yield decoded
-                done = decoded[-1][0] + decoded[-1][1] - address
+                done = (decoded[-1][0] + decoded[-1][1] - address) & _ADDRESSES  # after the last address comes 0
             if done < end and (end == len(code) or end - done >= self.arch.longest):  # else the next window decodes it
                 length = min(self.arch.unit, len(code) - done)
                 yield [(address + done, length, _BAD, "")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import isa_oracle as oracle
 from isa_oracle import Line
-from lastbranch import isa
+from lastbranch import isa, native
 from lastbranch.errors import UnavailableError
 from lastbranch.isa import ARCHITECTURES, NOT_A_BRANCH, UNDECODABLE, Decoder, Instruction
 from lastbranch.lbr import BRANCH_TYPES, KIND
@@ -33,9 +34,18 @@ def check(lines: list[Line], arch: str) -> None:
     decoder = Decoder(arch)
     found = list(decoder.lines(code, base))
     assert [(i.address, i.length, name_of(i.kind), i.target) for i in found] == expected
-    columns = decoder.classify(code, base)
-    assert [c.dtype for c in columns] == [np.int64, np.uint8, np.uint8, np.uint64]
-    assert list(zip(*(c.tolist() for c in columns), strict=True)) == [(i.address - base, *i[1:4]) for i in found]
+    for compiled in (True, False):
+        columns = classified(decoder, [code], [base], [len(code)], compiled)[0]
+        assert [c.dtype for c in columns] == [np.uint64, np.uint8, np.uint8, np.uint64]
+        assert list(zip(*(c.tolist() for c in columns), strict=True)) == [i[:4] for i in found]
+
+
+def classified(decoder: Decoder, pieces: list[bytes], address: list[int], span: list[int], compiled: bool) -> Any:
+    """`Decoder.classify` with the compiled library, if there is one, or without it."""
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    arguments = data, np.cumsum([0, *map(len, pieces)]), np.array(address, np.uint64), np.array(span, np.int64)
+    with nullcontext() if compiled else mock.patch.object(native, "library", return_value=None):
+        return decoder.classify(*arguments)
 
 
 @pytest.mark.parametrize("name", oracle.SAMPLES)
@@ -85,6 +95,23 @@ def test_any_bytes_are_covered_once(arch: str, code: bytes, base: int) -> None:
     assert at == len(code)
 
 
+@pytest.mark.parametrize("arch", ["x86_64", "i386", "aarch64"])
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=40), st.integers(0, 41)), max_size=5), st.integers(0, (1 << 64) - 1))
+def test_pieces_are_classified_like_lines(arch: str, pieces: list[tuple[bytes, int]], base: int) -> None:
+    decoder, expected, counts = Decoder(arch), [], []
+    for code, span in pieces:
+        lines = decoder.lines(code, base)
+        found = [i for i in lines if (i.address - base) % (1 << 64) < span]
+        expected += [(i.address % (1 << 64), *i[1:4]) for i in found]
+        counts.append(len(found))
+    for compiled in (True, False):
+        codes, spans = [code for code, _ in pieces], [span for _, span in pieces]
+        columns, count = classified(decoder, codes, [base] * len(pieces), spans, compiled)
+        assert list(zip(*(c.tolist() for c in columns), strict=True)) == expected
+        assert count.tolist() == counts
+
+
 @pytest.mark.parametrize("filler", [b"\x06", b"\x90", b"\x48\x8d\x84\x24\x00\x01\x00\x00"])
 def test_long_ranges_are_decoded_in_pieces(filler: bytes) -> None:
     code = b"\x55" + filler * 5000 + b"\xc3\xe8"
@@ -118,7 +145,10 @@ def test_the_library_says_the_same_as_the_package_around_it(arch: str, monkeypat
     monkeypatch.setattr(isa, "_library", lambda: None)
     package = Decoder(arch)
     assert list(direct.lines(code, 2**64 - 4096)) == list(package.lines(code, 2**64 - 4096))
-    assert len(direct.classify(code, 0).offset) > 100
+    given = [code, code[1:]], [2**64 - 4096, 0], [len(code)] * 2
+    first, second = classified(direct, *given, True), classified(package, *given, True)
+    assert [c.tolist() for c in (*first[0], first[1])] == [c.tolist() for c in (*second[0], second[1])]
+    assert min(first[1]) > 100
 
 
 def test_a_library_of_another_version_is_not_called() -> None:

@@ -302,8 +302,6 @@ static int runs(struct input in)
     return !done;
 }
 
-/* -- the table; a kernel returns whether it took the input, and did not decline */
-
 /* -- walk_events.c: chains of events, against a walk of one buffer after the other */
 
 struct tables {
@@ -369,11 +367,188 @@ static int walk_events(struct input in)
     return took;
 }
 
+/* -- branch_kinds.c and call_stacks.c: types of the entries of a batch, then its call stacks, against a plain machine */
+
+void *lb_sites_new(u64 seed);
+void lb_sites_free(void *t);
+void lb_sites_learn(void *t, const i64 *scope, const u64 *source, const u8 *value, i64 count);
+i64 lb_sites_kinds(void *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *flags,
+                   i64 flags_stride, u8 *kind, i64 *fresh, i64 *pending);
+i64 lb_sites_resolve(const void *t, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, u8 *kind,
+                     i64 *hidden);
+i64 lb_call_stacks(const u64 *ip, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
+                   u8 *kind, const u8 *action, int direct, u64 *frame, i64 *bounds);
+
+enum { CALL = 5 };
+
+/* How many frames lie open after the entries, from the oldest (the last) on. */
+static i64 open_frames(const u8 *kind, const u8 *action, const u64 *from, const u64 *to, i64 entries, u8 *handler)
+{
+    i64 depth = 0;
+    for (i64 i = entries - 1; i >= 0; i--) {
+        int step = kind[i] == CALL && to[i] - from[i] == 5 ? 0 : action[kind[i]];
+        i64 enclosing = depth;
+        while (enclosing && !handler[enclosing - 1]) enclosing--;
+        if (step == 1 || step == 3) handler[depth++] = step == 3;
+        if (step == 2 && depth > enclosing) depth--;
+        if (step == 4 && enclosing) depth = enclosing - 1;
+    }
+    return depth;
+}
+
+static int call_stacks(struct input in)
+{
+    u8 action[256];
+    for (int i = 0; i < 256; i++) action[i] = (u8)(i % 7 < 5 ? i % 7 : 0);
+    void *sites = lb_sites_new(take(&in, 8));
+    if (!sites) abort();
+    int took = 0;
+    while (in.left) {
+        i64 samples = (i64)take(&in, 1), entries = 0;
+        i64 *scope = block((size_t)samples * 8), *offsets = block((size_t)(samples + 1) * 8);
+        u64 *ip = block((size_t)samples * 8);
+        offsets[0] = 0;
+        for (i64 s = 0; s < samples; s++) {
+            u64 head = take(&in, 1);
+            scope[s] = (i64)(head & 7) - (head == 7);
+            ip[s] = head & 1;
+            offsets[s + 1] = entries += (i64)(head >> 3);
+        }
+        u64 *from = block((size_t)entries * 8), *to = block((size_t)entries * 8), *flags = block((size_t)entries * 8);
+        for (i64 i = 0; i < entries; i++) from[i] = take(&in, 1), to[i] = from[i] + take(&in, 1), flags[i] = take(&in, 1) << 20;
+        u8 *kind = block((size_t)entries), *known = block((size_t)entries), *handler = block((size_t)entries);
+        i64 *fresh = block((size_t)entries * 8), *pending = block(8), *owner = block((size_t)entries * 8);
+        u64 *source = block((size_t)entries * 8), *frame = block((size_t)(entries + samples) * 8);
+        i64 *bounds = block((size_t)(samples + 1) * 8);
+        i64 new = lb_sites_kinds(sites, scope, offsets, samples, (u8 *)from, 8, (u8 *)flags, 8, kind, fresh, pending);
+        for (i64 i = 0, s = 0; i < new; i++) {
+            while (fresh[i] >= offsets[s + 1]) s++;
+            owner[i] = scope[s], source[i] = from[fresh[i]], known[i] = (u8)(1 + source[i] % 40 * 8);
+        }
+        if (new >= 0) {
+            took = 1;
+            lb_sites_learn(sites, owner, source, known, new);
+            i64 *hidden = block((size_t)*pending * 8);
+            i64 left = lb_sites_resolve(sites, scope, offsets, samples, (u8 *)from, 8, kind, hidden);
+            expect(left >= 0 && left <= *pending, "as many hidden entries as were pending");
+            free(hidden);
+            memcpy(known, kind, (size_t)entries);
+            i64 n = lb_call_stacks(ip, offsets, samples, (u8 *)from, 8, (u8 *)to, 8, kind, action, CALL, frame, bounds);
+            expect(n == bounds[samples] && n <= entries + samples, "all frames are in a stack");
+            for (i64 s = 0; s < samples; s++) {
+                i64 first = offsets[s], size = offsets[s + 1] - first, leaf = ip[s] || (size && to[first]);
+                expect(bounds[s + 1] - bounds[s] - leaf == open_frames(known + first, action, from + first, to + first, size, handler),
+                       "as many callers as a machine finds");
+            }
+        }
+        free(scope), free(offsets), free(ip), free(from), free(to), free(flags), free(kind), free(known), free(handler);
+        free(fresh), free(pending), free(owner), free(source), free(frame), free(bounds);
+    }
+    lb_sites_free(sites);
+    return took;
+}
+
+/* -- distinct_stacks.c: the first of the kind of each stack, against a comparison with all before it */
+
+i64 lb_distinct_stacks(const i64 *key, i64 keys, const u8 *frame, i64 size, const i64 *offsets, i64 stacks, u64 seed, i64 *rows,
+                       i64 *which);
+
+static int distinct(struct input in)
+{
+    i64 size = (i64)take(&in, 1), keys = (i64)take(&in, 1) & 3, stacks = (i64)take(&in, 1), sum = 0;
+    u64 seed = take(&in, 8);
+    i64 *key = block((size_t)(keys * stacks) * 8), *offsets = block((size_t)(stacks + 1) * 8);
+    i64 *rows = block((size_t)stacks * 8), *which = block((size_t)stacks * 8);
+    for (i64 i = 0; i < keys * stacks; i++) key[i] = (i64)take(&in, 1) & 1;
+    offsets[0] = 0;
+    for (i64 i = 0; i < stacks; i++) offsets[i + 1] = sum += (i64)take(&in, 1) & 3;
+    u8 *frame = block((size_t)(sum * size));
+    for (i64 i = 0; i < sum * size; i++) frame[i] = (u8)take(&in, 1) & 1;
+    i64 found = lb_distinct_stacks(key, keys, frame, size, offsets, stacks, seed, rows, which);
+    for (i64 i = 0; i < stacks && found >= 0; i++) {
+        i64 first = 0, length = offsets[i + 1] - offsets[i];
+        for (; first < i; first++) {
+            i64 k = 0;
+            while (k < keys && key[k * stacks + i] == key[k * stacks + first]) k++;
+            if (k == keys && offsets[first + 1] - offsets[first] == length
+                && !memcmp(frame + offsets[i] * size, frame + offsets[first] * size, (size_t)(length * size))) break;
+        }
+        expect(which[i] >= 0 && which[i] < found && rows[which[i]] == first, "the first stack that is equal");
+    }
+    free(key), free(offsets), free(rows), free(which), free(frame);
+    return found >= 0;
+}
+
+/* -- decode.c: pieces of code, with a disassembler that makes instructions of whatever it gets */
+
+struct instruction {
+    unsigned id;
+    u64 address;
+    u16 size;
+    u8 bytes[24];
+    char mnemonic[32], operands[160];
+    void *detail;
+};
+struct branch { char name[14]; u8 direct, other; };
+
+i64 lb_decode(_Bool (*decode)(size_t, const u8 **, size_t *, u64 *, struct instruction *), size_t handle,
+              const struct branch *branches, i64 number, i64 unit, u64 mask, const u8 *code, const i64 *begin, const i64 *size,
+              const i64 *span, const u64 *address, i64 pieces, i64 room, i64 *count, u64 *at, u8 *length, u8 *kind, u64 *target);
+
+/* The first byte has the length, the name and the operands. */
+static _Bool pretend(size_t handle, const u8 **code, size_t *size, u64 *address, struct instruction *found)
+{
+    static const char *names[] = {"jmp", "bnd jmp", "call", "mov", "b.eq", "", "lock xadd", "sysexitq"};
+    static const char *operands[] = {"0x12f", "rax, 0xffffffffffffffffff", "", "#0x", "7", ", ", "x0, #12", "9999999999999999999999"};
+    u8 head = **code, length = head & 15;
+    (void)handle;
+    if (length > *size + (head == 255)) return 0; /* once more than there is */
+    found->size = length;
+    strcpy(found->mnemonic, names[head >> 4 & 7]);
+    strcpy(found->operands, operands[(head >> 2 ^ head >> 5) & 7]);
+    *code += length, *size -= length, *address += length;
+    return 1;
+}
+
+static int decode(struct input in)
+{
+    static const struct branch branches[] = {{"jmp", 1, 2}, {"call", 3, 4}, {"b.eq", 5, 0}, {"sysexitq", 0, 6}};
+    i64 pieces = (i64)take(&in, 1), unit = 1 + (i64)(take(&in, 1) & 3), lack = (i64)take(&in, 1) & 3, room = 0;
+    i64 *begin = block((size_t)pieces * 8), *size = block((size_t)pieces * 8), *span = block((size_t)pieces * 8);
+    i64 *count = block((size_t)pieces * 8), all = 0, sum = 0;
+    u64 *address = block((size_t)pieces * 8);
+    for (i64 p = 0; p < pieces; p++) {
+        begin[p] = all, all += size[p] = (i64)take(&in, 1) & 63, span[p] = (i64)(int8_t)take(&in, 1), address[p] = take(&in, 8);
+        room += size[p];
+    }
+    room -= lack < room ? lack : room;
+    u8 *code = block((size_t)all), *length = block((size_t)room), *kind = block((size_t)room);
+    u64 *at = block((size_t)room * 8), *target = block((size_t)room * 8);
+    for (i64 i = 0; i < all; i++) code[i] = (u8)take(&in, 1);
+    i64 n = lb_decode(pretend, 0, branches, 4, unit, ~(u64)0, code, begin, size, span, address, pieces, room, count, at, length,
+                      kind, target);
+    for (i64 p = 0, row = 0; n >= 0 && p < pieces; sum += count[p++]) {
+        i64 done = 0;
+        for (i64 i = 0; i < count[p]; done += length[row++], i++)
+            expect(at[row] == address[p] + (u64)done && length[row] && done < span[p], "instructions follow each other");
+        expect(done >= span[p] || done == size[p], "all that begin in the span");
+        expect(done <= size[p], "none is longer than the code");
+    }
+    expect(n < 0 || sum == n, "all instructions are in a piece");
+    free(begin), free(size), free(span), free(count), free(address), free(code), free(length), free(kind), free(at), free(target);
+    return n > 0;
+}
+
+/* -- the table; a kernel returns whether it took the input, and did not decline */
+
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
+    {"call_stacks", call_stacks},
     {"count_stacks", count_stacks},
     {"compress", compress},
+    {"decode", decode},
     {"decompress", decompress},
     {"find_mappings", find_mappings},
+    {"distinct_stacks", distinct},
     {"perf_records", perf_records},
     {"runs", runs},
     {"walk_events", walk_events},

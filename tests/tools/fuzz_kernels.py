@@ -139,8 +139,38 @@ def _events(chance: random.Random) -> Iterator[bytes]:
         yield bytes([buffers, chance.choice((4, 8, 255))]) + bounds + words + bytes(16)
 
 
+def _call_stacks(chance: random.Random) -> Iterator[bytes]:
+    """The seed; batches: number of samples, owner and length of each; source, length and type of each entry."""
+    for _ in range(6):
+        found = [chance.randbytes(8)]
+        for _ in range(chance.randrange(1, 4)):
+            lengths = [chance.randrange(32) for _ in range(chance.randrange(1, 12))]
+            found.append(bytes([len(lengths), *(length << 3 | chance.randrange(7) for length in lengths)]))
+            found += [bytes([chance.randrange(40), chance.choice((5, 6)), chance.choice((0, chance.randrange(16)))])
+                      for _ in range(sum(lengths))]  # fmt: skip
+        yield b"".join(found)
+
+
+def _distinct_stacks(chance: random.Random) -> Iterator[bytes]:
+    """Bytes of a value, number of keys, number of stacks, seed; keys; length of each stack; values."""
+    for size in (4, 8):
+        for keys in range(3):
+            head = bytes([size, keys, 40]) + chance.randbytes(8 + 40 * keys)
+            yield head + bytes(chance.randrange(3) for _ in range(40)) + chance.randbytes(size * 60)
+
+
+def _code(chance: random.Random) -> Iterator[bytes]:
+    """Number of pieces, bytes of a unit less 1, instructions less of room; size, span and address of each; code."""
+    for unit in (1, 4):
+        sizes = [chance.randrange(60) for _ in range(12)]
+        spans = [chance.choice((1, size)) for size in sizes]
+        heads = [bytes([size, span]) + chance.randbytes(8) for size, span in zip(sizes, spans, strict=True)]
+        yield bytes([len(sizes), unit - 1, 0]) + b"".join(heads) + chance.randbytes(sum(sizes))
+
+
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
-    "count_stacks": _stacks, "compress": _deflated, "decompress": _compressed, "find_mappings": _mappings,
+    "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated, "decode": _code,
+    "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
     "perf_records": _records, "runs": _runs, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""

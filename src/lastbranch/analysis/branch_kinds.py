@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct_rows
+from ..arrays import distinct, distinct_rows
 from ..binaries import Code
 from ..errors import UnavailableError
 from ..isa import UNDECODABLE, Decoder
@@ -13,6 +13,7 @@ from ..lbr import KIND, branch_type
 from ..model import Array, Profile
 from ..opening import code_of
 from .compact import Compactor, sparse_zeros
+from .native_stacks import NativeSites
 
 __all__ = ["CALLS", "JUMPS", "BranchKinds", "CodeOf", "kinds_table"]
 
@@ -46,7 +47,6 @@ class CodeOf:
         self._profile = profile
         self._found: dict[int, tuple[Code, Decoder] | None] = {}
         self._decoders: dict[str, Decoder] = {}
-        self._kinds: dict[tuple[int, int], int] = {}
 
     def __call__(self, module: int) -> tuple[Code, Decoder] | None:
         """The code of a row of the modules table; ``None`` also for -1 and for machines without a decoder."""
@@ -67,34 +67,28 @@ class CodeOf:
 
     def kinds(self, module: Array, address: Array) -> NDArray[np.uint8]:
         """Branch type of the instruction at each place, 0 where it is no branch or cannot be decoded."""
-        places = zip(module.tolist(), address.tolist(), strict=True)
-        return np.array([self._kind(place) for place in places], np.uint8)
-
-    def _kind(self, place: tuple[int, int]) -> int:
-        kind = self._kinds.get(place)
-        if kind is None:
-            kind, found = 0, self(place[0])
-            if found is not None:
-                code, decoder = found
-                kind = decoder.kind(code.read(place[1], decoder.arch.longest), place[1])
-            kind = self._kinds[place] = 0 if kind == UNDECODABLE else kind
-        return kind
+        out = np.zeros(len(address), np.uint8)
+        for row in distinct(module).tolist():
+            if (opened := self(row)) is not None:
+                (code, decoder), rows = opened, np.flatnonzero(module == row)
+                size = np.full(len(rows), decoder.arch.longest)
+                found, count = decoder.classify(*code.read_many(address[rows], size), address[rows], np.ones_like(size))
+                out[rows[count > 0]] = found.kind
+        out[out == UNDECODABLE] = 0
+        return out
 
     def follows_call(self, module: Array, address: Array) -> NDArray[np.bool_]:
         """Whether a call ends where each address begins: what a return goes to."""
         out = np.zeros(len(address), bool)
-        for i, (row, at) in enumerate(zip(module.tolist(), address.tolist(), strict=True)):
-            if (found := self(row)) is not None:
-                code, decoder = found
-                sizes = range(decoder.arch.unit, min(decoder.arch.longest, _LONGEST_CALL, at) + 1)
-                out[i] = any(_is_call(decoder, code.read(at - size, size), at - size) for size in sizes)
+        for row in distinct(module).tolist():
+            if (opened := self(row)) is not None:
+                code, decoder = opened
+                for size in range(decoder.arch.unit, min(decoder.arch.longest, _LONGEST_CALL) + 1):
+                    rows = np.flatnonzero((module == row) & (address >= size))
+                    begin, whole = address[rows] - np.uint64(size), np.full(len(rows), size)
+                    found, count = decoder.classify(*code.read_many(begin, whole), begin, np.ones_like(whole))
+                    out[rows[count > 0]] |= CALLS[found.kind] & (found.length == size)
         return out
-
-
-def _is_call(decoder: Decoder, code: bytes, address: int) -> bool:
-    """Whether ``code`` is one call, and nothing else."""
-    found = decoder.one(code, address)
-    return found.length == len(code) and bool(CALLS[found.kind])
 
 
 class BranchKinds:
@@ -109,6 +103,7 @@ class BranchKinds:
         self._binder, self._code = profile.binder, CodeOf(profile)
         self.any_known = False
         """Whether the type of any branch was found."""
+        self._sites = NativeSites.available()
         self._compactor = Compactor()
         self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
         slots = 1 << _SLOT_BITS
@@ -119,11 +114,17 @@ class BranchKinds:
     def of(self, scope: Array, offsets: Array, source: Array, target: Array, flags: Array) -> NDArray[np.uint8]:
         """uint8 branch type (`lbr.branch_type`) of each entry: uint64 addresses and flag words, ragged by ``offsets``
         (int64, stacks + 1), and the int64 scope of each stack."""
-        kind = branch_type(flags)
-        recorded = bool(kind.any())
-        if len(kind) and not kind.all():
-            found = self._looked_up(scope, offsets, source, target)
-            kind = np.where(kind == _UNKNOWN, found, kind) if recorded else found
+        found = self._sites and self._sites.kinds(scope, offsets, source, flags, self._of_sites)
+        if found:
+            kind, hidden = found
+            if len(hidden):
+                kind[hidden] = self._slowly(hidden, scope, offsets, source, target)[hidden]
+        else:
+            kind = branch_type(flags)
+            recorded = bool(kind.any())
+            if len(kind) and not kind.all():
+                unrecorded = self._looked_up(scope, offsets, source, target)
+                kind = np.where(kind == _UNKNOWN, unrecorded, kind) if recorded else unrecorded
         self.any_known = self.any_known or bool(kind.any())
         return kind
 

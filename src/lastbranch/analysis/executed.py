@@ -118,10 +118,6 @@ def decoded(code: Code, decoder: Decoder, start: Array, end: Array) -> tuple[Arr
     starts, reach = start[order], np.maximum.accumulate(end[order])
     new = np.concatenate([[True], starts[1:] > reach[:-1]])
     ends = reach[np.append(np.flatnonzero(new)[1:] - 1, len(reach) - 1)]
-    parts: list[tuple[Array, ...]] = []
-    for lo, hi in zip(starts[new].tolist(), ends.tolist(), strict=True):
-        found = decoder.classify(code.read(lo, hi - lo + decoder.arch.longest), lo)
-        n = int(np.searchsorted(found.offset, hi - lo, side="right"))
-        parts.append((found.offset[:n].view(np.uint64) + np.uint64(lo), *(c[:n] for c in found[1:])))
-    address, length, kind, target = (np.concatenate(c) for c in zip(*parts, strict=True))
-    return address, stops(address, length, kind, target)
+    begin, span = starts[new], (ends - starts[new]).astype(np.int64)
+    found, _ = decoder.classify(*code.read_many(begin, span + decoder.arch.longest), begin, span + 1)
+    return found.address, stops(*found)

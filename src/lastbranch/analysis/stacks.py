@@ -15,6 +15,7 @@ from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_cal
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
 from .branch_kinds import BranchKinds
 from .counting import how_to_record
+from .native_stacks import rebuilt_stacks
 from .sample_filtering import filtered_batches, period_of, wanted_events
 
 __all__ = [
@@ -244,6 +245,8 @@ class StackMaker:
     def _replayed(self, batch: SampleBatch, scope: Array) -> Frames:
         source, target, offsets = batch["branch_from"], batch["branch_to"], batch.offsets[BRANCH]
         kind = self._kinds.of(scope, offsets, source, target, batch["branch_flags"])
+        if (found := rebuilt_stacks(batch.ip, source, target, kind, offsets)) is not None:
+            return found
         keep, _ = open_calls(source, target, kind, offsets)
         callers = offsets_of(keep)[offsets]
         sizes = np.diff(offsets)

@@ -13,6 +13,9 @@ from ..model import Source, read_at
 if TYPE_CHECKING:  # uuid costs 14 ms to import, and only a PE file with a CodeView record needs it
     from uuid import UUID
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["Code", "DebugLink", "Image", "Section", "Segment", "SegmentFlags"]
 
 
@@ -141,6 +144,8 @@ def same_build_id(a: bytes, b: bytes) -> bool:
 _CHUNK = 1 << 16
 _CHUNKS = 256
 """Chunks in memory: instructions are read one by one."""
+_NEAR = 4096
+"""Bytes between two ranges that are read rather than skipped."""
 
 
 class Code:
@@ -152,6 +157,7 @@ class Code:
 
     def __init__(self, source: Source, image: Image) -> None:
         self._chunk = lru_cache(_CHUNKS)(lambda number: read_at(source, number * _CHUNK, _CHUNK))
+        self._source = source
         # Code comes first, as the segments of a file may overlap.
         self._segments = (*image.executable_segments, *image.segments)
         self.arch, self.image = image.machine, image
@@ -163,6 +169,33 @@ class Code:
             if 0 <= inside < s.file_size:
                 return self._read(s.offset + inside, min(size, s.file_size - inside))
         return b""
+
+    def read_many(
+        self, address: NDArray[np.uint64], size: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """What `read` gives for each address and size, one after the other: uint8 bytes, and int64 offsets of each
+        range in them, one more than ranges."""
+        import numpy as np  # not at the top: recordings start without it
+
+        from ..arrays import in_groups, offsets_of
+
+        offset, length = np.zeros(len(size), np.int64), np.zeros(len(size), np.int64)
+        left = np.ones(len(size), bool)
+        for s in self._segments:
+            inside = address - np.uint64(s.vaddr)
+            rows = np.flatnonzero(left & (inside < np.uint64(s.file_size)))
+            left[rows] = False
+            there = min(s.file_size, self._source.size - s.offset)  # files can end before their segments do
+            if len(rows) and there > 0:
+                begin = inside[rows].view(np.int64)
+                offset[rows], length[rows] = begin + s.offset, np.clip(there - begin, 0, size[rows])
+
+        def read(first: NDArray[np.int64], past: NDArray[np.int64]) -> NDArray[np.uint8]:
+            parts = zip(first.tolist(), past.tolist(), strict=True)
+            data = b"".join(self._read(lo, hi - lo).ljust(hi - lo, b"\0") for lo, hi in parts)
+            return np.frombuffer(data, np.uint8)
+
+        return in_groups(read, offset, length, _NEAR), offsets_of(length)
 
     def _read(self, offset: int, size: int) -> bytes:
         first, last = offset // _CHUNK, (offset + max(size, 1) - 1) // _CHUNK

@@ -252,14 +252,10 @@ class _Instructions:
         code = code_of(counts.module)
         if code is None:
             raise UnavailableError(f"the code of {word(counts.module.name)} cannot be read")
-        decoder = Decoder(code.arch)
-        address, size = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-        for row in _executed(counts, table):
-            start, end = int(table.start[row]), int(table.end[row])
-            found = decoder.classify(code.read(start, end - start), start)
-            address.append(np.uint64(start) + found.offset.astype(np.uint64))
-            size.append(found.length.astype(np.int64))
-        return np.concatenate(address), np.concatenate(size)
+        rows = _executed(counts, table)
+        start, size = table.start[rows], (table.end[rows] - table.start[rows]).astype(np.int64)
+        found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
+        return found.address, found.length.astype(np.int64)
 
 
 def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .callstacks import Links, call_frames, joined, no_call_stacks_because, open_calls, stitch
+    from .callstacks import ACTIONS, Links, call_frames, joined, no_call_stacks_because, open_calls, stitch
     from .filters import (
         ETW_NEAR_BRANCHES,
         NOTATIONS,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .words import BRANCH_TYPES, FLAG_FIELDS, KIND, NEW_TYPES, SPEC, type_name
 
 __all__ = [
+    "ACTIONS",
     "BRANCH_TYPES",
     "ETW_NEAR_BRANCHES",
     "FLAG_FIELDS",
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 __getattr__ = lazy_names(__name__, {
-    "callstacks": "Links call_frames joined no_call_stacks_because open_calls stitch",
+    "callstacks": "ACTIONS Links call_frames joined no_call_stacks_because open_calls stitch",
     "filters": (
         "Conversion ETW_NEAR_BRANCHES NOTATIONS PERF_SELECT bit_names call_stack_mode convert describe_perf "
         "no_ranges_because perf_select recorded_classes validate"

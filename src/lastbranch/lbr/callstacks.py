@@ -17,20 +17,21 @@ from .filters import CALL_STACK, CAPTURES, capture_mask
 from .ring import ZERO_LENGTH
 from .words import KIND
 
-__all__ = ["Links", "call_frames", "joined", "no_call_stacks_because", "open_calls", "stitch"]
+__all__ = ["ACTIONS", "Links", "call_frames", "joined", "no_call_stacks_because", "open_calls", "stitch"]
 
 
 _NOTHING, _PUSH, _POP, _ENTER, _LEAVE = range(5)
-_ACTION = np.zeros(256, np.uint8)
+ACTIONS = np.zeros(256, np.uint8)
 for _action, _kinds in {
     _PUSH: ("call", "ind_call", "cond_call"),
     _POP: ("ret", "cond_ret"),
     _ENTER: ("syscall", "irq"),
     _LEAVE: ("sysret", "eret"),
 }.items():
-    _ACTION[[KIND[name] for name in _kinds]] = _action
+    ACTIONS[[KIND[name] for name in _kinds]] = _action
+"""uint8[256]: what a branch of each type does to the stack."""
 _HANDLER = 2
-_STEP = np.array([0, 1, -1, _HANDLER, _HANDLER], np.int8)[_ACTION].tobytes()
+_STEP = np.array([0, 1, -1, _HANDLER, _HANDLER], np.int8)[ACTIONS].tobytes()
 _BLOCK = 8192
 """Stacks whose matrices stay in the processor's caches."""
 _PADDED = 4
@@ -69,7 +70,7 @@ def open_calls(
         step[passed_over] = 0
         if not (step == _HANDLER).any():
             return _open_calls_in_columns(step, offsets, longest)
-    action = _ACTION[kind]
+    action = ACTIONS[kind]
     action[passed_over] = _NOTHING
     segment = np.repeat(np.arange(len(sizes)), sizes)
     enters = action == _ENTER

@@ -40,10 +40,22 @@ SIGNATURES: dict[str, str] = {
     "lb_counter_take": "i64 pointer int i64 pointer pointer pointer pointer",
     "lb_counter_broken": "i64 pointer",
     "lb_counter_clear": "nothing pointer",
+    # branch_kinds.c
+    "lb_sites_new": "pointer u64",
+    "lb_sites_free": "nothing pointer",
+    "lb_sites_learn": "nothing pointer pointer pointer pointer i64",
+    "lb_sites_kinds": f"i64 {'pointer ' * 3} i64 pointer i64 pointer i64 {'pointer ' * 3}",
+    "lb_sites_resolve": f"i64 {'pointer ' * 3} i64 pointer i64 pointer pointer",
+    # call_stacks.c
+    "lb_call_stacks": "i64 pointer pointer i64 pointer i64 pointer i64 pointer pointer int pointer pointer",
     # compress.c
     "lb_compress_xpress": "i64 pointer i64 i64 pointer pointer pointer i64",
     # decompress.c
     "lb_decompress": "int int pointer i64 pointer i64",
+    # decode.c
+    "lb_decode": f"i64 pointer u64 pointer i64 i64 u64 {'pointer ' * 5} i64 i64 {'pointer ' * 5}",
+    # distinct_stacks.c
+    "lb_distinct_stacks": "i64 pointer i64 pointer i64 pointer i64 u64 pointer pointer",
     # find_mappings.c
     "lb_find_mappings": "int pointer pointer i64 pointer i64 i64 pointer",
     # perf_records.c

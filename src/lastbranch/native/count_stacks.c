@@ -146,13 +146,6 @@ static int grown_branches(struct counter *c)
     return 1;
 }
 
-/* The code of lbr.branch_type. */
-static inline u64 branch_type(u64 flags)
-{
-    u64 type = flags >> 20 & 15;
-    return type == 15 ? 16 + (flags >> 26 & 15) : type;
-}
-
 static inline void count_branch(struct counter *c, u32 from, u32 to, u32 tag, u64 flags)
 {
     if (!c->with_branches) return;
@@ -194,13 +187,6 @@ static inline void count_both(struct counter *c, u32 start, u32 from, u32 to, u3
         rows[at].others++;
         count_branch(c, from, to, tag, flags);
     }
-}
-
-static inline u64 at_stride(const u8 *base, i64 stride, i64 i)
-{
-    u64 value;
-    memcpy(&value, base + stride * i, 8);
-    return value;
 }
 
 /* Count `samples` stacks; stack s has entries offsets[s] to offsets[s + 1], newest first. Entry i has its addresses and
