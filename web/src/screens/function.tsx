@@ -3,11 +3,13 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
-import { count, decimal, hex, largest, percent } from "../format.ts";
-import { Answered, Notes } from "../parts.tsx";
-import { filters, linkTo, state } from "../state.ts";
-import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
-import type { Answer, Numbers } from "../wire.ts";
+import { count, decimal } from "../format.ts";
+import { Code } from "../function/code.ts";
+import { Listing } from "../function/listing.tsx";
+import { PANELS } from "../function/panels.ts";
+import { Answered } from "../parts.tsx";
+import { change, filters, linkTo, state } from "../state.ts";
+import type { Answer } from "../wire.ts";
 
 export function Function(): ComponentChild {
   const { at_module = "", start = "", name = "" } = state.value.parameters;
@@ -16,11 +18,11 @@ export function Function(): ComponentChild {
   if (!start && !name) {
     return <p class="first">Choose a function in <a href={linkTo("hot")}>Hot</a>: Enter, or a click on its name.</p>;
   }
-  return <Answered asked={asked}>{(answer) => <Code answer={answer} />}</Answered>;
+  return <Answered asked={asked}>{(answer) => <Whole answer={answer} />}</Answered>;
 }
 
-function Code({ answer }: { answer: Answer }): ComponentChild {
-  const columns = useMemo(() => columnsOf(answer), [answer]);
+function Whole({ answer }: { answer: Answer }): ComponentChild {
+  const code = useMemo(() => new Code(answer), [answer]);
   const { header } = answer;
   const facts = [
     `${header["start"]} to ${header["end"]}`,
@@ -32,61 +34,31 @@ function Code({ answer }: { answer: Answer }): ComponentChild {
     <>
       <h2 class="function" title={String(header["function"])}>{String(header["function"])}</h2>
       <p class="first">{header["module"]} {facts.filter(Boolean).join(", ")}</p>
-      {header["missing"] ? <p class="refusal">No counts of executions: {header["missing"]}. {header["hint"]}</p> : null}
-      <Table
-        label="Instructions"
-        columns={columns}
-        rows={answer.length("instructions.address")}
-        sort="address"
-        note={<Notes notes={answer.list("notes")} />}
-      />
+      {code.missing ? <p class="refusal">No counts of executions: {code.missing}. {header["hint"]}</p> : null}
+      <div class="sides">
+        <Listing code={code} />
+        <Beside code={code} />
+      </div>
     </>
   );
 }
 
-function columnsOf(answer: Answer): Column[] {
-  const block = answer.numbers("instructions.block");
-  const first = answer.numbers("blocks.first");
-  const last = answer.numbers("blocks.last");
-  const kind = answer.texts("instructions.kind");
-  const address = answer.bigs("instructions.address");
-  const missing = String(answer.header["missing"] ?? "");
-  const rows = block.length;
-
-  /** A value of the block in each of its rows that `where` names, else NaN. */
-  const ofBlock = (name: string, where: (row: number, of: number) => boolean): Numbers => {
-    const values = answer.numbers(`blocks.${name}`);
-    return Float64Array.from({ length: rows }, (_, row) => (where(row, block[row] ?? 0) ? (values[block[row] ?? 0] ?? NaN) : NaN));
-  };
-  const atFirst = (row: number, of: number): boolean => first[of] === row;
-  const atLast = (row: number, of: number): boolean => last[of] === row;
-  const counts = ofBlock("count", atFirst);
-  const blank = (column: Column, values: Numbers): Column => ({
-    ...column,
-    cell: (row) => (Number.isNaN(values[row]) && !missing ? null : column.cell(row)),
-  });
-  const taken = ofBlock("taken", (row, of) => atLast(row, of) && kind[row] === "cond");
-  const wrong = ofBlock("mispredicted", atLast);
-  const cycles = ofBlock("cycles", atFirst);
-  const samples = answer.numbers("instructions.samples");
-  return [
-    {
-      key: "address",
-      title: "Address",
-      hint: "As linked.",
-      values: address,
-      width: 8,
-      numeric: true,
-      cell: (row) => hex(address[row] ?? 0n),
-    },
-    textColumn("text", "Instruction", answer.texts("instructions.text"), { width: 17, grow: 1 }),
-    numberColumn("samples", "Samples", samples, (value) => (value ? count(value) : ""), {
-      bar: largest(samples),
-      hint: "Samples with this address.",
-    }),
-    blank(numberColumn("count", "Executed", counts, count, { hint: "How often its block ran, as branch records show.", unknown: missing }), counts),
-    blank(numberColumn("taken", "Taken", taken, percent, { unit: "%", hint: "Of the times that the branch ran.", unknown: missing }), taken),
-    blank(numberColumn("mispredicted", "Mispredicted", wrong, percent, { unit: "%", width: 8, hint: "Of the times that it was taken.", unknown: missing }), wrong),
-    blank(numberColumn("cycles", "Cycles", cycles, decimal, { hint: "Of its block, on average.", unknown: missing }), cycles),
-  ];
+/** One of the panels, chosen by tabs. */
+function Beside({ code }: { code: Code }): ComponentChild {
+  const panel = PANELS.find(({ name }) => name === state.value.parameters["beside"]) ?? PANELS[0];
+  if (!panel) return null;
+  return (
+    <section class="beside" aria-label="Beside the assembly">
+      <nav aria-label="Panels">
+        {PANELS.map(({ name, title }) => (
+          <button key={name} type="button" class="tab" aria-pressed={name === panel.name} onClick={() => change({ beside: name })}>
+            {title}
+          </button>
+        ))}
+      </nav>
+      <div class="panel" role="region" tabIndex={0} aria-label={panel.title}>
+        <panel.show code={code} />
+      </div>
+    </section>
+  );
 }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import Place, annotate, find_functions
+from ...analysis import Annotation, Place, annotate, find_functions
 from ...analysis.naming import place_of
 from ...errors import SelectionError
 from ...lbr import type_name
-from ..answer import Answer, ratio, texts
+from ..answer import Answer, Column, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
 __all__ = ["function"]
@@ -27,9 +27,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     profile = loaded.profile
     place = _place(loaded, parameters)
     found = annotate(profile, place, sample_filter=loaded.filter(parameters))
-    flow, blocks, edges = found.flow, found.flow.blocks, found.flow.edges
-    sizes = blocks.last - blocks.first + 1
-    ends = [(edges.from_module, edges.from_address), (edges.to_module, edges.to_address)]
+    flow = found.flow
     answer = Answer({
         "function": texts([place.label.shown(profile)])[0],
         "module": texts([profile.modules[place.module].short])[0], "module_row": place.module,
@@ -37,36 +35,63 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes),
     })  # fmt: skip
-    counted = np.full(len(blocks), np.nan) if found.missing else blocks.count.astype(np.float64)
-    kinds = {kind: "" if kind in (0, 255) else type_name(kind) for kind in set(flow.kind.tolist())}
-    answer.columns |= {
-        "instructions.address": flow.address,
-        "instructions.text": texts(flow.text),
-        "instructions.kind": [kinds[kind] for kind in flow.kind.tolist()],
-        "instructions.block": np.repeat(np.arange(len(blocks)), sizes),
-        "instructions.samples": found.samples,
-        "blocks.first": blocks.first,
-        "blocks.last": blocks.last,
-        "blocks.count": counted,
-        "blocks.ended": blocks.ended,
-        "blocks.through": blocks.through,
-        "blocks.taken": ratio(blocks.ended, blocks.ended + blocks.through),
-        "blocks.mispredicted": ratio(blocks.mispredicted, blocks.mispredicted + blocks.predicted),
-        "blocks.cycles": ratio(blocks.cycles, blocks.timed),
-        "blocks.ipc": ratio(sizes * blocks.timed, blocks.cycles),
-        "edges.source": edges.source,
-        "edges.target": edges.target,
-        **{f"edges.{end}": _named(loaded, *at) for end, at in zip(("from", "to"), ends, strict=True)},
-        "edges.count": edges.count,
-        "edges.mispredicted": ratio(edges.mispredicted, edges.mispredicted + edges.predicted),
-        "loops.header": np.array([loop.header for loop in found.loops], np.int64),
-        "loops.depth": np.array([loop.depth for loop in found.loops], np.int64),
-        "loops.blocks": np.array([len(loop.blocks) for loop in found.loops], np.int64),
-        "loops.iterations": np.array([loop.iterations for loop in found.loops], np.int64),
-        "loops.trips": np.array([loop.trips for loop in found.loops], np.float64),
-        "loops.cycles": np.array([loop.cycles for loop in found.loops], np.float64),
-    }
+    for table, columns in (
+        ("instructions", _instructions(found)), ("blocks", _blocks(found)), ("edges", _edges(loaded, found)),
+        ("loops", _loops(found)),
+    ):  # fmt: skip
+        answer.columns |= {f"{table}.{name}": column for name, column in columns.items()}
     return answer
+
+
+def _instructions(found: Annotation) -> dict[str, Column]:
+    flow = found.flow
+    kinds = {kind: "" if kind in (0, 255) else type_name(kind) for kind in set(flow.kind.tolist())}
+    return {
+        "address": flow.address,
+        "text": texts(flow.text),
+        "kind": [kinds[kind] for kind in flow.kind.tolist()],
+        "block": np.repeat(np.arange(len(flow.blocks)), flow.blocks.last - flow.blocks.first + 1),
+        "samples": found.samples,
+    }
+
+
+def _blocks(found: Annotation) -> dict[str, Column]:
+    blocks = found.flow.blocks
+    sizes = blocks.last - blocks.first + 1
+    return {
+        "first": blocks.first,
+        "last": blocks.last,
+        "count": np.full(len(blocks), np.nan) if found.missing else blocks.count.astype(np.float64),
+        "ended": blocks.ended,
+        "through": blocks.through,
+        "taken": ratio(blocks.ended, blocks.ended + blocks.through),
+        "mispredicted": ratio(blocks.mispredicted, blocks.mispredicted + blocks.predicted),
+        "cycles": ratio(blocks.cycles, blocks.timed),
+        "ipc": ratio(sizes * blocks.timed, blocks.cycles),
+    }
+
+
+def _edges(loaded: Loaded, found: Annotation) -> dict[str, Column]:
+    edges = found.flow.edges
+    return {
+        "source": edges.source,
+        "target": edges.target,
+        "from": _named(loaded, edges.from_module, edges.from_address),
+        "to": _named(loaded, edges.to_module, edges.to_address),
+        "count": edges.count,
+        "mispredicted": ratio(edges.mispredicted, edges.mispredicted + edges.predicted),
+    }
+
+
+def _loops(found: Annotation) -> dict[str, Column]:
+    return {
+        "header": np.array([loop.header for loop in found.loops], np.int64),
+        "depth": np.array([loop.depth for loop in found.loops], np.int64),
+        "blocks": np.array([len(loop.blocks) for loop in found.loops], np.int64),
+        "iterations": np.array([loop.iterations for loop in found.loops], np.int64),
+        "trips": np.array([loop.trips for loop in found.loops], np.float64),
+        "cycles": np.array([loop.cycles for loop in found.loops], np.float64),
+    }
 
 
 def _named(loaded: Loaded, module: np.ndarray, address: np.ndarray) -> list[str]:
