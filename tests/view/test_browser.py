@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ import pytest
 from command_line import Ran
 from lastbranch import demo
 from lastbranch.symbols import Function, FunctionTable, Symbolizer
+from lastbranch.view.server import open_browser
 from small_captures import build
 from viewer import cells, loaded, looking_at, node_modules, serving
 
@@ -114,6 +117,48 @@ def test_names_are_text_and_nothing_else(
             with looking_at(browser, at) as page:
                 shown = {row["function"][:20] for row in cells(page, "Functions")} - {"[unknown]"}
                 assert shown == {name.replace("\x1b", "\\x1b")[:20] for name in HOSTILE}
+
+
+def test_the_file_that_is_opened_leads_to_the_page(
+    browser: Browser, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("webbrowser.open", lambda url: True)
+    path = open_browser(address + "#/branches?find=main")
+    assert path is not None
+    with looking_at(browser, path.as_uri()) as page:
+        assert cells(page, "Branches")
+        assert page.url == address + "#/branches?find=main"
+
+
+@pytest.mark.parametrize("mode", ["cors", "no-cors"])
+def test_another_page_cannot_have_an_answer(browser: Browser, address: str, mode: str) -> None:
+    """Not even one of this machine that knows the token."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Empty) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{other.server_port}/")
+        ask = "([to, mode]) => fetch(to, {mode}).then(() => 'answered', () => 'failed')"
+        seen = page.evaluate(ask, [address + "ask/hot", mode])
+        context.close()
+        other.shutdown()
+        thread.join()
+    assert seen == "failed"
+
+
+class _Empty(BaseHTTPRequestHandler):
+    """A page without a policy."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><link rel=icon href=data:,>")
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def test_a_server_that_was_ended_is_said_on_the_page(browser: Browser) -> None:
