@@ -107,6 +107,8 @@ def _described(name: str, thing: object) -> list[str]:
         return [f"### {name}", "", "```python", f"{name}{inspect.signature(thing)}", "```", "", _doc(thing), ""]
     lines, notes = [f"### {name}", "", _doc(thing), ""], _notes(thing)
     declared = {f.name: str(f.type) for f in fields(thing)} if is_dataclass(thing) else {}
+    if issubclass(thing, tuple):  # a named one: its annotations are forward references
+        declared = {name: kind.__forward_arg__ for name, kind in thing.__annotations__.items()}
     named = {n: repr(m.value) for n, m in getattr(thing, "__members__", {}).items()}  # of an enumeration
     if declared or named:
         lines += [f"| {'field | type' if declared else 'name | value'} | |", "|---|---|---|"]

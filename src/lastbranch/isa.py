@@ -12,7 +12,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from struct import Struct, calcsize
@@ -37,8 +36,7 @@ _BAD = "(bad)"
 _ADDRESSES = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(NamedTuple):
     """How capstone is opened for it, and its branches.
 
     ``direct`` is for a branch whose last operand is a plain address, ``others`` for any other form.

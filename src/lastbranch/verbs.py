@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from itertools import islice
 from operator import or_
@@ -88,7 +88,7 @@ def convert(
         with stages("writing") as progress:
             done = target.write(profile, path, compress=compress, progress=progress)
     damage = [(source.name, one) for one in profile.damage]
-    return replace(done, damage=damage, notes=[*notes, *done.notes], warnings=warnings)
+    return done._replace(damage=damage, notes=[*notes, *done.notes], warnings=warnings)
 
 
 @contextmanager

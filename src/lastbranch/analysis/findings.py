@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -45,8 +44,7 @@ class Kind(NamedTuple):
     """The remedy for a recording of `lastbranch record`, where it is another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One finding: ``name`` is its row of `FINDINGS`, ``seen`` what in the capture says so."""
 
     name: str

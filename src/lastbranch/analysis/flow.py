@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,8 +221,7 @@ def _blocks(flow: Flow, leaders: Array, ended: Array, past: Array, cycles: Array
 _CALLS = (KIND["call"], KIND["ind_call"])
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """A natural loop: ``header`` (a row of the blocks) dominates all ``blocks``, which lead back to it.
 
     ``iterations`` is how often the header ran, ``trips`` that for each time the loop was entered (``None``: it was

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -173,8 +172,7 @@ def _spread(rows: Array, sizes: Array, back: Array) -> tuple[Array, Array]:
 _AT = re.compile(r"(?P<module>.+)\+(?P<address>0x[0-9a-fA-F]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A function in a module, at link addresses; ``end`` is exclusive, and 0 where it is not known."""
 
     module: int

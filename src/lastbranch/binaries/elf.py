@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import FormatError
 from ..model import BytesSource, Source
@@ -187,8 +186,7 @@ LINK_LIMIT = 4096 + 8
 """Longest ``.gnu_debuglink`` in bytes: a file name (``PATH_MAX``), its padding and the CRC."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Elf:
+class _Elf(NamedTuple):
     """A file whose ELF header was read."""
 
     source: Source

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -46,8 +45,7 @@ class DebugLink(NamedTuple):
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A part of the file that is loaded: an ELF ``PT_LOAD`` program header, or a PE section.
 
     ``vaddr`` is a link address (the address before the loader moved the image), ``offset`` counts bytes of the file,
@@ -62,8 +60,7 @@ class Segment:
     flags: SegmentFlags
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """One section header; its sizes may exceed the file.
 
     ``vaddr`` is a link address (0 for what is not loaded), ``size`` bytes in memory, ``file_size`` bytes at ``offset``
@@ -83,8 +80,7 @@ class Section:
 _LINKAGE_STUBS = frozenset({".plt", ".plt.sec", ".plt.got", ".iplt"})
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(NamedTuple):
     """An executable, library, object or core file. All addresses are link addresses.
 
     ``machine`` is a name such as ``x86_64``, ``i386``, ``aarch64`` or ``arm``, or the header's number in hex.

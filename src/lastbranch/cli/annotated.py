@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "trips", "cycles
 _NEAR = ("cond", "uncond", "ind", "call", "ind_call", "ret")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Where an instruction comes from: innermost function, file and line, and the line's text if it is available."""
 
     label: Label

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..errors import Damage, FormatError
 
@@ -20,8 +19,7 @@ class Reading(Protocol):
     def __bool__(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Rewriting:
+class Rewriting(NamedTuple):
     """How files are written anew in their own format: only ``start <= time < end`` (seconds since the first event),
     only these processes (none: all), compressed or not (``None``: as the first file)."""
 
@@ -32,8 +30,7 @@ class Rewriting:
     reading: Reading | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conversion:
+class Conversion(NamedTuple):
     """What became of captures that were written as another file."""
 
     summary: str

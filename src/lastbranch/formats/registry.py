@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Damage, FormatError, SelectionError
 from ..model import Profile, Progress, Source, read_at
@@ -25,8 +24,7 @@ SNIFFED = 128
 """Bytes at the start of a file that identify its format."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """One format of captures. Its functions are given as ``module:function`` within this package."""
 
     name: str

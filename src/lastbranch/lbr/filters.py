@@ -9,7 +9,6 @@ page, include/uapi/linux/perf_event.h and arch/x86/events/intel/lbr.c of Linux.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 from operator import or_
@@ -106,8 +105,7 @@ CALL_STACK = _BIT["CALL_STACK"]
 _STACK_CLASSES = _BIT["NEAR_REL_CALL"] | _BIT["NEAR_IND_CALL"] | _BIT["NEAR_RET"]
 
 
-@dataclass(frozen=True, slots=True)
-class Notation:
+class Notation(NamedTuple):
     """A register or flag word. ``bits`` and ``names`` are in the order of `CAPTURES`; ``other`` has no equivalent."""
 
     title: str

@@ -6,7 +6,7 @@ has one value a sample; every other group is ragged, that is, it has ``offsets``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["BRANCH", "COLUMNS", "FRAME", "GROUPS", "REQUIRED", "Column", "Mode", "column"]
 
@@ -23,8 +23,7 @@ class Mode:
     NAMES = ("unknown", "kernel", "user", "hypervisor", "guest kernel", "guest user")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One declared column. ``optional`` ones are absent from a batch whose source lacks them."""
 
     name: str

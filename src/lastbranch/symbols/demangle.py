@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
@@ -131,13 +130,15 @@ def _undname(tool: str, names: list[str]) -> list[str] | None:
 
 def _run(command: list[str], names: list[str]) -> list[str]:
     """The lines that ``command`` answers to ``names``; none where it fails. Many are shared among processes."""
+    from subprocess import SubprocessError  # not at the top: names that are kept need no program
+
     count = max(1, min(os.cpu_count() or 1, _PROCESSES, len(names) // _SHARE))
     cuts = [len(names) * i // count for i in range(count + 1)]
     with contextlib.ExitStack() as stack:
         try:
             running = [stack.enter_context(_Tool(command, names[a:b])) for a, b in pairwise(cuts)]
             return [line for tool in running for line in tool.lines()]
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, SubprocessError):
             return []
 
 
@@ -145,11 +146,13 @@ class _Tool:
     """One process, asked and answering through files: a tool that writes line by line makes a pipe slow."""
 
     def __init__(self, command: list[str], names: list[str]) -> None:
+        from subprocess import DEVNULL, Popen
+
         self._answers = temporary_file()
         with temporary_file() as asked:
             asked.write("".join(f"{n}\n" for n in names).encode())
             asked.seek(0)
-            self._process = subprocess.Popen(command, stdin=asked, stdout=self._answers, stderr=subprocess.DEVNULL)
+            self._process = Popen(command, stdin=asked, stdout=self._answers, stderr=DEVNULL)
 
     def __enter__(self) -> _Tool:
         return self

@@ -16,8 +16,7 @@ from ..arrays import interval_of, offsets_of, ranges
 __all__ = ["Backend", "NamesBuilder", "DebugFiles", "Frame", "Function", "FunctionTable", "Names", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
-class DebugFiles:
+class DebugFiles(NamedTuple):
     """Checked files of one module: all regular, and of the identity that the capture recorded.
 
     A backend opens these with `open_regular`, and no others but files `below` the folders of ``dwo``. Addresses are

@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,7 @@ _UNPADDED = (8, 16)
 """Bytes of the build ids of some linkers, which perf pads to 20."""
 
 
-@dataclass(frozen=True, slots=True)
-class AddressMap:
+class AddressMap(NamedTuple):
     """How addresses of a module become addresses of a file: what to add in each range, modulo 2**64."""
 
     ranges: tuple[tuple[int, int, int], ...] = ((0, _LAST, 0),)

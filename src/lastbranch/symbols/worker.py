@@ -16,7 +16,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import IO, TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -264,7 +263,7 @@ class WorkerClient:
         size = sum(os.path.getsize(p) for p in (files.binary, files.debug, files.dwp) if p and os.path.exists(p))
         seconds = self._options.seconds * max(1.0, size / _UNIT)
         limits = {"memory": self._options.memory + 2 * size, "seconds": int(seconds) + 1}
-        request = pack({"verb": verb, "backend": backend, "files": asdict(files), **limits}, columns)
+        request = pack({"verb": verb, "backend": backend, "files": files._asdict(), **limits}, columns)
         try:
             said, answer = self._exchange(request, seconds)
         except WorkerFailed as failure:

@@ -9,9 +9,8 @@ of rows that are its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +55,7 @@ _PC_FIELDS: tuple[tuple[str, int, int], ...] = (
 """How the sample record is described in streams from 1 on, where the guide allows no legacy sample record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """One entry of a data descriptor."""
 
     name: str
