@@ -231,6 +231,32 @@ static int find_mappings(struct input in)
     return !done;
 }
 
+/* -- format_lists.c: rows inside the values and outside, and room for all of them or less */
+
+i64 lb_format_hex_lists(const u64 *values, i64 count, const i64 *offsets, i64 rows, int quote, const u8 *comma, i64 between,
+                        u8 *out, i64 room, i64 *ends);
+
+static int format_lists(struct input in)
+{
+    int quote = (int)take(&in, 1) & 1;
+    i64 between = 1 + quote, rows = (i64)take(&in, 1), room = (i64)take(&in, 2), at = 0;
+    i64 *offsets = block((size_t)(rows + 1) * 8), *ends = block((size_t)rows * 8), count = 0;
+    for (i64 i = 0; i <= rows; i++) offsets[i] = at += (int8_t)take(&in, 1);
+    u64 *values = block(in.left / 8 * 8);
+    for (; in.left >= 8; count++) values[count] = take(&in, 8);
+    u8 *out = block((size_t)room);
+    i64 length = lb_format_hex_lists(values, count, offsets, rows, quote, (const u8 *)", ", between, out, room, ends);
+    expect(length <= room, "the text fits");
+    for (i64 i = 0; i < rows && length >= 0; i++) {
+        i64 from = i ? ends[i - 1] : 0, numbers = 0;
+        for (i64 k = from; k < ends[i]; k++) numbers += out[k] == 'x';
+        expect(out[from] == '[' && out[ends[i] - 1] == ']', "a list is in brackets");
+        expect(numbers == offsets[i + 1] - offsets[i], "all numbers of a list are written");
+    }
+    free(offsets), free(ends), free(values), free(out);
+    return length > 0;
+}
+
 /* -- perf_records.c: the records of a block, then the samples among them */
 
 enum { SAMPLE = 9 };
@@ -547,6 +573,7 @@ static const struct kernel { const char *name; int (*run)(struct input); } kerne
     {"compress", compress},
     {"decode", decode},
     {"decompress", decompress},
+    {"format_lists", format_lists},
     {"find_mappings", find_mappings},
     {"distinct_stacks", distinct},
     {"perf_records", perf_records},

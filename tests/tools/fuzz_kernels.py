@@ -125,6 +125,16 @@ def _runs(chance: random.Random) -> Iterator[bytes]:
         yield head + b"".join(bytes([0, *one]) for one in ranges) + chance.randbytes(100 * size)
 
 
+def _lists(chance: random.Random) -> Iterator[bytes]:
+    """Whether to quote, number of lists, room; how much further each begins; values."""
+    for quote in (0, 1):
+        lengths = [chance.randrange(9) for _ in range(12)]
+        values = struct.pack(
+            f"<{sum(lengths)}Q", *(chance.getrandbits(chance.randrange(65)) for _ in range(sum(lengths)))
+        )
+        yield struct.pack("<BBH", quote, len(lengths), 4096) + bytes([0, *lengths]) + values
+
+
 def _events(chance: random.Random) -> Iterator[bytes]:
     """Number of buffers, 16ths of the scratch, first and last word of each buffer; words of events."""
     for buffers in (1, 3, 16, 30):
@@ -171,7 +181,7 @@ def _code(chance: random.Random) -> Iterator[bytes]:
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated, "decode": _code,
     "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
-    "perf_records": _records, "runs": _runs, "walk_events": _events,
+    "format_lists": _lists, "perf_records": _records, "runs": _runs, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

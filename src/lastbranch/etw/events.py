@@ -21,8 +21,8 @@ from ..formats.dump import Dump, Wanted
 from ..formats.etl import Event, LogHeader
 from ..formats.etl.container.header import encode_buffer_header
 from ..formats.etl.container.trace_file import aligned, encode_first_buffer
-from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading
-from ..formats.etl.dump import defines_names, dump_live
+from ..formats.etl.decode import AS_IT_SAYS, Decoded, Decoder, Reading, describes
+from ..formats.etl.dump import dump_live
 from ..formats.etl.events.columns import CHUNK, events_of
 from ..formats.etl.layout import BUFFER_FLAG, BUFFER_TYPE
 from ..formats.etl.payload import Described, message_of
@@ -151,7 +151,7 @@ def _events(stream: Stream, decoder: Decoder) -> Iterator[ConsumedEvent]:
     whole = isinstance(stream, FileStream)
     try:
         if isinstance(stream, FileStream):
-            for event in stream.log.events(select=defines_names):
+            for event in stream.log.events(select=describes):
                 decoder.learn(event)
         for part in stream.parts():
             times = filetimes(part.block.time, stream.header)

@@ -114,6 +114,8 @@ class Form:
 
     nothing = ""
     between = ","
+    quote = ""
+    """Around plain ASCII that means a number."""
 
     def value(self, value: Any) -> str:
         """Any value that a field can have."""
@@ -126,10 +128,6 @@ class Form:
     def string(self, text: str) -> str:
         """`value` of a string, faster."""
         return text if len(text) <= _LONGEST and text.isprintable() else self.value(text)
-
-    def quoted(self, text: str) -> str:
-        """Plain ASCII that means a number."""
-        return text
 
     def template(self, names: Iterable[str]) -> str:
         """What ``%`` makes the cell of fields of, from the texts of their values."""
@@ -148,6 +146,7 @@ class _Json(Form):
 
     nothing = "null"
     between = ", "
+    quote = '"'
 
     def value(self, value: Any) -> str:
         return json.dumps(_plain(value))
@@ -157,9 +156,6 @@ class _Json(Form):
 
     def string(self, text: str) -> str:
         return encode_basestring_ascii(text) if text.isprintable() else self.value(text)
-
-    def quoted(self, text: str) -> str:
-        return f'"{text}"'
 
     def template(self, names: Iterable[str]) -> str:
         pairs = ", ".join(json.dumps(visible(name)).replace("%", "%%") + ": %s" for name in names)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ... import native
 from ...arrays import distinct
 from ...model import Array, Progress, Source
 from ..dump import Cells, Dump, Form, Wanted, milliseconds
@@ -23,9 +24,8 @@ from .events.columns import EventBlock, events_of
 from .kernel.hooks import IMAGE, PROCESS, SYS_CONFIG, THREAD, THREAD_LIFE, Key, kernel_key, kernel_names
 from .payload.payload_columns import Blobs, Column, Lists, Numbers, Objects, Texts
 from .payload.types import Hex
-from .single_event import Event
 
-__all__ = ["dump_etl", "dump_live", "defines_names"]
+__all__ = ["dump_etl", "dump_live"]
 
 
 # -- Columns as texts: equal to `Form.value` of each value, without making most of the values
@@ -48,6 +48,9 @@ def shown(column: Column, form: Form) -> list[str]:
     if isinstance(column, Texts):
         return list(map(form.string, column.tolist()))
     if isinstance(column, Lists):
+        found = _hex_lists(column, form)
+        if found is not None:
+            return list(map(form.limited, found))
         texts, bounds = _numbers(column.values.tolist(), column.wrap, form), column.offsets.tolist()
         join = form.between.join
         return [form.limited(f"[{join(texts[begin:end])}]") for begin, end in pairwise(bounds)]
@@ -61,11 +64,33 @@ def shown(column: Column, form: Form) -> list[str]:
     return list(map(form.value, column.tolist()))
 
 
+_DIGITS = 20
+"""Characters of the longest hexadecimal number, quoted."""
+
+
+def _hex_lists(column: Lists, form: Form) -> list[str] | None:
+    """The text of lists of addresses by the compiled library; ``None`` without it, and for other lists."""
+    library = native.library()
+    if library is None or column.wrap is not Hex or column.values.dtype.kind != "u":
+        return None
+    values, offsets = np.ascontiguousarray(column.values, np.uint64), np.ascontiguousarray(column.offsets)
+    out = np.empty(2 * len(column) + len(values) * (_DIGITS + len(form.between)), np.uint8)
+    ends, address = np.zeros(len(column) + 1, np.int64), native.address
+    marks = bool(form.quote), form.between.encode(), len(form.between)
+    into = address(out), len(out), address(ends[1:])
+    length = library.lb_format_hex_lists(address(values), len(values), address(offsets), len(column), *marks, *into)
+    if length < 0:
+        return None
+    text = out[:length].tobytes().decode("ascii")
+    return [text[begin:end] for begin, end in pairwise(ends.tolist())]
+
+
 def _numbers(values: list[Any], wrap: Callable[[Any], Any] | None, form: Form) -> list[str]:
     if wrap is None:
         return list(map(str, values))
     if wrap is Hex:
-        return list(map(form.quoted, map(hex, values)))
+        texts, quote = map(hex, values), form.quote
+        return [f"{quote}{text}{quote}" for text in texts] if quote else list(texts)
     memo = _Memo(lambda value: form.value(wrap(value)))
     return [memo[value] for value in values]
 
@@ -93,7 +118,8 @@ def dump_etl(source: Source, wanted: Wanted, progress: Progress | None = None, r
 
     def cells(form: Form) -> Iterator[Cells]:
         rows = _EventRows(log.header, decoder, wanted, form)
-        rows.learn(log.events(select=defines_names))
+        for block in log.blocks():
+            rows.learn(block)
         return rows.cells(log.ordered_blocks(select=_selector(wanted), progress=progress))
 
     return Dump(source.name, log.clock, cells, lambda: log.damage, decoder.notes)
@@ -113,7 +139,7 @@ def dump_live(
 
         def learning_blocks() -> Iterator[EventBlock]:
             for block in blocks:
-                rows.learn(events_of(block.take(np.flatnonzero(defines_names(block)))))
+                rows.learn(block)
                 yield block.take(np.flatnonzero(select(block)))
 
         return rows.cells(learning_blocks())
@@ -129,13 +155,16 @@ class _EventRows:
         self._owner: dict[int, int] = {0: 0}
         """Process by thread, at the time of the block."""
 
-    def learn(self, events: Iterable[Event]) -> None:
-        """Take in events that describe others, or the life of a thread."""
-        for event in events:
+    def learn(self, block: EventBlock) -> None:
+        """Take in the events that describe others, or the life of a thread."""
+        for event in events_of(block.take(np.flatnonzero(describes(block)))):
             self._decoder.learn(event)
-            if event.hook in THREAD_LIFE:
-                fields = self._decoder.decode(event).fields
-                self._owner.setdefault(fields.get("ThreadID", -1), fields.get(_PID, -1))
+        lives = block.take(np.flatnonzero(np.isin(block.hook, THREAD_LIFE)))
+        owner = np.empty((2, len(lives)), np.int64)
+        for batch in batches_of(lives, self._decoder):
+            owner[:, batch.rows] = _ids(batch, "ThreadID"), _ids(batch, _PID)
+        for thread, process in owner.T.tolist():
+            self._owner.setdefault(thread, process)
 
     def cells(self, blocks: Iterable[EventBlock]) -> Iterator[Cells]:
         clock = self._header.clock
@@ -246,11 +275,6 @@ def _ids(batch: Batch, name: str) -> Array:
     else:  # a batch of samples has one for each
         return np.full(len(batch), -1, np.int64)
     return np.where(values < 1 << 31, values, values - (1 << 32))
-
-
-def defines_names(block: EventBlock) -> Array:
-    """Rows that describe other events, or the process that a thread belongs to."""
-    return describes(block) | np.isin(block.hook, THREAD_LIFE)
 
 
 def _selector(wanted: Wanted) -> Callable[[EventBlock], Array]:
