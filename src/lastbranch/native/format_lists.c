@@ -3,11 +3,11 @@
 
 enum { DIGITS = 16, DECLINED = -1 };
 
-/* `rows` lists of hexadecimal numbers, one after the other, as [0x1,0x2]: row i is values[offsets[i] .. offsets[i + 1]]. `quote`
- * characters are around each number, and after each but the last the `between` ones at `comma`. ends[i] is where the text of
- * row i ends. The length of the text; DECLINED for rows beyond the `count` values, or without room. */
-EXPORT i64 lb_format_hex_lists(const u64 *values, i64 count, const i64 *offsets, i64 rows, int quote, const u8 *comma, i64 between,
-                               u8 *out, i64 room, i64 *ends)
+/* `rows` lists of hexadecimal numbers, one after the other, as [0x1,0x2]: row i is values[offsets[i] .. offsets[i + 1]]. With
+ * `quote`, each number is in double quotes. Between two numbers are the `between` bytes at `comma`. ends[i] is where the text
+ * of row i ends. The length of the text; DECLINED for rows beyond the `count` values, or without room. */
+EXPORT i64 lb_format_hex_lists(const u64 *values, i64 count, const i64 *offsets, i64 rows, int quote, const u8 *comma,
+                               i64 between, u8 *out, i64 room, i64 *ends)
 {
     static const char digits[] = "0123456789abcdef";
     u8 *o = out;

@@ -105,9 +105,9 @@ static int gather(const struct tables *t, const struct buffers *b, i64 buffer, i
  * `state`: how many buffers are done; how many events are in the columns, which have `room`; whether any event is shorter
  * than its header or ends after the limit. Where there is no room for the next buffers, a call with larger columns goes on.
  * DECLINED for buffers that are not within the words, two words before their end, or larger than `scratch`. */
-EXPORT int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end, const i64 *limit,
-                          i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room, i64 *count, i64 *stop,
-                          i64 *state)
+EXPORT int lb_walk_events(const struct tables *t, const u8 *words, i64 number, const i64 *first, const i64 *end,
+                          const i64 *limit, i64 buffers, u16 *lengths, i64 scratch, const struct columns *out, i64 room,
+                          i64 *count, i64 *stop, i64 *state)
 {
     struct buffers b = {words, first, end, limit};
     while (state[0] < buffers) {
