@@ -8,16 +8,19 @@ const TYPE = "application/x-lastbranch-";
 export class EmbeddedProvider implements Provider {
   readonly live = false;
   readonly fixed: Parameters;
+  readonly notes: readonly string[];
   private readonly parts = new Map<string, HTMLScriptElement>();
 
   /** What the page holds, or null where it holds nothing: then it has a server. */
   static find(): EmbeddedProvider | null {
-    const filters = document.querySelector<HTMLScriptElement>(`script[type="${TYPE}filters"]`);
-    return filters && new EmbeddedProvider(filters);
+    const facts = document.querySelector<HTMLScriptElement>(`script[type="${TYPE}file"]`);
+    return facts && new EmbeddedProvider(facts);
   }
 
-  private constructor(filters: HTMLScriptElement) {
-    this.fixed = JSON.parse(new TextDecoder().decode(bytesOf(filters))) as Parameters;
+  private constructor(facts: HTMLScriptElement) {
+    const { filters, notes } = JSON.parse(new TextDecoder().decode(bytesOf(facts))) as { filters: Parameters; notes: string[] };
+    this.fixed = filters;
+    this.notes = notes;
     for (const part of document.querySelectorAll<HTMLScriptElement>("script[data-key]")) {
       this.parts.set(part.dataset["key"] ?? "", part);
     }
@@ -25,7 +28,7 @@ export class EmbeddedProvider implements Provider {
 
   async ask(question: string, parameters: Parameters): Promise<Answer> {
     const part = this.parts.get(keyOf(question, parameters));
-    if (!part) throw new Refusal("This file does not hold that.", "`lastbranch view CAPTURE` shows all of it.");
+    if (!part) throw new Refusal(`This file does not hold that. ${this.notes[0] ?? ""}`, "`lastbranch view CAPTURE` shows all of it.");
     const bytes = bytesOf(part);
     if (part.type === `${TYPE}failure`) {
       const { error, hint } = JSON.parse(new TextDecoder().decode(bytes)) as { error: string; hint: string | null };

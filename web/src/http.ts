@@ -8,6 +8,7 @@ const GONE = "The viewer's server does not answer: it was ended, or its terminal
 export class HttpProvider implements Provider {
   readonly live = true;
   readonly fixed = {};
+  readonly notes = [];
 
   async ask(question: string, parameters: Parameters): Promise<Answer> {
     const query = new URLSearchParams(keyOf(question, parameters));

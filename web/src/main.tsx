@@ -37,6 +37,7 @@ function App(): ComponentChild {
         <span class="file" title={file}>{short}</span>
       </header>
       <FilterBar live={provider.live} />
+      {provider.notes.length ? <p class="file-notes">{provider.notes.join(" ")}</p> : null}
       <main aria-label={screen?.question ?? ""}>{screen?.show ? <screen.show key={screen.name} /> : <p class="first">This screen is not there yet.</p>}</main>
     </>
   );

@@ -9,6 +9,8 @@ export interface Provider {
   readonly live: boolean;
   /** The filters that the page began with, where they are fixed. */
   readonly fixed: Parameters;
+  /** What a page that has its answers in it holds, and what it leaves out. */
+  readonly notes: readonly string[];
   /** The answer to a question of src/lastbranch/view/answers/. Rejects with a `Refusal` where there is none. */
   ask(question: string, parameters: Parameters): Promise<Answer>;
 }

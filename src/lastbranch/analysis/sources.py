@@ -19,11 +19,11 @@ class Sources:
     """Lines of source files by the paths that debug information has, which are hints.
 
     A file is read only below one of ``roots`` (the longest existing tail of its path), or, without roots, at its
-    own path if that is below the folder of the module's checked binary.
+    own path if that is below the folder of the module's checked binary. ``roots`` ``None``: no file is read.
     """
 
-    def __init__(self, profile: Profile, roots: Sequence[str] = ()) -> None:
-        self._profile, self._roots = profile, tuple(roots)
+    def __init__(self, profile: Profile, roots: Sequence[str] | None = ()) -> None:
+        self._profile, self._roots, self._wanted = profile, tuple(roots or ()), roots is not None
         self._files: dict[str, list[str]] = {}
         self._found: dict[tuple[int, str], str | None] = {}
 
@@ -41,11 +41,13 @@ class Sources:
     @property
     def notes(self) -> list[str]:
         """Notes for the user: source text that was requested but not found."""
-        lost = sorted({file for (_, file), path in self._found.items() if path is None})
+        lost = sorted({file for (_, file), path in self._found.items() if path is None and self._wanted})
         where = "below --source-root" if self._roots else "next to the binary: see --source-root"
         return [f"the text of {len(lost)} source files was not found {where}, such as {lost[0]}"] if lost else []
 
     def _candidates(self, module: int, file: str) -> Iterator[str | None]:
+        if not self._wanted:
+            return
         parts = posixpath.normpath(file.replace("\\", "/")).split("/")
         for root in self._roots:
             for first in range(len(parts)):

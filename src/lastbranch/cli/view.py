@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -34,10 +34,15 @@ if TYPE_CHECKING:
     "--html", "output", metavar="OUT", shell_complete=complete_file,
     help="Write the viewer and its data to this file, which needs no server.",
 )  # fmt: skip
+@click.option("--no-source", is_flag=True, help="With --html: no text of source files, whatever --source-root says.")
+@click.option(
+    "--anonymise", is_flag=True,
+    help="With --html: hashes in place of names; no paths, build ids, command lines, host, date or source text.",
+)  # fmt: skip
 @force_option
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, source_root: tuple[str, ...], port: int, no_open: bool,
-    output: str | None, force: bool,
+    output: str | None, no_source: bool, anonymise: bool, force: bool,
 ) -> int:  # fmt: skip
     """Look at a capture in the browser.
 
@@ -45,26 +50,39 @@ def command(
     be changed there; those given here are the first. Only this machine and this user can reach the viewer, and nothing
     is loaded from the network. Ctrl-C ends it.
 
-    --html writes one file instead, to look at later or to share. Its filters are those given here, and it has the code
-    of the heaviest functions.
+    --html writes one file instead, to look at later or to share. Its filters are those given here. It has at most 25
+    MB: the heaviest rows of tables, and the code of the heaviest functions; of the rest it has the sum. Source text is
+    in it only if --source-root says where that is.
     """
     if output is not None:
         check_new(output, force, "--html")
+    for name, given in (("--no-source", no_source), ("--anonymise", anonymise)):
+        if given and output is None:
+            raise click.BadParameter("only a file can do without it: add --html", param_hint=name)
     profile = capture.open()
-    return show(capture, profile, symbols, source_root, make_filter(profile), output, port, not no_open)
+    file = None if output is None else HtmlFile(output, bool(source_root) and not no_source, anonymise)
+    return show(capture, profile, symbols, source_root, make_filter(profile), file, port, not no_open)
+
+
+class HtmlFile(NamedTuple):
+    """The file that --html writes: its name, and what is in it."""
+
+    path: str
+    source: bool
+    anonymise: bool
 
 
 def show(
     capture: Capture, profile: Profile, symbols: SymbolOptions, source_root: tuple[str, ...], chosen: Any = None,
-    output: str | None = None, port: int = 0, browse: bool = True,
+    file: HtmlFile | None = None, port: int = 0, browse: bool = True,
 ) -> int:  # fmt: skip
-    """Serve ``profile``, or write it to ``output``."""
+    """Serve ``profile``, or write it to ``file``."""
     from ..view.loaded import Loaded, parameters_of
 
     loaded = Loaded(profile, symbols, capture.path, capture.symfs, capture.folders, source_root, capture.log.given())
     parameters = parameters_of(profile, chosen)
-    if output is not None:
-        _write(capture, loaded, parameters, output)
+    if file is not None:
+        _write(capture, loaded, parameters, file)
     else:
         from urllib.parse import urlencode
 
@@ -75,12 +93,12 @@ def show(
     return capture.finish(profile)
 
 
-def _write(capture: Capture, loaded: Loaded, parameters: Parameters, output: str) -> None:
+def _write(capture: Capture, loaded: Loaded, parameters: Parameters, file: HtmlFile) -> None:
     from ..model.atomic_output import writing_file
     from ..view.single_file import single_file
     from .progress import bar
 
     with bar("writing", capture.progress) as progress:
-        data = single_file(loaded, parameters, progress)
-    with writing_file(output) as file:
-        file.write(data)
+        data = single_file(loaded, parameters, progress, source=file.source, anonymise=file.anonymise)
+    with writing_file(file.path) as out:
+        out.write(data)

@@ -5,54 +5,139 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections import Counter
 from urllib.parse import urlencode
 
+from ..analysis.sources import Sources
 from ..errors import LastbranchError
-from ..model import visible
+from ..model import Progress, counted, visible
 from . import page, wire
+from .anonymous import Anonymous
 from .answers import ask
 from .loaded import Loaded, Parameters
 from .security import content_security_policy
 
-__all__ = ["FUNCTIONS", "single_file"]
+__all__ = ["FUNCTIONS", "LARGEST", "single_file"]
 
 FUNCTIONS = 50
-"""The heaviest functions whose code is in the file."""
+"""The heaviest functions whose code is in the file, as far as it fits."""
+LARGEST = 25_000_000
+"""Bytes of the file."""
 _SCREENS = ("overview", "hot", "flame", "branches", "capture", "findings")
+_FIRST_CUT = 1 << 16
+"""Rows that are tried first of a table that does not fit as a whole; then half of them."""
+_CUT = ("hot", "branches")
+"""Questions with the parameter ``limit``: the heaviest rows are sent, and the sum of the others."""
+_PART = '<script type="application/x-lastbranch-{}" data-key="{}">{}</script>'
 
 
-def single_file(loaded: Loaded, parameters: Parameters, progress: Callable[[int, int], None] | None = None) -> bytes:
+def single_file(
+    loaded: Loaded, parameters: Parameters, progress: Progress | None = None, *, source: bool = False,
+    anonymise: bool = False, largest: int = LARGEST,
+) -> bytes:  # fmt: skip
     """The page with the answers to all questions under the filters ``parameters``, which are fixed in it.
 
-    What cannot be answered is in the file as its reason, for the screen to show. ``progress`` gets (done, in all).
+    At most ``largest`` bytes: the heaviest rows of tables, and the code of the heaviest functions. What cannot be
+    answered is in the file as its reason, for the screen to show. ``source``: the text of source files is a part of
+    it; ``anonymise``: it has no names (`Anonymous`), and no source text either. ``progress`` gets (done, in all).
     """
-    parts = []
-    for number, (question, asked) in enumerate(_questions(loaded, parameters)):
+    hidden = Anonymous(loaded) if anonymise else None
+    loaded = hidden.loaded if hidden else loaded
+    if not source:
+        loaded.sources = Sources(loaded.profile, None)
+    made = _Parts(loaded, parameters, hidden, largest - len(_page("", "")))
+    places, in_all = _places(loaded, parameters), len(_SCREENS) + FUNCTIONS
+    for number, question in enumerate(_SCREENS):
         if progress is not None:
-            progress(number, len(_SCREENS) + FUNCTIONS)
+            progress(number, in_all)
+        made.add_screen(question)
+    kept = []
+    for number, (module, start, samples) in enumerate(places[:FUNCTIONS]):
+        if progress is not None:
+            progress(len(_SCREENS) + number, in_all)
+        if made.add_function({"at_module": str(module), "start": f"{start:#x}"}):
+            kept.append(samples)
+    notes = [_kept(kept, [samples for _, _, samples in places])]
+    notes += ["Names are hashes with a key of this file alone, and paths are left out."] if hidden else []
+    notes += [] if source and not hidden else ["It has no source text."]
+    facts = _encoded(json.dumps({"filters": dict(parameters), "notes": notes}).encode())
+    return _page(f'<script type="application/x-lastbranch-file">{facts}</script>', "\n".join(made.parts))
+
+
+class _Parts:
+    """The answers in the file, one script element each, while there is ``room`` (bytes)."""
+
+    def __init__(self, loaded: Loaded, parameters: Parameters, hidden: Anonymous | None, room: int) -> None:
+        self._loaded, self._parameters, self._hidden = loaded, dict(parameters), hidden
+        self._room = room - _FACTS
+        self.parts: list[str] = []
+
+    def add_screen(self, question: str) -> None:
+        """Add an answer, which may take half of what is left, or else its heaviest rows."""
+        kind, data = self._answer(question, {})
+        limit = _FIRST_CUT
+        while question in _CUT and kind == "answer" and len(data) > self._room // 2 and limit:
+            kind, data = self._answer(question, {"limit": str(limit)})
+            limit //= 2
+        if len(data) > self._room // 2:
+            kind, data = _failure(f"This takes {len(data) / 1e6:.1f} MB, for which the file has no room.", _WHOLE)
+        self._add(question, {}, kind, data)
+
+    def add_function(self, place: dict[str, str]) -> bool:
+        """Add the code of a function, unless it is too large: whether it is there now."""
+        kind, data = self._answer("function", place)
+        fits = len(data) < self._room
+        if fits:
+            self._add("function", place, kind, data)
+        return fits and kind == "answer"
+
+    def _answer(self, question: str, more: dict[str, str]) -> tuple[str, str]:
+        """(kind of the part, its text)."""
         try:
-            kind, data = "answer", wire.packed(ask(loaded, question, asked))
+            answer = ask(self._loaded, question, {**self._parameters, **more})
         except (LastbranchError, OSError) as error:
-            hint = error.hint if isinstance(error, LastbranchError) else None
-            failed = {"error": visible(str(error)), "hint": visible(hint) if hint else None}
-            kind, data = "failure", json.dumps(failed).encode()
-        text = base64.b64encode(data).decode()
-        parts.append(
-            f'<script type="application/x-lastbranch-{kind}" data-key="{_key(question, asked)}">{text}</script>'
-        )
-    fixed = base64.b64encode(json.dumps(dict(parameters)).encode()).decode()
-    parts.append(f'<script type="application/x-lastbranch-filters">{fixed}</script>')
-    return _page("\n".join(parts))
+            return _failure(str(error), error.hint if isinstance(error, LastbranchError) else None, self._hidden)
+        return "answer", _encoded(wire.packed(self._hidden.cleaned(question, answer) if self._hidden else answer))
+
+    def _add(self, question: str, more: dict[str, str], kind: str, data: str) -> None:
+        part = _PART.format(kind, _key(question, {**self._parameters, **more}), data)
+        self._room -= len(part) + 1
+        self.parts.append(part)
 
 
-def _questions(loaded: Loaded, parameters: Parameters) -> Iterator[tuple[str, dict[str, str]]]:
-    for question in _SCREENS:
-        yield question, dict(parameters)
+_FACTS = 1 << 16
+"""Bytes that are kept for what the file says of itself, and for reasons."""
+_WHOLE = "`lastbranch view CAPTURE` shows all of it."
+
+
+def _failure(error: str, hint: str | None, hidden: Anonymous | None = None) -> tuple[str, str]:
+    texts = [hidden.text(visible(text)) if hidden and text else visible(text or "") for text in (error, hint)]
+    return "failure", _encoded(json.dumps({"error": texts[0], "hint": texts[1] or None}).encode())
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _places(loaded: Loaded, parameters: Parameters) -> list[tuple[int, int, int]]:
+    """(row of the module, address, samples) of the functions with samples that are known, the heaviest first."""
     hot = ask(loaded, "hot", parameters).columns
-    places = dict.fromkeys(zip(hot["module_row"], hot["start"], strict=True))
-    for module, start in [(m, s) for m, s in places if m >= 0 and s][:FUNCTIONS]:
-        yield "function", {**parameters, "at_module": str(module), "start": f"{start:#x}"}
+    samples = Counter[tuple[int, int]]()
+    for module, start, count in zip(hot["module_row"], hot["start"], hot["samples"], strict=True):
+        if int(module) >= 0 and int(start):
+            samples[int(module), int(start)] += int(count)
+    return [(module, start, count) for (module, start), count in samples.most_common()]
+
+
+def _kept(kept: list[int], every: list[int]) -> str:
+    """The sentence about the functions whose code is in the file, and about the others, by their samples."""
+    others = len(every) - len(kept)
+    if not others:
+        return f"This file has the code of {'the function' if len(kept) == 1 else f'all {len(kept)} functions'}."
+    share = 1 - sum(kept) / max(1, sum(every))
+    return (
+        f"This file has the code of {counted(len(kept), 'function')}; {others} others have {share:.1%} of the samples."
+    )
 
 
 def _key(question: str, parameters: Parameters) -> str:
@@ -60,7 +145,7 @@ def _key(question: str, parameters: Parameters) -> str:
     return urlencode([("question", question), *sorted(parameters.items())]).replace("&", "&amp;")
 
 
-def _page(data: str) -> bytes:
+def _page(facts: str, data: str) -> bytes:
     """index.html with its script and style sheet in it, which a policy allows by their hashes."""
     style, script = page.asset("app.css").decode(), page.asset("app.js").decode()
     policy = content_security_policy(_hash(script), _hash(style), worker_src="blob:", img_src="data:")
@@ -68,7 +153,7 @@ def _page(data: str) -> bytes:
     for mark, text in (
         ("<!-- policy -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
-        ('<script src="app.js"></script>', f"{data}\n<script>{script}</script>"),
+        ('<script src="app.js"></script>', f"{facts}\n{data}\n<script>{script}</script>"),
     ):
         before, found, after = html.partition(mark)
         assert found, mark

@@ -19,7 +19,7 @@ function Functions({ answer, events }: { answer: Answer; events: string[] }): Co
   const columns = useMemo(() => columnsOf(answer, events), [answer, events.length]);
   return (
     <>
-      <p class="first">{String(answer.header["first"])}</p>
+      <p class="first">{String(answer.header["first"])}{others(answer)}</p>
       <Table
         label="Functions"
         columns={columns}
@@ -33,6 +33,12 @@ function Functions({ answer, events }: { answer: Answer; events: string[] }): Co
       />
     </>
   );
+}
+
+/** What the rows that were not sent come to. */
+function others(answer: Answer): string {
+  const { rows = 0, samples = 0, share = 0 } = answer.header["other"] as Record<string, number>;
+  return rows ? ` Other, not listed: ${count(rows)} functions with ${count(samples)} samples, ${percent(share)} %.` : "";
 }
 
 /** The parameters of the function screen; null where the row is no function whose code is known. */

@@ -15,7 +15,7 @@ from ...arrays import distinct_rows
 from ...errors import NotRecordedError
 from ...model import Array, SampleFilter
 from ..answer import Answer, Column, ratio, texts
-from ..loaded import Loaded, Parameters
+from ..loaded import Loaded, Parameters, whole_number
 
 __all__ = ["PARTS", "hot"]
 
@@ -32,8 +32,32 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     ``samples``, ``share`` of the event's samples, ``instructions``, ``branches`` taken in it,
     ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` int32: `PARTS`
     numbers a row, none where the source has no time stamps.
+
+    ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``, and
+    ``other``: ``rows``, ``samples`` and ``share`` (of all samples) of what was not sent.
     """
-    profile, chosen = loaded.profile, loaded.filter(parameters)
+    chosen, limit = loaded.filter(parameters), whole_number(parameters, "limit", 0)
+    every = loaded.once(("hot", chosen), lambda: _every(loaded, chosen))
+    samples = np.asarray(every.columns["samples"])
+    rows = np.sort(np.argsort(-samples, kind="stable")[: limit or len(samples)])
+    left = int(samples.sum() - samples[rows].sum())
+    other = {"rows": len(samples) - len(rows), "samples": left, "share": left / max(1, int(samples.sum()))}
+    columns = {name: _taken(column, rows, len(samples)) for name, column in every.columns.items()}
+    return Answer({**every.header, "other": other}, columns)
+
+
+def _taken(column: Column, rows: Array, every: int) -> Column:
+    """``rows`` of a column that has one value for each of ``every`` row, or `PARTS`."""
+    if len(rows) == every:
+        return column
+    if isinstance(column, np.ndarray):
+        return column if not len(column) else column.reshape(every, -1)[rows].reshape(-1)
+    return [column[row] for row in rows.tolist()]
+
+
+def _every(loaded: Loaded, chosen: SampleFilter | None) -> Answer:
+    """All rows."""
+    profile = loaded.profile
     table = names(profile, "function", loaded.symbolizer, sample_filter=chosen, totals=False)
     labels = [table.labels[row] for row in table.name.tolist()]
     of_event = np.bincount(table.event, table.samples, len(profile.events))
