@@ -34,6 +34,7 @@ class Threads:
         return self._pool.submit(work, *args, **kwargs)
 
     def close(self) -> None:
-        """Wait for what runs, leave out what has not begun, and end the threads."""
+        """Wait for what runs, leave out what has not begun, and end the threads. `submit` starts them again."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+            self._pool = None

@@ -78,6 +78,10 @@ void *lb_counter_new(u64 seed, int with_branches, int with_ranges, int with_deta
 void lb_counter_free(void *c);
 int lb_counter_add(void *c, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
                    i64 to_stride, const u8 *flags, i64 flags_stride);
+int lb_counter_gather(void *c, int slot, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
+                      const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride);
+int lb_counter_full(const void *c, int slot);
+int lb_counter_count(void *c, int slot);
 i64 lb_counter_rows(const void *c, int ranges);
 i64 lb_counter_take(const void *c, int ranges, i64 room, i64 *scope, u64 *a, u64 *b, i64 *values);
 i64 lb_counter_broken(const void *c);
@@ -101,6 +105,7 @@ static int count_stacks(struct input in)
 {
     u64 options = take(&in, 1), seed = take(&in, 8);
     int branches = (int)(options & 1), ranges = !branches || options & 2, details = !!(options & 4), separate = !!(options & 8);
+    int later = !!(options & 16), slot = 0; /* a batch is counted after the next one was gathered */
     void *c = lb_counter_new(seed, branches, ranges, details);
     if (!c) abort();
     i64 counted = 0, pairs = 0;
@@ -121,11 +126,18 @@ static int count_stacks(struct input in)
         for (i64 i = 0; i < entries; i++)
             for (i64 k = 0; k < 3; k++) words[separate ? k * entries + i : i * 3 + k] = take(&in, k == 2 ? 2 : 8);
         const u8 *from = (const u8 *)words, *to = (const u8 *)(words + column), *flags = (const u8 *)(words + 2 * column);
-        done = entries ? lb_counter_add(c, scope, offsets, samples, from, stride, to, stride, flags, stride) : 0;
+        if (later) {
+            done = lb_counter_gather(c, slot, scope, offsets, samples, from, stride, to, stride, flags, stride);
+            expect(!lb_counter_full(c, slot), "there is room for few rows");
+            expect(!lb_counter_count(c, slot = !slot), "what was gathered is counted");
+        } else {
+            done = entries ? lb_counter_add(c, scope, offsets, samples, from, stride, to, stride, flags, stride) : 0;
+        }
         expect(done == 0 || done == 1, "a batch is counted or declined");
         if (!done) counted += entries, pairs += inner;
         free(scope), free(offsets), free(words);
     }
+    expect(!lb_counter_count(c, !slot), "what was gathered is counted");
     if (branches) taken(c, 0, details, counted);
     if (ranges) taken(c, 1, details, pairs - lb_counter_broken(c));
     lb_counter_clear(c);

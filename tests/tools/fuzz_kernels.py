@@ -47,7 +47,7 @@ def write_seeds(seed: int, folder: Path) -> None:
 
 def _stacks(chance: random.Random) -> Iterator[bytes]:
     """Batches as the driver reads them: options, seed; number of samples, owner and length of each, entries."""
-    for options in range(16):
+    for options in range(32):
         found = [struct.pack("<BQ", options, chance.getrandbits(64))]
         for _ in range(chance.randrange(1, 6)):
             lengths = [chance.choice((0, 1, 2, 8, 31)) for _ in range(chance.randrange(1, 12))]

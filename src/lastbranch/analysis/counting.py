@@ -272,7 +272,7 @@ class EntryCounter:
     def result(self, sample_filter: SampleFilter | None) -> Counted:
         """What was counted; of the filter's modules, what has an end in one of them."""
         if self._kernel is not None:
-            self._kernel.flush()
+            self._kernel.finish()
             self._broken += self._kernel.broken
         self._branches.decode()
         found = self._branch_table.result()

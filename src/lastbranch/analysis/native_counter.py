@@ -1,6 +1,7 @@
 """Branches and ranges counted by the compiled library (``native/count_stacks.c``), batch by batch.
 
-`counting.EntryCounter` without it, which sorts keys instead, is its oracle.
+A batch is gathered from its columns, whose memory readers may reuse, and then counted by another thread while the next
+one is read. `counting.EntryCounter` without the library, which sorts keys instead, is its oracle.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..model import Array
+from ..threads import Threads
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from ctypes import CDLL
 
 __all__ = ["NativeStackCounter"]
 
-_COUNTED, _DECLINED, _FULL = 0, 1, 2
+_COUNTED, _DECLINED = 0, 1
+_WORTH_A_THREAD = 1 << 14
+"""Entries, which take 0.2 ms; less are counted at once."""
 _SUMS, _DETAILS = 3, 6
 """Columns: count, mispredicted, predicted; with details those of `counting.BRANCH_VALUES`, too."""
 _BRANCHES, _RANGES = 0, 1
@@ -39,7 +44,10 @@ class NativeStackCounter:
         self._counter = library.lb_counter_new(int.from_bytes(os.urandom(8)), bool(branches), bool(ranges), details)
         if not self._counter:
             raise MemoryError
-        weakref.finalize(self, library.lb_counter_free, self._counter)
+        self._thread = Threads(1, "lastbranch-count")
+        self._counting: Future[int] | None = None
+        self._slot = 0
+        weakref.finalize(self, _release, library, self._counter, self._thread)
 
     @classmethod
     def available(cls, branches: Sink | None, ranges: Sink | None, details: bool) -> NativeStackCounter | None:
@@ -62,17 +70,31 @@ class NativeStackCounter:
         """
         scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(offsets, np.int64)
         columns = [word for c in (source, target, flags) for word in (native.address(c), c.strides[0])]
-        arguments = native.address(scope), native.address(offsets), len(scope), *columns
-        done = self._library.lb_counter_add(self._counter, *arguments)
-        if done == _FULL:
+        library, counter, slot = self._library, self._counter, self._slot
+        arguments = counter, slot, native.address(scope), native.address(offsets), len(scope), *columns
+        done = library.lb_counter_gather(*arguments)
+        self._wait()
+        if done == _COUNTED and library.lb_counter_full(counter, slot):
             self.flush()
-            done = self._library.lb_counter_add(self._counter, *arguments)
-        if done > _FULL:
-            raise MemoryError
-        return bool(done == _COUNTED)
+            done = library.lb_counter_gather(*arguments)  # into the regions of now
+        if done == _DECLINED:
+            return False
+        _check(done)
+        if len(source) >= _WORTH_A_THREAD and _PROCESSORS > 1:
+            self._counting, self._slot = self._thread.submit(library.lb_counter_count, counter, slot), 1 - slot
+        else:
+            _check(library.lb_counter_count(counter, slot))
+        return True
+
+    def _wait(self) -> None:
+        """Until the batch before is counted."""
+        if self._counting is not None:
+            counting, self._counting = self._counting, None
+            _check(counting.result())
 
     def flush(self) -> None:
         """Hand what was counted to the sinks, and begin anew."""
+        self._wait()
         for which, sink in enumerate(self._sinks):
             room = self._library.lb_counter_rows(self._counter, which)
             if room and sink:
@@ -83,3 +105,21 @@ class NativeStackCounter:
                 rows = self._library.lb_counter_take(self._counter, which, room, *addresses)
                 sink(scope[:rows], a[:rows], b[:rows], [column[:rows] for column in values])
         self._library.lb_counter_clear(self._counter)
+
+    def finish(self) -> None:
+        """Hand what was counted to the sinks, and end the thread."""
+        self.flush()
+        self._thread.close()
+
+
+_PROCESSORS = os.cpu_count() or 1
+
+
+def _check(done: int) -> None:
+    if done != _COUNTED:
+        raise MemoryError
+
+
+def _release(library: CDLL, counter: int, thread: Threads) -> None:
+    thread.close()  # it may still count
+    library.lb_counter_free(counter)

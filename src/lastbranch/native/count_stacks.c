@@ -5,8 +5,11 @@
  * branch, the oldest branch of a stack and branches next to an empty entry go to the second table. Addresses are compacted
  * to the number of a region (16 MiB of one scope, numbered at first sight) and 24 low bits. Hashes are seeded.
  *
- * add() counts a whole batch or nothing: it returns DECLINED for addresses beyond 48 bits and for more regions than
- * numbers, and NumPy counts that batch. A compacted address is never 0, so that zeroed rows are free. */
+ * A batch is gathered, and then counted from what was gathered. One thread may gather a batch while another counts the one
+ * before, which has the other slot: the first uses the regions, the second the tables.
+ *
+ * A whole batch is gathered or nothing: DECLINED for addresses beyond 48 bits and for more regions than numbers, and NumPy
+ * counts that batch. A compacted address is never 0, so that zeroed rows are free. */
 #include "lastbranch.h"
 
 #include <stdlib.h>
@@ -14,6 +17,8 @@
 enum { COUNTED, DECLINED, FULL, NO_MEMORY };
 enum { REGIONS = 255, SLOTS = 1024, AHEAD = 16, MOST_ROWS = 1 << 18, LEAST_ROWS = 1 << 12 };
 #define MOST_COUNTED (1u << 30) /* entries: counts of a row have 32 bits */
+#define COUNTED_FLAGS 0x3FFFFFFFu /* the flags that are counted are the low ones */
+#define EMPTY 0x80000000u         /* beside them: an address of the entry is 0 */
 
 struct range_row { u32 start, end, target, others, by_tag[4]; };
 struct branch_row { u32 from, to, by_tag[4]; };
@@ -29,8 +34,7 @@ struct counter {
     u32 regions;
     u64 entries, broken;
     struct table ranges, branches;
-    u32 *compact; /* from and to of each entry of a batch */
-    u64 room;
+    struct batch { u32 *from, *to, *facts; i64 *offsets, samples; u64 room, samples_room; } batches[2];
     int with_branches, with_ranges, with_details;
 };
 
@@ -62,7 +66,7 @@ EXPORT void lb_counter_free(struct counter *c)
     if (!c) return;
     release(&c->ranges);
     release(&c->branches);
-    free(c->compact);
+    for (int slot = 0; slot < 2; slot++) free(c->batches[slot].from), free(c->batches[slot].offsets);
     free(c);
 }
 
@@ -189,21 +193,35 @@ static inline void count_both(struct counter *c, u32 start, u32 from, u32 to, u3
     }
 }
 
-/* Count `samples` stacks; stack s has entries offsets[s] to offsets[s + 1], newest first. Entry i has its addresses and
- * flags at `stride` bytes times i of three bases, `scope[s]` owns them. */
-EXPORT int lb_counter_add(struct counter *c, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
-                          const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride)
+static int room_for(struct batch *b, u64 entries, u64 samples)
+{
+    if (entries > b->room) {
+        u32 *more = realloc(b->from, (size_t)entries * 3 * sizeof *more);
+        if (!more) return 0;
+        b->from = more;
+        b->room = entries;
+    }
+    if (samples >= b->samples_room) {
+        i64 *more = realloc(b->offsets, (size_t)(samples + 1) * sizeof *more);
+        if (!more) return 0;
+        b->offsets = more;
+        b->samples_room = samples + 1;
+    }
+    b->to = b->from + entries;
+    b->facts = b->to + entries;
+    return 1;
+}
+
+/* Gather `samples` stacks in `slot`, 0 or 1; stack s has entries offsets[s] to offsets[s + 1], newest first. Entry i has its
+ * addresses and flags at `stride` bytes times i of three bases, `scope[s]` owns them. */
+EXPORT int lb_counter_gather(struct counter *c, int slot, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from,
+                             i64 from_stride, const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride)
 {
     i64 entries = offsets[samples];
+    struct batch *batch = &c->batches[slot & 1];
+    batch->samples = 0;
     if (entries <= 0) return COUNTED;
-    if (c->entries + (u64)entries > MOST_COUNTED || c->ranges.used > MOST_ROWS || c->branches.used > MOST_ROWS) return FULL;
-    if ((u64)entries > c->room) {
-        u32 *more = realloc(c->compact, (size_t)entries * 8);
-        if (!more) return NO_MEMORY;
-        c->compact = more;
-        c->room = (u64)entries;
-    }
-    u32 *sources = c->compact, *targets = c->compact + entries;
+    if (!room_for(batch, (u64)entries, (u64)samples)) return NO_MEMORY;
     i64 last_scope = -1;
     u64 last_high = ~(u64)0;
     u32 last = 0;
@@ -215,16 +233,35 @@ EXPORT int lb_counter_add(struct counter *c, const i64 *scope, const i64 *offset
                 last_high = a >> 24;
                 if (!(last = region_of(c, last_scope, a))) return DECLINED;
             }
-            sources[i] = last << 24 | (u32)(a & 0xFFFFFF);
+            batch->from[i] = last << 24 | (u32)(a & 0xFFFFFF);
             if (b >> 24 != last_high) {
                 last_high = b >> 24;
                 if (!(last = region_of(c, last_scope, b))) return DECLINED;
             }
-            targets[i] = last << 24 | (u32)(b & 0xFFFFFF);
+            batch->to[i] = last << 24 | (u32)(b & 0xFFFFFF);
+            batch->facts[i] = (u32)(at_stride(flags, flags_stride, i) & COUNTED_FLAGS) | (a && b ? 0 : EMPTY);
         }
     }
-    for (i64 s = 0; s < samples; s++) {
-        i64 first = offsets[s], end = offsets[s + 1];
+    memcpy(batch->offsets, offsets, (size_t)(samples + 1) * sizeof *offsets);
+    batch->samples = samples;
+    return COUNTED;
+}
+
+/* Whether the rows have to be taken before what is in `slot` is counted. */
+EXPORT int lb_counter_full(const struct counter *c, int slot)
+{
+    const struct batch *b = &c->batches[slot & 1];
+    u64 entries = b->samples ? (u64)b->offsets[b->samples] : 0;
+    return c->entries + entries > MOST_COUNTED || c->ranges.used > MOST_ROWS || c->branches.used > MOST_ROWS;
+}
+
+/* Count what was gathered in `slot`, once. */
+EXPORT int lb_counter_count(struct counter *c, int slot)
+{
+    struct batch *batch = &c->batches[slot & 1];
+    const u32 *from = batch->from, *to = batch->to, *facts = batch->facts;
+    for (i64 s = 0; s < batch->samples; s++) {
+        i64 first = batch->offsets[s], end = batch->offsets[s + 1];
         while (c->ranges.used + (u64)(end - first) > c->ranges.mask / 2)
             if (!grown_ranges(c)) return NO_MEMORY;
         while (c->branches.used + (u64)(end - first) > c->branches.mask / 2)
@@ -232,25 +269,33 @@ EXPORT int lb_counter_add(struct counter *c, const i64 *scope, const i64 *offset
         const struct range_row *rows = c->ranges.rows;
         if (c->with_ranges)
             for (i64 i = first; i + 1 < end; i++)
-                __builtin_prefetch(&rows[hashed(targets[i + 1], sources[i], c->seed) & c->ranges.mask], 1);
+                __builtin_prefetch(&rows[hashed(to[i + 1], from[i], c->seed) & c->ranges.mask], 1);
         for (i64 i = first; i < end; i++) {
-            u64 bits = at_stride(flags, flags_stride, i);
-            u32 tag = bits & 3;
+            u32 tag = facts[i] & 3;
             int in_range = 0;
             if (c->with_ranges && i + 1 < end) {
-                int empty = !at_stride(from, from_stride, i) || !at_stride(to, to_stride, i)
-                    || !at_stride(from, from_stride, i + 1) || !at_stride(to, to_stride, i + 1);
-                c->broken += (u64)empty;
+                u32 empty = (facts[i] | facts[i + 1]) & EMPTY;
+                c->broken += empty != 0;
                 in_range = !empty;
             }
             if (in_range)
-                count_both(c, targets[i + 1], sources[i], targets[i], tag, bits);
+                count_both(c, to[i + 1], from[i], to[i], tag, facts[i]);
             else
-                count_branch(c, sources[i], targets[i], tag, bits);
+                count_branch(c, from[i], to[i], tag, facts[i]);
         }
     }
-    c->entries += (u64)entries;
+    c->entries += batch->samples ? (u64)batch->offsets[batch->samples] : 0;
+    batch->samples = 0;
     return COUNTED;
+}
+
+/* Gather and count a batch. FULL: nothing was counted, the rows have to be taken first. */
+EXPORT int lb_counter_add(struct counter *c, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
+                          const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride)
+{
+    int done = lb_counter_gather(c, 0, scope, offsets, samples, from, from_stride, to, to_stride, flags, flags_stride);
+    if (done == COUNTED) done = lb_counter_full(c, 0) ? FULL : lb_counter_count(c, 0);
+    return done;
 }
 
 /* At most how many rows `lb_counter_take` gives: branches (0) or ranges (1). A branch can be in several rows. */
