@@ -5,7 +5,18 @@ import { keyOf, Refusal, type Parameters, type Provider } from "./provider.ts";
 import type { Answer } from "./wire.ts";
 
 const KEPT = 24;
-const answers = new Map<string, Promise<Answer>>();
+
+interface Entry {
+  readonly answer: Promise<Answer>;
+  readonly stop: AbortController;
+  /** The answer about a part of the samples, which came before. */
+  part: Answer | null;
+  /** Components that wait for it: the last one that goes ends the work. */
+  readonly waiting: Set<() => void>;
+  settled: boolean;
+}
+
+const entries = new Map<string, Entry>();
 let provider: Provider;
 
 export function useProvider(chosen: Provider): void {
@@ -13,20 +24,42 @@ export function useProvider(chosen: Provider): void {
 }
 
 export function ask(question: string, parameters: Parameters): Promise<Answer> {
+  const entry = entryOf(question, parameters);
+  entry.waiting.add(() => undefined); // who has asked here does not say when they have gone
+  return entry.answer;
+}
+
+function entryOf(question: string, parameters: Parameters): Entry {
   const key = keyOf(question, parameters);
-  let answer = answers.get(key);
-  if (!answer) {
-    answer = provider.ask(question, parameters);
-    answers.set(key, answer);
-    answer.catch(() => answers.delete(key)); // asked again the next time
-    const oldest = answers.keys().next();
-    if (answers.size > KEPT && !oldest.done) answers.delete(oldest.value);
-  }
-  return answer;
+  const known = entries.get(key);
+  if (known) return known;
+  const stop = new AbortController();
+  const onPart = (part: Answer): void => {
+    entry.part = part;
+    entry.waiting.forEach((show) => show());
+  };
+  const answer = provider.ask(question, parameters, { onPart, signal: stop.signal });
+  const entry: Entry = { answer, stop, part: null, waiting: new Set(), settled: false };
+  entries.set(key, entry);
+  answer.then(
+    () => Object.assign(entry, { settled: true, part: null }),
+    () => entries.get(key) === entry && entries.delete(key), // asked again the next time
+  );
+  const oldest = entries.keys().next();
+  if (entries.size > KEPT && !oldest.done) entries.delete(oldest.value);
+  return entry;
+}
+
+function leave(key: string, entry: Entry, show: () => void): void {
+  entry.waiting.delete(show);
+  if (entry.settled || entry.waiting.size) return;
+  entry.stop.abort();
+  if (entries.get(key) === entry) entries.delete(key);
 }
 
 export interface Asked {
-  /** The newest answer; while another is under way it is that to the question before, with `pending`. */
+  /** The newest answer; while another is under way it is that to the question before, or one about a part of the samples
+   * (its header has `part`), with `pending`. */
   readonly answer: Answer | null;
   readonly refusal: Refusal | null;
   readonly pending: boolean;
@@ -45,11 +78,20 @@ export function useAnswer(question: string | null, parameters: Parameters): Aske
     }
     let wanted = true;
     setAsked((before) => ({ ...before, pending: true }));
-    ask(question, parameters).then(
+    const entry = entryOf(question, parameters);
+    const show = (): void => {
+      if (wanted && entry.part) setAsked({ answer: entry.part, refusal: null, pending: true });
+    };
+    entry.waiting.add(show);
+    show();
+    entry.answer.then(
       (answer) => wanted && setAsked({ answer, refusal: null, pending: false }),
       (error: unknown) => wanted && setAsked({ answer: null, refusal: asRefusal(error), pending: false }),
     );
-    return () => void (wanted = false);
+    return () => {
+      wanted = false;
+      leave(key ?? "", entry, show);
+    };
   }, [key]);
   return asked;
 }

@@ -2,6 +2,7 @@
 
 import type { ComponentChild, ComponentChildren } from "preact";
 import type { Asked } from "./asking.ts";
+import { count, percent } from "./format.ts";
 import type { Answer, Numbers } from "./wire.ts";
 
 /** What a screen shows of an answer; while there is none why, or that it is under way. */
@@ -16,8 +17,15 @@ export function Answered({ asked, children }: { asked: Asked; children: (answer:
     );
   }
   if (!answer) return <p class="waiting" role="status">{pending ? "Counting…" : null}</p>;
+  const part = answer.header["part"] as { samples: number; of: number } | undefined;
   return (
-    <div class={pending ? "answered pending" : "answered"} aria-busy={pending}>
+    <div class={part ? "answered" : pending ? "answered pending" : "answered"} aria-busy={pending}>
+      {part ? (
+        <p class="part" role="status">
+          A first look at {percent(part.samples / part.of)} % of the samples ({count(part.samples)} of {count(part.of)}), drawn from all over the
+          file. The rest is being counted…
+        </p>
+      ) : null}
       {children(answer)}
     </div>
   );

@@ -4,6 +4,14 @@ import type { Answer } from "./wire.ts";
 
 export type Parameters = Readonly<Record<string, string>>;
 
+/** What becomes of a question while its answer is not there yet. */
+export interface Waiting {
+  /** Gets the answer about a part of the samples, where all of them take long: its header has `part`. */
+  readonly onPart?: (answer: Answer) => void;
+  /** Ends the work, as nobody waits any more. */
+  readonly signal?: AbortSignal;
+}
+
 export interface Provider {
   /** Whether other filters can be asked for than those that the page began with. */
   readonly live: boolean;
@@ -12,7 +20,7 @@ export interface Provider {
   /** What a page that has its answers in it holds, and what it leaves out. */
   readonly notes: readonly string[];
   /** The answer to a question of src/lastbranch/view/answers/. Rejects with a `Refusal` where there is none. */
-  ask(question: string, parameters: Parameters): Promise<Answer>;
+  ask(question: string, parameters: Parameters, waiting?: Waiting): Promise<Answer>;
 }
 
 /** Why there is no answer, in words for the user. */

@@ -46,7 +46,7 @@ class Loaded:
     source_roots: tuple[str, ...] = ()
     reading: Reading | None = None
     """How a trace log is read, where it has to be said."""
-    _kept: OrderedDict[Hashable, object] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
 
     @cached_property
     def symbolizer(self) -> Symbolizer:

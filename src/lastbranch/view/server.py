@@ -7,27 +7,31 @@ import errno
 import json
 import os
 import socket
+import struct
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import suppress
 from html import escape
+from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
+from queue import PriorityQueue
+from typing import Any, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from ..errors import LastbranchError, UnavailableError
 from ..model import visible
 from . import page, wire
 from .answers import ask
-from .loaded import Loaded
+from .loaded import Loaded, Parameters
+from .partial import FirstLook
 from .security import Guard, new_token
 
 __all__ = ["application", "listen", "open_browser", "serve"]
@@ -35,14 +39,19 @@ __all__ = ["application", "listen", "open_browser", "serve"]
 _OPENED = "The viewer is open in the browser; Ctrl-C ends it."
 _SERVING = "The viewer is at this address; Ctrl-C ends it."
 _NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
+_KEPT = 64 << 20
+"""Bytes of answers that are kept."""
 _LONGEST_WAIT = 1
 """Seconds that the end waits for what is being answered."""
 _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
 
 
 def application(loaded: Loaded, port: int, token: str) -> Guard:
-    """The ASGI application: the files of the page, and ``ask/QUESTION?PARAMETERS``."""
-    line = _OneByOne()
+    """The ASGI application: the files of the page, ``ask/QUESTION?PARAMETERS``, and the same below ``watch/``, whose
+    response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long."""
+    line, first, answers = _OneByOne(), FirstLook(loaded), _Answers(loaded)
+    for stream in loaded.profile.streams:
+        stream.progress = line.go_on
 
     async def file(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -50,49 +59,118 @@ def application(loaded: Loaded, port: int, token: str) -> Guard:
             return Response(status_code=404)
         return Response(page.asset(name), headers={"content-type": page.FILES[name]})
 
-    async def answer(request: Request) -> Response:
-        question, parameters = request.path_params["question"], dict(request.query_params)
+    async def answered(question: str, parameters: Parameters) -> bytes | _Failure:
         try:
-            data = await line.do(lambda: wire.encode(ask(loaded, question, parameters)))
+            return await line.do(lambda: answers.get((question, parameters)))
         except LastbranchError as error:
-            return _failed(422, visible(str(error)), error.hint)
+            return _Failure(422, visible(str(error)), error.hint)
         except OSError as error:  # the capture has vanished, or cannot be read any more
-            return _failed(422, visible(str(error)), None)
+            return _Failure(422, visible(str(error)), None)
         except Exception as error:
-            return _failed(500, visible(_UNFORESEEN.format(type(error).__name__, error)), None)
-        return Response(data, media_type="application/octet-stream")
+            return _Failure(500, visible(_UNFORESEEN.format(type(error).__name__, error)), None)
 
-    routes = [Route("/", file), Route("/ask/{question}", answer), Route("/{name}", file)]
+    async def answer(request: Request) -> Response:
+        done = await answered(request.path_params["question"], dict(request.query_params))
+        if isinstance(done, _Failure):
+            return Response(done.text, done.status, media_type="application/json")
+        return Response(done, media_type="application/octet-stream")
+
+    async def watch(request: Request) -> Response:
+        question, parameters = request.path_params["question"], dict(request.query_params)
+
+        async def frames() -> AsyncIterator[bytes]:
+            if first.is_for(question) and (question, parameters) not in answers:
+                with suppress(Exception):  # whatever it is, the answer about all samples will say it
+                    part = await line.do(lambda: wire.encode(first.ask(question, parameters)), urgent=True)
+                    yield _framed(b"PART", part)
+            done = await answered(question, parameters)
+            yield _framed(b"FAIL", done.text) if isinstance(done, _Failure) else _framed(b"DONE", done)
+
+        return StreamingResponse(frames(), media_type="application/octet-stream")
+
+    routes = [
+        Route("/", file),
+        Route("/ask/{question}", answer),
+        Route("/watch/{question}", watch),
+        Route("/{name}", file),
+    ]
     return Guard(Starlette(routes=routes), port, token)
 
 
-def _failed(status: int, error: str, hint: str | None) -> Response:
-    body = json.dumps({"error": error, "hint": visible(hint) if hint else None})
-    return Response(body, status, media_type="application/json")
+class _Failure(NamedTuple):
+    """Why there is no answer."""
+
+    status: int
+    error: str
+    hint: str | None
+
+    @property
+    def text(self) -> bytes:
+        return json.dumps({"error": self.error, "hint": visible(self.hint) if self.hint else None}).encode()
+
+
+def _framed(kind: bytes, data: bytes) -> bytes:
+    """A part of a response: four letters, uint32 size, the data (web/src/http.ts reads it)."""
+    return struct.pack("<4sI", kind, len(data)) + data
+
+
+class _Answers:
+    """The newest answers, as bytes."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded, self._kept = loaded, OrderedDict[Hashable, bytes]()
+
+    def __contains__(self, asked: tuple[str, Parameters]) -> bool:
+        return _key(*asked) in self._kept
+
+    def get(self, asked: tuple[str, Parameters]) -> bytes:
+        """The answer to (question, parameters). Raises what `ask` raises."""
+        key = _key(*asked)
+        if key not in self._kept:
+            self._kept[key] = wire.encode(ask(self._loaded, *asked))
+            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+def _key(question: str, parameters: Parameters) -> Hashable:
+    return question, frozenset(parameters.items())
+
+
+class _Abandoned(Exception):
+    """Nobody waits for this any more."""
 
 
 class _OneByOne:
-    """Does work in a thread of its own, which does not keep the program from ending."""
+    """Does work in a thread of its own, which does not keep the program from ending. What is urgent comes first."""
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Callable[[], bytes], asyncio.AbstractEventLoop, asyncio.Future[bytes]]]
-        self._work = SimpleQueue()
+        self._work: PriorityQueue[tuple[int, int, _Job]] = PriorityQueue()
+        self._numbers = count()
         self._thread: threading.Thread | None = None
+        self._now: asyncio.Future[bytes] | None = None
 
-    async def do(self, work: Callable[[], bytes]) -> bytes:
+    async def do(self, work: Callable[[], bytes], *, urgent: bool = False) -> bytes:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
-        self._work.put((work, loop, future))
+        self._work.put((0 if urgent else 1, next(self._numbers), (work, loop, future)))
         return await future
+
+    def go_on(self, _done: int, _all: int) -> None:
+        """Called for each batch that is counted: raises `_Abandoned` if the browser has left."""
+        if self._now is not None and self._now.cancelled():
+            raise _Abandoned
 
     def _run(self) -> None:
         while True:
-            work, loop, future = self._work.get()
+            _, _, (work, loop, future) = self._work.get()
             if future.cancelled():  # the browser has left
                 continue
+            self._now = future
             done: Callable[[], None]
             try:
                 result = work()
@@ -101,6 +179,9 @@ class _OneByOne:
                 done = _unless_cancelled(future, future.set_exception, error)
             with suppress(RuntimeError):  # the server has ended
                 loop.call_soon_threadsafe(done)
+
+
+_Job = tuple[Callable[[], bytes], asyncio.AbstractEventLoop, "asyncio.Future[bytes]"]
 
 
 def _unless_cancelled(future: asyncio.Future[bytes], settle: Callable[[Any], None], value: Any) -> Callable[[], None]:

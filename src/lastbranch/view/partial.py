@@ -1,0 +1,68 @@
+"""A first look at a large capture: the same questions about a part of the samples, drawn from all over the file.
+
+Counting all of it takes seconds for each gigabyte. A few batches are enough to say where the time goes, and reading
+past the others costs little.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+
+from ..model import Profile, SampleBatch, SampleStream
+from . import answers
+from .answer import Answer
+from .loaded import Loaded, Parameters
+
+__all__ = ["COUNTED", "FirstLook"]
+
+COUNTED = frozenset(["hot", "flame", "function", "branches"])
+"""Questions whose answers are counts of samples: those about a part are like those about all."""
+_DRAWN = 24
+"""Batches of each stream that are looked at."""
+_LARGE = 400_000
+"""Samples of a capture from which on a part is looked at first: four times those of 24 batches."""
+
+
+class FirstLook:
+    """A part of the samples of ``loaded``."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._whole, self._seen = loaded, Counter[int]()
+
+    def is_for(self, question: str) -> bool:
+        """Whether the answer to ``question`` takes so long that a part of it is worth having before."""
+        return question in COUNTED and self._whole.profile.samples >= _LARGE
+
+    def ask(self, question: str, parameters: Parameters) -> Answer:
+        """The answer about the part. Its header has ``part``: ``samples`` that were looked at, ``of`` how many."""
+        answer = answers.ask(self._loaded, question, parameters)
+        answer.header["part"] = {"samples": sum(self._seen.values()), "of": self._whole.profile.samples}
+        return answer
+
+    @cached_property
+    def _loaded(self) -> Loaded:
+        profile: Profile = copy.copy(self._whole.profile)
+        profile.streams = [self.part(stream) for stream in profile.streams]
+        made = replace(self._whole, profile=profile)
+        made.symbolizer, made.sources = self._whole.symbolizer, self._whole.sources
+        return made
+
+    def part(self, stream: SampleStream) -> SampleStream:
+        """The batches of ``stream`` that have one of `_DRAWN` samples at equal distances."""
+
+        def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
+            passed = drawn = seen = 0
+            for batch, watermark in stream.reader(wanted):
+                passed += len(batch)
+                if passed * 2 * _DRAWN > (2 * drawn + 1) * stream.samples:
+                    seen += len(batch)
+                    yield batch, watermark
+                while passed * 2 * _DRAWN > (2 * drawn + 1) * stream.samples:
+                    drawn += 1
+            self._seen[stream.number] = seen
+
+        return replace(stream, reader=batches)
