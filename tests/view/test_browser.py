@@ -69,10 +69,11 @@ def test_a_filter_is_that_of_the_verb(run: Callable[..., Ran], browser: Browser,
     with serving(shown) as at, looking_at(browser, at) as page:
         page.locator("select[data-filter=pid]").select_option(str(pid))
         page.wait_for_url(f"**pid={pid}*")
-        page.locator(".answered:not(.pending) [role=grid]").wait_for()
+        page.locator("main .answered:not(.pending) [role=grid]").wait_for()
         same_functions(run, cells(page, "Functions"), path, "--pid", str(pid))
         page.go_back()
-        page.wait_for_url(lambda url: "pid" not in url)
+        page.locator("select[data-filter=pid] option:checked", has_text="all").wait_for(state="attached")
+        page.locator("main .answered:not(.pending) [role=grid]").wait_for()
         same_functions(run, cells(page, "Functions"), path)
 
 

@@ -65,35 +65,40 @@ export interface Asked {
   readonly pending: boolean;
 }
 
-const NOTHING: Asked = { answer: null, refusal: null, pending: true };
+interface Kept extends Asked {
+  /** What was asked. */
+  readonly key: string | null;
+}
+
+const NOTHING: Kept = { answer: null, refusal: null, pending: true, key: null };
 
 /** The answer to a question, in a component; null asks nothing. */
 export function useAnswer(question: string | null, parameters: Parameters): Asked {
-  const [asked, setAsked] = useState<Asked>(NOTHING);
+  const [asked, setAsked] = useState(NOTHING);
   const key = question === null ? null : keyOf(question, parameters);
   useEffect(() => {
     if (question === null) {
-      setAsked({ ...NOTHING, pending: false });
+      setAsked({ ...NOTHING, pending: false, key });
       return;
     }
     let wanted = true;
-    setAsked((before) => ({ ...before, pending: true }));
+    setAsked((before) => ({ ...before, pending: true, key }));
     const entry = entryOf(question, parameters);
     const show = (): void => {
-      if (wanted && entry.part) setAsked({ answer: entry.part, refusal: null, pending: true });
+      if (wanted && entry.part) setAsked({ answer: entry.part, refusal: null, pending: true, key });
     };
     entry.waiting.add(show);
     show();
     entry.answer.then(
-      (answer) => wanted && setAsked({ answer, refusal: null, pending: false }),
-      (error: unknown) => wanted && setAsked({ answer: null, refusal: asRefusal(error), pending: false }),
+      (answer) => wanted && setAsked({ answer, refusal: null, pending: false, key }),
+      (error: unknown) => wanted && setAsked({ answer: null, refusal: asRefusal(error), pending: false, key }),
     );
     return () => {
       wanted = false;
       leave(key ?? "", entry, show);
     };
   }, [key]);
-  return asked;
+  return asked.key === key ? asked : { ...asked, pending: true }; // before the effect has run
 }
 
 function asRefusal(error: unknown): Refusal {
