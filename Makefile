@@ -11,6 +11,11 @@ TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86
   groff-base libseccomp2 linux-perf lld-19 llvm-19 man-db strace util-linux valgrind zsh \
   $(if $(shell command -v npm),,nodejs npm)
 
+# What uses kernels, held against truths of its own: these tests run again without the library. Those of tests/native and
+# test_codecs.py compare both forms in each run.
+NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/formats/perfdata \
+  $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py walk.py)
+
 .PHONY: demo test test-tools lint bench peers wheels fuzz docs man web etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
@@ -18,6 +23,7 @@ demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the
 
 test: lint ## everything CI runs
 	$(BIN)/python -m pytest -n auto --dist loadfile
+	LASTBRANCH_NATIVE=0 $(BIN)/python -m pytest -n auto --dist loadfile $(NUMPY_TESTS)
 
 test-tools: ## install what tests are skipped without (Debian 12 and newer, as root)
 	apt-get update -qq
@@ -89,10 +95,10 @@ $(VENV)/developer: $(VENV)/python pyproject.toml hatch_build.py
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/installed
 
-# Installing compiles the library; this compiles it again when its sources change.
+# Installing compiles the library; this compiles it again when its sources change, or once there is a compiler.
 $(VENV)/native: $(VENV)/python $(wildcard src/lastbranch/native/*.[ch]) src/lastbranch/native/build.py
 	$(BIN)/python src/lastbranch/native/build.py
-	@touch $@
+	@! ls src/lastbranch/native/_lastbranch.* >/dev/null 2>&1 || touch $@
 
 $(VENV)-peers/installed:
 	$(PYTHON) -m venv $(VENV)-peers
