@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shlex
 import struct
@@ -100,8 +101,10 @@ def test_another_result_has_another_digest(tmp_path: Path, monkeypatch: pytest.M
 
 def test_each_kernel_of_the_driver_has_results_in_the_digest() -> None:
     text = fuzz_kernels.SOURCE.read_text()
-    bodies = {name: text.partition(f"static int {name}(struct input in)\n")[2].partition("\n}\n")[0]
-              for name in fuzz_kernels.SEEDS}  # fmt: skip
+    rows = dict(re.findall(r'^    {"(\w+)", (\w+)},$', text, re.MULTILINE))
+    assert rows.keys() == fuzz_kernels.SEEDS.keys()
+    bodies = {name: text.partition(f"\nstatic int {function}(struct input in)\n")[2].partition("\n}\n")[0]
+              for name, function in rows.items()}  # fmt: skip
     assert [name for name, body in bodies.items() if "seen(" not in body and "taken(" not in body] == []
 
 
@@ -137,3 +140,8 @@ def test_a_library_of_macos_is_for_the_machine_that_compiled_it(monkeypatch: pyt
     monkeypatch.setattr("platform.mac_ver", lambda: ("14.5", ("", "", ""), "arm64"))
     hook = runpy.run_path(str(make_wheels.ROOT / "hatch_build.py"))
     assert hook["this_platform"]() == "macosx_14_0_arm64"
+
+
+def test_the_page_of_the_library_lists_each_source() -> None:
+    page = (make_wheels.ROOT / "docs" / "concepts" / "native.md").read_text()
+    assert [file.name for file in build.sources() if f"| `{file.name}` |" not in page] == []

@@ -265,6 +265,7 @@ static int format_lists(struct input in)
         expect(out[from] == '[' && out[ends[i] - 1] == ']', "a list is in brackets");
         expect(numbers == offsets[i + 1] - offsets[i], "all numbers of a list are written");
     }
+    seen(out, length);
     free(offsets), free(ends), free(values), free(out);
     return length > 0;
 }
@@ -473,6 +474,7 @@ static int call_stacks(struct input in)
             memcpy(known, kind, (size_t)entries);
             i64 n = lb_call_stacks(ip, offsets, samples, (u8 *)from, 8, (u8 *)to, 8, kind, action, CALL, frame, bounds);
             expect(n == bounds[samples] && n <= entries + samples, "all frames are in a stack");
+            seen(kind, entries), seen(frame, n * 8), seen(bounds, (samples + 1) * 8);
             for (i64 s = 0; s < samples; s++) {
                 i64 first = offsets[s], size = offsets[s + 1] - first, leaf = ip[s] || (size && to[first]);
                 expect(bounds[s + 1] - bounds[s] - leaf == open_frames(known + first, action, from + first, to + first, size, handler),
@@ -513,6 +515,7 @@ static int distinct(struct input in)
         }
         expect(which[i] >= 0 && which[i] < found && rows[which[i]] == first, "the first stack that is equal");
     }
+    if (found >= 0) seen(rows, found * 8), seen(which, stacks * 8);
     free(key), free(offsets), free(rows), free(which), free(frame);
     return found >= 0;
 }
@@ -573,6 +576,7 @@ static int decode(struct input in)
         expect(done <= size[p], "none is longer than the code");
     }
     expect(n < 0 || sum == n, "all instructions are in a piece");
+    if (n >= 0) seen(count, pieces * 8), seen(at, n * 8), seen(length, n), seen(kind, n), seen(target, n * 8);
     free(begin), free(size), free(span), free(count), free(address), free(code), free(length), free(kind), free(at), free(target);
     return n > 0;
 }
