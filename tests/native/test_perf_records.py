@@ -105,15 +105,15 @@ def test_chains_agree(heads: list[tuple[tuple[int, int], int]], big: bool, cut: 
     data = np.array(words, np.uint64)
     length = max(0, 8 * len(words) - cut)
     data = data[: length + 7 >> 3]
-    at, types = walk._chase_compiled(library, data, length, big)  # type: ignore[arg-type]
-    want_at, want_types = walk._chase(data, length, big)
+    at, types = walk._find_compiled(library, data, length, big)  # type: ignore[arg-type]
+    want_at, want_types = walk._find_in_numpy(data, length, big)
     assert at.tolist() == want_at.tolist()
     assert types.tolist() == want_types.tolist()
 
 
 def test_more_records_than_one_call_finds() -> None:
     data = np.full(2 * walk._ROOM + 5, 8 << 48 | 68, np.uint64)
-    at, types = walk._chase_compiled(library, data, 8 * len(data), False)  # type: ignore[arg-type]
+    at, types = walk._find_compiled(library, data, 8 * len(data), False)  # type: ignore[arg-type]
     assert at.tolist() == list(range(len(data)))
     assert set(types.tolist()) == {68}
 
