@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, get_args
@@ -13,7 +14,17 @@ from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, Sample
 from .counting import BRANCH_VALUES, Bound, count_stacks
 from .sample_filtering import filtered_batches, period_of
 
-__all__ = ["BranchTable", "Key", "RangeTable", "WeightTable", "branches", "merge_processes", "ranges", "weights"]
+__all__ = [
+    "BranchTable",
+    "Key",
+    "RangeTable",
+    "WeightTable",
+    "branches",
+    "merge_processes",
+    "ranges",
+    "weights",
+    "weights_by",
+]
 
 
 Key = Literal["process", "thread", "module"]
@@ -136,21 +147,35 @@ def weights(profile: Profile, by: Key, *, sample_filter: SampleFilter | None = N
 
     A module is that of the sample's instruction address. Raises `ValueError` for another ``by``.
     """
-    if by not in get_args(Key):
-        raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Key)))}")
+    (table,) = weights_by(profile, (by,), sample_filter=sample_filter)
+    return table
+
+
+def weights_by(
+    profile: Profile, keys: Sequence[Key], *, sample_filter: SampleFilter | None = None
+) -> list[WeightTable]:
+    """`weights` by each of ``keys``, all of one pass."""
+    for by in keys:
+        if by not in get_args(Key):
+            raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Key)))}")
     binder = profile.binder
-    keys = 1 + {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}[by]
+    rows = {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
-    counted: list[list[Array]] = [[np.empty(0, k) for k in (np.int64, np.int64, np.uint64, np.int64)]]
+    none = [np.empty(0, kind) for kind in (np.int64, np.int64, np.uint64, np.int64)]
+    counted: list[list[list[Array]]] = [[none] for _ in keys]
     for batch in filtered_batches(profile, every, sample_filter):
-        number = batch.event.astype(np.int64) * keys + _key(binder, batch, by) + 1
-        counted.append(_summed(number, np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth))
-    number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*counted, strict=True)))
-    event, key = np.divmod(number, keys)
+        values = np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth
+        for by, parts in zip(keys, counted, strict=True):
+            parts.append(_summed(batch.event.astype(np.int64) * (rows[by] + 1) + _key(binder, batch, by) + 1, *values))
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
-    names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
-    table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)
-    return table.take(np.lexsort((-samples, event)))
+    tables = []
+    for by, parts in zip(keys, counted, strict=True):
+        number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))
+        event, key = np.divmod(number, rows[by] + 1)
+        names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
+        table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)
+        tables.append(table.take(np.lexsort((-samples, event))))
+    return tables
 
 
 def _modules(profile: Profile) -> list[str]:

@@ -130,10 +130,12 @@ class _Sums:
 
 
 def names(
-    profile: Profile, view: View, symbols: Symbolizer | None, *, sample_filter: SampleFilter | None = None,
+    profile: Profile, view: View, symbols: Symbolizer | Namer | None, *, sample_filter: SampleFilter | None = None,
     totals: bool = True,
 ) -> NameTable:  # fmt: skip
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
+
+    A `Namer` as ``symbols`` shares its ``labels`` with the table, for what is named by it beside that.
 
     Without ``totals`` no call stacks are made, which can be half of the work, and names that are only callers have no
     row.
@@ -141,7 +143,8 @@ def names(
     The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
     is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
     """
-    namer, sums, notes = Namer(profile, symbols), _Sums(), list[str]()
+    namer = symbols if isinstance(symbols, Namer) else Namer(profile, symbols)
+    sums, notes = _Sums(), list[str]()
     leaves, stacks, ranges = _count(profile, sample_filter, notes, totals)
     _own(leaves, sums)
     if stacks is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import distinct_rows, offsets_of, ranges, take_rows
+from ..arrays import distinct, distinct_rows, offsets_of, ranges, take_rows
 from ..model import Array, ModuleKind, Profile
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Namer:
         self.labels: list[Label] = []
         self._rows: dict[Label, int] = {}
         self._tables: dict[int, FunctionTable] = {}
+        self._known: dict[int, NDArray[np.int64]] = {}
 
     def table(self, module: int) -> FunctionTable:
         """The functions of a row of the modules table; empty where none are known."""
@@ -87,8 +88,8 @@ class Namer:
         pieces: list[tuple[Array, Array, Array]] = []
         for i, scope in enumerate(scopes.tolist()):
             mine = np.flatnonzero(which == i)
-            distinct, back = np.unique(address[mine], return_inverse=True)
-            rows, sizes = self._of_module(view, int(module[scope]), int(owner[scope]), distinct)
+            once, back = np.unique(address[mine], return_inverse=True)
+            rows, sizes = self._of_module(view, int(module[scope]), int(owner[scope]), once)
             pieces.append((mine, *_spread(rows, sizes, back.reshape(-1))))
         sizes = np.ones(len(address), np.int64)
         for mine, _, counts in pieces:
@@ -133,19 +134,23 @@ class Namer:
 
     def _functions(self, module: int, address: Array, unknown: int) -> NDArray[np.int64]:
         table = self.table(module)
-        found, back = np.unique(table.at(address), return_inverse=True)
-        rows = [
-            self.row(_declared(module, table.functions[i], "function")) if i >= 0 else unknown for i in found.tolist()
-        ]
-        return np.array(rows, np.int64)[back.reshape(-1)]
+        found = table.at(address)
+        # Rows of labels by the functions of the table: making 100,000 labels anew costs more than all else here.
+        if module not in self._known:
+            self._known[module] = np.full(len(table) + 1, -1, np.int64)
+            self._known[module][-1] = unknown
+        known = self._known[module]
+        for i in distinct(found[known[found] < 0]).tolist():
+            known[i] = self.row(_declared(module, table.functions[i], "function"))
+        return known[found]
 
     def _frames(self, view: View, module: int, names: Names, unknown: int) -> tuple[Array, Array]:
         function, file, line = names.frame_function, names.frame_file, names.frame_line
         if view == "inline":
             file, line = np.full_like(file, -1), np.zeros_like(line)
-        distinct, which = distinct_rows(function, file, line)
+        once, which = distinct_rows(function, file, line)
         table = []
-        for row, path, number in zip(*(c[distinct].tolist() for c in (function, file, line)), strict=True):
+        for row, path, number in zip(*(c[once].tolist() for c in (function, file, line)), strict=True):
             known = names.functions[row]
             at = Label(module, known.shown, known.name, names.files[path] if path >= 0 else "", number)
             table.append(self.row(_declared(module, known, view) if view == "inline" else at))

@@ -48,7 +48,7 @@ class FirstLook:
         profile: Profile = copy.copy(self._whole.profile)
         profile.streams = [self.part(stream) for stream in profile.streams]
         made = replace(self._whole, profile=profile)
-        made.symbolizer, made.sources = self._whole.symbolizer, self._whole.sources
+        made.symbolizer, made.namer, made.sources = self._whole.symbolizer, self._whole.namer, self._whole.sources
         return made
 
     def part(self, stream: SampleStream) -> SampleStream:

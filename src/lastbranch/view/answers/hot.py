@@ -11,7 +11,6 @@ from ...analysis import NameTable, names
 from ...analysis.functions import branches_by_function
 from ...analysis.over_time import over_time
 from ...analysis.significance import ENOUGH
-from ...arrays import distinct_rows
 from ...errors import NotRecordedError
 from ...model import Array, SampleFilter
 from ..answer import Answer, Column, ratio, texts
@@ -58,7 +57,7 @@ def _taken(column: Column, rows: Array, every: int) -> Column:
 def _every(loaded: Loaded, chosen: SampleFilter | None) -> Answer:
     """All rows."""
     profile = loaded.profile
-    table = names(profile, "function", loaded.symbolizer, sample_filter=chosen, totals=False)
+    table = names(profile, "function", loaded.namer, sample_filter=chosen, totals=False)
     labels = [table.labels[row] for row in table.name.tolist()]
     of_event = np.bincount(table.event, table.samples, len(profile.events))
     columns: dict[str, Column] = {
@@ -106,9 +105,10 @@ def _branches(
             sums = branches_by_function(loaded.branches(one), loaded.namer)
         except NotRecordedError as error:
             return columns, [f"no branches: {error}"]
-        found = {loaded.namer.labels[name]: row for row, name in enumerate(sums.name.tolist())}
+        found = np.full(len(table.labels), -1)
+        found[sums.name] = np.arange(len(sums))
         mine = np.flatnonzero(table.event == event)
-        at = np.array([found.get(table.labels[name], -1) for name in table.name[mine].tolist()], np.int64)
+        at = found[table.name[mine]]
         for column, field in zip(columns, fields, strict=True):
             values = getattr(sums, field)
             column[mine] = np.where(at >= 0, values[at], 0) if len(values) else 0
@@ -120,13 +120,10 @@ def _over_time(loaded: Loaded, chosen: SampleFilter | None, table: NameTable) ->
     found = over_time(loaded.profile, loaded.namer, PARTS, sample_filter=chosen)
     if found is None:
         return np.empty(0, np.int32)
-    rows = {(event, table.labels[name]): row for row, (event, name) in
-            enumerate(zip(table.event.tolist(), table.name.tolist(), strict=True))}  # fmt: skip
+    row_of = np.full((len(loaded.profile.events), len(table.labels)), -1)
+    row_of[table.event, table.name] = np.arange(len(table))
+    at = row_of[found.event, found.name]
     out = np.zeros((len(table), PARTS), np.int32)
-    keys, which = distinct_rows(found.event, found.name)
-    pairs = zip(found.event[keys].tolist(), found.name[keys].tolist(), strict=True)
-    of_key = np.array([rows.get((event, found.labels[name]), -1) for event, name in pairs], np.int64)
-    at = of_key[which]
     out[at[at >= 0], found.part[at >= 0]] = found.samples[at >= 0]
     return out.reshape(-1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import weights
+from ...analysis.count_tables import weights_by
 from ...model import Profile
 from ...version import __version__
 from ..answer import Answer, texts
@@ -25,7 +25,7 @@ def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
         "samples": profile.samples, "entries": profile.entries, "time": _time(profile),
         "damage": len(profile.damage),
     })  # fmt: skip
-    processes, modules = (weights(profile, "process"), weights(profile, "module"))
+    processes, modules = weights_by(profile, ("process", "module"))
     by_pid: dict[int, list[str]] = {}
     pids = np.array([p.pid for p in profile.processes] + [-1], np.int64)[processes.key]
     for row in processes.key.tolist():
