@@ -112,7 +112,13 @@ def branches(profile: Profile, *, sample_filter: SampleFilter | None = None) -> 
 
     Raises `NotRecordedError` where the capture has no branch stacks.
     """
-    found = count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
+    return branch_table(
+        profile, count_stacks(profile, ranges=False, details=True, sample_filter=sample_filter).branches
+    )
+
+
+def branch_table(profile: Profile, found: Bound) -> BranchTable:
+    """`branches` from what was ``found`` with the details of `count_stacks`."""
     found.values |= {"process_low": found.process, "process_high": found.process}
     ops = [np.add] * 3 + [*BRANCH_VALUES.values(), np.minimum, np.maximum]
     keys, (count, mispredicted, predicted, *rest) = merge_processes(found, ops)

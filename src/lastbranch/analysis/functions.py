@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from ..arrays import Sums, Table, distinct, distinct_rows, distinct_stacks, take_rows
 from ..errors import NotRecordedError
-from ..model import BRANCH, Array, ModuleKind, Profile, SampleFilter
+from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from .branch_kinds import CodeOf
-from .count_tables import BranchTable
-from .counting import Bound, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
+from .count_tables import BranchTable, branch_table
+from .counting import Bound, Counted, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
 from .executed import executed
 from .naming import Label, Namer, View
 from .sample_filtering import filtered_batches, period_of
@@ -54,6 +54,8 @@ class NameTable(Table):
     labels: list[Label]
     stacks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    branches: dict[int, BranchTable] = field(default_factory=dict)
+    """By row of each event with branch stacks, on request."""
 
 
 class NonSymbolMatches(NamedTuple):
@@ -131,21 +133,23 @@ class _Sums:
 
 def names(
     profile: Profile, view: View, symbols: Symbolizer | Namer | None, *, sample_filter: SampleFilter | None = None,
-    totals: bool = True,
+    totals: bool = True, branches: bool = False, watch: Callable[[SampleBatch], None] | None = None,
 ) -> NameTable:  # fmt: skip
     """Samples, periods and executed instructions by ``view``: ``function``, ``inline`` or ``line``.
 
     A `Namer` as ``symbols`` shares its ``labels`` with the table, for what is named by it beside that.
 
     Without ``totals`` no call stacks are made, which can be half of the work, and names that are only callers have no
-    row.
+    row. ``branches``: the pass counts them, too (`NameTable.branches`). ``watch`` gets each batch of samples that
+    have a row, for what else is to be made of the pass.
 
     The self columns of ``inline`` and ``line`` are those of the innermost inlined frame. What the capture does not have
     is ``None`` in the table, with a note; nothing is raised for it. Modules without names have one row each.
     """
     namer = symbols if isinstance(symbols, Namer) else Namer(profile, symbols)
     sums, notes = _Sums(), list[str]()
-    leaves, stacks, ranges = _count(profile, sample_filter, notes, totals)
+    leaves, stacks, by_event = _count(profile, sample_filter, notes, totals, branches, watch)
+    ranges = {row: one.ranges for row, one in by_event.items() if one.ranges is not None and len(one.ranges.count)}
     _own(leaves, sums)
     if stacks is not None:
         _totals(stacks, sums)
@@ -163,13 +167,16 @@ def names(
         event, name, own, period.astype(np.uint64), known[event], stacked[event], branching[event] & readable[name],
         total if stacks else None, total_period.astype(np.uint64) if stacks else None,
         instructions if counted else None, namer.labels, stacks.sources if stacks else [], notes,
+        {row: branch_table(profile, one.branches) for row, one in by_event.items()} if branches else {},
     )  # fmt: skip
 
 
 def _count(
-    profile: Profile, sample_filter: SampleFilter | None, notes: list[str], totals: bool
-) -> tuple[CallStacks, CallStacks | None, dict[int, Bound]]:
-    """(samples by their own address, as stacks of one frame; call stacks; ranges by event), all of one pass."""
+    profile: Profile, sample_filter: SampleFilter | None, notes: list[str], totals: bool, branches: bool,
+    watch: Callable[[SampleBatch], None] | None,
+) -> tuple[CallStacks, CallStacks | None, dict[int, Counted]]:  # fmt: skip
+    """(samples by their own address, as stacks of one frame; call stacks; ranges and branches by event), all of one
+    pass."""
     binder, own, stacks = profile.binder, Tally(profile), None
     if not totals:
         pass
@@ -177,21 +184,25 @@ def _count(
         notes.append(f"no totals: {why}")
     else:
         stacks = StackCounter(profile)
-    ranges = dict[int, EntryCounter]()
-    if (why := why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)) is None:
-        branching = [row for row, event in enumerate(profile.events) if event.branch_select is not None]
-        ranges = {row: EntryCounter(binder, branches=False) for row in branching}
-    elif any(e.branch_select is not None for e in profile.events):
-        notes.append(f"no instruction counts: {why}")
-    columns = StackMaker.COLUMNS if stacks else _BRANCHES if ranges else ()
+    counters, branching = dict[int, EntryCounter](), [e.branch_select is not None for e in profile.events]
+    no_stacks = why_no_stacks(profile, sample_filter)
+    no_ranges = no_stacks or why_no_ranges(profile, sample_filter)
+    if no_ranges and any(branching):
+        notes.append(f"no instruction counts: {no_ranges}")
+    if not no_stacks and (branches or not no_ranges):
+        wanted = {"branches": branches, "ranges": not no_ranges, "details": branches}
+        counters = {row: EntryCounter(binder, **wanted) for row in np.flatnonzero(branching).tolist()}
+    columns = StackMaker.COLUMNS if stacks else _BRANCHES if counters else ()
     in_modules = SampleFilter(modules=sample_filter.modules if sample_filter else frozenset())
     for batch in filtered_batches(profile, profile.batches(columns), sample_filter, by_address=False):
         for row in distinct(batch.event).tolist() if BRANCH in batch.offsets else ():
-            if row in ranges:
-                ranges[row].add(
+            if row in counters:
+                counters[row].add(
                     batch.select(np.flatnonzero(batch.event == row)) if (batch.event != row).any() else batch
                 )
         for part in filtered_batches(profile, iter([batch]), in_modules):
+            if watch is not None:
+                watch(part)
             scope, one = binder.scopes(part), np.arange(len(part) + 1)
             own.add(part.event, scope, period_of(profile, part), part.ip, one)
             if stacks is not None:
@@ -201,8 +212,7 @@ def _count(
         found = stacks.result() if stacks else None
     except NotRecordedError as error:
         notes.append(f"no totals: {error}")
-    bound = {row: counter.result(sample_filter).ranges for row, counter in ranges.items()}
-    return own.result(), found, {row: one for row, one in bound.items() if one is not None and len(one.count)}
+    return own.result(), found, {row: counter.result(sample_filter) for row, counter in counters.items()}
 
 
 _BRANCHES = ("branch_from", "branch_to", "branch_flags")

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Sums, Table
-from ..model import Array, Profile, SampleFilter
+from ..model import Array, Profile, SampleBatch, SampleFilter
 from .naming import Label, Namer
 from .sample_filtering import filtered_batches
 
-__all__ = ["Shares", "over_time"]
+__all__ = ["Shares", "TimeCounter", "over_time"]
 
 
 @dataclass(slots=True)
@@ -32,6 +32,44 @@ class Shares(Table):
     labels: list[Label]
 
 
+class TimeCounter:
+    """Counts the samples of batches over ``parts`` of the time that ``sample_filter`` leaves of ``profile``.
+
+    The batches have what the filter leaves already.
+    """
+
+    def __init__(self, profile: Profile, parts: int, sample_filter: SampleFilter | None = None) -> None:
+        first, last = profile.first_time, profile.last_time
+        self.possible = first is not None and last is not None and profile.clock.has_time
+        """Whether the source has time stamps, and samples."""
+        first, last = first or 0, last or 0
+        if sample_filter is not None:
+            first = first if sample_filter.first is None else max(first, sample_filter.first)
+            last = last if sample_filter.last is None else min(last, sample_filter.last - 1)
+        self._first, self._span, self._parts, self._binder = first, max(1, last - first + 1), parts, profile.binder
+        self._sums = Sums([np.int64, np.int64, np.int64, np.uint64, np.int64], [np.int64])
+
+    def add(self, batch: SampleBatch) -> None:
+        if not self.possible:
+            return
+        scope = self._binder.scopes(batch)
+        module, address = self._binder.locate(scope, batch.ip)
+        part = ((batch.time - self._first) * (self._parts / self._span)).astype(np.int64)
+        ones, process = np.ones(len(batch), np.int64), self._binder.process_of(scope)
+        self._sums.add(batch.event.astype(np.int64), process, module, address, np.clip(part, 0, self._parts - 1), ones)
+
+    def result(self, namer: Namer) -> Shares | None:
+        """By the function of the samples' own instruction address; ``None`` where it is not `possible`."""
+        if not self.possible:
+            return None
+        event, process, module, address, part, samples = self._sums.result()
+        named = Sums([np.int64] * 3, [np.int64])
+        named.add(event, namer.rows(process, module, address), part, samples)
+        event, name, part, samples = named.result()
+        end = self._first + self._span
+        return Shares(event, name, part, samples, self._first, end, self._parts, namer.labels)
+
+
 def over_time(
     profile: Profile, namer: Namer, parts: int, *, sample_filter: SampleFilter | None = None
 ) -> Shares | None:
@@ -39,22 +77,7 @@ def over_time(
 
     ``None`` where the source has no time stamps or no samples.
     """
-    first, last = profile.first_time, profile.last_time
-    if first is None or last is None or not profile.clock.has_time:
-        return None
-    if sample_filter is not None:
-        first = first if sample_filter.first is None else max(first, sample_filter.first)
-        last = last if sample_filter.last is None else min(last, sample_filter.last - 1)
-    span = max(1, last - first + 1)
-    binder, sums = profile.binder, Sums([np.int64, np.int64, np.int64, np.uint64, np.int64], [np.int64])
-    for batch in filtered_batches(profile, profile.batches(()), sample_filter):
-        scope = binder.scopes(batch)
-        module, address = binder.locate(scope, batch.ip)
-        part = np.clip(((batch.time - first) * (parts / span)).astype(np.int64), 0, parts - 1)
-        ones = np.ones(len(batch), np.int64)
-        sums.add(batch.event.astype(np.int64), binder.process_of(scope), module, address, part, ones)
-    event, process, module, address, part, samples = sums.result()
-    named = Sums([np.int64] * 3, [np.int64])
-    named.add(event, namer.rows(process, module, address), part, samples)
-    event, name, part, samples = named.result()
-    return Shares(event, name, part, samples, first, first + span, parts, namer.labels)
+    counter = TimeCounter(profile, parts, sample_filter)
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if counter.possible else ():
+        counter.add(batch)
+    return counter.result(namer)

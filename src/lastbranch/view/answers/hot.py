@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis import NameTable, names
+from ...analysis import NameTable, names, why_no_stacks
 from ...analysis.functions import branches_by_function
-from ...analysis.over_time import over_time
+from ...analysis.over_time import Shares, TimeCounter
 from ...analysis.significance import ENOUGH
-from ...errors import NotRecordedError
 from ...model import Array, SampleFilter
 from ..answer import Answer, Column, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
@@ -29,7 +26,7 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
 
     ``event`` int64 row, ``function`` and ``module`` texts, ``module_row`` int64 and ``start`` uint64 (0: not known),
     ``samples``, ``share`` of the event's samples, ``instructions``, ``branches`` taken in it,
-    ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` int32: `PARTS`
+    ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` unsigned: `PARTS`
     numbers a row, none where the source has no time stamps.
 
     ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``, and
@@ -57,7 +54,8 @@ def _taken(column: Column, rows: Array, every: int) -> Column:
 def _every(loaded: Loaded, chosen: SampleFilter | None) -> Answer:
     """All rows."""
     profile = loaded.profile
-    table = names(profile, "function", loaded.namer, sample_filter=chosen, totals=False)
+    times = TimeCounter(profile, PARTS, chosen)
+    table = names(profile, "function", loaded.namer, sample_filter=chosen, totals=False, branches=True, watch=times.add)
     labels = [table.labels[row] for row in table.name.tolist()]
     of_event = np.bincount(table.event, table.samples, len(profile.events))
     columns: dict[str, Column] = {
@@ -71,14 +69,15 @@ def _every(loaded: Loaded, chosen: SampleFilter | None) -> Answer:
         "instructions": _known(table.instructions, table.has_instructions),
     }
     notes = list(table.notes)
-    taken, why = _branches(loaded, chosen, table)
+    why = why_no_stacks(profile, chosen)
+    taken = _branches(loaded, chosen, table)
     columns |= {
         "branches": taken[0],
         "mispredicted": ratio(taken[1], taken[1] + taken[2]),
         "cycles": ratio(taken[3], taken[4]),
     }
-    columns["over_time"] = _over_time(loaded, chosen, table)
-    answer = Answer({"notes": texts([*notes, *why]), "parts": PARTS}, columns)
+    columns["over_time"] = _over_time(times.result(loaded.namer), table)
+    answer = Answer({"notes": texts([*notes, *([f"no branches: {why}"] if why else [])]), "parts": PARTS}, columns)
     answer.header["first"] = _first(answer, texts(event.name for event in profile.events), profile.samples > 0)
     return answer
 
@@ -88,23 +87,15 @@ def _known(values: Array | None, known: Array) -> NDArray[np.float64]:
     return np.full(len(known), np.nan) if values is None else np.where(known, values, np.nan)
 
 
-def _branches(
-    loaded: Loaded, chosen: SampleFilter | None, table: NameTable
-) -> tuple[list[NDArray[np.float64]], list[str]]:
-    """([count, mispredicted, predicted, cycles, timed] of each row of ``table``, notes). All NaN in rows of an event
-    without branch stacks, 0 in functions that no recorded branch begins in."""
-    profile, fields = loaded.profile, ("count", "mispredicted", "predicted", "cycles", "timed")
+def _branches(loaded: Loaded, chosen: SampleFilter | None, table: NameTable) -> list[NDArray[np.float64]]:
+    """[count, mispredicted, predicted, cycles, timed] of each row of ``table``. All NaN in rows of an event without
+    branch stacks, 0 in functions that no recorded branch begins in."""
+    fields = ("count", "mispredicted", "predicted", "cycles", "timed")
     columns = [np.full(len(table), np.nan) for _ in fields]
-    events = [row for row, event in enumerate(profile.events) if event.branch_select is not None]
-    if chosen is not None and chosen.events:
-        events = [row for row in events if row in chosen.events]
-    for event in events:
-        # Branches are not counted by event: with several of them, each has a pass of its own.
-        one = chosen if len(events) == 1 else replace(chosen or SampleFilter(), events=frozenset([event]))
-        try:
-            sums = branches_by_function(loaded.branches(one), loaded.namer)
-        except NotRecordedError as error:
-            return columns, [f"no branches: {error}"]
+    if len(table.branches) == 1:  # then these are all branches, which another screen asks for
+        loaded.once(("branches", chosen), lambda: next(iter(table.branches.values())))
+    for event, branches in table.branches.items():
+        sums = branches_by_function(branches, loaded.namer)
         found = np.full(len(table.labels), -1)
         found[sums.name] = np.arange(len(sums))
         mine = np.flatnonzero(table.event == event)
@@ -112,20 +103,19 @@ def _branches(
         for column, field in zip(columns, fields, strict=True):
             values = getattr(sums, field)
             column[mine] = np.where(at >= 0, values[at], 0) if len(values) else 0
-    return columns, []
+    return columns
 
 
-def _over_time(loaded: Loaded, chosen: SampleFilter | None, table: NameTable) -> NDArray[np.int32]:
+def _over_time(found: Shares | None, table: NameTable) -> NDArray[np.unsignedinteger]:
     """`PARTS` numbers of samples for each row of ``table``, one row after the other."""
-    found = over_time(loaded.profile, loaded.namer, PARTS, sample_filter=chosen)
     if found is None:
-        return np.empty(0, np.int32)
-    row_of = np.full((len(loaded.profile.events), len(table.labels)), -1)
+        return np.empty(0, np.uint8)
+    row_of = np.full((int(found.event.max(initial=0)) + 1, len(found.labels)), -1)
     row_of[table.event, table.name] = np.arange(len(table))
     at = row_of[found.event, found.name]
     out = np.zeros((len(table), PARTS), np.int32)
     out[at[at >= 0], found.part[at >= 0]] = found.samples[at >= 0]
-    return out.reshape(-1)
+    return out.reshape(-1).astype(np.min_scalar_type(out.max(initial=0)))  # most of the answer's bytes
 
 
 def _first(answer: Answer, events: list[str], any_samples: bool) -> str:
