@@ -50,7 +50,7 @@ ONE_CAPTURE = [
         "info FILE", "report FILE", "branches FILE", "annotate FILE main", "callers FILE main", "callees FILE main",
         "stacks FILE", "query FILE select", "diff FILE FILE", "export --to counts FILE", "convert FILE out.tb5",
         "convert FILE out.etl", "convert FILE FILE out.etl", "dump FILE", "consume FILE", "check FILE", "verify FILE",
-        "bind FILE", "unbind FILE", "compact FILE",
+        "bind FILE", "unbind FILE", "compact FILE", "view --no-open FILE",
     )
 ]  # fmt: skip
 """Each verb that reads captures, at its shortest."""
