@@ -22,6 +22,10 @@ View = Literal["function", "inline", "line"]
 """What a name is: the function whose code it is, each function of the inline chain, or each source line of it."""
 
 
+_MANY = 8
+"""One in so many functions of a module."""
+
+
 class Label(NamedTuple):
     """A name in a module, as it is in symbol files (`lastbranch.model.visible` makes it safe to print)."""
 
@@ -140,8 +144,11 @@ class Namer:
             self._known[module] = np.full(len(table) + 1, -1, np.int64)
             self._known[module][-1] = unknown
         known = self._known[module]
-        for i in distinct(found[known[found] < 0]).tolist():
-            known[i] = self.row(_declared(module, table.functions[i], "function"))
+        new = distinct(found[known[found] < 0]).tolist()
+        # Many are made from the table's bytes in a tenth of the time of one by one.
+        functions = table.functions[:] if len(new) * _MANY > len(table) else table.functions
+        for i in new:
+            known[i] = self.row(_declared(module, functions[i], "function"))
         return known[found]
 
     def _frames(self, view: View, module: int, names: Names, unknown: int) -> tuple[Array, Array]:

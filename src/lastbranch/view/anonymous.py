@@ -45,7 +45,7 @@ class Anonymous:
     def __init__(self, loaded: Loaded) -> None:
         self._key = secrets.token_bytes(16)
         profile = _profile(loaded.profile, self.hidden)
-        self.loaded = Loaded(profile, loaded.symbols, loaded.path, loaded.symfs, loaded.folders)
+        self.loaded = replace(loaded, profile=profile, source_roots=())
         self.loaded.symbolizer = _HiddenSymbolizer(loaded.profile, loaded.symbols, self.hidden)
         self.loaded.sources = Sources(profile, None)
         self._paths = _pattern(_paths(loaded))
