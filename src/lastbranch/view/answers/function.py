@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import Annotation, Place, annotate, find_functions
+from ...analysis.arcs import arcs_of
 from ...analysis.naming import place_of
+from ...analysis.source_lines import SourceLines, source_lines
 from ...errors import SelectionError
 from ...lbr import type_name
 from ..answer import Answer, Column, ratio, texts
@@ -14,6 +16,12 @@ from ..loaded import Loaded, Parameters, whole_number
 __all__ = ["function"]
 
 _LISTED = 20
+_LANES = 16
+"""Arcs that can lie beside each other."""
+_AROUND = 6
+"""Source lines before and after one with code."""
+_WIDEST = 500
+"""Letters of a source line that are sent."""
 
 
 def function(loaded: Loaded, parameters: Parameters) -> Answer:
@@ -22,23 +30,33 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     Columns ``instructions.`` address uint64, text, kind, block and samples int64; ``blocks.`` first and last (rows of
     instructions), count, ended, through, ``taken`` and ``mispredicted`` shares, ``cycles`` of one execution, ``ipc``,
     NaN where not known; ``edges.`` source and target (rows, -1 outside), from, to (texts), count, mispredicted;
-    ``loops.`` header (a block), depth, blocks, iterations, trips, cycles.
+    ``arcs.`` source and target (rows), count, ``share`` of the executions of the source, mispredicted, lane;
+    ``lines.`` with code and ``source.`` texts by file (row of ``files.``) and line, ``instructions.line`` a row of
+    ``lines.`` or -1; ``loops.`` header (a block), depth, blocks, iterations, trips, cycles.
     """
     profile = loaded.profile
     place = _place(loaded, parameters)
     found = annotate(profile, place, sample_filter=loaded.filter(parameters))
-    flow = found.flow
+    flow, lines = found.flow, source_lines(loaded.namer, found)
+    sources = _source(loaded, place.module, lines)
     answer = Answer({
         "function": texts([place.label.shown(profile)])[0],
         "module": texts([profile.modules[place.module].short])[0], "module_row": place.module,
         "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
-        "missing": found.missing, "hint": found.hint, "notes": texts(found.notes),
+        "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
     })  # fmt: skip
-    for table, columns in (
-        ("instructions", _instructions(found)), ("blocks", _blocks(found)), ("edges", _edges(loaded, found)),
-        ("loops", _loops(found)),
-    ):  # fmt: skip
+    tables = {
+        "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
+        "blocks": _blocks(found),
+        "edges": _edges(loaded, found),
+        "arcs": _arcs(found),
+        "loops": _loops(found),
+        "lines": _lines(lines, bool(found.missing)),
+        "files": {"name": texts(lines.files)},
+        "source": sources,
+    }
+    for table, columns in tables.items():
         answer.columns |= {f"{table}.{name}": column for name, column in columns.items()}
     return answer
 
@@ -81,6 +99,39 @@ def _edges(loaded: Loaded, found: Annotation) -> dict[str, Column]:
         "count": edges.count,
         "mispredicted": ratio(edges.mispredicted, edges.mispredicted + edges.predicted),
     }
+
+
+def _arcs(found: Annotation) -> dict[str, Column]:
+    arcs = arcs_of(found.flow, _LANES)
+    return {
+        "source": arcs.source,
+        "target": arcs.target,
+        "count": np.full(len(arcs), np.nan) if found.missing else arcs.count.astype(np.float64),
+        "share": np.full(len(arcs), np.nan) if found.missing else arcs.share,
+        "mispredicted": ratio(arcs.mispredicted, arcs.mispredicted + arcs.predicted),
+        "lane": arcs.lane,
+    }
+
+
+def _lines(lines: SourceLines, missing: bool) -> dict[str, Column]:
+    """Lines with code, by file and line: ``samples`` and ``count`` (NaN: not known)."""
+    count = np.full(len(lines), np.nan) if missing else lines.count.astype(np.float64)
+    return {"file": lines.file, "line": lines.line, "samples": lines.samples, "count": count}
+
+
+def _source(loaded: Loaded, module: int, lines: SourceLines) -> dict[str, Column]:
+    """The text of these lines and of those around them, where it was found: ``file``, ``line``, ``text``."""
+    file, line, text = list[int](), list[int](), list[str]()
+    for row, name in enumerate(lines.files):
+        near = set[int]()
+        for number in lines.line[lines.file == row].tolist():
+            near.update(range(max(1, number - _AROUND), number + _AROUND + 1))
+        for number in sorted(near):
+            if (found := loaded.sources.line(module, name, number)) is not None:
+                file.append(row)
+                line.append(number)
+                text.append(found.expandtabs(4)[:_WIDEST])
+    return {"file": np.array(file, np.int64), "line": np.array(line, np.int64), "text": texts(text)}
 
 
 def _loops(found: Annotation) -> dict[str, Column]:
