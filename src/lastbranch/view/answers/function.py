@@ -46,7 +46,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
     })  # fmt: skip
-    tables = {
+    tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
         "blocks": _blocks(found),
         "edges": _edges(loaded, found),
