@@ -58,7 +58,7 @@ def batch_of(times: range) -> SampleBatch:
 
 @pytest.mark.parametrize("size", [1, 40, 1000, 100_000])
 def test_a_part_is_drawn_from_all_over_the_stream(size: int) -> None:
-    """Batches of any size, of which each twenty-fourth part of the stream has one."""
+    """Batches of any size, of which each twelfth part of the stream has one."""
     whole = 96_000
 
     def reader(_wanted: object) -> Iterator[tuple[SampleBatch, int]]:
@@ -70,9 +70,9 @@ def test_a_part_is_drawn_from_all_over_the_stream(size: int) -> None:
     shown.profile.streams = [stream]
     part = list(FirstLook(shown).part(stream).batches())
     times = np.concatenate([batch.time for batch in part])
-    assert len(part) == min(24, -(-whole // size))
+    assert len(part) == min(12, -(-whole // size))
     assert len(times) == sum(map(len, part)) < whole or size == 100_000
-    assert set((times * 24 // whole).tolist()) == set(range(24)) or size == 100_000
+    assert set((times * 12 // whole).tolist()) == set(range(12)) or size == 100_000
 
 
 def test_the_first_part_says_what_it_has_seen_and_then_comes_the_whole(large: None, data: Data) -> None:

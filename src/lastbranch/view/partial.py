@@ -21,10 +21,10 @@ __all__ = ["COUNTED", "FirstLook"]
 
 COUNTED = frozenset(["hot", "flame", "function", "branches"])
 """Questions whose answers are counts of samples: those about a part are like those about all."""
-_DRAWN = 24
+_DRAWN = 12
 """Batches of each stream that are looked at."""
 _LARGE = 400_000
-"""Samples of a capture from which on a part is looked at first: four times those of 24 batches."""
+"""Samples of a capture from which on a part is looked at first: eight times those of 12 batches."""
 
 
 class FirstLook:
@@ -33,9 +33,13 @@ class FirstLook:
     def __init__(self, loaded: Loaded) -> None:
         self._whole, self._seen = loaded, Counter[int]()
 
+    @property
+    def is_large(self) -> bool:
+        return self._whole.profile.samples >= _LARGE
+
     def is_for(self, question: str) -> bool:
         """Whether the answer to ``question`` takes so long that a part of it is worth having before."""
-        return question in COUNTED and self._whole.profile.samples >= _LARGE
+        return question in COUNTED and self.is_large
 
     def ask(self, question: str, parameters: Parameters) -> Answer:
         """The answer about the part. Its header has ``part``: ``samples`` that were looked at, ``of`` how many."""

@@ -41,6 +41,9 @@ _SERVING = "The viewer is at this address; Ctrl-C ends it."
 _NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
 _KEPT = 64 << 20
 """Bytes of answers that are kept."""
+_GRACE = 0.05
+"""Seconds that other questions about a large capture wait: a page asks several at once, and the first look comes first.
+"""
 _LONGEST_WAIT = 1
 """Seconds that the end waits for what is being answered."""
 _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
@@ -79,6 +82,8 @@ def application(loaded: Loaded, port: int, token: str) -> Guard:
         question, parameters = request.path_params["question"], dict(request.query_params)
 
         async def frames() -> AsyncIterator[bytes]:
+            if first.is_large and not first.is_for(question):
+                await asyncio.sleep(_GRACE)
             if first.is_for(question) and (question, parameters) not in answers:
                 with suppress(Exception):  # whatever it is, the answer about all samples will say it
                     part = await line.do(lambda: wire.encode(first.ask(question, parameters)), urgent=True)
