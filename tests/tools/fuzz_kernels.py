@@ -178,10 +178,22 @@ def _code(chance: random.Random) -> Iterator[bytes]:
         yield bytes([len(sizes), unit - 1, 0]) + b"".join(heads) + chance.randbytes(sum(sizes))
 
 
+def _near(chance: random.Random) -> Iterator[bytes]:
+    """Starts, number of stacks, bytes of the code; distances of starts; length of each stack; source and target."""
+    for starts in (1, 3, 12):
+        lengths = [chance.randrange(20) for _ in range(10)]
+        yield (
+            bytes([starts, len(lengths), 9])
+            + chance.randbytes(starts)
+            + bytes(lengths)
+            + chance.randbytes(2 * sum(lengths))
+        )
+
+
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated, "decode": _code,
     "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
-    "format_lists": _lists, "perf_records": _records, "runs": _runs, "walk_events": _events,
+    "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

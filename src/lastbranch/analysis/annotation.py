@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
 from ..arrays import distinct
 from ..binaries import Code
 from ..errors import SelectionError, UnavailableError
@@ -54,24 +55,45 @@ class Nearby:
             return
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
 
-        def scope_of(entries: Array) -> Array:
-            return np.asarray(scope[np.searchsorted(offsets, entries, side="right") - 1])
-
-        arrived = self._inside(target)
-        rows = np.flatnonzero(self._inside(source) | arrived)
         flags = batch["branch_flags"]
+        rows, stack, ends, end_stack = self._near(offsets, source, target)
         tag = (flags[rows] & np.uint64(3)).astype(np.int64)
-        self._branches.add((scope_of(rows), source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
+        self._branches.add((scope[stack], source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
+        values = [np.ones(len(ends), np.int64), *cycles_of(flags[ends])]
+        zeros = np.zeros(len(ends), np.int64)
+        self._ranges.add((scope[end_stack], target[ends + 1], source[ends], zeros, values))
+
+    def _near(self, offsets: Array, source: Array, target: Array) -> tuple[Array, Array, Array, Array]:
+        """(entries with an end in the code and their stacks, entries that end a range with a part in it and theirs)."""
+        library = native.library()
+        if library is None:
+            rows, ends = self._branch_rows(source, target), self._range_rows(offsets, source, target)
+            stacks = (np.searchsorted(offsets, entries, side="right") - 1 for entries in (rows, ends))
+            return rows, next(stacks), ends, next(stacks)
+        bounds, found = np.ascontiguousarray(offsets, np.int64), np.empty(2, np.int64)
+        out = [np.empty(len(source), np.int64) for _ in range(4)]
+        entries = [word for column in (source, target) for word in (native.address(column), column.strides[0])]
+        code = native.address(self._at), len(self._at), int(self._end - self._start)
+        library.lb_near_entries(
+            native.address(bounds), len(bounds) - 1, *entries, *code, *map(native.address, (*out, found))
+        )
+        branches, ranges = found.tolist()
+        rows, stack, ends, end_stack = out
+        return rows[:branches], stack[:branches], ends[:ranges], end_stack[:ranges]
+
+    def _branch_rows(self, source: Array, target: Array) -> Array:
+        rows: Array = np.flatnonzero(self._inside(source) | self._inside(target))
+        return rows
+
+    def _range_rows(self, offsets: Array, source: Array, target: Array) -> Array:
         # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
-        found = arrived[1:] | self._between(target[1:], source[:-1])
+        found = self._inside(target)[1:] | self._between(target[1:], source[:-1])
         firsts = offsets[1:-1]
         found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
         rows = np.flatnonzero(found)
         older, newer = target[rows + 1], source[rows]
-        rows = rows[(older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)]
-        values = [np.ones(len(rows), np.int64), *cycles_of(flags[rows])]
-        zeros = np.zeros(len(rows), np.int64)
-        self._ranges.add((scope_of(rows), target[rows + 1], source[rows], zeros, values))
+        whole = (older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)
+        return np.asarray(rows[whole])
 
     def result(self) -> tuple[Bound, Bound, Array]:
         """(branches, ranges, uint64 module address of each sample)."""
