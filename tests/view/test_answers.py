@@ -21,6 +21,7 @@ from lastbranch.errors import LastbranchError, NotRecordedError, SelectionError
 from lastbranch.model import SampleFilter
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view import wire
+from lastbranch.view.answer import Answer
 from lastbranch.view.answers import QUESTIONS, ask
 from lastbranch.view.answers.hot import PARTS
 from lastbranch.view.loaded import Loaded, parameters_of
@@ -80,6 +81,20 @@ def check_branches(run: Run, shown: Loaded, *words: str | Path) -> None:
     assert percent(answer.columns["mispredicted"]) == [row["mispredicted_percent"] for row in table]
     cycles = known(answer.columns["cycles"])
     assert [value and round(value, 2) for value in cycles] == [row["cycles"] for row in table]
+    check_sites(answer, rows(run, "branches", shown.path, "--no-symbol-cache", "--by", "site", "--limit", "0", *words))
+
+
+def check_sites(answer: Answer, table: list[dict]) -> None:
+    assert answer.header["sites"] == len(table)
+    assert answer.header["count"] == sum(row["count"] for row in table)
+    listed = len(answer.columns["sites.count"])
+    assert listed == min(10_000, len(table))
+    for name, key, made in (
+        ("from", "from", list), ("to", "most_often_to", list), ("to_share", "most_often_percent", percent),
+        ("count", "count", list), ("targets", "targets", list), ("mispredicted", "mispredicted_percent", percent),
+        ("wrong", "mispredictions", known), ("share", "share_percent", percent),
+    ):  # fmt: skip
+        assert made(answer.columns[f"sites.{name}"]) == [row[key] for row in table[:listed]], name
 
 
 @pytest.mark.parametrize("name", [*REAL, "demo_pie", "demo_2proc"])

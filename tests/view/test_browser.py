@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 UNKNOWN = "\N{EN DASH}"
-SCREENS = ("hot", "flame", "function", "branches", "capture")
+SCREENS = ("hot", "flame", "function", "branches", "branches?view=edges", "capture")
 
 
 def same_functions(run: Callable[..., Ran], shown: list[dict[str, str]], *words: str | Path) -> None:
@@ -77,6 +77,22 @@ def test_a_filter_is_that_of_the_verb(run: Callable[..., Ran], browser: Browser,
         same_functions(run, cells(page, "Functions"), path)
 
 
+def test_the_targets_of_a_site_are_its_branches(run: Callable[..., Ran], browser: Browser, address: str) -> None:
+    words = (demo.capture(), "--symfs", demo.symfs(), "--limit", "0", "--format", "json")
+    edges = json.loads(run("branches", *words).out)
+    (most,) = [row for row in json.loads(run("branches", "--by", "site", *words).out) if row["targets"] > 3][:1]
+    with looking_at(browser, f"{address}#/branches?find={most['from'].replace('+', '%2B')}") as page:
+        (site,) = cells(page, "Sites")
+        assert (site["count"], site["targets"]) == (f"{most['count']:,}", str(most["targets"]))
+        page.get_by_role("grid", name="Sites").press("Enter")
+        wanted = {(row["to"], f"{row['count']:,}") for row in edges if row["from"] == most["from"]}
+        assert {(row["to"], row["count"]) for row in cells(page, "Targets")} == wanted
+        page.get_by_role("grid", name="Targets").press("Enter")
+        page.wait_for_url("**/function?*")
+        assert "start=0x" in page.url
+        assert "at=0x" in page.url
+
+
 def test_the_keyboard_alone_reaches_a_function(browser: Browser, address: str) -> None:
     with looking_at(browser, address) as page:
         cells(page, "Functions")
@@ -125,11 +141,11 @@ def test_the_file_that_is_opened_leads_to_the_page(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("webbrowser.open", lambda url: True)
-    path = open_browser(address + "#/branches?find=main")
+    path = open_browser(address + "#/branches?view=edges&find=main")
     assert path is not None
     with looking_at(browser, path.as_uri()) as page:
         assert cells(page, "Branches")
-        assert page.url == address + "#/branches?find=main"
+        assert page.url == address + "#/branches?view=edges&find=main"
 
 
 @pytest.mark.parametrize("mode", ["cors", "no-cors"])

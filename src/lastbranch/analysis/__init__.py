@@ -8,6 +8,7 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .annotation import Annotation, annotate
+    from .branch_sites import SiteTable, sites
     from .callgraph import CallTable, callees, callers
     from .count_tables import (
         BranchTable,
@@ -43,6 +44,7 @@ __all__ = [
     "Namer",
     "Place",
     "RangeTable",
+    "SiteTable",
     "WeightTable",
     "annotate",
     "branches",
@@ -56,6 +58,7 @@ __all__ = [
     "merge_processes",
     "names",
     "ranges",
+    "sites",
     "weights",
     "why_no_call_stacks",
     "why_no_ranges",
@@ -65,6 +68,7 @@ __all__ = [
 
 __getattr__ = lazy_names(__name__, {
     "annotation": "Annotation annotate",
+    "branch_sites": "SiteTable sites",
     "callgraph": "CallTable callees callers",
     "count_tables": "BranchTable Key RangeTable WeightTable branches merge_processes ranges weights without_binary",
     "counting": "Bound Counted count_stacks how_to_record why_no_ranges why_no_stacks",

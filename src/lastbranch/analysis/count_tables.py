@@ -58,6 +58,12 @@ class BranchTable(Tabular):
     process: Array
     row_names: RowNames = field(default_factory=dict, kw_only=True)
 
+    @property
+    def recorded(self) -> Array:
+        """bool: rows of entries in which something was recorded."""
+        rows: Array = (self.from_address != 0) | (self.to_address != 0) | (self.from_module >= 0)
+        return rows
+
 
 @dataclass(slots=True, repr=False)
 class RangeTable(Tabular):

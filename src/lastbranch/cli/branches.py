@@ -11,14 +11,20 @@ from .output import Cell, print_rows, share
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
+    from ..analysis import BranchTable, SiteTable
+    from ..analysis.naming import Namer
     from ..model import Profile
     from ..symbols import SymbolOptions
 
 _PARTS = ("from_module", "from_address", "to_module", "to_address")
-
-
+_COLUMNS = ("from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "mispredicted %", "cycles", "type", "in_tx",
+            "aborts", "from function", "to function")  # fmt: skip
 _NAMES = ("from", "to", "from function", "to function")
 _SPARE = ("in_tx", "aborts", {"from": "from function", "to": "to function"}, "type", "cycles")
+_SITE_COLUMNS = ("from", *_PARTS[:2], "count", "share %", "mispredictions", "mispredicted %", "cycles", "type",
+                 "targets", "most often to", *_PARTS[2:], "most often %", "from function", "to function")  # fmt: skip
+_SITE_NAMES = ("from", "most often to", "from function", "to function")
+_SITE_SPARE = ({"from": "from function", "most often to": "to function"}, "type", "cycles")
 
 
 @click.command()
@@ -26,8 +32,17 @@ _SPARE = ("in_tx", "aborts", {"from": "from function", "to": "to function"}, "ty
 @filter_options
 @symbol_options
 @click.option("--no-symbols", is_flag=True, help="Without function names.")
+@click.option(
+    "--by",
+    type=click.Choice(("branch", "site")),
+    default="branch",
+    show_default=True,
+    help="A row for each pair of ends, or for each branch instruction with all of its targets.",
+)
 @table_options
-def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbols: bool, form: str, limit: int) -> int:
+def command(
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbols: bool, by: str, form: str, limit: int
+) -> int:
     """List the hottest branches: counts, mispredictions, cycles.
 
     Each row shows both ends of a branch, how often it was taken, how often it was mispredicted when taken, and the
@@ -37,56 +52,96 @@ def command(capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbo
     means that the processor did not report it. Functions come last, as name+offset, where symbols are found. csv and
     json have the full path of each module and each address (hexadecimal) in columns of their own. --module keeps the
     branches that begin or end in the module.
+
+    --by site has a row for each branch instruction: how often it was mispredicted, how many targets it went to, and to
+    which of them most often.
     """
-    from ..analysis import branches, without_binary
+    from ..analysis import branches, sites, without_binary
     from ..analysis.naming import Namer
-    from ..lbr import type_name
     from ..symbols import Symbolizer
 
     profile = capture.open()
     chosen = make_filter(profile)
     with capture.reading(profile):
         table = branches(profile, sample_filter=chosen)
-    recorded = (table.from_address != 0) | (table.to_address != 0) | (table.from_module >= 0)
+    recorded = table.recorded
     empty, total = int(table.count[~recorded].sum()), int(table.count[recorded].sum())
-    rows: list[list[Cell]] = []
-    shown = recorded.nonzero()[0][: limit or None]
     symbolizer = None if no_symbols else Symbolizer(profile, symbols)
     namer = Namer(profile, symbolizer)
-    process = table.process[shown]
-    sources = namer.places(table.from_module[shown], table.from_address[shown], process)
-    targets = namer.places(table.to_module[shown], table.to_address[shown], process)
-    for i, source, target in zip(shown.tolist(), sources, targets, strict=True):
-        count, known, timed = int(table.count[i]), int(table.mispredicted[i] + table.predicted[i]), int(table.timed[i])
-        kind = int(table.type[i])
+    if by == "site":
+        listed = sites(table).take(slice(limit or None))
+        rows, from_module, to_module = _sites(namer, listed, total), listed.module, listed.to_module
+        print_rows(_SITE_COLUMNS, rows, form, machine_only=_PARTS, names=_SITE_NAMES, spare=_SITE_SPARE)
+    else:
+        shown = table.take(recorded.nonzero()[0][: limit or None])
+        rows, from_module, to_module = _branches(namer, shown, total), shown.from_module, shown.to_module
+        print_rows(_COLUMNS, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE)
+    notes = capture.why_empty(profile, rows) + without_binary(profile, from_module, to_module)
+    if empty:
+        notes.append(f"{empty} entries are empty")
+    if symbolizer is not None:
+        ends = {*from_module.tolist(), *to_module.tolist()}
+        modules = [profile.modules[row] for row in ends if row >= 0]
+        said = {f"{module.short}: no names: {module.missing}" for module in modules}  # with the addresses already
+        named = symbol_notes(profile, symbolizer, [module.short for module in modules])
+        notes += [note for note in named if note not in said]
+    return capture.finish(profile, notes)
+
+
+def _branches(namer: Namer, table: BranchTable, total: int) -> list[list[Cell]]:
+    profile, rows = namer.profile, list[list[Cell]]()
+    sources = namer.places(table.from_module, table.from_address, table.process)
+    targets = namer.places(table.to_module, table.to_address, table.process)
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
         rows.append(
             [
                 *_place(profile, int(table.from_module[i]), int(table.from_address[i])),
                 *_place(profile, int(table.to_module[i]), int(table.to_address[i])),
-                count,
-                share(count, total),
-                share(int(table.mispredicted[i]), known),
-                round(int(table.cycles[i]) / timed, 2) if timed else None,
-                "several" if kind < 0 else type_name(kind) if kind else None,
+                int(table.count[i]),
+                share(int(table.count[i]), total),
+                *_outcome(table, i),
                 int(table.in_tx[i]) or None,
                 int(table.abort[i]) or None,
                 source or None,
                 target or None,
             ]
         )
-    columns = ["from", *_PARTS[:2], "to", *_PARTS[2:], "count", "share %", "mispredicted %", "cycles", "type", "in_tx",
-               "aborts", "from function", "to function"]  # fmt: skip
-    print_rows(columns, rows, form, machine_only=_PARTS, names=_NAMES, spare=_SPARE)
-    notes = capture.why_empty(profile, rows) + without_binary(profile, table.from_module[shown], table.to_module[shown])
-    if empty:
-        notes.append(f"{empty} entries are empty")
-    if symbolizer is not None:
-        ends = {*table.from_module[shown].tolist(), *table.to_module[shown].tolist()}
-        modules = [profile.modules[row] for row in ends if row >= 0]
-        said = {f"{module.short}: no names: {module.missing}" for module in modules}  # with the addresses already
-        named = symbol_notes(profile, symbolizer, [module.short for module in modules])
-        notes += [note for note in named if note not in said]
-    return capture.finish(profile, notes)
+    return rows
+
+
+def _sites(namer: Namer, table: SiteTable, total: int) -> list[list[Cell]]:
+    profile, rows = namer.profile, list[list[Cell]]()
+    sources = namer.places(table.module, table.address, table.process)
+    targets = namer.places(table.to_module, table.to_address, table.process)
+    for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        count, known = int(table.count[i]), int(table.mispredicted[i] + table.predicted[i])
+        rows.append(
+            [
+                *_place(profile, int(table.module[i]), int(table.address[i])),
+                count,
+                share(count, total),
+                int(table.mispredicted[i]) if known else None,
+                *_outcome(table, i),
+                int(table.targets[i]),
+                *_place(profile, int(table.to_module[i]), int(table.to_address[i])),
+                share(int(table.to_count[i]), count),
+                source or None,
+                target or None,
+            ]
+        )
+    return rows
+
+
+def _outcome(table: BranchTable | SiteTable, row: int) -> list[Cell]:
+    """Share of mispredictions, cycles and type."""
+    from ..lbr import type_name
+
+    mispredicted, timed, kind = int(table.mispredicted[row]), int(table.timed[row]), int(table.type[row])
+    return [
+        share(mispredicted, mispredicted + int(table.predicted[row])),
+        round(int(table.cycles[row]) / timed, 2) if timed else None,
+        "several" if kind < 0 else type_name(kind) if kind else None,
+    ]
 
 
 def _place(profile: Profile, module: int, address: int) -> list[Cell]:
