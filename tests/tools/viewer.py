@@ -19,7 +19,7 @@ import lastbranch
 from lastbranch.symbols import SymbolOptions
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.security import new_token
-from lastbranch.view.server import application, listen
+from lastbranch.view.server import listen, settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -51,8 +51,7 @@ def serving(shown: Loaded) -> Iterator[str]:
     """The address of a viewer of ``shown``, which ends with the ``with`` block."""
     listening, token = listen(), new_token()
     port = listening.getsockname()[1]
-    config = uvicorn.Config(application(shown, port, token), log_level="critical", lifespan="off", ws="none")
-    server = _Server(config)
+    server = _Server(settings(shown, port, token))
     listening.listen()
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()

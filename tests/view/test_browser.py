@@ -140,6 +140,7 @@ def test_the_file_that_is_opened_leads_to_the_page(
     browser: Browser, address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("webbrowser.get", lambda: None)
     monkeypatch.setattr("webbrowser.open", lambda url: True)
     path = open_browser(address + "#/branches?view=edges&find=main")
     assert path is not None
@@ -197,6 +198,48 @@ def test_what_cannot_be_shown_says_why(browser: Browser, tmp_path: Path) -> None
         said = page.get_by_role("alert").inner_text()
         assert "no branch stacks" in said
         assert "perf record" in said
+        page.keyboard.press("1")
+        assert sum(int(row["samples"]) for row in cells(page, "Functions")) == 30
+        warning = page.locator(".file-warning").inner_text()
+        assert "no branch stacks: record with `perf record -b`" in warning
+
+
+def test_a_damaged_file_shows_what_precedes_the_damage(
+    run: Callable[..., Ran], browser: Browser, tmp_path: Path
+) -> None:
+    whole = build(tmp_path / "whole.data").read_bytes()
+    path, out = tmp_path / "x.data", tmp_path / "out.html"
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    told = run("report", path, "--by", "function", "--format", "json")
+    samples = sum(row["samples"] for row in json.loads(told.out))
+    assert 0 < samples < 30
+    run("view", path, "--html", out)
+    with serving(loaded(path)) as served:
+        for at in (served, out.as_uri()):
+            with looking_at(browser, at) as page:
+                assert sum(int(row["samples"]) for row in cells(page, "Functions")) == samples
+                warning = page.locator(".file-warning").inner_text()
+                damage = told.err.splitlines()[0].partition("x.data: ")[2]
+                assert damage in warning
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "replaced"])
+def test_a_file_that_is_another_now_is_not_counted(browser: Browser, tmp_path: Path, how: str) -> None:
+    path, other = build(tmp_path / "x.data"), build(tmp_path / "y.data")
+    with serving(loaded(path)) as at, looking_at(browser, at) as page:
+        before = cells(page, "Functions")
+        if how == "removed":
+            path.unlink()
+        elif how == "cut":
+            path.write_bytes(path.read_bytes()[:-100])
+        else:
+            other.replace(path)
+        page.keyboard.press("4")
+        said = page.get_by_role("alert").inner_text()
+        assert "x.data is not there any more" in said if how == "removed" else "changed or replaced" in said
+        assert "start it again" in said
+        page.keyboard.press("1")
+        assert cells(page, "Functions") == before  # they were counted when it was the same
 
 
 @pytest.mark.parametrize(("scheme", "screens"), [("light", SCREENS), ("dark", ("hot", "capture"))])

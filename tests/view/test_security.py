@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import stat
+import threading
 import webbrowser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -100,6 +101,8 @@ def test_nothing_can_be_changed(address: str, method: str) -> None:
         "/etc/passwd",
         "..\\server.py",
         "nothing.js",
+        "ask/overview/",
+        "app.js/",
     ],
 )
 def test_only_the_files_of_the_page_are_there(address: str, path: str) -> None:
@@ -127,6 +130,7 @@ def test_the_token_is_in_a_file_of_the_user_only(monkeypatch: pytest.MonkeyPatch
     opened: list[str] = []
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(webbrowser, "get", lambda: None)
     monkeypatch.setattr(webbrowser, "open", lambda url: opened.append(url) or True)
     path = open_browser("http://127.0.0.1:1/secret/#/hot?pid=1&tid=2")
     assert path is not None
@@ -139,9 +143,50 @@ def test_the_token_is_in_a_file_of_the_user_only(monkeypatch: pytest.MonkeyPatch
 
 def test_without_a_browser_no_file_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "get", lambda: None)
     monkeypatch.setattr(webbrowser, "open", lambda url: False)
     assert open_browser("http://127.0.0.1:1/secret/") is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["lynx", "w3m", "www-browser"])
+def test_a_browser_of_text_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    """It would have the terminal, and not run the page."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser(f"/usr/bin/{name}"))
+    monkeypatch.setattr(webbrowser, "open", lambda url: True)
+    assert open_browser("http://127.0.0.1:1/secret/") is None
+
+
+def test_a_browser_that_runs_until_it_is_closed_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("lastbranch.view.server._STARTING", 0.01)
+    monkeypatch.setattr(webbrowser, "get", lambda: None)
+    monkeypatch.setattr(webbrowser, "open", lambda url: closed.wait(20))
+    path = open_browser("http://127.0.0.1:1/secret/")
+    assert not closed.is_set()
+    assert path is not None
+    assert path.exists()
+    closed.set()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET / HT",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 99999999999\r\n\r\nmore",
+    ],
+    ids=["nothing", "part", "second", "body"],
+)  # fmt: skip
+def test_who_connects_and_does_not_ask_is_cut_off(monkeypatch: pytest.MonkeyPatch, address: str, sent: bytes) -> None:
+    monkeypatch.setattr("lastbranch.view.server._IDLE", 0.1)
+    with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0), timeout=20) as connection:
+        connection.sendall(sent)
+        while connection.recv(4096):
+            pass
 
 
 def test_a_port_that_is_taken_says_so() -> None:

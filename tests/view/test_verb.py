@@ -64,9 +64,11 @@ def test_no_command_line_shows_the_token(monkeypatch: pytest.MonkeyPatch, tmp_pa
     viewer = run_viewer(demo.capture())
     assert viewer.stdout is not None
     assert "open in the browser" in viewer.stdout.readline()
+    printed = viewer.stdout.readline().strip()  # for who has a browser that may not read the file
     given = seen.read_text()
     address = re.search(r"url=(http://127\.0\.0\.1:\d+/([\w-]+)/)", (tmp_path / "page").read_text())
     assert address is not None
+    assert address[1] == printed
     assert address[2] not in given
     if os.path.exists("/proc"):
         assert address[2] not in Path(f"/proc/{viewer.pid}/cmdline").read_text()

@@ -19,6 +19,7 @@ function App(): ComponentChild {
   const screen = SCREENS.find(({ name }) => name === state.value.screen) ?? SCREENS[0];
   const overview = useAnswer("overview", provider.live ? {} : filters.value).answer;
   const file = overview ? String(overview.header["file"]) : "";
+  const warnings = overview?.list("warnings") ?? [];
   const short = file.replace(/^.*[/\\]/, "");
   useEffect(() => {
     document.title = [screen?.title, short, "lastbranch"].filter(Boolean).join(" · ");
@@ -38,6 +39,7 @@ function App(): ComponentChild {
       </header>
       <FilterBar live={provider.live} />
       {provider.notes.length ? <p class="file-notes">{provider.notes.join(" ")}</p> : null}
+      {warnings.map((warning) => <p key={warning} class="file-warning" role="status">{warning}</p>)}
       <main aria-label={screen?.question ?? ""}>{screen?.show ? <screen.show key={screen.name} /> : <p class="first">This screen is not there yet.</p>}</main>
     </>
   );

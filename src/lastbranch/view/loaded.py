@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..analysis import BranchTable, branches
 from ..analysis.naming import Namer
 from ..analysis.sources import Sources
-from ..errors import SelectionError
+from ..errors import SelectionError, UnavailableError
 from ..model import Profile, SampleFilter
 from ..symbols import Symbolizer, SymbolOptions
 
@@ -47,6 +49,21 @@ class Loaded:
     reading: Reading | None = None
     """How a trace log is read, where it has to be said."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
+    _identity: tuple[int, ...] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._identity = _identity(self.path)
+
+    def check_unchanged(self) -> None:
+        """Raises `UnavailableError` where another file is at ``path`` now, or none: what is counted of it would not go
+        with what was counted before."""
+        now = _identity(self.path)
+        if now != self._identity:
+            raise UnavailableError(
+                f"{self.path} {'is not there any more' if now is None else 'was changed or replaced'} since the viewer "
+                "was started",
+                hint="put it back, or end the viewer and start it again",
+            )
 
     @cached_property
     def symbolizer(self) -> Symbolizer:
@@ -87,6 +104,15 @@ class Loaded:
             modules=_rows(parameters, "module", len(profile.modules)),
         )  # fmt: skip
         return made or None
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    """What a regular file at ``path`` is known by, `None` for anything else."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def parameters_of(profile: Profile, chosen: SampleFilter | None) -> dict[str, str]:

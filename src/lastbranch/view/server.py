@@ -25,6 +25,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..errors import LastbranchError, UnavailableError
 from ..model import visible
@@ -34,9 +35,9 @@ from .loaded import Loaded, Parameters
 from .partial import FirstLook
 from .security import Guard, new_token
 
-__all__ = ["application", "listen", "open_browser", "serve"]
+__all__ = ["application", "listen", "open_browser", "serve", "settings"]
 
-_OPENED = "The viewer is open in the browser; Ctrl-C ends it."
+_OPENED = "The viewer is open in the browser, and at this address; Ctrl-C ends it."
 _SERVING = "The viewer is at this address; Ctrl-C ends it."
 _NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
 _KEPT = 64 << 20
@@ -46,6 +47,12 @@ _GRACE = 0.05
 """
 _LONGEST_WAIT = 1
 """Seconds that the end waits for what is being answered."""
+_IDLE = 10
+"""Seconds after which a connection without a new request is closed."""
+_STARTING = 5
+"""Seconds that a browser has to start."""
+_TEXT_BROWSERS = frozenset(["www-browser", "links", "elinks", "lynx", "w3m"])
+"""They do not run the page, and keep the terminal until they end."""
 _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
 
 
@@ -99,7 +106,25 @@ def application(loaded: Loaded, port: int, token: str) -> Guard:
         Route("/watch/{question}", watch),
         Route("/{name}", file),
     ]
-    return Guard(Starlette(routes=routes), port, token)
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False
+    return Guard(app, port, token)
+
+
+class _Connection(H11Protocol):
+    """Is closed when nothing was asked for `_IDLE` seconds, whatever has arrived of a request by then: everybody on
+    this machine can connect, and descriptors are few."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_IDLE, self._look, self.cycle)
+
+    def _look(self, last: object) -> None:
+        answered = self.cycle is None or self.cycle.response_complete
+        if self.cycle is last and answered:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self.loop.call_later(_IDLE, self._look, self.cycle)
 
 
 class _Failure(NamedTuple):
@@ -210,22 +235,27 @@ def listen(port: int = 0) -> socket.socket:
     return listening
 
 
+def settings(loaded: Loaded, port: int, token: str) -> uvicorn.Config:
+    """How `application` is served."""
+    return uvicorn.Config(
+        application(loaded, port, token), http=_Connection, log_level="critical", access_log=False, lifespan="off",
+        ws="none", server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
+    )  # fmt: skip
+
+
 def serve(loaded: Loaded, listening: socket.socket, start: str, say: Callable[[str], None], browse: bool) -> None:
     """Serve until Ctrl-C. ``start`` is the fragment of the first page, ``say`` gets lines for the user; ``browse``
     opens the browser."""
     port, token = listening.getsockname()[1], new_token()
     address = f"http://127.0.0.1:{port}/{token}/{start}"
-    config = uvicorn.Config(
-        application(loaded, port, token), log_level="critical", access_log=False, lifespan="off", ws="none",
-        server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
-    )  # fmt: skip
+    server = uvicorn.Server(settings(loaded, port, token))
     listening.listen()  # before the browser comes
     redirect = None
     try:
         with suppress(KeyboardInterrupt):  # from here on it is how the user ends the viewer
             redirect = open_browser(address) if browse else None
-            say(_OPENED if redirect else f"{_NO_BROWSER if browse else _SERVING}\n{address}")
-            uvicorn.Server(config).run(sockets=[listening])
+            say(f"{_OPENED if redirect else _NO_BROWSER if browse else _SERVING}\n{address}")
+            server.run(sockets=[listening])
     finally:
         if redirect is not None:
             redirect.unlink(missing_ok=True)
@@ -242,8 +272,20 @@ def open_browser(address: str) -> Path | None:
     text = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={escape(address)}">'
     with os.fdopen(handle, "w") as file:
         file.write(text + f'<a href="{escape(address)}">lastbranch</a>\n')
-    with suppress(webbrowser.Error, OSError):
-        if webbrowser.open(path.as_uri()):
-            return path
+    # A browser may run until it is closed, before `webbrowser` returns: it must be answered meanwhile.
+    opened = list[bool]()
+    thread = threading.Thread(target=lambda: opened.append(_open(path.as_uri())), name="browser", daemon=True)
+    thread.start()
+    thread.join(_STARTING)
+    if not opened or opened[0]:
+        return path
     path.unlink(missing_ok=True)
     return None
+
+
+def _open(address: str) -> bool:
+    """Whether a browser was found for ``address``."""
+    with suppress(webbrowser.Error, OSError):
+        if getattr(webbrowser.get(), "basename", "") not in _TEXT_BROWSERS:
+            return webbrowser.open(address)
+    return False

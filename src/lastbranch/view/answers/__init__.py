@@ -31,7 +31,9 @@ QUESTIONS: dict[str, Callable[[Loaded, Parameters], Answer]] = {
 
 
 def ask(loaded: Loaded, question: str, parameters: Parameters) -> Answer:
-    """The answer to one of `QUESTIONS`. Raises `SelectionError` for another, and what `analysis` raises."""
+    """The answer to one of `QUESTIONS`. Raises `SelectionError` for another, `UnavailableError` where the file is not
+    the one that was opened, and what `analysis` raises."""
     if question not in QUESTIONS:
         raise SelectionError(f"no such question: {question[:40]!r}", hint=f"there are: {', '.join(QUESTIONS)}")
+    loaded.check_unchanged()
     return QUESTIONS[question](loaded, parameters)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from ...analysis import how_to_record, why_no_stacks
 from ...analysis.count_tables import weights_by
 from ...model import Profile
 from ...version import __version__
@@ -18,12 +21,11 @@ _LISTED = 1000
 
 def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
     """Columns ``processes.`` pid (int64), name, samples; ``modules.`` row, name, samples; ``events.`` name, samples,
-    branches (bool)."""
+    branches (bool). Header: ``warnings``, of what makes every screen show less than it could."""
     profile = loaded.profile
     answer = Answer({
         "file": texts([profile.name])[0], "format": profile.format, "version": __version__,
         "samples": profile.samples, "entries": profile.entries, "time": _time(profile),
-        "damage": len(profile.damage),
     })  # fmt: skip
     processes, modules = weights_by(profile, ("process", "module"))
     by_pid: dict[int, list[str]] = {}
@@ -41,10 +43,21 @@ def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
     answer.columns["modules.name"] = texts(profile.modules[r].short for r in row.tolist())
     answer.columns["modules.samples"] = samples
     events = np.bincount(modules.event, modules.samples, len(profile.events)).astype(np.int64)
+    answer.header["warnings"] = texts(_warnings(profile))  # after all of the file was read
     answer.columns["events.name"] = texts(event.name for event in profile.events)
     answer.columns["events.samples"] = events
     answer.columns["events.branches"] = np.array([e.branch_select is not None for e in profile.events], bool)
     return answer
+
+
+def _warnings(profile: Profile) -> Iterator[str]:
+    places = profile.damage
+    if places:
+        more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
+        yield f"The file is damaged, and the screens show what could be read: {places[0]}{more}. See Capture."
+    why = why_no_stacks(profile)
+    if why and profile.events:
+        yield f"No branches are known, because {why}: {how_to_record(profile)}."
 
 
 def _summed(key: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
