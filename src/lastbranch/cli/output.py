@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .paint import GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
+
 if TYPE_CHECKING:
     from ..errors import Damage
 
 __all__ = [
-    "Cell", "key", "print_damage", "print_json", "print_notes", "print_rows", "share", "shorten",
+    "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_rows", "share", "shorten",
     "terminal_width", "wide_option", "wrapped",
 ]  # fmt: skip
 
@@ -31,6 +32,16 @@ Spare = str | Mapping[str, str]
 """A column that can be left out; or columns that are left out together, each with the one whose empty cells it fills.
 """
 
+WHOLE = {
+    "samples %": 100.0, "period %": 100.0, "total %": 100.0, "instructions %": 100.0, "entries %": 100.0,
+    "share %": 100.0, "calls %": 100.0, "mispredicted %": GUESS,
+}  # fmt: skip
+"""Columns with heat, each with the value that is all of it. It is the same in every table."""
+_BARS = ("calls %", "samples %", "share %")
+"""Of a table's columns, the first of these has bars beside it, where there is room. The longest is the largest share.
+"""
+_BAR = range(8, 21)
+"""Columns of a terminal that a bar can take."""
 _NARROWEST = 40
 _LEAST = 24
 """A name is not made shorter than this while there are columns that can be spared."""
@@ -95,8 +106,24 @@ def table_lines(
             texts = [[shorten(t, widths[i]) if i in flexible else t for i, t in enumerate(row)] for row in texts]
         if left_out or (cut and not wrap):
             _say(left_out)
-    for row in [list(columns), *texts]:
-        yield from _row(row, shown, widths, right)
+        size = min(room - _total([widths[i] for i in shown]) - _GAP, _BAR[-1])
+        share = next((where[name] for name in _BARS if name in where), None)
+        if share in shown and size in _BAR and terminal():
+            shown.insert(shown.index(share) + 1, len(columns))
+            columns, widths, right = [*columns, ""], [*widths, size], [*right, False]
+            shares = [_part(row[share], 100) or 0.0 for row in rows]
+            most = max(shares, default=0) or 1
+            bars = [bar(part / most, size) for part in shares]
+            texts = [[*text, drawn] for text, drawn in zip(texts, bars, strict=True)]
+    yield from map(emphasis, _row(columns, shown, widths, right))
+    whole = {i: WHOLE[name] for i, name in enumerate(columns) if name in WHOLE and colours()}
+    for text, row in zip(texts, rows, strict=True):
+        styles = {i: heat(_part(row[i], all_of_it)) for i, all_of_it in whole.items()}
+        yield from _row(text, shown, widths, right, styles)
+
+
+def _part(cell: Cell, whole: float) -> float | None:
+    return cell / whole if isinstance(cell, int | float) and whole else None
 
 
 def wrapped(text: str, *, indent: int) -> str:
@@ -109,7 +136,7 @@ def shorten(text: str, width: int | None) -> str:
     """``text`` in ``width`` columns, without its middle if need be; ``None``: all of it."""
     if width is None or _cells(text) <= width:
         return text
-    mark = "…" if _can_print("…") else ".."
+    mark = "…" if can_print("…") else ".."
     brief = _without_arguments(text, mark)
     if _cells(brief) <= width:
         return brief
@@ -161,14 +188,6 @@ def _cells(text: str) -> int:
     return cell_len(text)
 
 
-def _can_print(text: str) -> bool:
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _width(column: int, names: Sequence[str], texts: Sequence[Sequence[str]]) -> int:
     return max([_cells(names[column]), *(_cells(row[column]) for row in texts)])
 
@@ -202,11 +221,14 @@ def _say(left_out: Sequence[str]) -> None:
     click.echo(f"note: {more}; --wide prints all", err=True)
 
 
-def _row(row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
-    """The lines of a row: one, unless a cell is wider than its column."""
+def _row(
+    row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool],
+    styles: Mapping[int, Style] | None = None,
+) -> Iterator[str]:  # fmt: skip
+    """The lines of a row: one, unless a cell is wider than its column. ``styles`` are of its cells."""
     parts = [_Wrapper(widths[i]).wrap(text) if _cells(text) > widths[i] else [text] for i, text in enumerate(row)]
     for n in range(max(len(parts[i]) for i in shown)):
-        yield _line([part[n] if n < len(part) else "" for part in parts], shown, widths, right)
+        yield _line([part[n] if n < len(part) else "" for part in parts], shown, widths, right, styles or {})
 
 
 class _Wrapper(TextWrapper):
@@ -218,11 +240,13 @@ class _Wrapper(TextWrapper):
         super().__init__(max(1, width), subsequent_indent=subsequent_indent, break_on_hyphens=False)
 
 
-def _line(row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool]) -> str:
+def _line(
+    row: Sequence[str], shown: Sequence[int], widths: Sequence[int], right: Sequence[bool], styles: Mapping[int, Style]
+) -> str:
     cells = []
     for i in shown:
-        fill = " " * (widths[i] - _cells(row[i]))
-        cells.append(fill + row[i] if right[i] else row[i] + fill)
+        fill, text = " " * (widths[i] - _cells(row[i])), painted(row[i], styles.get(i, {}))
+        cells.append(fill + text if right[i] else text + fill)
     return (" " * _GAP).join(cells).rstrip()
 
 
@@ -270,8 +294,14 @@ def print_rows(
         ]  # fmt: skip
         cells = [[row[i] for i in shown] for row in safe]
         lines = table_lines([columns[i] for i in shown], cells, names=names, spare=spare, wrap=wrap)
-        click.echo(click.style(next(lines), bold=os.environ.get("TERM") != "dumb"))
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        print_lines(lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines for people, which may have styles."""
+    write = click.echo if terminal() else lambda line: sys.stdout.write(line + "\n")  # some terminals need click's help
+    for line in lines:
+        write(line)
 
 
 def print_json(value: Any) -> None:

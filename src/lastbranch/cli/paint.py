@@ -1,0 +1,70 @@
+"""Colours and bars of what is printed: only where standard output is a terminal that has them.
+
+Heat is for shares of a whole. A share of mispredictions is hot at half of `GUESS`: there, nobody can predict a branch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+__all__ = ["GUESS", "Style", "bar", "can_print", "colours", "emphasis", "heat", "painted", "terminal"]
+
+Style = dict[str, Any]
+"""What `click.style` takes."""
+_HEAT: tuple[tuple[float, Style], ...] = (
+    (0.4, {"fg": "red", "bold": True}), (0.15, {"fg": "red"}), (0.05, {"fg": "yellow"}),
+)  # fmt: skip
+"""From which part of the whole on, and how it looks. In between are colours that any palette can show."""
+GUESS = 50.0
+"""Percent mispredicted of a conditional branch whose directions come at random."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def terminal() -> bool:
+    """Whether standard output is a terminal that does more than append lines."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def colours() -> bool:
+    """Whether colours are wanted: on a terminal, unless NO_COLOR is set (to anything: no-color.org)."""
+    return terminal() and not os.environ.get("NO_COLOR")
+
+
+def emphasis(text: str) -> str:
+    """``text`` in bold, which is no colour."""
+    return click.style(text, bold=True) if terminal() else text
+
+
+def heat(part: float | None) -> Style:
+    """The style of a share, from 0 to 1; ``None``: not known, which is no style."""
+    return next((style for least, style in _HEAT if part is not None and part >= least), {})
+
+
+def painted(text: str, style: Style) -> str:
+    """``text`` in a style, its outer spaces without it."""
+    inner = text.strip(" ")
+    if not style or not inner or not colours():
+        return text
+    before, _, after = text.partition(inner)
+    return f"{before}{click.style(inner, **style)}{after}"
+
+
+def bar(part: float, width: int) -> str:
+    """A bar for a share, from 0 to 1, in up to ``width`` columns; what is not nothing is at least a sliver."""
+    if not can_print(_EIGHTHS):
+        return "#" * max(part > 0, round(part * width))
+    whole, rest = divmod(max(part > 0, round(part * width * 8)), 8)
+    return "█" * whole + _EIGHTHS[rest].strip()
+
+
+def can_print(text: str) -> bool:
+    """Whether the encoding of standard output has all of ``text``."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
