@@ -42,5 +42,8 @@ const done = await build({
   metafile: true,
   logLevel: "warning",
 });
+// Warnings of highlight.js name its pages; the viewer names no other place.
+const script = join(out, "app.js");
+writeFileSync(script, readFileSync(script, "utf8").replace(/https:\/\/github\.com\/highlightjs\/[\w./-]+/g, "highlight.js"));
 writeFileSync(join(out, "licences.txt"), licences(Object.keys(done.metafile.inputs)));
 copyFileSync(join(here, "src", "index.html"), join(out, "index.html"));

@@ -10,6 +10,10 @@ export class Code {
   /** Of each block: its first and last row. */
   readonly first: Numbers;
   readonly last: Numbers;
+  /** How often each block ran; NaN where that is not known. */
+  readonly counted: Numbers;
+  /** The row with the most samples, else of the block that ran most often: what is looked at first. */
+  readonly hottest: number;
   /** Why there are no counts of executions; empty where there are. */
   readonly missing: string;
 
@@ -19,6 +23,9 @@ export class Code {
     this.text = answer.texts("instructions.text");
     this.first = answer.numbers("blocks.first");
     this.last = answer.numbers("blocks.last");
+    this.counted = answer.numbers("blocks.count");
+    const row = maximum(answer.numbers("instructions.samples"));
+    this.hottest = row >= 0 ? row : (this.first[maximum(this.counted)] ?? 0);
     this.missing = String(answer.header["missing"] ?? "");
   }
 
@@ -43,6 +50,13 @@ export class Code {
     const first = this.first[block] ?? 0;
     return Array.from({ length: (this.last[block] ?? -1) - first + 1 }, (_, i) => first + i);
   }
+}
+
+/** Where the largest number above 0 is, -1 where none is. */
+function maximum(values: Numbers): number {
+  let best = -1;
+  for (let i = 0; i < values.length; i++) if ((values[i] ?? 0) > (values[best] ?? 0)) best = i;
+  return best;
 }
 
 /** What every panel of the screen gets. */

@@ -28,7 +28,8 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
     `${header["start"]} to ${header["end"]}`,
     `${count(Number(header["samples"]))} samples`,
     header["executed"] === null ? null : `${count(Number(header["executed"]))} instructions seen`,
-    header["ipc"] === null ? null : `${decimal(Number(header["ipc"]))} instructions per cycle`,
+    header["ipc"] === null ? (code.missing ? null : "cycles not recorded") : `${decimal(Number(header["ipc"]))} instructions per cycle`,
+    code.missing || answer.numbers("blocks.mispredicted").some((value: number) => !Number.isNaN(value)) ? null : "mispredictions not known",
   ];
   return (
     <>

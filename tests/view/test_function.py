@@ -1,0 +1,58 @@
+"""The function screen: its numbers are those of `annotate`, and its panels show the same place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from command_line import Ran
+from lastbranch import demo
+from viewer import cells, loaded, looking_at, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+LINES = "\n".join(f"int line_{number} = {number}; // <b>{number}</b>" for number in range(1, 120))
+
+
+def test_the_assembly_has_the_numbers_of_annotate(run: Callable[..., Ran], browser: Browser, address: str) -> None:
+    said = json.loads(run("annotate", demo.capture(), "dispatch", "--symfs", demo.symfs(), "--format", "json").out)
+    with looking_at(browser, f"{address}#/function?{urlencode({'name': 'dispatch'})}", width=1400) as page:
+        shown = cells(page, "Instructions")
+        page.keyboard.press("Tab")
+    rows = {row["address"]: row for row in said["instructions"]}
+    assert len(shown) > 20
+    before = None
+    for cell in shown:
+        row = rows[cell["address"]]
+        assert row["instruction"].startswith(cell["text"])
+        assert cell["samples"] == (f"{row['samples']:,}" if row["samples"] else "")
+        first, before = row["block"] != before, row["block"]
+        assert cell["count"] == (f"{row['count']:,}" if first else "")
+        if row["count"]:
+            assert cell["taken"] == ("" if row["taken_percent"] is None else f"{row['taken_percent']:.2f}")
+            if first and row["cycles"] is not None:
+                assert cell["cycles"] == f"{row['cycles']:.2f}"
+
+
+def test_source_and_assembly_show_the_same_place(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "lbrdemo.cc").write_text(LINES)
+    shown = loaded(demo.capture(), demo.symfs())
+    shown.source_roots = (str(tmp_path),)
+    with (
+        serving(shown) as at,
+        looking_at(browser, f"{at}#/function?{urlencode({'name': 'dispatch'})}") as page,
+    ):
+        line = page.locator(".source li", has=page.locator("button")).first
+        assert line.locator("code").inner_text() == LINES.split("\n")[int(line.get_attribute("data-line") or 0) - 1]
+        line.get_by_role("button").press("Enter")
+        page.locator(".listing .row.active").wait_for()
+        assert "at=0x" in page.url
+        chosen = page.locator(".source li.active")
+        assert chosen.get_attribute("data-line") == line.get_attribute("data-line")
+        page.get_by_role("grid", name="Instructions").press("Home")
+        page.locator(".listing .row.active[data-row='0']").wait_for()
+        assert page.locator(".source b").count() == 0  # text, not markup
