@@ -16,7 +16,7 @@ from captures import REAL, Data
 from command_line import Ran
 from lastbranch import demo
 from lastbranch.analysis.naming import Namer
-from lastbranch.analysis.over_time import over_time
+from lastbranch.analysis.over_time import over_time, samples_over_time
 from lastbranch.errors import LastbranchError, NotRecordedError, SelectionError
 from lastbranch.model import SampleFilter
 from lastbranch.symbols import SymbolOptions
@@ -24,11 +24,12 @@ from lastbranch.view import wire
 from lastbranch.view.answer import Answer
 from lastbranch.view.answers import QUESTIONS, ask
 from lastbranch.view.answers.hot import PARTS
-from lastbranch.view.loaded import Loaded, parameters_of
+from lastbranch.view.loaded import Loaded, Parameters, parameters_of
 from small_captures import build
 from viewer import loaded
 
 Run = Callable[..., Ran]
+NONE: Parameters = {}
 
 
 def rows(run: Run, *words: str | Path) -> list[dict]:
@@ -44,9 +45,9 @@ def known(values: object) -> list[float | None]:
     return [None if np.isnan(value) else value for value in np.asarray(values).tolist()]
 
 
-def check_hot(run: Run, shown: Loaded, *words: str | Path) -> None:
+def check_hot(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = NONE) -> None:
     """Rows of report, but for functions that are only callers of what was sampled."""
-    answer = wire.decode(wire.encode(ask(shown, "hot", {})))
+    answer = wire.decode(wire.encode(ask(shown, "hot", chosen)))
     columns = {name: values for name, values in answer.columns.items() if name != "over_time"}
     found = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     keys = [(shown.profile.events[row["event"]].name, row["function"], row["module"]) for row in found]
@@ -64,14 +65,14 @@ def check_hot(run: Run, shown: Loaded, *words: str | Path) -> None:
         assert by_time.sum(1).tolist() == [row["samples"] for row in found]
 
 
-def check_branches(run: Run, shown: Loaded, *words: str | Path) -> None:
+def check_branches(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = NONE) -> None:
     done = run("branches", shown.path, "--no-symbol-cache", "--format", "json", *words)
     if done.code == NotRecordedError.exit_code:
         with pytest.raises(NotRecordedError) as refusal:
-            ask(shown, "branches", {})
+            ask(shown, "branches", chosen)
         assert str(refusal.value) in done.err
         return
-    answer = ask(shown, "branches", {})
+    answer = ask(shown, "branches", chosen)
     table = json.loads(done.out)[: len(answer.columns["count"])]
     for name in ("from", "to", "count", "type"):
         values = answer.columns[name]
@@ -144,6 +145,9 @@ def test_over_time_is_what_a_loop_counts(tmp_path: Path) -> None:
                 wanted[(time - start) * 4 // (end - start + 1)] += 1
         sums = {part: int(found.samples[found.part == part].sum()) for part in set(found.part.tolist())}
         assert sums == dict(wanted)
+        whole = samples_over_time(profile, 4, sample_filter=chosen)
+        assert whole is not None
+        assert whole.tolist() == [wanted[part] for part in range(4)]
 
 
 def test_filters_of_the_verb_are_those_of_the_page(tmp_path: Path) -> None:
@@ -163,6 +167,34 @@ def test_filters_of_the_verb_are_those_of_the_page(tmp_path: Path) -> None:
         else:
             with pytest.raises(SelectionError):
                 shown.filter(wrong)
+
+
+@pytest.mark.parametrize("filter_by", ["pid", "tid", "module", "event", "time", "all"])
+def test_filters_give_the_numbers_of_the_verbs(filter_by: str, run: Run, data: Data) -> None:
+    shown = loaded(data.path("demo_2proc"))
+    profile = shown.profile
+    time = ask(shown, "overview", {}).header["time"]
+    begin, end = ((time["from"] * (4 - part) + time["to"] * part) // 4 for part in (1, 3))
+    listed = ask(shown, "overview", {}).columns
+    pid, module = listed["processes.pid"][0], listed["modules.row"][0]
+    thread = next(one for one in profile.threads if profile.processes[one.process].pid == pid)
+    every: dict[str, tuple[Parameters, list[str]]] = {
+        "pid": ({"pid": str(pid)}, ["--pid", str(pid)]),
+        "tid": ({"tid": str(thread.tid)}, ["--tid", str(thread.tid)]),
+        "module": ({"module": str(module)}, ["--module", profile.modules[int(module)].name]),
+        "event": ({"event": "0"}, ["--event", "0"]),
+        "time": ({"from": str(begin), "to": str(end)}, ["--time", f"{begin / 1e9:.9f}..{end / 1e9:.9f}"]),
+    }
+    used = [*every.values()] if filter_by == "all" else [every[filter_by]]
+    chosen = {name: value for parameters, _ in used for name, value in parameters.items()}
+    words = [word for _, part in used for word in part]
+    check_hot(run, shown, *words, chosen=chosen)
+    check_branches(run, shown, *words, chosen=chosen)
+    hot = ask(shown, "hot", chosen).columns["samples"]
+    others = {name: value for name, value in chosen.items() if name not in ("from", "to")}
+    by_time = np.asarray(ask(shown, "timeline", chosen).columns["samples"])
+    assert by_time.sum() == sum(ask(shown, "hot", others).columns["samples"])
+    assert 0 < sum(hot) <= by_time.sum()
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

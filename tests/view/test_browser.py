@@ -15,6 +15,7 @@ import pytest
 from command_line import Ran
 from lastbranch import demo
 from lastbranch.symbols import Function, FunctionTable, Symbolizer
+from lastbranch.view.answers import ask
 from lastbranch.view.server import open_browser
 from small_captures import build
 from viewer import cells, loaded, looking_at, node_modules, serving
@@ -75,6 +76,34 @@ def test_a_filter_is_that_of_the_verb(run: Callable[..., Ran], browser: Browser,
         page.locator("select[data-filter=pid] option:checked", has_text="all").wait_for(state="attached")
         page.locator("main .answered:not(.pending) [role=grid]").wait_for()
         same_functions(run, cells(page, "Functions"), path)
+
+
+def test_chips_add_up_and_go_one_by_one(browser: Browser, data: object) -> None:
+    shown = loaded(data.path("demo_2proc"))  # type: ignore[attr-defined]
+    span = ask(shown, "overview", {}).header["time"]
+    first, second = list(dict.fromkeys(str(p.pid) for p in shown.profile.processes if p.pid > 0))[:2]
+    with serving(shown) as at, looking_at(browser, at) as page:
+        for pid in (first, second):
+            page.locator("select[data-filter=pid]").select_option(pid)
+        chips = page.get_by_role("list", name="Filters in force")
+        chips.get_by_role("button", name=f"Remove Process {second}").wait_for()
+        assert f"pid={first}%2C{second}" in page.url
+        chips.get_by_role("button", name=f"Remove Process {first}").click()
+        page.wait_for_url(f"**pid={second}")
+        box = page.get_by_role("img", name="Samples over time", exact=True).bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 4, box["y"] + 5)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 5)
+        page.mouse.up()
+        chips.get_by_text("Time").wait_for()
+        asked = dict(part.split("=") for part in page.url.partition("?")[2].split("&"))
+        length = span["to"] - span["from"]
+        assert int(asked["from"]) - span["from"] == pytest.approx(length / 4, rel=0.02)
+        assert int(asked["to"]) - span["from"] == pytest.approx(length / 2, rel=0.02)
+        chips.get_by_role("button", name="Clear all").click()
+        chips.wait_for(state="detached")
+        assert "?" not in page.url
 
 
 def test_the_targets_of_a_site_are_its_branches(run: Callable[..., Ran], browser: Browser, address: str) -> None:

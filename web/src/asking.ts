@@ -1,5 +1,6 @@
 // Answers for components: each question is asked once for the same parameters, and the last answers are kept.
 
+import { computed, signal, type ReadonlySignal } from "@preact/signals";
 import { useEffect, useState } from "preact/hooks";
 import { keyOf, Refusal, type Parameters, type Provider } from "./provider.ts";
 import type { Answer } from "./wire.ts";
@@ -23,6 +24,10 @@ export function useProvider(chosen: Provider): void {
   provider = chosen;
 }
 
+const underWay = signal(0);
+/** Whether no answer is under way: what is not urgent can be asked now. */
+export const idle: ReadonlySignal<boolean> = computed(() => underWay.value === 0);
+
 export function ask(question: string, parameters: Parameters): Promise<Answer> {
   const entry = entryOf(question, parameters);
   entry.waiting.add(() => undefined); // who has asked here does not say when they have gone
@@ -38,7 +43,10 @@ function entryOf(question: string, parameters: Parameters): Entry {
     entry.part = part;
     entry.waiting.forEach((show) => show());
   };
+  underWay.value++;
   const answer = provider.ask(question, parameters, { onPart, signal: stop.signal });
+  const done = (): number => underWay.value--;
+  answer.then(done, done);
   const entry: Entry = { answer, stop, part: null, waiting: new Set(), settled: false };
   entries.set(key, entry);
   answer.then(

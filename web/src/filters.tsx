@@ -1,8 +1,9 @@
 // The bar above all screens: which samples everything below is about.
 
 import type { ComponentChild } from "preact";
-import { useAnswer } from "./asking.ts";
-import { count, seconds } from "./format.ts";
+import { useEffect, useState } from "preact/hooks";
+import { idle, useAnswer } from "./asking.ts";
+import { count, largest, seconds } from "./format.ts";
 import { change, FILTERS, filters, type Filter } from "./state.ts";
 import type { Answer } from "./wire.ts";
 
@@ -11,12 +12,16 @@ const NONE = {};
 export function FilterBar({ live }: { live: boolean }): ComponentChild {
   const { answer } = useAnswer("overview", live ? NONE : filters.value);
   const span = answer?.header["time"] as { from: number; to: number } | null | undefined;
-  const any = FILTERS.some((name) => filters.value[name]);
+  const options: Options = {
+    pid: answer ? processes(answer) : [],
+    module: answer ? rows(answer, "modules", answer.numbers("modules.row")) : [],
+    event: answer ? rows(answer, "events") : [],
+  };
   return (
     <form class="filters" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
-      <Choice name="pid" label="Process" live={live} options={answer ? processes(answer) : []} />
-      <Choice name="module" label="Module" live={live} options={answer ? rows(answer, "modules", answer.numbers("modules.row")) : []} />
-      <Choice name="event" label="Event" live={live} options={answer ? rows(answer, "events") : []} />
+      <Choice name="pid" label="Process" live={live} options={options.pid} />
+      <Choice name="module" label="Module" live={live} options={options.module} />
+      <Choice name="event" label="Event" live={live} options={options.event} />
       {span === null ? (
         <span class="field" title="The source has no time stamps.">No time stamps</span>
       ) : (
@@ -27,22 +32,111 @@ export function FilterBar({ live }: { live: boolean }): ComponentChild {
           <Time name="to" live={live} label="To second" placeholder={span ? seconds(span.to) : ""} />
         </fieldset>
       )}
-      {filters.value["tid"] ? <span class="field">Thread {filters.value["tid"]}</span> : null}
-      {live && any ? (
-        <button type="button" onClick={() => change(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>Show all</button>
-      ) : null}
       {live ? null : <span class="fixed">Filters are fixed in a file.</span>}
+      {live && span && span.to > span.from ? <Timeline from={span.from} to={span.to} /> : null}
+      <Chips live={live} options={options} />
     </form>
+  );
+}
+
+type Options = Record<"pid" | "module" | "event", Option[]>;
+
+/** The filters in force, each with a button that takes it away. */
+function Chips({ live, options }: { live: boolean; options: Options }): ComponentChild {
+  const { from = "", to = "", ...lists } = filters.value;
+  const chips = Object.entries(lists).flatMap(([name, values]) =>
+    values.split(",").map((value) => ({
+      text: `${LABELS[name]} ${(options[name as keyof Options] ?? []).find((one) => one.value === value)?.name ?? value}`,
+      without: { [name]: values.split(",").filter((other) => other !== value).join(",") },
+    })),
+  );
+  if (from || to) {
+    const [first, last] = [from, to].map((time) => (time ? `${Number(time) / 1e9}` : ""));
+    const text = first && last ? `Time ${first} to ${last} s` : first ? `Time from ${first} s` : `Time to ${last} s`;
+    chips.push({ text, without: { from: "", to: "" } });
+  }
+  if (!chips.length) return null;
+  return (
+    <ul class="chips" aria-label="Filters in force">
+      {chips.map(({ text, without }) => (
+        <li key={text} title={text}>
+          <span>{text}</span>
+          {live ? <button type="button" aria-label={`Remove ${text}`} onClick={() => change(without)}>×</button> : null}
+        </li>
+      ))}
+      {live ? (
+        <li class="clear">
+          <button type="button" onClick={() => change(Object.fromEntries(FILTERS.map((name) => [name, ""])))}>Clear all</button>
+        </li>
+      ) : null}
+    </ul>
+  );
+}
+
+const LABELS: Record<string, string> = { pid: "Process", tid: "Thread", module: "Module", event: "Event" };
+
+const HEIGHT = 28;
+const CLICK = 0.005; // a shorter part of the width is no choice
+
+/** Samples over the time of the capture; dragging chooses a part of it. The fields beside it do the same for the keyboard. */
+function Timeline({ from, to }: { from: number; to: number }): ComponentChild {
+  const [started, setStarted] = useState(false);
+  const ready = started || idle.value; // what the screen shows comes first
+  useEffect(() => setStarted(ready), [ready]);
+  const { from: first, to: last, ...others } = filters.value;
+  const { answer } = useAnswer(started ? "timeline" : null, others);
+  const [drag, setDrag] = useState<readonly [number, number] | null>(null);
+  const samples = answer?.numbers("samples") ?? [];
+  const length = to - from + 1;
+  const share = (time: string | undefined, none: number): number => (time ? Math.max(0, Math.min(1, (Number(time) - from) / length)) : none);
+  const [low, high] = drag ? [Math.min(...drag), Math.max(...drag)] : [share(first, 0), share(last, 1)];
+  const at = ({ currentTarget, clientX }: PointerEvent & { currentTarget: Element }): number => {
+    const { left, width } = currentTarget.getBoundingClientRect();
+    return Math.max(0, Math.min(1, (clientX - left) / width));
+  };
+  const most = Math.max(1, largest(samples));
+  const steps = Array.from(samples, (value, i) => `V${(HEIGHT * (1 - value / most)).toFixed(1)}H${i + 1}`).join("");
+  return (
+    <svg
+      class="timeline"
+      viewBox={`0 0 ${samples.length || 1} ${HEIGHT}`}
+      preserveAspectRatio="none"
+      role="img"
+      aria-label="Samples over time"
+      onPointerDown={(event) => {
+        event.currentTarget.setPointerCapture(event.pointerId);
+        setDrag([at(event), at(event)]);
+      }}
+      onPointerMove={(event) => drag && setDrag([drag[0], at(event)])}
+      onPointerCancel={() => setDrag(null)}
+      onPointerUp={() => {
+        if (!drag) return;
+        setDrag(null);
+        const [begin, end] = [low, high].map((part) => String(Math.round(from + part * length))) as [string, string];
+        change(high - low < CLICK ? { from: "", to: "" } : { from: begin, to: end });
+      }}
+    >
+      <title>Samples over time. Drag to choose a part of it; click to choose all.</title>
+      <path d={`M0 ${HEIGHT}${steps}V${HEIGHT}Z`} />
+      {low > 0 || high < 1 ? (
+        <>
+          <rect class="outside" x="0" y="0" width={`${100 * low}%`} height={HEIGHT} />
+          <rect class="outside" x={`${100 * high}%`} y="0" width={`${100 * (1 - high)}%`} height={HEIGHT} />
+        </>
+      ) : null}
+    </svg>
   );
 }
 
 interface Option {
   readonly value: string;
+  /** Without its number of samples. */
+  readonly name: string;
   readonly text: string;
 }
 
 function processes(answer: Answer): Option[] {
-  return rows(answer, "processes", answer.numbers("processes.pid")).map(({ value, text }) => ({ value, text: `${value} ${text}` }));
+  return rows(answer, "processes", answer.numbers("processes.pid")).map(({ value, name, text }) => ({ value, name: `${value} ${name}`, text: `${value} ${text}` }));
 }
 
 /** The rows of a table of the overview; their values are `values`, or their numbers. */
@@ -50,24 +144,27 @@ function rows(answer: Answer, table: string, values?: ArrayLike<number>): Option
   const samples = answer.numbers(`${table}.samples`);
   return answer.texts(`${table}.name`).map((name, i) => ({
     value: String(values?.[i] ?? i),
+    name: name || "no name",
     text: `${name || "no name"}, ${count(samples[i] ?? 0)}`,
   }));
 }
 
+/** Adds one to the values of a filter. */
 function Choice({ name, label, options, live }: { name: Filter; label: string; options: Option[]; live: boolean }): ComponentChild {
-  const chosen = filters.value[name] ?? "";
-  const listed = options.some(({ value }) => value === chosen);
+  const chosen = filters.value[name]?.split(",") ?? [];
+  const add = (value: string): void => change({ [name]: [...chosen, value].join(",") });
   return (
     <label class="field">
       {label}
-      <select value={chosen} disabled={!live} data-filter={name} onChange={(event) => change({ [name]: event.currentTarget.value })}>
-        <option value="">all</option>
-        {chosen && !listed ? <option value={chosen}>{chosen.includes(",") ? `${chosen.split(",").length} chosen` : chosen}</option> : null}
-        {options.map(({ value, text }) => (
-          <option key={value} value={value}>
-            {text.length > 60 ? `${text.slice(0, 60)}…` : text}
-          </option>
-        ))}
+      <select value="" disabled={!live} data-filter={name} onChange={({ currentTarget }) => currentTarget.value && add(currentTarget.value)}>
+        <option value="">{chosen.length ? `${chosen.length} chosen` : "all"}</option>
+        {options
+          .filter(({ value }) => !chosen.includes(value))
+          .map(({ value, text }) => (
+            <option key={value} value={value}>
+              {text.length > 60 ? `${text.slice(0, 60)}…` : text}
+            </option>
+          ))}
       </select>
     </label>
   );

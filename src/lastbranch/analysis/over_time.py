@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import Sums, Table
 from ..model import Array, Profile, SampleBatch, SampleFilter
@@ -81,3 +82,34 @@ def over_time(
     for batch in filtered_batches(profile, profile.batches(()), sample_filter) if counter.possible else ():
         counter.add(batch)
     return counter.result(namer)
+
+
+def samples_over_time(
+    profile: Profile, parts: int, *, sample_filter: SampleFilter | None = None
+) -> NDArray[np.int64] | None:
+    """int64[parts]: samples in each of ``parts`` equal parts of the time that the filter leaves.
+
+    ``None`` where the source has no time stamps or no samples.
+    """
+    if (time := _time(profile, sample_filter)) is None:
+        return None
+    out = np.zeros(parts, np.int64)
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter):
+        out += np.bincount(_part(batch.time, *time, parts), minlength=parts)
+    return out
+
+
+def _time(profile: Profile, chosen: SampleFilter | None) -> tuple[int, int] | None:
+    """(first tick, how many there are) of the time that the filter leaves."""
+    first, last = profile.first_time, profile.last_time
+    if first is None or last is None or not profile.clock.has_time:
+        return None
+    if chosen is not None:
+        first = first if chosen.first is None else max(first, chosen.first)
+        last = last if chosen.last is None else min(last, chosen.last - 1)
+    return first, max(1, last - first + 1)
+
+
+def _part(time: Array, first: int, span: int, parts: int) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = np.clip(((time - first) * (parts / span)).astype(np.int64), 0, parts - 1)
+    return found

@@ -16,6 +16,7 @@ from .flame import flame
 from .function import function
 from .hot import hot
 from .overview import overview
+from .timeline import timeline
 
 __all__ = ["QUESTIONS", "ask"]
 
@@ -27,6 +28,7 @@ QUESTIONS: dict[str, Callable[[Loaded, Parameters], Answer]] = {
     "branches": branches,
     "capture": capture,
     "findings": findings,
+    "timeline": timeline,
 }
 
 
