@@ -1,4 +1,4 @@
-"""What a terminal gets beyond the text: colours and bars. Whatever is no terminal gets the text alone."""
+"""What a terminal gets beyond the text: colours, bars and arrows. Whatever is no terminal gets the text alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,74 @@ def test_what_is_no_terminal_gets_text_alone(verb: str) -> None:
 def test_a_bar_is_as_long_as_its_share() -> None:
     assert [bar(part, 4) for part in (0, 0.001, 0.25, 0.5, 0.53125, 1)] == ["", "▏", "█", "██", "██▏", "████"]
     assert heat(None) == heat(0.0) == {}
+
+
+# -- annotate
+
+LINES = dict(zip(" ╵╷│╴┘┐┤╶└┌├─┴┬┼", range(16), strict=True))
+UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
+
+
+@pytest.mark.parametrize("function", ["main", "dispatch", "sumloop", "fib"])
+@pytest.mark.parametrize("every", [False, True])
+def test_arrows_lead_from_each_jump_to_where_it_went(function: str, every: bool) -> None:
+    text = STYLE.sub("", shown("annotate", function, *["--all"] * every, width=300))
+    found = json.loads(run_cli("annotate", *DEMO, function, "--limit", "0", "--format", "json").out)
+    start, end = int(found["start"], 16), int(found["end"], 16)
+    listing = text.split("\n\n")[1].splitlines()
+    head, *lines = listing
+    at, after = head.index("address"), head.index("instruction")
+    gutter = [line[line.index("0x", at) :].partition(" ")[2] if "0x" in line[at:after] else None for line in lines]
+    left = max(head.index("address") + len("address"), at) + 2
+    drawn = [line[left:after].ljust(after - left) for line in lines]
+    rows = {line.split("0x")[1].split()[0]: i for i, line in enumerate(lines) if gutter[i] is not None}
+    names = [found["function"], found["function"].partition("(")[0]]
+    jumps = []
+    for edge in found["edges"]:
+        ends = []
+        for place in (edge["from"], edge["to"]):
+            name, _, offset = place.rpartition("+") if re.search(r"\+0x[0-9a-f]+$", place) else (place, "", "0x0")
+            ends.append(f"{start + int(offset, 16):x}" if name in names else None)
+        if edge["kind"] in ("cond", "uncond", "ind") and None not in ends:
+            jumps.append(tuple(rows[str(one)] for one in ends))
+    assert jumps or function in ("dispatch", "fib")
+    bits = [[LINES.get(sign, 0) for sign in line[:-2]] for line in drawn]
+    for source, target in jumps:
+        low, high = sorted((source, target))
+        assert drawn[target][-2] == ">"
+        assert drawn[source][-2] in "─>"
+        lanes = [
+            lane for lane in range(len(bits[0]))
+            if all(bits[i][lane] & UP for i in range(low + 1, high + 1))
+            and all(bits[i][lane] & DOWN for i in range(low, high))
+            and all(one & LEFT for i in (low, high) for one in bits[i][lane + 1 :]) and bits[low][lane] & RIGHT
+            and bits[high][lane] & RIGHT
+        ]  # fmt: skip
+        assert lanes, (source, target)
+    assert end > start
+    if not every:
+        assert {i for i, line in enumerate(drawn) if line[-2] == ">"} == {target for _, target in jumps}
+    for above, below in pairwise(bits):  # no line ends in nothing
+        assert [bool(one & DOWN) for one in above] == [bool(one & UP) for one in below]
+
+
+def test_annotate_is_the_same_text_with_and_without_arrows() -> None:
+    signs = dict.fromkeys(map(ord, [*list(LINES)[1:], *BLOCKS]))
+    text = STYLE.sub("", shown("annotate", "main", width=400)).replace("> mov edi", " mov edi")
+    out = run_cli("annotate", *DEMO, "main").out
+    assert re.sub(" +", " ", text.translate(signs)) == re.sub(" +", " ", out)
+    assert not set(out).intersection("│┌└\x1b")
+
+
+def test_cells_of_annotate_are_coloured_by_their_part_of_the_function() -> None:
+    lines = shown("annotate", "main", width=200).splitlines()
+    (hot,) = [line for line in lines if "0x1310" in line and "mov" in line]
+    samples = json.loads(run_cli("annotate", *DEMO, "main", "--format", "json").out)["instructions"]
+    (row,) = [one for one in samples if one["address"] == "0x1310"]
+    assert row["samples"] * 100 / sum(one["samples"] for one in samples) >= 15
+    assert f"\x1b[{RED}m{row['samples']}\x1b[0m" in hot
+    assert f"\x1b[{RED}m\x1b[1m{row['count']}\x1b[0m" in hot
+    assert not set(STYLE.findall(shown("annotate", "main", NO_COLOR="1"))) & {RED, YELLOW}
+    assert "│" in shown("annotate", "main", NO_COLOR="1")
+    assert not set("│┌└\x1b") & set(shown("annotate", "main", TERM="dumb"))
+    assert "|" in shown("annotate", "main", PYTHONIOENCODING="ascii")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .annotated import EDGES, INSTRUCTIONS, LOOPS, TARGETS, Annotated
-from .output import Cell, key, print_json, print_rows, shorten, terminal_width
+from .arrows import Arrows
+from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, shorten, terminal_width
+from .paint import colours, emphasis, heat, painted, terminal
 
 __all__ = ["print_annotated"]
 
 _COLUMNS = ("samples", "count", "taken %", "mispredicted %", "cycles", "ipc", "loop", "address")
 """Of the listing, before the instruction."""
 _ITERATIONS = LOOPS.index("iterations")
+_ARROWS = 8
+"""Columns for jumps beside the code, at most."""
 _LEAST = 24
 """Letters of the name of the function that are always printed."""
 _BLOCK = ("count", "cycles", "ipc", "loop")
@@ -26,8 +29,7 @@ def print_annotated(shown: Annotated, form: str, limit: int, every: bool) -> Non
     elif form == "json":
         print_json(_object(shown, limit))
     else:
-        for line in _text(shown, limit, every):
-            sys.stdout.write(line + "\n")
+        print_lines(_text(shown, limit, every))
 
 
 def _object(shown: Annotated, limit: int) -> dict[str, object]:
@@ -53,7 +55,7 @@ def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:
     room = terminal_width()
     yield shorten(visible(str(facts["function"])), None if room is None else max(_LEAST, room - len(where))) + where
     yield ""
-    yield from map(visible, _listing(shown, every))
+    yield from _listing(shown, every)
     for title, columns, rows, names in (
         ("Loops", LOOPS, [row for row in shown.loops() if row[_ITERATIONS] or every], ()),
         ("Hottest edges", EDGES, shown.edges(limit), ("kind", "from", "to")),
@@ -69,7 +71,7 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
     """Instructions, each block's values at its beginning; what was not seen to run is one line unless ``every``.
 
     Branch records are samples: code that is not in them may have run."""
-    from ..model import counted
+    from ..model import counted, visible
 
     rows = [dict(zip(INSTRUCTIONS, row, strict=True)) for row in shown.instructions()]
     firsts = set(shown.flow.blocks.first.tolist())
@@ -82,13 +84,24 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
     indent = sum(width) + 2 * len(width)
     room = terminal_width()
     room = None if room is None else max(0, room - indent)
-    yield "  ".join([*(c.rjust(w) for c, w in zip(used, width, strict=True)), "instruction"])
+    at: Callable[[int], str] = _nothing
+    """Arrows beside an instruction."""
+    before_it: Callable[[int], str] = _nothing
+    """Arrows beside a line between it and the one before."""
+    if terminal():
+        listed = {i for i, hidden in enumerate(cold) if not hidden}
+        arrows = Arrows(shown.flow, listed, every, _ARROWS if room is None else min(_ARROWS, room // 8))
+        at, before_it = arrows.at, arrows.before
+        room = None if room is None else max(0, room - arrows.width)
+    parts = _parts(shown)
+    heading = [*(c.rjust(w) for c, w in zip(used, width, strict=True)), at(-1) + "instruction"]
+    yield emphasis("  ".join(heading))
     skipped, before = 0, None
     for i, row in enumerate(rows):
         if cold[i]:
             skipped += 1
         if skipped and (not cold[i] or i + 1 == len(rows)):
-            yield f"{'':{indent}}... {counted(skipped, 'instruction')} not seen"
+            yield f"{'':{indent}}{before_it(i)}... {counted(skipped, 'instruction')} not seen"
             skipped, before = 0, None
         if cold[i]:
             continue
@@ -96,10 +109,35 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
         if line is not None and line.label.line and line != before:
             place = f"{line.label.file.replace(chr(92), '/').rpartition('/')[2]}:{line.label.line}"
             source = f"; {place}  {(line.text or '').strip()}".rstrip()
-            yield f"{'':{indent}}{shorten(source, room)}"
+            yield f"{'':{indent}}{before_it(i)}{shorten(visible(source), room)}"
         before = line
-        cells = [t.rjust(w) for t, w in zip(texts[i], width, strict=True)]
-        yield "  ".join([*cells, _instruction(str(row["instruction"]), room)]).rstrip()
+        cells = [
+            painted(t.rjust(w), heat(parts[c][i] if c in parts else None))
+            for c, t, w in zip(used, texts[i], width, strict=True)
+        ]
+        yield "  ".join([*cells, at(i) + _instruction(visible(str(row["instruction"])), room)]).rstrip()
+
+
+def _nothing(_row: int) -> str:
+    return ""
+
+
+def _parts(shown: Annotated) -> dict[str, list[float]]:
+    """How hot each cell of a column is, by instruction: its share of all samples, of the cycles of all blocks, and of
+    the count of the block that ran most often; how near mispredictions are to a guess. Nothing without colours."""
+    import numpy as np
+
+    if not colours():
+        return {}
+    blocks, samples = shown.flow.blocks, shown.found.samples
+    known = np.maximum(blocks.mispredicted + blocks.predicted, 1)
+    by_block = {
+        "count": blocks.count / max(1, blocks.count.max(initial=0)),
+        "cycles": blocks.cycles / (blocks.cycles.sum() or 1),
+        "mispredicted %": 100 * blocks.mispredicted / known / WHOLE["mispredicted %"],
+    }
+    parts = {name: column[shown.block_of].tolist() for name, column in by_block.items()}
+    return parts | {"samples": (samples / max(1, samples.sum())).tolist()}
 
 
 def _instruction(text: str, room: int | None) -> str:
