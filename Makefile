@@ -16,7 +16,7 @@ TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86
 NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/formats/perfdata \
   $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py walk.py)
 
-.PHONY: demo test test-tools lint bench peers wheels fuzz docs man web etw-layouts clean
+.PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web etw-layouts clean
 
 demo: $(VENV)/installed $(VENV)/native ## install, record a program (or open the packaged capture), report it
 	@$(BIN)/python -m lastbranch.demo
@@ -70,6 +70,9 @@ fuzz: $(VENV)/developer $(VENV)/native ## ten minutes of damaged input for each 
 
 docs: $(VENV)/developer ## write the generated pages of docs/reference anew
 	$(BIN)/python docs/generate.py
+
+screenshots: $(VENV)/developer $(VENV)/native ## pictures of the viewer's screens in build/screenshots, two of them for the README
+	$(BIN)/python tests/tools/make_screenshots.py build/screenshots
 
 man: $(VENV)/installed ## write manual pages, made from the help texts: man -M build/man lastbranch
 	$(BIN)/python docs/manual.py build/man

@@ -76,7 +76,7 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
     }),
     textColumn("module", "Module", answer.texts("module"), { width: 7, grow: 1, unknown: "Nothing was mapped there." }),
     ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 6 })] : []),
-    numberColumn("samples", "Samples", samples, count, { width: 5.5, hint: "Samples whose own address is in the function." }),
+    numberColumn("samples", "Samples", samples, count, { width: 6, hint: "Samples whose own address is in the function." }),
     numberColumn("share", "Share", share, percent, {
       unit: "%",
       bar: largest(share),
