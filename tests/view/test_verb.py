@@ -69,13 +69,16 @@ def test_no_command_line_shows_the_token(monkeypatch: pytest.MonkeyPatch, tmp_pa
     address = re.search(r"url=(http://127\.0\.0\.1:\d+/([\w-]+)/)", (tmp_path / "page").read_text())
     assert address is not None
     assert address[1] == printed
+    file = Path(given.strip().removeprefix("file://"))
+    assert file.exists()
+    with urllib.request.urlopen(printed, timeout=20):
+        assert not file.exists()  # it has led there: nothing that ends the viewer leaves it
     assert address[2] not in given
     if os.path.exists("/proc"):
         assert address[2] not in Path(f"/proc/{viewer.pid}/cmdline").read_text()
     viewer.send_signal(signal.SIGINT)
     viewer.communicate(timeout=20)
     assert viewer.returncode == 0
-    assert not Path(given.strip().removeprefix("file://")).exists()
 
 
 def test_a_port_in_use_is_an_error_with_a_hint(run: Run) -> None:

@@ -56,9 +56,10 @@ _TEXT_BROWSERS = frozenset(["www-browser", "links", "elinks", "lynx", "w3m"])
 _UNFORESEEN = "the viewer failed here, which is a bug in lastbranch: {}: {}"
 
 
-def application(loaded: Loaded, port: int, token: str) -> Guard:
+def application(loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None) -> Guard:
     """The ASGI application: the files of the page, ``ask/QUESTION?PARAMETERS``, and the same below ``watch/``, whose
-    response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long."""
+    response is a row of `_framed` parts: an answer about a part of the samples first, where all of them take long.
+    ``opened`` is called when the page is served."""
     line, first, answers = _OneByOne(), FirstLook(loaded), _Answers(loaded)
     for stream in loaded.profile.streams:
         stream.progress = line.go_on
@@ -67,6 +68,8 @@ def application(loaded: Loaded, port: int, token: str) -> Guard:
         name = request.path_params.get("name", "index.html")
         if name not in page.FILES:
             return Response(status_code=404)
+        if name == "index.html":
+            opened()
         return Response(page.asset(name), headers={"content-type": page.FILES[name]})
 
     async def answered(question: str, parameters: Parameters) -> bytes | _Failure:
@@ -235,11 +238,11 @@ def listen(port: int = 0) -> socket.socket:
     return listening
 
 
-def settings(loaded: Loaded, port: int, token: str) -> uvicorn.Config:
+def settings(loaded: Loaded, port: int, token: str, opened: Callable[[], None] = lambda: None) -> uvicorn.Config:
     """How `application` is served."""
     return uvicorn.Config(
-        application(loaded, port, token), http=_Connection, log_level="critical", access_log=False, lifespan="off",
-        ws="none", server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
+        application(loaded, port, token, opened), http=_Connection, log_level="critical", access_log=False,
+        lifespan="off", ws="none", server_header=False, date_header=False, timeout_graceful_shutdown=_LONGEST_WAIT,
     )  # fmt: skip
 
 
@@ -248,17 +251,21 @@ def serve(loaded: Loaded, listening: socket.socket, start: str, say: Callable[[s
     opens the browser."""
     port, token = listening.getsockname()[1], new_token()
     address = f"http://127.0.0.1:{port}/{token}/{start}"
-    server = uvicorn.Server(settings(loaded, port, token))
+    redirect: Path | None = None
+
+    def opened() -> None:
+        if redirect is not None:
+            redirect.unlink(missing_ok=True)
+
+    server = uvicorn.Server(settings(loaded, port, token, opened))
     listening.listen()  # before the browser comes
-    redirect = None
     try:
         with suppress(KeyboardInterrupt):  # from here on it is how the user ends the viewer
             redirect = open_browser(address) if browse else None
             say(f"{_OPENED if redirect else _NO_BROWSER if browse else _SERVING}\n{address}")
             server.run(sockets=[listening])
     finally:
-        if redirect is not None:
-            redirect.unlink(missing_ok=True)
+        opened()
 
 
 def open_browser(address: str) -> Path | None:
