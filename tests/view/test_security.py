@@ -41,7 +41,8 @@ def test_the_page_is_served_with_its_policy(address: str) -> None:
         assert response.headers["content-type"].startswith(kind)
         policy = dict(part.split(" ", 1) for part in response.headers["content-security-policy"].split("; "))
         assert policy["default-src"] == policy["base-uri"] == policy["frame-ancestors"] == "'none'"
-        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert policy["style-src"] == policy["connect-src"] == policy["worker-src"] == "'self'"
+        assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
         assert response.headers["cache-control"] == "no-store"
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers["referrer-policy"] == "no-referrer"

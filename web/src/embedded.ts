@@ -34,9 +34,17 @@ export class EmbeddedProvider implements Provider {
       const { error, hint } = JSON.parse(new TextDecoder().decode(bytes)) as { error: string; hint: string | null };
       throw new Refusal(error, hint);
     }
-    const unzipped = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return decode(await new Response(unzipped).arrayBuffer());
+    return decode(await unzip(bytes));
   }
+}
+
+function unzip(bytes: Uint8Array<ArrayBuffer>): Promise<ArrayBuffer> {
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).arrayBuffer();
+}
+
+/** What a script element holds that is data: gzipped, as base64. */
+export function unzipped(part: HTMLScriptElement): Promise<ArrayBuffer> {
+  return unzip(bytesOf(part));
 }
 
 interface FromBase64 {

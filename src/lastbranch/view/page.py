@@ -11,6 +11,7 @@ FILES = {
     "index.html": "text/html; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
+    "graph.js": "text/javascript; charset=utf-8",
     "licences.txt": "text/plain; charset=utf-8",
 }
 """All that are served, with their media types."""

@@ -11,12 +11,15 @@ import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-__all__ = ["Guard", "content_security_policy", "new_token"]
+__all__ = ["WASM", "Guard", "content_security_policy", "new_token"]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+WASM = "'wasm-unsafe-eval'"
+"""A source of scripts: WebAssembly, which lays out graphs, and nothing else that is compiled at run time."""
 
 _TOKEN_BYTES = 24
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -40,7 +43,7 @@ def content_security_policy(scripts: str, styles: str, **more: str) -> str:
 
 _HEADERS = {
     "content-security-policy": content_security_policy(
-        "'self'", "'self'", connect_src="'self'", worker_src="'self'", img_src="data:", frame_ancestors="'none'"
+        f"'self' {WASM}", "'self'", connect_src="'self'", worker_src="'self'", img_src="data:", frame_ancestors="'none'"
     ),
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections import Counter
+from functools import cache
 from urllib.parse import urlencode
 
 from ..analysis.sources import Sources
@@ -15,7 +17,7 @@ from . import page, wire
 from .anonymous import Anonymous
 from .answers import ask
 from .loaded import Loaded, Parameters
-from .security import content_security_policy
+from .security import WASM, content_security_policy
 
 __all__ = ["FUNCTIONS", "LARGEST", "single_file"]
 
@@ -148,17 +150,23 @@ def _key(question: str, parameters: Parameters) -> str:
 def _page(facts: str, data: str) -> bytes:
     """index.html with its script and style sheet in it, which a policy allows by their hashes."""
     style, script = page.asset("app.css").decode(), page.asset("app.js").decode()
-    policy = content_security_policy(_hash(script), _hash(style), worker_src="blob:", img_src="data:")
+    policy = content_security_policy(f"{_hash(script)} {WASM}", _hash(style), worker_src="blob:", img_src="data:")
+    worker = f'<script type="application/gzip" id="graph.js">{_encoded(_zipped("graph.js"))}</script>'
     html = page.asset("index.html").decode()
     for mark, text in (
         ("<!-- policy -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
-        ('<script src="app.js"></script>', f"{facts}\n{data}\n<script>{script}</script>"),
+        ('<script src="app.js"></script>', f"{facts}\n{data}\n{worker}\n<script>{script}</script>"),
     ):
         before, found, after = html.partition(mark)
         assert found, mark
         html = before + text + after
     return html.encode()
+
+
+@cache
+def _zipped(name: str) -> bytes:
+    return gzip.compress(page.asset(name), 9, mtime=0)
 
 
 def _hash(text: str) -> str:

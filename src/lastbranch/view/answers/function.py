@@ -6,7 +6,9 @@ import numpy as np
 
 from ...analysis import Annotation, Place, annotate, find_functions
 from ...analysis.arcs import arcs_of
+from ...analysis.block_graph import BlockGraph, Way, block_graph
 from ...analysis.naming import place_of
+from ...analysis.significance import ENOUGH
 from ...analysis.source_lines import SourceLines, source_lines
 from ...errors import SelectionError
 from ...lbr import type_name
@@ -33,24 +35,30 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     ``arcs.`` source and target (rows), count, ``share`` of the executions of the source, mispredicted, lane;
     ``lines.`` with code and ``source.`` texts by file (row of ``files.``) and line, ``instructions.line`` a row of
     ``lines.`` or -1; ``loops.`` header (a block), depth, blocks, iterations, trips, cycles.
+    Of the graph of the blocks ``ways.`` source
+    and target (blocks, -1 outside), way, count, probability, mispredicted, decided (executions of its branch that say
+    whether it was mispredicted), and ``blocks.`` came, went.
     """
     profile = loaded.profile
     place = _place(loaded, parameters)
     found = annotate(profile, place, sample_filter=loaded.filter(parameters))
     flow, lines = found.flow, source_lines(loaded.namer, found)
     sources = _source(loaded, place.module, lines)
+    graph = block_graph(flow)
     answer = Answer({
         "function": texts([place.label.shown(profile)])[0],
         "module": texts([profile.modules[place.module].short])[0], "module_row": place.module,
         "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
+        "enough": ENOUGH,
     })  # fmt: skip
     tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
-        "blocks": _blocks(found),
+        "blocks": _blocks(found) | {"came": graph.came, "went": graph.went},
         "edges": _edges(loaded, found),
         "arcs": _arcs(found),
+        "ways": _ways(graph),
         "loops": _loops(found),
         "lines": _lines(lines, bool(found.missing)),
         "files": {"name": texts(lines.files)},
@@ -132,6 +140,20 @@ def _source(loaded: Loaded, module: int, lines: SourceLines) -> dict[str, Column
                 line.append(number)
                 text.append(found.expandtabs(4)[:_WIDEST])
     return {"file": np.array(file, np.int64), "line": np.array(line, np.int64), "text": texts(text)}
+
+
+def _ways(graph: BlockGraph) -> dict[str, Column]:
+    ways = graph.ways
+    decided = ways.mispredicted + ways.predicted
+    return {
+        "source": ways.source,
+        "target": ways.target,
+        "way": [Way(way).name.lower() for way in ways.way.tolist()],
+        "count": ways.count,
+        "probability": ways.probability,
+        "mispredicted": ratio(ways.mispredicted, decided),
+        "decided": decided,
+    }
 
 
 def _loops(found: Annotation) -> dict[str, Column]:
