@@ -162,3 +162,49 @@ def test_cells_of_annotate_are_coloured_by_their_part_of_the_function() -> None:
     assert "│" in shown("annotate", "main", NO_COLOR="1")
     assert not set("│┌└\x1b") & set(shown("annotate", "main", TERM="dumb"))
     assert "|" in shown("annotate", "main", PYTHONIOENCODING="ascii")
+
+
+# -- the pager
+
+
+def paged(tmp_path: Path, *words: str, height: int = 24, keyboard: bool = True, **env: str) -> tuple[str, str | None]:
+    """(what the terminal got, what the pager got; ``None`` where none ran)."""
+    kept = tmp_path / "paged"
+    kept.unlink(missing_ok=True)
+    pager = f"{sys.executable} -c \"import os,sys; open(r'{kept}', 'w').write(os.environ['LESS'] + sys.stdin.read())\""
+    clean = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "LESS")}
+    setting = {"TERM": "xterm", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1", "PAGER": pager, **env}
+    command = [sys.executable, "-m", "lastbranch", words[0], *DEMO, *words[1:]]
+    code, text, said = in_terminal(*command, width=200, height=height, env=clean | setting, keyboard=keyboard)
+    assert code == 0, said
+    return text.decode().replace("\r\n", "\n"), kept.read_text() if kept.exists() else None
+
+
+@pytest.mark.parametrize("words", [["report", "--limit", "0"], ["branches", "--limit", "0"], ["annotate", "main"]])
+def test_what_is_longer_than_the_terminal_goes_through_a_pager(words: list[str], tmp_path: Path) -> None:
+    text, seen = paged(tmp_path, *words, "--no-pager")
+    assert seen is None
+    assert paged(tmp_path, *words) == ("", "FRX" + text)
+    lines = text.count("\n")
+    assert paged(tmp_path, *words, height=lines + 1) == (text, None)
+    assert paged(tmp_path, *words, height=lines)[1] is not None
+    assert paged(tmp_path, *words, LESS="i")[1] == "i" + text
+
+
+@pytest.mark.parametrize(
+    "env", [{"PAGER": ""}, {"PAGER": "cat"}, {"PAGER": "no/such/program"}, {"PAGER": "'"}, {"TERM": "dumb"}], ids=str
+)
+def test_without_a_pager_the_terminal_gets_everything(env: dict[str, str], tmp_path: Path) -> None:
+    text, seen = paged(tmp_path, "branches", "--limit", "0", **env)
+    assert seen is None
+    assert len(text.splitlines()) == 1 + len(json.loads(run_cli("branches", *DEMO, "--format", "json").out))
+
+
+def test_no_pager_where_nobody_types_nor_for_programs(tmp_path: Path) -> None:
+    assert paged(tmp_path, "branches", "--limit", "0", keyboard=False)[1] is None
+    for form in ("csv", "json"):
+        assert paged(tmp_path, "branches", "--format", form)[1] is None
+
+
+def test_a_pager_may_end_before_it_has_read_everything(tmp_path: Path) -> None:
+    assert paged(tmp_path, "branches", "--limit", "0", PAGER="true") == ("", None)

@@ -78,10 +78,15 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def in_terminal(
-    *command: str | Path, width: int = 80, height: int = 40, env: dict[str, str] | None = None
+    *command: str | Path,
+    width: int = 80,
+    height: int = 40,
+    env: dict[str, str] | None = None,
+    keyboard: bool = False,
 ) -> tuple[int, bytes, str]:
     """(exit code, what the terminal got, standard error) of a program whose standard output is a terminal of that size.
 
+    ``keyboard``: its standard input is the terminal, too, at which nobody types.
     What a read gets before the program has ended is never taken for the end: it may be a pause.
     """
     pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
@@ -91,7 +96,9 @@ def in_terminal(
     with (
         open(main, "rb", buffering=0) as terminal,
         TemporaryFile() as errors,
-        subprocess.Popen([*map(str, command)], stdout=side, stderr=errors, env=env) as program,
+        subprocess.Popen(
+            [*map(str, command)], stdin=side if keyboard else None, stdout=side, stderr=errors, env=env
+        ) as program,
     ):
         os.close(side)
         while True:

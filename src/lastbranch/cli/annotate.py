@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Capture, Count, capture_and, filter_options, format_option, source_root_option
-from .output import wide_option
+from .output import terminal_options
 from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @source_root_option
 @click.option("--all", "every", is_flag=True, help="Also print instructions that were not seen to run.")
 @format_option("table", "csv", "json", help="Output format; csv has one row per instruction.")
-@wide_option
+@terminal_options
 @click.option(
     "--limit", type=Count(), default=20, show_default=True,
     help="Edges and indirect targets to print; 0 prints all.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from .annotated import EDGES, INSTRUCTIONS, LOOPS, TARGETS, Annotated
 from .arrows import Arrows
-from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, shorten, terminal_width
+from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width
 from .paint import colours, emphasis, heat, painted, terminal
 
 __all__ = ["print_annotated"]
@@ -64,7 +64,7 @@ def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:
         if rows:
             yield ""
             yield title
-            print_rows(columns, rows, "table", names=names)
+            yield from row_lines(columns, rows, names=names)
 
 
 def _listing(shown: Annotated, every: bool) -> Iterator[str]:

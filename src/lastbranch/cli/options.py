@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from .output import print_damage, print_notes, wide_option
+from .output import print_damage, print_notes, terminal_options
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -307,8 +307,8 @@ def format_option(*forms: str, help: str = "Output format.") -> Callable[[_Comma
     return click.option("--format", "form", type=click.Choice(forms), default=forms[0], show_default=True, help=help)
 
 
-format_options = stacked(format_option("table", "csv", "json"), wide_option)
-"""--format, as ``form``, and --wide."""
+format_options = stacked(format_option("table", "csv", "json"), terminal_options)
+"""--format, as ``form``, --wide and --no-pager."""
 
 
 def _rows_to_print(ctx: click.Context, _param: click.Parameter, value: int | None) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .pager import page, wanted
 from .paint import GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_rows", "share", "shorten",
-    "terminal_width", "wide_option", "wrapped",
+    "row_lines", "terminal_options", "terminal_width", "wrapped",
 ]  # fmt: skip
 
 
@@ -27,6 +28,7 @@ __all__ = [
 # in the middle; a file or a pipe gets all of it.
 
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 Cell = str | int | float | bool | None
 Spare = str | Mapping[str, str]
 """A column that can be left out; or columns that are left out together, each with the one whose empty cells it fills.
@@ -47,6 +49,7 @@ _LEAST = 24
 """A name is not made shorter than this while there are columns that can be spared."""
 _GAP = 2
 _WIDE = "lastbranch.wide"
+_PAGER = "lastbranch.pager"
 _SHORTENED = "lastbranch.shortened"
 
 
@@ -54,10 +57,21 @@ def _set_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     ctx.meta[_WIDE] = value
 
 
-wide_option = click.option(
-    "--wide", is_flag=True, expose_value=False, callback=_set_wide,
-    help="Print all columns and full names, even if the terminal is narrower.",
-)  # fmt: skip
+def _set_pager(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    ctx.meta[_PAGER] = not value
+
+
+def terminal_options(function: _Command) -> _Command:
+    """--wide and --no-pager, which change what a terminal gets."""
+    wide = click.option(
+        "--wide", is_flag=True, expose_value=False, callback=_set_wide,
+        help="Print all columns and full names, even if the terminal is narrower.",
+    )  # fmt: skip
+    no_pager = click.option(
+        "--no-pager", is_flag=True, expose_value=False, callback=_set_pager,
+        help="Do not show tables that are longer than the terminal in a pager ($PAGER, or less).",
+    )  # fmt: skip
+    return wide(no_pager(function))
 
 
 def terminal_width() -> int | None:
@@ -273,35 +287,59 @@ def print_rows(
     its `key`; people do not get those of ``machine_only``, nor those without a value in any row. The rest is
     how `table_lines` lays out a table.
     """
-    from ..model import visible
-
     keys = [key(name) for name in columns]
     if form == "json":
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
-    made = ([visible(c) if isinstance(c, str) else c for c in row] for row in rows)
-    safe: Iterable[list[Cell]] = made if form == "csv" else list(made)  # csv goes out as it comes
     if form == "csv":
         import csv
 
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(keys)
-        writer.writerows(safe)
+        writer.writerows(_safe(rows))  # as they come
     else:
-        shown = [
-            i for i, name in enumerate(columns)
-            if name not in machine_only and (not safe or any(row[i] is not None for row in safe))
-        ]  # fmt: skip
-        cells = [[row[i] for i in shown] for row in safe]
-        lines = table_lines([columns[i] for i in shown], cells, names=names, spare=spare, wrap=wrap)
-        print_lines(lines)
+        print_lines(row_lines(columns, rows, machine_only=machine_only, names=names, spare=spare, wrap=wrap))
+
+
+def row_lines(
+    columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, machine_only: Collection[str] = (),
+    names: Sequence[str] = (), spare: Sequence[Spare] = (), wrap: bool = False,
+) -> Iterator[str]:  # fmt: skip
+    """The lines of the table that `print_rows` prints."""
+    safe = list(_safe(rows))
+    shown = [
+        i for i, name in enumerate(columns)
+        if name not in machine_only and (not safe or any(row[i] is not None for row in safe))
+    ]  # fmt: skip
+    cells = [[row[i] for i in shown] for row in safe]
+    return table_lines([columns[i] for i in shown], cells, names=names, spare=spare, wrap=wrap)
+
+
+def _safe(rows: Iterable[Sequence[Cell]]) -> Iterator[list[Cell]]:
+    """Rows with the text out of files made visible."""
+    from ..model import visible
+
+    return ([visible(c) if isinstance(c, str) else c for c in row] for row in rows)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines for people, which may have styles."""
+    """Print lines for people, which may have styles; in a pager, where they are more than the terminal has."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.meta.get(_PAGER) and wanted():
+        lines = list(lines)
+        if not _fit(lines) and page(lines):
+            return
     write = click.echo if terminal() else lambda line: sys.stdout.write(line + "\n")  # some terminals need click's help
     for line in lines:
         write(line)
+
+
+def _fit(lines: Sequence[str]) -> bool:
+    """Whether the terminal shows all lines at once, with one more for its prompt."""
+    from shutil import get_terminal_size
+
+    size = get_terminal_size()
+    return sum(max(1, -(-_cells(click.unstyle(line)) // size.columns)) for line in lines) < size.lines
 
 
 def print_json(value: Any) -> None:

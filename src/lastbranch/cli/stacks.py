@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Capture, Count, capture_options, filter_options, format_option
-from .output import Cell, print_rows, wide_option
+from .output import Cell, print_rows, terminal_options
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--weight", type=click.Choice(["samples", "period"]), default="samples", show_default=True, help="What counts."
 )
 @format_option("folded", "table", "csv", "json")
-@wide_option
+@terminal_options
 @click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 prints all.")
 def command(
     capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
