@@ -130,3 +130,16 @@ def test_axe_finds_nothing_in_the_graph(browser: Browser, address: str, scheme: 
         page.evaluate(axe)
         found = page.evaluate("async () => (await axe.run()).violations")
         assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
+
+
+def test_targets_of_indirect_branches_are_those_of_annotate(
+    run: Callable[..., Ran], browser: Browser, address: str
+) -> None:
+    done = run("annotate", demo.capture(), "dispatch", "--symfs", demo.symfs(), "--format", "json", "--limit", "0")
+    rows = json.loads(done.out)["indirect_targets"]
+    with looking_at(browser, address + "#/function?name=dispatch&beside=targets") as page:
+        shown = page.locator("table.site tbody tr")
+        shown.first.wait_for()
+        found = shown.evaluate_all("rows => rows.map(row => [...row.children].slice(0, 2).map(c => c.innerText))")
+    assert rows
+    assert sorted(found) == sorted([row["to"], f"{row['count']:,}"] for row in rows)
