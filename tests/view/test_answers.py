@@ -211,3 +211,60 @@ def test_the_first_sentence_speaks_of_what_there_is(tmp_path: Path) -> None:
     assert str(ask(shown, "hot", {}).header["first"]).startswith("Only 30 samples")
     assert ask(shown, "hot", {"to": "1"}).header["first"] == "No sample passes the filters."
     assert "Start with" in str(ask(loaded(demo.capture(), demo.symfs()), "hot", {}).header["first"])
+
+
+def paths(answer: Answer) -> Counter[tuple[str, ...]]:
+    """Samples by the functions of their stacks, as the nodes of the tree have them."""
+    columns = {key: np.asarray(answer.columns[key]).tolist() for key in ("parent", "name", "samples", "own")}
+    names, found, made = answer.columns["names.function"], Counter[tuple[str, ...]](), list[tuple[str, ...]]()
+    below = Counter[int]()
+    for parent, name, samples, own in zip(*columns.values(), strict=True):
+        made.append(((*made[parent],) if parent >= 0 else ()) + (names[name],))
+        found[made[-1]] += own
+        below[parent] += samples
+    whole, own_of = columns["samples"], columns["own"]
+    assert below[-1] == sum(own_of)
+    assert all(whole[node] == own_of[node] + below[node] for node in range(len(whole)))
+    return +found
+
+
+FLAMES = {
+    "": "rebuilt from branch stacks",  # the demo
+    "cfl_9700_callgraph_lbr": "LBR call-stack mode",
+    "snb_callchain_and_branch-3.4": "call chains",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("name", FLAMES)
+def test_flame_has_the_stacks_of_the_verb(name: str, inline: bool, run: Run, data: Data) -> None:
+    path, symfs = (data.path(name), None) if name else (demo.capture(), demo.symfs())
+    done = run(
+        "stacks", path, "--no-symbol-cache", *(["--symfs", symfs] if symfs else []), *(["--inline"] if inline else [])
+    )
+    wanted = Counter[tuple[str, ...]]()
+    for line in done.out.splitlines():
+        stack, _, weight = line.rpartition(" ")
+        wanted[tuple(stack.split(";")[1:])] += int(weight)
+    answer = ask(loaded(path, symfs), "flame", {"limit": "1000000", **({"inline": "1"} if inline else {})})
+    found = Counter[tuple[str, ...]]()
+    for stack, weight in paths(answer).items():
+        found[tuple(frame.replace(";", ":") for frame in stack)] += weight
+    assert found == wanted
+    assert answer.header["samples"] == wanted.total()
+    assert answer.header["sources"] == [FLAMES[name]]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 7])
+def test_frames_that_are_not_sent_are_summed(limit: int) -> None:
+    shown = loaded(demo.capture(), demo.symfs())
+    every, cut = (ask(shown, "flame", {"limit": str(count)}) for count in (1000, limit))
+    other = cut.header["other"]
+    sent = np.asarray(cut.columns["name"]) != other["name"]
+    assert np.count_nonzero(sent) == limit
+    assert other["nodes"] == len(every.columns["name"]) - limit
+    assert other["samples"] == np.asarray(cut.columns["samples"])[~sent].sum() > 0
+    assert paths(cut).total() == paths(every).total() == every.header["samples"]
+    assert every.header["other"] == {"name": -1, "nodes": 0, "samples": 0}
+    heaviest = sorted(np.asarray(every.columns["samples"]).tolist(), reverse=True)[:limit]
+    assert sorted(np.asarray(cut.columns["samples"])[sent].tolist(), reverse=True) == heaviest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,10 +22,10 @@ from small_captures import build
 from viewer import cells, loaded, looking_at, node_modules, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 UNKNOWN = "\N{EN DASH}"
-SCREENS = ("hot", "flame", "function", "branches", "branches?view=edges", "capture")
+SCREENS = ("hot", "flame", "flame?table=1", "function", "branches", "branches?view=edges", "capture")
 
 
 def same_functions(run: Callable[..., Ran], shown: list[dict[str, str]], *words: str | Path) -> None:
@@ -285,3 +286,52 @@ def test_axe_finds_nothing_and_the_page_fits(browser: Browser, address: str, sch
             found = page.evaluate("async () => (await axe.run()).violations")
             assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], screen
             assert page.evaluate("document.documentElement.scrollWidth") == 1000, screen
+
+
+def frames(page: Page) -> list[tuple[int, int]]:
+    return [(int(row["samples"].replace(",", "")), int(row["own"].replace(",", ""))) for row in cells(page, "Frames")]
+
+
+def test_flame_has_the_stacks_of_the_verb_either_way_up(
+    run: Callable[..., Ran], browser: Browser, address: str
+) -> None:
+    lines = run("stacks", demo.capture(), "--symfs", demo.symfs()).out.splitlines()
+    stacks = [(line.rpartition(" ")[0].split(";")[1:], int(line.rpartition(" ")[2])) for line in lines]
+    for callers in ("", "1"):
+        total, own = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        for stack, weight in stacks:
+            path = tuple(reversed(stack) if callers else stack)
+            total.update({path[: depth + 1]: weight for depth in range(len(path))})
+            own[path] += weight
+        with looking_at(browser, f"{address}#/flame?table=1&callers={callers}&sort=-samples") as page:
+            found = frames(page)
+        heaviest = sorted(total.values(), reverse=True)
+        assert len(found) >= min(20, len(total))
+        assert [samples for samples, _ in found] == heaviest[: len(found)]
+        assert Counter(found) <= Counter((total[path], own[path]) for path in total)
+
+
+def test_flame_by_keyboard(run: Callable[..., Ran], browser: Browser, address: str) -> None:
+    with looking_at(browser, f"{address}#/flame") as page:
+        picture = page.get_by_role("application")
+        picture.focus()
+        page.keyboard.press("ArrowDown")
+        root = page.locator(".tip b").inner_text()
+        page.keyboard.press("ArrowDown")
+        child = page.locator(".tip b").inner_text()
+        assert child != root
+        page.keyboard.press("Enter")
+        page.wait_for_url("**zoom=*")
+        assert f"of {child}" in page.locator(".tip").inner_text()
+        page.keyboard.press("ArrowUp")
+        assert page.locator(".tip b").inner_text() == root
+        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Show all").wait_for(state="detached")
+        assert "zoom=" not in page.url
+        page.keyboard.press("/")
+        page.keyboard.type("dispatch")
+        lines = run("stacks", demo.capture(), "--symfs", demo.symfs()).out.splitlines()
+        weights = {line: int(line.rpartition(" ")[2]) for line in lines}
+        share = sum(weight for line, weight in weights.items() if "dispatch" in line) / sum(weights.values())
+        assert share > 0
+        assert page.locator(".matched").inner_text() == f"in {100 * share:.2f} % of the samples"

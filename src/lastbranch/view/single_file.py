@@ -28,7 +28,7 @@ LARGEST = 25_000_000
 _SCREENS = ("overview", "hot", "flame", "branches", "capture", "findings")
 _FIRST_CUT = 1 << 16
 """Rows that are tried first of a table that does not fit as a whole; then half of them."""
-_CUT = ("hot", "branches")
+_CUT = ("hot", "flame", "branches")
 """Questions with the parameter ``limit``: the heaviest rows are sent, and the sum of the others."""
 _PART = '<script type="application/x-lastbranch-{}" data-key="{}">{}</script>'
 

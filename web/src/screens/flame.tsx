@@ -3,124 +3,370 @@
 import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
+import { flipped, layout, matched, nodeAt, treeOf, type Layout, type Tree } from "../flame.ts";
 import { count, percent } from "../format.ts";
 import { Answered } from "../parts.tsx";
-import { filters } from "../state.ts";
+import { change, filters, go, state } from "../state.ts";
+import { numberColumn, Table, textColumn, Unknown, type Column } from "../table.tsx";
 import type { Answer } from "../wire.ts";
 
-export function Flame(): ComponentChild {
-  return <Answered asked={useAnswer("flame", filters.value)}>{(answer) => <Graph answer={answer} />}</Answered>;
-}
-
-const HEIGHT = 20;
+const HEIGHT = 20; // px of a frame
 const NARROWEST = 0.5; // px: what is less is not drawn
+const DEEPEST = 800; // frames: a canvas can be 32,767 px high, at two of them for one of the page
+const COLOURS = 6; // modules with one of their own: --flame-0 to --flame-5
 
-interface Box {
-  readonly node: number;
-  readonly depth: number;
-  /** From 0 to 1 of the samples. */
-  readonly left: number;
-  readonly width: number;
+export function Flame(): ComponentChild {
+  const { inline = "" } = state.value.parameters;
+  const asked = useAnswer("flame", { ...filters.value, inline });
+  return <Answered asked={asked}>{(answer) => <Stacks answer={answer} />}</Answered>;
 }
 
-/** Where each node lies: children beside each other below their parent, the heaviest first. */
-function layout(answer: Answer): Box[] {
-  const parent = answer.numbers("parent");
-  const samples = answer.numbers("samples");
-  const whole = Number(answer.header["samples"]) || 1;
-  const order = Array.from(parent.keys()).sort((a, b) => (samples[b] ?? 0) - (samples[a] ?? 0));
-  const depth = new Int32Array(parent.length);
-  const left = new Float64Array(parent.length);
-  const filled = new Float64Array(parent.length + 1); // of each node, and of the root in the last place
-  const children = new Map<number, number[]>();
-  for (const node of order) {
-    const up = parent[node] ?? -1;
-    const list = children.get(up);
-    if (list) list.push(node);
-    else children.set(up, [node]);
-  }
-  const boxes: Box[] = [];
-  const todo = [...(children.get(-1) ?? [])].reverse();
-  for (let node = todo.pop(); node !== undefined; node = todo.pop()) {
-    const up = parent[node] ?? -1;
-    const slot = up < 0 ? parent.length : up;
-    const width = (samples[node] ?? 0) / whole;
-    left[node] = (up < 0 ? 0 : (left[up] ?? 0)) + (filled[slot] ?? 0);
-    filled[slot] = (filled[slot] ?? 0) + width;
-    depth[node] = up < 0 ? 0 : (depth[up] ?? 0) + 1;
-    boxes.push({ node, depth: depth[node] ?? 0, left: left[node] ?? 0, width });
-    todo.push(...[...(children.get(node) ?? [])].reverse());
-  }
-  return boxes;
+/** All that is drawn, listed and said of one answer. */
+interface Shown {
+  readonly tree: Tree;
+  readonly at: Layout;
+  readonly names: readonly string[];
+  readonly modules: readonly string[];
+  /** The colour of each name, a property of app.css. */
+  readonly colours: readonly string[];
+  /** 1: the search finds the name. */
+  readonly found: Uint8Array;
+  readonly searched: boolean;
+  readonly whole: number;
+  /** The frame that is as wide as the page; -1: all of them. */
+  readonly zoomed: number;
 }
 
-function Graph({ answer }: { answer: Answer }): ComponentChild {
-  const boxes = useMemo(() => layout(answer), [answer]);
-  const [pointed, setPointed] = useState<Box | null>(null);
-  const canvas = useRef<HTMLCanvasElement>(null);
+function Stacks({ answer }: { answer: Answer }): ComponentChild {
+  const { callers = "", inline = "", table = "", find = "", zoom = "" } = state.value.parameters;
   const names = answer.texts("names.function");
-  const name = answer.numbers("name");
-  const deepest = boxes.reduce((most, { depth }) => Math.max(most, depth), 0);
-  useEffect(() => {
-    const element = canvas.current;
-    if (!element) return undefined;
-    const draw = (): void => paint(element, boxes, (node) => names[name[node] ?? 0] ?? "");
-    const observer = new ResizeObserver(draw);
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, [boxes]);
-  const at = (event: MouseEvent): Box | null => {
-    const x = event.offsetX / (canvas.current?.clientWidth ?? 1);
-    const depth = Math.floor(event.offsetY / HEIGHT);
-    return boxes.find((box) => box.depth === depth && x >= box.left && x < box.left + box.width) ?? null;
-  };
-  const samples = answer.numbers("samples");
+  const modules = answer.texts("names.module");
+  const [tree, at] = useMemo(() => {
+    const made = callers ? flipped(treeOf(answer)) : treeOf(answer);
+    return [made, layout(made, names)] as const;
+  }, [answer, callers]);
+  const legend = useMemo(() => legendOf(answer), [answer]);
+  const found = useMemo(() => {
+    const wanted = find.toLowerCase();
+    return Uint8Array.from(names, (name) => (wanted && name.toLowerCase().includes(wanted) ? 1 : 0));
+  }, [answer, find]);
+  const zoomed = useMemo(() => (zoom ? at.hash.indexOf(parseInt(zoom, 16)) : -1), [at, zoom]);
   const whole = Number(answer.header["samples"]) || 1;
-  const said = pointed
-    ? `${names[name[pointed.node] ?? 0]}: ${count(samples[pointed.node] ?? 0)} samples, ${percent((samples[pointed.node] ?? 0) / whole)} %`
-    : `Stacks: ${answer.list("sources").join("; ")}`;
+  const shown: Shown = { tree, at, names, modules, colours: legend.of, found, searched: find !== "", whole, zoomed };
+  const zoomTo = (node: number): void => change({ zoom: node < 0 ? "" : (at.hash[node] ?? 0).toString(16) });
+  const open = (node: number): void => {
+    const name = tree.name[node] ?? 0;
+    const start = answer.bigs("names.start")[name];
+    const module = answer.numbers("names.module_row")[name] ?? -1;
+    if (start && module >= 0) go("function", { at_module: String(module), start: `0x${start.toString(16)}` });
+  };
+  const share = useMemo(() => (find ? matched(tree, found) / whole : 0), [tree, found]);
   return (
     <>
-      <p class="first" role="status">{said}</p>
-      <div class="scrolled" tabIndex={0} role="region" aria-label="Flame graph">
-        <canvas
-          ref={canvas}
-          class="flame"
-          style={{ height: `${(deepest + 1) * HEIGHT}px` }}
-          role="img"
-          aria-label={`Flame graph of ${count(whole)} samples`}
-          onMouseMove={(event) => setPointed(at(event))}
-          onMouseLeave={() => setPointed(null)}
-        />
+      <p class="first">{sentence(answer)}</p>
+      <div class="above">
+        {table ? null : (
+          <input
+            type="search"
+            class="find"
+            aria-label="Search functions"
+            placeholder="Search names  /"
+            value={find}
+            onInput={(event) => change({ find: event.currentTarget.value }, true)}
+          />
+        )}
+        {find ? <span class="counted matched" role="status">in {percent(share)} % of the samples</span> : null}
+        <Choice name="callers" chosen={callers} hint="What was sampled on top, and its callers below it." more={{ zoom: "" }}>Flip to callers</Choice>
+        <Choice name="inline" chosen={inline} hint="A frame for each inlined function.">Inlined frames</Choice>
+        <Choice name="table" chosen={table} hint="The same frames as rows.">Table</Choice>
+        {zoomed >= 0 ? <button type="button" onClick={() => zoomTo(-1)}>Show all (Esc)</button> : null}
       </div>
+      {table ? <Frames shown={shown} onZoom={zoomTo} /> : (
+        <>
+          <ul class="legend" aria-label="Modules, by the samples in their own code">
+            {legend.shown.map(({ colour, title, share: part }) => (
+              <li key={title}><i style={{ background: `var(${colour})` }} aria-hidden="true" />{title} {percent(part)} %</li>
+            ))}
+          </ul>
+          <Picture shown={shown} onZoom={zoomTo} onOpen={open} />
+        </>
+      )}
     </>
   );
 }
 
-function paint(canvas: HTMLCanvasElement, boxes: readonly Box[], nameOf: (node: number) => string): void {
-  const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  canvas.width = width * ratio;
+interface ChoiceProps {
+  /** Of its parameter in the address. */
+  readonly name: string;
+  readonly chosen: string;
+  readonly hint: string;
+  /** What else changes with it. */
+  readonly more?: Record<string, string>;
+  readonly children: string;
+}
+
+function Choice({ name, chosen, hint, more = {}, children }: ChoiceProps): ComponentChild {
+  return (
+    <label title={hint}>
+      <input type="checkbox" checked={chosen !== ""} onChange={() => change({ [name]: chosen ? "" : "1", ...more })} /> {children}
+    </label>
+  );
+}
+
+/** Where the stacks come from, and what is missing in them. */
+function sentence(answer: Answer): string {
+  const samples = Number(answer.header["samples"]);
+  const bare = Number(answer.header["bare"]);
+  const other = answer.header["other"] as Record<string, number>;
+  const parts = [`${count(samples)} samples. Stacks: ${answer.list("sources").join("; ")}.`];
+  if (answer.header["rebuilt"]) parts.push("Rebuilt stacks are only as deep as the calls in a branch stack: callers further out are missing.");
+  if (bare) parts.push(`${percent(bare / samples)} % of the samples have no caller.`);
+  if (other["nodes"]) parts.push(`Other: ${count(other["nodes"])} narrow frames, summed, with ${percent((other["samples"] ?? 0) / samples)} % of the samples.`);
+  return parts.join(" ");
+}
+
+interface Entry {
+  readonly colour: string;
+  readonly title: string;
+  /** Of the samples, those that are in its own code. */
+  readonly share: number;
+}
+
+/** The heaviest modules have colours of their own: that of each name, and the list for the reader. */
+function legendOf(answer: Answer): { of: string[]; shown: Entry[] } {
+  const modules = answer.texts("names.module");
+  const { name, own } = treeOf(answer);
+  const sums = new Map<string, number>();
+  for (let node = 0; node < own.length; node++) {
+    const module = modules[name[node] ?? 0] ?? "";
+    sums.set(module, (sums.get(module) ?? 0) + (own[node] ?? 0));
+  }
+  const whole = Number(answer.header["samples"]) || 1;
+  const known = [...sums].filter(([module]) => module).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const shown = known.slice(0, COLOURS).map(([title, sum], i) => ({ colour: `--flame-${i}`, title, share: sum / whole }));
+  const colourOf = new Map(shown.map(({ title, colour }) => [title, colour]));
+  const rest = 1 - shown.reduce((sum, { share }) => sum + share, 0);
+  const several = known.length > COLOURS || sums.has("");
+  return {
+    of: modules.map((module) => colourOf.get(module) ?? "--flame-rest"),
+    shown: several ? [...shown, { colour: "--flame-rest", title: "others, or no module", share: Math.max(0, rest) }] : shown,
+  };
+}
+
+interface PictureProps {
+  readonly shown: Shown;
+  onZoom(node: number): void;
+  onOpen(node: number): void;
+}
+
+/** From where to where the page shows, in samples. */
+function windowOf({ tree, at, whole, zoomed }: Shown): [number, number] {
+  return zoomed < 0 ? [0, whole] : [at.left[zoomed] ?? 0, tree.samples[zoomed] ?? 1];
+}
+
+function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild {
+  const { tree, at, names, modules, whole, zoomed } = shown;
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const scroller = useRef<HTMLDivElement>(null);
+  const [chosen, setChosen] = useState(-1);
+  const [byMouse, setByMouse] = useState(false);
+  const node = chosen < at.depth.length ? chosen : -1; // of an answer before
+  const [from, width] = windowOf(shown);
+  useEffect(() => setChosen(-1), [at]);
+  useEffect(() => {
+    const element = canvas.current;
+    if (!element) return undefined;
+    const draw = (): void => paint(element, shown, node);
+    const observer = new ResizeObserver(draw);
+    const scheme = matchMedia("(prefers-color-scheme: dark)");
+    observer.observe(element);
+    scheme.addEventListener("change", draw);
+    return () => {
+      observer.disconnect();
+      scheme.removeEventListener("change", draw);
+    };
+  }, [at, shown.found, zoomed, node]);
+  const under = (event: MouseEvent): number => {
+    const place = from + (event.offsetX / (canvas.current?.clientWidth || 1)) * width;
+    return nodeAt(at, tree, at.rows[Math.floor(event.offsetY / HEIGHT)], place);
+  };
+  const choose = (next: number, mouse = false): void => {
+    setChosen(next);
+    setByMouse(mouse);
+    const depth = at.depth[next] ?? 0;
+    const box = scroller.current;
+    if (mouse || !box || next < 0) return;
+    if (depth * HEIGHT < box.scrollTop) box.scrollTop = depth * HEIGHT;
+    else if ((depth + 2) * HEIGHT > box.scrollTop + box.clientHeight) box.scrollTop = (depth + 2) * HEIGHT - box.clientHeight;
+  };
+  const onKeyDown = (event: KeyboardEvent): void => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const depth = at.depth[node] ?? 0;
+    const row = at.rows[depth] ?? [];
+    const inWindow = (next: number | undefined): number =>
+      next !== undefined && (at.left[next] ?? 0) >= from && (at.left[next] ?? 0) < from + width ? next : node;
+    const first = at.rows[0]?.find((one) => one === zoomed || inWindow(one) === one) ?? -1;
+    const moves: Record<string, () => number> = {
+      ArrowUp: () => tree.parent[node] ?? -1,
+      ArrowDown: () => at.rows[depth + 1]?.find((one) => tree.parent[one] === node) ?? node,
+      ArrowLeft: () => inWindow(row[row.indexOf(node) - 1]),
+      ArrowRight: () => inWindow(row[row.indexOf(node) + 1]),
+    };
+    const move = moves[event.key];
+    if (move) {
+      const next = node < 0 ? (zoomed < 0 ? first : zoomed) : move();
+      choose(next < 0 ? node : next);
+    } else if (event.key === "Enter" && node >= 0) onZoom(node);
+    else if (event.key === "o" && node >= 0) onOpen(node);
+    else if (event.key === "Escape") onZoom(-1);
+    else return;
+    event.preventDefault();
+  };
+  const samples = tree.samples[node] ?? 0;
+  const own = tree.own[node] ?? 0;
+  const x = Math.min(0.6, Math.max(0, ((at.left[node] ?? 0) - from) / width));
+  return (
+    <div
+      ref={scroller}
+      class="scrolled"
+      tabIndex={0}
+      role="application"
+      aria-roledescription="flame graph"
+      aria-label={`Flame graph of ${count(whole)} samples. Arrow keys move, Enter zooms, Escape shows all, o opens the function. The table has the same frames.`}
+      onKeyDown={onKeyDown}
+    >
+      <div class="flames">
+        <canvas
+          ref={canvas}
+          class="flame"
+          style={{ height: `${Math.min(DEEPEST, at.rows.length) * HEIGHT}px` }}
+          aria-hidden="true"
+          onMouseMove={(event) => choose(under(event), true)}
+          onMouseLeave={() => byMouse && setChosen(-1)}
+          onClick={(event) => {
+            const next = under(event);
+            if (next >= 0) onZoom(next === zoomed ? -1 : next);
+          }}
+        />
+        <div class="tip" role="status" hidden={node < 0} style={{ left: `${100 * x}%`, top: `${((at.depth[node] ?? 0) + 1) * HEIGHT + 4}px` }}>
+          {node < 0 ? null : (
+            <>
+              <b>{cut(names[tree.name[node] ?? 0] ?? "")}</b>
+              {modules[tree.name[node] ?? 0] || "no module"}
+              <br />
+              total {count(samples)} samples, {percent(samples / whole)} %; self {count(own)}, {percent(own / whole)} %
+              {zoomed >= 0 && <><br />{percent(samples / width)} % of {cut(names[tree.name[zoomed] ?? 0] ?? "")}</>}
+            </>
+          )}
+        </div>
+      </div>
+      {at.rows.length > DEEPEST ? <p>Frames deeper than {DEEPEST} are in the table only.</p> : null}
+    </div>
+  );
+}
+
+const LONGEST = 400; // letters of a name in the tooltip
+
+function cut(name: string): string {
+  return name.length > LONGEST ? `${name.slice(0, LONGEST)}…` : name;
+}
+
+function paint(canvas: HTMLCanvasElement, shown: Shown, chosen: number): void {
+  const { tree, at, names, colours, found, searched, zoomed } = shown;
+  const ratio = Math.min(2, window.devicePixelRatio || 1);
+  const wide = canvas.clientWidth;
+  canvas.width = wide * ratio;
   canvas.height = canvas.clientHeight * ratio;
   const pen = canvas.getContext("2d");
   if (!pen) return;
   const style = getComputedStyle(canvas);
+  const colour = new Map([...new Set(colours), "--found", "--accent"].map((name) => [name, style.getPropertyValue(name)]));
+  const colourOf = colours.map((name) => colour.get(name) ?? "");
   pen.scale(ratio, ratio);
-  pen.font = `12px ${style.fontFamily}`;
+  pen.font = `11px ${style.fontFamily}`;
   pen.textBaseline = "middle";
-  for (const { node, depth, left, width: share } of boxes) {
-    const wide = share * width;
-    if (wide < NARROWEST) continue;
-    pen.fillStyle = style.getPropertyValue(`--flame-${depth % 3}`);
-    pen.fillRect(left * width, depth * HEIGHT, Math.max(NARROWEST, wide - 1), HEIGHT - 1);
-    if (wide < 40) continue;
-    pen.fillStyle = style.color;
-    pen.fillText(fitted(nameOf(node), wide - 8), left * width + 4, depth * HEIGHT + HEIGHT / 2);
-  }
+  const letter = pen.measureText("0").width;
+  const [from, width] = windowOf(shown);
+  const scale = wide / width;
+  at.rows.slice(0, DEEPEST).forEach((row, depth) => {
+    for (const node of row) {
+      const start = Math.max(0, ((at.left[node] ?? 0) - from) * scale);
+      const end = Math.min(wide, ((at.left[node] ?? 0) + (tree.samples[node] ?? 0) - from) * scale);
+      if (end - start < NARROWEST) continue;
+      const name = tree.name[node] ?? 0;
+      const top = depth * HEIGHT;
+      const above = zoomed >= 0 && depth < (at.depth[zoomed] ?? 0);
+      pen.globalAlpha = above || (searched && !found[name]) ? 0.45 : 1;
+      pen.fillStyle = colourOf[name] ?? "";
+      pen.fillRect(start, top, Math.max(NARROWEST, end - start - 1), HEIGHT - 1);
+      if (found[name]) {
+        pen.fillStyle = colour.get("--found") ?? "";
+        pen.fillRect(start, top + HEIGHT - 4, Math.max(NARROWEST, end - start - 1), 3);
+      }
+      if (end - start < 3 * letter + 8) continue;
+      pen.globalAlpha = above ? 0.7 : 1;
+      pen.fillStyle = style.color;
+      pen.fillText(fitted(names[name] ?? "", Math.floor((end - start - 8) / letter)), start + 4, top + HEIGHT / 2);
+    }
+  });
+  pen.globalAlpha = 1;
+  const start = ((at.left[chosen] ?? 0) - from) * scale;
+  if (chosen < 0) return;
+  pen.strokeStyle = colour.get("--accent") ?? "";
+  pen.lineWidth = 2;
+  const left = Math.max(0, start);
+  const right = Math.min(wide, start + (tree.samples[chosen] ?? 0) * scale);
+  pen.strokeRect(left + 1, (at.depth[chosen] ?? 0) * HEIGHT + 1, Math.max(1, right - left - 3), HEIGHT - 3);
 }
 
-/** As much of a name as fits; all letters are taken to be 7 px wide, which is quicker than measuring each. */
-function fitted(name: string, room: number): string {
-  const letters = Math.floor(room / 7);
+function fitted(name: string, letters: number): string {
   return name.length <= letters ? name : `${name.slice(0, Math.max(0, letters - 1))}…`;
+}
+
+/** The frames as rows, each below its caller: what the picture shows, for readers of any kind. */
+function Frames({ shown, onZoom }: { shown: Shown; onZoom(node: number): void }): ComponentChild {
+  const { nodes, columns } = useMemo(() => listed(shown), [shown.tree, shown.zoomed]);
+  return (
+    <Table label="Frames" columns={columns} rows={nodes.length} sort="order" onOpen={(row) => onZoom(nodes[row] ?? -1)} />
+  );
+}
+
+function listed({ tree, at, names, modules, whole, zoomed }: Shown): { nodes: number[]; columns: Column[] } {
+  const children = new Map<number, number[]>();
+  for (const row of at.rows) {
+    for (const node of row) {
+      const up = tree.parent[node] ?? -1;
+      const list = children.get(up);
+      if (list) list.push(node);
+      else children.set(up, [node]);
+    }
+  }
+  const nodes: number[] = [];
+  const todo = zoomed >= 0 ? [zoomed] : [...(children.get(-1) ?? [])].reverse();
+  for (let node = todo.pop(); node !== undefined; node = todo.pop()) {
+    nodes.push(node);
+    for (const child of [...(children.get(node) ?? [])].reverse()) todo.push(child);
+  }
+  const top = zoomed >= 0 ? (at.depth[zoomed] ?? 0) : 0;
+  const of = (values: Tree["own"], by = 1): Float64Array => Float64Array.from(nodes, (node) => (values[node] ?? 0) / by);
+  const functions = nodes.map((node) => names[tree.name[node] ?? 0] ?? "");
+  const name: Column = {
+    ...textColumn("function", "Function", functions, { width: 18, grow: 3, hint: "Each below its caller, or below what it calls where the stacks are flipped." }),
+    cell: (row) => {
+      const depth = (at.depth[nodes[row] ?? 0] ?? 0) - top;
+      const text = cut(functions[row] ?? "");
+      return text ? <span title={text} style={{ paddingLeft: `${Math.min(12, 0.7 * depth)}rem` }}>{text}</span> : <Unknown />;
+    },
+  };
+  const shares = of(tree.samples, whole);
+  const columns = [
+    numberColumn("order", "#", Float64Array.from(nodes, (_, row) => row + 1), count, { width: 4, hint: "From the top, the heaviest first." }),
+    numberColumn("depth", "Depth", Float64Array.from(nodes, (node) => (at.depth[node] ?? 0) + 1), count, { width: 4.5 }),
+    name,
+    textColumn("module", "Module", nodes.map((node) => modules[tree.name[node] ?? 0] ?? ""), { width: 7, grow: 1, unknown: "Nothing was mapped there." }),
+    numberColumn("samples", "Total", of(tree.samples), count, { unit: "samples", width: 8, hint: "Samples with this frame in their stack." }),
+    numberColumn("share", "Total", shares, percent, { unit: "%", bar: 1, hint: "Of all samples with stacks." }),
+    numberColumn("own", "Self", of(tree.own), count, { unit: "samples", width: 8, hint: "Samples whose own address is in this frame." }),
+  ];
+  return { nodes, columns };
 }
