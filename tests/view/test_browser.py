@@ -79,6 +79,26 @@ def test_a_filter_is_that_of_the_verb(run: Callable[..., Ran], browser: Browser,
         same_functions(run, cells(page, "Functions"), path)
 
 
+def test_capture_has_the_facts_of_info_and_check(run: Callable[..., Ran], browser: Browser, data: object) -> None:
+    path = data.path("demo_2proc")  # type: ignore[attr-defined]
+    info = json.loads(run("info", path, "--limit", "0", "--format", "json").out)
+    found = json.loads(run("check", path, "--no-symbol-cache", "--format", "json").out)
+    with serving(loaded(path)) as at, looking_at(browser, f"{at}#/capture?pid=1") as page:
+        modules = cells(page, "Modules")
+        wanted = {(one["name"], one["missing"] or UNKNOWN, one["binary"] or UNKNOWN) for one in info["modules"]}
+        shown = [(one["name"], one["missing"], one["binary"]) for one in modules]
+        assert len(shown) > 3
+        assert set(shown) <= wanted
+        facts = page.locator("dl.facts").all_inner_texts()
+        for number in (info["samples"], info["branch_entries"], *info["lost"].values(), *info["records"].values()):
+            assert any(f"{number:,}" in one for one in facts)
+        assert page.get_by_text("filters change nothing here").is_visible()
+        said = page.locator(".findings strong").all_inner_texts()
+        assert said == [f"{one['severity']}: {one['finding']}" for one in found]
+        page.get_by_role("button", name="What can it record?").click()
+        assert "compiled library" in page.get_by_role("table", name="What it can record").inner_text()
+
+
 def test_chips_add_up_and_go_one_by_one(browser: Browser, data: object) -> None:
     shown = loaded(data.path("demo_2proc"))  # type: ignore[attr-defined]
     span = ask(shown, "overview", {}).header["time"]

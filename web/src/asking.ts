@@ -24,6 +24,15 @@ export function useProvider(chosen: Provider): void {
   provider = chosen;
 }
 
+/** What every screen needs to know of the capture. It is about all of it: filters change nothing. */
+export function useOverview(): Asked {
+  return useAnswer("overview", provider.live ? {} : provider.fixed);
+}
+
+export function isLive(): boolean {
+  return provider.live;
+}
+
 const underWay = signal(0);
 /** Whether no answer is under way: what is not urgent can be asked now. */
 export const idle: ReadonlySignal<boolean> = computed(() => underWay.value === 0);

@@ -11,7 +11,7 @@ from ...errors import SelectionError
 from ..answer import Answer
 from ..loaded import Loaded, Parameters
 from .branches import branches
-from .capture import capture, findings
+from .capture import capture, doctor, findings
 from .flame import flame
 from .function import function
 from .hot import hot
@@ -28,6 +28,7 @@ QUESTIONS: dict[str, Callable[[Loaded, Parameters], Answer]] = {
     "branches": branches,
     "capture": capture,
     "findings": findings,
+    "doctor": doctor,
     "timeline": timeline,
 }
 

@@ -1,4 +1,4 @@
-"""What `info` and `check` say of the capture."""
+"""What `info` and `check` say of the capture, and `doctor` of the machine that shows it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from ...analysis.checks import check
 from ...analysis.summary import summary
+from ...capture.doctor import COLUMNS, examine
 from ...errors import UnavailableError
 from ...model import visible
 from ..answer import Answer
 from ..loaded import Loaded, Parameters
 
-__all__ = ["capture", "findings"]
+__all__ = ["capture", "doctor", "findings"]
 
 
 def capture(loaded: Loaded, _parameters: Parameters) -> Answer:
@@ -29,6 +30,12 @@ def findings(loaded: Loaded, _parameters: Parameters) -> Answer:
                   reading=loaded.reading)  # fmt: skip
     columns = ("severity", "name", "means", "seen", "remedy")
     return Answer({}, {name: [visible(str(getattr(one, name))) for one in found] for name in columns})
+
+
+def doctor(_loaded: Loaded, _parameters: Parameters) -> Answer:
+    """Columns as `capture.doctor.COLUMNS`: texts, a row for each command."""
+    rows = [row for finding in examine() for row in finding.rows]
+    return Answer({}, {name: [visible(row[i]) for row in rows] for i, name in enumerate(COLUMNS)})
 
 
 def _shown(value: Any) -> Any:
