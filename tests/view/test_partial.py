@@ -19,7 +19,7 @@ from lastbranch.errors import NotRecordedError
 from lastbranch.model import SampleBatch, SampleStream
 from lastbranch.view import partial, server, wire
 from lastbranch.view.answer import Answer
-from lastbranch.view.answers import QUESTIONS, ask
+from lastbranch.view.answers import ask
 from lastbranch.view.loaded import Loaded
 from lastbranch.view.partial import FirstLook
 from small_captures import build
@@ -127,7 +127,7 @@ def test_who_leaves_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             ended.set()
 
-    monkeypatch.setitem(QUESTIONS, "hot", endless)
+    monkeypatch.setattr("lastbranch.view.answers.hot.hot", endless)
     with serving(loaded(demo.capture(), demo.symfs())) as at:
         connection = http.client.HTTPConnection("127.0.0.1", urlsplit(at).port, timeout=30)
         connection.request("GET", urlsplit(at).path + "watch/hot")
@@ -167,7 +167,7 @@ def test_leaving_a_screen_ends_its_question(monkeypatch: pytest.MonkeyPatch, bro
             for _ in shown.profile.batches(()):
                 began.set()
 
-    monkeypatch.setitem(QUESTIONS, "flame", endless)
+    monkeypatch.setattr("lastbranch.view.answers.flame.flame", endless)
     with serving(loaded(demo.capture(), demo.symfs())) as at, looking_at(browser, f"{at}#/flame") as page:
         assert began.wait(30)
         page.keyboard.press("1")

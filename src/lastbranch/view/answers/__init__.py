@@ -5,32 +5,26 @@ All numbers come from `analysis`, by the functions that the terminal's verbs cal
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
 from ...errors import SelectionError
 from ..answer import Answer
 from ..loaded import Loaded, Parameters
-from .branches import branches
-from .capture import capture, doctor, findings
-from .flame import flame
-from .function import function
-from .hot import hot
-from .overview import overview
-from .timeline import timeline
 
 __all__ = ["QUESTIONS", "ask"]
 
-QUESTIONS: dict[str, Callable[[Loaded, Parameters], Answer]] = {
-    "overview": overview,
-    "hot": hot,
-    "flame": flame,
-    "function": function,
-    "branches": branches,
-    "capture": capture,
-    "findings": findings,
-    "doctor": doctor,
-    "timeline": timeline,
+QUESTIONS = {
+    "overview": "overview",
+    "hot": "hot",
+    "flame": "flame",
+    "function": "function",
+    "branches": "branches",
+    "capture": "capture",
+    "findings": "capture",
+    "doctor": "capture",
+    "timeline": "timeline",
 }
+"""Question -> the module of this package with a function of its name."""
 
 
 def ask(loaded: Loaded, question: str, parameters: Parameters) -> Answer:
@@ -39,4 +33,5 @@ def ask(loaded: Loaded, question: str, parameters: Parameters) -> Answer:
     if question not in QUESTIONS:
         raise SelectionError(f"no such question: {question[:40]!r}", hint=f"there are: {', '.join(QUESTIONS)}")
     loaded.check_unchanged()
-    return QUESTIONS[question](loaded, parameters)
+    answer: Answer = getattr(import_module(f".{QUESTIONS[question]}", __name__), question)(loaded, parameters)
+    return answer
