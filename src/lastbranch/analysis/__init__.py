@@ -8,16 +8,17 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .annotation import Annotation, annotate
-    from .branch_sites import SiteTable, sites
     from .callgraph import CallTable, callees, callers
     from .count_tables import (
         BranchTable,
         Key,
         RangeTable,
+        SiteTable,
         WeightTable,
         branches,
         merge_processes,
         ranges,
+        sites,
         weights,
         without_binary,
     )
@@ -68,9 +69,9 @@ __all__ = [
 
 __getattr__ = lazy_names(__name__, {
     "annotation": "Annotation annotate",
-    "branch_sites": "SiteTable sites",
     "callgraph": "CallTable callees callers",
-    "count_tables": "BranchTable Key RangeTable WeightTable branches merge_processes ranges weights without_binary",
+    "count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites weights "
+    "without_binary",
     "counting": "Bound Counted count_stacks how_to_record why_no_ranges why_no_stacks",
     "flow": "Blocks Edges Flow Loop",
     "functions": "NameTable fold names",

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..arrays import distinct, group
+from ..arrays import Ints, Table, distinct, distinct_rows, group
 from ..model import AddressSpaces, Array, Profile, RowNames, SampleBatch, SampleFilter, Tabular, visible
 from .counting import BRANCH_VALUES, Bound, count_stacks
 from .sample_filtering import filtered_batches, period_of
@@ -18,10 +18,12 @@ __all__ = [
     "BranchTable",
     "Key",
     "RangeTable",
+    "SiteTable",
     "WeightTable",
     "branches",
     "merge_processes",
     "ranges",
+    "sites",
     "weights",
     "weights_by",
 ]
@@ -221,3 +223,57 @@ def _key(binder: AddressSpaces, batch: SampleBatch, by: Key) -> Array:
             return binder.threads_of(batch, scope)
         case "module":
             return binder.locate(scope, batch.ip)[0]
+
+
+# -- branches by where they begin
+
+
+@dataclass(slots=True)
+class SiteTable(Table):
+    """Distinct branch instructions, hottest first. Arrays of equal length.
+
+    ``module`` int64 row of the modules table (-1 where nothing was mapped) and ``address`` uint64, as in `BranchTable`;
+    ``count`` int64 entries; ``targets`` int64 distinct places that it went to; ``to_module``, ``to_address``: the
+    target that it went to most often, ``to_count`` int64 times; ``mispredicted``, ``predicted`` int64 (both 0: the
+    processor did not report it); ``cycles`` int64 sum over the ``timed`` entries; ``type`` int64 code of
+    `lbr.branch_type` and ``process`` int64 row of the processes table, -1 where entries disagree.
+    """
+
+    module: Array
+    address: Array
+    count: Array
+    targets: Array
+    to_module: Array
+    to_address: Array
+    to_count: Array
+    mispredicted: Array
+    predicted: Array
+    cycles: Array
+    timed: Array
+    type: Array
+    process: Array
+
+
+def sites(table: BranchTable) -> SiteTable:
+    """The branches of ``table``, which is hottest first, summed over their targets; without entries that recorded
+    nothing."""
+    table = table.take(table.recorded)
+    first, which = distinct_rows(table.from_module, table.from_address)  # the first row has the most frequent target
+
+    def total(column: Array) -> Ints:
+        out = np.zeros(len(first), np.int64)
+        np.add.at(out, which, column)
+        return out
+
+    def common(column: Array) -> Array:
+        differs = total(column != column[first][which]) > 0
+        return np.where(differs, -1, column[first])
+
+    found = SiteTable(
+        module=table.from_module[first], address=table.from_address[first], count=total(table.count),
+        targets=np.bincount(which, minlength=len(first)), to_module=table.to_module[first],
+        to_address=table.to_address[first], to_count=table.count[first], mispredicted=total(table.mispredicted),
+        predicted=total(table.predicted), cycles=total(table.cycles), timed=total(table.timed),
+        type=common(table.type), process=common(table.process),
+    )  # fmt: skip
+    return found.take(np.argsort(-found.count, kind="stable"))

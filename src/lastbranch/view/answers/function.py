@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import Annotation, Place, annotate, find_functions
+from ...analysis.annotation import SourceLines, source_lines
 from ...analysis.arcs import arcs_of
 from ...analysis.block_graph import BlockGraph, Way, block_graph
 from ...analysis.naming import place_of
 from ...analysis.significance import ENOUGH
-from ...analysis.source_lines import SourceLines, source_lines
 from ...errors import SelectionError
 from ...lbr import type_name
 from ..answer import Answer, Column, ratio, texts
