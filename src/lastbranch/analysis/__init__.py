@@ -8,6 +8,7 @@ from ..lazy import lazy_names
 
 if TYPE_CHECKING:
     from .annotation import Annotation, annotate
+    from .block_graph import BlockGraph, Way, Ways, block_graph
     from .callgraph import CallTable, callees, callers
     from .count_tables import (
         BranchTable,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Annotation",
+    "BlockGraph",
     "Blocks",
     "Bound",
     "BranchTable",
@@ -46,8 +48,11 @@ __all__ = [
     "Place",
     "RangeTable",
     "SiteTable",
+    "Way",
+    "Ways",
     "WeightTable",
     "annotate",
+    "block_graph",
     "branches",
     "call_stacks",
     "callees",
@@ -69,6 +74,7 @@ __all__ = [
 
 __getattr__ = lazy_names(__name__, {
     "annotation": "Annotation annotate",
+    "block_graph": "BlockGraph Way Ways block_graph",
     "callgraph": "CallTable callees callers",
     "count_tables": "BranchTable Key RangeTable SiteTable WeightTable branches merge_processes ranges sites weights "
     "without_binary",
