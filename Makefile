@@ -100,7 +100,7 @@ $(VENV)/developer: $(VENV)/python pyproject.toml hatch_build.py
 	@touch $@ $(VENV)/installed
 
 # Installing compiles the library; this compiles it again when its sources change, or once there is a compiler.
-$(VENV)/native: $(VENV)/python $(wildcard src/lastbranch/native/*.[ch]) src/lastbranch/native/build.py
+$(VENV)/native: $(VENV)/python $(addprefix src/lastbranch/native/,signatures.py build.py) $(wildcard src/lastbranch/native/*.[ch])
 	$(BIN)/python src/lastbranch/native/build.py
 	@! ls src/lastbranch/native/_lastbranch.* >/dev/null 2>&1 || touch $@
 

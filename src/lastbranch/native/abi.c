@@ -1,7 +1,11 @@
 /* What the library says of itself. */
 #include "lastbranch.h"
 
-EXPORT int lb_abi(void) { return LASTBRANCH_ABI; }
+#ifndef LASTBRANCH_ABI /* by abi() of signatures.py; without it, the package refuses the library */
+#define LASTBRANCH_ABI 0
+#endif
+
+EXPORT u32 lb_abi(void) { return LASTBRANCH_ABI; }
 
 EXPORT const char *lb_compiler(void)
 {

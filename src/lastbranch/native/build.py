@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -75,7 +76,14 @@ def compile_library(output: Path, extra: list[str] | None = None) -> Path:
     command = compiler()
     if not command:
         raise BuildError("no C compiler was found (cc, gcc, clang or ziglang)")
-    flags = [*FLAGS, *BY_ENDING[output.suffix], *(extra or []), *shlex.split(os.environ.get("CFLAGS", ""))]
+    number = runpy.run_path(str(HERE / "signatures.py"))["abi"](HERE)
+    flags = [
+        *FLAGS,
+        f"-DLASTBRANCH_ABI={number}u",
+        *BY_ENDING[output.suffix],
+        *(extra or []),
+        *shlex.split(os.environ.get("CFLAGS", "")),
+    ]
     try:
         with tempfile.TemporaryDirectory(prefix=f"{NAME}.", dir=output.parent) as folder:  # compilers add .pdb and .lib
             part = Path(folder, output.name)

@@ -6,9 +6,6 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Grows with ABI of __init__.py whenever a signature or a structure changes. */
-#define LASTBRANCH_ABI 1
-
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
 #else

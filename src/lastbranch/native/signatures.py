@@ -1,0 +1,74 @@
+"""What the package and its compiled library must agree on: the functions that the library exports.
+
+The build (``build.py``, by path and without the package) and the loader both read this file.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+__all__ = ["SIGNATURES", "abi"]
+
+SIGNATURES: dict[str, str] = {
+    "lb_abi": "u32",
+    "lb_compiler": "text",
+    # branch_walk.c
+    "lb_system_calls": "int pointer int",
+    "lb_branch_walk": "int pointer",
+    # count_stacks.c
+    "lb_counter_new": "pointer u64 int int int",
+    "lb_counter_free": "nothing pointer",
+    "lb_counter_add": "int pointer pointer pointer i64 pointer i64 pointer i64 pointer i64",
+    "lb_counter_gather": "int pointer int pointer pointer i64 pointer i64 pointer i64 pointer i64",
+    "lb_counter_full": "int pointer int",
+    "lb_counter_count": "int pointer int",
+    "lb_counter_rows": "i64 pointer int",
+    "lb_counter_take": "i64 pointer int i64 pointer pointer pointer pointer",
+    "lb_counter_broken": "i64 pointer",
+    "lb_counter_clear": "nothing pointer",
+    # branch_kinds.c
+    "lb_sites_new": "pointer u64",
+    "lb_sites_free": "nothing pointer",
+    "lb_sites_learn": "nothing pointer pointer pointer pointer i64",
+    "lb_sites_kinds": f"i64 {'pointer ' * 3} i64 pointer i64 pointer i64 {'pointer ' * 3}",
+    "lb_sites_resolve": f"i64 {'pointer ' * 3} i64 pointer i64 pointer pointer",
+    # call_stacks.c
+    "lb_call_stacks": "i64 pointer pointer i64 pointer i64 pointer i64 pointer pointer int pointer pointer",
+    # compress.c
+    "lb_compress_xpress": "i64 pointer i64 i64 pointer pointer pointer i64",
+    # decompress.c
+    "lb_decompress": "int int pointer i64 pointer i64",
+    # decode.c
+    "lb_decode": f"i64 pointer u64 pointer i64 i64 u64 {'pointer ' * 5} i64 i64 {'pointer ' * 5}",
+    # distinct_stacks.c
+    "lb_distinct_stacks": "i64 pointer i64 pointer i64 pointer i64 u64 pointer pointer",
+    # find_mappings.c
+    "lb_find_mappings": "int pointer pointer i64 pointer i64 i64 pointer",
+    # format_lists.c
+    "lb_format_hex_lists": "i64 pointer i64 pointer i64 int text i64 pointer i64 pointer",
+    # near_entries.c
+    "lb_near_entries": f"nothing pointer i64 pointer i64 pointer i64 pointer i64 u64 {'pointer ' * 5}",
+    # perf_records.c
+    "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
+    "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",
+    # runs.c
+    "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
+    # walk_events.c
+    "lb_walk_events": f"int pointer pointer i64 pointer pointer pointer i64 pointer i64 pointer i64 {'pointer ' * 3}",
+}
+"""Function -> its result, then its arguments: ``int`` (C int), ``u32``, ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
+``nothing``."""
+
+
+def abi(folder: str = os.path.dirname(__file__)) -> int:
+    """The number of the library of these sources: a checksum of them and of this table.
+
+    Nobody has to count it up, and it differs even where only a structure or the meaning of an argument changed.
+    """
+    number = 0
+    for name in sorted(os.listdir(folder)):  # without pathlib, which would have to be imported
+        if name.endswith((".c", ".h")) or name == "signatures.py":
+            with open(os.path.join(folder, name), "rb") as file:
+                number = zlib.crc32(file.read(), number)
+    return number
