@@ -57,8 +57,8 @@ SIGNATURES: dict[str, str] = {
     # walk_events.c
     "lb_walk_events": f"int pointer pointer i64 pointer pointer pointer i64 pointer i64 pointer i64 {'pointer ' * 3}",
 }
-"""Function -> its result, then its arguments: ``int`` (C int), ``u32``, ``i64``, ``u64``, ``f64``, ``text``, ``pointer``,
-``nothing``."""
+"""Function -> its result, then its arguments: ``int`` (C int), ``u32``, ``i64``, ``u64``, ``f64``, ``text``,
+``pointer``, ``nothing``."""
 
 
 def abi(folder: str = os.path.dirname(__file__)) -> int:
