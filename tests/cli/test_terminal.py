@@ -13,12 +13,13 @@ import pytest
 
 from command_line import in_terminal, run_cli
 from lastbranch import demo
+from lastbranch.analysis.significance import ENOUGH
 from lastbranch.cli.paint import bar, heat
 
 STYLE = re.compile(r"\x1b\[([0-9;]*)m")
 BLOCKS = "▏▎▍▌▋▊▉█"
 DEMO = [demo.capture(), "--symfs", demo.symfs()]
-RED, YELLOW = "31", "33"
+RED, YELLOW, FAINT = "31", "33", "2"
 
 
 def shown(*words: str | Path, width: int = 160, **env: str) -> str:
@@ -40,16 +41,17 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("verb", ["report", "branches"])
 def test_shares_have_the_colour_of_their_heat(verb: str) -> None:
     text = shown(verb, "--limit", "0", width=400)
-    column = {"report": "samples_percent", "branches": "share_percent"}[verb]
+    column, counts = {"report": ("samples_percent", "samples"), "branches": ("share_percent", "count")}[verb]
     rows = json.loads(run_cli(verb, *DEMO, "--format", "json").out)
     lines = text.splitlines()[1:]
     assert len(lines) == len(rows) > 20
     for row, line in zip(rows, lines, strict=True):
         value = row[column]
-        styles = re.findall(r"((?:\x1b\[[0-9;]*m)+)" + re.escape(f"{value:.2f}") + r"\x1b\[0m", line)
-        expected = None if value < 5 else YELLOW if value < 15 else RED
-        assert (expected is not None) == bool(styles), line
-        assert expected is None or all(expected in style for style in styles), line
+        found = re.findall(r"((?:\x1b\[[0-9;]*m)+)" + re.escape(f"{value:.2f}") + r"\x1b\[0m", line)
+        styles = [STYLE.findall(one) for one in found]  # of the share, and of others that are equal
+        expected = FAINT if row[counts] < ENOUGH else None if value < 5 else YELLOW if value < 15 else RED
+        assert any(expected in style for style in styles) if expected else not styles, line
+        assert expected == FAINT or not any(FAINT in style for style in styles), line
 
 
 @pytest.mark.parametrize("verb", ["report", "branches"])
@@ -65,7 +67,7 @@ def test_bars_are_in_proportion_where_there_is_room_and_nothing_else_changes(ver
 
 @pytest.mark.parametrize(("env", "styles", "bars"), [
     ({"NO_COLOR": "1"}, {"1", "0"}, True), ({"TERM": "dumb"}, set(), False),
-    ({"NO_COLOR": ""}, {"1", "0", RED, YELLOW}, True),
+    ({"NO_COLOR": ""}, {"1", "0", RED, YELLOW, FAINT}, True),
 ])  # fmt: skip
 @pytest.mark.parametrize("verb", ["report", "branches"])
 def test_a_terminal_gets_no_more_than_it_wants(verb: str, env: dict[str, str], styles: set[str], bars: bool) -> None:

@@ -2,15 +2,13 @@
 
 import type { ComponentChild } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { idle, useAnswer } from "./asking.ts";
+import { idle, useAnswer, useOverview } from "./asking.ts";
 import { count, largest, seconds } from "./format.ts";
 import { change, FILTERS, filters, type Filter } from "./state.ts";
 import type { Answer } from "./wire.ts";
 
-const NONE = {};
-
 export function FilterBar({ live }: { live: boolean }): ComponentChild {
-  const { answer } = useAnswer("overview", live ? NONE : filters.value);
+  const { answer } = useOverview();
   const span = answer?.header["time"] as { from: number; to: number } | null | undefined;
   const options: Options = {
     pid: answer ? processes(answer) : [],
@@ -27,9 +25,9 @@ export function FilterBar({ live }: { live: boolean }): ComponentChild {
       ) : (
         <fieldset class="field">
           <legend>Time, s</legend>
-          <Time name="from" live={live} label="From second" placeholder={span ? seconds(span.from) : ""} />
+          <Time name="from" live={live} label="From second" placeholder={span ? seconds(span.from, span.to - span.from) : ""} />
           <span aria-hidden="true">…</span>
-          <Time name="to" live={live} label="To second" placeholder={span ? seconds(span.to) : ""} />
+          <Time name="to" live={live} label="To second" placeholder={span ? seconds(span.to, span.to - span.from) : ""} />
         </fieldset>
       )}
       {live ? null : <span class="fixed">Filters are fixed in a file.</span>}

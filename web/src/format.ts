@@ -22,9 +22,19 @@ export function hex(value: bigint | number): string {
   return `0x${value.toString(16)}`;
 }
 
-export function seconds(nanoseconds: number): string {
-  return (nanoseconds / 1e9).toFixed(3);
+/** Seconds with three digits, or as many as tell thousandths of `span` apart. */
+export function seconds(nanoseconds: number, span = 1e9): string {
+  const digits = Math.ceil(3 - Math.log10(span / 1e9));
+  return (nanoseconds / 1e9).toFixed(Math.max(3, Math.min(9, digits)));
 }
+
+/** A length of time in the unit that suits it. */
+export function duration(nanoseconds: number): string {
+  const [unit, name] = TIMES.find(([least]) => nanoseconds >= least) ?? [1, "ns"];
+  return `${Number((nanoseconds / unit).toPrecision(4)).toLocaleString("en-US")} ${name}`;
+}
+
+const TIMES = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"]] as const;
 
 /** The largest of the numbers that are known; 0 of none. */
 export function largest(values: Iterable<number>): number {

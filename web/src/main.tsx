@@ -3,13 +3,13 @@
 import "./app.css";
 import { render, type ComponentChild } from "preact";
 import { useEffect } from "preact/hooks";
-import { useAnswer, useProvider } from "./asking.ts";
+import { useOverview, useProvider } from "./asking.ts";
 import { EmbeddedProvider } from "./embedded.ts";
 import { FilterBar } from "./filters.tsx";
 import { HttpProvider } from "./http.ts";
 import type { Provider } from "./provider.ts";
 import { SCREENS, type Screen } from "./screens/index.ts";
-import { filters, fixFilters, go, linkTo, state } from "./state.ts";
+import { fixFilters, go, linkTo, state } from "./state.ts";
 
 const provider: Provider = EmbeddedProvider.find() ?? new HttpProvider();
 useProvider(provider);
@@ -17,7 +17,7 @@ fixFilters(provider.fixed);
 
 function App(): ComponentChild {
   const screen = SCREENS.find(({ name }) => name === state.value.screen) ?? SCREENS[0];
-  const overview = useAnswer("overview", provider.live ? {} : filters.value).answer;
+  const overview = useOverview().answer;
   const file = overview ? String(overview.header["file"]) : "";
   const warnings = overview?.list("warnings") ?? [];
   const short = file.replace(/^.*[/\\]/, "");

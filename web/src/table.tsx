@@ -35,6 +35,8 @@ interface NumberOptions {
   readonly bar?: number;
   /** Why some rows have no number. */
   readonly unknown?: string;
+  /** Where a number rests on so few counts that it is mostly chance: it is grey. */
+  few?(row: number): boolean;
 }
 
 /** A column of numbers, right-aligned. */
@@ -43,17 +45,18 @@ export function numberColumn(
   title: string,
   values: Numbers,
   format: (value: number) => string,
-  { bar, unknown, width = 6, ...rest }: NumberOptions = {},
+  { bar, unknown, few, width = 6, ...rest }: NumberOptions = {},
 ): Column {
   const cell = (row: number): ComponentChild => {
     const value = values[row] ?? NaN;
     if (Number.isNaN(value)) return <Unknown why={unknown} />;
-    if (bar === undefined) return format(value);
+    const text = few?.(row) ? <span class="few" title="Mostly chance: it rests on too few counts.">{format(value)}</span> : format(value);
+    if (bar === undefined) return text;
     const share = bar > 0 ? Math.min(1, value / bar) : 0;
     return (
       <>
         <span class="bar" style={{ width: `${100 * share}%` }} aria-hidden="true" />
-        <span class="over">{format(value)}</span>
+        <span class="over">{text}</span>
       </>
     );
   };
@@ -69,7 +72,7 @@ interface TextOptions {
   link?(row: number): string | null;
 }
 
-/** A column of names: all of one width, cut off with … where they are longer, whole in the tooltip. */
+/** A column of names: all of one width, cut off with … where they are longer (`Place`), whole in the tooltip. */
 export function textColumn(
   key: string,
   title: string,
@@ -83,10 +86,12 @@ export function textColumn(
     const target = link?.(row);
     return target ? (
       <a href={target} title={shown} tabIndex={-1}>
-        {shown}
+        <Place name={shown} />
       </a>
     ) : (
-      <span title={shown}>{shown}</span>
+      <span title={shown}>
+        <Place name={shown} />
+      </span>
     );
   };
   return { key, title, values, width, numeric: false, searched: true, cell, ...rest };
@@ -95,6 +100,18 @@ export function textColumn(
 const LONGEST = 1000;
 const ROW = 26; // px, as in app.css
 const AROUND = 8; // rows that are made beyond those in view
+
+/** A name in one line. What is cut off where there is no room is its end, but never the offset of a place in it. */
+export function Place({ name }: { name: string }): ComponentChild {
+  const offset = /\+0x[0-9a-f]+$/.exec(name)?.[0];
+  if (!offset) return name;
+  return (
+    <>
+      <span class="named" style={{ maxWidth: `calc(100% - ${offset.length}ch)` }}>{name.slice(0, -offset.length)}</span>
+      {offset}
+    </>
+  );
+}
 
 export function Unknown({ why = "The capture does not say." }: { why?: string | undefined }): ComponentChild {
   return (

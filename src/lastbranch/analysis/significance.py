@@ -18,7 +18,8 @@ from ..model import Array
 __all__ = ["ENOUGH", "FEWEST", "Clusters", "adjusted", "probabilities"]
 
 ENOUGH = 100
-"""Samples below which shares mean little: of 100, a share of 10 % has a standard error of 3 points."""
+"""What is counted less often means little: a count of 100 has a standard error of a tenth of it (Poisson). Shares and
+rates that rest on fewer are greyed, in terminals and in the viewer."""
 
 FEWEST = 6
 """Samples of both recordings together that must have a thing for it to be tested: fewer can never be significant."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .annotated import EDGES, INSTRUCTIONS, LOOPS, TARGETS, Annotated
 from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width
-from .paint import can_print, colours, emphasis, heat, painted, terminal
+from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
     from ..analysis.flow import Flow
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["print_annotated"]
 
 _COLUMNS = ("samples", "count", "taken %", "mispredicted %", "cycles", "ipc", "loop", "address")
+_RATES = ("taken %", "mispredicted %", "cycles", "ipc")
 """Of the listing, before the instruction."""
 _ITERATIONS = LOOPS.index("iterations")
 _ARROWS = 8
@@ -96,7 +97,7 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
         arrows = Arrows(shown.flow, listed, every, _ARROWS if room is None else min(_ARROWS, room // 8))
         at, before_it = arrows.at, arrows.before
         room = None if room is None else max(0, room - arrows.width)
-    parts = _parts(shown)
+    parts, few = _parts(shown), _few(shown)
     heading = [*(c.rjust(w) for c, w in zip(used, width, strict=True)), at(-1) + "instruction"]
     yield emphasis("  ".join(heading))
     skipped, before = 0, None
@@ -115,7 +116,7 @@ def _listing(shown: Annotated, every: bool) -> Iterator[str]:
             yield f"{'':{indent}}{before_it(i)}{shorten(visible(source), room)}"
         before = line
         cells = [
-            painted(t.rjust(w), heat(parts[c][i] if c in parts else None))
+            painted(t.rjust(w), FAINT if few[i] and c in _RATES else heat(parts[c][i] if c in parts else None))
             for c, t, w in zip(used, texts[i], width, strict=True)
         ]
         yield "  ".join([*cells, at(i) + _instruction(visible(str(row["instruction"])), room)]).rstrip()
@@ -141,6 +142,14 @@ def _parts(shown: Annotated) -> dict[str, list[float]]:
     }
     parts = {name: column[shown.block_of].tolist() for name, column in by_block.items()}
     return parts | {"samples": (samples / max(1, samples.sum())).tolist()}
+
+
+def _few(shown: Annotated) -> list[bool]:
+    """By instruction: whether its block was seen so seldom that the rates of it are mostly chance."""
+    from ..analysis.significance import ENOUGH
+
+    few: list[bool] = (shown.flow.blocks.count < ENOUGH)[shown.block_of].tolist()
+    return few
 
 
 def _instruction(text: str, room: int | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .pager import page, wanted
-from .paint import GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
+from .paint import FAINT, GUESS, Style, bar, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
     from ..errors import Damage
@@ -39,6 +39,11 @@ WHOLE = {
     "share %": 100.0, "calls %": 100.0, "mispredicted %": GUESS,
 }  # fmt: skip
 """Columns with heat, each with the value that is all of it. It is the same in every table."""
+_RESTS_ON = {
+    "samples %": "samples", "total %": "total", "entries %": "branch entries", "calls %": "calls", "share %": "count",
+    "mispredicted %": "count", "cycles": "count", "most often %": "count",
+}  # fmt: skip
+"""Columns that are faint where the number in another column of the row is small: they are mostly chance there."""
 _BARS = ("calls %", "samples %", "share %")
 """Of a table's columns, the first of these has bars beside it, where there is room. The longest is the largest share.
 """
@@ -130,10 +135,25 @@ def table_lines(
             bars = [bar(part / most, size) for part in shares]
             texts = [[*text, drawn] for text, drawn in zip(texts, bars, strict=True)]
     yield from map(emphasis, _row(columns, shown, widths, right))
-    whole = {i: WHOLE[name] for i, name in enumerate(columns) if name in WHOLE and colours()}
+    styles = _styles(columns) if colours() else None
     for text, row in zip(texts, rows, strict=True):
-        styles = {i: heat(_part(row[i], all_of_it)) for i, all_of_it in whole.items()}
-        yield from _row(text, shown, widths, right, styles)
+        yield from _row(text, shown, widths, right, styles(row) if styles else None)
+
+
+def _styles(columns: Sequence[str]) -> Callable[[Sequence[Cell]], dict[int, Style]]:
+    """A function from a row to the styles of its cells."""
+    from ..analysis.significance import ENOUGH
+
+    where = {name: i for i, name in enumerate(columns)}
+    whole = {where[name]: all_of_it for name, all_of_it in WHOLE.items() if name in where}
+    rests_on = {where[name]: where[of] for name, of in _RESTS_ON.items() if name in where and of in where}
+
+    def styles(row: Sequence[Cell]) -> dict[int, Style]:
+        made = {i: heat(_part(row[i], all_of_it)) for i, all_of_it in whole.items()}
+        few = (i for i, of in rests_on.items() if isinstance(count := row[of], int) and count < ENOUGH)
+        return made | dict.fromkeys(few, FAINT)
+
+    return styles
 
 
 def _part(cell: Cell, whole: float) -> float | None:

@@ -1,6 +1,7 @@
 """Colours and bars of what is printed: only where standard output is a terminal that has them.
 
-Heat is for shares of a whole. A share of mispredictions is hot at half of `GUESS`: there, nobody can predict a branch.
+Heat is for shares of a whole; those that rest on few counts are faint instead. A share of mispredictions is hot at half
+of `GUESS`: there, nobody can predict a branch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 
-__all__ = ["GUESS", "Style", "bar", "can_print", "colours", "emphasis", "heat", "painted", "terminal"]
+__all__ = ["FAINT", "GUESS", "Style", "bar", "can_print", "colours", "emphasis", "heat", "painted", "terminal"]
 
 Style = dict[str, Any]
 """What `click.style` takes."""
@@ -19,6 +20,8 @@ _HEAT: tuple[tuple[float, Style], ...] = (
     (0.4, {"fg": "red", "bold": True}), (0.15, {"fg": "red"}), (0.05, {"fg": "yellow"}),
 )  # fmt: skip
 """From which part of the whole on, and how it looks. In between are colours that any palette can show."""
+FAINT: Style = {"dim": True}
+"""Of what rests on fewer than `analysis.significance.ENOUGH` counts."""
 GUESS = 50.0
 """Percent mispredicted of a conditional branch whose directions come at random."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

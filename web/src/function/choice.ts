@@ -15,9 +15,9 @@ export function point(rows: readonly number[]): void {
 
 /** The row that is chosen (`at` in the address of the page), -1 where none is. */
 export function chosenRow(code: Code): number {
-  const { at = "", start = "" } = state.value.parameters;
+  const { at = "" } = state.value.parameters;
   try {
-    return code.rowOf(BigInt(at || start));
+    return at ? code.rowOf(BigInt(at)) : -1;
   } catch {
     return -1; // no number
   }

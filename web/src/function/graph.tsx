@@ -117,6 +117,9 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
       <>
         {drawing.lines.map((line, i) => <Arrow key={i} line={line} at={laid.lines[i]} back={isBack(drawing, line)} />)}
         {drawing.boxes.map((one, i) => <Block key={i} box={one} at={laid.boxes[i] ?? { x: 0, y: 0 }} code={code} />)}
+        {labelled(drawing, laid).map(({ text, at, few }, i) => (
+          <text key={i} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
+        ))}
       </>
     ),
     [drawing, laid],
@@ -128,9 +131,7 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
         <button type="button" onClick={() => zoom(STEP)} aria-label="Larger" title="Larger (+)">+</button>
         <button type="button" onClick={() => zoom(1 / STEP)} aria-label="Smaller" title="Smaller (-)">−</button>
         <button type="button" onClick={() => fit(0)} title="All of it (0)">Fit</button>
-        <span class="hint" role="status">
-          {box?.description ?? `${count(drawing.boxOf.size)} blocks ran. Grey: fewer than ${drawing.enough} executions. Dashed: over a call.`}
-        </span>
+        <span class="hint">{count(drawing.boxOf.size)} blocks ran</span>
       </p>
       <div
         ref={frame}
@@ -169,6 +170,9 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
           </g>
         </svg>
       </div>
+      <p class="hint said" role="status">
+        {box?.description ?? `Grey: fewer than ${drawing.enough} executions. Dashed: over a call. Red: often mispredicted.`}
+      </p>
       <WaysTable code={code} drawing={drawing} />
     </div>
   );
@@ -255,7 +259,6 @@ function Arrow({ line, at, back }: { line: Line; at: Laid["lines"][number] | und
   const text = (one: Point): string => `${one.x.toFixed(1)} ${one.y.toFixed(1)}`;
   const far = Math.hypot(at.end.x - last.x, at.end.y - last.y) || 1;
   const [dx, dy] = [((at.end.x - last.x) / far) * 4, ((at.end.y - last.y) / far) * 4];
-  const middle = middleOf(at.curve);
   const width = 1 + Math.min(3, Math.max(0, Math.log10(line.count / 100)) * 0.8);
   return (
     <g
@@ -266,17 +269,55 @@ function Arrow({ line, at, back }: { line: Line; at: Laid["lines"][number] | und
       <title>{line.description}</title>
       <path d={`M${text(start)}C${rest.map(text).join(" ")}`} stroke-width={width} />
       <path class="head" d={`M${text(at.end)}L${text({ x: last.x - dy, y: last.y + dx })}L${text({ x: last.x + dy, y: last.y - dx })}Z`} />
-      {line.label ? <text x={middle.x + 4} y={middle.y + 4}>{line.label}</text> : null}
     </g>
   );
 }
 
-/** The middle of the middle one of the Bézier curves. */
-function middleOf(curve: readonly Point[]): Point {
-  const first = 3 * Math.floor((curve.length - 1) / 6);
-  const [a, b, c, d] = curve.slice(first, first + 4);
+interface Label {
+  readonly text: string;
+  /** Its middle. */
+  readonly at: Point;
+  readonly few: boolean;
+}
+
+/** The labels of the lines, each where no box and no other label is, or else in the middle of its line. */
+function labelled(drawing: Drawing, laid: Laid): Label[] {
+  const taken = laid.boxes.map((at, i): Rectangle => ({ at, size: sizeOf(drawing.boxes[i] ?? EMPTY) }));
+  return drawing.lines.flatMap(({ label, few }, i) => {
+    if (!label) return [];
+    const size = { width: label.length * LETTER + 4, height: LINE - 2 };
+    const curve = laid.lines[i]?.curve ?? [];
+    const places = ALONG.map((part) => pointAt(curve, part));
+    const at = places.find((place) => !taken.some((other) => overlap({ at: place, size }, other))) ?? places[0] ?? { x: 0, y: 0 };
+    taken.push({ at, size });
+    return [{ text: label, at, few }];
+  });
+}
+
+const EMPTY: Box = { block: -1, lines: [""], share: NaN, few: false, description: "" };
+/** Parts of a line at which its label is tried. */
+const ALONG = [0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8, 0.1, 0.9];
+
+interface Rectangle {
+  /** Its middle. */
+  readonly at: Point;
+  readonly size: Size;
+}
+
+function overlap(a: Rectangle, b: Rectangle): boolean {
+  return 2 * Math.abs(a.at.x - b.at.x) < a.size.width + b.size.width && 2 * Math.abs(a.at.y - b.at.y) < a.size.height + b.size.height;
+}
+
+/** The point of a chain of Bézier curves at a part of it. */
+function pointAt(curve: readonly Point[], part: number): Point {
+  const curves = (curve.length - 1) / 3;
+  const which = Math.max(0, Math.min(curves - 1, Math.floor(part * curves)));
+  const [a, b, c, d] = curve.slice(3 * which, 3 * which + 4);
   if (!a || !b || !c || !d) return curve[0] ?? { x: 0, y: 0 };
-  return { x: (a.x + 3 * b.x + 3 * c.x + d.x) / 8, y: (a.y + 3 * b.y + 3 * c.y + d.y) / 8 };
+  const t = part * curves - which;
+  const s = 1 - t;
+  const mixed = (axis: "x" | "y"): number => s * s * s * a[axis] + 3 * s * s * t * b[axis] + 3 * s * t * t * c[axis] + t * t * t * d[axis];
+  return { x: mixed("x"), y: mixed("y") };
 }
 
 /** The same for those who do not see the picture. */

@@ -6,7 +6,7 @@ import type { Answer, Numbers } from "../wire.ts";
 import type { Code } from "./code.ts";
 
 /** px: how wide it is, as the padding in app.css. */
-export const GUTTER = 88;
+export const GUTTER = 76;
 const NEAREST = 14; // px from the code to the first lane
 const HEAD = 4; // px: of an arrow
 const MISPREDICTED = 0.05; // from this share on an arc has the colour of a warning

@@ -13,6 +13,7 @@ import type { Code, PanelProps } from "./code.ts";
 import { Arcs, GUTTER } from "./gutter.ts";
 
 const ROW = 22; // px, as in app.css
+const END = 8; // px after the last column, as in app.css
 const AROUND = 10;
 
 export function Listing({ code }: PanelProps): ComponentChild {
@@ -49,11 +50,11 @@ export function Listing({ code }: PanelProps): ComponentChild {
     return () => dark.removeEventListener("change", again);
   }, []);
 
-  const here = Math.max(0, chosen);
+  const here = chosen < 0 ? code.hottest : chosen;
   const page = Math.max(1, Math.floor(view.height / ROW) - 3);
   const moves: Record<string, number> = {
-    ArrowDown: here + 1,
-    ArrowUp: here - 1,
+    ArrowDown: chosen < 0 ? here : here + 1,
+    ArrowUp: chosen < 0 ? here : here - 1,
     PageDown: here + page,
     PageUp: here - page,
     Home: 0,
@@ -65,7 +66,7 @@ export function Listing({ code }: PanelProps): ComponentChild {
     if (to !== undefined) {
       event.preventDefault();
       choose(code, Math.max(0, Math.min(code.rows - 1, to)));
-    } else if (event.key === "Enter") {
+    } else if (event.key === "Enter" && chosen >= 0) {
       jump(code, arcs, here);
     }
   };
@@ -77,7 +78,7 @@ export function Listing({ code }: PanelProps): ComponentChild {
   const first = Math.max(0, Math.floor(view.top / ROW) - AROUND);
   const past = Math.min(code.rows, Math.ceil((view.top + view.height) / ROW) + AROUND);
   const template = { gridTemplateColumns: columns.map(({ width, grow }) => (grow ? `minmax(${width}rem, ${grow}fr)` : `${width}rem`)).join(" ") };
-  const least = `${columns.reduce((sum, { width }) => sum + width, 0) + GUTTER / 16}rem`;
+  const least = `${columns.reduce((sum, { width }) => sum + width, 0) + (GUTTER + END) / 16}rem`;
   return (
     <section class="table listing" aria-label="Assembly">
       <div class="above">
@@ -187,8 +188,10 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
   const counts = ofBlock("count", atFirst);
   const samples = answer.numbers("instructions.samples");
   const digits = hex(address[rows - 1] ?? 0n).length;
+  const enough = Number(answer.header["enough"]);
+  const few = (row: number): boolean => (code.counted[block[row] ?? 0] ?? 0) < enough;
   const noCycles = missing || "The source records no cycles here.";
-  const texts = textColumn("text", "Instruction", code.text, { width: 11, grow: 1 });
+  const texts = textColumn("text", "Instruction", code.text, { width: 9, grow: 1 });
   const instruction: Column = {
     ...texts,
     cell: (row) => {
@@ -212,37 +215,38 @@ function columnsOf(code: Code, arcs: Arcs): Column[] {
       title: "Address",
       hint: "As linked.",
       values: address,
-      width: Math.max(4.7, 0.46 * digits + 1),
+      width: Math.max(3.9, 0.46 * digits + 0.5),
       numeric: true,
       cell: (row) => hex(address[row] ?? 0n),
     },
     instruction,
     numberColumn("samples", "Samples", samples, (value) => (value ? count(value) : ""), {
-      width: 4.9,
+      width: 3.9,
       bar: largest(samples),
       hint: "Samples with this address.",
     }),
     blank(
       numberColumn("count", "Executed", counts, count, {
-        width: 5.3,
+        width: 4.3,
         bar: largest(counts),
         hint: "How often its block ran, as branch records show.",
         unknown: missing,
       }),
       atFirst,
     ),
-    blank(numberColumn("taken", "Taken", ofBlock("taken", ofBranch), percent, { width: 4.6, unit: "%", hint: "Of the times that the branch ran.", unknown: missing }), ran(ofBranch)),
+    blank(numberColumn("taken", "Taken", ofBlock("taken", ofBranch), percent, { width: 3.8, unit: "%", few, hint: "Of the times that the branch ran.", unknown: missing }), ran(ofBranch)),
     blank(
       numberColumn("mispredicted", "Missed", ofBlock("mispredicted", atLast), percent, {
-        width: 5.2,
+        width: 4.4,
         unit: "%",
+        few,
         hint: "Mispredicted, of the times that the branch was taken.",
         unknown: missing || "It was not taken, or the source does not record mispredictions.",
       }),
       ran(atLast),
     ),
-    blank(numberColumn("cycles", "Cycles", ofBlock("cycles", atFirst), decimal, { width: 4.4, hint: "Of one execution of the block, on average.", unknown: noCycles }), ran(atFirst)),
-    blank(numberColumn("ipc", "IPC", ofBlock("ipc", atFirst), decimal, { width: 3, hint: "Instructions per cycle of the block.", unknown: noCycles }), ran(atFirst)),
+    blank(numberColumn("cycles", "Cycles", ofBlock("cycles", atFirst), decimal, { width: 3.4, few, hint: "Of one execution of the block, on average.", unknown: noCycles }), ran(atFirst)),
+    blank(numberColumn("ipc", "IPC", ofBlock("ipc", atFirst), decimal, { width: 2.6, few, hint: "Instructions per cycle of the block.", unknown: noCycles }), ran(atFirst)),
   ];
   // Where nothing is known of a column, the sentence above the table says so once.
   return columns.filter(({ key }) => (timed || (key !== "cycles" && key !== "ipc")) && (judged || key !== "mispredicted"));

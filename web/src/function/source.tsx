@@ -27,7 +27,8 @@ export function Source({ code }: PanelProps): ComponentChild {
   const executed = answer.numbers("lines.count");
   const most = largest(samples) || largest(executed);
   const weights = largest(samples) ? samples : executed;
-  const at = of[Math.max(0, chosenRow(code))] ?? -1;
+  const active = of[chosenRow(code)] ?? -1;
+  const at = active < 0 ? (of[code.hottest] ?? -1) : active; // what is in view
   const under = new Set(pointed.value.map((row) => of[row] ?? -1));
   useLayoutEffect(() => chosen.current?.scrollIntoView({ block: "nearest" }), [at]);
   if (!files.length) {
@@ -45,7 +46,7 @@ export function Source({ code }: PanelProps): ComponentChild {
               .filter((line) => line.file === number)
               .map((line, i, all) => {
                 const { row } = line;
-                const names = [under.has(row) && row >= 0 ? "pointed" : "", row === at && row >= 0 ? "active" : ""];
+                const names = [under.has(row) && row >= 0 ? "pointed" : "", row === active && row >= 0 ? "active" : ""];
                 if (i && (all[i - 1]?.number ?? 0) + 1 < line.number) names.push("gap");
                 const rows = instructions.get(row) ?? [];
                 const text = line.pieces.map((piece, k) => <span key={k} class={piece.scope}>{piece.text}</span>);

@@ -2,6 +2,7 @@
 
 import type { ComponentChild } from "preact";
 import { count, hex, percent } from "../format.ts";
+import { Place } from "../table.tsx";
 import { choose } from "./choice.ts";
 import type { PanelProps } from "./code.ts";
 
@@ -32,12 +33,12 @@ export function Targets({ code }: PanelProps): ComponentChild {
           <button type="button" class="plain" onClick={() => choose(code, row)}>{at} {code.text[row]}</button>
         </caption>
         <thead>
-          <tr><th>Target</th><th>Taken</th><th>Share %</th><th>Mispredicted %</th></tr>
+          <tr><th>Target</th><th>Taken</th><th>Share %</th><th>Missed %</th></tr>
         </thead>
         <tbody>
           {edges.slice(0, SHOWN).map((edge) => (
             <tr key={edge}>
-              <td>{to[edge]}</td>
+              <td class="target" title={to[edge]}><Place name={to[edge] ?? ""} /></td>
               <td>{count(counts[edge] ?? NaN)}</td>
               <td>{percent((counts[edge] ?? NaN) / all)}</td>
               <td title={Number.isNaN(wrong[edge]) ? "The source does not record predictions." : undefined}>{percent(wrong[edge] ?? NaN)}</td>

@@ -126,6 +126,17 @@ function summaryOf(answer: Answer): string {
 const UNREPORTED = "The processor did not report it.";
 const NO_NAME = "No symbol is known there.";
 
+/** The kind of each branch, where the source says it of any. */
+function typeColumn(types: readonly string[]): Column[] {
+  return types.some(Boolean) ? [textColumn("type", "Type", types, { width: 5, unknown: "The record does not say." })] : [];
+}
+
+/** Where rates rest on too few branches. */
+function fewOf(answer: Answer, counts: Numbers): (row: number) => boolean {
+  const enough = Number(answer.header["enough"]);
+  return (row) => (counts[row] ?? 0) < enough;
+}
+
 function siteColumns(answer: Answer): Column[] {
   const of = (name: string): Numbers => answer.numbers(`sites.${name}`);
   const targets: Column = {
@@ -133,6 +144,7 @@ function siteColumns(answer: Answer): Column[] {
     hint: "Places that it went to. Choose it to see them.",
   };
   const number = targets.cell;
+  const few = fewOf(answer, of("count"));
   return [
     textColumn("from_function", "Branch", answer.texts("sites.from_function"), {
       grow: 1,
@@ -141,17 +153,18 @@ function siteColumns(answer: Answer): Column[] {
       unknown: NO_NAME,
       link: linkOf(answer, "sites.from"),
     }),
-    textColumn("type", "Type", answer.texts("sites.type"), { width: 5, unknown: "The record does not say." }),
-    numberColumn("count", "Taken", of("count"), count, { bar: largest(of("count")), hint: "Entries of branch stacks that begin there." }),
+    ...typeColumn(answer.texts("sites.type")),
+    numberColumn("count", "Taken", of("count"), count, { width: 5.5, bar: largest(of("count")), hint: "Entries of branch stacks that begin there." }),
     numberColumn("wrong", "Mispredicts", of("wrong"), count, { width: 6.5, hint: "Entries that were mispredicted.", unknown: UNREPORTED }),
     numberColumn("mispredicted", "Mispredicted", of("mispredicted"), percent, {
       unit: "%",
-      width: 8,
+      width: 7.8,
       bar: 1,
+      few,
       hint: "Of the times that it was taken.",
       unknown: UNREPORTED,
     }),
-    numberColumn("cycles", "Cycles", of("cycles"), decimal, { width: 4.5, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    numberColumn("cycles", "Cycles", of("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
     {
       ...targets,
       cell: (row) => (
@@ -160,12 +173,13 @@ function siteColumns(answer: Answer): Column[] {
         </button>
       ),
     },
-    textColumn("to_function", "Most often to", answer.texts("sites.to_function"), { grow: 1, width: 10, hint: "Its most frequent target.", unknown: NO_NAME }),
+    textColumn("to_function", "Most often to", answer.texts("sites.to_function"), { grow: 1, width: 9, hint: "Its most frequent target.", unknown: NO_NAME }),
     textColumn("from", "Address", answer.texts("sites.from"), { width: 8, hint: "As linked." }),
   ];
 }
 
 function edgeColumns(answer: Answer): Column[] {
+  const few = fewOf(answer, answer.numbers("count"));
   return [
     textColumn("from_function", "From", answer.texts("from_function"), {
       grow: 1,
@@ -181,19 +195,20 @@ function edgeColumns(answer: Answer): Column[] {
       unknown: NO_NAME,
       link: linkOf(answer, "to"),
     }),
-    textColumn("type", "Type", answer.texts("type"), { width: 5, unknown: "The record does not say." }),
+    ...typeColumn(answer.texts("type")),
     numberColumn("count", "Taken", answer.numbers("count"), count, {
       bar: largest(answer.numbers("count")),
       hint: "Entries of branch stacks with this branch.",
     }),
     numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
       unit: "%",
-      width: 8,
+      width: 7.8,
       bar: 1,
+      few,
       hint: "Of the times that it was taken.",
       unknown: UNREPORTED,
     }),
-    numberColumn("cycles", "Cycles", answer.numbers("cycles"), decimal, { width: 4.5, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    numberColumn("cycles", "Cycles", answer.numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
     textColumn("from", "From address", answer.texts("from"), { width: 8, hint: "As linked." }),
     textColumn("to", "To address", answer.texts("to"), { width: 8, hint: "As linked." }),
   ];
@@ -204,12 +219,13 @@ function targetColumns(answer: Answer, site: number, rows: readonly number[]): C
   const numbers = (name: string): Float64Array => Float64Array.from(rows, (row) => answer.numbers(name)[row] ?? NaN);
   const texts = (name: string): string[] => rows.map((row) => answer.texts(name)[row] ?? "");
   const taken = numbers("count");
+  const few = fewOf(answer, taken);
   return [
     textColumn("to_function", "To", texts("to_function"), { grow: 1, unknown: NO_NAME, link: (row) => linkOf(answer, "to")(rows[row] ?? -1) }),
     numberColumn("count", "Taken", taken, count),
-    numberColumn("share", "Of the site", taken.map((value) => value / all), percent, { unit: "%", width: 10, bar: 1, hint: "Of the times that this branch was taken." }),
-    numberColumn("mispredicted", "Mispredicted", numbers("mispredicted"), percent, { unit: "%", width: 10, bar: 1, unknown: UNREPORTED }),
-    numberColumn("cycles", "Cycles", numbers("cycles"), decimal, { width: 4.5, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
+    numberColumn("share", "Of the site", taken.map((value) => value / all), percent, { few, unit: "%", width: 10, bar: 1, hint: "Of the times that this branch was taken." }),
+    numberColumn("mispredicted", "Mispredicted", numbers("mispredicted"), percent, { unit: "%", width: 10, bar: 1, few, unknown: UNREPORTED }),
+    numberColumn("cycles", "Cycles", numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
     textColumn("to", "Address", texts("to"), { width: 9, hint: "As linked." }),
   ];
 }

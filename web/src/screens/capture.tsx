@@ -3,7 +3,7 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { isLive, useAnswer, useOverview } from "../asking.ts";
-import { count, largest, seconds, UNKNOWN } from "../format.ts";
+import { count, duration, largest, UNKNOWN } from "../format.ts";
 import { Answered } from "../parts.tsx";
 import { change, filters, state } from "../state.ts";
 import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
@@ -88,16 +88,20 @@ function Section({ title, facts, none }: { title: string; facts: Facts; none?: s
 const READ: Record<string, { name: string; text(value: number): string }> = {
   memory_bytes: { name: "memory", text: (bytes) => `${(bytes / 2 ** 30).toFixed(1)} GiB` },
   page_size: { name: "page size", text: (bytes) => `${count(bytes)} bytes` },
-  span_ns: { name: "time span", text: (ns) => `${seconds(ns)} s` },
-  first_sample_ns: { name: "first sample", text: (ns) => `${seconds(ns)} s after the first event` },
+  span_ns: { name: "time span", text: duration },
+  first_sample_ns: { name: "first sample", text: (ns) => `${duration(ns)} after the first event` },
   first_sample_unix_ns: { name: "first sample at", text: (ns) => new Date(ns / 1e6).toISOString() },
 };
 /** Of these 0 is "not known". */
-const SIZES = ["memory_bytes", "page_size", "cpus_online", "cpus_available", "numa_nodes", "bits"];
+const SIZES = ["period", "frequency", "memory_bytes", "page_size", "cpus_online", "cpus_available", "numa_nodes", "bits"];
+
+function isKnown(name: string, value: Json | undefined): value is NonNullable<Json> {
+  return value !== null && value !== undefined && value !== "" && !(value === 0 && SIZES.includes(name));
+}
 
 /** A fact as a row; nothing of what is not known. */
 function flat(name: string, value: Json): ComponentChild[] {
-  if (value === null || value === "" || (value === 0 && SIZES.includes(name))) return [];
+  if (!isKnown(name, value)) return [];
   if (Array.isArray(value) && !value.length) return [];
   if (typeof value === "object" && !Array.isArray(value)) return Object.entries(value).flatMap(([key, inner]) => flat(`${name} ${key}`, inner));
   const read = typeof value === "number" ? READ[name] : undefined;
@@ -114,7 +118,8 @@ function textOf(value: Json): string {
 
 /** A small table of all rows. */
 function Rows({ title, rows }: { title: string; rows: Facts[] }): ComponentChild {
-  const columns = [...new Set(rows.flatMap((row) => Object.keys(row).filter((key) => textOf(row[key] ?? null))))];
+  const shown = (row: Facts, name: string): string => (isKnown(name, row[name]) ? textOf(row[name]) : "");
+  const columns = [...new Set(rows.flatMap((row) => Object.keys(row).filter((name) => shown(row, name))))];
   if (!rows.length) return null;
   return (
     <section>
@@ -125,7 +130,7 @@ function Rows({ title, rows }: { title: string; rows: Facts[] }): ComponentChild
         </thead>
         <tbody>
           {rows.map((row, i) => (
-            <tr key={i}>{columns.map((name) => <td key={name}>{textOf(row[name] ?? null) || UNKNOWN}</td>)}</tr>
+            <tr key={i}>{columns.map((name) => <td key={name}>{shown(row, name) || UNKNOWN}</td>)}</tr>
           ))}
         </tbody>
       </table>

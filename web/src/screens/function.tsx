@@ -25,6 +25,7 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
   const code = useMemo(() => new Code(answer), [answer]);
   const { header } = answer;
   const facts = [
+    String(header["module"]),
     `${header["start"]} to ${header["end"]}`,
     `${count(Number(header["samples"]))} samples`,
     header["executed"] === null ? null : `${count(Number(header["executed"]))} instructions seen`,
@@ -33,8 +34,10 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
   ];
   return (
     <>
-      <h2 class="function" title={String(header["function"])}>{String(header["function"])}</h2>
-      <p class="first">{header["module"]} {facts.filter(Boolean).join(", ")}</p>
+      <div class="over-sides">
+        <h2 title={String(header["function"])}>{String(header["function"])}</h2>
+        <p>{facts.filter(Boolean).join(", ")}</p>
+      </div>
       {code.missing ? <p class="refusal">No counts of executions: {code.missing}. {header["hint"]}</p> : null}
       <div class="sides">
         <Listing code={code} />

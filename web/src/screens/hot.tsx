@@ -2,7 +2,7 @@
 
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
-import { useAnswer } from "../asking.ts";
+import { useAnswer, useOverview } from "../asking.ts";
 import { count, decimal, largest, percent } from "../format.ts";
 import { Answered, Notes, Sparkline } from "../parts.tsx";
 import { filters, go, linkTo } from "../state.ts";
@@ -11,7 +11,7 @@ import type { Answer } from "../wire.ts";
 
 export function Hot(): ComponentChild {
   const asked = useAnswer("hot", filters.value);
-  const overview = useAnswer("overview", {}).answer;
+  const overview = useOverview().answer;
   return <Answered asked={asked}>{(answer) => <Functions answer={answer} events={overview?.texts("events.name") ?? []} />}</Answered>;
 }
 
@@ -52,6 +52,9 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
   const share = answer.numbers("share");
   const event = answer.numbers("event");
   const samples = answer.numbers("samples");
+  const branches = answer.numbers("branches");
+  const enough = Number(answer.header["enough"]);
+  const fewBranches = (row: number): boolean => (branches[row] ?? 0) < enough;
   const parts = Number(answer.header["parts"]);
   const overTime = answer.numbers("over_time");
   const noBranches = "This event has no branch stacks, or the processor does not report it.";
@@ -74,12 +77,13 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
         return place && linkTo("function", place);
       },
     }),
-    textColumn("module", "Module", answer.texts("module"), { width: 7, grow: 1, unknown: "Nothing was mapped there." }),
+    textColumn("module", "Module", answer.texts("module"), { width: 6.5, grow: 1, unknown: "Nothing was mapped there." }),
     ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 6 })] : []),
     numberColumn("samples", "Samples", samples, count, { width: 6, hint: "Samples whose own address is in the function." }),
     numberColumn("share", "Share", share, percent, {
       unit: "%",
       bar: largest(share),
+      few: (row) => (samples[row] ?? 0) < enough,
       hint: "Of all samples of the event. The longest bar is the largest share.",
     }),
     numberColumn("instructions", "Instructions", answer.numbers("instructions"), count, {
@@ -89,12 +93,14 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
     }),
     numberColumn("mispredicted", "Mispredicted", answer.numbers("mispredicted"), percent, {
       unit: "%",
-      width: 8,
+      width: 7.8,
+      few: fewBranches,
       hint: "Of the taken branches that begin in the function.",
       unknown: noBranches,
     }),
     numberColumn("cycles", "Cycles/branch", answer.numbers("cycles"), decimal, {
-      width: 7.5,
+      width: 7.3,
+      few: fewBranches,
       hint: "Cycles from one taken branch to the next, on average.",
       unknown: noBranches,
     }),

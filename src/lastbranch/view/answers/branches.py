@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...analysis import BranchTable, SiteTable, sites, without_binary
+from ...analysis.significance import ENOUGH
 from ...lbr import type_name
 from ...model import Array
 from ..answer import Answer, Column, ratio, texts
@@ -25,7 +26,8 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     ``to_share`` float64 of that target.
 
     ``limit`` is how many rows to send of each. Header: ``branches``, ``sites`` and ``count`` in all, ``shown`` entries
-    of the branches that were sent, ``empty`` entries, ``notes``.
+    of the branches that were sent, ``empty`` entries, ``enough`` of them for rates to mean something,
+    ``notes``.
     """
     limit = whole_number(parameters, "limit", _ROWS)
     chosen = loaded.filter(parameters)
@@ -37,7 +39,7 @@ def branches(loaded: Loaded, parameters: Parameters) -> Answer:
     answer = Answer({
         "branches": len(every), "sites": len(by_site), "count": total, "shown": int(shown.count.sum()),
         "empty": int(table.count.sum()) - total,
-        "notes": texts(without_binary(loaded.profile, shown.from_module, shown.to_module)),
+        "enough": ENOUGH, "notes": texts(without_binary(loaded.profile, shown.from_module, shown.to_module)),
     })  # fmt: skip
     answer.columns |= _end(loaded, "from", shown.from_module, shown.from_address, shown.process)
     answer.columns |= _end(loaded, "to", shown.to_module, shown.to_address, shown.process)

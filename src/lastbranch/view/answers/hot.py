@@ -29,8 +29,9 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     ``mispredicted`` share of them, ``cycles`` a branch; NaN where that is not known. ``over_time`` unsigned: `PARTS`
     numbers a row, none where the source has no time stamps.
 
-    ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``, and
-    ``other``: ``rows``, ``samples`` and ``share`` (of all samples) of what was not sent.
+    ``limit`` is how many rows to send, those with most samples (0: all). Header: ``first``, a sentence, ``notes``,
+    ``enough`` samples or branches for their shares to mean something, and ``other``: ``rows``, ``samples`` and
+    ``share`` (of all samples) of what was not sent.
     """
     chosen, limit = loaded.filter(parameters), whole_number(parameters, "limit", 0)
     every = loaded.once(("hot", chosen), lambda: _every(loaded, chosen))
@@ -77,7 +78,9 @@ def _every(loaded: Loaded, chosen: SampleFilter | None) -> Answer:
         "cycles": ratio(taken[3], taken[4]),
     }
     columns["over_time"] = _over_time(times.result(loaded.namer), table)
-    answer = Answer({"notes": texts([*notes, *([f"no branches: {why}"] if why else [])]), "parts": PARTS}, columns)
+    answer = Answer(
+        {"notes": texts([*notes, *([f"no branches: {why}"] if why else [])]), "parts": PARTS, "enough": ENOUGH}, columns
+    )
     answer.header["first"] = _first(answer, texts(event.name for event in profile.events), profile.samples > 0)
     return answer
 
