@@ -18,7 +18,8 @@ import perfdata_writer as pw
 from capture_tools import needs_ptrace
 from captures import Data
 from isa_oracle import OBJDUMP
-from lastbranch.analysis.annotation import annotate
+from lastbranch import demo
+from lastbranch.analysis.annotation import annotate, annotate_each
 from lastbranch.analysis.counting import Bound
 from lastbranch.analysis.flow import Flow, flow_of
 from lastbranch.analysis.naming import Label, Place
@@ -206,6 +207,34 @@ def test_a_function_without_code_or_counts() -> None:
         bound([(START, 0x1006, 4)], module=1), bound([(START, 0x1006, 4)], module=1), Decoder(), CODE, 0, START
     )
     assert (other.executed, len(other.edges)) == (0, 0)
+
+
+def test_many_functions_are_counted_in_one_pass() -> None:
+    """As each alone; neighbours, which share branches and ranges, keep their own."""
+    profile = lastbranch.open(demo.capture(), symfs=demo.symfs())
+    every, passes = places(profile), 0
+
+    def read(done: int, in_all: int) -> None:
+        nonlocal passes
+        passes += done == in_all
+
+    for stream in profile.streams:
+        stream.progress = read
+    annotation = annotate_each(profile, every)
+    assert passes == len(profile.streams)
+    ran = 0
+    for place in every:
+        one, other = annotate(profile, place), annotation(place)
+        for name in ("blocks", "edges"):
+            expected, found = (getattr(each.flow, name).arrays() for each in (one, other))
+            assert {column: repr(values) for column, values in found.items()} == {
+                column: repr(values) for column, values in expected.items()
+            }
+        assert (other.samples.tolist(), other.flow.left_out, other.notes) == (
+            one.samples.tolist(), one.flow.left_out, one.notes,
+        )  # fmt: skip
+        ran += one.flow.executed > 0
+    assert ran > 3
 
 
 # -- loops of a program whose run is known

@@ -16,20 +16,23 @@ from lastbranch import native
 from lastbranch.analysis.annotation import Nearby
 
 ADDRESSES = st.one_of(st.integers(0, 24), st.sampled_from([(1 << 64) - 1, 1 << 63]))
+PIECES = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6)), min_size=1, max_size=4)
+"""Where pieces of code begin in their module, and their sizes."""
 STACKS = st.lists(st.lists(st.tuples(ADDRESSES, ADDRESSES), max_size=6), max_size=5)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 @settings(max_examples=150)
-@given(STACKS, st.sets(st.integers(0, 40), min_size=1, max_size=12), st.integers(1, 6), st.booleans())
+@given(STACKS, st.sets(st.integers(0, 40), min_size=1, max_size=12), PIECES, st.booleans())
 def test_branches_and_ranges_of_the_code(
-    compiled: bool, stacks: list[list[tuple[int, int]]], starts: set[int], size: int, strided: bool
+    compiled: bool, stacks: list[list[tuple[int, int]]], starts: set[int], pieces: list[tuple[int, int]], strided: bool
 ) -> None:
     if compiled and native.library() is None:
         pytest.skip("no compiled library")
     bias = np.array(sorted(starts), np.uint64)
     binder = SimpleNamespace(mapping_module=np.zeros(len(bias), np.int64), mapping_bias=bias)
-    nearby = Nearby(SimpleNamespace(binder=binder), 0, 0, size)  # type: ignore[arg-type]
+    code = [(0, start, start + size) for start, size in pieces]
+    nearby = Nearby(SimpleNamespace(binder=binder), [*code, (1, 0, 99)])  # type: ignore[arg-type]
     entries = [entry for stack in stacks for entry in stack]
     columns = np.array(entries, np.uint64).reshape(-1, 2).T
     source, target = columns if strided else np.ascontiguousarray(columns)
@@ -40,7 +43,7 @@ def test_branches_and_ranges_of_the_code(
         found: Any = [column.tolist() for column in nearby._near(offsets, source, target)]
 
     def inside(address: int) -> bool:
-        return any(start <= address < start + size for start in starts)
+        return any(at + start <= address < at + start + size for at in starts for start, size in pieces)
 
     branches, ranges = [], []
     for number, stack in enumerate(stacks):

@@ -523,15 +523,13 @@ static int distinct(struct input in)
 /* -- near_entries.c: entries with an end in the code, and ranges with a part in it */
 
 void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
-                     const u64 *start, i64 number, u64 size, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack,
-                     i64 *found);
+                     const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack, i64 *found);
 
 static int near_entries(struct input in)
 {
     i64 number = (i64)take(&in, 1), samples = (i64)take(&in, 1), entries = 0;
-    u64 size = take(&in, 1), at = 0;
-    u64 *start = block((size_t)number * 8);
-    for (i64 i = 0; i < number; i++) start[i] = at += take(&in, 1) & 15;
+    u64 at = 0, *bound = block((size_t)number * 8);
+    for (i64 i = 0; i < number; i++) bound[i] = at += take(&in, 1) & 15;
     i64 *offsets = block((size_t)(samples + 1) * 8);
     offsets[0] = 0;
     for (i64 s = 0; s < samples; s++) offsets[s + 1] = entries += (i64)take(&in, 1) & 31;
@@ -540,20 +538,21 @@ static int near_entries(struct input in)
     i64 *rows[4], *found = block(16);
     for (int k = 0; k < 4; k++) rows[k] = block((size_t)entries * 8);
     const u8 *from = (const u8 *)words, *to = (const u8 *)(words + (entries > 0));
-    lb_near_entries(offsets, samples, from, 16, to, 16, start, number, size, rows[0], rows[1], rows[2], rows[3], found);
+    lb_near_entries(offsets, samples, from, 16, to, 16, bound, number, rows[0], rows[1], rows[2], rows[3], found);
     seen(found, 16), seen(rows[0], found[0] * 8), seen(rows[1], found[0] * 8);
     seen(rows[2], found[1] * 8), seen(rows[3], found[1] * 8);
     i64 branches = 0;
     for (i64 i = 0; i < entries; i++) {
-        int near = 0;
-        for (i64 k = 0; k < number; k++) near |= words[2 * i] - start[k] < size || words[2 * i + 1] - start[k] < size;
+        int left = 0, arrived = 0;
+        for (i64 k = 0; k < number; k++) left += bound[k] <= words[2 * i], arrived += bound[k] <= words[2 * i + 1];
+        int near = (left | arrived) & 1;
         expect(!near || rows[0][branches] == i, "each entry with an end in the code");
         branches += near;
     }
     expect(found[0] == branches, "as many branches as have an end in the code");
     for (i64 i = 0; i < found[1]; i++)
         expect(rows[2][i] >= offsets[rows[3][i]] && rows[2][i] + 1 < offsets[rows[3][i] + 1], "a range is within a stack");
-    free(start), free(offsets), free(words), free(found);
+    free(bound), free(offsets), free(words), free(found);
     for (int k = 0; k < 4; k++) free(rows[k]);
     return branches > 0;
 }

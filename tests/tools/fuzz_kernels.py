@@ -179,12 +179,12 @@ def _code(chance: random.Random) -> Iterator[bytes]:
 
 
 def _near(chance: random.Random) -> Iterator[bytes]:
-    """Starts, number of stacks, bytes of the code; distances of starts; length of each stack; source and target."""
-    for starts in (1, 3, 12):
+    """Bounds, number of stacks; distances of bounds; length of each stack; source and target."""
+    for bounds in (2, 6, 24):
         lengths = [chance.randrange(20) for _ in range(10)]
         yield (
-            bytes([starts, len(lengths), 9])
-            + chance.randbytes(starts)
+            bytes([bounds, len(lengths)])
+            + chance.randbytes(bounds)
             + bytes(lengths)
             + chance.randbytes(2 * sum(lengths))
         )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..arrays import Table, distinct, distinct_rows
+from ..arrays import Sums, Table, distinct_rows
 from ..binaries import Code
 from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
 from ..lbr import KIND
-from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
+from ..model import BRANCH, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
 from .counting import Bound, PairTable, cycles_of, how_to_record, why_no_ranges, why_no_stacks
 from .executed import leaves
@@ -21,36 +23,34 @@ from .flow import Flow, Loop, flow_of, loops
 from .naming import Namer, Place
 from .sample_filtering import filtered_batches
 
-__all__ = ["Annotation", "SourceLines", "annotate", "source_lines"]
+__all__ = ["Annotation", "SourceLines", "annotate", "annotate_each", "source_lines"]
 
 
 # -- What branch stacks say about one function: only entries near it are bound and counted, so that a pass is quick
 
 
-_FEW = 4
-"""So many intervals are compared with one by one, which is quicker than a search for each address."""
+_FEW = 8
+"""So many bounds are compared with one by one, which is quicker than a search for each address."""
 
 
 class Nearby:
-    """Counts branches with an end, and ranges with a part, from ``start`` up to ``end`` (module addresses of a row of
-    the modules table), and the samples whose instruction is there.
+    """Counts branches with an end, and ranges with a part, in pieces of ``code``, and the samples whose instruction is
+    there. A piece is a row of the modules table and the module addresses from which and up to which it lies.
 
     Ranges have the values ``cycles`` and ``timed``: those of an entry were spent between its branch and the older one.
     """
 
-    def __init__(self, profile: Profile, module: int, start: int, end: int) -> None:
-        self._binder, self._module = profile.binder, module
-        self._start, self._end = np.uint64(start), np.uint64(end)
-        bias = self._binder.mapping_bias[self._binder.mapping_module == module]
-        self._at: NDArray[np.uint64] = distinct(bias + self._start)  # where it was mapped at any time, by anybody
+    def __init__(self, profile: Profile, code: Iterable[tuple[int, int, int]]) -> None:
+        self._binder = profile.binder
+        self._bounds = _bounds(self._binder, code)
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
-        self._samples = [np.empty(0, np.uint64)]
+        self._samples = Sums([np.int64, np.uint64], [np.int64])
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch; without branch stacks its samples."""
         scope = self._binder.scopes(batch)
-        rows = np.flatnonzero(self._inside(batch.ip))
-        self._samples.append(self._own(*self._binder.locate(scope[rows], batch.ip[rows])))
+        rows = np.flatnonzero(self._passed(batch.ip) & 1)
+        self._samples.add(*self._binder.locate(scope[rows], batch.ip[rows]), np.ones(len(rows), np.int64))
         if BRANCH not in batch.offsets or not batch.entries:
             return
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
@@ -67,68 +67,75 @@ class Nearby:
         """(entries with an end in the code and their stacks, entries that end a range with a part in it and theirs)."""
         library = native.library()
         if library is None:
-            rows, ends = self._branch_rows(source, target), self._range_rows(offsets, source, target)
+            left, arrived = self._passed(source), self._passed(target)
+            rows, ends = np.flatnonzero((left | arrived) & 1), _range_rows(offsets, source, target, left, arrived)
             stacks = (np.searchsorted(offsets, entries, side="right") - 1 for entries in (rows, ends))
             return rows, next(stacks), ends, next(stacks)
-        bounds, found = np.ascontiguousarray(offsets, np.int64), np.empty(2, np.int64)
+        stack_bounds, found = np.ascontiguousarray(offsets, np.int64), np.empty(2, np.int64)
         out = [np.empty(len(source), np.int64) for _ in range(4)]
         entries = [word for column in (source, target) for word in (native.address(column), column.strides[0])]
-        code = native.address(self._at), len(self._at), int(self._end - self._start)
+        code = native.address(self._bounds), len(self._bounds)
         library.lb_near_entries(
-            native.address(bounds), len(bounds) - 1, *entries, *code, *map(native.address, (*out, found))
+            native.address(stack_bounds), len(stack_bounds) - 1, *entries, *code, *map(native.address, (*out, found))
         )
         branches, ranges = found.tolist()
         rows, stack, ends, end_stack = out
         return rows[:branches], stack[:branches], ends[:ranges], end_stack[:ranges]
 
-    def _branch_rows(self, source: Array, target: Array) -> Array:
-        rows: Array = np.flatnonzero(self._inside(source) | self._inside(target))
-        return rows
-
-    def _range_rows(self, offsets: Array, source: Array, target: Array) -> Array:
-        # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
-        found = self._inside(target)[1:] | self._between(target[1:], source[:-1])
-        firsts = offsets[1:-1]
-        found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
-        rows = np.flatnonzero(found)
-        older, newer = target[rows + 1], source[rows]
-        whole = (older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)
-        return np.asarray(rows[whole])
-
-    def result(self) -> tuple[Bound, Bound, Array]:
-        """(branches, ranges, uint64 module address of each sample)."""
-        branches, ranges = self._branches.result(), self._ranges.result()
-        branches = branches.take(
-            self._is_own(branches.a_module, branches.a) | self._is_own(branches.b_module, branches.b)
-        )
-        within = (ranges.a_module == self._module) & (ranges.b_module == self._module) & (ranges.a <= ranges.b)
-        return branches, ranges.take(within), np.concatenate(self._samples)
-
-    def _is_own(self, module: Array, address: Array) -> Array:
-        return np.asarray((module == self._module) & (address >= self._start) & (address < self._end))
-
-    def _own(self, module: Array, address: Array) -> Array:
-        return address[self._is_own(module, address)]
-
-    def _inside(self, address: Array) -> Array:
-        size = self._end - self._start
-        if len(self._at) > _FEW:
-            nearest = np.maximum(np.searchsorted(self._at, address, side="right"), 1) - 1
-            return np.asarray(address - self._at[nearest] < size)
-        out = np.zeros(len(address), bool)
-        for at in self._at:
-            out |= address - at < size  # modulo 2**64: what lies before it is far away
+    def _passed(self, address: Array) -> NDArray[np.int64]:
+        """How many bounds are not above each address: an odd number within the code."""
+        if len(self._bounds) > _FEW:
+            return np.searchsorted(self._bounds, address, side="right")
+        out = np.zeros(len(address), np.int64)
+        for bound in self._bounds:
+            out += bound <= address
         return out
 
-    def _between(self, low: Array, high: Array) -> Array:
-        """Whether the code begins after ``low``, and at ``high`` or before."""
-        if len(self._at) > _FEW:
-            before = (np.searchsorted(self._at, address, side="right") for address in (low, high))
-            return np.less(*before)
-        out = np.zeros(len(low), bool)
-        for at in self._at:
-            out |= (low < at) & (high >= at)
-        return out
+    def result(self) -> NearbyCounts:
+        """What was counted."""
+        ranges = self._ranges.result()
+        within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
+        return NearbyCounts(self._branches.result(), ranges.take(within), *self._samples.result())
+
+
+class NearbyCounts(NamedTuple):
+    """What `Nearby` has found: ``samples`` int64 by ``module`` (int64 row) and ``address`` (uint64 module address). At
+    addresses of the code that other modules had at other times, there is some of these modules, too."""
+
+    branches: Bound
+    ranges: Bound
+    module: Array
+    address: Array
+    samples: Array
+
+
+def _bounds(binder: AddressSpaces, code: Iterable[tuple[int, int, int]]) -> NDArray[np.uint64]:
+    """Where the pieces of ``code`` began and ended wherever they were mapped at any time, by anybody: ascending, with
+    nothing between two that touch."""
+    parts = []
+    for module, start, end in code:
+        first = binder.mapping_bias[binder.mapping_module == module] + np.uint64(start)
+        size = np.minimum(np.uint64(end - start), np.uint64(_TOP) - first)  # modulo 2**64 it would begin anew
+        parts.append(np.stack([first, first + size]))
+    begin, past = np.concatenate(parts, axis=1) if parts else np.empty((2, 0), np.uint64)
+    steps, at = np.repeat([1, -1], len(begin)), np.concatenate([begin, past])
+    order = np.lexsort((-steps, at))  # at one address pieces begin before others end
+    depth = np.cumsum(steps[order])
+    return np.asarray(at[order][(depth == 0) | (depth == 1) & (steps[order] > 0)])
+
+
+_TOP = (1 << 64) - 1
+
+
+def _range_rows(offsets: Array, source: Array, target: Array, left: Array, arrived: Array) -> Array:
+    # Between neighbours of one stack, as in `counting`: entry i + 1 is the older one.
+    found = ((arrived[1:] & 1) > 0) | (arrived[1:] < left[:-1])
+    firsts = offsets[1:-1]
+    found[firsts[(firsts > 0) & (firsts < len(source))] - 1] = False
+    rows = np.flatnonzero(found)
+    older, newer = target[rows + 1], source[rows]
+    whole = (older <= newer) & (older != 0) & (source[rows + 1] != 0) & (target[rows] != 0)
+    return np.asarray(rows[whole])
 
 
 _WINDOW = 1 << 16
@@ -160,43 +167,67 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
     Without ranges the samples are still counted. Raises `UnavailableError` where the code is not available,
     `SelectionError` where a module has no code at the given address.
     """
-    found = CodeOf(profile)(place.module)
-    name = profile.place(place.module, place.start)
-    if found is None:
-        module = profile.modules[place.module]
-        if module.kind is ModuleKind.ANONYMOUS:
-            raise UnavailableError(
-                f"{name} is code generated at run time (JIT): no capture holds it, so it cannot be annotated",
-                hint="`lastbranch branches`, `report --by function` and `stacks` show its name",
-            )
-        why = f"binary {module.missing}" if module.missing else "no binary was found"
-        raise UnavailableError(
-            f"the code of {name} is not available: {why}",
-            hint="pass the folder of the capture's binaries with --symfs; `lastbranch branches` needs no binaries",
-        )
-    code, decoder = found
+    return annotate_each(profile, [place], sample_filter=sample_filter)(place)
+
+
+def annotate_each(
+    profile: Profile, places: Sequence[Place], *, sample_filter: SampleFilter | None = None
+) -> Callable[[Place], Annotation]:
+    """What `annotate` says of each of ``places``, counted in one pass: a function that gives it, and that raises what
+    `annotate` raises."""
+    code_of = CodeOf(profile)
     missing = why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)
-    end = place.end or _end(code, decoder, place.start)
-    nearby = Nearby(profile, place.module, place.start, end)
-    for stream in profile.streams:
+    ends = {place: place.end or _end(*found, place.start)
+            for place in places if (found := code_of(place.module)) is not None}  # fmt: skip
+    nearby = Nearby(profile, [(place.module, place.start, end) for place, end in ends.items()])
+    for stream in profile.streams if ends else ():
         columns = [c for c in _COLUMNS if c in stream.columns] if missing is None else ()
         for batch in filtered_batches(profile, stream.batches(columns), sample_filter, by_address=False):
             nearby.add(batch)
-    branches, ranges, samples = nearby.result()
-    data = code.read(place.start, end - place.start)
+    counts = nearby.result()
+
+    def annotation(place: Place) -> Annotation:
+        if (found := code_of(place.module)) is None:
+            raise _no_code(profile, place)
+        code, decoder = found
+        data = code.read(place.start, ends[place] - place.start)
+        return _annotation(profile, place, data, decoder, counts, missing)
+
+    return annotation
+
+
+def _annotation(
+    profile: Profile, place: Place, data: bytes, decoder: Decoder, counts: NearbyCounts, missing: str | None
+) -> Annotation:
     if not data:
         kind = UnavailableError if place.end else SelectionError  # a function of this name, or an address as given
+        name = profile.place(place.module, place.start)
         raise kind(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
     patched = profile.modules[place.module].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
-    flow = flow_of(branches, ranges, decoder, data, place.module, place.start, patched=patched)
-    out = Annotation(place, flow, loops(flow), _by_row(flow, samples), missing)
+    flow = flow_of(counts.branches, counts.ranges, decoder, data, place.module, place.start, patched=patched)
+    out = Annotation(place, flow, loops(flow), _by_row(flow, counts), missing)
     out.hint = how_to_record(profile) if missing else None
     out.notes += [
         f"{counted(number, 'range')} {reason}: left out" for reason, number in flow.left_out.items() if number
     ]
     if not place.end:
+        name = profile.place(place.module, place.start)
         out.notes.append(f"no function is known at {name}: this is the code reached from there")
     return out
+
+
+def _no_code(profile: Profile, place: Place) -> UnavailableError:
+    module, name = profile.modules[place.module], profile.place(place.module, place.start)
+    if module.kind is ModuleKind.ANONYMOUS:
+        return UnavailableError(
+            f"{name} is code generated at run time (JIT): no capture holds it, so it cannot be annotated",
+            hint="`lastbranch branches`, `report --by function` and `stacks` show its name",
+        )
+    why = f"binary {module.missing}" if module.missing else "no binary was found"
+    return UnavailableError(
+        f"the code of {name} is not available: {why}",
+        hint="pass the folder of the capture's binaries with --symfs; `lastbranch branches` needs no binaries",
+    )
 
 
 def _end(code: Code, decoder: Decoder, start: int) -> int:
@@ -217,10 +248,10 @@ def _end(code: Code, decoder: Decoder, start: int) -> int:
     return end
 
 
-def _by_row(flow: Flow, samples: Array) -> Array:
+def _by_row(flow: Flow, counts: NearbyCounts) -> Array:
     """int64: samples of each instruction."""
-    row = flow.row_of(samples)
-    return np.bincount(row[row >= 0], minlength=len(flow))
+    row = np.where(counts.module == flow.module, flow.row_of(counts.address), -1)
+    return np.bincount(row[row >= 0], counts.samples[row >= 0], len(flow)).astype(np.int64)
 
 
 # -- what ran of each of its source lines

@@ -1,69 +1,53 @@
-/* The entries of branch stacks near a piece of code: what `Nearby` of analysis/annotation.py counts. */
+/* The entries of branch stacks near some pieces of code: what `Nearby` of analysis/annotation.py counts. */
 #include "lastbranch.h"
 
-enum { FEW = 8 }; /* starts that are compared one by one */
+enum { FEW = 8 }; /* bounds that are compared one by one */
 
-struct code { const u64 *start; i64 number; u64 size; };
-
-/* How many starts are not above `address`. */
-static inline i64 begun(const struct code *code, u64 address)
+/* How many of `number` ascending bounds are not above `address`. */
+static inline i64 passed(const u64 *bound, i64 number, u64 address)
 {
-    i64 low = 0, high = code->number;
+    i64 low = 0, high = number;
+    if (number <= FEW) {
+        for (i64 i = 0; i < number; i++) low += bound[i] <= address;
+        return low;
+    }
     while (low < high) {
         i64 middle = (low + high) / 2;
-        if (code->start[middle] <= address) low = middle + 1;
+        if (bound[middle] <= address) low = middle + 1;
         else high = middle;
     }
     return low;
 }
 
-static inline int inside(const struct code *code, u64 address)
-{
-    int found = 0;
-    if (code->number > FEW) {
-        i64 number = begun(code, address);
-        return number && address - code->start[number - 1] < code->size;
-    }
-    for (i64 i = 0; i < code->number; i++) found |= address - code->start[i] < code->size;
-    return found;
-}
-
-/* Whether the code begins after `low`, and at `high` or before. */
-static inline int between(const struct code *code, u64 low, u64 high)
-{
-    int found = 0;
-    if (code->number > FEW) return begun(code, low) < begun(code, high);
-    for (i64 i = 0; i < code->number; i++) found |= low < code->start[i] && code->start[i] <= high;
-    return found;
-}
-
-/* Find, in `samples` stacks, the branches with an end in the code, and the ranges with a part in it. The code has `size`
- * bytes at each of `number` ascending addresses `start`. Stack s has the entries offsets[s] to offsets[s + 1], newest first;
- * source and target of entry i are `stride` bytes times i from two bases.
+/* Find, in `samples` stacks, the branches with an end in the code, and the ranges with a part in it. The code lies between
+ * `number` ascending bounds: from the first up to the second, from the third up to the fourth and so on, so that an address
+ * in it has passed an odd number of them. Stack s has the entries offsets[s] to offsets[s + 1], newest first; source and
+ * target of entry i are `stride` bytes times i from two bases.
  *
  * `branch` gets the entries, `branch_stack` their stacks; `range` the entries whose branch ends a range (the older one is the
  * next), `range_stack` their stacks. Each has room for all entries; `found` gets the number of branches and of ranges. */
 EXPORT void lb_near_entries(const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to, i64 to_stride,
-                            const u64 *start, i64 number, u64 size, i64 *branch, i64 *branch_stack, i64 *range,
-                            i64 *range_stack, i64 *found)
+                            const u64 *bound, i64 number, i64 *branch, i64 *branch_stack, i64 *range, i64 *range_stack,
+                            i64 *found)
 {
-    const struct code code = {start, number, size};
     i64 branches = 0, ranges = 0;
     for (i64 s = 0; s < samples; s++) {
         u64 newer_source = 0, newer_target = 0;
+        i64 end = 0;
         for (i64 i = offsets[s]; i < offsets[s + 1]; i++) {
             u64 source = at_stride(from, from_stride, i), target = at_stride(to, to_stride, i);
-            int arrived = inside(&code, target);
-            if (i > offsets[s] && target <= newer_source && target && source && newer_target
-                && (arrived || between(&code, target, newer_source))) {
+            i64 left = passed(bound, number, source), arrived = passed(bound, number, target);
+            /* It begins in the code, or before a piece that begins before its end. */
+            int covers = arrived & 1 || arrived < end;
+            if (i > offsets[s] && target <= newer_source && target && source && newer_target && covers) {
                 range[ranges] = i - 1;
                 range_stack[ranges++] = s;
             }
-            if (arrived || inside(&code, source)) {
+            if ((arrived | left) & 1) {
                 branch[branches] = i;
                 branch_stack[branches++] = s;
             }
-            newer_source = source, newer_target = target;
+            newer_source = source, newer_target = target, end = left;
         }
     }
     found[0] = branches;

@@ -48,7 +48,7 @@ SIGNATURES: dict[str, str] = {
     # format_lists.c
     "lb_format_hex_lists": "i64 pointer i64 pointer i64 int text i64 pointer i64 pointer",
     # near_entries.c
-    "lb_near_entries": f"nothing pointer i64 pointer i64 pointer i64 pointer i64 u64 {'pointer ' * 5}",
+    "lb_near_entries": f"nothing pointer i64 pointer i64 pointer i64 pointer i64 {'pointer ' * 5}",
     # perf_records.c
     "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
     "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from ..analysis import BranchTable, branches
+from ..analysis import Annotation, BranchTable, Place, annotate, branches
+from ..analysis.annotation import annotate_each
 from ..analysis.naming import Namer
 from ..analysis.sources import Sources
 from ..errors import SelectionError, UnavailableError
@@ -49,6 +50,9 @@ class Loaded:
     reading: Reading | None = None
     """How a trace log is read, where it has to be said."""
     _kept: OrderedDict[Hashable, object] = field(init=False, default_factory=OrderedDict)
+    _counted: dict[tuple[Place, SampleFilter | None], Callable[[Place], Annotation]] = field(
+        init=False, default_factory=dict
+    )
     _identity: tuple[int, ...] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,6 +93,16 @@ class Loaded:
     def branches(self, chosen: SampleFilter | None) -> BranchTable:
         """`analysis.branches`, counted once for each filter."""
         return self.once(("branches", chosen), lambda: branches(self.profile, sample_filter=chosen))
+
+    def annotate(self, place: Place, chosen: SampleFilter | None) -> Annotation:
+        """`analysis.annotate`, without a pass over the samples for a place that was counted by `count_places`."""
+        counted = self._counted.get((place, chosen))
+        return counted(place) if counted else annotate(self.profile, place, sample_filter=chosen)
+
+    def count_places(self, places: Sequence[Place], chosen: SampleFilter | None) -> None:
+        """Count all of ``places`` in one pass, for `annotate`."""
+        counted = annotate_each(self.profile, places, sample_filter=chosen)
+        self._counted.update({(place, chosen): counted for place in places})
 
     def filter(self, parameters: Parameters) -> SampleFilter | None:
         """The samples that ``parameters`` (`FILTERS`) ask for. Raises `SelectionError` for what means nothing."""

@@ -10,6 +10,7 @@ from collections import Counter
 from functools import cache
 from urllib.parse import urlencode
 
+from ..analysis.naming import place_of
 from ..analysis.sources import Sources
 from ..errors import LastbranchError
 from ..model import Progress, counted, visible
@@ -53,8 +54,9 @@ def single_file(
         if progress is not None:
             progress(number, in_all)
         made.add_screen(question)
-    kept = []
-    for number, (module, start, samples) in enumerate(places[:FUNCTIONS]):
+    kept, heaviest = [], places[:FUNCTIONS]
+    loaded.count_places([place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters))
+    for number, (module, start, samples) in enumerate(heaviest):
         if progress is not None:
             progress(len(_SCREENS) + number, in_all)
         if made.add_function({"at_module": str(module), "start": f"{start:#x}"}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...analysis import Annotation, Place, annotate, find_functions
+from ...analysis import Annotation, Place, find_functions
 from ...analysis.annotation import SourceLines, source_lines
 from ...analysis.arcs import arcs_of
 from ...analysis.block_graph import BlockGraph, Way, block_graph
@@ -41,7 +41,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     """
     profile = loaded.profile
     place = _place(loaded, parameters)
-    found = annotate(profile, place, sample_filter=loaded.filter(parameters))
+    found = loaded.annotate(place, loaded.filter(parameters))
     flow, lines = found.flow, source_lines(loaded.namer, found)
     sources = _source(loaded, place.module, lines)
     graph = block_graph(flow)
