@@ -33,17 +33,23 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lastbranch.formats.etl import Decoder, EventBlock, TraceLog, batches_of
 from lastbranch.formats.etl.payload import Texts
 from lastbranch.opening import open_source
 from measure import machine
 
 BUFFER = 1 << 16
-DISTINCT = 64  # buffers; the file repeats them with sequence numbers of their own
+DISTINCT = 64  # buffers; the file repeats them with sequence numbers and times of their own
+LATER = 1 << 50  # ticks: what differs by so much is a time
+CODE, BLOCKS = 0x7FF6_0000_0000, 4096  # basic blocks of 64 bytes each
 PROCESSORS = 8
 BEGIN = 1_000_000
 GUID = bytes(range(16))
 DECODER = Decoder()
+Words = NDArray[np.int64]
 
 PEERS = {
     "dissect.etl": """
@@ -101,22 +107,28 @@ def system(hook: int, tick: int, payload: bytes, *, compact: bool) -> bytes:
 
 
 def lbr(rng: random.Random, tick: int) -> list[bytes]:
-    entries = rng.randbytes(32 * 24)
+    block, entries = rng.randrange(BLOCKS), []
+    for _ in range(32):  # newest first: the block that was left before ran to the branch of the one that it led to
+        before = (block * 5 + rng.choice((1, 1, 1, 977))) % BLOCKS
+        entries.append(struct.pack("<QQQ", CODE + before * 64 + 40, CODE + block * 64, rng.randrange(1, 64)))
+        block = before
     return [
-        perfinfo(0x0F2F, tick, struct.pack("<QIHH", 0x7FF6_0000_1000, 8, 6, 0)),
-        perfinfo(0x0C20, tick, struct.pack("<QIIII", tick, 4, 8, 0, 0) + entries),
+        perfinfo(0x0F2F, tick, struct.pack("<QIHH", CODE + 0x1000, 8, 6, 0)),
+        perfinfo(0x0C20, tick, struct.pack("<QIIII", tick, 4, 8, 0, 0) + b"".join(entries)),
     ]
 
 
 def mixed(rng: random.Random, tick: int) -> list[bytes]:
-    kind = rng.random()
-    if kind < 0.3:
-        return [perfinfo(0x0F2E, tick, struct.pack("<QII", 0x7FF6_0000_1000, 8, 1))]
-    if kind < 0.6:
-        return [perfinfo(0x1820, tick, struct.pack("<QII", tick, 4, 8) + bytes(8 * rng.randrange(8, 40)))]
-    if kind < 0.7:
+    kind = rng.randrange(7)
+    if kind < 3:
+        frames = struct.pack("<Q", CODE) * rng.randrange(8, 40)
+        return [
+            perfinfo(0x0F2E, tick, struct.pack("<QII", CODE + 0x1000, 8, 1)),
+            perfinfo(0x1820, tick, struct.pack("<QII", tick, 4, 8) + frames),
+        ]
+    if kind == 3:
         return [system(0x0524, tick, bytes(24), compact=True)]
-    if kind < 0.8:
+    if kind == 4:
         return [system(0x0501, tick, bytes(72), compact=False)]
     payload = bytes(rng.randrange(8, 120))
     head = struct.pack("<HBBHHIIq16s", 80 + len(payload), 19, 0xC0, 0, 0, 8, 4, tick, GUID)
@@ -149,20 +161,31 @@ def generate(path: Path, make: Callable[[random.Random, int], list[bytes]], size
     count = size // BUFFER - 1
     if path.exists() and path.stat().st_size == (count + 1) * BUFFER:
         return
-    rng, tick, bodies = random.Random(1), BEGIN, []
-    for _ in range(min(DISTINCT, count)):
-        body = bytearray()
-        while True:
-            tick += rng.randrange(10, 1000)
-            events = b"".join(event + bytes(-len(event) % 8) for event in make(rng, tick))
-            if 72 + len(body) + len(events) > BUFFER:
-                break
-            body += events
-        bodies.append(bytes(body))
+    rng, tick, bodies, is_time = random.Random(1), BEGIN, [], []
+    for _ in range(DISTINCT):
+        state = rng.getstate()
+        later, _ = fill(rng, make, tick + LATER)
+        rng.setstate(state)
+        body, tick = fill(rng, make, tick)
+        bodies.append(body)
+        is_time.append(later - body == LATER)
     with path.open("wb") as file:
         file.write(header_buffer(count + 1))
         for number in range(count):
-            file.write(wrap(bodies[number % len(bodies)], sequence=number + 1, cpu=number % PROCESSORS))
+            again, which = divmod(number, DISTINCT)
+            body = bodies[which] + is_time[which] * again * (tick - BEGIN)
+            file.write(wrap(body.tobytes(), sequence=number + 1, cpu=number % PROCESSORS))
+
+
+def fill(rng: random.Random, make: Callable[[random.Random, int], list[bytes]], tick: int) -> tuple[Words, int]:
+    """The events of a buffer after ``tick``, as words, and the time of the last one."""
+    body = bytearray()
+    while True:
+        tick += rng.randrange(10, 1000)
+        events = b"".join(event + bytes(-len(event) % 8) for event in make(rng, tick))
+        if 72 + len(body) + len(events) > BUFFER:
+            return np.frombuffer(bytes(body), np.int64), tick
+        body += events
 
 
 def index(block: EventBlock) -> None:

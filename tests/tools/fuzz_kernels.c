@@ -317,6 +317,40 @@ static int perf_records(struct input in)
     return took;
 }
 
+/* -- branch_entries.c: records inside the bytes and outside, and room for all of them or less */
+
+int lb_branch_entries(const u8 *raw, i64 bytes, const i64 *first, const i64 *count, const u8 *size, i64 records, u64 *out,
+                      i64 room);
+void lb_info_flags(const u64 *info, i64 count, const u64 *types, u64 *flags);
+
+static int branch_entries(struct input in)
+{
+    i64 records = (i64)take(&in, 1), room = (i64)take(&in, 2);
+    i64 *first = block((size_t)records * 8), *count = block((size_t)records * 8);
+    u8 *size = block((size_t)records);
+    u64 *out = block((size_t)room * 24), *flags = block((size_t)room * 8), types[16];
+    for (i64 r = 0; r < records; r++) {
+        size[r] = (u8)take(&in, 1);
+        u64 begin = take(&in, 2);
+        first[r] = (i64)(begin << (take(&in, 1) & 63)), count[r] = (int8_t)take(&in, 1);
+    }
+    for (u64 i = 0; i < 16; i++) types[i] = i << 20;
+    u8 *raw = block(in.left); /* as large as it is said to be */
+    if (in.left) memcpy(raw, in.at, in.left);
+    int done = lb_branch_entries(raw, (i64)in.left, first, count, size, records, out, room);
+    for (i64 r = 0, at = 0; !done && r < records; at += count[r++])
+        for (i64 i = 0; i < count[r]; i++)
+            expect((u8)out[at + i] == raw[first[r] + 3 * i * size[r]], "entries follow each other");
+    if (!done) {
+        lb_info_flags(out + 2 * room, room, types, flags);
+        for (i64 i = 0; i < room; i++)
+            expect(!(flags[i] & 3) == !out[2 * room + i], "a prediction, unless nothing is known");
+        seen(out, room * 24), seen(flags, room * 8);
+    }
+    free(first), free(count), free(size), free(out), free(flags), free(raw);
+    return !done;
+}
+
 /* -- runs.c: ranges inside the values and outside, and room for all of them or less */
 
 int lb_take_runs(const u8 *values, i64 count, i64 size, const i64 *first, const i64 *length, i64 number, u8 *out, i64 room);
@@ -621,6 +655,7 @@ static int decode(struct input in)
 /* -- the table; a kernel returns whether it took the input, and did not decline */
 
 static const struct kernel { const char *name; int (*run)(struct input); } kernels[] = {
+    {"branch_entries", branch_entries},
     {"call_stacks", call_stacks},
     {"count_stacks", count_stacks},
     {"compress", compress},

@@ -125,6 +125,17 @@ def _runs(chance: random.Random) -> Iterator[bytes]:
         yield head + b"".join(bytes([0, *one]) for one in ranges) + chance.randbytes(100 * size)
 
 
+def _branch_records(chance: random.Random) -> Iterator[bytes]:
+    """Number of records, room; size of a word, first byte, a shift of it, and entries of each; the records."""
+    for sizes in (8,), (4,), (8, 4):
+        heads, room, begin = b"", 0, 0
+        for _ in range(12):
+            size, count = chance.choice(sizes), chance.randrange(6)
+            heads += struct.pack("<BHBB", size, begin, 0, count)
+            room, begin = room + count, begin + 3 * size * count
+        yield struct.pack("<BH", 12, room) + heads + chance.randbytes(begin)
+
+
 def _lists(chance: random.Random) -> Iterator[bytes]:
     """Whether to quote, number of lists, room; how much further each begins; values."""
     for quote in (0, 1):
@@ -191,8 +202,8 @@ def _near(chance: random.Random) -> Iterator[bytes]:
 
 
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
-    "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated, "decode": _code,
-    "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
+    "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated,
+    "decode": _code, "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
     "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .words import FLAG_FIELDS
+from .. import native
+from .words import FLAG_FIELDS, KIND
 
 __all__ = ["branch_type", "flag", "flag_known", "flags_from_info", "flags_of_kinds", "repack_big_endian"]
 
@@ -80,6 +81,18 @@ def flags_from_info(info: NDArray[np.uint64]) -> NDArray[np.uint64]:
     if the word says so; any other by format ``info``, where it always is. An architectural record of a conditional
     branch without a valid count cannot be distinguished from the latter.
     """
+    from .registers import FORMATS
+
+    library = native.library()
+    if library is None:
+        return _flags_in_numpy(info)
+    info, flags = np.ascontiguousarray(info), np.empty(len(info), np.uint64)
+    types = flags_of_kinds(np.array([KIND[kind] for kind in FORMATS["arch"].types], np.uint8))
+    library.lb_info_flags(native.address(info), len(info), native.address(types), native.address(flags))
+    return flags
+
+
+def _flags_in_numpy(info: NDArray[np.uint64]) -> NDArray[np.uint64]:
     from .registers import decode
 
     nowhere = np.zeros_like(info)

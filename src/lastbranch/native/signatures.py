@@ -13,6 +13,9 @@ __all__ = ["SIGNATURES", "abi"]
 SIGNATURES: dict[str, str] = {
     "lb_abi": "u32",
     "lb_compiler": "text",
+    # branch_entries.c
+    "lb_branch_entries": "int pointer i64 pointer pointer pointer i64 pointer i64",
+    "lb_info_flags": "nothing pointer i64 pointer pointer",
     # branch_walk.c
     "lb_system_calls": "int pointer int",
     "lb_branch_walk": "int pointer",

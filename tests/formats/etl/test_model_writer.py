@@ -245,9 +245,9 @@ def test_every_flag_word_comes_back(words):
     """In a log that declares extended words; without them what LBR_INFO can say, and a bit that processors keep 0."""
     flags = np.array(words, np.uint64)
     info = information_of(flags)
-    eight = np.full(len(flags), 8, np.uint8)
-    assert flags_of(info, eight, extended=True).tolist() == flags.tolist()
-    assert flags_of(info, eight, extended=False).tolist() == flags_from_info(info).tolist()
+    narrow = np.zeros(len(flags), bool)
+    assert flags_of(info, narrow, extended=True).tolist() == flags.tolist()
+    assert flags_of(info, narrow, extended=False).tolist() == flags_from_info(info).tolist()
     plain = ~is_extended(info)
     assert flags_from_info(info)[plain].tolist() == flags[plain].tolist()
     others = flags_from_info(info)  # as any other reader takes them

@@ -46,10 +46,10 @@ def information_of(flags: Words) -> Words:
     return words
 
 
-def flags_of(info: Words, pointer_size: NDArray[np.uint8], *, extended: bool) -> Words:
+def flags_of(info: Words, narrow: NDArray[np.bool_], *, extended: bool) -> Words:
     """perf's flag words. ``extended``: whether the log declares extended words.
 
-    Information of 32 bits has no room for bit 63, "mispredicted", so the prediction is not known there.
+    ``narrow``: which words had 32 bits. They have no room for bit 63, "mispredicted", so the prediction is not known.
     """
     flags = flags_from_info(info)
     rows = np.flatnonzero(is_extended(info)) if extended else ()
@@ -58,7 +58,8 @@ def flags_of(info: Words, pointer_size: NDArray[np.uint8], *, extended: bool) ->
         for name, at in (_SAME | _MORE).items():
             shift, width = FLAG_FIELDS[name]
             flags[rows] |= (info[rows] >> np.uint64(at) & np.uint64((1 << width) - 1)) << np.uint64(shift)
-    return np.where(pointer_size == 4, flags & ~_PREDICTION, flags)
+    flags[narrow] &= ~_PREDICTION
+    return flags
 
 
 def is_extended(info: Words) -> NDArray[np.bool_]:

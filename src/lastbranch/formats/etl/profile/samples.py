@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .... import native
 from ....arrays import Ints, distinct, insertion_points, offsets_of, ranges
 from ....model import (
     BRANCH,
@@ -178,8 +179,18 @@ class BranchRecords:
 
     def entries(self, block: EventBlock) -> NDArray[np.uint64]:
         """from, to and information of all entries, record after record, newest first: (3, n)."""
+        entries = np.empty((3, int(self.count.sum())), np.uint64)
+        library, address = native.library(), native.address
+        if library is not None:
+            first, count, size = map(np.ascontiguousarray, (self.first, self.count, self.pointer_size))
+            records = address(first), address(count), address(size), len(self)
+            out = address(entries), entries.shape[1]
+            if library.lb_branch_entries(address(block.raw), len(block.raw), *records, *out) == 0:
+                return entries
+        return self._in_numpy(block, entries)
+
+    def _in_numpy(self, block: EventBlock, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         offsets = offsets_of(self.count)
-        entries = np.empty((3, offsets[-1]), np.uint64)
         for size, words in ((8, block.words), (4, block.raw.view(np.uint32))):
             mine = np.flatnonzero(self.pointer_size == size)
             if not len(mine):
@@ -491,8 +502,8 @@ class Sampler:
             entries = records.entries(block)
             columns |= zip(_ENTRY, entries, strict=False)
             if self._wants("branch_flags"):
-                pointer_size = np.repeat(records.pointer_size, records.count)
-                columns["branch_flags"] = flags_of(entries[2], pointer_size, extended=self._extended)
+                narrow = np.repeat(records.pointer_size == 4, records.count)
+                columns["branch_flags"] = flags_of(entries[2], narrow, extended=self._extended)
         return SampleBatch(columns, {BRANCH: offsets_of(_depth(rows, records))})
 
     def _cached(self, block: EventBlock, samples: CachedSamples) -> SampleBatch:
