@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 enum { COUNTED, DECLINED, FULL, NO_MEMORY };
-enum { REGIONS = 255, SLOTS = 1024, AHEAD = 16, MOST_ROWS = 1 << 18, LEAST_ROWS = 1 << 12 };
+enum { REGIONS = 255, SLOTS = 1024, AHEAD = 16, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12 };
 #define MOST_COUNTED (1u << 30) /* entries: counts of a row have 32 bits */
 #define COUNTED_FLAGS 0x3FFFFFFFu /* the flags that are counted are the low ones */
 #define EMPTY 0x80000000u         /* beside them: an address of the entry is 0 */
