@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
@@ -20,12 +20,11 @@ from captures import Data
 from isa_oracle import OBJDUMP
 from lastbranch import demo
 from lastbranch.analysis.annotation import annotate, annotate_each
-from lastbranch.analysis.counting import Bound
 from lastbranch.analysis.flow import Flow, flow_of
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.isa import Decoder
 from lastbranch.model import Profile
-from view_truth import Run, instructions, run_program, symbols
+from view_truth import Run, bound, instructions, run_program, symbols
 
 needs_objdump = pytest.mark.skipif(OBJDUMP is None, reason="llvm-objdump is not installed")
 
@@ -101,8 +100,7 @@ def test_cycles_belong_to_the_straight_line_before_the_branch(
     binaries = {m.name: m.binary for m in profile.modules if m.binary}
     code = {path: list(instructions(binary)) for path, binary in binaries.items()}
     maps: list[tuple[int, int, int, int, str]] = []
-    spent: dict[tuple[str, int], Fraction] = {}
-    told: Counter[tuple[str, int]] = Counter()
+    spent: dict[tuple[str, int], list[Fraction]] = defaultdict(list)
     capture = pw.parse(data.path(name).read_bytes())
     for record in capture.named("MMAP2", "MMAP", "SAMPLE"):
         f = record.fields
@@ -117,20 +115,23 @@ def test_cycles_belong_to_the_straight_line_before_the_branch(
             _, start, _, offset, path = here[0]
             line = walk(code[path], target - start + offset, source - start + offset)
             for address in line:
-                spent[path, address] = spent.get((path, address), Fraction(0)) + Fraction(cycles, len(line))
-                told[path, address] += 1
-    assert sum(told.values()) > 1000
+                spent[path, address].append(Fraction(cycles, len(line)))
+    assert sum(map(len, spent.values())) > 1000
     for place in places(profile):
-        flow = annotate(profile, place).flow
-        module, blocks = profile.modules[place.module].name, flow.blocks
+        found = annotate(profile, place)
+        module, flow, blocks = profile.modules[place.module].name, found.flow, found.flow.blocks
         for i in range(len(blocks)):
             rows = flow.address[blocks.first[i] : blocks.last[i] + 1].tolist()
-            assert blocks.timed[i] == told[module, rows[0]]
-            expected = sum((spent.get((module, a), Fraction(0)) for a in rows), Fraction(0))
+            each = sorted(float(cycles * len(rows)) for cycles in spent[module, rows[0]])
+            assert blocks.timed[i] == len(each)
+            expected = sum(sum(spent[module, a], Fraction(0)) for a in rows)
             assert blocks.cycles[i] == pytest.approx(float(expected), rel=1e-9, abs=1e-9)
-        executed = sum(told[module, a] for a in flow.address.tolist())
-        cycles = sum((spent.get((module, a), Fraction(0)) for a in flow.address.tolist()), Fraction(0))
+            assert np.repeat(found.cycles[i].value, found.cycles[i].count) == pytest.approx(each)
+            assert not found.cycles[i].cut.any()
+        executed = sum(len(spent[module, a]) for a in flow.address.tolist())
+        cycles = sum(sum(spent[module, a], Fraction(0)) for a in flow.address.tolist())
         assert flow.ipc == (pytest.approx(executed / float(cycles)) if cycles else None)
+        assert (found.no_cycles is None) == bool(cycles)
 
 
 # -- any ranges over a small function
@@ -145,15 +146,6 @@ ADDRESSES = st.one_of(st.sampled_from(BOUNDARIES), st.integers(START - 4, START 
 RANGES = st.lists(
     st.tuples(ADDRESSES, ADDRESSES, st.integers(1, 9), st.integers(0, 50)).filter(lambda r: r[0] <= r[1]), max_size=12
 )
-
-
-def bound(pairs: list[tuple[int, int, int]], cycles: list[int] | None = None, module: int = 0) -> Bound:
-    rows = np.full(len(pairs), module)
-    a, b, count = (np.array([p[i] for p in pairs], np.uint64 if i < 2 else np.int64) for i in range(3))
-    zero = np.zeros(len(pairs), np.int64)
-    told = np.array(cycles if cycles is not None else zero, np.int64)
-    values = {"cycles": told * count, "timed": (told > 0) * count}
-    return Bound(np.full(len(pairs), -1), rows, a, rows, b, count, zero, count, values)
 
 
 @settings(max_examples=300, deadline=None)

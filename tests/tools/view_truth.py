@@ -17,6 +17,7 @@ from capture_tools import FREESTANDING, PROGRAMS
 from capture_tools import trace as traced
 from isa_oracle import OBJDUMP, kind_of
 from isa_oracle import sections as objdump_sections
+from lastbranch.analysis.counting import Bound
 from lastbranch.model import Profile
 from lastbranch.opening import open_profile
 from lastbranch.symbols import Function, FunctionTable, Names
@@ -114,3 +115,13 @@ def run_program(folder: Path, name: str, *words: str, flags: Sequence[str] = ())
     length = found.length
     edges = [(a, b) for a, b in pairwise(addresses) if b != a + length[a]]
     return Run(program, edges, addresses)
+
+
+def bound(pairs: list[tuple[int, int, int]], cycles: list[int] | None = None, module: int = 0) -> Bound:
+    """Pairs (a, b, count) of one module, with the cycles of each; all predicted."""
+    rows = np.full(len(pairs), module)
+    a, b, count = (np.array([p[i] for p in pairs], np.uint64 if i < 2 else np.int64) for i in range(3))
+    zero = np.zeros(len(pairs), np.int64)
+    told = np.array(cycles if cycles is not None else zero, np.int64)
+    values = {"cycles": told * count, "timed": (told > 0) * count}
+    return Bound(np.full(len(pairs), -1), rows, a, rows, b, count, zero, count, values)

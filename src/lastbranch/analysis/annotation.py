@@ -18,9 +18,11 @@ from ..lbr import KIND
 from ..model import BRANCH, AddressSpaces, Array, ModuleKind, Profile, SampleBatch, SampleFilter, counted
 from .branch_kinds import CodeOf
 from .counting import Bound, PairTable, cycles_of, how_to_record, why_no_ranges, why_no_stacks
+from .distributions import Distribution
 from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
 from .naming import Namer, Place
+from .paths import NearbyStacks, StackSample, Trips
 from .sample_filtering import filtered_batches
 
 __all__ = ["Annotation", "SourceLines", "annotate", "annotate_each", "source_lines"]
@@ -40,11 +42,12 @@ class Nearby:
     Ranges have the values ``cycles`` and ``timed``: those of an entry were spent between its branch and the older one.
     """
 
-    def __init__(self, profile: Profile, code: Iterable[tuple[int, int, int]]) -> None:
+    def __init__(self, profile: Profile, code: Sequence[tuple[int, int, int]]) -> None:
         self._binder = profile.binder
         self._bounds = _bounds(self._binder, code)
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
         self._samples = Sums([np.int64, np.uint64], [np.int64])
+        self._stacks = StackSample(self._binder, len(code))
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch; without branch stacks its samples."""
@@ -57,8 +60,10 @@ class Nearby:
 
         flags = batch["branch_flags"]
         rows, stack, ends, end_stack = self._near(offsets, source, target)
+        entries = scope[stack], source[rows], target[rows]
         tag = (flags[rows] & np.uint64(3)).astype(np.int64)
-        self._branches.add((scope[stack], source[rows], target[rows], tag, [np.ones(len(rows), np.int64)]))
+        self._branches.add((*entries, tag, [np.ones(len(rows), np.int64)]))
+        self._stacks.add(len(batch), stack, rows, *entries, flags[rows])
         values = [np.ones(len(ends), np.int64), *cycles_of(flags[ends])]
         zeros = np.zeros(len(ends), np.int64)
         self._ranges.add((scope[end_stack], target[ends + 1], source[ends], zeros, values))
@@ -95,7 +100,9 @@ class Nearby:
         """What was counted."""
         ranges = self._ranges.result()
         within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
-        return NearbyCounts(self._branches.result(), ranges.take(within), *self._samples.result())
+        module, address, samples = self._samples.result()
+        ranges = ranges.take(within)
+        return NearbyCounts(self._branches.result(), ranges, module, address, samples, self._stacks.result())
 
 
 class NearbyCounts(NamedTuple):
@@ -107,6 +114,7 @@ class NearbyCounts(NamedTuple):
     module: Array
     address: Array
     samples: Array
+    stacks: NearbyStacks
 
 
 def _bounds(binder: AddressSpaces, code: Iterable[tuple[int, int, int]]) -> NDArray[np.uint64]:
@@ -148,15 +156,21 @@ _COLUMNS = ("branch_from", "branch_to", "branch_flags")
 class Annotation:
     """What is known of the code of ``place``.
 
-    ``samples`` int64: samples with the address of each instruction. ``missing`` says why there are no execution counts,
-    else ``None``; ``hint`` what to do about it; ``notes`` what else a reader should know.
+    ``samples`` int64: samples with the address of each instruction. ``trips`` of each loop and ``cycles`` of each block
+    are made of ``part`` (0 to 1) of the branch stacks: of all of them unless there are very many. ``missing`` says why
+    there are no execution counts, ``no_cycles`` why there are no cycles, else ``None``; ``hint`` what to do about it;
+    ``notes`` what else a reader should know.
     """
 
     place: Place
     flow: Flow
     loops: list[Loop]
     samples: Array
+    trips: list[Trips]
+    cycles: list[Distribution]
+    part: float = 1.0
     missing: str | None = None
+    no_cycles: str | None = None
     hint: str | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -205,8 +219,13 @@ def _annotation(
         raise kind(f"no code lies at {name}", hint="addresses are link addresses, as `objdump` prints them")
     patched = profile.modules[place.module].kind in (ModuleKind.KERNEL, ModuleKind.KERNEL_MODULE)
     flow = flow_of(counts.branches, counts.ranges, decoder, data, place.module, place.start, patched=patched)
-    out = Annotation(place, flow, loops(flow), _by_row(flow, counts), missing)
-    out.hint = how_to_record(profile) if missing else None
+    path, found_loops = counts.stacks.path(flow, patched=patched), loops(flow)
+    out = Annotation(
+        place, flow, found_loops, _by_row(flow, counts), [path.trips(loop) for loop in found_loops],
+        path.block_cycles(), counts.stacks.part, missing, hint=how_to_record(profile) if missing else None,
+    )  # fmt: skip
+    if not flow.blocks.timed.any():
+        out.no_cycles = missing or "no branch record of it has cycles: the processor or the recorder did not time them"
     out.notes += [
         f"{counted(number, 'range')} {reason}: left out" for reason, number in flow.left_out.items() if number
     ]

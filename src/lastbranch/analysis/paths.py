@@ -1,0 +1,250 @@
+"""What branch stacks say about a function in order: how often its loops go round, and how long its blocks take, each
+time.
+
+Counts of branches and ranges are sums, and give means. For distributions the entries of a stack are followed from the
+oldest to the newest, block by block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import distinct, distinct_rows, insertion_points, offsets_of, ranges
+from ..model import AddressSpaces, Array
+from .branch_kinds import CALLS, JUMPS, kinds_table
+from .counting import cycles_of
+from .distributions import Distribution, distribution
+from .executed import stops, straight
+from .flow import Flow, Loop
+
+__all__ = ["NearbyStacks", "Path", "StackSample", "Trips", "path_of"]
+
+_MOST = 1 << 17
+"""Entries that are kept for a function: thousands of stacks, of which no more would change a quantile that is shown."""
+_FUNCTIONS = 8
+"""So many times as many are kept, at most, for several functions together."""
+_GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
+"""2**64 by the golden ratio: multiples of it are spread evenly, whatever the order of the samples."""
+
+
+class StackSample:
+    """Keeps the entries near ``functions`` functions of some of the stacks, drawn from all over the capture: of all of
+    them as long as they are few, then of every second, fourth... stack.
+    """
+
+    def __init__(self, binder: AddressSpaces, functions: int) -> None:
+        self._binder, self._most = binder, _MOST * min(functions, _FUNCTIONS)
+        self._stacks = self._entries = self._halvings = 0
+        none = np.empty(0, np.int64)
+        address = np.empty(0, np.uint64)
+        self._parts: list[tuple[Array, ...]] = [(none, none, none, address, address, none)]
+
+    def add(
+        self, stacks: int, stack: Array, row: Array, scope: Array, source: Array, target: Array, flags: Array
+    ) -> None:
+        """Add entries of a batch of ``stacks``: the stack of each (ascending), its row among all entries (the newest of
+        a stack first), its scope, and the columns of the entry."""
+        self._parts.append((stack + self._stacks, row, scope, source, target, cycles_of(flags)[0]))
+        self._stacks += stacks
+        self._thin(slice(-1, None))
+        self._entries += len(self._parts[-1][0])
+        while self._entries > self._most:
+            self._halvings += 1
+            self._thin(slice(None))
+            self._entries = sum(len(part[0]) for part in self._parts)
+
+    def _thin(self, parts: slice) -> None:
+        if not self._halvings:
+            return
+        shift, least = np.uint64(64 - self._halvings), np.uint64(0)
+        for i in range(len(self._parts))[parts]:
+            number, *_ = self._parts[i]
+            kept = (number.astype(np.uint64) * _GOLDEN) >> shift == least
+            self._parts[i] = tuple(column[kept] for column in self._parts[i])
+
+    def result(self) -> NearbyStacks:
+        """What was kept."""
+        stack, row, scope, source, target, cycles = (np.concatenate(c)[::-1] for c in zip(*self._parts, strict=True))
+        ends = (self._binder.locate(scope, addresses) for addresses in (source, target))
+        return NearbyStacks(0.5**self._halvings, stack, -row, cycles, *ends)
+
+
+class NearbyStacks:
+    """The entries near some functions of ``part`` (0 to 1) of the stacks, the oldest of each stack first.
+
+    ``row`` int64 ascends by 1 from an entry of a stack to the next, by more where others are between. ``source`` and
+    ``target`` are bound: rows of modules, and addresses in them.
+    """
+
+    def __init__(
+        self, part: float, stack: Array, row: Array, cycles: Array, source: tuple[Array, Array],
+        target: tuple[Array, Array],
+    ) -> None:  # fmt: skip
+        self.part = part
+        self.stack, self.row, self.cycles = stack, row, cycles
+        self._ends = source, target
+        self._orders = [np.lexsort((address, module)) for module, address in self._ends]
+
+    def path(self, flow: Flow, *, patched: bool = False) -> Path:
+        """The way of the stacks through ``flow``; ``patched`` as in `flow_of`."""
+        near = distinct(np.concatenate([self._inside(flow, end) for end in range(2)]))
+        source, target = (self._rows(flow, module[near], address[near]) for module, address in self._ends)
+        return path_of(flow, self.stack[near], self.row[near], source, target, self.cycles[near], patched=patched)
+
+    def _inside(self, flow: Flow, end: int) -> NDArray[np.int64]:
+        """The entries of which this end is in ``flow``."""
+        order, (module, address) = self._orders[end], self._ends[end]
+        bounds = np.array([flow.start, flow.end], np.uint64)
+        low, high = insertion_points(module[order], address[order], np.full(2, flow.module), bounds)
+        return order[low:high]
+
+    def _rows(self, flow: Flow, module: Array, address: Array) -> NDArray[np.int64]:
+        """int64: the instruction at each address, `_OUTSIDE` or `_TORN`."""
+        mine = (module == flow.module) & (address >= np.uint64(flow.start)) & (address < np.uint64(flow.end))
+        row = flow.row_of(address)
+        return np.where(mine, np.where(row >= 0, row, _TORN), _OUTSIDE)
+
+
+_OUTSIDE, _TORN = -1, -2
+"""Not in the function, and in it but within an instruction."""
+_RETURNS = kinds_table("ret")
+
+
+@dataclass(slots=True)
+class Trips:
+    """How often a loop went round each time that it was entered.
+
+    ``of_visit`` has the iterations of each visit (from the entry of the loop until it is left) whose entry is in a
+    stack, cut where the stack ends first. ``unstarted`` is the number of visits whose entry is not in the stack;
+    ``longest`` the most iterations of any visit in a stack, with or without its ends.
+    """
+
+    of_visit: Distribution
+    unstarted: int
+    longest: int
+
+
+@dataclass(slots=True)
+class Path:
+    """The blocks that ran, in order, stack after stack, and the cycles of the ranges between branches.
+
+    ``blocks`` int64: rows of the blocks, with `left` and `cut` (numbers above them) between. Ranges: ``first``,
+    ``last`` int64 rows of instructions, and their recorded ``cycles`` int64.
+    """
+
+    flow: Flow
+    blocks: Array
+    first: Array
+    last: Array
+    cycles: Array
+
+    @property
+    def left(self) -> int:
+        """Between two blocks: the function was left, so all its loops were."""
+        return len(self.flow.blocks)
+
+    @property
+    def cut(self) -> int:
+        """Between two blocks: what ran there is not known, as a stack begins or ends."""
+        return len(self.flow.blocks) + 1
+
+    def trips(self, loop: Loop) -> Trips:
+        """The visits of ``loop``."""
+        member = np.zeros(self.cut + 1, bool)
+        member[list(loop.blocks)] = True
+        inside = member[self.blocks]
+        turns = np.flatnonzero(inside[1:] != inside[:-1]) + 1  # a path begins and ends with `cut`
+        start, past = turns[::2], turns[1::2]
+        heads = np.flatnonzero(self.blocks == loop.header)
+        iterations = np.searchsorted(heads, past) - np.searchsorted(heads, start)
+        started = (self.blocks[start] == loop.header) & (self.blocks[start - 1] != self.cut)
+        ended = (self.blocks[past] != self.cut)[started]
+        return Trips(
+            distribution(iterations[started], ended, ~ended),
+            int(np.count_nonzero(~started)),
+            int(iterations.max(initial=0)),
+        )
+
+    def block_cycles(self) -> list[Distribution]:
+        """For each block the cycles of its executions: its share of the cycles of a range, by instructions."""
+        blocks = self.flow.blocks
+        sizes = blocks.last - blocks.first + 1
+        block_of = np.repeat(np.arange(len(blocks)), sizes)
+        rows, which = distinct_rows(self.first, self.last, self.cycles)
+        first, last, cycles = (column[rows] for column in (self.first, self.last, self.cycles))
+        begin, times = block_of[first], np.bincount(which, minlength=len(rows))
+        number = block_of[last] - begin + 1
+        block = ranges(begin, number)
+        value = sizes[block] * np.repeat(cycles / (last - first + 1), number)
+        count = np.repeat(times, number)
+        order = np.argsort(block, kind="stable")
+        bounds = offsets_of(np.bincount(block, minlength=len(blocks)))
+        out = []
+        for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            mine = order[low:high]
+            out.append(distribution(value[mine], count[mine], np.zeros(len(mine))))
+        return out
+
+
+def path_of(
+    flow: Flow, stack: Array, row: Array, source: Array, target: Array, cycles: Array, *, patched: bool = False
+) -> Path:
+    """The path of entries through ``flow``, stack after stack, the oldest of each first.
+
+    ``row`` int64 ascends by 1 from an entry to the next of a stack; where it does by more, what lies between is
+    outside. ``source`` and ``target`` are rows of instructions, `_OUTSIDE` or `_TORN`.
+    """
+    blocks, kinds, n = flow.blocks, flow.kind, len(stack)
+    if not n or not len(blocks):
+        none = np.empty(0, np.int64)
+        return Path(flow, np.full(2, len(blocks) + 1), none, none, none)
+    left, cut = len(blocks), len(blocks) + 1
+    block_of = np.append(np.repeat(np.arange(left), blocks.last - blocks.first + 1), [cut, cut])  # torn: not known
+    behind = np.append(False, stack[1:] == stack[:-1])  # there is an older entry of the stack
+    older_source, older_target = np.append(_OUTSIDE, source[:-1]), np.append(_OUTSIDE, target[:-1])
+    stop = np.zeros(len(flow), bool) if patched else stops(flow.address, flow.length, kinds, flow.target)
+    linked = behind & (np.append(0, np.diff(row)) == 1) & (older_target >= 0) & (source >= older_target)
+    at = np.flatnonzero(linked)
+    good, _ = straight(stop, older_target[at], source[at], np.ones(len(at), np.int64))
+    linked[at[~good]] = False
+    at = at[good]
+    told = cycles[at] > 0
+    first, last = older_target[at][told], source[at][told]
+
+    # What stands between the source of an entry and its target: nothing, or how the one ended and the other began.
+    kind, older_kind = kinds[source.clip(0)], kinds[older_source.clip(0)]
+    departed = behind & (older_source >= 0) & (older_target == _OUTSIDE)
+    arrives = (source < 0) & (target >= 0) & ~(departed & _comes_back(flow, older_source, target))
+    within = (source >= 0) & (target >= 0)
+    moves = arrives | (within & ~JUMPS[kind] & ~(CALLS[kind] & (target == source + 1)))
+    ended = np.where(arrives & departed & JUMPS[older_kind], left, cut)
+    began = np.where(target == 0, left, cut)
+
+    newest = np.append(~behind[1:], True)
+    unread = (target >= 0) & np.append(~linked[1:], True)  # where it went on from its target is not known
+    from_block = np.where(linked, block_of[older_target], block_of[source])
+    slots = (
+        (cut, ~behind | ((source >= 0) & ~linked)),
+        (from_block, np.where(source >= 0, block_of[source] - from_block + 1, 0)),
+        (ended, moves),
+        (began, moves),
+        (block_of[target], unread),
+        (cut, newest),
+    )
+    begin = np.column_stack([np.broadcast_to(slot, n) for slot, _ in slots])
+    number = np.column_stack([number.astype(np.int64) for _, number in slots])
+    return Path(flow, ranges(begin.reshape(-1), number.reshape(-1)), first, last, cycles[at][told])
+
+
+def _comes_back(flow: Flow, source: Array, arrived: Array) -> NDArray[np.bool_]:
+    """Whether an arrival from outside goes on where the function was left from ``source``: a call returns behind it, an
+    interrupt to where it was, a jump out comes back by a jump (code split off as cold)."""
+    kind = flow.kind[source.clip(0)]
+    calls, jumps = CALLS[kind], JUMPS[kind]
+    after_call = CALLS[flow.kind[(arrived - 1).clip(0)]]
+    behind = arrived == source + 1
+    interrupted = ~(calls | jumps | _RETURNS[kind]) & (behind | (arrived == source))
+    return np.asarray((calls & behind) | (jumps & (arrived > 0) & ~after_call) | interrupted)
