@@ -9,14 +9,41 @@ import { fileURLToPath } from "node:url";
 const here = dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2] ?? join(here, "..", "src", "lastbranch", "view", "assets");
 
-/** What packages hold of others, whose licences ask for a notice. */
+const { Graphviz } = await import("@hpcc-js/wasm-graphviz");
+
+/** What packages hold of others, whose licences ask for a notice. Their texts are those of spdx-license-list. */
 const INSIDE = {
-  "@hpcc-js/wasm-graphviz":
-    "It holds Graphviz, compiled to WebAssembly, which is licensed under the Eclipse Public License 2.0\n" +
-    "(https://www.eclipse.org/legal/epl-2.0/) and comes without warranty of any kind. Its source code is at\n" +
-    "https://gitlab.com/graphviz/graphviz, and how it was compiled at https://github.com/hpcc-systems/hpcc-js-wasm.\n" +
-    "It holds Expat as well, licensed under the MIT License: https://github.com/libexpat/libexpat.",
+  "@hpcc-js/wasm-graphviz": [
+    {
+      name: `Graphviz ${(await Graphviz.load()).version()}, compiled to WebAssembly`,
+      licence: "EPL-2.0",
+      holders: "AT&T Intellectual Property and the contributors of Graphviz",
+      more:
+        "It comes without warranty of any kind. Its source code is available under the same licence at\n" +
+        "https://gitlab.com/graphviz/graphviz, and how it was compiled at https://github.com/hpcc-systems/hpcc-js-wasm.",
+    },
+    {
+      name: "Expat, compiled to WebAssembly (https://github.com/libexpat/libexpat)",
+      licence: "MIT",
+      holders: "1998-2000 Thai Open Source Software Center Ltd and Clark Cooper\nCopyright (c) 2001-2025 Expat maintainers",
+    },
+    {
+      name: "Emscripten's runtime, and musl in it (https://github.com/emscripten-core/emscripten)",
+      licence: "MIT",
+      holders: "2010-2014 Emscripten authors\nCopyright (c) 2005-2020 Rich Felker, et al.",
+    },
+    { name: "fzstd (https://github.com/101arrowz/fzstd)", licence: "MIT", holders: "2020 Arjun Barrett" },
+  ],
 };
+
+/** The notice of one of these. */
+function notice({ name, licence, holders, more = "" }) {
+  const { licenseText } = JSON.parse(readFileSync(join(here, "node_modules", "spdx-license-list", "licenses", `${licence}.json`), "utf8"));
+  const [first, ...rest] = licenseText.trim().split("\n\n");
+  const said = `Copyright (c) ${holders}`;
+  const text = licence === "MIT" ? [first, said, ...rest.slice(1)] : [said, more, first, ...rest];
+  return `It holds ${name}, ${licence}\n\n${text.join("\n\n").replace(/[ \t]+$/gm, "")}\n`;
+}
 
 /** The texts of the licences of what the bundle holds, which those licences ask for. */
 function licences(inputs) {
@@ -30,8 +57,8 @@ function licences(inputs) {
     const { version, license } = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
     const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
     if (!file) throw new Error(`${name} has no licence text`);
-    const holds = INSIDE[name] ? `${INSIDE[name]}\n\n` : "";
-    return `${name} ${version}, ${license}\n\n${holds}${readFileSync(join(folder, file), "utf8").trim()}\n`;
+    const own = `${name} ${version}, ${license}\n\n${readFileSync(join(folder, file), "utf8").trim()}\n`;
+    return [own, ...(INSIDE[name] ?? []).map(notice)].join("\n--\n\n");
   });
   return `The viewer's app.js and graph.js hold parts of these packages.\n\n${texts.join("\n----\n\n")}`;
 }

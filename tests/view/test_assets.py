@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lastbranch.view import page
-from viewer import node_modules
+from lastbranch import demo
+from lastbranch.view import page, single_file
+from viewer import loaded, node_modules
 
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "src" / "lastbranch" / "view" / "assets"
@@ -59,6 +60,21 @@ def test_each_package_in_the_bundle_has_its_licence() -> None:
     declared = json.loads((ROOT / "web" / "package.json").read_text())
     text = page.asset("licences.txt").decode()
     assert [name for name, version in declared["dependencies"].items() if f"{name} {version}, " not in text] == []
+
+
+def test_what_is_inside_a_package_has_its_whole_licence() -> None:
+    """Graphviz and Expat are compiled into the code of one."""
+    text = page.asset("licences.txt").decode()
+    modules = node_modules()
+    script = "import { Graphviz } from '@hpcc-js/wasm-graphviz'; console.log((await Graphviz.load()).version())"
+    command = ["node", "--input-type=module", "-e", script]
+    version = subprocess.run(command, cwd=modules.parent, capture_output=True, text=True, check=True).stdout.strip()
+    held = dict(re.findall(r"^It holds (\w+).*, (\S+)$", text, re.MULTILINE))
+    assert f"It holds Graphviz {version}, " in text
+    assert held == {"Graphviz": "EPL-2.0", "Expat": "MIT", "Emscripten": "MIT", "fzstd": "MIT"}
+    assert all(part in text for part in ("1. DEFINITIONS", "7. GENERAL", "Exhibit A"))
+    assert text.count("Permission is hereby granted") == 3 + sum(", MIT\n" in one for one in text.split("----")[1:])
+    assert f'id="licences.txt">{text}</script>'.encode() in single_file.single_file(loaded(demo.capture()), {})
 
 
 def test_sdist_and_the_wheel_made_from_it_have_the_assets(tmp_path: Path) -> None:

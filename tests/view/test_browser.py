@@ -47,19 +47,24 @@ def test_hot_has_the_numbers_of_report(run: Callable[..., Ran], browser: Browser
         same_functions(run, cells(page, "Functions"), demo.capture(), "--symfs", demo.symfs())
 
 
+@pytest.mark.parametrize("words", [(), ("--time", "1.00005..1.0002")])
 def test_the_single_file_shows_the_same_without_a_request(
-    run: Callable[..., Ran], browser: Browser, tmp_path: Path
+    run: Callable[..., Ran], browser: Browser, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     out = tmp_path / "out.html"
-    assert run("view", demo.capture(), "--symfs", demo.symfs(), "--html", out).code == 0
+    assert run("view", demo.capture(), "--symfs", demo.symfs(), *words, "--html", out).code == 0
     context = browser.new_context()
     page, asked = context.new_page(), list[str]()
     page.on("request", lambda request: asked.append(request.url))
     page.goto(out.as_uri())
-    same_functions(run, cells(page, "Functions"), demo.capture(), "--symfs", demo.symfs())
-    for screen in SCREENS:
+    same_functions(run, cells(page, "Functions"), demo.capture(), "--symfs", demo.symfs(), *words)
+    for screen in (*SCREENS, "flame?inline=1"):
         page.goto(f"{out.as_uri()}#/{screen}")
         page.locator("main > *").first.wait_for()
+        page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+        assert page.get_by_role("alert").count() == 0
+    assert page.get_by_role("img", name="Samples over time", exact=True).locator("path").get_attribute("d") > "M0 28V"
+    assert page.locator(".timeline .outside").count() == (2 if words else 0)
     context.close()
     assert {url.partition("#")[0] for url in asked} == {out.as_uri()}
 

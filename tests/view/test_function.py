@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from urllib.parse import urlencode
 
 from command_line import Ran
 from lastbranch import demo
-from viewer import cells, loaded, looking_at, serving
+from viewer import cells, loaded, looking_at, node_modules, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,6 +37,25 @@ def test_the_assembly_has_the_numbers_of_annotate(run: Callable[..., Ran], brows
             assert cell["taken"] == ("" if row["taken_percent"] is None else f"{row['taken_percent']:.2f}")
             if first and row["cycles"] is not None:
                 assert cell["cycles"] == f"{row['cycles']:.2f}"
+
+
+def test_assembly_has_the_colours_of_its_machine(tmp_path: Path) -> None:
+    modules, out = node_modules(), tmp_path / "colours.mjs"
+    bundle = [modules / ".bin" / "esbuild", "src/function/colours.ts", "--bundle", "--format=esm", f"--outfile={out}"]
+    subprocess.run(bundle, cwd=modules.parent, check=True, capture_output=True)
+    script = (
+        f"import {{ coloured }} from '{out.as_uri()}';"
+        "const of = arch => coloured('x.S', ['mov x0, #1 // one', 'mov eax, 1 ; two'], arch)"
+        "  .map(line => line.filter(({ scope }) => scope).map(({ text, scope }) => `${scope} ${text}`));"
+        "console.log(JSON.stringify({ aarch64: of('aarch64'), x86_64: of('x86_64') }))"
+    )
+    done = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
+    made = json.loads(done.stdout)
+    assert "comment // one" in made["aarch64"][0]
+    assert "type x0" in made["aarch64"][0]
+    assert "comment ; two" in made["x86_64"][1]
+    assert "type eax" in made["x86_64"][1]
+    assert "type x0" not in made["x86_64"][0]
 
 
 def test_source_and_assembly_show_the_same_place(browser: Browser, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ export function FilterBar({ live }: { live: boolean }): ComponentChild {
         </fieldset>
       )}
       {live ? null : <span class="fixed">Filters are fixed in a file.</span>}
-      {live && span && span.to > span.from ? <Timeline from={span.from} to={span.to} /> : null}
+      {span && span.to > span.from ? <Timeline from={span.from} to={span.to} live={live} /> : null}
       <Chips live={live} options={options} />
     </form>
   );
@@ -76,13 +76,13 @@ const LABELS: Record<string, string> = { pid: "Process", tid: "Thread", module: 
 const HEIGHT = 28;
 const CLICK = 0.005; // a shorter part of the width is no choice
 
-/** Samples over the time of the capture; dragging chooses a part of it. The fields beside it do the same for the keyboard. */
-function Timeline({ from, to }: { from: number; to: number }): ComponentChild {
+/** Samples over the time of the capture; where filters can change, dragging chooses a part of it. The fields beside it do the same for the keyboard. */
+function Timeline({ from, to, live }: { from: number; to: number; live: boolean }): ComponentChild {
   const [started, setStarted] = useState(false);
   const ready = started || idle.value; // what the screen shows comes first
   useEffect(() => setStarted(ready), [ready]);
   const { from: first, to: last, ...others } = filters.value;
-  const { answer } = useAnswer(started ? "timeline" : null, others);
+  const { answer } = useAnswer(started ? "timeline" : null, live ? others : filters.value);
   const [drag, setDrag] = useState<readonly [number, number] | null>(null);
   const samples = answer?.numbers("samples") ?? [];
   const length = to - from + 1;
@@ -96,12 +96,13 @@ function Timeline({ from, to }: { from: number; to: number }): ComponentChild {
   const steps = Array.from(samples, (value, i) => `V${(HEIGHT * (1 - value / most)).toFixed(1)}H${i + 1}`).join("");
   return (
     <svg
-      class="timeline"
+      class={live ? "timeline live" : "timeline"}
       viewBox={`0 0 ${samples.length || 1} ${HEIGHT}`}
       preserveAspectRatio="none"
       role="img"
       aria-label="Samples over time"
       onPointerDown={(event) => {
+        if (!live) return;
         event.currentTarget.setPointerCapture(event.pointerId);
         setDrag([at(event), at(event)]);
       }}
@@ -114,7 +115,7 @@ function Timeline({ from, to }: { from: number; to: number }): ComponentChild {
         change(high - low < CLICK ? { from: "", to: "" } : { from: begin, to: end });
       }}
     >
-      <title>Samples over time. Drag to choose a part of it; click to choose all.</title>
+      <title>Samples over time.{live ? " Drag to choose a part of it; click to choose all." : ""}</title>
       <path d={`M0 ${HEIGHT}${steps}V${HEIGHT}Z`} />
       {low > 0 || high < 1 ? (
         <>

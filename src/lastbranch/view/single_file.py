@@ -26,7 +26,11 @@ FUNCTIONS = 50
 """The heaviest functions whose code is in the file, as far as it fits."""
 LARGEST = 25_000_000
 """Bytes of the file."""
-_SCREENS = ("overview", "hot", "flame", "branches", "capture", "findings")
+_SCREENS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("overview", {}), ("timeline", {}), ("hot", {}), ("flame", {}), ("branches", {}), ("capture", {}), ("findings", {}),
+    ("flame", {"inline": "1"}),
+)  # fmt: skip
+"""What the screens ask, with the parameters that they add to the filters."""
 _FIRST_CUT = 1 << 16
 """Rows that are tried first of a table that does not fit as a whole; then half of them."""
 _CUT = ("hot", "flame", "branches")
@@ -50,10 +54,10 @@ def single_file(
         loaded.sources = Sources(loaded.profile, None)
     made = _Parts(loaded, parameters, hidden, largest - len(_page("", "")))
     places, in_all = _places(loaded, parameters), len(_SCREENS) + FUNCTIONS
-    for number, question in enumerate(_SCREENS):
+    for number, (question, more) in enumerate(_SCREENS):
         if progress is not None:
             progress(number, in_all)
-        made.add_screen(question)
+        made.add_screen(question, more)
     kept, heaviest = [], places[:FUNCTIONS]
     loaded.count_places([place_of(loaded.namer, *place[:2]) for place in heaviest], loaded.filter(parameters))
     for number, (module, start, samples) in enumerate(heaviest):
@@ -76,16 +80,16 @@ class _Parts:
         self._room = room - _FACTS
         self.parts: list[str] = []
 
-    def add_screen(self, question: str) -> None:
+    def add_screen(self, question: str, more: dict[str, str]) -> None:
         """Add an answer, which may take half of what is left, or else its heaviest rows."""
-        kind, data = self._answer(question, {})
+        kind, data = self._answer(question, more)
         limit = _FIRST_CUT
         while question in _CUT and kind == "answer" and len(data) > self._room // 2 and limit:
-            kind, data = self._answer(question, {"limit": str(limit)})
+            kind, data = self._answer(question, {**more, "limit": str(limit)})
             limit //= 2
         if len(data) > self._room // 2:
             kind, data = _failure(f"This takes {len(data) / 1e6:.1f} MB, for which the file has no room.", _WHOLE)
-        self._add(question, {}, kind, data)
+        self._add(question, more, kind, data)
 
     def add_function(self, place: dict[str, str]) -> bool:
         """Add the code of a function, unless it is too large: whether it is there now."""
@@ -154,11 +158,12 @@ def _page(facts: str, data: str) -> bytes:
     style, script = page.asset("app.css").decode(), page.asset("app.js").decode()
     policy = content_security_policy(f"{_hash(script)} {WASM}", _hash(style), worker_src="blob:", img_src="data:")
     worker = f'<script type="application/gzip" id="graph.js">{_encoded(_zipped("graph.js"))}</script>'
+    licences = f'<script type="text/plain" id="licences.txt">{page.asset("licences.txt").decode()}</script>'
     html = page.asset("index.html").decode()
     for mark, text in (
         ("<!-- policy -->", f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
         ('<link rel="stylesheet" href="app.css">', f"<style>{style}</style>"),
-        ('<script src="app.js"></script>', f"{facts}\n{data}\n{worker}\n<script>{script}</script>"),
+        ('<script src="app.js"></script>', f"{facts}\n{data}\n{licences}\n{worker}\n<script>{script}</script>"),
     ):
         before, found, after = html.partition(mark)
         assert found, mark

@@ -1,6 +1,7 @@
 // Source text in colours. Only the tokens of highlight.js are taken, never its HTML.
 
 import hljs from "highlight.js/lib/core";
+import armasm from "highlight.js/lib/languages/armasm";
 import c from "highlight.js/lib/languages/c";
 import cpp from "highlight.js/lib/languages/cpp";
 import go from "highlight.js/lib/languages/go";
@@ -13,12 +14,12 @@ export interface Piece {
   readonly scope: string;
 }
 
-const LANGUAGES = { c, cpp, go, rust, x86asm };
+const LANGUAGES = { armasm, c, cpp, go, rust, x86asm };
 for (const [name, language] of Object.entries(LANGUAGES)) hljs.registerLanguage(name, language);
 
 const BY_ENDING: Record<string, keyof typeof LANGUAGES> = {
   c: "c", h: "cpp", cc: "cpp", cpp: "cpp", cxx: "cpp", hh: "cpp", hpp: "cpp", hxx: "cpp", inl: "cpp",
-  go: "go", rs: "rust", s: "x86asm", asm: "x86asm",
+  go: "go", rs: "rust", asm: "x86asm", s: "x86asm", sx: "x86asm",
 };
 
 const SCOPES: Record<string, string> = {
@@ -32,9 +33,10 @@ interface Node {
   readonly children: readonly (Node | string)[];
 }
 
-/** The pieces of each line of a file; without colours where its language is not known. */
-export function coloured(file: string, lines: readonly string[]): Piece[][] {
-  const language = BY_ENDING[file.slice(file.lastIndexOf(".") + 1).toLowerCase()];
+/** The pieces of each line of a file; without colours where its language is not known. Assembly is that of `arch`. */
+export function coloured(file: string, lines: readonly string[], arch: string): Piece[][] {
+  const named = BY_ENDING[file.slice(file.lastIndexOf(".") + 1).toLowerCase()];
+  const language = named === "x86asm" && /^(arm|aarch)/i.test(arch) ? "armasm" : named;
   if (!language) return lines.map((text) => [{ text, scope: "" }]);
   const made = hljs.highlight(lines.join("\n"), { language, ignoreIllegals: true });
   const root = (made as unknown as { _emitter?: { rootNode?: Node } })._emitter?.rootNode;

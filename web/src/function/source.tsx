@@ -101,7 +101,7 @@ function linesOf(answer: Answer): Line[] {
   const out: Line[] = [];
   files.forEach((name, of) => {
     const mine = Array.from(where.keys()).filter((i) => where[i] === of);
-    const pieces = coloured(name, mine.map((i) => texts[i] ?? ""));
+    const pieces = coloured(name, mine.map((i) => texts[i] ?? ""), String(answer.header["arch"]));
     mine.forEach((i, k) => out.push({ file: of, number: numbers[i] ?? 0, row: rows.get(`${of} ${numbers[i]}`) ?? -1, pieces: pieces[k] ?? [] }));
     if (!mine.length) {
       for (let row = 0; row < number.length; row++) if (file[row] === of) out.push({ file: of, number: number[row] ?? 0, row, pieces: [] });

@@ -19,6 +19,7 @@ export function Capture(): ComponentChild {
       <Answered asked={useAnswer("findings", which)}>{(answer) => <Findings answer={answer} />}</Answered>
       <Answered asked={useAnswer("capture", which)}>{(answer) => <Whole facts={answer.header} overview={overview} />}</Answered>
       {isLive() ? <Doctor /> : null}
+      <Licences />
     </div>
   );
 }
@@ -204,6 +205,22 @@ function Listed({ title, prefix, columns, rows, children }: ListedProps): Compon
       <div class="boxed" style={{ height: `${Math.min(22, 4.5 + 2 * rows)}rem` }}>
         <Table label={title} prefix={prefix} columns={columns} rows={rows} sort="-samples" />
       </div>
+    </section>
+  );
+}
+
+/** Those of what the page is made of, which a single file has in it. */
+function Licences(): ComponentChild {
+  const embedded = document.getElementById("licences.txt")?.textContent;
+  return (
+    <section>
+      <h2>This viewer</h2>
+      {embedded ? (
+        <details>
+          <summary>Licences of the software in this file</summary>
+          <pre>{embedded}</pre>
+        </details>
+      ) : <a class="button" href="licences.txt" target="_blank">Licences of the software in this page</a>}
     </section>
   );
 }

@@ -51,7 +51,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
-        "enough": ENOUGH,
+        "enough": ENOUGH, "arch": profile.machine.arch,
     })  # fmt: skip
     tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
