@@ -173,6 +173,8 @@ class _Engine:
 # -- Decoding
 
 
+_ROW = Struct("14sBB")
+"""A mnemonic, its type as a direct branch, its type as any other (``native/decode.c``)."""
 _WINDOW = 4096
 """Bytes handed to capstone at once: it decodes all of them before it gives the first, and a bad byte starts anew."""
 
@@ -216,6 +218,10 @@ class Decoder:
         self._disassemble = self._engine.disassemble if self._engine else _package(self.arch)
         self._others = {**self.arch.others, _BAD: UNDECODABLE}
         self._plain: set[str] = set()  # mnemonics that are no branches
+        names = self.arch.direct | self.arch.others
+        self._table = b"".join(
+            _ROW.pack(name.encode(), self.arch.direct.get(name, 0), self._others.get(name, 0)) for name in names
+        )
 
     def one(self, code: bytes, address: int) -> Instruction:
         """The instruction at the start of ``code``, which lies at ``address``; `UNDECODABLE` also if it is cut off."""
@@ -248,11 +254,9 @@ class Decoder:
         size, count = np.diff(offsets), np.empty(len(span), np.int64)
         room = int(np.minimum(size, span).sum()) // self.arch.unit + len(size)
         columns: list[NDArray[Any]] = [np.empty(room, kind) for kind in ("u8", "u1", "u1", "u8")]
-        rows = [Struct("14sBB").pack(name.encode(), self.arch.direct.get(name, 0), self._others.get(name, 0))
-                for name in self.arch.direct | self.arch.others]  # fmt: skip
         given = [np.ascontiguousarray(column) for column in (code, offsets, size, span, address)]
         found = library.lb_decode(
-            *self._engine.iterate(), b"".join(rows), len(rows), self.arch.unit, self.arch.address_mask,
+            *self._engine.iterate(), self._table, len(self._table) // _ROW.size, self.arch.unit, self.arch.address_mask,
             *map(native.address, given), len(size), room, *map(native.address, (count, *columns)),
         )  # fmt: skip
         self._engine.check()

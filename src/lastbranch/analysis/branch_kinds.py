@@ -20,6 +20,7 @@ __all__ = ["CALLS", "JUMPS", "BranchKinds", "CodeOf", "kinds_table"]
 _UNKNOWN = KIND["unknown"]
 _SLOT_BITS = 20
 _NEW, _HIDDEN = 0, 255
+_PLACES = 1 << 18
 _KNOWN = np.uint8(1)
 """Added to the type of a branch in the table: 0 is for what was not seen yet, 255 for code that is not available."""
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
@@ -104,6 +105,7 @@ class BranchKinds:
         self.any_known = False
         """Whether the type of any branch was found."""
         self._sites = NativeSites.available()
+        self._by_place: dict[tuple[int, int], int] = {}  # by module and address: processes share their code
         self._compactor = Compactor()
         self._by_site = np.zeros(0, np.uint8)  # what each compacted source is; 0: it was not looked at yet
         slots = 1 << _SLOT_BITS
@@ -154,10 +156,20 @@ class BranchKinds:
     def _of_sites(self, scope: Array, source: Array) -> NDArray[np.uint8]:
         """The table values of branches at these places."""
         module, address = self._binder.locate(scope, source)
-        kind = self._code.kinds(module, address) + _KNOWN
-        kind[[self._code(row) is None for row in module.tolist()]] = _HIDDEN
-        kind[source == 0] = _UNKNOWN + _KNOWN
-        return kind
+        places = list(zip(module.tolist(), address.tolist(), strict=True))
+        known = self._by_place
+        if len(known) > _PLACES:
+            known.clear()
+        new = np.array([i for i, place in enumerate(places) if place not in known], np.int64)
+        if len(new):
+            kind = self._code.kinds(module[new], address[new]) + _KNOWN
+            for row in distinct(module[new]).tolist():
+                if self._code(row) is None:
+                    kind[module[new] == row] = _HIDDEN
+            known.update(zip([places[i] for i in new.tolist()], kind.tolist(), strict=True))
+        found = np.array([known[place] for place in places], np.uint8)
+        found[source == 0] = _UNKNOWN + _KNOWN
+        return found
 
     def _slowly(self, rows: Array, scope: Array, offsets: Array, source: Array, target: Array) -> NDArray[np.uint8]:
         """The types of these rows of the entries, with where they go if that tells; 0 for the others."""

@@ -40,9 +40,11 @@ def folded_stacks(
     profile: Profile, stacks: CallStacks, namer: Namer, view: View = "function", weight: str = "samples"
 ) -> Iterator[Line]:
     """Each distinct stack by name with its weight, heaviest first (see `fold`)."""
-    for (process, labels), count in fold(stacks, namer, view, weight).items():
-        name = (profile.processes[process].name if process >= 0 else "") or "[unknown]"
-        yield [name, *(namer.labels[row].shown(profile) for row in labels)], count
+    folded = fold(stacks, namer, view, weight)
+    shown = [label.shown(profile) for label in namer.labels]
+    process_of = {row: profile.processes[row].name if row >= 0 else "" for row in {process for process, _ in folded}}
+    for (process, labels), count in folded.items():
+        yield [process_of[process] or "[unknown]", *(shown[row] for row in labels)], count
 
 
 def folded_line(line: Line) -> str:
