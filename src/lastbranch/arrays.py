@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,9 @@ from numpy.typing import NDArray
 from . import native
 
 __all__ = [
-    "Array", "Ints", "Sums", "Table", "bisect_within", "covered", "distinct", "distinct_rows", "distinct_stacks",
-    "group", "group_unordered", "in_groups", "insertion_points", "interval_of", "offsets_of", "positions", "ranges",
-    "take_ranges", "take_rows", "unaligned",
+    "Array", "Ints", "StackSums", "Sums", "SummedStacks", "Table", "bisect_within", "covered", "distinct",
+    "distinct_rows", "distinct_stacks", "group", "group_unordered", "in_groups", "insertion_points", "interval_of",
+    "offsets_of", "positions", "ranges", "take_ranges", "take_rows", "unaligned",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -357,3 +358,88 @@ def _equal(keys: Sequence[Array], frame: Array, offsets: Array, one: Array, othe
     differing = np.concatenate([[0], np.cumsum(a != b)])[bounds]
     same[rows] = differing[1:] == differing[:-1]
     return same
+
+
+class SummedStacks(NamedTuple):
+    """Different stacks: ``frame`` uint64, ragged by ``offsets`` (int64, stacks + 1). ``keys`` and ``values``, which are
+    sums, have a row for each column: int64[columns, stacks]."""
+
+    keys: Ints
+    frame: NDArray[np.uint64]
+    offsets: Ints
+    values: Ints
+
+
+class StackSums:
+    """Adds up columns over equal stacks, batch after batch: those with the same frames and the same ``keys``."""
+
+    def __init__(self, keys: int, values: int) -> None:
+        self._keys, self._values = keys, values
+        self._library = native.library()
+        if self._library is not None:
+            self._table = self._library.lb_sums_new(int(_KEY), keys, values)
+            if not self._table:
+                raise MemoryError
+            weakref.finalize(self, self._library.lb_sums_free, self._table)
+        self._parts: list[SummedStacks] = []
+        self._size = self._summed = 0
+
+    @property
+    def size(self) -> int:
+        """Stacks and frames that are kept: without the library some are equal."""
+        if self._library is None:
+            return self._size
+        return int(self._library.lb_sums_rows(self._table) + self._library.lb_sums_frames(self._table))
+
+    def add(self, keys: Iterable[Array], frame: Array, offsets: Array, values: Iterable[Array]) -> None:
+        """Add stacks: stack ``i`` has the frames ``offsets[i]:offsets[i + 1]`` and an element of each of ``keys`` and
+        ``values``. All are 64-bit integers; values are added modulo 2**64."""
+        rows = len(offsets) - 1
+        whole, bounds = np.ascontiguousarray(frame).view(np.uint64), np.ascontiguousarray(offsets, np.int64)
+        part = SummedStacks(_words(keys), whole, bounds, _words(values))
+        if self._library is not None:
+            if self._library.lb_sums_add(self._table, *_addresses(part), rows):
+                raise MemoryError
+            return
+        self._parts.append(part)
+        self._size += len(frame) + rows
+        if self._size > max(_WAITING_ROWS, 2 * self._summed):
+            self._sum()
+
+    def take(self) -> SummedStacks:
+        """The stacks as they were first seen; none is left."""
+        if self._library is None:
+            self._sum()
+            (found,), self._parts = self._parts, []
+            self._size = self._summed = 0
+            return found
+        rows, frames = self._library.lb_sums_rows(self._table), self._library.lb_sums_frames(self._table)
+        keys, values = np.empty((self._keys, rows), np.int64), np.empty((self._values, rows), np.int64)
+        found = SummedStacks(keys, np.empty(frames, np.uint64), np.empty(rows + 1, np.int64), values)
+        self._library.lb_sums_take(self._table, *_addresses(found))
+        return found
+
+    def _sum(self) -> None:
+        """Make equal stacks one."""
+        sizes = np.concatenate([_NONE, *(np.diff(part.offsets) for part in self._parts)])
+        frame = np.concatenate([_NONE.view(np.uint64), *(part.frame for part in self._parts)])
+        keys = np.concatenate([np.empty((self._keys, 0), np.int64), *(part.keys for part in self._parts)], 1)
+        values = np.concatenate([np.empty((self._values, 0), np.int64), *(part.values for part in self._parts)], 1)
+        rows, which = distinct_stacks(list(keys), frame, offsets_of(sizes))
+        sums = np.zeros((self._values, len(rows)), np.int64)
+        for total, column in zip(sums, values, strict=True):
+            np.add.at(total, which, column)
+        self._parts = [SummedStacks(keys[:, rows], *take_rows(frame, offsets_of(sizes), rows), sums)]
+        self._size = self._summed = len(rows) + len(self._parts[0].frame)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _words(columns: Iterable[Array]) -> Ints:
+    """Columns of 64-bit integers as one array, a row for each."""
+    return np.array([column.view(np.int64) for column in columns])
+
+
+def _addresses(stacks: SummedStacks) -> Iterator[int]:
+    return map(native.address, stacks)

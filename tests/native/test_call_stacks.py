@@ -1,9 +1,10 @@
-"""Branch types, rebuilt call stacks and distinct stacks, compiled, against plain Python and the NumPy form."""
+"""Branch types, call stacks, distinct stacks and sums over them, compiled, against plain Python and the NumPy form."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 
 from lastbranch import native
 from lastbranch.analysis.native_stacks import NativeSites, rebuilt_stacks
-from lastbranch.arrays import distinct_stacks
+from lastbranch.arrays import StackSums, distinct_stacks
 from lastbranch.lbr import BRANCH_TYPES, KIND, branch_type, open_calls
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
 
-ADDRESSES = st.one_of(st.sampled_from([0, 0x1000, 0x1005, 0xFFFF_FFFF_8100_0000, (1 << 64) - 1]), st.integers(0, 40))
+ADDRESSES = st.one_of(
+    st.sampled_from([0, 0x1000, 0x1005, 0x100_1000, 0xFFFF_FFFF_8100_0000, (1 << 64) - 1]), st.integers(0, 40)
+)
 HIDDEN = 255
 
 
@@ -87,6 +90,21 @@ def test_sites_of_a_full_table_are_forgotten_and_found_again() -> None:
         assert (found[0] == source % np.uint64(7)).all()
 
 
+def test_sites_of_many_regions_are_told_apart() -> None:
+    sites = NativeSites.available()
+    assert sites is not None
+    source = np.arange(1, 5001, dtype=np.uint64) << np.uint64(24) | np.uint64(7)
+
+    def find(scope: Any, source: Any) -> Any:
+        return (1 + (source >> np.uint64(24)) % np.uint64(7) + scope.view(np.uint64)).astype(np.uint8)
+
+    for _ in range(2):
+        for scope in (0, 9):
+            found = sites.kinds(np.array([scope]), np.array([0, 5000]), source, np.zeros(5000, np.uint64), find)
+            assert found is not None
+            assert (found[0] == (source >> np.uint64(24)) % np.uint64(7) + np.uint64(scope)).all()
+
+
 def test_scopes_that_are_no_words_are_declined() -> None:
     sites = NativeSites.available()
     assert sites is not None
@@ -135,6 +153,48 @@ def test_rebuilt_stacks_are_those_of_a_machine(given: tuple[list[Any], Any], cha
         leaf = int(ip[sample]) or (stack[0][1] if stack else 0)
         assert frame[bounds[sample] : bounds[sample + 1]].tolist() == [leaf] * (leaf != 0) + played(stack)
         assert source[lo:hi][keep[lo:hi]].tolist() == played(stack)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@settings(max_examples=100)
+@given(st.data())
+def test_sums_over_equal_stacks(compiled: bool, data: st.DataObject) -> None:
+    stack = st.tuples(st.sampled_from([0, -1, 1 << 40]), st.lists(st.sampled_from([0, 1, (1 << 64) - 1]), max_size=3))
+    amounts = st.sampled_from([0, 1, 7, -1, (1 << 63) - 1])
+    with mock.patch.object(native, "library", native.library if compiled else lambda: None):
+        sums = StackSums(1, 2)
+    for _ in range(2):  # what was taken is forgotten
+        expected = dict[tuple[int, tuple[int, ...]], list[int]]()
+        for _ in range(data.draw(st.integers(0, 3))):
+            batch = data.draw(st.lists(st.tuples(stack, amounts, amounts), max_size=40))
+            frame = np.array([value for (_, frames), _, _ in batch for value in frames], np.uint64)
+            rows = [(owner, *values) for (owner, _), *values in batch]
+            key, one, other = np.array(rows, np.int64).reshape(-1, 3).T
+            sums.add([key], frame, offsets_of([frames for (_, frames), _, _ in batch]), [one, other.view(np.uint64)])
+            for (owner, frames), *values in batch:
+                total = expected.setdefault((owner, tuple(frames)), [0, 0])
+                total[:] = [(a + b + (1 << 63)) % (1 << 64) - (1 << 63) for a, b in zip(total, values, strict=True)]
+        assert (sums.size == 0) == (not expected)
+        (owners,), frame, offsets, values = sums.take()
+        stacks = [tuple(frame[lo:hi].tolist()) for lo, hi in pairwise(offsets.tolist())]
+        assert list(zip(owners.tolist(), stacks, strict=True)) == list(expected)
+        assert values.T.tolist() == list(expected.values())
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_sums_of_a_table_that_grows(compiled: bool) -> None:
+    random = np.random.default_rng(1)
+    with mock.patch.object(native, "library", native.library if compiled else lambda: None):
+        sums = StackSums(1, 1)
+    seen = np.zeros((1 << 10, 1 << 10), np.int64)
+    for _ in range(20):
+        key, frame = random.integers(0, 1 << 10, (2, 40_000))
+        sums.add([key], frame, np.arange(40_001), [np.full(40_000, 3)])
+        np.add.at(seen, (key, frame), 3)
+    (key,), frame, offsets, (total,) = sums.take()
+    assert (np.diff(offsets) == 1).all()
+    assert len(key) == np.count_nonzero(seen)
+    assert (seen[key, frame] == total).all()
 
 
 FRAMES = st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=40)

@@ -180,6 +180,13 @@ def _distinct_stacks(chance: random.Random) -> Iterator[bytes]:
             yield head + bytes(chance.randrange(3) for _ in range(40)) + chance.randbytes(size * 60)
 
 
+def _summed_stacks(chance: random.Random) -> Iterator[bytes]:
+    """Number of keys, number of stacks, seed; keys; where the first begins, length of each stack; frames; values."""
+    for keys in range(3):
+        head = bytes([keys, 60]) + chance.randbytes(8 + 60 * keys) + bytes([1])
+        yield head + b"".join(bytes([chance.randrange(3), 0]) for _ in range(60)) + chance.randbytes(180)
+
+
 def _code(chance: random.Random) -> Iterator[bytes]:
     """Number of pieces, bytes of a unit less 1, instructions less of room; size, span and address of each; code."""
     for unit in (1, 4):
@@ -204,7 +211,8 @@ def _near(chance: random.Random) -> Iterator[bytes]:
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated,
     "decode": _code, "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
-    "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs, "walk_events": _events,
+    "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs,
+    "sum_stacks": _summed_stacks, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import distinct, distinct_stacks, numbered, offsets_of, ranges, take_rows
+from ..arrays import StackSums, numbered, offsets_of, ranges, take_rows
 from ..errors import NotRecordedError
 from ..lbr import call_frames, call_stack_mode, no_call_stacks_because, open_calls
 from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFilter
@@ -27,8 +26,7 @@ __all__ = [
 
 
 _FRAMES = 1 << 20
-_STACKS = 1 << 18
-"""So many are collected before equal ones are made one."""
+"""So many stacks and frames are collected before they are bound."""
 
 
 @dataclass(slots=True)
@@ -60,82 +58,38 @@ class CallStacks:
         return int(self.samples[np.diff(self.offsets) == 1].sum())
 
 
-class _Part(NamedTuple):
-    """Stacks by event and owner (a scope before they are bound, a process after), with samples and periods."""
-
-    event: Array
-    owner: Array
-    samples: Array
-    period: Array
-    frame: Array
-    offsets: Array
-
-
 class Tally:
     """Counts equal stacks of addresses by event and process."""
 
     def __init__(self, profile: Profile) -> None:
         self._binder = profile.binder
         self._frames: dict[tuple[int, ...], int] = {}
-        self._fresh: list[_Part] = []
-        self._bound: list[_Part] = []
-        self._waiting = self._kept = self._merged = 0
+        self._fresh, self._bound = StackSums(2, 2), StackSums(2, 2)
+        """By event and scope, and by event and process: samples and periods."""
 
     def add(self, event: Array, scope: Array, period: Array, frame: Array, offsets: Array) -> None:
         """Count a stack for each sample: uint64 ``frame``, ragged by int64 ``offsets``; ``scope`` as `bind.Binder`
         gives it, uint64 ``period``."""
-        self._fresh.append(_Part(event.astype(np.int64), scope, np.ones(len(event), np.int64), period, frame, offsets))
-        self._waiting += len(frame) + len(event)
-        if self._waiting > _FRAMES:
+        self._fresh.add([event.astype(np.int64), scope], frame, offsets, [np.ones(len(event), np.int64), period])
+        if self._fresh.size > _FRAMES:
             self._bind()
 
     def result(self) -> CallStacks:
         """The stacks that were counted."""
         self._bind()
-        event, process, samples, period, frame, offsets = _one_of_each(_joined(self._bound))
+        (event, process), frame, offsets, (samples, period) = self._bound.take()
         order = np.lexsort((process, event, -samples))  # and then as they were first seen
         numbers, bounds = take_rows(frame, offsets, order)
         address, module = zip(*self._frames, strict=True) if self._frames else ((), ())
         return CallStacks(
-            event[order], process[order], samples[order], period[order], bounds, numbers.astype(np.int64),
-            np.array(module, np.int64), np.array(address, np.uint64),
+            event[order], process[order], samples[order], period[order].view(np.uint64), bounds,
+            numbers.view(np.int64), np.array(module, np.int64), np.array(address, np.uint64),
         )  # fmt: skip
 
     def _bind(self) -> None:
-        if not self._fresh:
-            return
-        event, scope, samples, period, frame, offsets = _one_of_each(_joined(self._fresh))
-        self._fresh, self._waiting = [], 0
-        numbers = self._numbers(*self._binder.locate(np.repeat(scope, np.diff(offsets)), frame))
-        self._bound.append(_Part(event, self._binder.process_of(scope), samples, period, numbers, offsets))
-        self._kept += len(event)
-        if self._kept > _STACKS + 2 * self._merged:  # merging costs less than what has come since
-            self._bound = [_one_of_each(_joined(self._bound))]
-            self._kept = self._merged = len(self._bound[0].event)
-
-    def _numbers(self, module: Array, address: Array) -> NDArray[np.int32]:
-        """The number of each frame, the same wherever it occurs."""
-        return numbered(self._frames, address, module).astype(np.int32)
-
-
-def _joined(parts: list[_Part]) -> _Part:
-    """One part of all."""
-    if not parts:
-        none = np.empty(0, np.int64)
-        return _Part(none, none, none, none.astype(np.uint64), none, np.zeros(1, np.int64))
-    *columns, offsets = zip(*parts, strict=True)
-    sizes = np.concatenate([np.diff(o) for o in offsets])
-    event, owner, samples, period, frame = map(np.concatenate, columns)
-    return _Part(event, owner, samples, period, frame, offsets_of(sizes))
-
-
-def _one_of_each(part: _Part) -> _Part:
-    """Equal stacks made one, in the order of their first ones."""
-    rows, which = distinct_stacks([part.event, part.owner], part.frame, part.offsets)
-    samples, period = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint64)
-    np.add.at(samples, which, part.samples)
-    np.add.at(period, which, part.period)
-    return _Part(part.event[rows], part.owner[rows], samples, period, *take_rows(part.frame, part.offsets, rows))
+        (event, scope), frame, offsets, values = self._fresh.take()
+        numbers = numbered(self._frames, *self._binder.locate(np.repeat(scope, np.diff(offsets)), frame)[::-1])
+        self._bound.add([event, self._binder.process_of(scope)], numbers, offsets, values)
 
 
 CHAINS, CALL_STACK_MODE, REBUILT = "call chains", "LBR call-stack mode", "rebuilt from branch stacks"
@@ -210,7 +164,9 @@ class StackMaker:
         self.sources: set[str] = set()
         self._binder = profile.binder
         self._kinds = BranchKinds(profile)
-        self._by_event = [source_of(event)[0] or LEAVES * leaves for event in profile.events]
+        by_event = [source_of(event)[0] or LEAVES * leaves for event in profile.events]
+        self._sources = sorted({*by_event} - {""})
+        self._by_event = np.array([self._sources.index(one) if one else -1 for one in by_event], np.int64)
 
     @property
     def unknown_calls(self) -> bool:
@@ -220,12 +176,13 @@ class StackMaker:
     def of(self, batch: SampleBatch) -> Iterator[Stacked]:
         """The stacks of a batch, in its order for each source."""
         scope = self._binder.scopes(batch)
-        for source in sorted({self._by_event[e] for e in distinct(batch.event).tolist()} - {""}):
-            events = [i for i, of in enumerate(self._by_event) if of == source]
-            rows = np.flatnonzero(np.isin(batch.event, events))
-            part = batch if len(rows) == len(batch) else batch.select(rows)
-            self.sources.add(source)
-            yield Stacked(part, scope[rows], *self._made(source, part, scope[rows]))
+        number = self._by_event[batch.event]
+        for i, source in enumerate(self._sources):
+            mine = number == i
+            if mine.any():
+                self.sources.add(source)
+                part, owner = (batch, scope) if mine.all() else (batch.select(np.flatnonzero(mine)), scope[mine])
+                yield Stacked(part, owner, *self._made(source, part, owner))
 
     def _made(self, source: str, batch: SampleBatch, scope: Array) -> Frames:
         none = batch.ip[:0], np.zeros(len(batch) + 1, np.int64)

@@ -57,6 +57,13 @@ SIGNATURES: dict[str, str] = {
     "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
+    # sum_stacks.c
+    "lb_sums_new": "pointer u64 i64 i64",
+    "lb_sums_free": "nothing pointer",
+    "lb_sums_add": f"int {'pointer ' * 5} i64",
+    "lb_sums_rows": "i64 pointer",
+    "lb_sums_frames": "i64 pointer",
+    "lb_sums_take": f"nothing {'pointer ' * 5}",
     # walk_events.c
     "lb_walk_events": f"int pointer pointer i64 pointer pointer pointer i64 pointer i64 pointer i64 {'pointer ' * 3}",
 }
