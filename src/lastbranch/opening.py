@@ -73,14 +73,16 @@ def open_profile(
 
 def read_profile(
     source: Source, progress: Progress | None = None, reading: FormatReading | None = None, symfs: str | None = None,
-    folders: Sequence[str] = (),
+    folders: Sequence[str] = (), *, binaries: bool = True,
 ) -> Profile:  # fmt: skip
     """The profile in ``source``. ``reading`` is for trace logs, the other arguments are those of `open_profile`.
+    Without ``binaries`` none is looked for: addresses are what `docs/concepts/addresses.md` says of missing ones.
 
     Raises `FormatError` for an unknown format, and where there is a ``reading`` for a format that takes none.
     """
     profile = format_of(source).open(source, progress, reading)
-    attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
+    if binaries:
+        attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
     return bind(profile)
 
 

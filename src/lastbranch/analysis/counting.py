@@ -25,6 +25,7 @@ __all__ = [
     "Counted",
     "EntryCounter",
     "PairTable",
+    "Sampled",
     "count_stacks",
     "cycles_of",
     "why_no_ranges",
@@ -136,14 +137,30 @@ def _joined(parts: Sequence[Array]) -> Array:
 
 
 @dataclass(slots=True)
+class Sampled(Table):
+    """Distinct addresses of samples: int64 ``module`` row or -1, uint64 module ``address``, int64 ``count`` of samples.
+    Equal-length arrays, by module and address."""
+
+    module: Array
+    address: Array
+    count: Array
+
+    @classmethod
+    def none(cls) -> Sampled:
+        return cls(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+
+@dataclass(slots=True)
 class Counted:
-    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were requested."""
+    """What `count_stacks` found. ``broken`` ranges by reason; ``ranges`` is ``None`` if none were requested.
+    ``sampled`` is for those who watch the samples."""
 
     branches: Bound
     ranges: Bound | None
     samples: int = 0
     entries: int = 0
     broken: dict[str, int] = field(default_factory=dict)
+    sampled: Sampled = field(default_factory=lambda: Sampled.none())
 
 
 def why_no_stacks(profile: Profile, sample_filter: SampleFilter | None = None) -> str | None:

@@ -39,7 +39,7 @@ from ..model import (
 from .index import BY_ADDRESS, RUN, Ids, SpaceIndex
 from .replay import Replay, loaded, replay
 
-__all__ = ["Binder", "bias_of", "bind", "place"]
+__all__ = ["Binder", "bias_of", "bind", "place", "with_binary"]
 
 _ADDRESSES = (1 << 64) - 1
 _ROW_COST = 64
@@ -281,3 +281,18 @@ def bias_of(module: Module, start: int, offset: int) -> int:
             return 0
         case _:
             return start & _ADDRESSES
+
+
+def with_binary(module: Module, address: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Module addresses (uint64) that were bound while the module had no segments, as they are with those that it has
+    now: the same that `place` and `bias_of` make of its mappings."""
+    code = sorted((s for s in module.segments if s.executable), key=lambda s: s.offset)
+    if module.is_pe and module.kind is ModuleKind.FILE:
+        return address + np.uint64(module.image_base if module.segments else 0)
+    if module.kind is ModuleKind.KERNEL:
+        return address + np.uint64(min((s.address for s in code), default=0))
+    if module.kind is not ModuleKind.FILE or not code:
+        return address
+    segment = np.searchsorted(np.array([s.offset for s in code[1:]], np.uint64), address, side="right")
+    moved = np.array([(s.address - s.offset) & _ADDRESSES for s in code], np.uint64)
+    return np.asarray(address + moved[segment])

@@ -22,8 +22,8 @@ __all__ = ["VERBS", "cli", "main", "program", "run"]
 
 VERBS = (
     "record", "session", "sources", "consume", "info", "view", "report", "branches", "annotate", "callers", "callees",
-    "stacks", "query", "diff", "export", "convert", "bind", "unbind", "compact", "dump", "check", "verify", "lbr",
-    "doctor", "help", "completion",
+    "stacks", "query", "diff", "export", "fleet", "convert", "bind", "unbind", "compact", "dump", "check", "verify",
+    "lbr", "doctor", "help", "completion",
 )  # fmt: skip
 """In the order of `lastbranch --help`."""
 _WHERE = {

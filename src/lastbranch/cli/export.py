@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import NotRecordedError
-from ..export import BY_MODULE, EXPORTS, FOLDERS, ExportOptions, export_to, exporter
-from .options import Capture, capture_options, check_new, complete_file, filter_options, force_option
+from ..export import BY_MODULE, EXPORTS, FOLDERS, Exported, ExportOptions, export_to, exporter
+from .options import Capture, capture_options, check_new, complete_file, filter_options, force_option, stacked
 from .symbols import brief, symbol_options
 
 if TYPE_CHECKING:
+    from ..model import Profile
     from ..symbols import SymbolOptions
 
 _BINARY = ("pprof", "gcov")
+
+output_options = stacked(
+    click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary."),
+    click.option(
+        "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write, instead of standard output."
+    ),
+    force_option,
+    click.option(
+        "--fail-empty", is_flag=True,
+        help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
+    ),
+)  # fmt: skip
+"""--binary, --output, --force and --fail-empty."""
 
 
 @click.command()
@@ -23,15 +37,7 @@ _BINARY = ("pprof", "gcov")
 @filter_options
 @symbol_options
 @click.option("--to", "name", required=True, type=click.Choice(EXPORTS), help="What to write.")
-@click.option("--binary", metavar="NAME|PATH", help="Only this module; a PATH also locates its binary.")
-@click.option(
-    "-o", "--output", metavar="OUT", shell_complete=complete_file, help="File to write, instead of standard output."
-)
-@force_option
-@click.option(
-    "--fail-empty", is_flag=True,
-    help="Exit with code 4 if the output is empty or covers less than half of what was recorded.",
-)  # fmt: skip
+@output_options
 def command(
     capture: Capture, make_filter: Any, name: str, binary: str | None, output: str | None, force: bool,
     fail_empty: bool, symbols: SymbolOptions,
@@ -52,6 +58,18 @@ def command(
     OUT appears when it is complete. An existing file or folder of that name is replaced only with --force, and stays as
     it is until OUT is complete.
     """
+    check_output(name, binary, output, force)
+    profile = capture.open()
+    options = ExportOptions(make_filter(profile), binary, symbols)
+    with capture.reading(profile, printing=output is None):
+        done = write(profile, name, output, options)
+    code = capture.finish(profile, brief(profile, done.all_notes))
+    return NotRecordedError.exit_code if fail_empty and done.partial else code
+
+
+def check_output(name: str, binary: str | None, output: str | None, force: bool) -> None:
+    """Raise `click.UsageError` where the format ``name`` cannot be written to ``output`` (``None``: standard
+    output)."""
     if output is None and name in _BINARY and sys.stdout.isatty():
         raise click.UsageError(f"--to {name} is binary, and standard output a terminal: give -o FILE, or redirect it")
     each = "table" if name in FOLDERS else "module" if name in BY_MODULE and binary is None else ""
@@ -60,13 +78,12 @@ def command(
     elif each:
         other = ", or --binary NAME" if name in BY_MODULE else ""
         raise click.UsageError(f"--to {name} writes a file for each {each}: give -o FOLDER{other}")
-    profile = capture.open()
-    options = ExportOptions(make_filter(profile), binary, symbols)
-    with capture.reading(profile, printing=output is None):
-        if output is None:
-            done = exporter(name)(profile, sys.stdout.buffer, options)
-            sys.stdout.buffer.flush()
-        else:
-            done = export_to(profile, name, output, options)
-    code = capture.finish(profile, brief(profile, done.all_notes))
-    return NotRecordedError.exit_code if fail_empty and done.partial else code
+
+
+def write(profile: Profile, name: str, output: str | None, options: ExportOptions) -> Exported:
+    """Write ``profile`` as ``output``, or to standard output."""
+    if output is not None:
+        return export_to(profile, name, output, options)
+    done = exporter(name)(profile, sys.stdout.buffer, options)
+    sys.stdout.buffer.flush()
+    return done

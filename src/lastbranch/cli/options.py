@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Capture", "Count", "DEFAULT_FILE", "LogOptions", "TimeRange", "capture_and", "capture_options", "check_new",
     "complete_file", "complete_folder", "file_argument", "filter_options", "force_option", "format_option",
-    "format_options", "limit_options", "log_options", "no_progress_option", "pid_option", "source_root_option",
-    "symfs_option", "table_options", "time_option",
+    "format_options", "grouped", "limit_options", "log_options", "no_progress_option", "pid_option",
+    "source_root_option", "stacked", "symfs_option", "table_options", "time_option",
 ]  # fmt: skip
 
 

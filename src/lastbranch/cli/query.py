@@ -41,11 +41,15 @@ def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, for
     with capture.reading(profile):
         result = query(profile, sql, symbols=symbolizer, memory=memory << 20)
     with result:
-        rows: Iterable[tuple[Any, ...]] = islice(result, limit) if limit else result
-        # An empty cell, and not none: a column that was asked for is printed, though it be empty.
-        none = "" if form == "table" else None
-        print_rows(_distinct(result.columns), ([_cell(v, none) for v in row] for row in rows), form)
+        print_result(result.columns, result, form, limit)
     return capture.finish(profile, result.notes)
+
+
+def print_result(columns: list[str], rows: Iterable[tuple[Any, ...]], form: str, limit: int) -> None:
+    """Print what SQL gave."""
+    # An empty cell, and not none: a column that was asked for is printed, though it be empty.
+    none = "" if form == "table" else None
+    print_rows(_distinct(columns), ([_cell(v, none) for v in row] for row in islice(rows, limit or None)), form)
 
 
 def _distinct(names: list[str]) -> list[str]:

@@ -10,7 +10,9 @@ from .interface import Exported, Exporter, ExportOptions
 if TYPE_CHECKING:
     from ..model import Profile
 
-__all__ = ["BY_MODULE", "EXPORTS", "FOLDERS", "ExportOptions", "Exported", "Exporter", "export_to", "exporter"]
+__all__ = [
+    "BY_MODULE", "COUNTED", "EXPORTS", "FOLDERS", "ExportOptions", "Exported", "Exporter", "export_to", "exporter",
+]  # fmt: skip
 
 BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof")
 """Formats that speak of one module: a folder of files where no ``binary`` is chosen. Each module of this package with
@@ -23,6 +25,9 @@ EXPORTS = (
     "counts", "brstack", *BY_MODULE, "perfscript", "folded", "pprof", "speedscope", "firefox", "chrome", *FOLDERS,
 )  # fmt: skip
 """Names on the command line."""
+
+COUNTED = ("counts", *BY_MODULE)
+"""Formats that need counts alone: they can be made where samples are no more (`ExportOptions.counted`)."""
 
 
 def exporter(name: str) -> Exporter:

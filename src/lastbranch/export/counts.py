@@ -4,7 +4,8 @@
     B from_module from to_module to count mispredicted
 
 Addresses are hex without prefix; lines are sorted by kind, module and address. ``-`` is no module: the
-addresses of such a line are absolute. Blanks, control characters and backslashes in names are ``\\xNN``.
+addresses of such a line are absolute. Blanks, control characters and backslashes in names are ``\\xNN``. Where
+different builds have one path, their names end in ``@`` and what identifies them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
     Raises `NotRecordedError` where there are no branch stacks. Where ranges do not exist there are only B lines.
     """
     sample_filter = limited(profile, options)
-    no_ranges = why_no_ranges(profile, sample_filter)
-    counted = count_stacks(profile, ranges=no_ranges is None, details=False, sample_filter=sample_filter)
+    if options.counted:
+        counted = options.counted(sorted(sample_filter.modules) if sample_filter else [])
+        no_ranges = None if counted.ranges is not None else "the captures have no fall-through ranges"
+    else:
+        no_ranges = why_no_ranges(profile, sample_filter)
+        counted = count_stacks(profile, ranges=no_ranges is None, details=False, sample_filter=sample_filter)
     names, word = _module_words(profile)
     notes = without_binary(profile, counted.branches.a_module, counted.branches.b_module)
     if counted.ranges is None:
@@ -50,7 +55,14 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
 
 def _module_words(profile: Profile) -> tuple[Array, Array]:
     """Sorted names (bytes objects), and for each row of the modules table (and -1, last) its index in them."""
-    words = ["-" if m.kind is ModuleKind.ANONYMOUS else word(m.name) for m in profile.modules] + ["-"]
+    builds: dict[str, set[str]] = {}
+    for module in profile.modules:
+        builds.setdefault(module.name, set()).add(module.identity)
+    several = {name for name, found in builds.items() if len(found) > 1}
+    words = [
+        "-" if m.kind is ModuleKind.ANONYMOUS else word(m.name) + (f"@{m.identity}" if m.name in several else "")
+        for m in profile.modules
+    ] + ["-"]
     names = sorted(set(words))
     rank = {name: i for i, name in enumerate(names)}
     return np.array([n.encode() for n in names], object), np.array([rank[w] for w in words], np.int64)

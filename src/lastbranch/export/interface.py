@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from ..analysis import Counted
     from ..model import Array, Profile, SampleFilter
     from ..symbols import SymbolOptions
 
@@ -22,6 +23,8 @@ class ExportOptions:
     """One module only: its name, the last part of that, or the path of a file that is it."""
     symbols: SymbolOptions | None = None
     """Where names come from; ``None``: the defaults."""
+    counted: Callable[[list[int]], Counted] | None = None
+    """Where samples are no more: what was counted in the modules of these rows. Formats that need samples refuse it."""
 
 
 class Exported(NamedTuple):

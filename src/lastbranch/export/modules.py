@@ -8,7 +8,8 @@ from typing import IO
 
 import numpy as np
 
-from ..analysis import count_stacks, merge_processes
+from ..analysis import Counted, count_stacks, merge_processes
+from ..analysis.counting import Sampled
 from ..analysis.executed import decoded
 from ..arrays import Sums
 from ..errors import NotRecordedError, UnavailableError
@@ -149,19 +150,12 @@ def count_modules(
 
     Raises `NotRecordedError` where there are no branch stacks, or no ranges between them.
     """
-    binder, sampled_at = profile.binder, Sums([np.int64, np.uint64], [np.int64])
-
-    def add_addresses(batch: SampleBatch) -> None:
-        sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
-
-    found = count_stacks(
-        profile, ranges=True, details=False, sample_filter=options.sample_filter,
-        watch=add_addresses if form.sampled else None,
-    )  # fmt: skip
-    assert found.ranges is not None
+    found = options.counted(rows) if options.counted else _count(profile, options, form)
+    if found.ranges is None:
+        raise NotRecordedError("the captures have no fall-through ranges")
     (r_module, start, _, end), (times, _, _) = merge_processes(found.ranges)
     (f_module, source, t_module, target), (taken, mispredicted, _) = merge_processes(found.branches)
-    s_module, sampled, sampled_times = sampled_at.result()
+    s_module, sampled, sampled_times = found.sampled.arrays().values()
     by_target = np.argsort(t_module, kind="stable")
     modules = []
     for row in rows:
@@ -178,6 +172,21 @@ def count_modules(
         )  # fmt: skip
     broken = ", ".join(f"{n} {reason}" for reason, n in found.broken.items() if n)
     return modules, [f"not ranges: {broken}"] if broken else []
+
+
+def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Counted:
+    """What the format needs of the samples, from one pass over them."""
+    binder, sampled_at = profile.binder, Sums([np.int64, np.uint64], [np.int64])
+
+    def add_addresses(batch: SampleBatch) -> None:
+        sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
+
+    found = count_stacks(
+        profile, ranges=True, details=False, sample_filter=options.sample_filter,
+        watch=add_addresses if form.sampled else None,
+    )  # fmt: skip
+    found.sampled = Sampled(*sampled_at.result())
+    return found
 
 
 def _rows_of(row: int, modules: Array) -> slice:

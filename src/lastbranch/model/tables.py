@@ -120,6 +120,16 @@ class Module:
         return self.name.replace("\\", "/").rstrip("/").rpartition("/")[2] or self.name
 
     @property
+    def identity(self) -> str:
+        """What the mappings of one build of a binary have in common, on any host and under any path: ``build-id:HEX``,
+        ``pdb:GUID:AGE`` or ``pe:TIMESTAMP:SIZE``, in hexadecimal. Empty where nothing that was recorded tells."""
+        if self.build_id:
+            return f"build-id:{self.build_id.hex()}"
+        if self.pdb_guid:
+            return f"pdb:{self.pdb_guid.hex}:{self.pdb_age:x}"
+        return f"pe:{self.timestamp:08x}:{self.size:x}" if self.timestamp else ""
+
+    @property
     def is_pe(self) -> bool:
         """Whether what is known of it is what Windows knows of modules: it is then loaded as a whole, and its addresses
         count from its base. With a binary they are link addresses (``image_base`` and that distance)."""

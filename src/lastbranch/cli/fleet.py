@@ -1,0 +1,296 @@
+"""``lastbranch fleet``: counts of many captures, in a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import NotRecordedError
+from .export import check_output, output_options, write
+from .group import Group
+from .options import complete_file, complete_folder, grouped, limit_options, symfs_option, table_options
+from .output import print_notes, print_rows
+from .query import print_result
+from .symbols import brief, symbol_options
+
+if TYPE_CHECKING:
+    from ..fleet import Selection
+    from ..symbols import SymbolOptions
+
+_BY = ("capture", "module", "service", "version", "host", "event", "day")
+_COUNTED = ("counts", "autofdo", "gcov", "profgen", "bolt", "sampleprof")
+_LISTED = 20
+"""Missing binaries that are named."""
+
+store_argument = click.argument("store", metavar="STORE", shell_complete=complete_folder)
+
+
+def _day(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """``YYYY-MM-DD``; nothing where none is given."""
+    if not value:
+        return ""
+    try:
+        return date.fromisoformat(value).isoformat()
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a day, for example 2026-07-31", ctx, param) from None
+
+
+def _weights(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, int]:
+    """``SERVICE=N``, each service once."""
+    found: dict[str, int] = {}
+    for word in value:
+        service, sign, number = word.rpartition("=")
+        if not sign or not (number.isascii() and number.isdecimal()) or len(number) > 9 or service in found:
+            raise click.BadParameter(f"{word!r} is not SERVICE=N, with a whole number, once a service", ctx, param)
+        found[service] = int(number)
+    return found
+
+
+def _selection(
+    service: tuple[str, ...], host: tuple[str, ...], version: tuple[str, ...], event: tuple[str, ...], since: str,
+    until: str, module: tuple[str, ...], weight: dict[str, int],
+) -> Selection:  # fmt: skip
+    from ..fleet import Selection
+
+    return Selection(service, host, version, event, (since, until), module, weight)
+
+
+selection_options = grouped(
+    "selection", _selection,
+    click.option("--service", multiple=True, metavar="NAME", help="Only this service (repeatable; * is any text)."),
+    click.option("--host", multiple=True, metavar="NAME", help="Only this host (repeatable; * is any text)."),
+    click.option("--version", multiple=True, metavar="NAME", help="Only this version (repeatable; * is any text)."),
+    click.option("--event", multiple=True, metavar="NAME", help="Only this event (repeatable; * is any text)."),
+    click.option("--since", metavar="DAY", callback=_day, help="Only captures of this day (UTC) and later ones."),
+    click.option("--until", metavar="DAY", callback=_day, help="Only captures of this day (UTC) and earlier ones."),
+    click.option(
+        "--module", multiple=True, metavar="BUILD-ID|NAME",
+        help="Only this module: beginning of its build id, full path, file name, or pattern with * (repeatable).",
+    ),
+    click.option(
+        "--weight", multiple=True, metavar="SERVICE=N", callback=_weights,
+        help="Multiply the counts of a service (repeatable).",
+    ),
+)  # fmt: skip
+"""--service, --host, --version, --event, --since, --until, --module and --weight, as one ``selection`` argument."""
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Counts of many captures: merged exactly, from a store.
+
+    STORE is a folder, or s3://BUCKET/FOLDER, gs:// or az:// (docs: fleet). It has counts of branches and ranges by
+    module, and a module is what its build id says, on any host and under any path.
+    """
+
+
+# -- what goes in
+
+
+@command.command(short_help="Count captures and add them to a store.")
+@store_argument
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, shell_complete=complete_file)
+@click.option("--service", default="", metavar="NAME", help="What the captured programs are a part of.")
+@click.option("--version", default="", metavar="NAME", help="Which version of it.")
+@click.option("--host", metavar="NAME", help="Where they ran. [default: as the capture has it]")
+@click.option(
+    "--time", metavar="TIME", callback=lambda ctx, param, value: _time(ctx, param, value),
+    help="When they were recorded: 2026-07-31 or 2026-07-31T12:00 (UTC). [default: as the capture has it, or when the "
+        "file was changed last]",
+)  # fmt: skip
+@limit_options
+def add(store: str, files: tuple[str, ...], service: str, version: str, host: str | None, time: datetime | None) -> int:
+    """Count captures and add them to STORE, which is made if there is none.
+
+    FILE can be a folder: all files in it are added. All captures of one call are added at once or, if it is
+    interrupted, none; the same call then goes on with what is done. A capture is known by its contents and counts once,
+    however often it is added. No binary is needed for it.
+
+    A capture that is damaged counts with what can be read; one that cannot be read is named and listed, and the rest is
+    done: exit code 1.
+    """
+    from ..fleet import Labels, Store
+
+    added = Store(store).add(list(_files(files)), Labels(service, version, host, time))
+    for path, reason in added.refused.items():
+        click.echo(f"warning: {path}: not counted: {reason}", err=True)
+    for path, reason in added.damaged.items():
+        click.echo(f"warning: {path}: {reason}", err=True)
+    again = f", {added.known} were known" if added.known else ""
+    refused = f", {len(added.refused)} refused" if added.refused else ""
+    click.echo(f"{added.captures} captures added{again}{refused}", err=True)
+    return 1 if added.refused or added.damaged else 0
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    """Files, and those in folders, by name."""
+    for path in paths:
+        if not os.path.isdir(path):
+            yield path
+            continue
+        for folder, folders, files in os.walk(path):
+            folders.sort()
+            yield from (os.path.join(folder, file) for file in sorted(files) if not file.startswith("."))
+
+
+def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        given = datetime.fromisoformat(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a time, for example 2026-07-31T12:00", ctx, param) from None
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+# -- what comes out
+
+
+@command.command("list", short_help="List captures, modules, services.")
+@store_argument
+@selection_options
+@click.option("--by", type=click.Choice(_BY), default="capture", show_default=True, help="What each row is.")
+@table_options
+def list_(store: str, selection: Selection, by: str, form: str, limit: int) -> int:
+    """List what is in STORE: captures, with their losses, or what there is of each module, service...
+
+    Captures that were refused are listed with the reason, and damaged ones with what could not be read.
+    """
+    from ..fleet import Store
+
+    with Store(store).reading(selection) as reading:
+        columns, rows = reading.listed(by)
+    shown = [[value or None if value is False else value for value in row] for row in rows[: limit or None]]
+    spare = ("digest", "lost", "damaged places", "time", "host")
+    names = ("notes", "digest") if by == "capture" else ("name", "identity") if by == "module" else ()
+    print_rows(columns, shown, form, names=names, spare=spare)
+    if len(shown) < len(rows):
+        print_notes([f"{len(rows) - len(shown)} more rows; --limit 0 prints all"])
+    return 0
+
+
+@command.command(short_help="Run a SELECT statement over a store.")
+@store_argument
+@click.argument("sql", metavar="SQL")
+@selection_options
+@table_options
+def query(store: str, sql: str, selection: Selection, form: str, limit: int) -> int:
+    """Run a SELECT statement over STORE, with DuckDB.
+
+    Tables (docs: fleet store): counts, captures, modules, of what is selected. The statement can read nothing else, and
+    write nothing.
+    """
+    from ..fleet import Store
+
+    with Store(store).reading(selection) as reading:
+        columns, rows = reading.query(sql)
+        print_result(columns, rows, form, limit)
+    return 0
+
+
+@command.command(short_help="Write the counts of a store for compilers.")
+@store_argument
+@selection_options
+@symfs_option
+@symbol_options
+@click.option("--to", "name", required=True, type=click.Choice(_COUNTED), help="What to write.")
+@output_options
+def export(
+    store: str, selection: Selection, symfs: str | None, symbols: SymbolOptions, name: str, binary: str | None,
+    output: str | None, force: bool, fail_empty: bool,
+) -> int:  # fmt: skip
+    """Write what is selected of STORE for compilers, as `lastbranch export` does of one capture.
+
+    Binaries are found by their build ids: below --debug-dir, from debuginfod's servers with --debuginfod, or at their
+    own paths if these have the same; those that are missing are listed. With --binary, or one --module, the output is a
+    file, else a folder with a file for each module.
+
+    Formats that show samples one by one, or call stacks, need the captures: a store has counts alone.
+    """
+    from ..export import ExportOptions
+    from ..fleet import Store
+
+    with Store(store).reading(selection) as reading:
+        counts = reading.counts()
+        modules = counts.profile.modules
+        if binary is None and selection.modules and len(modules) == 1:
+            binary = modules[0].name
+        check_output(name, binary, output, force)
+        notes = counts.find_binaries(symfs, symbols)
+        options = ExportOptions(binary=binary, symbols=symbols, counted=counts.counted)
+        done = write(counts.profile, name, output, options)
+    missing = [f"{m.name}: binary {m.missing} ({m.identity or 'no build id'})" for m in modules if m.missing]
+    more = [f"{len(missing) - _LISTED} more binaries are missing"] if len(missing) > _LISTED else []
+    print_notes([*notes, *brief(counts.profile, done.all_notes), *missing[:_LISTED], *more])
+    return NotRecordedError.exit_code if fail_empty and done.partial else 0
+
+
+# -- the store itself
+
+
+_kept_option = click.option(
+    "--keep", type=click.FloatRange(min=0), default=24.0, show_default=True, metavar="HOURS",
+    help="Delete objects that have been of no use for so long: those who read now may still need them.",
+)  # fmt: skip
+
+
+@command.command(short_help="Merge the parts of a store.")
+@store_argument
+@_kept_option
+def compact(store: str, keep: float) -> int:
+    """Merge the parts of STORE, which makes it smaller and questions faster.
+
+    What is in it stays the same. Objects that dead writers have left, and parts that were merged, are deleted after
+    --keep hours.
+    """
+    from ..fleet import Store
+
+    click.echo(f"{Store(store).compact(keep)} parts merged", err=True)
+    return 0
+
+
+@command.command(short_help="Remove old days from a store.")
+@store_argument
+@click.option(
+    "--before", metavar="DAY|Nd", required=True, callback=lambda ctx, param, value: _before(ctx, param, value),
+    help="Remove captures of earlier days than this one (UTC), or that are older than N days: 90d.",
+)  # fmt: skip
+@_kept_option
+def expire(store: str, before: str, keep: float) -> int:
+    """Remove old days from STORE.
+
+    Their objects are deleted after --keep hours, by this command or the next `fleet compact`.
+    """
+    from ..fleet import Store
+
+    click.echo(f"{Store(store).expire(before, keep)} parts removed: all before {before}", err=True)
+    return 0
+
+
+def _before(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if days := re.fullmatch(r"(\d{1,5})d", value):
+        return (datetime.now(UTC).date() - timedelta(int(days[1]))).isoformat()
+    return _day(ctx, param, value)
+
+
+@command.command(short_help="Check that a store is whole.")
+@store_argument
+def verify(store: str) -> int:
+    """Read all parts of STORE: is each one there, as it was written?
+
+    Names also what is in its folders and not of it. Exit code 1 if something is damaged or missing.
+    """
+    from ..fleet import Store
+
+    found = Store(store).verify()
+    for name, reason in found.damaged.items():
+        click.echo(f"error: {name}: {reason}", err=True)
+    foreign = "not of the store: of another tool, or of a writer that did not finish"
+    print_notes(f"{name}: {foreign}" for name in found.foreign)
+    click.echo(f"{found.parts} parts, {len(found.damaged)} damaged", err=True)
+    return 1 if found.damaged else 0

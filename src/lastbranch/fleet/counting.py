@@ -1,0 +1,323 @@
+"""What a store keeps of captures: counts of module addresses, made of files alone and the same wherever they are made.
+
+No binary is looked at, so that addresses mean the same on every host: offsets in files (`with_binary` of `bind` turns
+them into link addresses where a binary is at hand).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from ..analysis import count_tables
+from ..analysis.counting import EntryCounter, why_no_ranges, why_no_stacks
+from ..analysis.sample_sums import BranchSums
+from ..arrays import Sums, group
+from ..errors import LastbranchError
+from ..model import BRANCH, Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
+from ..opening import open_source, read_profile
+from .schema import LABELS, TABLES, Kind
+
+__all__ = ["NOWHERE", "CaptureFile", "Labels", "Rows", "capture_file", "count_captures"]
+
+NOWHERE = ""
+"""Identity of what is in no module, or in memory without a file: its addresses mean nothing elsewhere."""
+
+_NOTES = 5
+"""Places of damage that are described."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What is said of captures by who adds them; ``None``: what the capture itself says, if it does."""
+
+    service: str = ""
+    version: str = ""
+    host: str | None = None
+    time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureFile:
+    """A file to count: its SHA-256 in hexadecimal, its bytes, and what is said of it."""
+
+    path: str
+    digest: str
+    size: int
+    labels: Labels
+
+
+def capture_file(path: str, labels: Labels) -> CaptureFile:
+    """The file at ``path`` with its digest. Raises `OSError` and `FormatError` where it cannot be read."""
+    source = open_source(path)
+    try:
+        digest, offset, buffer = hashlib.sha256(), 0, memoryview(bytearray(1 << 20))
+        while got := source.readinto(offset, buffer):
+            digest.update(buffer[:got])
+            offset += got
+    finally:
+        source.close()
+    return CaptureFile(path, digest.hexdigest(), offset, labels)
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of the tables of one day of a store, each as columns by name. Text is an index into ``words``."""
+
+    counts: dict[str, Array]
+    captures: list[dict[str, Any]]
+    modules: dict[tuple[str, str], Module]
+    """By identity and name."""
+    words: list[str]
+
+
+# -- one capture
+
+
+@dataclass(slots=True)
+class _Counted:
+    """An event of a capture: columns of the counts table, those of text as numbers of ``words``."""
+
+    columns: list[list[Array]] = field(default_factory=list)
+    facts: dict[str, int] = field(default_factory=dict)
+
+
+_SUMS = TABLES["counts"].sums
+_TEXT = ("module", "kind", "other_module", *LABELS, "event")
+_KEYS = TABLES["counts"].keys
+
+
+class _Words:
+    """Numbers of texts, -1 of ``None``."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, text: str | None) -> int:
+        if text is None:
+            return -1
+        number = self._numbers.setdefault(text, len(self.words))
+        if number == len(self.words):
+            self.words.append(text)
+        return number
+
+    def column(self, texts: Iterable[str | None]) -> Array:
+        """int32: the number of each."""
+        return np.array([self(text) for text in texts], np.int32)
+
+
+class _Event:
+    """Counts the samples of one event of a capture."""
+
+    def __init__(self, profile: Profile, row: int) -> None:
+        self._profile, self._binder = profile, profile.binder
+        only = SampleFilter(events=frozenset([row]))
+        self.notes: list[str] = []
+        stacks = why_no_stacks(profile, only) is None
+        no_ranges = why_no_ranges(profile, only) if stacks else None
+        if no_ranges:
+            self.notes.append(f"no ranges: {no_ranges}")
+        self._branches = BranchSums(self._binder) if stacks else None
+        self._ranges = EntryCounter(self._binder, branches=False) if stacks and not no_ranges else None
+        self._sampled = Sums([np.int64, np.uint64], [np.int64])
+        self.facts = dict.fromkeys(("samples", "stacks", "entries", "entries_squared"), 0)
+
+    def add(self, batch: SampleBatch) -> None:
+        depth = batch.depth
+        for name, number in (
+            ("samples", len(batch)), ("stacks", np.count_nonzero(depth)), ("entries", depth.sum()),
+            ("entries_squared", (depth * depth).sum()),
+        ):  # fmt: skip
+            self.facts[name] += int(number)
+        self._sampled.add(*self._binder.locate(self._binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
+        if self._branches is None or BRANCH not in batch.offsets:
+            return
+        self._branches.add(batch)
+        if self._ranges is not None:
+            self._ranges.add(batch)
+
+    def result(self, module: Array) -> Iterator[tuple[str, dict[str, Array]]]:
+        """(kind, columns of that kind). ``module`` has the number of the identity of each row of the modules table, and
+        last that of `NOWHERE`, as of memory without a file."""
+        nowhere = module[-1]
+
+        def place(rows: Array, address: Array) -> tuple[Array, Array]:
+            number = module[rows]
+            return number, np.where(number == nowhere, np.uint64(0), address)
+
+        rows, address, count = self._sampled.result()
+        number, address = place(rows, address)
+        yield Kind.SAMPLE, {"module": number, "address": address, "n": count}
+        if self._branches is not None:
+            found = self._branches.result()
+            a_module, a = place(found.a_module, found.a)
+            b_module, b = place(found.b_module, found.b)
+            outside = (a_module == nowhere) | (b_module == nowhere)
+            self.facts["outside"] = int(found.count[outside].sum())
+            sums = found.arrays()
+            values = {name: sums["count" if name == "n" else name] for name in _SUMS}
+            other = np.where(b_module == nowhere, -1, b_module)
+            yield Kind.BRANCH, {"module": a_module, "address": a, "other_module": other, "other_address": b, **values}
+            enters = (b_module != a_module) & (b_module != nowhere)
+            other = np.where(a_module == nowhere, -1, a_module)
+            entry = {"module": b_module, "address": b, "other_module": other, "other_address": a, **values}
+            yield Kind.ENTRY, {name: column[enters] for name, column in entry.items()}
+        if self._ranges is not None:
+            ranges = self._ranges.result(None).ranges
+            assert ranges is not None
+            (rows, start, _, end), (count, _, _) = count_tables.merge_processes(ranges)
+            number = module[rows]
+            inside = number != nowhere
+            yield (
+                Kind.RANGE,
+                {
+                    name: column[inside]
+                    for name, column in {"module": number, "address": start, "other_address": end, "n": count}.items()
+                },
+            )
+
+
+# -- many captures
+
+
+class _Day:
+    """What was counted of the captures of one day."""
+
+    def __init__(self) -> None:
+        self.words = _Words()
+        self._parts: list[list[Array]] = []
+        self._rows = self._merged = 0
+        self.captures: list[dict[str, Any]] = []
+        self.modules: dict[tuple[str, str], Module] = {}
+
+    def add(self, columns: dict[str, Array], **texts: str) -> None:
+        """Add rows of the counts table; ``texts`` are the same for all of them."""
+        size = len(columns["module"])
+        if not size:
+            return
+        part = []
+        for name in (*_KEYS, *_SUMS):
+            if name in texts:
+                column: Array = np.full(size, self.words(texts[name]), np.int32)
+            elif name in columns:
+                column = columns[name]
+            else:
+                column = np.full(size, -1, np.int32) if name in _TEXT else np.zeros(size, np.int64)
+            kind = np.int32 if name in _TEXT else np.uint64 if name in _KEYS else np.int64
+            part.append(column.astype(kind, copy=False))
+        self._parts.append(part)
+        self._rows += size
+        if self._rows > max(_WAITING_ROWS, 2 * self._merged):
+            self.merge()
+
+    def merge(self) -> dict[str, Array]:
+        """One row for all rows with the same keys: columns by name."""
+        columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
+        keys, sums = group(columns[: len(_KEYS)], columns[len(_KEYS) :], [np.add] * len(_SUMS))
+        self._parts, self._rows, self._merged = [[*keys, *sums]], len(keys[0]), len(keys[0])
+        return dict(zip((*_KEYS, *_SUMS), self._parts[0], strict=True))
+
+    def rows(self) -> Rows:
+        none = {name: np.empty(0, np.int64) for name in (*_KEYS, *_SUMS)}
+        return Rows(self.merge() if self._parts else none, self.captures, self.modules, self.words.words)
+
+
+_WAITING_ROWS = 1 << 18
+
+
+def count_captures(
+    captures: Sequence[CaptureFile], done: Callable[[CaptureFile], object] = lambda _: None
+) -> dict[str, Rows]:
+    """Day (``YYYY-MM-DD``, UTC) -> what is in the captures of that day. A capture that cannot be read has a row that
+    says why, and ``done`` is called after each."""
+    days: dict[str, _Day] = {}
+    for capture in captures:
+        try:
+            _count(capture, days)
+        except (LastbranchError, OSError) as error:
+            when = capture.labels.time or _changed(capture.path)
+            reason = str(error) if isinstance(error, LastbranchError) else error.strerror or str(error)
+            row = _row(capture, capture.labels.host or "", when) | {"notes": reason, "refused": True}
+            days.setdefault(f"{when:%Y-%m-%d}", _Day()).captures.append(row)
+        done(capture)
+    return {day: counted.rows() for day, counted in sorted(days.items())}
+
+
+def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
+    source = open_source(capture.path)
+    try:
+        profile = read_profile(source, binaries=False)
+        events = [_Event(profile, row) for row in range(len(profile.events))]
+        for stream in profile.streams:
+            wanted = ("branch_from", "branch_to", "branch_flags")
+            for batch in stream.batches(wanted):
+                several = len(stream.events) > 1
+                rows = np.flatnonzero(np.bincount(batch.event)).tolist() if several else stream.events[:1]
+                for row in rows:
+                    events[row].add(batch.select(batch.event == row) if several else batch)
+        when = capture.labels.time or _recorded(profile) or _changed(capture.path)
+        day = days.setdefault(f"{when:%Y-%m-%d}", _Day())
+        host = profile.machine.host if capture.labels.host is None else capture.labels.host
+        texts = {"service": capture.labels.service, "host": host, "version": capture.labels.version}
+        module = _identities(capture, profile, day)
+        said = _row(capture, host, when) | {"format": profile.format, "bytes": source.size}
+        counted: list[tuple[str, _Event]] = []
+        for event, counter in zip(profile.events, events, strict=True):
+            if counter.facts["samples"] or len(events) == 1:
+                for kind, columns in counter.result(module):
+                    day.add(columns, kind=kind, event=event.name, **texts)
+                counted.append((event.name, counter))
+        said |= {"lost": sum(profile.lost.values()), "damage": len(profile.damage)}
+        damage = [str(one) for one in profile.damage[:_NOTES]]
+        periods = {event.name: event.period for event in profile.events}
+        day.captures += [
+            said | counter.facts | {"event": name, "period": periods[name], "notes": "; ".join(damage + counter.notes)}
+            for name, counter in counted
+        ] or [said | {"notes": "; ".join(["no samples", *damage])}]
+    finally:
+        source.close()
+
+
+def _identities(capture: CaptureFile, profile: Profile, day: _Day) -> Array:
+    """int32: number of the identity of each module, and of `NOWHERE` last."""
+    found: list[str] = []
+    for module in profile.modules:
+        if module.kind is ModuleKind.ANONYMOUS:
+            found.append(NOWHERE)
+            continue
+        identity = module.identity or f"path:{capture.digest[:16]}:{module.name}"
+        day.modules.setdefault((identity, module.name), replace(module))
+        found.append(identity)
+    return day.words.column([*found, NOWHERE])
+
+
+def _row(capture: CaptureFile, host: str, when: datetime) -> dict[str, Any]:
+    """A row of the captures table without counts."""
+    labels = capture.labels
+    numbers = {c.name: 0 for c in TABLES["captures"].columns if c.type == "UBIGINT"}
+    named = {"service": labels.service, "host": host, "version": labels.version}
+    texts = {"digest": capture.digest, "file": os.path.basename(capture.path), "format": "", "event": None}
+    return {**numbers, **named, **texts, "time": when, "notes": "", "refused": False}
+
+
+def _recorded(profile: Profile) -> datetime | None:
+    """When the capture began, where it says so."""
+    ns = profile.clock.wall_ns(profile.start) if profile.start is not None else None
+    try:
+        return None if ns is None else datetime.fromtimestamp(ns // 1000 / 1e6, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def _changed(path: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(int(os.stat(path).st_mtime), UTC)
+    except (OSError, OverflowError, ValueError):
+        return datetime.fromtimestamp(0, UTC)

@@ -1,0 +1,163 @@
+"""The manifest: which parts are of a store.
+
+A commit is an object ``manifest/NUMBER.json`` that says which parts come and which go; who creates the next number
+first has made it, and others begin anew with what it says. What is not listed is not of the store, whatever the folder
+holds. Now and then a commit lists all parts, so that none before it need be read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import FormatError, UnavailableError
+from .objects import Objects
+from .parts import Part
+from .schema import TABLES, VERSION
+
+__all__ = ["Change", "Manifest", "State"]
+
+_FORMAT = "lastbranch fleet store"
+_FOLDER = "manifest"
+_WHOLE = 32
+"""Each so many commits one lists all parts."""
+_READS, _COMMITS = 20, 1000
+"""Attempts, with other writers at work."""
+_REMEMBERED = 7 * 24 * 3600.0
+"""Seconds for which a list of all parts names those that went, too."""
+
+
+@dataclass(slots=True)
+class State:
+    """What the commits up to ``number`` say: the parts of the store by name, and the names of those that went, each
+    with the time in seconds since 1970."""
+
+    number: int = -1
+    parts: dict[str, Part] = field(default_factory=dict)
+    gone: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a commit does."""
+
+    add: tuple[Part, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+class Manifest:
+    """Reads and writes the commits of a store."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def create(self) -> None:
+        """Make an empty store, unless there is one."""
+        self._objects.create(_name(0), _written(0, State(), Change(), time.time()))
+
+    def read(self) -> State:
+        """The state now. Raises `UnavailableError` where there is no store, and `FormatError` for one that is damaged
+        or of a newer version."""
+        for _ in range(_READS):
+            names = [one.name for one in self._objects.below(_FOLDER) if one.name.endswith(".json")]
+            if not names:
+                hint = "`lastbranch fleet add STORE FILE...` makes one"
+                raise UnavailableError(f"{self._objects.url} is not a store of counts", hint=hint)
+            state = self._read(sorted(names, reverse=True))
+            if state is not None:
+                return state
+        raise UnavailableError(f"{self._objects.url}: its manifest changes faster than it can be read")
+
+    def _read(self, newest_first: list[str]) -> State | None:
+        """``None`` where a commit went meanwhile, because a later one lists all parts."""
+        commits = []
+        for name in newest_first:
+            data = self._objects.get(name)
+            if data is None:
+                return None
+            commits.append(_read_commit(f"{self._objects.url}/{name}", data))
+            if commits[-1]["whole"]:
+                break
+        state = State()
+        for commit in reversed(commits):
+            if commit["whole"]:
+                state = State(gone=dict(commit["gone"]))
+            elif commit["number"] != state.number + 1:
+                return None
+            state.number = commit["number"]
+            for name in commit["remove"]:
+                if state.parts.pop(name, None) is not None:
+                    state.gone[name] = commit["time"]
+            for part in commit["add"]:
+                state.parts[part["name"]] = Part(**part)
+                state.gone.pop(part["name"], None)
+        return state
+
+    def commit(self, make: Callable[[State], Change | None]) -> State:
+        """Commit what ``make`` says of the state; it is asked again where another writer was faster. ``None``: there is
+        nothing to do."""
+        for _ in range(_COMMITS):
+            state = self.read()
+            change = make(state)
+            if change is None:
+                return state
+            number = state.number + 1
+            if self._objects.create(_name(number), _written(number, state, change, time.time())):
+                return self.read()
+        raise UnavailableError(f"{self._objects.url}: other writers were always faster")
+
+    def sweep(self, before: float) -> int:
+        """Delete commits that were written before that time (seconds since 1970) and are not needed any more."""
+        found = [one for one in self._objects.below(_FOLDER) if one.name.endswith(".json")]
+        needed = False
+        old = []
+        for one in sorted(found, reverse=True):
+            if needed and one.changed < before:
+                old.append(one.name)
+            data = b"" if needed else self._objects.get(one.name)
+            needed = needed or bool(data and _read_commit(one.name, data)["whole"])
+        self._objects.delete(old)
+        return len(old)
+
+
+def _name(number: int) -> str:
+    return f"{_FOLDER}/{number:010d}.json"
+
+
+def _written(number: int, state: State, change: Change, now: float) -> bytes:
+    whole = number % _WHOLE == 0
+    add: Iterable[Part] = change.add
+    remove = [name for name in change.remove if name in state.parts]
+    gone: dict[str, float] = {}
+    if whole:
+        add = [part for name, part in state.parts.items() if name not in change.remove] + list(change.add)
+        gone = {name: at for name, at in state.gone.items() if at > now - _REMEMBERED} | dict.fromkeys(remove, now)
+    commit = {
+        "format": _FORMAT, "version": VERSION, "number": number, "time": now, "whole": whole,
+        "add": [asdict(part) for part in sorted(add, key=lambda part: part.name)], "remove": sorted(remove),
+        "gone": gone,
+    }  # fmt: skip
+    return json.dumps(commit, indent=1).encode()
+
+
+def _read_commit(name: str, data: bytes) -> dict[str, Any]:
+    """A commit that has all its fields. Raises `FormatError`."""
+    try:
+        commit: dict[str, Any] = json.loads(data)
+        if commit["format"] != _FORMAT:
+            raise FormatError("not of a store of counts", file=name, field="format", value=commit["format"])
+        version = commit["version"]
+        if isinstance(version, int) and version > VERSION:
+            hint = f"this lastbranch knows stores up to version {VERSION}: install a newer one"
+            raise FormatError("the store is of a newer version", file=name, field="version", value=version, hint=hint)
+        int(commit["number"]), bool(commit["whole"]), float(commit["time"])
+        list(commit["remove"]), dict(commit["gone"])
+        for part in commit["add"]:
+            if Part(**part).table not in TABLES:
+                raise FormatError("a part of an unknown table", file=name, field="name", value=part["name"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FormatError(f"damaged: {type(error).__name__}: {error}", file=name) from None
+    return commit

@@ -1,0 +1,260 @@
+"""Parts of a store: Parquet files, each of one table, one day and (of counts) one bucket.
+
+`count_batch` and `reduce_parts` are the two stages of a store, each a pure function: the same captures or parts make
+the same bytes under the same name, wherever and however often it runs. What is there already is not made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import FormatError, SelectionError, UnavailableError
+from ..model import Array, Module
+from .counting import CaptureFile, Rows, count_captures
+from .objects import Objects, open_objects
+from .schema import TABLES, VERSION, StoreTable, bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import duckdb
+
+__all__ = [
+    "DONE", "Part", "batch_key", "connect", "count_batch", "failures", "merged_key", "read_of", "reduce_parts",
+]  # fmt: skip
+
+_MEMORY = 256 << 20
+"""Bytes that DuckDB keeps in memory before it spills to its folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part as the manifest lists it. ``name`` is ``TABLE/day=DAY/[bucket=NN/]KEY.parquet``."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+
+    @property
+    def table(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def day(self) -> str:
+        return self.name.split("/")[1].removeprefix("day=")
+
+    @property
+    def bucket(self) -> int | None:
+        """The bucket of its modules; ``None`` of a table that has none."""
+        word = self.name.split("/")[2]
+        return int(word.removeprefix("bucket=")) if word.startswith("bucket=") else None
+
+    @property
+    def group(self) -> str:
+        """The folder that it is in: parts of one group can be merged."""
+        return self.name.rpartition("/")[0]
+
+
+# -- DuckDB
+
+
+_CLOSED = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_unsigned_extensions": "false",
+    "python_enable_replacements": "false",
+}
+
+
+@contextmanager
+def connect(memory: int = _MEMORY, threads: int = 1) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory that spills to a private folder past ``memory`` bytes, in UTC."""
+    import duckdb
+
+    with tempfile.TemporaryDirectory(prefix="lastbranch-fleet-") as folder:
+        limits = {"memory_limit": f"{memory >> 20}MiB", "threads": str(threads), "temp_directory": folder}
+        with failures(), closing(duckdb.connect(":memory:", config={**_CLOSED, **limits})) as database:
+            yield database
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """DuckDB's errors as ours, in one line."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        line = next(filter(None, map(str.strip, str(error).split("\n"))), type(error).__name__)
+        missing = duckdb.OutOfMemoryException, duckdb.IOException, duckdb.InternalException
+        if isinstance(error, missing):
+            raise UnavailableError(line) from None
+        if isinstance(error, duckdb.ConversionException | duckdb.OutOfRangeException):
+            raise FormatError(f"a sum does not fit in 64 bits: {line}") from None
+        raise SelectionError(line) from None
+
+
+def read_of(table: StoreTable, paths: Sequence[str]) -> str:
+    """SQL that reads the files at ``paths``: a relation of ``table``'s columns, which is empty without files."""
+    if not paths:
+        columns = ", ".join(f'NULL::{c.type} AS "{c.name}"' for c in table.columns)
+        return f"(SELECT {columns} WHERE false)"
+    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    columns = ", ".join(f'"{c.name}"' for c in table.columns)
+    return f"(SELECT {columns} FROM read_parquet([{listed}], hive_partitioning = false))"
+
+
+# -- writing
+
+
+def _write(
+    database: duckdb.DuckDBPyConnection, objects: Objects, table: StoreTable, relation: str, group: str, key: str
+) -> Part:
+    """Write the rows of ``relation``, with those of equal keys added up, as a part."""
+    keys = ", ".join(f'"{name}"' for name in table.keys)
+    sums = "".join(f', sum("{name}")::UBIGINT AS "{name}"' for name in table.sums)
+    with tempfile.TemporaryDirectory(prefix="lastbranch-part-") as folder:
+        path = os.path.join(folder, "part.parquet")
+        copied = database.execute(
+            f"COPY (SELECT {keys}{sums} FROM {relation} GROUP BY ALL ORDER BY {keys}) "
+            f"TO '{path}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{lastbranch_fleet: '{VERSION}'}})"
+        )
+        ((rows,),) = copied.fetchall()
+        with open(path, "rb") as file:
+            data = file.read()
+    part = Part(f"{group}/{key}.parquet", rows, len(data), hashlib.sha256(data).hexdigest())
+    objects.put(part.name, data)
+    return part
+
+
+def batch_key(captures: Iterable[CaptureFile]) -> str:
+    """What the parts of these captures are called: by their contents and labels, in any order."""
+    said = sorted((c.digest, *map(str, asdict(c.labels).values())) for c in captures)
+    return _key("batch", said)
+
+
+def merged_key(parts: Sequence[Part]) -> str:
+    """What the part is called that these are merged to, in any order."""
+    return _key("merged", sorted((p.name, p.sha256) for p in parts))
+
+
+def _key(what: str, contents: object) -> str:
+    return hashlib.sha256(json.dumps([what, VERSION, contents]).encode()).hexdigest()[:32]
+
+
+DONE = "done"
+"""Folder of what says which parts were written: they need not be made again."""
+
+
+def _once(objects: Objects, key: str, make: Callable[[], list[Part]]) -> list[Part]:
+    """The parts that ``make`` writes, or those that it wrote before."""
+    name = f"{DONE}/{key}.json"
+    known = objects.get(name)
+    if known is not None:
+        return [Part(**one) for one in json.loads(known)]
+    parts = make()
+    objects.put(name, json.dumps([asdict(part) for part in parts]).encode())
+    return parts
+
+
+def count_batch(
+    store: str, captures: Sequence[CaptureFile], done: Callable[[CaptureFile], object] = lambda _: None
+) -> list[Part]:
+    """Count captures, and write what was counted as parts of the store at the address ``store``.
+
+    They are of the store once its manifest lists them. Raises `UnavailableError` and `OSError` where they cannot be
+    written; a capture that cannot be read has a row that says so.
+    """
+    objects, key = open_objects(store), batch_key(captures)
+
+    def make() -> list[Part]:
+        ordered = sorted(captures, key=lambda capture: capture.digest)
+        found = []
+        for day, rows in count_captures(ordered, done).items():
+            with connect() as database:
+                found += _write_rows(database, objects, rows, day, key)
+        return found
+
+    return _once(objects, key, make)
+
+
+def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Rows, day: str, key: str) -> list[Part]:
+    """The parts of what was counted on one day."""
+    parts = []
+    database.register("words", {"id": np.arange(len(rows.words), dtype=np.int32), "text": _objects(rows.words)})
+    buckets = np.array([bucket_of(word) for word in rows.words], np.int64)
+    bucket = buckets[rows.counts["module"]] if len(rows.counts["n"]) else np.empty(0, np.int64)
+    table = TABLES["counts"]
+    for number in np.flatnonzero(np.bincount(bucket)).tolist() if len(bucket) else []:
+        mine = bucket == number
+        database.register("rows", {name: column[mine] for name, column in rows.counts.items()})
+        columns, joins = [], ""
+        for i, c in enumerate(table.columns):
+            if c.type == "VARCHAR":
+                joins += f' LEFT JOIN words w{i} ON w{i}.id = rows."{c.name}"'
+                columns.append(f'w{i}.text AS "{c.name}"')
+            else:
+                columns.append(f'rows."{c.name}"::UBIGINT AS "{c.name}"')
+        relation = f"(SELECT {', '.join(columns)} FROM rows{joins})"
+        parts.append(_write(database, objects, table, relation, f"counts/day={day}/bucket={number:02d}", key))
+    lists: dict[str, list[dict[str, Any]]] = {
+        "captures": [one | {"time": one["time"].replace(tzinfo=None)} for one in rows.captures],
+        "modules": [_module_row(identity, module) for (identity, _), module in rows.modules.items()],
+    }
+    for name, found in lists.items():
+        if found:
+            table = TABLES[name]
+            declared = ", ".join(f'"{c.name}" {c.type}' for c in table.columns)
+            database.execute(f"CREATE TABLE {name} ({declared})")
+            marks = ", ".join("?" * len(table.columns))
+            database.executemany(
+                f"INSERT INTO {name} VALUES ({marks})", [[one[c.name] for c in table.columns] for one in found]
+            )
+            parts.append(_write(database, objects, table, name, f"{name}/day={day}", key))
+    return parts
+
+
+def _objects(words: Sequence[str]) -> Array:
+    """Texts as DuckDB takes them: what is no Unicode is made visible."""
+    out = np.empty(len(words), object)
+    out[:] = [_unicode(word) for word in words]
+    return out
+
+
+def _unicode(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _module_row(identity: str, module: Module) -> dict[str, Any]:
+    known = {c.name: getattr(module, c.name, None) for c in TABLES["modules"].columns}
+    texts = {"kind": str(module.kind), "build_id": module.build_id.hex(), "name": _unicode(module.name)}
+    guid = str(module.pdb_guid) if module.pdb_guid else ""
+    return known | texts | {"module": _unicode(identity), "pdb_guid": guid, "pdb_name": _unicode(module.pdb_name)}
+
+
+def reduce_parts(store: str, parts: Sequence[Part]) -> Part:
+    """Merge parts of one group to one, which has the sums of the rows with the same keys.
+
+    Raises `FormatError` where a sum does not fit in 64 bits, or a part is not as the manifest says.
+    """
+    objects, key = open_objects(store), merged_key(parts)
+
+    def make() -> list[Part]:
+        with tempfile.TemporaryDirectory(prefix="lastbranch-parts-") as scratch, connect() as database:
+            paths = objects.paths([part.name for part in parts], scratch)
+            table = TABLES[parts[0].table]
+            return [_write(database, objects, table, read_of(table, paths), parts[0].group, key)]
+
+    (part,) = _once(objects, key, make)
+    return part

@@ -1,0 +1,156 @@
+"""The tables of a store, declared as data: its Parquet files, the views that SQL sees and the documentation are made of
+`TABLES`.
+
+All numbers of `counts` are sums, so parts of a store are merged by adding up what has the same keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+__all__ = ["BUCKETS", "LABELS", "TABLES", "VERSION", "Kind", "StoreColumn", "StoreTable", "bucket_of"]
+
+VERSION = 1
+"""Of the layout. A store of a newer one is refused."""
+BUCKETS = 64
+"""Counts of a day are in so many groups of modules: a module's are in one of them."""
+LABELS = ("service", "host", "version")
+"""What is said of a capture by who adds it."""
+
+
+class Kind:
+    """What a row of `counts` counts."""
+
+    BRANCH = "branch"
+    ENTRY = "entry"
+    RANGE = "range"
+    SAMPLE = "sample"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreColumn:
+    """A column: its type in SQL, and whether rows that differ in it stay apart (``key``) or are added up."""
+
+    name: str
+    type: str
+    meaning: str
+    key: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTable:
+    """A table: ``row`` says what one row is. Parts are sorted by the columns, in their order."""
+
+    name: str
+    row: str
+    columns: tuple[StoreColumn, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that tell rows apart."""
+        return tuple(c.name for c in self.columns if c.key)
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """The columns that are added up where the keys are the same."""
+        return tuple(c.name for c in self.columns if not c.key)
+
+
+def _text(name: str, meaning: str) -> StoreColumn:
+    return StoreColumn(name, "VARCHAR", meaning)
+
+
+def _number(name: str, meaning: str) -> StoreColumn:
+    return StoreColumn(name, "UBIGINT", meaning)
+
+
+def _sum(name: str, meaning: str) -> StoreColumn:
+    return StoreColumn(name, "UBIGINT", meaning, key=False)
+
+
+_LABELS = (
+    _text("service", "what the program is a part of, as it was said when the capture was added; empty: not said"),
+    _text("host", "where it ran: as was said, else as the capture has it"),
+    _text("version", "which version of the service; empty: not said"),
+)
+_EVENT = _text("event", "name of the event whose samples these are")
+_MODULE = _text(
+    "module",
+    "identity of the module: build-id:HEX, pdb:GUID:AGE, pe:TIMESTAMP:SIZE; path:DIGEST:NAME for one without, which is "
+    "then a module of that capture only",
+)
+
+_COUNTS = StoreTable(
+    "counts", "something that was counted in a module",
+    (
+        _MODULE,
+        _text("kind", "branch: a taken branch in the module; entry: one from elsewhere into it, which is the branch of "
+              "another module, too; range: code that ran without a taken branch; sample: an address that was sampled"),
+        _number("address", "of the branch, of the target of an entry, of the first instruction of a range, of the "
+                "sample: offset in the file of an ELF module, from the base of a PE, from _text of a kernel, from the "
+                "start of any other"),
+        _text("other_module", "branch: module of the target; entry: module of the branch; NULL: memory without a file, "
+              "or none, and for other kinds"),
+        _number("other_address", "the address in it, 0 where that is NULL; range: of the last instruction"),
+        *_LABELS,
+        _EVENT,
+        _sum("n", "how often: entries of branch stacks, ranges between them, samples"),
+        _sum("mispredicted", "of these branches, mispredicted"),
+        _sum("predicted", "of these branches, predicted correctly; both 0: not recorded"),
+        _sum("cycles", "since the branch before, over the timed ones"),
+        _sum("timed", "branches with recorded cycles"),
+        _sum("samples", "samples that have it in their branch stack"),
+        _sum("squares", "sum over the samples of the square of n"),
+        _sum("crossed", "sum over the samples of n times the entries of its branch stack"),
+    ),
+)  # fmt: skip
+
+_CAPTURES = StoreTable(
+    "captures", "an event of a capture that was added; one row without an event where a capture was refused",
+    (
+        _text("digest", "SHA-256 of the file, hexadecimal"),
+        _EVENT,
+        *_LABELS,
+        StoreColumn("time", "TIMESTAMP", "when it was recorded (UTC): as was said, else as the capture has it, else "
+                    "when the file was changed last"),
+        _text("file", "its name when it was added"),
+        _text("format", "what it is"),
+        _number("bytes", "its size"),
+        _number("period", "events between two samples; 0: a frequency was used"),
+        _number("samples", "samples of the event"),
+        _number("stacks", "of these, with branch entries"),
+        _number("entries", "entries of their branch stacks"),
+        _number("entries_squared", "sum over the samples of the square of their entries"),
+        _number("outside", "of these entries, with an end in no module, or in memory without a file"),
+        _number("lost", "samples and records that the recorder says were lost"),
+        _number("damage", "places of the file that could not be read"),
+        _text("notes", "what else is to be known: damage, missing ranges; or why it was refused"),
+        StoreColumn("refused", "BOOLEAN", "nothing of it was counted"),
+    ),
+)  # fmt: skip
+
+_MODULES = StoreTable(
+    "modules", "a module under one of its names",
+    (
+        _MODULE,
+        _text("name", "full path as recorded"),
+        _text("kind", "file, kernel, kernel module, vdso"),
+        _text("build_id", "ELF build id, hexadecimal"),
+        _text("pdb_guid", "GUID of the PDB"),
+        _number("pdb_age", "age of the PDB"),
+        _text("pdb_name", "name of the PDB"),
+        _number("timestamp", "PE TimeDateStamp"),
+        _number("checksum", "PE checksum"),
+        _number("size", "bytes of its address range, of a PE; 0 unknown"),
+        _number("image_base", "preferred base of a PE"),
+    ),
+)  # fmt: skip
+
+TABLES: dict[str, StoreTable] = {table.name: table for table in (_COUNTS, _CAPTURES, _MODULES)}
+"""Tables by name. A part of `counts` is of one day and bucket, one of another table of a day."""
+
+
+def bucket_of(module: str) -> int:
+    """The bucket that the counts of a module are in."""
+    return crc32(module.encode()) % BUCKETS

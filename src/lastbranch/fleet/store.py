@@ -1,0 +1,268 @@
+"""A store of counts: what is added to it, merged and removed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..errors import LastbranchError
+from .counting import CaptureFile, Labels, capture_file
+from .manifest import Change, Manifest, State
+from .objects import Object, open_objects
+from .parts import DONE, Part, batch_key, connect, count_batch, merged_key, read_of, reduce_parts
+from .reading import Reading
+from .schema import TABLES
+from .selection import Selection
+
+__all__ = ["Added", "Run", "Store", "Verified", "in_turn"]
+
+BATCH_CAPTURES = 256
+BATCH_BYTES = 1 << 30
+"""Captures that are counted together are so many, or of so many bytes, at most."""
+KEPT_HOURS = 24.0
+"""Objects that are of no use any more are kept so long, for those who are reading or writing them."""
+
+_ALL, _UNSAID = Selection(), Labels()
+
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+"""Calls a function with each of many arguments, as many at once as it likes; the results, in their order. Functions and
+arguments can be pickled, and a call can be repeated."""
+
+
+def in_turn(function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterator[Any]:
+    """One after the other, in this process: the simplest `Run`."""
+    return map(function, arguments)
+
+
+@dataclass(slots=True)
+class Added:
+    """What became of captures that were to be added: how many were counted, were in the store before (or twice among
+    them), and were refused, with the reason of each by path."""
+
+    captures: int = 0
+    known: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Verified:
+    """What is right and wrong with a store: the number of its ``parts``, reasons why some are ``damaged`` by their
+    names, and ``foreign`` objects, which its manifest does not list."""
+
+    parts: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
+    foreign: list[str] = field(default_factory=list)
+
+
+class Store:
+    """The store at ``url``: a folder, or ``s3://BUCKET/FOLDER``, ``gs://``, ``az://``. ``run`` does its work."""
+
+    def __init__(self, url: str, run: Run = in_turn) -> None:
+        self.url = url
+        self._run, self._objects = run, open_objects(url)
+        self._manifest = Manifest(self._objects)
+
+    def state(self) -> State:
+        """What the manifest says now. Raises `UnavailableError` where there is no store, and `FormatError` for one that
+        is damaged or of a newer version."""
+        return self._manifest.read()
+
+    @contextmanager
+    def reading(self, selection: Selection = _ALL) -> Iterator[Reading]:
+        """What the store says of ``selection``, as it is now; parts from elsewhere are fetched as they are needed."""
+        state = self.state()
+        with TemporaryDirectory(prefix="lastbranch-store-") as scratch, connect() as database:
+            yield Reading(self._objects, state, selection, database, scratch)
+
+    # -- adding
+
+    def add(self, paths: Sequence[str], labels: Labels = _UNSAID) -> Added:
+        """Count the captures at ``paths`` and add them, all at once: a store has all of them or none.
+
+        A capture is known by its contents and counts once. Those that cannot be read are listed in the store with the
+        reason, and do not hinder others. After a crash the same call goes on with what is done.
+        """
+        self._manifest.create()
+        added, captures = Added(), dict[str, CaptureFile]()
+        for path, found in zip(paths, self._run(_digested, [(path, labels) for path in paths]), strict=True):
+            if isinstance(found, str):
+                added.refused[path] = found
+            elif found.digest in captures:
+                added.known += 1
+            else:
+                captures[found.digest] = found
+        while True:
+            seen = self.state()
+            known = self._known(seen.parts.values(), captures)
+            batches = list(_batches([one for digest, one in captures.items() if digest not in known]))
+            done = list(self._run(_counted, [(self.url, batch) for batch in batches]))
+            parts = {part.name: part for made in done for part in made}
+            try:
+                self._manifest.commit(partial(self._adding, parts, seen, captures.keys() - known))
+            except _OvertakenError:
+                continue
+            self._objects.delete(f"{DONE}/{batch_key(batch)}.json" for batch in batches)
+            added.known += len(known)
+            self._tell(list(parts.values()), captures, added)
+            added.captures = len(captures) - len(known) - sum(one.path in added.refused for one in captures.values())
+            return added
+
+    def _adding(self, parts: dict[str, Part], seen: State, new: Iterable[str], state: State) -> Change | None:
+        """Raises `_OvertakenError` where another writer has added some of the same captures since they were
+        ``seen``."""
+        missing = [part for name, part in parts.items() if name not in state.parts]
+        if not missing:
+            return None
+        others = [part for name, part in state.parts.items() if name not in seen.parts and name not in parts]
+        if self._known(others, new):
+            raise _OvertakenError
+        return Change(add=tuple(missing))
+
+    def _known(self, parts: Iterable[Part], digests: Iterable[str]) -> set[str]:
+        """Which of ``digests`` are of captures that these parts count."""
+        rows = self._of_captures(parts, "SELECT DISTINCT digest FROM {} WHERE NOT refused")
+        return {digest for (digest,) in rows} & set(digests)
+
+    def _tell(self, parts: Sequence[Part], captures: dict[str, CaptureFile], added: Added) -> None:
+        said = self._of_captures(parts, "SELECT DISTINCT digest, refused, damage, notes FROM {} ORDER BY ALL")
+        for digest, refused, damage, notes in said:
+            if refused:
+                added.refused[captures[digest].path] = notes
+            elif damage:
+                added.damaged[captures[digest].path] = notes
+
+    def _of_captures(self, parts: Iterable[Part], sql: str) -> list[tuple[Any, ...]]:
+        names = [part.name for part in parts if part.table == "captures"]
+        with TemporaryDirectory(prefix="lastbranch-store-") as scratch, connect() as database:
+            relation = read_of(TABLES["captures"], self._objects.paths(names, scratch))
+            return database.execute(sql.format(relation)).fetchall()
+
+    # -- merging and removing
+
+    def compact(self, kept_hours: float = KEPT_HOURS) -> int:
+        """Merge the parts of each day and bucket, and sweep what has been of no use for so many hours. The number of
+        parts that were merged."""
+        groups: dict[str, list[Part]] = {}
+        for part in self.state().parts.values():
+            groups.setdefault(part.group, []).append(part)
+        several = [parts for _, parts in sorted(groups.items()) if len(parts) > 1]
+        merged = list(self._run(_reduced, [(self.url, parts) for parts in several]))
+        taken = 0
+
+        def change(state: State) -> Change | None:
+            nonlocal taken
+            made = [  # what another writer has merged meanwhile stays merged
+                (part, [one.name for one in parts]) for part, parts in zip(merged, several, strict=True)
+                if all(one.name in state.parts for one in parts)
+            ]  # fmt: skip
+            taken = sum(len(names) for _, names in made)
+            if not made:
+                return None
+            return Change(tuple(part for part, _ in made), tuple(name for _, names in made for name in names))
+
+        self._manifest.commit(change)
+        self._objects.delete(f"{DONE}/{merged_key(parts)}.json" for parts in several)
+        self.sweep(kept_hours)
+        return taken
+
+    def expire(self, before: str, kept_hours: float = KEPT_HOURS) -> int:
+        """Remove what was recorded before the day ``before`` (``YYYY-MM-DD``, UTC), and sweep. The number of parts."""
+        taken = 0
+
+        def change(state: State) -> Change | None:
+            nonlocal taken
+            names = tuple(name for name, part in state.parts.items() if part.day < before)
+            taken = len(names)
+            return Change(remove=names) if names else None
+
+        self._manifest.commit(change)
+        self.sweep(kept_hours)
+        return taken
+
+    def sweep(self, kept_hours: float = KEPT_HOURS) -> int:
+        """Delete objects that have been of no use for so many hours: of dead writers, merged parts, expired ones.
+        Objects that no lastbranch has named stay. The number of them."""
+        before = time.time() - kept_hours * 3600
+        done = [one.name for one in self._objects.below(DONE) if one.changed <= before]
+        self._objects.delete(done)  # first of all: they promise that parts are there
+        state = self.state()
+        old = [
+            one.name for one in self._unlisted(state)
+            if one.changed <= before and state.gone.get(one.name, 0) <= before and _OURS.fullmatch(one.name)
+        ]  # fmt: skip
+        self._objects.delete(old)
+        return len(done) + len(old) + self._manifest.sweep(before)
+
+    def _unlisted(self, state: State) -> list[Object]:
+        return [one for table in TABLES for one in self._objects.below(table) if one.name not in state.parts]
+
+    def verify(self) -> Verified:
+        """Read all of it: is each part there, and as it was written?"""
+        state, found = self.state(), Verified()
+        parts = [part for _, part in sorted(state.parts.items())]
+        reasons = self._run(_checked, [(self.url, part) for part in parts])
+        found.damaged = {part.name: reason for part, reason in zip(parts, reasons, strict=True) if reason}
+        found.parts = len(parts)
+        found.foreign = [one.name for one in self._unlisted(state) if one.name not in state.gone]
+        return found
+
+
+class _OvertakenError(Exception):
+    """Another writer has added some of the same captures."""
+
+
+_OURS = re.compile(r"\w+/day=[\d-]+/(bucket=\d\d/)?[0-9a-f]{32}\.parquet(\.part-[0-9a-f]{16})?")
+
+
+def _batches(captures: Iterable[CaptureFile]) -> Iterator[list[CaptureFile]]:
+    """Captures that are counted together; the same captures are always cut alike."""
+    batch: list[CaptureFile] = []
+    size = 0
+    for capture in captures:
+        if batch and (len(batch) == BATCH_CAPTURES or size + capture.size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(capture)
+        size += capture.size
+    if batch:
+        yield batch
+
+
+# -- tasks: pure functions of what they are called with
+
+
+def _digested(task: tuple[str, Labels]) -> CaptureFile | str:
+    """A capture's file, or why it cannot be read."""
+    try:
+        return capture_file(*task)
+    except LastbranchError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _counted(task: tuple[str, Sequence[CaptureFile]]) -> list[Part]:
+    return count_batch(*task)
+
+
+def _reduced(task: tuple[str, Sequence[Part]]) -> Part:
+    return reduce_parts(*task)
+
+
+def _checked(task: tuple[str, Part]) -> str:
+    """What is wrong with a part; nothing: it is as it was written."""
+    url, part = task
+    data = open_objects(url).get(part.name)
+    if data is None:
+        return "missing"
+    if len(data) != part.bytes:
+        return f"{len(data)} bytes instead of {part.bytes}"
+    return "" if hashlib.sha256(data).hexdigest() == part.sha256 else "its bytes are not those that were written"

@@ -1,0 +1,218 @@
+"""What comes out of a store is what comes out of its captures: sums, to the byte where that is defined."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import perfdata_writer as pw
+from captures import REAL, Data
+from command_line import Ran
+from export_tools import BINARIES, binary_of
+from lastbranch.analysis.sample_sums import BranchSums
+from lastbranch.opening import open_source, read_profile
+from perfdata_writer import Builder
+from small_captures import build
+
+Run = Callable[..., Ran]
+Lines = Counter[tuple[str, ...]]
+BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof")
+
+
+def added(run: Run, store: Path, *words: str | Path) -> Path:
+    done = run("fleet", "add", store, *words)
+    assert done.code == 0, done.err
+    return store
+
+
+def lines(text: str) -> tuple[Lines, Lines]:
+    """(ranges, branches with their mispredictions) of counts as text. Addresses in no module count as one."""
+    ranges, branches = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for line in text.splitlines():
+        kind, *words = line.split()
+        if kind == "R":
+            if words[0] != "-":  # memory without a file
+                ranges[tuple(words[:3])] += int(words[3])
+        else:
+            ends = [(m, "0" if m == "-" else a) for m, a in (words[:2], words[2:4])]
+            key = tuple(part for end in ends for part in end)
+            branches[(*key, "taken")] += int(words[4])
+            branches[(*key, "mispredicted")] += int(words[5])
+    return ranges, branches
+
+
+def text_of(done: Ran) -> str:
+    assert done.code in (0, 1), done.err
+    return done.out
+
+
+@pytest.mark.parametrize("form", BY_MODULE)
+@pytest.mark.parametrize("name", ["demo_pie", "demo_2proc", "lldlayout/demo_pie"])
+def test_exports_are_those_of_the_capture(run: Run, data: Data, tmp_path: Path, name: str, form: str) -> None:
+    store = added(run, tmp_path / "store", data.path(name))
+    for binary in BINARIES:
+        path = binary_of(data, name, binary)
+        words = ("--to", form, "--binary", path)
+        stored, plain = run("fleet", "export", store, *words), run("export", data.path(name), *words)
+        assert stored.code == plain.code == 0, stored.err
+        assert stored.raw == plain.raw
+
+
+def test_one_module_is_found_by_its_build_id(run: Run, data: Data, symfs, tmp_path: Path) -> None:
+    capture, folder = data.path("demo_pie"), symfs("demo_pie")
+    store = added(run, tmp_path / "store", capture)
+    identity = re.search(r"build-id:(\w+)", run("fleet", "list", store, "--by", "module", "--module", "lbrdemo").out)
+    assert identity is not None
+    words = ("--symfs", folder, "--to", "bolt")
+    stored = run("fleet", "export", store, "--module", identity[1][:8], *words)
+    assert stored.code == 0, stored.err
+    assert stored.raw == run("export", capture, *words, "--binary", "lbrdemo").raw
+    missing = run("fleet", "export", store, "--module", identity[1][:8], "--to", "counts")
+    assert f"binary not found ({identity[0]}" in missing.err
+
+
+def test_a_folder_of_exports_is_that_of_the_capture(run: Run, data: Data, symfs, tmp_path: Path) -> None:
+    capture, words = data.path("demo_pie"), ("--symfs", symfs("demo_pie"), "--to", "autofdo", "-o")
+    store = added(run, tmp_path / "store", capture)
+    assert run("fleet", "export", store, *words, tmp_path / "stored").code == 0
+    assert run("export", capture, *words, tmp_path / "plain").code == 0
+    plain, stored = ({p.name: p.read_text() for p in (tmp_path / x).iterdir()} for x in ("plain", "stored"))
+    for found in (plain, stored):  # modules of a store are in the order of their identities
+        found["index.tsv"] = "".join(sorted(found["index.tsv"].splitlines(keepends=True)))
+    assert stored == plain
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_counts_of_real_captures(run: Run, data: Data, tmp_path: Path, name: str) -> None:
+    plain = run("export", data.path(name), "--to", "counts")
+    store = added(run, tmp_path / "store", data.path(name))
+    stored = run("fleet", "export", store, "--to", "counts", "--event", "*")
+    assert stored.code == plain.code
+    assert lines(stored.out) == lines(plain.out)
+
+
+def test_captures_add_up(run: Run, data: Data, tmp_path: Path) -> None:
+    names = ("demo_pie", "demo_2proc", "demo_hwidx")
+    store = added(run, tmp_path / "store", *map(data.path, names))
+    want: tuple[Lines, Lines] = Counter(), Counter()
+    for name in names:
+        for whole, part in zip(want, lines(text_of(run("export", data.path(name), "--to", "counts"))), strict=True):
+            whole.update(part)
+    before = run("fleet", "export", store, "--to", "counts").raw
+    assert lines(before.decode()) == want
+    more = data.path("demo_features")
+    assert run("fleet", "add", store, more).code == 0
+    for whole, part in zip(want, lines(text_of(run("export", more, "--to", "counts"))), strict=True):
+        whole.update(part)
+    apart = run("fleet", "export", store, "--to", "counts").raw
+    assert lines(apart.decode()) == want
+    assert run("fleet", "compact", store).code == 0
+    assert run("fleet", "export", store, "--to", "counts").raw == apart
+
+
+def test_weights_multiply(run: Run, data: Data, tmp_path: Path) -> None:
+    store = added(run, tmp_path / "store", data.path("demo_pie"), "--service", "a")
+    added(run, store, data.path("demo_2proc"), "--service", "b")
+    a, b = (lines(text_of(run("export", data.path(name), "--to", "counts"))) for name in ("demo_pie", "demo_2proc"))
+    done = run("fleet", "export", store, "--to", "counts", "--weight", "a=3", "--weight", "b=0")
+    want = tuple(Counter({key: 3 * one[key] for key in one | other}) for one, other in zip(a, b, strict=True))
+    assert lines(done.out) == want
+    assert run("fleet", "export", store, "--to", "counts", "--weight", "a").code == 2
+
+
+# -- sums over samples
+
+
+def test_sums_over_samples_are_those_of_each_sample(tmp_path: Path) -> None:
+    """Held against a count of one sample after the other."""
+    b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.comm(pid=7, name="prog", time=1, exec=True)
+    b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/prog", time=2)
+    stacks = [
+        [(0x400100 + 16 * (i * j % 5), 0x400200 + 8 * (j % 3), (i + j) % 2 | 3 << 4 * (j % 2)) for j in range(i % 7)]
+        for i in range(100)
+    ]
+    for i, stack in enumerate(stacks):
+        b.sample(ip=0x400000 + i, pid=7, tid=7, time=1000 * (i + 1), branches=stack)
+    (tmp_path / "x").write_bytes(b.build())
+    profile = read_profile(open_source(str(tmp_path / "x")))
+    sums = BranchSums(profile.binder)
+    for batch in profile.batches():
+        sums.add(batch)
+    found = sums.result()
+    want: dict[tuple[int, int], list[int]] = {}
+    for stack in stacks:
+        inside = Counter((a - 0x400000, b - 0x400000) for a, b, _ in stack)
+        for key, n in inside.items():
+            row = want.setdefault(key, [0] * 4)
+            for i, value in enumerate((n, 1, n * n, n * len(stack))):
+                row[i] += value
+    columns = (found.a, found.b, found.count, found.samples, found.squares, found.crossed)
+    rows = zip(*(c.tolist() for c in columns), strict=True)
+    assert {(a, b): list(values) for a, b, *values in rows} == want
+
+
+# -- which captures
+
+
+def test_captures_are_selected_by_what_is_said_of_them(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for i, (service, version, host, day) in enumerate(
+        [("web", "1", "h1", "2026-01-01"), ("web", "2", "h2", "2026-01-02"), ("db", "2", "h1", "2026-01-03")]
+    ):
+        capture = build(tmp_path / f"{i}", name=f"/bin/prog{i}")
+        words = ("--service", service, "--version", version, "--host", host, "--time", day)
+        added(run, store, capture, *words)
+
+    def chosen(*words: str) -> list[str]:
+        done = run("fleet", "list", store, *words, "--format", "csv")
+        return [line.split(",")[0] for line in done.out.splitlines()[1:]]
+
+    assert chosen() == ["0", "1", "2"]
+    assert chosen("--service", "web") == ["0", "1"]
+    assert chosen("--service", "w*", "--version", "2") == ["1"]
+    assert chosen("--host", "h1", "--host", "h2", "--since", "2026-01-02") == ["1", "2"]
+    assert chosen("--until", "2026-01-01") == ["0"]
+    assert chosen("--version", "3") == []
+    counts = run("fleet", "export", store, "--to", "counts", "--version", "2").out
+    assert set(re.findall("prog.", counts)) == {"prog1", "prog2"}
+    by = run("fleet", "list", store, "--by", "service", "--format", "csv").out.splitlines()
+    assert [line.split(",")[:2] for line in by[1:]] == [["db", "1"], ["web", "2"]]
+    assert run("fleet", "list", store, "--since", "yesterday").code == 2
+
+
+def test_different_events_are_not_added_up_unasked(run: Run, data: Data, tmp_path: Path) -> None:
+    names = ("demo_pie", "wsm_x5660_16deep")
+    store = added(run, tmp_path / "store", *map(data.path, names))
+    done = run("fleet", "export", store, "--to", "counts")
+    assert done.code == 2
+    assert "br_inst_exec:taken, cycles" in done.err
+    assert "--event" in done.err
+    one = run("fleet", "export", store, "--to", "counts", "--event", "cycles").out
+    assert lines(one) == lines(run("export", data.path("demo_pie"), "--to", "counts").out)
+    whole = [run("export", data.path(name), "--to", "counts").out for name in names]
+    assert lines(run("fleet", "export", store, "--to", "counts", "--event", "*").out) == lines("".join(whole))
+    # A module that was counted under one event alone needs no choice.
+    assert run("fleet", "export", store, "--to", "counts", "--module", "lbrdemo").code == 0
+
+
+def test_two_builds_under_one_path_stay_apart(run: Run, tmp_path: Path) -> None:
+    for number in (1, 2):
+        b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+        b.mmap2(pid=7, addr=0x400000 * number, length=0x10000, pgoff=0, name="/bin/prog", time=2,
+                build_id=bytes([number] * 20))  # fmt: skip
+        at = 0x400000 * number
+        b.sample(ip=at, pid=7, tid=7, time=9, branches=[(at + 0x10, at + 0x20, 1)] * 2)
+        (tmp_path / f"{number}").write_bytes(b.build())
+    store = added(run, tmp_path / "store", tmp_path / "1", tmp_path / "2")
+    done = run("fleet", "export", store, "--to", "counts")
+    names = {line.split()[1] for line in done.out.splitlines()}
+    assert names == {f"/bin/prog@build-id:{'01' * 20}", f"/bin/prog@build-id:{'02' * 20}"}
+    one = run("fleet", "export", store, "--to", "counts", "--module", "0101")
+    assert one.out.splitlines()[-1] == "B /bin/prog 10 /bin/prog 20 2 2"
+    both = run("fleet", "export", store, "--to", "counts", "--module", "prog")
+    assert both.out == done.out
