@@ -95,9 +95,11 @@ def test_capture_has_the_facts_of_info_and_check(run: Callable[..., Ran], browse
         assert len(shown) > 3
         assert set(shown) <= wanted
         facts = page.locator("dl.facts").all_inner_texts()
-        for number in (info["samples"], info["branch_entries"], *info["lost"].values(), *info["records"].values()):
+        for number in (info["samples"], info["branch_entries"], *info["lost"].values()):
             assert any(f"{number:,}" in one for one in facts)
         assert page.get_by_text("filters change nothing here").is_visible()
+        records = {one["name"]: one["samples"] for one in cells(page, "Records")}
+        assert records == {name: f"{number:,}" for name, number in info["records"].items()}
         said = page.locator(".findings strong").all_inner_texts()
         assert said == [f"{one['severity']}: {one['finding']}" for one in found]
         page.get_by_role("button", name="What can it record?").click()
@@ -300,17 +302,69 @@ def test_a_file_that_is_another_now_is_not_counted(browser: Browser, tmp_path: P
 PANELS = ("source", "graph", "loops", "targets")
 
 
+EVERYWHERE = (*SCREENS, *(f"function?name=dispatch&beside={panel}" for panel in PANELS))
+
+
+def settled(page: Page) -> None:
+    page.locator("main > *").first.wait_for()
+    page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_and_the_page_fits(browser: Browser, address: str, scheme: str) -> None:
     axe = (node_modules() / "axe-core" / "axe.min.js").read_text()
-    for screen in (*SCREENS, *(f"function?name=dispatch&beside={panel}" for panel in PANELS)):
+    for screen in EVERYWHERE:
         with looking_at(browser, f"{address}#/{screen}", scheme=scheme, width=1000) as page:
-            page.locator("main > *").first.wait_for()
-            page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+            settled(page)
             page.evaluate(axe)
             found = page.evaluate("async () => (await axe.run()).violations")
             assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], screen
             assert page.evaluate("document.documentElement.scrollWidth") == 1000, screen
+
+
+CONTROLS = """() => [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex]")]
+    .filter(one => !one.disabled && one.checkVisibility())"""
+IN_ROWS = "one => one.tabIndex < 0 && one.closest('[role=grid]')"
+"""A table is one control, whose keys do what links and buttons in its rows do."""
+
+
+def test_tab_reaches_every_control_of_every_screen_and_gets_out_of_it(browser: Browser, address: str) -> None:
+    with looking_at(browser, address) as page:
+        for screen in EVERYWHERE:
+            page.goto(f"{address}#/{screen}")
+            settled(page)
+            for _ in range(page.evaluate(f"({CONTROLS})().filter(one => one.tabIndex >= 0).length") + 1):
+                page.keyboard.press("Tab")
+                page.evaluate("document.activeElement.dataset.reached = 'yes'")
+            left = f"({CONTROLS})().filter(one => !one.dataset.reached && !({IN_ROWS})(one)).map(one => one.outerHTML)"
+            assert page.evaluate(left) == [], screen
+
+
+def test_an_address_brings_the_same_view_again_and_back_the_one_before(browser: Browser, address: str) -> None:
+    steps: tuple[tuple[str, str], ...] = (
+        ("hot", "[aria-label='Screens'] a >> text=Branches"),
+        ("branches", ".views button >> text=Edges"),
+        ("branches?view=edges", "[aria-label='Screens'] a >> text=Flame"),
+        ("flame", "label >> text=Table"),
+        ("flame?table=1", "[aria-label='Screens'] a >> text=Capture"),
+        ("capture", ""),
+    )
+    with looking_at(browser, f"{address}#/hot") as page:
+        seen = []
+        for at, press in steps:
+            page.wait_for_url(f"**#/{at}")
+            settled(page)
+            page.reload()
+            settled(page)
+            seen.append(page.locator("main").inner_text())
+            if press:
+                page.locator(press).click()
+        assert len(set(seen)) == len(seen)
+        for (at, _), text in zip(steps[-2::-1], seen[-2::-1], strict=True):
+            page.go_back()
+            page.wait_for_url(f"**#/{at}")
+            settled(page)
+            assert page.locator("main").inner_text() == text
 
 
 def frames(page: Page) -> list[tuple[int, int]]:
@@ -347,7 +401,7 @@ def test_flame_by_keyboard(run: Callable[..., Ran], browser: Browser, address: s
         assert child != root
         page.keyboard.press("Enter")
         page.wait_for_url("**zoom=*")
-        assert f"of {child}" in page.locator(".tip").inner_text()
+        page.locator(".tip", has_text=f"of {child}").wait_for()
         page.keyboard.press("ArrowUp")
         assert page.locator(".tip b").inner_text() == root
         page.keyboard.press("Escape")

@@ -57,12 +57,12 @@ function Whole({ facts, overview }: { facts: Facts; overview: Answer | null }): 
         <Section title="Recording" facts={recording} />
         <Section title="Machine" facts={one(machine)} />
         <Section title="Losses" facts={{ ...one(lost), ...prefixed("not decoded", one(undecoded_bytes), "bytes") }} none="None are recorded." />
-        <Section title="Records" facts={one(records)} none="The source does not count them." />
       </div>
       <Rows title="Damage" rows={many(damage)} />
       <Rows title="Events" rows={many(events).map(({ programming: _, branch_select_kind: _kind, branch_select: _select, ...event }) => event)} />
       {overview ? <Processes overview={overview} /> : null}
-      <Modules modules={many(modules)} overview={overview} />
+      <Modules modules={many(modules)} overview={overview} windows={/^windows/i.test(String(one(machine)["os"]))} />
+      <Records records={one(records)} />
       <Rows title="Streams" rows={many(streams)} />
     </>
   );
@@ -151,7 +151,24 @@ function Processes({ overview }: { overview: Answer }): ComponentChild {
   return <Listed title="Processes" prefix="processes-" columns={columns} rows={overview.length("processes.pid")} />;
 }
 
-function Modules({ modules, overview }: { modules: Facts[]; overview: Answer | null }): ComponentChild {
+function Records({ records }: { records: Facts }): ComponentChild {
+  const columns = useMemo(() => {
+    const counts = Float64Array.from(Object.values(records), Number);
+    return [
+      textColumn("name", "Record", Object.keys(records), { grow: 1 }),
+      numberColumn("samples", "Count", counts, count, { width: 8, bar: largest(counts) }),
+    ];
+  }, [records]);
+  return columns[0]?.values.length ? <Listed title="Records" prefix="records-" columns={columns} rows={columns[0].values.length} /> : null;
+}
+
+interface ModulesProps {
+  readonly modules: Facts[];
+  readonly overview: Answer | null;
+  readonly windows: boolean;
+}
+
+function Modules({ modules, overview, windows }: ModulesProps): ComponentChild {
   const columns = useMemo(() => {
     const samples = samplesOf(modules.length, overview);
     const text = (name: string): string[] => modules.map((module) => textOf(module[name] ?? null));
@@ -171,7 +188,9 @@ function Modules({ modules, overview }: { modules: Facts[]; overview: Answer | n
       {missing ? (
         <p class="hint">
           {count(missing)} {missing === 1 ? "binary is" : "binaries are"} missing, so code there has no names or counts. Give the folder that has them with --symfs DIR,
-          debug files with --debug-dir DIR, or have them fetched by build id with --debuginfod.
+          {windows
+            ? " or a symbol store that has them and their PDBs with --symbol-store DIR."
+            : " debug files with --debug-dir DIR, or have them fetched by build id with --debuginfod."}
         </p>
       ) : null}
     </Listed>

@@ -184,6 +184,8 @@ def _place(loaded: Loaded, parameters: Parameters) -> Place:
             raise SelectionError(f"at_module = {module}, start = {start[:18]!r}: no such place")
         return place_of(loaded.namer, module, _address(start))
     found = find_functions(profile, loaded.namer, name)
+    if not found:
+        raise SelectionError(f"no function is called {name[:100]!r}", hint="Hot lists those that have samples")
     if len(found) != 1:
         places = [f"{profile.place(p.module, p.start)} {p.label.shown(profile)}" for p in found[:_LISTED]]
         raise SelectionError(f"{name[:100]!r} means {len(found)} functions", hint="; ".join(texts(places)) or None)
