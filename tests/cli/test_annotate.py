@@ -8,6 +8,7 @@ import json
 import lzma
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -398,3 +399,70 @@ def test_an_event_without_branches_is_refused_beside_one_that_has_them(tmp_path:
     ran = run("callers", *given, "prog+0x401000")
     assert ran.code == 4
     assert "cpu-clock" in ran.err
+
+
+# -- distributions, and what else the viewer draws, as JSON
+
+
+def test_json_has_the_distributions(demo: list[str], run: RunCli) -> None:
+    found = json.loads(run("annotate", "--format", "json", demo[0], "sumloop", *demo[1:]).out)
+    (loop,) = (row for row in found["loops"] if row["iterations"])
+    assert loop["longest"] == 8  # 64 elements, 8 at a time
+    assert loop["visits"] == loop["cut"] + sum(one["count"] for one in loop["trips_histogram"])
+    assert loop["cut"] == sum(one["cut"] for one in loop["trips_histogram"])
+    assert found["distributions_percent"] == 100
+    assert found["no_cycles"] is None
+    timed = [block for block in found["blocks"] if block["cycles"] is not None]
+    for block in timed:
+        assert all(one["from"] < one["below"] for one in block["cycles_histogram"])
+        assert block["cycles_p50"] <= block["cycles_p90"]
+        assert block["cycles_histogram"][0]["from"] <= block["cycles_p50"] < block["cycles_histogram"][-1]["below"]
+    (hot,) = (block for block in timed if block["from"] == loop["from"])
+    (only,) = hot["cycles_histogram"]
+    assert (hot["cycles_p50"], only["from"], only["below"], only["cut"]) == (7, 7, 8, 0)
+    assert hot["count"] * 0.9 < only["count"] <= hot["count"]
+    table = run("annotate", demo[0], "sumloop", *demo[1:]).out.partition("Loops\n")[2]
+    assert " ".join(table.splitlines()[0].split()).endswith("trips trips p50 trips p90 longest cycles")
+
+
+def test_json_has_blocks_arcs_and_lines(demo: list[str], run: RunCli) -> None:
+    words = ["--source", "--limit", "0", "--format", "json", demo[0], "dispatch", *demo[1:]]
+    found = json.loads(run("annotate", *words).out)
+    rows = found["instructions"]
+    by_address = {row["address"]: row for row in rows}
+    for block in found["blocks"]:
+        first = by_address[block["from"]]
+        assert (first["block"], first["count"], first["cycles"]) == (block["block"], block["count"], block["cycles"])
+        assert by_address[block["to"]]["block"] == block["block"]
+        assert abs(block["came"] - block["went"]) <= 0.1 * max(block["came"], 10)
+    inside = Counter[tuple[str, str]]()
+    name = found["function"]
+    for edge in found["edges"]:
+        if edge["from"].startswith(name) and edge["to"].startswith(name) and edge["kind"] in ("cond", "uncond", "ind"):
+            ends = (int(edge[end].partition("+")[2] or "0", 16) + int(found["start"], 16) for end in ("from", "to"))
+            inside[hex(next(ends)), hex(next(ends))] += edge["count"]
+    assert {(arc["from"], arc["to"]): arc["count"] for arc in found["arcs"] if arc["count"]} == inside
+    assert all(by_address[arc["from"]] and by_address[arc["to"]] for arc in found["arcs"])
+    lines = {(row["file"], row["line"]) for row in rows if row["line"]}
+    assert [(row["file"], row["line"]) for row in found["source_lines"]] == sorted(lines)
+    for line in found["source_lines"]:
+        own = [row for row in rows if (row["file"], row["line"]) == (line["file"], line["line"])]
+        assert line["samples"] == sum(row["samples"] for row in own)
+        assert line["count"] == max(row["count"] for row in own)
+    assert json.loads(run("annotate", *words[1:]).out)["source_lines"] == []
+
+
+def test_json_says_why_distributions_are_missing(data: Data, tmp_path: Path, run: RunCli) -> None:
+    elf = tmp_path / "prog"
+    elf.write_bytes(tiny_elf(bytes.fromhex("e8fb0f0000 90 c3")))
+    for stacks, why in ((True, "no branch record of it has cycles"), (False, "the capture has no branch stacks")):
+        b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK * stacks)
+        b.mmap2(pid=7, addr=0x401000, length=0x1000, pgoff=0x1000, name=str(elf), time=0)
+        given = {"branches": [(0x401006, 0x401000, 0)]} if stacks else {}
+        b.sample(ip=0x401005, pid=7, time=1, **given)  # type: ignore[arg-type]
+        path = tmp_path / f"{stacks}.data"
+        path.write_bytes(b.build())
+        found = json.loads(run("annotate", path, "prog+0x401000", "--symfs", "/", "--format", "json").out)
+        assert why in found["no_cycles"]
+        assert all(block["cycles_histogram"] == [] for block in found["blocks"])
+        assert {block["came"] for block in found["blocks"]} <= ({0, 1} if stacks else {None})

@@ -47,23 +47,24 @@ class StackSample:
     ) -> None:
         """Add entries of a batch of ``stacks``: the stack of each (ascending), its row among all entries (the newest of
         a stack first), its scope, and the columns of the entry."""
-        self._parts.append((stack + self._stacks, row, scope, source, target, cycles_of(flags)[0]))
+        stack = stack + self._stacks
         self._stacks += stacks
-        self._thin(slice(-1, None))
-        self._entries += len(self._parts[-1][0])
+        entries: tuple[Array, ...] = (stack, row, scope, source, target, flags)
+        if self._halvings:
+            kept = self._chosen(stack)
+            entries = tuple(column.take(kept) for column in entries)
+        self._parts.append((*entries[:-1], cycles_of(entries[-1])[0]))
+        self._entries += len(entries[0])
         while self._entries > self._most:
             self._halvings += 1
-            self._thin(slice(None))
+            chosen = ((part, self._chosen(part[0])) for part in self._parts)
+            self._parts = [tuple(column.take(kept) for column in part) for part, kept in chosen]
             self._entries = sum(len(part[0]) for part in self._parts)
 
-    def _thin(self, parts: slice) -> None:
-        if not self._halvings:
-            return
-        shift, least = np.uint64(64 - self._halvings), np.uint64(0)
-        for i in range(len(self._parts))[parts]:
-            number, *_ = self._parts[i]
-            kept = (number.astype(np.uint64) * _GOLDEN) >> shift == least
-            self._parts[i] = tuple(column[kept] for column in self._parts[i])
+    def _chosen(self, stack: Array) -> NDArray[np.int64]:
+        """The entries of the stacks that are kept."""
+        spread = stack.astype(np.uint64) * _GOLDEN
+        return np.flatnonzero(spread < np.uint64(1 << (64 - self._halvings)))
 
     def result(self) -> NearbyStacks:
         """What was kept."""

@@ -1,9 +1,8 @@
-"""An annotation as rows: one per instruction, edge, indirect target and loop, with names and source lines."""
+"""An annotation as rows: one per instruction, block, edge, arc, indirect target, loop and source line, with names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,16 +12,22 @@ from .symbols import module_of
 
 if TYPE_CHECKING:
     from ..analysis.annotation import Annotation
+    from ..analysis.distributions import Distribution
     from ..analysis.naming import Label, Namer
     from ..model import Array, Profile
 
-__all__ = ["EDGES", "INSTRUCTIONS", "LOOPS", "TARGETS", "Annotated"]
+__all__ = ["ARCS", "BLOCKS", "EDGES", "INSTRUCTIONS", "LINES", "LOOPS", "TARGETS", "Annotated"]
 
 INSTRUCTIONS = ("address", "instruction", "samples", "block", "count", "taken %", "mispredicted %", "cycles", "ipc",
                 "loop", "file", "line", "source")  # fmt: skip
 EDGES = ("from", "to", "kind", "count", "share %", "mispredicted %")
 TARGETS = ("branch", "to", "count", "share %", "mispredicted %")
-LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "trips", "cycles")
+LOOPS = ("loop", "from", "to", "depth", "blocks", "iterations", "trips", "trips p50", "trips p90", "longest", "cycles")
+BLOCKS = ("block", "from", "to", "count", "came", "went", "cycles", "cycles p50", "cycles p90", "ipc")
+ARCS = ("from", "to", "count", "share %", "mispredicted %")
+LINES = ("file", "line", "samples", "count")
+
+_QUANTILES = (0.5, 0.9)
 
 _NEAR = ("cond", "uncond", "ind", "call", "ind_call", "ret")
 
@@ -44,6 +49,7 @@ class Annotated:
         self.notes: list[str] = []
         """Notes for the user about the source text."""
         self.kinds = {KIND[name]: name for name in _NEAR}
+        self.has_lines = source
         self.lines = self._lines(roots) if source else [None] * len(self.flow)
         blocks = self.flow.blocks
         self.block_of = np.repeat(np.arange(len(blocks)), blocks.last - blocks.first + 1)
@@ -131,18 +137,16 @@ class Annotated:
 
     def targets(self, limit: int) -> list[list[Cell]]:
         """Rows of `TARGETS`: for each indirect jump and call, hottest first, where it went, most often first."""
-        edges = self.flow.edges
-        inside = np.flatnonzero(edges.source >= 0)
-        kinds = self.flow.kind[edges.source[inside]]
-        rows = inside[np.isin(kinds, [k for k, name in self.kinds.items() if name in ("ind", "ind_call")])]
-        sums = {row: int(edges.count[edges.source == row].sum()) for row in set(edges.source[rows].tolist())}
-        ordered = sorted(rows.tolist(), key=lambda i: (-sums[int(edges.source[i])], int(edges.source[i])))
+        from ..analysis.indirect_targets import indirect_targets
+
+        found = indirect_targets(self.flow)
         out: list[list[Cell]] = []
-        for row, every in groupby(ordered, key=lambda i: int(edges.source[i])):
-            for i in list(every)[: limit or None]:
-                source, target, mispredicted = self._edge(i)
-                count = int(edges.count[i])
-                out.append([source, target, count, share(count, sums[row]), mispredicted])
+        before, listed = -1, 0
+        for edge, site, part in zip(found.edge.tolist(), found.site.tolist(), found.share.tolist(), strict=True):
+            before, listed = site, listed + 1 if site == before else 1
+            if not limit or listed <= limit:
+                source, target, mispredicted = self._edge(edge)
+                out.append([source, target, int(self.flow.edges.count[edge]), round(100 * part, 2), mispredicted])
         return out
 
     def _edge(self, i: int) -> tuple[str, str, float | None]:
@@ -156,14 +160,51 @@ class Annotated:
     def loops(self) -> Iterator[list[Cell]]:
         """Rows of `LOOPS`; ``from`` and ``to`` are the header and the last instruction, cycles are of an iteration."""
         flow, blocks = self.flow, self.flow.blocks
-        for number, loop in enumerate(self.found.loops, 1):
+        for number, (loop, trips) in enumerate(zip(self.found.loops, self.found.trips, strict=True), 1):
             last = int(blocks.last[loop.blocks[-1]])
             first = int(blocks.first[loop.header])
             yield [
                 number, f"{int(flow.address[first]):#x}", f"{int(flow.address[last]):#x}", loop.depth,
-                len(loop.blocks), loop.iterations, None if loop.trips is None else round(loop.trips, 2),
-                None if loop.cycles is None else round(loop.cycles, 2),
+                len(loop.blocks), loop.iterations, _rounded(loop.trips), *_quantiles(trips.of_visit),
+                trips.longest or None, _rounded(loop.cycles),
             ]  # fmt: skip
+
+    def blocks(self) -> Iterator[list[Cell]]:
+        """Rows of `BLOCKS`; what came and went are the ways into and out of it that were seen."""
+        from ..analysis.block_graph import block_graph
+
+        flow, blocks, graph = self.flow, self.flow.blocks, block_graph(self.flow)
+        counted = self.found.missing is None
+        for i, spent in enumerate(self.found.cycles):
+            first, last = int(blocks.first[i]), int(blocks.last[i])
+            cycles, timed = float(blocks.cycles[i]), int(blocks.timed[i])
+            ran = (int(blocks.count[i]), int(graph.came[i]), int(graph.went[i]))
+            yield [
+                i, f"{int(flow.address[first]):#x}", f"{int(flow.address[last]):#x}",
+                *(ran if counted else (None, None, None)), _rounded(cycles / timed if timed else None),
+                *_quantiles(spent), _rounded((last - first + 1) * timed / cycles if cycles else None),
+            ]  # fmt: skip
+
+    def arcs(self) -> Iterator[list[Cell]]:
+        """Rows of `ARCS`: jumps within the function, also those that were not seen to be taken, hottest first."""
+        from ..analysis.arcs import arcs_of
+
+        arcs, address, counted = arcs_of(self.flow), self.flow.address.tolist(), self.found.missing is None
+        columns = (arcs.source, arcs.target, arcs.count, arcs.share, arcs.mispredicted, arcs.predicted)
+        for source, target, count, part, wrong, right in zip(*(c.tolist() for c in columns), strict=True):
+            known = counted and not np.isnan(part)
+            yield [
+                f"{address[source]:#x}", f"{address[target]:#x}", count if counted else None,
+                round(100 * part, 2) if known else None, share(wrong, wrong + right),
+            ]  # fmt: skip
+
+    def source_lines(self) -> Iterator[list[Cell]]:
+        """Rows of `LINES`: source lines that the function has code of; ``count`` as in `analysis.SourceLines`."""
+        from ..analysis.annotation import source_lines
+
+        found = source_lines(self.namer, self.found)
+        for file, line, samples, count in zip(*(column.tolist() for column in found.arrays().values()), strict=True):
+            yield [found.files[file], line, samples, count if self.found.missing is None else None]
 
     def summary(self) -> dict[str, Cell]:
         """The function as a whole."""
@@ -173,5 +214,15 @@ class Annotated:
             "module": module_of(self.profile, place.label), "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
             "samples": int(self.found.samples.sum()),
             "instructions_executed": flow.executed if self.found.missing is None else None,
-            "ipc": None if flow.ipc is None else round(flow.ipc, 2),
+            "ipc": _rounded(flow.ipc),
         }  # fmt: skip
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+def _quantiles(found: Distribution) -> list[Cell]:
+    """Half of the observations, and nine tenths, are at most that."""
+    values = map(found.quantile, _QUANTILES)
+    return [int(value) if value is not None and value.is_integer() else _rounded(value) for value in values]

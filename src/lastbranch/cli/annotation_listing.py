@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from .annotated import EDGES, INSTRUCTIONS, LOOPS, TARGETS, Annotated
+from .annotated import ARCS, BLOCKS, EDGES, INSTRUCTIONS, LINES, LOOPS, TARGETS, Annotated
 from .output import WHOLE, Cell, key, print_json, print_lines, print_rows, row_lines, shorten, terminal_width
 from .paint import FAINT, can_print, colours, emphasis, heat, painted, terminal
 
 if TYPE_CHECKING:
+    from ..analysis.distributions import Distribution
     from ..analysis.flow import Flow
 
 __all__ = ["print_annotated"]
@@ -37,15 +38,32 @@ def print_annotated(shown: Annotated, form: str, limit: int, every: bool) -> Non
 
 
 def _object(shown: Annotated, limit: int) -> dict[str, object]:
+    found = shown.found
     parts = {
-        "instructions": (INSTRUCTIONS, shown.instructions()), "loops": (LOOPS, list(shown.loops())),
-        "edges": (EDGES, shown.edges(limit)), "indirect_targets": (TARGETS, shown.targets(limit)),
+        "instructions": (INSTRUCTIONS, shown.instructions()), "blocks": (BLOCKS, shown.blocks()),
+        "loops": (LOOPS, shown.loops()), "edges": (EDGES, shown.edges(limit)), "arcs": (ARCS, shown.arcs()),
+        "indirect_targets": (TARGETS, shown.targets(limit)),
+        "source_lines": (LINES, shown.source_lines() if shown.has_lines else ()),
     }  # fmt: skip
-    tables = {
+    tables: dict[str, list[dict[str, object]]] = {
         name: [dict(zip(map(key, columns), row, strict=True)) for row in rows]
         for name, (columns, rows) in parts.items()
     }
-    return {**shown.summary(), **tables}
+    for row, spent in zip(tables["blocks"], found.cycles, strict=True):
+        row["cycles_histogram"] = _histogram(spent)
+    for row, trips in zip(tables["loops"], found.trips, strict=True):
+        row |= {
+            "visits": int(trips.of_visit.count.sum() + trips.of_visit.cut.sum()), "cut": int(trips.of_visit.cut.sum()),
+            "unstarted": trips.unstarted, "trips_histogram": _histogram(trips.of_visit),
+        }  # fmt: skip
+    facts = {"distributions_percent": round(100 * found.part, 4), "no_cycles": found.no_cycles}
+    return {**shown.summary(), **facts, **tables}
+
+
+def _histogram(found: Distribution) -> list[dict[str, object]]:
+    """Bins from a number on and below another one; ``cut`` are observations that were at least as large."""
+    columns = (column.tolist() for column in found.bins().arrays().values())
+    return [dict(zip(("from", "below", "count", "cut"), row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _text(shown: Annotated, limit: int, every: bool) -> Iterator[str]:

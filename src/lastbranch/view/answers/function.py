@@ -8,6 +8,8 @@ from ...analysis import Annotation, Place, find_functions
 from ...analysis.annotation import SourceLines, source_lines
 from ...analysis.arcs import arcs_of
 from ...analysis.block_graph import BlockGraph, Way, block_graph
+from ...analysis.distributions import Distribution
+from ...analysis.indirect_targets import indirect_targets
 from ...analysis.naming import place_of
 from ...analysis.significance import ENOUGH
 from ...errors import SelectionError
@@ -34,10 +36,12 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
     NaN where not known; ``edges.`` source and target (rows, -1 outside), from, to (texts), count, mispredicted;
     ``arcs.`` source and target (rows), count, ``share`` of the executions of the source, mispredicted, lane;
     ``lines.`` with code and ``source.`` texts by file (row of ``files.``) and line, ``instructions.line`` a row of
-    ``lines.`` or -1; ``loops.`` header (a block), depth, blocks, iterations, trips, cycles.
-    Of the graph of the blocks ``ways.`` source
-    and target (blocks, -1 outside), way, count, probability, mispredicted, decided (executions of its branch that say
-    whether it was mispredicted), and ``blocks.`` came, went.
+    ``lines.`` or -1; ``loops.`` header (a block), depth, blocks, iterations, trips, cycles, and of `Trips` trips_p50,
+    trips_p90, visits, cut, unstarted, longest. Of the graph of the blocks ``ways.`` source and target (blocks, -1
+    outside), way, count, probability, mispredicted, decided (executions of its branch that say whether it was
+    mispredicted), and ``blocks.`` came, went. Histograms: ``trips.`` loop, and ``cycles.`` block, with low, below,
+    count, cut. The matrix of indirect branches: ``targets.`` edge, site (a row), share, column, and by column
+    ``columns.`` edge (one to it) and count.
     """
     profile = loaded.profile
     place = _place(loaded, parameters)
@@ -51,7 +55,7 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "start": f"{flow.start:#x}", "end": f"{flow.end:#x}",
         "samples": int(found.samples.sum()), "executed": None if found.missing else flow.executed, "ipc": flow.ipc,
         "missing": found.missing, "hint": found.hint, "notes": texts(found.notes + loaded.sources.notes),
-        "enough": ENOUGH, "arch": profile.machine.arch,
+        "distributions_of": found.part, "no_cycles": found.no_cycles, "enough": ENOUGH, "arch": profile.machine.arch,
     })  # fmt: skip
     tables: dict[str, dict[str, Column]] = {
         "instructions": {**_instructions(found), "line": np.array(lines.of, np.int64)},
@@ -60,6 +64,9 @@ def function(loaded: Loaded, parameters: Parameters) -> Answer:
         "arcs": _arcs(found),
         "ways": _ways(graph),
         "loops": _loops(found),
+        "trips": _histograms("loop", [trips.of_visit for trips in found.trips]),
+        "cycles": _histograms("block", found.cycles),
+        **_matrix(found),
         "lines": _lines(lines, bool(found.missing)),
         "files": {"name": texts(lines.files)},
         "source": sources,
@@ -94,6 +101,7 @@ def _blocks(found: Annotation) -> dict[str, Column]:
         "mispredicted": ratio(blocks.mispredicted, blocks.mispredicted + blocks.predicted),
         "cycles": ratio(blocks.cycles, blocks.timed),
         "ipc": ratio(sizes * blocks.timed, blocks.cycles),
+        **_quantiles("cycles", found.cycles),
     }
 
 
@@ -164,7 +172,39 @@ def _loops(found: Annotation) -> dict[str, Column]:
         "iterations": np.array([loop.iterations for loop in found.loops], np.int64),
         "trips": np.array([loop.trips for loop in found.loops], np.float64),
         "cycles": np.array([loop.cycles for loop in found.loops], np.float64),
+        **_quantiles("trips", [trips.of_visit for trips in found.trips]),
+        "visits": np.array([(t.of_visit.count + t.of_visit.cut).sum() for t in found.trips], np.int64),
+        "cut": np.array([trips.of_visit.cut.sum() for trips in found.trips], np.int64),
+        "unstarted": np.array([trips.unstarted for trips in found.trips], np.int64),
+        "longest": np.array([trips.longest for trips in found.trips], np.int64),
     }
+
+
+def _quantiles(name: str, found: list[Distribution]) -> dict[str, Column]:
+    parts = {"p50": 0.5, "p90": 0.9}
+    return {f"{name}_{key}": np.array([one.quantile(part) for one in found], np.float64) for key, part in parts.items()}
+
+
+def _histograms(of: str, found: list[Distribution]) -> dict[str, Column]:
+    """The bins of each, one after the other: ``of`` is its row."""
+    bins = [one.bins() for one in found]
+    rows = np.repeat(np.arange(len(bins)), [len(one) for one in bins])
+    names = ("low", "below", "count", "cut")
+    kinds = (np.float64, np.float64, np.int64, np.int64)
+    columns: dict[str, Column] = {
+        name: np.concatenate([np.empty(0, kind), *(getattr(one, name) for one in bins)])
+        for name, kind in zip(names, kinds, strict=True)
+    }
+    return {of: rows, **columns}
+
+
+def _matrix(found: Annotation) -> dict[str, dict[str, Column]]:
+    cells, edges = indirect_targets(found.flow), found.flow.edges
+    columns = int(cells.column.max(initial=-1)) + 1
+    first = np.zeros(columns, np.int64)
+    first[cells.column] = cells.edge
+    count = np.bincount(cells.column, edges.count[cells.edge], columns).astype(np.int64)
+    return {"targets": {**cells.arrays()}, "columns": {"edge": first, "count": count}}
 
 
 def _named(loaded: Loaded, module: np.ndarray, address: np.ndarray) -> list[str]:
