@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastbranch import native
-from lastbranch.analysis import native_counter
 from lastbranch.analysis.counting import EntryCounter
-from lastbranch.model import BRANCH, SampleBatch
+from lastbranch.model import BRANCH, EntriesInPlace, SampleBatch
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="no compiled library")
 
@@ -23,7 +21,7 @@ class Spaces:
     """Every scope is a process, every 256 MiB a module."""
 
     def scopes(self, batch: SampleBatch) -> Any:
-        return batch.columns["scope"]
+        return batch.pid.astype(np.int64)
 
     def locate(self, scope: Any, address: Any) -> Any:
         return (address >> np.uint64(28)).astype(np.int64), address
@@ -46,13 +44,25 @@ def batches(draw: st.DrawFn, addresses: st.SearchStrategy[int] = ADDRESSES) -> S
     stacks = draw(st.lists(st.lists(st.tuples(addresses, addresses, FLAGS), max_size=8), min_size=1, max_size=6))
     scope = draw(st.lists(st.integers(-1, 3), min_size=len(stacks), max_size=len(stacks)))
     entries = np.array([entry for stack in stacks for entry in stack], np.uint64).reshape(-1, 3)
+    offsets = np.cumsum([0, *map(len, stacks)])
+    columns = {"time": np.zeros(len(stacks), np.int64), "pid": np.array(scope, np.int32)}
+    if draw(st.booleans()):
+        return SampleBatch(columns, {BRANCH: offsets}, in_records(entries, offsets))
     if draw(st.booleans()):  # as most readers give them: columns of one array of entries
         source, target, flags = entries.T
     else:
         source, target, flags = (np.ascontiguousarray(column) for column in entries.T)
-    columns = {"time": np.zeros(len(stacks), np.int64), "scope": np.array(scope, np.int64),
-               "branch_from": source, "branch_to": target, "branch_flags": flags}  # fmt: skip
-    return SampleBatch(columns, {BRANCH: np.cumsum([0, *map(len, stacks)])})
+    columns |= {"branch_from": source, "branch_to": target, "branch_flags": flags}
+    return SampleBatch(columns, {BRANCH: offsets})
+
+
+def in_records(entries: Any, offsets: Any) -> EntriesInPlace:
+    """The entries of each sample after two words of its own, the last sample first."""
+    words, first = [np.empty(0, np.uint64)], []
+    for lo, hi in zip(offsets[-2::-1], offsets[:0:-1], strict=True):
+        first.append(sum(map(len, words)) + 2)
+        words += [np.full(2, 0x77, np.uint64), entries[lo:hi].reshape(-1)]
+    return EntriesInPlace(np.concatenate(words), np.array(first[::-1], np.int64))
 
 
 def counted(given: list[SampleBatch], ranges: bool, details: bool, kernel: bool, branches: bool = True) -> Any:
@@ -63,20 +73,17 @@ def counted(given: list[SampleBatch], ranges: bool, details: bool, kernel: bool,
     for batch in given:
         counter.add(batch)
         if kernel:
-            batch.columns["branch_from"][...] = 0x30  # as readers do, who reuse the memory of a batch
+            # as readers do, who reuse the memory of a batch
+            (batch["branch_from"] if batch.in_place is None else batch.in_place.words)[...] = 0x30
     return asdict(counter.result(None))
 
 
 def copies(given: list[SampleBatch]) -> list[SampleBatch]:
-    return [SampleBatch({n: c.copy() for n, c in batch.columns.items()}, batch.offsets) for batch in given]
-
-
-@pytest.fixture(scope="module", params=[0, 1 << 60], ids=["another thread", "one thread"], autouse=True)
-def worth_a_thread(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_counter, "_WORTH_A_THREAD", request.param)
-        patch.setattr(native_counter, "_PROCESSORS", 2)
-        yield
+    return [
+        SampleBatch({n: c.copy() for n, c in batch.columns.items()}, batch.offsets,
+                    batch.in_place and replace(batch.in_place, words=batch.in_place.words.copy()))
+        for batch in given
+    ]  # fmt: skip
 
 
 def both(given: list[SampleBatch], ranges: bool, details: bool, branches: bool = True) -> tuple[Any, Any]:
@@ -112,7 +119,7 @@ def test_batches_that_the_kernel_declines_are_counted(given: list[SampleBatch], 
 
 def stacks_of(address: np.ndarray[Any, Any], depth: int) -> SampleBatch:
     samples = len(address) // depth
-    columns = {"time": np.zeros(samples, np.int64), "scope": np.zeros(samples, np.int64), "branch_from": address,
+    columns = {"time": np.zeros(samples, np.int64), "pid": np.zeros(samples, np.int32), "branch_from": address,
                "branch_to": address + np.uint64(4), "branch_flags": address & np.uint64(3)}  # fmt: skip
     return SampleBatch(columns, {BRANCH: np.arange(samples + 1) * depth})
 
@@ -133,9 +140,13 @@ def test_more_regions_than_numbers() -> None:
     assert compiled == numpy
 
 
-def test_a_counter_that_is_given_up_while_it_counts() -> None:
-    """Its memory lasts as long as the thread needs it."""
-    address = np.arange(1 << 17, dtype=np.uint64) << np.uint64(2)
-    for _ in range(4):
-        counter = EntryCounter(Spaces(), ranges=True)  # type: ignore[arg-type]
-        counter.add(stacks_of(address, 32))
+def test_stacks_of_any_depth() -> None:
+    """Deeper than what the kernel has room for at first, beside empty ones; tables grow while some are on their way."""
+    random = np.random.default_rng(6)
+    depth = np.concatenate([[0, 70, 0, 0, 1, 5000, 2, 0], random.integers(0, 40, 300)])
+    entries = random.integers(1, 1 << 14, (int(depth.sum()), 3)).astype(np.uint64)
+    columns = {"time": np.zeros(len(depth), np.int64), "pid": np.zeros(len(depth), np.int32)}
+    offsets = np.append(0, np.cumsum(depth))
+    batch = SampleBatch(columns, {BRANCH: offsets}, in_records(entries, offsets))
+    compiled, numpy = both([batch, batch.select(np.arange(100, 20, -3))], True, False)
+    assert compiled == numpy

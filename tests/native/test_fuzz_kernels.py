@@ -40,8 +40,8 @@ def test_faults_are_found(fault: str, tmp_path: Path, monkeypatch: pytest.Monkey
     kernel = sources / "count_stacks.c"
     right, wrong = {
         "": ("", ""),
-        "past the end": ("if (c->with_ranges && i + 1 < end) {", "if (c->with_ranges) {"),
-        "miscounted": ("c->broken += empty != 0;", ""),
+        "past the end": ("at_stride(flags, 0, 0)", "at_stride(flags, 8, i + 1 == depth)"),
+        "miscounted": ("c->broken += i < ranges;", ""),
     }[fault]
     assert right in kernel.read_text()
     kernel.write_text(kernel.read_text().replace(right, wrong))

@@ -76,12 +76,9 @@ static void expect(int holds, const char *what)
 
 void *lb_counter_new(u64 seed, int with_branches, int with_ranges, int with_details);
 void lb_counter_free(void *c);
-int lb_counter_add(void *c, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
-                   i64 to_stride, const u8 *flags, i64 flags_stride);
-int lb_counter_gather(void *c, int slot, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
-                      const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride);
-int lb_counter_full(const void *c, int slot);
-int lb_counter_count(void *c, int slot);
+i64 lb_counter_add(void *c, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from, i64 from_step,
+                   i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags, i64 flags_step, i64 flags_stride);
+int lb_counter_full(const void *c, i64 depth);
 i64 lb_counter_rows(const void *c, int ranges);
 i64 lb_counter_take(const void *c, int ranges, i64 room, i64 *scope, u64 *a, u64 *b, i64 *values);
 i64 lb_counter_broken(const void *c);
@@ -105,45 +102,40 @@ static int count_stacks(struct input in)
 {
     u64 options = take(&in, 1), seed = take(&in, 8);
     int branches = (int)(options & 1), ranges = !branches || options & 2, details = !!(options & 4), separate = !!(options & 8);
-    int later = !!(options & 16), slot = 0; /* a batch is counted after the next one was gathered */
+    int records = !separate && options & 16; /* each stack begins after a word that is no entry */
     void *c = lb_counter_new(seed, branches, ranges, details);
     if (!c) abort();
     i64 counted = 0, pairs = 0;
-    int done = 0;
-    while (in.left && !done) {
+    int whole = 1;
+    while (in.left && whole) {
         i64 samples = (i64)take(&in, 1), entries = 0;
-        i64 *scope = block((size_t)samples * 8), *offsets = block((size_t)(samples + 1) * 8), inner = 0;
-        offsets[0] = 0;
+        i64 *scope = block((size_t)samples * 8), *depth = block((size_t)samples * 8), *first = block((size_t)samples * 8);
         for (i64 s = 0; s < samples; s++) {
             u64 head = take(&in, 1);
             scope[s] = (i64)(head & 7) - 1;
-            entries += (i64)(head >> 3);
-            inner += head >> 3 ? (i64)(head >> 3) - 1 : 0;
-            offsets[s + 1] = entries;
+            depth[s] = (i64)(head >> 3);
+            first[s] = records ? 3 * entries + s + 1 : entries;
+            entries += depth[s];
         }
-        u64 *words = block((size_t)entries * 24);
-        i64 stride = separate ? 8 : 24, column = separate ? entries : 1;
-        for (i64 i = 0; i < entries; i++)
-            for (i64 k = 0; k < 3; k++) words[separate ? k * entries + i : i * 3 + k] = take(&in, k == 2 ? 2 : 8);
+        u64 *words = block((size_t)(3 * entries + records * samples) * 8);
+        i64 stride = separate ? 8 : 24, step = records ? 8 : stride, column = separate ? entries : 1;
+        for (i64 s = 0; s < samples; s++)
+            for (i64 i = 0; i < depth[s]; i++)
+                for (i64 k = 0; k < 3; k++) words[(first[s] * step + i * stride) / 8 + k * column] = take(&in, k == 2 ? 2 : 8);
         const u8 *from = (const u8 *)words, *to = (const u8 *)(words + column), *flags = (const u8 *)(words + 2 * column);
-        if (later) {
-            done = lb_counter_gather(c, slot, scope, offsets, samples, from, stride, to, stride, flags, stride);
-            expect(!lb_counter_full(c, slot), "there is room for few rows");
-            expect(!lb_counter_count(c, slot = !slot), "what was gathered is counted");
-        } else {
-            done = entries ? lb_counter_add(c, scope, offsets, samples, from, stride, to, stride, flags, stride) : 0;
-        }
-        expect(done == 0 || done == 1, "a batch is counted or declined");
-        if (!done) counted += entries, pairs += inner;
-        free(scope), free(offsets), free(words);
+        i64 done = lb_counter_add(c, scope, first, depth, samples, from, step, stride, to, step, stride, flags, step, stride);
+        expect(done >= 0 && done <= samples, "stacks are counted or not");
+        whole = done == samples;
+        expect(whole || !lb_counter_full(c, depth[done]), "there is room for few rows");
+        for (i64 s = 0; s < done; s++) counted += depth[s], pairs += depth[s] ? depth[s] - 1 : 0;
+        free(scope), free(depth), free(first), free(words);
     }
-    expect(!lb_counter_count(c, !slot), "what was gathered is counted");
     if (branches) taken(c, 0, details, counted);
     if (ranges) taken(c, 1, details, pairs - lb_counter_broken(c));
     lb_counter_clear(c);
     if (branches) taken(c, 0, details, 0);
     lb_counter_free(c);
-    return !done;
+    return whole;
 }
 
 /* -- decompress.c: what decodes does so every time */
@@ -277,7 +269,7 @@ struct step { i32 kind, a, b; };
 
 i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 from, i64 *at, i64 *types, i64 room, i64 *rest);
 int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed, const struct step *steps,
-                     i64 number, i64 time, i64 thread, i64 *found, u64 *threads);
+                     i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack, i64 *depths);
 
 static int perf_records(struct input in)
 {
@@ -307,13 +299,19 @@ static int perf_records(struct input in)
         }
     } while (rest >= 0);
     u64 *threads = block((size_t)samples * 8);
-    i64 *found = block(7 * 8);
-    int done = lb_samples_check(words, count, big_endian, sampled, samples, fixed, steps, number, time, thread, found, threads);
+    i64 *found = block(7 * 8), *stack = block((size_t)samples * 8), *depths = block((size_t)samples * 8), entries = 0;
+    int done = lb_samples_check(words, count, big_endian, sampled, samples, fixed, steps, number, time, thread, found, threads,
+                                stack, depths);
     expect(done || (found[0] >= 0 && found[0] <= samples && found[6] <= samples - found[0]), "as many as there are samples");
     expect(done || found[2] <= count, "branches are in the records");
+    for (i64 i = 0; !done && i < samples; i++) {
+        expect(stack[i] < 0 ? !depths[i] : stack[i] + depths[i] <= count, "a stack is in its record");
+        entries += depths[i];
+    }
+    expect(done || entries == found[2], "all stacks have all branches");
     int took = !done && samples > found[0];
     if (!done) seen(found, 7 * 8);
-    free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found);
+    free(steps), free(words), free(at), free(types), free(sampled), free(threads), free(found), free(stack), free(depths);
     return took;
 }
 

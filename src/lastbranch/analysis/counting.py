@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..arrays import Table, group, group_unordered
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
-from ..model import BRANCH, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
+from ..model import BRANCH, ENTRY, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
 from ..threads import Threads
 from .compact import Compactor
 from .findings import Origin
@@ -220,8 +220,7 @@ def count_stacks(
     for stream in profile.streams:
         if "branch_from" not in stream.columns:
             continue
-        batches = stream.batches(("branch_from", "branch_to", "branch_flags"))
-        for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
+        for batch in filtered_batches(profile, stream.stacks(), sample_filter, by_address=False):
             counter.add(batch)
             if watch is not None:
                 watch(batch)
@@ -254,10 +253,14 @@ class EntryCounter:
         self._entries += int(offsets[-1])
         if not offsets[-1]:
             return
-        scope, depth = self._binder.scopes(batch), np.diff(offsets)
-        source, target, flags = batch["branch_from"], batch["branch_to"], batch["branch_flags"]
-        if self._kernel is not None and self._kernel.add(scope, offsets, source, target, flags):
-            return
+        scope = self._binder.scopes(batch)
+        if self._kernel is not None:
+            done = self._kernel.add(scope, batch)
+            if done == len(batch):
+                return
+            scope, batch = scope[done:], batch.slice(done, len(batch))
+            offsets = batch.offsets[BRANCH]
+        depth, (source, target, flags) = batch.depth, (batch[name] for name in ENTRY)
         values = _values(flags) if self._details else []
         compact = self._compactor.compact(scope, depth, (source, target))
         if self._wants_branches and compact is not None:
@@ -289,7 +292,7 @@ class EntryCounter:
     def result(self, sample_filter: SampleFilter | None) -> Counted:
         """What was counted; of the filter's modules, what has an end in one of them."""
         if self._kernel is not None:
-            self._kernel.finish()
+            self._kernel.flush()
             self._broken += self._kernel.broken
         self._branches.decode()
         found = self._branch_table.result()

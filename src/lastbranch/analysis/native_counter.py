@@ -1,7 +1,6 @@
-"""Branches and ranges counted by the compiled library (``native/count_stacks.c``), batch by batch.
+"""Branches and ranges counted by the compiled library (``native/count_stacks.c``), in batches, where the entries are.
 
-A batch is gathered from its columns, whose memory readers may reuse, and then counted by another thread while the next
-one is read. `counting.EntryCounter` without the library, which sorts keys instead, is its oracle.
+`counting.EntryCounter` without the library, which sorts keys instead, is its oracle.
 """
 
 from __future__ import annotations
@@ -15,21 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..model import Array
-from ..threads import Threads
+from ..model import BRANCH, ENTRY, Array, SampleBatch
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from ctypes import CDLL
 
 __all__ = ["NativeStackCounter"]
 
-_COUNTED, _DECLINED = 0, 1
-_WORTH_A_THREAD = 1 << 14
-"""Entries, which take 0.2 ms; less are counted at once."""
 _SUMS, _DETAILS = 3, 6
 """Columns: count, mispredicted, predicted; with details those of `counting.BRANCH_VALUES`, too."""
 _BRANCHES, _RANGES = 0, 1
+_WORD = 8
 
 Sink = Callable[[Array, Array, Array, list[Array]], None]
 """Gets scope (int64), a and b (uint64), and the columns (int64). A pair can come in several rows."""
@@ -44,10 +39,7 @@ class NativeStackCounter:
         self._counter = library.lb_counter_new(int.from_bytes(os.urandom(8)), bool(branches), bool(ranges), details)
         if not self._counter:
             raise MemoryError
-        self._thread = Threads(1, "lastbranch-count")
-        self._counting: Future[int] | None = None
-        self._slot = 0
-        weakref.finalize(self, _release, library, self._counter, self._thread)
+        weakref.finalize(self, library.lb_counter_free, self._counter)
 
     @classmethod
     def available(cls, branches: Sink | None, ranges: Sink | None, details: bool) -> NativeStackCounter | None:
@@ -60,41 +52,32 @@ class NativeStackCounter:
         """Neighbours of empty entries, between which there is no range."""
         return int(self._library.lb_counter_broken(self._counter))
 
-    def add(
-        self, scope: NDArray[np.int64], offsets: NDArray[np.int64], source: Array, target: Array, flags: Array
-    ) -> bool:
-        """Count a batch: stacks ``offsets`` (int64) of ``source``, ``target`` and ``flags`` (uint64, any stride).
+    def add(self, scope: NDArray[np.int64], batch: SampleBatch) -> int:
+        """Count the stacks of ``batch``, each of which belongs to its ``scope`` (int64).
 
-        ``scope`` (int64) has the owner of each stack. ``False``, and nothing is counted, for addresses that the kernel
-        cannot compact.
+        How many were counted: the next one has addresses that the kernel cannot compact.
         """
-        scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(offsets, np.int64)
-        columns = [word for c in (source, target, flags) for word in (native.address(c), c.strides[0])]
-        library, counter, slot = self._library, self._counter, self._slot
-        arguments = counter, slot, native.address(scope), native.address(offsets), len(scope), *columns
-        done = library.lb_counter_gather(*arguments)
-        self._wait()
-        if done == _COUNTED and library.lb_counter_full(counter, slot):
+        scope = np.ascontiguousarray(scope, np.int64)
+        first, columns = _places(batch)
+        depth = np.diff(batch.offsets[BRANCH])
+        done, flushed = 0, False
+        while done < len(batch):
+            given = map(native.address, (scope[done:], first[done:], depth[done:]))
+            added = self._library.lb_counter_add(self._counter, *given, len(batch) - done, *columns)
+            if added < 0:
+                raise MemoryError
+            done += added
+            if done == len(batch) or flushed > (added > 0) or not self._full(int(depth[done])):
+                break
             self.flush()
-            done = library.lb_counter_gather(*arguments)  # into the regions of now
-        if done == _DECLINED:
-            return False
-        _check(done)
-        if len(source) >= _WORTH_A_THREAD and _PROCESSORS > 1:
-            self._counting, self._slot = self._thread.submit(library.lb_counter_count, counter, slot), 1 - slot
-        else:
-            _check(library.lb_counter_count(counter, slot))
-        return True
+            flushed = True
+        return done
 
-    def _wait(self) -> None:
-        """Until the batch before is counted."""
-        if self._counting is not None:
-            counting, self._counting = self._counting, None
-            _check(counting.result())
+    def _full(self, depth: int) -> bool:
+        return bool(self._library.lb_counter_full(self._counter, depth))
 
     def flush(self) -> None:
         """Hand what was counted to the sinks, and begin anew."""
-        self._wait()
         for which, sink in enumerate(self._sinks):
             room = self._library.lb_counter_rows(self._counter, which)
             if room and sink:
@@ -106,20 +89,12 @@ class NativeStackCounter:
                 sink(scope[:rows], a[:rows], b[:rows], [column[:rows] for column in values])
         self._library.lb_counter_clear(self._counter)
 
-    def finish(self) -> None:
-        """Hand what was counted to the sinks, and end the thread."""
-        self.flush()
-        self._thread.close()
 
-
-_PROCESSORS = os.cpu_count() or 1
-
-
-def _check(done: int) -> None:
-    if done != _COUNTED:
-        raise MemoryError
-
-
-def _release(library: CDLL, counter: int, thread: Threads) -> None:
-    thread.close()  # it may still count
-    library.lb_counter_free(counter)
+def _places(batch: SampleBatch) -> tuple[NDArray[np.int64], list[int]]:
+    """(where each stack begins, for each column of entries: address, bytes of one of these places, and of an entry)."""
+    if batch.in_place is not None:
+        base = native.address(batch.in_place.words)
+        each = (word for n in range(len(ENTRY)) for word in (base + n * _WORD, _WORD, len(ENTRY) * _WORD))
+        return np.ascontiguousarray(batch.in_place.first), list(each)
+    columns = [batch[name] for name in ENTRY]
+    return batch.offsets[BRANCH], [word for c in columns for word in (native.address(c), c.strides[0], c.strides[0])]

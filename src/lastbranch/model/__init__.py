@@ -9,9 +9,9 @@ from ..lazy import lazy_names
 if TYPE_CHECKING:
     from .address_spaces import AddressSpaces
     from .atomic_output import check_replaceable
-    from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, SampleBatch, SampleFilter, concatenate, cuts
+    from .batch import MAX_ENTRIES, MAX_SAMPLES, Array, EntriesInPlace, SampleBatch, SampleFilter, concatenate, cuts
     from .clock import Clock
-    from .columns import BRANCH, COLUMNS, FRAME, GROUPS, REQUIRED, Column, Mode, column
+    from .columns import BRANCH, COLUMNS, ENTRY, FRAME, GROUPS, REQUIRED, Column, Mode, column
     from .kernel_half import (
         KERNEL_HALF,
         KERNEL_HALF_32,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .profile import TABLES, Profile
     from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
-    from .stream import BatchReader, Progress, SampleStream, Stages
+    from .stream import IN_PLACE, BatchReader, Progress, SampleStream, Stages
     from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
     from .tabular import Columns, RowNames, Tabular
     from .timeline import KERNEL, Change, Load, Timeline
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
 __all__ = [
     "BRANCH",
     "COLUMNS",
+    "ENTRY",
     "FRAME",
     "GROUPS",
+    "IN_PLACE",
     "KERNEL",
     "KERNEL_HALF",
     "KERNEL_HALF_32",
@@ -53,6 +55,7 @@ __all__ = [
     "Column",
     "Columns",
     "Cpu",
+    "EntriesInPlace",
     "Event",
     "Limits",
     "Load",
@@ -98,9 +101,9 @@ __all__ = [
 
 __getattr__ = lazy_names(__name__, {
     "address_spaces": "AddressSpaces",
-    "batch": "MAX_ENTRIES MAX_SAMPLES Array SampleBatch SampleFilter concatenate cuts",
+    "batch": "MAX_ENTRIES MAX_SAMPLES Array EntriesInPlace SampleBatch SampleFilter concatenate cuts",
     "clock": "Clock",
-    "columns": "BRANCH COLUMNS FRAME GROUPS REQUIRED Column Mode column",
+    "columns": "BRANCH COLUMNS ENTRY FRAME GROUPS REQUIRED Column Mode column",
     "kernel_half": (
         "KERNEL_HALF KERNEL_HALF_32 guest_host guest_kernel guest_user kernel_map_start kernel_start "
         "kernel_starts"
@@ -109,7 +112,7 @@ __getattr__ = lazy_names(__name__, {
     "atomic_output": "check_replaceable",
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
-    "stream": "BatchReader Progress SampleStream Stages",
+    "stream": "IN_PLACE BatchReader Progress SampleStream Stages",
     "tables": "Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
     "safe_text": "counted visible word",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Array, offsets_of, ranges
-from .columns import BRANCH, FRAME, REQUIRED, column
+from ..arrays import Array, offsets_of, ranges, take_ranges
+from .columns import BRANCH, ENTRY, FRAME, REQUIRED, column
 
-__all__ = ["Array", "MAX_ENTRIES", "MAX_SAMPLES", "SampleBatch", "SampleFilter", "concatenate", "cuts"]
+__all__ = [
+    "Array", "EntriesInPlace", "MAX_ENTRIES", "MAX_SAMPLES", "SampleBatch", "SampleFilter", "concatenate", "cuts",
+]  # fmt: skip
 
 
 MAX_SAMPLES = 4096
@@ -22,24 +24,47 @@ MAX_ENTRIES = 128 * 1024
 _Index = Array | slice
 
 
+@dataclass(slots=True)
+class EntriesInPlace:
+    """Branch entries where the reader found them: ``words`` (uint64) of its buffer, in which the newest entry of each
+    sample is at word ``first`` (int64). An entry is the words from, to, flags; the next older one follows."""
+
+    words: NDArray[np.uint64]
+    first: NDArray[np.int64]
+
+    def columns(self, depth: NDArray[np.int64]) -> dict[str, Array]:
+        """Copied out as columns, where each sample has ``depth`` entries."""
+        entries = take_ranges(self.words, self.first, depth * len(ENTRY)).reshape(-1, len(ENTRY))
+        return {name: entries[:, word] for word, name in enumerate(ENTRY)}
+
+
 class SampleBatch:
     """Columns of at most `MAX_SAMPLES` samples, in the order of their stream.
 
     ``batch["time"]`` is a column by the name that `lastbranch.model.columns` declares; the required ones are
     attributes too. Ragged groups have ``offsets``: sample *i* owns values ``offsets[g][i]:offsets[g][i + 1]``.
     Arrays may be views into one buffer; copy what should outlive the next batch.
+
+    Batches of `SampleStream.stacks` can have their branch entries ``in_place``: ``columns`` has them once one was asked
+    for by its name.
     """
 
-    __slots__ = ("columns", "offsets")
+    __slots__ = ("columns", "in_place", "offsets")
 
-    def __init__(self, columns: Mapping[str, Array], offsets: Mapping[str, NDArray[np.int64]] | None = None) -> None:
+    def __init__(
+        self, columns: Mapping[str, Array], offsets: Mapping[str, NDArray[np.int64]] | None = None,
+        in_place: EntriesInPlace | None = None,
+    ) -> None:  # fmt: skip
         self.columns: dict[str, Array] = dict(columns)
         self.offsets: dict[str, NDArray[np.int64]] = dict(offsets or {})
+        self.in_place = in_place
 
     def __len__(self) -> int:
         return len(self.columns["time"])
 
     def __getitem__(self, name: str) -> Array:
+        if self.in_place is not None and name in ENTRY and name not in self.columns:
+            self.columns |= self.in_place.columns(self.depth)
         return self.columns[name]
 
     def __contains__(self, name: str) -> bool:
@@ -126,7 +151,10 @@ class SampleBatch:
 
     def _indexed(self, index: dict[str, _Index], offsets: dict[str, NDArray[np.int64]]) -> SampleBatch:
         """A batch of the values of each group at its ``index``."""
-        return SampleBatch({n: values[index[column(n).group]] for n, values in self.columns.items()}, offsets)
+        columns = {n: values[index[column(n).group]] for n, values in self.columns.items()}
+        if self.in_place is None:
+            return SampleBatch(columns, offsets)
+        return SampleBatch(columns, offsets, replace(self.in_place, first=self.in_place.first[index["sample"]]))
 
 
 def cuts(ends: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:

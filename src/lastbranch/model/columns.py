@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BRANCH", "COLUMNS", "FRAME", "GROUPS", "REQUIRED", "Column", "Mode", "column"]
+__all__ = ["BRANCH", "COLUMNS", "ENTRY", "FRAME", "GROUPS", "REQUIRED", "Column", "Mode", "column"]
 
 BRANCH = "branch"
 """Group of branch entries: the branch stack of a sample, newest first."""
+ENTRY = ("branch_from", "branch_to", "branch_flags")
+"""The columns of `BRANCH` that every source of branch entries has."""
 FRAME = "frame"
 """Group of call chain frames: leaf first."""
 

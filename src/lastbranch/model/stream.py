@@ -7,16 +7,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from .batch import SampleBatch
-from .columns import column
+from .columns import ENTRY, column
 from .order import by_time
 
-__all__ = ["BatchReader", "Progress", "SampleStream", "Stages"]
+__all__ = ["IN_PLACE", "BatchReader", "Progress", "SampleStream", "Stages"]
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all): bytes of a file, or samples."""
 Stages = Callable[[str], AbstractContextManager[Progress | None]]
 """Begins a stage of something that takes long, by its name; what the ``with`` block gets is called meanwhile."""
 
+IN_PLACE = "in place"
+"""Beside the columns of branch entries, tells a `BatchReader` that it may leave these where they are."""
 BatchReader = Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]
 """Given the wanted optional columns (``None``: all), yields ``(batch, watermark)`` in file order (see `order`)."""
 
@@ -57,6 +59,14 @@ class SampleStream:
         if ordered:
             return by_time(arriving)
         return (batch for batch, _ in arriving)
+
+    def stacks(self) -> Iterator[SampleBatch]:
+        """The stream in file order, of the optional columns those of branch entries: `ENTRY`.
+
+        They can be ``in_place``, in a buffer of the reader, which spares to copy them. That is for who is done with a
+        batch before the next one.
+        """
+        return (batch for batch, _ in self._watched(self.reader(frozenset((*ENTRY, IN_PLACE)))))
 
     def _watched(self, arriving: Iterator[tuple[SampleBatch, int]]) -> Iterator[tuple[SampleBatch, int]]:
         done = 0

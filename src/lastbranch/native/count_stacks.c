@@ -5,26 +5,34 @@
  * branch, the oldest branch of a stack and branches next to an empty entry go to the second table. Addresses are compacted
  * to the number of a region (16 MiB of one scope, numbered at first sight) and 24 low bits. Hashes are seeded.
  *
- * A batch is gathered, and then counted from what was gathered. One thread may gather a batch while another counts the one
- * before, which has the other slot: the first uses the regions, the second the tables.
+ * Stacks are read where they lie, and go through three steps, each of which asks for the memory of the next: a stack is
+ * compacted while the ranges of the one before it are counted, and then the branches of the one before that. Large tables
+ * are on huge pages, or most rows would cost a walk through the page tables beside their own load.
  *
- * A whole batch is gathered or nothing: DECLINED for addresses beyond 48 bits and for more regions than numbers, and NumPy
- * counts that batch. A compacted address is never 0, so that zeroed rows are free. */
+ * A whole stack is counted or nothing. The counter declines addresses beyond 48 bits and more regions than numbers, and
+ * NumPy counts those. A compacted address is never 0, so that zeroed rows are free. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "lastbranch.h"
 
 #include <stdlib.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
-enum { COUNTED, DECLINED, FULL, NO_MEMORY };
-enum { REGIONS = 255, SLOTS = 1024, AHEAD = 16, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12 };
+enum { REGIONS = 255, SLOTS = 1024, MOST_ROWS = 1 << 19, LEAST_ROWS = 1 << 12, IN_FLIGHT = 3, HUGE_PAGE = 2 << 20 };
 #define MOST_COUNTED (1u << 30) /* entries: counts of a row have 32 bits */
 #define COUNTED_FLAGS 0x3FFFFFFFu /* the flags that are counted are the low ones */
 #define EMPTY 0x80000000u         /* beside them: an address of the entry is 0 */
 
-struct range_row { u32 start, end, target, others, by_tag[4]; };
-struct branch_row { u32 from, to, by_tag[4]; };
+struct range_row { u64 range; u32 target, others, by_tag[4]; }; /* 0: free; else start << 32 | end */
+struct branch_row { u64 branch; u32 by_tag[4]; };               /* 0: free; else from << 32 | to */
 struct detail_row { u64 cycles; u32 timed, in_tx, aborted; u8 type_low, type_high; };
 
 struct table { void *rows; struct detail_row *details; u64 mask, used; };
+
+/* A stack on its way. `row` is where the range that ends at each entry belongs. `later` lists the entries that belong to
+ * the second table, `place` where. */
+struct stack { u32 *from, *to, *facts, *row, *later, *place; i64 depth, others; };
 
 struct counter {
     u64 seed;
@@ -34,21 +42,37 @@ struct counter {
     u32 regions;
     u64 entries, broken;
     struct table ranges, branches;
-    struct batch { u32 *from, *to, *facts; i64 *offsets, samples; u64 room, samples_room; } batches[2];
+    struct stack stacks[IN_FLIGHT];
+    u32 *memory; /* of the stacks */
+    i64 room;    /* entries that each of them can have */
     int with_branches, with_ranges, with_details;
 };
 
-static inline u64 hashed(u64 a, u64 b, u64 seed)
+static inline u64 hashed(u64 key, u64 seed)
 {
-    u64 h = ((a << 32 | b) ^ seed) * 0x9E3779B97F4A7C15u;
+    u64 h = (key ^ seed) * 0x9E3779B97F4A7C15u;
     h ^= h >> 32;
     return h * 0xD6E8FEB86659FD93u >> 20;
 }
 
+static void *zeroed(size_t bytes)
+{
+#if defined(__linux__)
+    if (bytes >= HUGE_PAGE) {
+        bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+        void *memory = aligned_alloc(HUGE_PAGE, bytes);
+        if (!memory) return NULL;
+        madvise(memory, bytes, MADV_HUGEPAGE); /* where that fails, it is only slower */
+        return memset(memory, 0, bytes);
+    }
+#endif
+    return calloc(1, bytes);
+}
+
 static int table_of(struct table *t, u64 rows, size_t size, int with_details)
 {
-    t->rows = calloc(rows, size);
-    t->details = with_details ? calloc(rows, sizeof *t->details) : NULL;
+    t->rows = zeroed(rows * size);
+    t->details = with_details ? zeroed(rows * sizeof *t->details) : NULL;
     t->mask = rows - 1;
     t->used = 0;
     return t->rows && (!with_details || t->details);
@@ -66,7 +90,7 @@ EXPORT void lb_counter_free(struct counter *c)
     if (!c) return;
     release(&c->ranges);
     release(&c->branches);
-    for (int slot = 0; slot < 2; slot++) free(c->batches[slot].from), free(c->batches[slot].offsets);
+    free(c->memory);
     free(c);
 }
 
@@ -91,7 +115,7 @@ static u32 region_of(struct counter *c, i64 scope, u64 address)
     u64 high = address >> 24;
     if (high >= 1u << 23 && high < 0xFFFF800000u) return 0; /* not sign-extended from bit 47 */
     u64 key = ((u64)scope + 1) * 0x9E3779B97F4A7C15u ^ (high + 1);
-    u64 at = hashed(key, high, c->seed);
+    u64 at = hashed(key, c->seed);
     for (;; at++) {
         u64 i = at & (SLOTS - 1);
         u32 number = c->slots[i].number;
@@ -109,6 +133,9 @@ static u32 region_of(struct counter *c, i64 scope, u64 address)
     }
 }
 
+/* Where the rows of a range can be: from the first row of a cache line on. */
+static inline u64 place_of(u64 range, u64 mask, u64 seed) { return hashed(range, seed) & mask & ~(u64)1; }
+
 static int grown_ranges(struct counter *c)
 {
     struct table old = c->ranges, new;
@@ -118,10 +145,10 @@ static int grown_ranges(struct counter *c)
     }
     struct range_row *from = old.rows, *to = new.rows;
     for (u64 i = 0; i <= old.mask; i++) {
-        if (!from[i].start) continue;
-        u64 at = hashed(from[i].start, from[i].end, c->seed);
-        while (to[at & new.mask].start) at++;
-        to[at & new.mask] = from[i];
+        if (!from[i].range) continue;
+        u64 at = place_of(from[i].range, new.mask, c->seed);
+        while (to[at].range) at = (at + 1) & new.mask;
+        to[at] = from[i];
     }
     new.used = old.used;
     release(&old);
@@ -138,11 +165,11 @@ static int grown_branches(struct counter *c)
     }
     struct branch_row *from = old.rows, *to = new.rows;
     for (u64 i = 0; i <= old.mask; i++) {
-        if (!from[i].from) continue;
-        u64 at = hashed(from[i].from, from[i].to, c->seed);
-        while (to[at & new.mask].from) at++;
-        to[at & new.mask] = from[i];
-        if (old.details) new.details[at & new.mask] = old.details[i];
+        if (!from[i].branch) continue;
+        u64 at = hashed(from[i].branch, c->seed) & new.mask;
+        while (to[at].branch) at = (at + 1) & new.mask;
+        to[at] = from[i];
+        if (old.details) new.details[at] = old.details[i];
     }
     new.used = old.used;
     release(&old);
@@ -150,152 +177,188 @@ static int grown_branches(struct counter *c)
     return 1;
 }
 
-static inline void count_branch(struct counter *c, u32 from, u32 to, u32 tag, u64 flags)
+/* The branches of the second table. */
+static void count_branches(struct counter *c, const struct stack *k)
 {
-    if (!c->with_branches) return;
     struct branch_row *rows = c->branches.rows;
-    u64 mask = c->branches.mask, at = hashed(from, to, c->seed) & mask;
-    while (rows[at].from && (rows[at].from != from || rows[at].to != to)) at = (at + 1) & mask;
-    if (!rows[at].from) {
-        rows[at].from = from;
-        rows[at].to = to;
-        c->branches.used++;
-        if (c->with_details) c->branches.details[at].type_low = 0xFF;
+    const u64 mask = c->branches.mask;
+    for (i64 n = 0; n < k->others; n++) {
+        u32 i = k->later[n], facts = k->facts[i];
+        u64 at = k->place[n], branch = (u64)k->from[i] << 32 | k->to[i];
+        while (rows[at].branch && rows[at].branch != branch) at = (at + 1) & mask;
+        if (!rows[at].branch) {
+            rows[at].branch = branch;
+            c->branches.used++;
+            if (c->with_details) c->branches.details[at].type_low = 0xFF;
+        }
+        rows[at].by_tag[facts & 3]++;
+        if (!c->with_details) continue;
+        struct detail_row *detail = &c->branches.details[at];
+        u32 cycles = facts >> 4 & 0xFFFF;
+        u8 type = branch_type(facts);
+        detail->cycles += cycles;
+        detail->timed += cycles != 0;
+        detail->in_tx += facts >> 2 & 1;
+        detail->aborted += facts >> 3 & 1;
+        if (type < detail->type_low) detail->type_low = type;
+        if (type > detail->type_high) detail->type_high = type;
     }
-    rows[at].by_tag[tag]++;
-    if (!c->with_details) return;
-    struct detail_row *detail = &c->branches.details[at];
-    u64 cycles = flags >> 4 & 0xFFFF, type = branch_type(flags);
-    detail->cycles += cycles;
-    detail->timed += cycles != 0;
-    detail->in_tx += flags >> 2 & 1;
-    detail->aborted += flags >> 3 & 1;
-    if (type < detail->type_low) detail->type_low = (u8)type;
-    if (type > detail->type_high) detail->type_high = (u8)type;
 }
 
-static inline void count_both(struct counter *c, u32 start, u32 from, u32 to, u32 tag, u64 flags)
+/* The row of a range that is not where it is looked for first, or that is new: `to` is the target of its branch then. */
+static struct range_row *row_of(struct counter *c, u64 range, u32 to)
 {
     struct range_row *rows = c->ranges.rows;
-    u64 mask = c->ranges.mask, at = hashed(start, from, c->seed) & mask;
-    while (rows[at].start && (rows[at].start != start || rows[at].end != from)) at = (at + 1) & mask;
-    if (!rows[at].start) {
-        rows[at].start = start;
-        rows[at].end = from;
+    u64 at = place_of(range, c->ranges.mask, c->seed);
+    while (rows[at].range && rows[at].range != range) at = (at + 1) & c->ranges.mask;
+    if (!rows[at].range) {
+        rows[at].range = range;
         rows[at].target = to;
         c->ranges.used++;
     }
-    if (rows[at].target == to && c->with_branches && !c->with_details) {
-        rows[at].by_tag[tag]++;
-    } else {
-        rows[at].others++;
-        count_branch(c, from, to, tag, flags);
-    }
+    return &rows[at];
 }
 
-static int room_for(struct batch *b, u64 entries, u64 samples)
+/* The ranges, and the branches that are in their rows; others are listed for `count_branches`. */
+static void count_ranges(struct counter *c, struct stack *k)
 {
-    if (entries > b->room) {
-        u32 *more = realloc(b->from, (size_t)entries * 3 * sizeof *more);
-        if (!more) return 0;
-        b->from = more;
-        b->room = entries;
+    struct range_row *rows = c->ranges.rows;
+    const struct branch_row *branch_rows = c->branches.rows;
+    const struct detail_row *details = c->branches.details;
+    const u64 branch_mask = c->branches.mask, seed = c->seed;
+    const u32 *froms = k->from, *tos = k->to, *all_facts = k->facts, *row = k->row;
+    u32 *later = k->later, *place = k->place;
+    const int branches = c->with_branches, both = branches && !details;
+    const i64 depth = k->depth, ranges = c->with_ranges ? depth - 1 : 0;
+    i64 others = 0;
+    for (i64 i = 0; i < depth; i++) {
+        u32 from = froms[i], to = tos[i], facts = all_facts[i];
+        if (i < ranges && !((facts | all_facts[i + 1]) & EMPTY)) {
+            u64 range = (u64)tos[i + 1] << 32 | from;
+            struct range_row *found = &rows[row[i]];
+            found += found->range != range; /* no processor predicts which of the two it is */
+            if (found->range != range) found = row_of(c, range, to);
+            if (both && found->target == to) {
+                found->by_tag[facts & 3]++;
+                continue;
+            }
+            found->others++;
+        } else {
+            c->broken += i < ranges;
+        }
+        if (!branches) continue;
+        u64 at = hashed((u64)from << 32 | to, seed) & branch_mask;
+        __builtin_prefetch(&branch_rows[at], 1);
+        if (details) __builtin_prefetch(&details[at], 1);
+        later[others] = (u32)i;
+        place[others++] = (u32)at;
     }
-    if (samples >= b->samples_room) {
-        i64 *more = realloc(b->offsets, (size_t)(samples + 1) * sizeof *more);
-        if (!more) return 0;
-        b->offsets = more;
-        b->samples_room = samples + 1;
+    k->others = others;
+}
+
+/* Compact a stack. Whether the counter knows all its addresses. */
+static int compact(struct counter *c, struct stack *k, i64 scope, i64 depth, const u8 *from, i64 from_stride, const u8 *to,
+                   i64 to_stride, const u8 *flags, i64 flags_stride)
+{
+    const struct range_row *rows = c->ranges.rows;
+    const u64 mask = c->ranges.mask, seed = c->seed;
+    u32 *froms = k->from, *tos = k->to, *facts = k->facts, *row = k->row;
+    u64 last_high = ~(u64)0;
+    u32 region = 0;
+    k->depth = k->others = 0;
+    for (i64 i = 0; i < depth; i++, from += from_stride, to += to_stride, flags += flags_stride) {
+        u64 a = at_stride(from, 0, 0), b = at_stride(to, 0, 0), word = at_stride(flags, 0, 0);
+        if (a >> 24 != last_high) {
+            last_high = a >> 24;
+            if (!(region = region_of(c, scope, a) << 24)) return 0;
+        }
+        froms[i] = region | (u32)(a & 0xFFFFFF);
+        if (b >> 24 != last_high) {
+            last_high = b >> 24;
+            if (!(region = region_of(c, scope, b) << 24)) return 0;
+        }
+        tos[i] = region | (u32)(b & 0xFFFFFF);
+        facts[i] = (u32)(word & COUNTED_FLAGS) | (a && b ? 0 : EMPTY);
     }
-    b->to = b->from + entries;
-    b->facts = b->to + entries;
+    if (c->with_ranges)
+        for (i64 i = 0; i + 1 < depth; i++) {
+            u64 at = place_of((u64)tos[i + 1] << 32 | froms[i], mask, seed);
+            __builtin_prefetch(&rows[at], 1);
+            row[i] = (u32)at;
+        }
+    k->depth = depth;
     return 1;
 }
 
-/* Gather `samples` stacks in `slot`, 0 or 1; stack s has entries offsets[s] to offsets[s + 1], newest first. Entry i has its
- * addresses and flags at `stride` bytes times i of three bases, `scope[s]` owns them. */
-EXPORT int lb_counter_gather(struct counter *c, int slot, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from,
-                             i64 from_stride, const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride)
+/* Whether the rows have to be taken before `depth` more entries are counted. */
+EXPORT int lb_counter_full(const struct counter *c, i64 depth)
 {
-    i64 entries = offsets[samples];
-    struct batch *batch = &c->batches[slot & 1];
-    batch->samples = 0;
-    if (entries <= 0) return COUNTED;
-    if (!room_for(batch, (u64)entries, (u64)samples)) return NO_MEMORY;
-    i64 last_scope = -1;
-    u64 last_high = ~(u64)0;
-    u32 last = 0;
-    for (i64 s = 0; s < samples; s++) {
-        if (scope[s] != last_scope) last_scope = scope[s], last_high = ~(u64)0;
-        for (i64 i = offsets[s]; i < offsets[s + 1]; i++) {
-            u64 a = at_stride(from, from_stride, i), b = at_stride(to, to_stride, i);
-            if (a >> 24 != last_high) {
-                last_high = a >> 24;
-                if (!(last = region_of(c, last_scope, a))) return DECLINED;
-            }
-            batch->from[i] = last << 24 | (u32)(a & 0xFFFFFF);
-            if (b >> 24 != last_high) {
-                last_high = b >> 24;
-                if (!(last = region_of(c, last_scope, b))) return DECLINED;
-            }
-            batch->to[i] = last << 24 | (u32)(b & 0xFFFFFF);
-            batch->facts[i] = (u32)(at_stride(flags, flags_stride, i) & COUNTED_FLAGS) | (a && b ? 0 : EMPTY);
-        }
+    return c->entries + (u64)depth > MOST_COUNTED || c->ranges.used > MOST_ROWS || c->branches.used > MOST_ROWS;
+}
+/* Count what is on its way: `before` has its ranges to come, `oldest` its branches. */
+static void drain(struct counter *c, struct stack *before, struct stack *oldest)
+{
+    count_branches(c, oldest);
+    count_ranges(c, before);
+    count_branches(c, before);
+    for (int i = 0; i < IN_FLIGHT; i++) c->stacks[i].depth = c->stacks[i].others = 0;
+}
+
+static int room_for(struct counter *c, i64 depth)
+{
+    i64 room = c->room ? c->room : 64;
+    while (room < depth) room *= 2;
+    u32 *memory = malloc((size_t)room * IN_FLIGHT * 6 * sizeof *memory);
+    if (!memory) return 0;
+    free(c->memory);
+    c->memory = memory;
+    c->room = room;
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        u32 **columns[] = {&c->stacks[i].from, &c->stacks[i].to, &c->stacks[i].facts,
+                           &c->stacks[i].row, &c->stacks[i].later, &c->stacks[i].place};
+        for (int n = 0; n < 6; n++, memory += room) *columns[n] = memory;
     }
-    memcpy(batch->offsets, offsets, (size_t)(samples + 1) * sizeof *offsets);
-    batch->samples = samples;
-    return COUNTED;
+    return 1;
 }
 
-/* Whether the rows have to be taken before what is in `slot` is counted. */
-EXPORT int lb_counter_full(const struct counter *c, int slot)
+/* Make room for a stack of `depth` entries: in the tables, which are at most half full, too. */
+static int ready(struct counter *c, i64 depth, struct stack *before, struct stack *oldest)
 {
-    const struct batch *b = &c->batches[slot & 1];
-    u64 entries = b->samples ? (u64)b->offsets[b->samples] : 0;
-    return c->entries + entries > MOST_COUNTED || c->ranges.used > MOST_ROWS || c->branches.used > MOST_ROWS;
+    u64 ranges = (u64)(before->depth + depth), branches = ranges + (u64)oldest->depth;
+    if (depth <= c->room && c->ranges.used + ranges <= c->ranges.mask / 2
+        && c->branches.used + branches <= c->branches.mask / 2)
+        return 1;
+    drain(c, before, oldest); /* rows move */
+    if (depth > c->room && !room_for(c, depth)) return 0;
+    while (c->ranges.used + (u64)depth > c->ranges.mask / 2)
+        if (!grown_ranges(c)) return 0;
+    while (c->branches.used + (u64)depth > c->branches.mask / 2)
+        if (!grown_branches(c)) return 0;
+    return 1;
 }
 
-/* Count what was gathered in `slot`, once. */
-EXPORT int lb_counter_count(struct counter *c, int slot)
+/* Count stacks: stack s, which `scope[s]` owns, has `depth[s]` entries, newest first. Its addresses and flags begin `step`
+ * bytes times `first[s]` after three bases, and lie `stride` bytes apart. How many stacks were counted: fewer than `samples`
+ * where the next one does not fit (`lb_counter_full`) or is declined; -1 without memory. */
+EXPORT i64 lb_counter_add(struct counter *c, const i64 *scope, const i64 *first, const i64 *depth, i64 samples, const u8 *from,
+                          i64 from_step, i64 from_stride, const u8 *to, i64 to_step, i64 to_stride, const u8 *flags,
+                          i64 flags_step, i64 flags_stride)
 {
-    struct batch *batch = &c->batches[slot & 1];
-    const u32 *from = batch->from, *to = batch->to, *facts = batch->facts;
-    for (i64 s = 0; s < batch->samples; s++) {
-        i64 first = batch->offsets[s], end = batch->offsets[s + 1];
-        while (c->ranges.used + (u64)(end - first) > c->ranges.mask / 2)
-            if (!grown_ranges(c)) return NO_MEMORY;
-        while (c->branches.used + (u64)(end - first) > c->branches.mask / 2)
-            if (!grown_branches(c)) return NO_MEMORY;
-        const struct range_row *rows = c->ranges.rows;
-        if (c->with_ranges)
-            for (i64 i = first; i + 1 < end; i++)
-                __builtin_prefetch(&rows[hashed(to[i + 1], from[i], c->seed) & c->ranges.mask], 1);
-        for (i64 i = first; i < end; i++) {
-            u32 tag = facts[i] & 3;
-            int in_range = 0;
-            if (c->with_ranges && i + 1 < end) {
-                u32 empty = (facts[i] | facts[i + 1]) & EMPTY;
-                c->broken += empty != 0;
-                in_range = !empty;
-            }
-            if (in_range)
-                count_both(c, to[i + 1], from[i], to[i], tag, facts[i]);
-            else
-                count_branch(c, from[i], to[i], tag, facts[i]);
-        }
+    i64 s = 0;
+    struct stack *now = &c->stacks[0], *before = &c->stacks[1], *oldest = &c->stacks[2];
+    for (; s < samples && depth[s] >= 0 && !lb_counter_full(c, depth[s]); s++) {
+        if (!ready(c, depth[s], before, oldest)) return -1;
+        if (!compact(c, now, scope[s], depth[s], from + from_step * first[s], from_stride, to + to_step * first[s], to_stride,
+                     flags + flags_step * first[s], flags_stride))
+            break;
+        c->entries += (u64)depth[s];
+        count_ranges(c, before);
+        count_branches(c, oldest);
+        struct stack *free = oldest;
+        oldest = before, before = now, now = free;
     }
-    c->entries += batch->samples ? (u64)batch->offsets[batch->samples] : 0;
-    batch->samples = 0;
-    return COUNTED;
-}
-
-/* Gather and count a batch. FULL: nothing was counted, the rows have to be taken first. */
-EXPORT int lb_counter_add(struct counter *c, const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride,
-                          const u8 *to, i64 to_stride, const u8 *flags, i64 flags_stride)
-{
-    int done = lb_counter_gather(c, 0, scope, offsets, samples, from, from_stride, to, to_stride, flags, flags_stride);
-    if (done == COUNTED) done = lb_counter_full(c, 0) ? FULL : lb_counter_count(c, 0);
-    return done;
+    drain(c, before, oldest);
+    return s;
 }
 
 /* At most how many rows `lb_counter_take` gives: branches (0) or ranges (1). A branch can be in several rows. */
@@ -321,9 +384,10 @@ EXPORT i64 lb_counter_take(const struct counter *c, int ranges, i64 room, i64 *s
     for (u64 i = 0; i <= c->ranges.mask && n < room; i++) {
         const u32 *tags = range[i].by_tag;
         i64 sum = (i64)tags[0] + tags[1] + tags[2] + tags[3];
-        if (!range[i].start || (!ranges && !sum)) continue;
-        expand(c, ranges ? range[i].start : range[i].end, &scope[n], &a[n]);
-        expand(c, ranges ? range[i].end : range[i].target, &scope[n], &b[n]);
+        u32 end = (u32)range[i].range;
+        if (!end || (!ranges && !sum)) continue;
+        expand(c, ranges ? (u32)(range[i].range >> 32) : end, &scope[n], &a[n]);
+        expand(c, ranges ? end : range[i].target, &scope[n], &b[n]);
         values[n] = ranges ? sum + range[i].others : sum;
         values[room + n] = ranges ? 0 : (i64)tags[1] + tags[3];
         values[2 * room + n] = ranges ? 0 : (i64)tags[2] + tags[3];
@@ -333,9 +397,9 @@ EXPORT i64 lb_counter_take(const struct counter *c, int ranges, i64 room, i64 *s
     const struct branch_row *branch = c->branches.rows;
     for (u64 i = 0; i <= c->branches.mask && n < room; i++) {
         const u32 *tags = branch[i].by_tag;
-        if (!branch[i].from) continue;
-        expand(c, branch[i].from, &scope[n], &a[n]);
-        expand(c, branch[i].to, &scope[n], &b[n]);
+        if (!branch[i].branch) continue;
+        expand(c, (u32)(branch[i].branch >> 32), &scope[n], &a[n]);
+        expand(c, (u32)branch[i].branch, &scope[n], &b[n]);
         values[n] = (i64)tags[0] + tags[1] + tags[2] + tags[3];
         values[room + n] = (i64)tags[1] + tags[3];
         values[2 * room + n] = (i64)tags[2] + tags[3];

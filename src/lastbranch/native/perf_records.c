@@ -69,10 +69,12 @@ static inline i64 taken(const struct step *step, const u64 *place, i64 left, int
  * words of a sample, 0 for none; without a time that is its place, in bytes.
  *
  * `found` gets: how many samples are damaged, the first of those; of the others the branches, the deepest stack, earliest
- * and latest time, and how many values are in `threads` (room for `samples`): every (pid, tid) at least once.
+ * and latest time, and how many values are in `threads` (room for `samples`): every (pid, tid) at least once. Where `stack` is
+ * given, it gets the first word of the branches of each sample, -1 for one that is damaged, and `depths` their number.
  * DECLINED for records beyond `count` words and for unknown steps. */
 EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i64 *at, i64 samples, i64 fixed,
-                            const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads)
+                            const struct step *steps, i64 number, i64 time, i64 thread, i64 *found, u64 *threads, i64 *stack,
+                            i64 *depths)
 {
     i64 damaged = 0, first_damaged = -1, entries = 0, deepest = 0, earliest = INT64_MAX, latest = INT64_MIN, listed = 0;
     u64 seen[SEEN];
@@ -86,13 +88,18 @@ EXPORT int lb_samples_check(const u64 *words, i64 count, int big_endian, const i
     for (i64 i = 0; i < samples; i++) {
         if (at[i] < 0 || at[i] >= count) return DECLINED;
         const u64 *record = words + at[i];
-        i64 size = (i64)(big_endian ? *record & 0xFFFF : *record >> 48) >> 3, place = 1 + fixed, depth = 0;
+        i64 size = (i64)(big_endian ? *record & 0xFFFF : *record >> 48) >> 3, place = 1 + fixed, depth = 0, branches = 0;
         if (size > count - at[i]) return DECLINED;
         int fits = place <= size;
         for (i64 k = 0; fits && k < number; k++) {
             i64 n = taken(&steps[k], record + place, size - place, big_endian, &depth);
             fits = n >= 0 && n <= size - place;
+            if (steps[k].kind == BRANCHES) branches = place + 1 + steps[k].b;
             place += n;
+        }
+        if (stack) {
+            stack[i] = fits ? at[i] + branches : -1;
+            depths[i] = fits ? depth : 0;
         }
         if (!fits) {
             if (!damaged++) first_damaged = i;

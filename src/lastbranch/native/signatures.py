@@ -22,10 +22,8 @@ SIGNATURES: dict[str, str] = {
     # count_stacks.c
     "lb_counter_new": "pointer u64 int int int",
     "lb_counter_free": "nothing pointer",
-    "lb_counter_add": "int pointer pointer pointer i64 pointer i64 pointer i64 pointer i64",
-    "lb_counter_gather": "int pointer int pointer pointer i64 pointer i64 pointer i64 pointer i64",
-    "lb_counter_full": "int pointer int",
-    "lb_counter_count": "int pointer int",
+    "lb_counter_add": f"i64 {'pointer ' * 4} i64 {'pointer i64 i64 ' * 3}",
+    "lb_counter_full": "int pointer i64",
     "lb_counter_rows": "i64 pointer int",
     "lb_counter_take": "i64 pointer int i64 pointer pointer pointer pointer",
     "lb_counter_broken": "i64 pointer",
@@ -54,7 +52,7 @@ SIGNATURES: dict[str, str] = {
     "lb_near_entries": f"nothing pointer i64 pointer i64 pointer i64 pointer i64 {'pointer ' * 5}",
     # perf_records.c
     "lb_records_chase": "i64 pointer i64 int i64 pointer pointer i64 pointer",
-    "lb_samples_check": "int pointer i64 int pointer i64 i64 pointer i64 i64 i64 pointer pointer",
+    "lb_samples_check": f"int pointer i64 int pointer i64 i64 pointer i64 i64 i64 {'pointer ' * 4}",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
     # sum_stacks.c

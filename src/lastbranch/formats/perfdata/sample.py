@@ -14,9 +14,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ... import native
-from ...arrays import distinct, take_ranges
+from ...arrays import distinct, offsets_of, take_ranges
 from ...lbr import PERF_SELECT, repack_big_endian
-from ...model import BRANCH, FRAME, REQUIRED, Array, SampleBatch
+from ...model import BRANCH, ENTRY, FRAME, IN_PLACE, REQUIRED, Array, EntriesInPlace, SampleBatch
 from .attr import Attr
 from .layout import MISC, READ, SAMPLE
 from .walk import Block
@@ -235,7 +235,7 @@ def _branch_stack(w: Cursor) -> None:
         w.cursor = np.where(bad, w.end, w.cursor + 2)
     else:
         length = w.count(4 if counters else 3)
-    w.ragged(BRANCH, length, ("branch_from", "branch_to", "branch_flags"), 3)
+    w.ragged(BRANCH, length, ENTRY, 3)
     if w.block.big_endian and "branch_flags" in w.columns:
         w.columns["branch_flags"] = repack_big_endian(w.columns["branch_flags"])
     w.skip(length * 3)
@@ -289,7 +289,7 @@ def _aux(w: Cursor) -> None:
 
 
 def _branch_columns(form: Form) -> list[str]:
-    names = ["branch_from", "branch_to", "branch_flags"]
+    names = list(ENTRY)
     names += ["hw_idx"] if form["branch_sample_type"] & PERF_SELECT["HW_INDEX"] else []
     return names + (["branch_counters"] if form["branch_sample_type"] & PERF_SELECT["COUNTERS"] else [])
 
@@ -349,6 +349,7 @@ class Checked(NamedTuple):
 
 
 _EVER = np.iinfo(np.int64)
+_ENTRIES_IN_PLACE = frozenset((*ENTRY, IN_PLACE))
 
 
 class SampleLayout:
@@ -383,14 +384,23 @@ class SampleLayout:
         library = native.library()
         return (self._check_compiled(library, block, at) if library is not None else None) or self._check(block, at)
 
-    def _check_compiled(self, library: CDLL, block: Block, at: NDArray[np.int64]) -> Checked | None:
-        """What `_check` gives, but some threads more than once; ``None`` where the library declines."""
+    def _check_compiled(
+        self, library: CDLL, block: Block, at: NDArray[np.int64],
+        stacks: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
+    ) -> Checked | None:  # fmt: skip
+        """What `_check` gives, but some threads more than once; ``None`` where the library declines.
+
+        ``stacks`` (int64, room for a number a sample) get the first word of each branch stack, or -1 where the sample
+        is damaged, and how many branches there are.
+        """
         words, at = np.ascontiguousarray(block.words), np.ascontiguousarray(at)
+        places = map(native.address, stacks) if stacks else (None, None)
         found, threads = np.empty(7, np.int64), np.empty(len(at), np.uint64)
         time, thread = (self.fixed.get(bit, 0) for bit in (SAMPLE.TIME, SAMPLE.TID))
         declined = library.lb_samples_check(
             native.address(words), len(words), block.big_endian, native.address(at), len(at), len(self.fixed),
             native.address(self._steps), len(self._steps), time, thread, native.address(found), native.address(threads),
+            *places,
         )  # fmt: skip
         if declined:
             return None
@@ -415,9 +425,26 @@ class SampleLayout:
         self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32], wanted: frozenset[str] | None
     ) -> SampleBatch:
         """The samples at word positions ``at`` as a batch, without damaged ones."""
+        if wanted == _ENTRIES_IN_PLACE and (in_place := self._decode_in_place(block, at, event)) is not None:
+            return in_place
         cursor = self._walk(block, at, wanted)
-        batch = SampleBatch(self._fixed_columns(cursor, event) | cursor.columns, cursor.offsets)
+        batch = SampleBatch(self._fixed_columns(block, at, event, wanted) | cursor.columns, cursor.offsets)
         return batch.select(~cursor.bad) if cursor.bad.any() else batch
+
+    def _decode_in_place(self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32]) -> SampleBatch | None:
+        """`decode` of the branch entries, which stay where they are; ``None`` where they have to be converted."""
+        library = native.library()
+        if library is None or block.big_endian:
+            return None
+        first, depth = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
+        checked = self._check_compiled(library, block, at, (first, depth))
+        if checked is None:
+            return None
+        if checked.damaged:
+            whole = first >= 0
+            at, event, first, depth = at[whole], event[whole], first[whole], depth[whole]
+        columns = self._fixed_columns(block, at, event, _ENTRIES_IN_PLACE)
+        return SampleBatch(columns, {BRANCH: offsets_of(depth)}, EntriesInPlace(block.words, first))
 
     def _walk(self, block: Block, at: NDArray[np.int64], wanted: frozenset[str] | None) -> Cursor:
         cursor = Cursor(block, at, self.form, len(self.fixed), wanted)
@@ -425,14 +452,15 @@ class SampleLayout:
             field.read(cursor)
         return cursor
 
-    def _fixed_columns(self, cursor: Cursor, event: NDArray[np.int32]) -> dict[str, Array]:
-        block, at, n = cursor.block, cursor.at, len(cursor.at)
+    def _fixed_columns(
+        self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32], wanted: frozenset[str] | None
+    ) -> dict[str, Array]:
+        n = len(at)
 
         def word(bit: int) -> NDArray[np.uint64] | None:
             offset = self.fixed.get(bit)
             return None if offset is None else block.words.take(at + offset, mode="clip")
 
-        position = block.base + at * 8
         ip, ids = word(SAMPLE.IP), word(SAMPLE.TID)
         cpu, period = word(SAMPLE.CPU), word(SAMPLE.PERIOD)
         unknown = np.full(n, -1, np.int32)
@@ -447,10 +475,10 @@ class SampleLayout:
             "period": np.zeros(n, np.uint64) if period is None else period,
             "mode": (block.misc(at) & MISC.CPUMODE_MASK).astype(np.uint8),
         }
-        if cursor.wants("position"):
-            columns["position"] = position
+        if wanted is None or "position" in wanted:
+            columns["position"] = block.base + at * 8
         for bit in self.fixed:
             name = _WORD.get(bit, "")
-            if name and name not in columns and cursor.wants(name):
+            if name and name not in columns and (wanted is None or name in wanted):
                 columns[name] = block.words.take(at + self.fixed[bit], mode="clip")
         return columns
