@@ -17,10 +17,11 @@ from lastbranch.arrays import ranges, take_ranges
 from lastbranch.errors import FormatError
 from lastbranch.formats.perfdata import walk
 from lastbranch.formats.perfdata.reader import Reader
-from lastbranch.model import BytesSource
+from lastbranch.model import ENTRY, REQUIRED, BytesSource
 from perfdata_writer import Builder
 
 library = native.library()
+REQUIRED_NAMES = [column.name for column in REQUIRED]
 pytestmark = pytest.mark.skipif(library is None, reason="no compiled library")
 slow = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -48,6 +49,9 @@ def read(raw: bytes, form: str) -> Any:
             (s.samples, s.entries, s.deepest, s.columns, [
                 ({n: c.tolist() for n, c in b.columns.items()}, {n: c.tolist() for n, c in b.offsets.items()})
                 for b in s.batches()
+            ], [
+                ([b[n].tolist() for n in (*REQUIRED_NAMES, *ENTRY)], b.depth.tolist())
+                for b in (s.stacks() if "branch_from" in s.columns else ())
             ])
             for s in profile.streams
         ]  # fmt: skip
@@ -63,6 +67,28 @@ def test_readers_agree(builder: Builder, form: str, seed: int) -> None:
     for _ in range(4):
         bad = damaged(raw, rng)
         assert read(bad, "1") == read(bad, "0")
+
+
+@slow
+@given(captures())
+def test_stacks_in_place(builder: Builder) -> None:
+    """They are the columns of branch entries, without a copy."""
+    reader = Reader(BytesSource(builder.build()))
+    reader.index(None)
+    for stream in reader.profile.streams:
+        if "branch_from" not in stream.columns:
+            continue
+        for batch, want in zip(stream.stacks(), stream.batches(ENTRY), strict=True):
+            assert batch.in_place is not None
+            assert not set(ENTRY) & batch.columns.keys()
+            part = slice(len(batch) // 3, len(batch))
+            for name in (*REQUIRED_NAMES, *ENTRY):
+                assert (
+                    batch.slice(part.start, part.stop)[name].tolist()
+                    == want.slice(part.start, part.stop)[name].tolist()
+                )
+                assert batch[name].tolist() == want[name].tolist()
+            assert batch.offsets["branch"].tolist() == want.offsets["branch"].tolist()
 
 
 @slow
