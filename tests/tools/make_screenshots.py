@@ -1,4 +1,4 @@
-"""Pictures of the viewer's screens, light and dark: of the demo's capture, and of a recording of examples/coin.c.
+"""Pictures of the viewer's screens, light and dark, in windows of several widths: of the demo's capture, and of a recording of examples/coin.c.
 
 `make screenshots` runs it. The README's pictures are copies: docs/images.
 """
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from lastbranch import demo
@@ -20,7 +21,9 @@ _IMAGES = _ROOT / "docs" / "images"
 _SCREENS = {
     "hot": ("demo", "hot"),
     "flame": ("demo", "flame"),
+    "flame-table": ("demo", "flame?table=1"),
     "branches": ("demo", "branches"),
+    "edges": ("demo", "branches?view=edges"),
     "capture": ("demo", "capture"),
     "function": ("coin", "function?name=sum_chosen&beside=source"),
     "graph": ("coin", "function?name=sum_chosen&beside=graph"),
@@ -29,6 +32,9 @@ _SCREENS = {
 }
 """What each picture shows: of which capture, and the fragment of its address."""
 _IN_README = ("hot", "function")
+_WIDTHS = (1000, 1280, 1400)
+"""CSS pixels: the least that is enough, that of the README's pictures, and a large window."""
+_README_WIDTH = 1280
 _SETTLED_MS = 700
 """For what is drawn after the last answer: canvases and graphs."""
 
@@ -59,15 +65,15 @@ def main() -> None:
         ):
             served = {"demo": of_demo, "coin": of_coin}
             for name, (capture, fragment) in _SCREENS.items():
-                for scheme in ("light", "dark"):
+                for scheme, width in product(("light", "dark"), _WIDTHS):
                     address = f"{served[capture]}#/{fragment}"
-                    with looking_at(browser, address, scheme=scheme, width=1280) as page:
+                    with looking_at(browser, address, scheme=scheme, width=width) as page:
                         page.locator("main > *").first.wait_for()
                         page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
                         page.wait_for_timeout(_SETTLED_MS)
-                        page.screenshot(path=out / f"{name}-{scheme}.png")
+                        page.screenshot(path=out / f"{name}-{scheme}-{width}.png")
     for name in _IN_README:
-        shutil.copyfile(out / f"{name}-light.png", _IMAGES / f"viewer-{name}.png")
+        shutil.copyfile(out / f"{name}-light-{_README_WIDTH}.png", _IMAGES / f"viewer-{name}.png")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ export function hex(value: bigint | number): string {
 
 /** Seconds with three digits, or as many as tell thousandths of `span` apart. */
 export function seconds(nanoseconds: number, span = 1e9): string {
-  const digits = Math.ceil(3 - Math.log10(span / 1e9));
+  const digits = Math.ceil(3 - Math.log10((span || 1e9) / 1e9));
   return (nanoseconds / 1e9).toFixed(Math.max(3, Math.min(9, digits)));
 }
 

@@ -3,7 +3,7 @@
 
 import type { ComponentChild } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { UNKNOWN } from "./format.ts";
+import { count, UNKNOWN } from "./format.ts";
 import { change, state } from "./state.ts";
 import type { Numbers } from "./wire.ts";
 
@@ -50,12 +50,13 @@ export function numberColumn(
   const cell = (row: number): ComponentChild => {
     const value = values[row] ?? NaN;
     if (Number.isNaN(value)) return <Unknown why={unknown} />;
-    const text = few?.(row) ? <span class="few" title="Mostly chance: it rests on too few counts.">{format(value)}</span> : format(value);
+    const faint = few?.(row) ?? false;
+    const text = faint ? <span class="few" title="Mostly chance: it rests on too few counts.">{format(value)}</span> : format(value);
     if (bar === undefined) return text;
     const share = bar > 0 ? Math.min(1, value / bar) : 0;
     return (
       <>
-        <span class="bar" style={{ width: `${100 * share}%` }} aria-hidden="true" />
+        <span class={faint ? "bar faint" : "bar"} style={{ width: `${100 * share}%` }} aria-hidden="true" />
         <span class="over">{text}</span>
       </>
     );
@@ -200,7 +201,7 @@ export function Table({ label, columns, rows, sort, prefix = "", onOpen, note }:
           onInput={(event) => change({ [`${prefix}find`]: event.currentTarget.value }, true)}
         />
         <span class="counted" role="status">
-          {order.length === rows ? `${rows.toLocaleString("en-US")} rows` : `${order.length} of ${rows} rows`}
+          {order.length === rows ? "" : `${count(order.length)} of `}{count(rows)} {rows === 1 ? "row" : "rows"}
         </span>
         {note}
       </div>

@@ -145,17 +145,17 @@ function siteColumns(answer: Answer): Column[] {
   };
   const number = targets.cell;
   const few = fewOf(answer, of("count"));
-  return [
+  const columns: Column[] = [
     textColumn("from_function", "Branch", answer.texts("sites.from_function"), {
       grow: 1,
-      width: 10,
+      width: 9,
       hint: "Function and offset of the branch instruction.",
       unknown: NO_NAME,
       link: linkOf(answer, "sites.from"),
     }),
     ...typeColumn(answer.texts("sites.type")),
     numberColumn("count", "Taken", of("count"), count, { width: 5.5, bar: largest(of("count")), hint: "Entries of branch stacks that begin there." }),
-    numberColumn("wrong", "Mispredicts", of("wrong"), count, { width: 6.5, hint: "Entries that were mispredicted.", unknown: UNREPORTED }),
+    numberColumn("wrong", "Mispredicts", of("wrong"), count, { width: 6.8, hint: "Entries that were mispredicted.", unknown: UNREPORTED }),
     numberColumn("mispredicted", "Mispredicted", of("mispredicted"), percent, {
       unit: "%",
       width: 7.8,
@@ -173,14 +173,24 @@ function siteColumns(answer: Answer): Column[] {
         </button>
       ),
     },
-    textColumn("to_function", "Most often to", answer.texts("sites.to_function"), { grow: 1, width: 9, hint: "Its most frequent target.", unknown: NO_NAME }),
-    textColumn("from", "Address", answer.texts("sites.from"), { width: 8, hint: "As linked." }),
+    textColumn("to_function", "Most often to", answer.texts("sites.to_function"), { grow: 1, width: 8, hint: "Its most frequent target.", unknown: NO_NAME }),
+    textColumn("from", "Address", answer.texts("sites.from"), { width: 9.2, hint: "As linked." }),
   ];
+  return withNames(columns);
+}
+
+/** Where no function has a name, the addresses take the place of names. */
+function withNames(columns: readonly Column[]): Column[] {
+  const isName = ({ key }: Column): boolean => key.endsWith("_function");
+  if (columns.some((column) => isName(column) && (column.values as readonly string[]).some(Boolean))) return [...columns];
+  const isPlace = ({ key }: Column): boolean => key === "from" || key === "to";
+  const places = columns.filter(isPlace).map((column) => ({ ...column, grow: 1 }));
+  return [...places, ...columns.filter((column) => !isName(column) && !isPlace(column))];
 }
 
 function edgeColumns(answer: Answer): Column[] {
   const few = fewOf(answer, answer.numbers("count"));
-  return [
+  return withNames([
     textColumn("from_function", "From", answer.texts("from_function"), {
       grow: 1,
       width: 10,
@@ -209,9 +219,9 @@ function edgeColumns(answer: Answer): Column[] {
       unknown: UNREPORTED,
     }),
     numberColumn("cycles", "Cycles", answer.numbers("cycles"), decimal, { width: 4.5, few, hint: "Since the branch before it, on average.", unknown: UNREPORTED }),
-    textColumn("from", "From address", answer.texts("from"), { width: 8, hint: "As linked." }),
-    textColumn("to", "To address", answer.texts("to"), { width: 8, hint: "As linked." }),
-  ];
+    textColumn("from", "From address", answer.texts("from"), { width: 9.2, hint: "As linked." }),
+    textColumn("to", "To address", answer.texts("to"), { width: 9.2, hint: "As linked." }),
+  ]);
 }
 
 function targetColumns(answer: Answer, site: number, rows: readonly number[]): Column[] {
