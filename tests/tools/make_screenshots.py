@@ -1,4 +1,6 @@
-"""Pictures of the viewer's screens, light and dark, in windows of several widths: of the demo's capture, and of a recording of examples/coin.c.
+"""Pictures of the viewer's screens, light and dark, in windows of several widths.
+
+They show the demo's capture, and a recording of examples/coin.c.
 
 `make screenshots` runs it. The README's pictures are copies: docs/images.
 """
