@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
-from ..arrays import Sums, Table, distinct_rows
+from ..arrays import StackSums, Sums, Table, distinct_rows
 from ..binaries import Code
 from ..errors import SelectionError, UnavailableError
 from ..isa import Decoder
@@ -46,14 +46,14 @@ class Nearby:
         self._binder = profile.binder
         self._bounds = _bounds(self._binder, code)
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
-        self._samples = Sums([np.int64, np.uint64], [np.int64])
+        self._samples = StackSums(1, 1)  # of one frame
         self._stacks = StackSample(self._binder, len(code))
 
     def add(self, batch: SampleBatch) -> None:
         """Count a batch; without branch stacks its samples."""
         scope = self._binder.scopes(batch)
         rows = np.flatnonzero(self._passed(batch.ip) & 1)
-        self._samples.add(*self._binder.locate(scope[rows], batch.ip[rows]), np.ones(len(rows), np.int64))
+        self._samples.add([scope[rows]], batch.ip[rows], np.arange(len(rows) + 1), [np.ones(len(rows), np.int64)])
         if BRANCH not in batch.offsets or not batch.entries:
             return
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
@@ -61,12 +61,10 @@ class Nearby:
         flags = batch["branch_flags"]
         rows, stack, ends, end_stack = self._near(offsets, source, target)
         entries = scope[stack], source[rows], target[rows]
-        tag = (flags[rows] & np.uint64(3)).astype(np.int64)
-        self._branches.add((*entries, tag, [np.ones(len(rows), np.int64)]))
+        self._branches.add_each(*entries, flags[rows], [])
         self._stacks.add(len(batch), stack, rows, *entries, flags[rows])
-        values = [np.ones(len(ends), np.int64), *cycles_of(flags[ends])]
-        zeros = np.zeros(len(ends), np.int64)
-        self._ranges.add((scope[end_stack], target[ends + 1], source[ends], zeros, values))
+        zeros = np.zeros(len(ends), np.uint64)
+        self._ranges.add_each(scope[end_stack], target[ends + 1], source[ends], zeros, cycles_of(flags[ends]))
 
     def _near(self, offsets: Array, source: Array, target: Array) -> tuple[Array, Array, Array, Array]:
         """(entries with an end in the code and their stacks, entries that end a range with a part in it and theirs)."""
@@ -100,7 +98,10 @@ class Nearby:
         """What was counted."""
         ranges = self._ranges.result()
         within = (ranges.a_module == ranges.b_module) & (ranges.a <= ranges.b)
-        module, address, samples = self._samples.result()
+        (scope,), ip, _, (samples,) = self._samples.take()
+        sums = Sums([np.int64, np.uint64], [np.int64])
+        sums.add(*self._binder.locate(scope, ip), samples)
+        module, address, samples = sums.result()
         ranges = ranges.take(within)
         return NearbyCounts(self._branches.result(), ranges, module, address, samples, self._stacks.result())
 

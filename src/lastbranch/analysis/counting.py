@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..arrays import Table, group, group_unordered
+from ..arrays import StackSums, Table, group, group_unordered
 from ..errors import NotRecordedError
 from ..lbr import branch_type, flag, no_ranges_because
 from ..model import BRANCH, ENTRY, AddressSpaces, Array, Profile, SampleBatch, SampleFilter
@@ -76,6 +76,7 @@ class PairTable:
     def __init__(self, binder: AddressSpaces, names: tuple[str, ...] = ()) -> None:
         self._binder, self._names = binder, names
         self._ops = [np.add] * 3 + [BRANCH_VALUES[n] for n in names]
+        self._each = StackSums(1, len(self._ops))
         self._waiting: list[tuple[Array, Array, Array, list[Array]]] = []
         self._keys: list[list[Array]] = []
         self._values: list[list[Array]] = []
@@ -84,6 +85,20 @@ class PairTable:
     def add(self, raw: RawPairs) -> None:
         scope, a, b, tag, (count, *values) = raw
         self.add_sums(scope, a, b, [count, count * (tag & 1), count * (tag >> 1), *values])
+
+    def add_each(self, scope: Array, a: Array, b: Array, tag: Array, values: list[Array]) -> None:
+        """Add one pair a row, of which many are equal; uint64 ``tag``: bit 0 mispredicted, bit 1 predicted. The values
+        (int64) must be sums."""
+        ones, flags = np.ones(len(scope), np.int64), tag.view(np.int64)
+        ends = np.stack([a, b], axis=1).reshape(-1)
+        self._each.add([scope], ends, np.arange(0, len(ends) + 1, 2), [ones, flags & 1, flags >> 1 & 1, *values])
+        if self._each.size > 3 * _SHRINK_ROWS:  # a row and two ends each
+            self._sum_each()
+
+    def _sum_each(self) -> None:
+        (scope,), ends, _, sums = self._each.take()
+        a, b = ends.reshape(-1, 2).T
+        self.add_sums(scope, a, b, list(sums))
 
     def add_sums(self, scope: Array, a: Array, b: Array, sums: list[Array]) -> None:
         """Add pairs with their count, mispredicted, predicted (int64) and values; the same pair may come again."""
@@ -120,6 +135,7 @@ class PairTable:
         self._keys, self._values = [keys], [sums]
 
     def result(self) -> Bound:
+        self._sum_each()
         self._bind()
         if not self._keys:
             none = np.empty(0, np.int64)
