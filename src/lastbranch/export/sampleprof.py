@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import IO
 
 import numpy as np
 
-from ..arrays import covered
+from ..arrays import covered, distinct_rows, distinct_stacks
 from ..errors import UnavailableError
 from ..isa import Decoder
 from ..model import Array, counted, visible, word
@@ -210,7 +209,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
         names = symbolizer.names(counts.row, np.concatenate([code.address, source, table.start]))
         notes += symbolizer.notes
     pe = counts.module.is_pe
-    chains, duplicated = _chains(names, _compiled_names(names, table), plain)
+    chains, duplicated, which = _chains(names, _compiled_names(names, table), plain)
     if not any(chains):
         has_lines = names.frame_line.any()
         lacking = (
@@ -219,12 +218,16 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
         hint = "; ".join([*notes, _REMEDY_PE if pe else _REMEDY])
         raise UnavailableError(f"{word(counts.module.name)} {lacking}", hint=hint)
     tree = SampleTree()
-    for i, (size, times) in enumerate(zip(code.size.tolist(), code.times.tolist(), strict=True)):
-        if chain := chains[i]:
-            tree.leaf(chain, times * size).raise_to(chain[-1][1], times * duplicated[i])
-    _calls(tree, counts, table, called, chains[len(code.address) :])
+    of_code = which[: len(code.address)]
+    total, most = np.zeros(len(chains), np.int64), np.full(len(chains), -1)
+    np.add.at(total, of_code, code.times * code.size)
+    np.maximum.at(most, of_code, code.times * duplicated[of_code])
+    for chain, bytes_counted, count in zip(chains, total.tolist(), most.tolist(), strict=True):
+        if chain and count >= 0:
+            tree.leaf(chain, bytes_counted).raise_to(chain[-1][1], count)
+    _calls(tree, counts, table, called, [chains[i] for i in which[len(code.address) :].tolist()])
     tree.finish(calls_count=not plain)
-    lined = np.array([bool(chain) for chain in chains[: len(code.address)]], bool)
+    lined = np.array([bool(chain) for chain in chains], bool)[of_code]
     in_functions = np.isin(counts.start, code.address)
     written = int(counts.times[np.isin(counts.start, code.address[lined])].sum())
     lineless, outside = int(counts.times[in_functions].sum()) - written, int(counts.times[~in_functions].sum())
@@ -286,32 +289,29 @@ def _compiled_names(names: Names, table: FunctionTable) -> list[str]:
     return found
 
 
-def _chains(names: Names, functions: list[str], plain: bool) -> tuple[list[_Chain], list[int]]:
-    """For each address its inline chain, outermost first (empty: no lines are known), and how often its instruction
-    was duplicated."""
+def _chains(names: Names, functions: list[str], plain: bool) -> tuple[list[_Chain], Array, Array]:
+    """(the different inline chains of addresses, outermost first, empty where no lines are known; int64 how often an
+    instruction of each was duplicated; int64 row of the chain of each address)."""
     # A name with a dot in front is a section's: code of an assembler that has no functions.
     # A function that is declared in no line counts from line 0, as llvm-profgen has it, unless none is (-g1).
     declares = any(f.line > 0 for f in names.functions)
-    known = np.array(
-        [(f.line > 0 or bool(f.file) or (f.described and declares)) and f.name[:1] != "." for f in names.functions],
-        bool,
-    )
+    known = [(f.line > 0 or bool(f.file) or (f.described and declares)) and f.name[:1] != "." for f in names.functions]
     declared = np.array([f.line for f in names.functions], np.int64)
-    of_frame = names.frame_function
-    offset = ((names.frame_line.astype(np.int64) - declared[of_frame]) & 0xFFFF).tolist()
-    word_of = names.frame_discriminator.tolist()
-    base = {w: w & 0xFFFF if plain else base_discriminator(w) for w in set(word_of)}
-    copies = {w: 1 if plain else duplication(w) for w in set(word_of)}
-    has_lines = known[of_frame].tolist()  # not padding, which has only the line of what is before it
-    frames = [(functions[f], (o, base[w])) for f, o, w in zip(of_frame.tolist(), offset, word_of, strict=True)]
-    chains: list[_Chain] = []
-    duplicated: list[int] = []
-    edges = names.offsets.tolist()
-    for lo, hi in pairwise(edges):
-        use = hi > lo and has_lines[hi - 1]
-        chains.append(frames[lo:hi][::-1] if use else ())
-        duplicated.append(copies[word_of[lo]] if use else 1)
-    return chains, duplicated
+    columns = names.frame_function.astype(np.int64), names.frame_line.astype(np.int64), names.frame_discriminator
+    rows, frame = distinct_rows(*columns)
+    function, line, discriminator = (column[rows] for column in columns)
+    offset, words = ((line - declared[function]) & 0xFFFF).tolist(), discriminator.tolist()
+    base = {w: w & 0xFFFF if plain else base_discriminator(w) for w in set(words)}
+    frames = [(functions[f], (o, base[w])) for f, o, w in zip(function.tolist(), offset, words, strict=True)]
+    has_lines = [known[f] for f in function.tolist()]  # not padding, which has only the line of what is before it
+    first, which = distinct_stacks([], frame, names.offsets)
+    chains, duplicated = list[_Chain](), np.ones(len(first), np.int64)
+    for i, row in enumerate(first.tolist()):
+        mine = frame[names.offsets[row] : names.offsets[row + 1]].tolist()
+        use = mine and has_lines[mine[-1]]
+        chains.append([frames[one] for one in reversed(mine)] if use else ())
+        duplicated[i] = duplication(words[mine[0]]) if use and not plain else 1
+    return chains, duplicated, which
 
 
 def _calls(tree: SampleTree, counts: ModuleCounts, table: FunctionTable, called: Array, chains: list[_Chain]) -> None:
