@@ -13,8 +13,8 @@ TEST_TOOLS := binutils bolt-19 chromium clang-19 file fish g++ g++-mingw-w64-x86
 
 # What uses kernels, held against truths of its own: these tests run again without the library. Those of tests/native and
 # test_codecs.py compare both forms in each run.
-NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/formats/perfdata \
-  $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py walk.py)
+NUMPY_TESTS := tests/test_arrays.py tests/analysis tests/bind tests/lbr tests/formats/perfdata \
+  $(addprefix tests/formats/etl/test_,batches.py chains.py compressed.py damage.py peers.py sample_forms.py walk.py)
 
 .PHONY: demo test test-tools lint bench peers wheels fuzz docs screenshots man web etw-layouts clean
 

@@ -15,8 +15,9 @@ to 64 bytes). What is measured, from opening the cached file on:
     objects  values, with every value made a Python object: what dissect.etl gives
 
 Peers read the named files and generated ones of `--peer-size` MB (headers) and `--values-size` MB (values), once each
-in a process of its own, without imports. Their time is compared with the median of ours just before and just after; of
-generated values by the event, as ours are of a file of `--peer-size` MB. A peer counts only if it sees as many events
+in a process of its own, without imports. Their CPU time is compared with the median of ours just before and just after;
+of generated values by the event, as ours are of a file of `--peer-size` MB. Rates are per CPU second, too: wall time
+also tells what else the machine did. A peer counts only if it sees as many events
 as we do (but for those in the header buffer); events whose values it raises for are named. dissect.etl 3.14 raises for
 the values of all events, so those are of 3.9 (`make peers` sets up both environments).
 """
@@ -26,16 +27,19 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import struct
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lastbranch import native
 from lastbranch.formats.etl import Decoder, EventBlock, TraceLog, batches_of
 from lastbranch.formats.etl.payload import Texts
 from lastbranch.opening import open_source
@@ -89,11 +93,11 @@ def walk(path):
 RUN_PEER = """
 import sys, time
 from importlib.metadata import version
-begin = time.perf_counter()
+begin = time.process_time()
 count, raised = walk(sys.argv[1])
-print(count, raised, time.perf_counter() - begin, version(sys.argv[2]))
+print(count, raised, time.process_time() - begin, version(sys.argv[2]))
 """
-PEER_SECONDS = 60  # longest that is waited for a peer
+PEER_SECONDS = 120  # longest that is waited for a peer
 
 
 def perfinfo(hook: int, tick: int, payload: bytes) -> bytes:
@@ -216,20 +220,33 @@ def objects(block: EventBlock) -> None:
 Look = Callable[[EventBlock], None]
 
 
-def walk(path: Path, look: Look, rounds: int) -> tuple[int, list[float]]:
+class Seconds(NamedTuple):
+    """What one round took."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_seconds() -> float:
+    """Of this process and of workers that ended."""
+    of = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in of)
+
+
+def walk(path: Path, look: Look, rounds: int) -> tuple[int, list[Seconds]]:
     """Number of events, and the seconds of each round."""
     seconds, count = [], 0
     for _ in range(rounds):
-        begin, count = time.perf_counter(), 0
+        begin, count = (time.perf_counter(), cpu_seconds()), 0
         for block in TraceLog(open_source(str(path)), workers=os.cpu_count() or 1).blocks():
             look(block)
             count += len(block)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(Seconds(time.perf_counter() - begin[0], cpu_seconds() - begin[1]))
     return count, seconds
 
 
 def peer(python: Path, name: str, code: str, path: Path) -> tuple[int, int, float, str] | str:
-    """Events, those of them it raised for, seconds and version of a peer, or why there are none."""
+    """Events, those of them it raised for, CPU seconds and version of a peer, or why there are none."""
     if not python.exists():
         return "not installed"
     argv = [str(python), "-c", code + RUN_PEER, str(path), name]
@@ -244,11 +261,14 @@ def peer(python: Path, name: str, code: str, path: Path) -> tuple[int, int, floa
     return int(count), int(raised), float(seconds), version
 
 
-def row(look: Look, path: Path, count: int, seconds: list[float], beside: str = "") -> None:
-    middle = median(seconds)
-    rates = f"{path.stat().st_size / middle / 1e9:6.2f} {count / middle / 1e6:6.1f}"
-    name = path.stem[:24]
-    print(f"{look.__name__:8} {name:24} {count:9} {middle:9.4f} {min(seconds):9.4f} {rates}  {beside}", flush=True)
+def middle(seconds: list[Seconds]) -> Seconds:
+    return Seconds(median(one.wall for one in seconds), median(one.cpu for one in seconds))
+
+
+def row(look: Look, path: Path, count: int, seconds: list[Seconds], beside: str = "") -> None:
+    wall, cpu = middle(seconds)
+    rates = f"{path.stat().st_size / cpu / 1e9:6.2f} {count / cpu / 1e6:6.1f}"
+    print(f"{look.__name__:8} {path.stem[:24]:24} {count:9} {wall:9.4f} {cpu:8.4f} {rates}  {beside}", flush=True)
 
 
 def against(looks: tuple[Look, ...], path: Path, python: Path, name: str, code: str, rounds: int, ours: Path) -> None:
@@ -258,7 +278,7 @@ def against(looks: tuple[Look, ...], path: Path, python: Path, name: str, code: 
     result = peer(python, name, code, path)
     for look, (count, before) in zip(looks, counted, strict=True):
         seconds = before + walk(ours, look, rounds)[1]
-        row(look, ours, count, seconds, beside(result, name, path, median(seconds) / count))
+        row(look, ours, count, seconds, beside(result, name, path, middle(seconds).cpu / count))
 
 
 def beside(result: tuple[int, int, float, str] | str, name: str, path: Path, ours: float) -> str:
@@ -294,8 +314,9 @@ def main() -> None:
         return path
 
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
-    head = f"{'what':8} {'file':24} {'events':>9} {'median s':>9} {'min s':>9} {'GB/s':>6} {'M ev/s':>6}"
-    print(f"{head}  peer, its seconds, how many times ours")
+    head = f"{'what':8} {'file':24} {'events':>9} {'wall s':>9} {'CPU s':>8} {'GB/s':>6} {'M ev/s':>6}"
+    print(f"kernels: {kernels.lb_compiler().decode() if (kernels := native.library()) else 'none'}")
+    print(f"{head}  peer, its CPU seconds, how many times ours")
     for name in options.only or KINDS:
         path = made(name, options.size if name != "tiny" else options.peer_size)
         walk(path, index, 1)  # into the page cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,42 @@ def test_without_a_compiler(copy: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("LASTBRANCH_NATIVE_BUILD", "perhaps")
     with pytest.raises(build.BuildError, match="auto, require or no"):
         build.build()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("CC", "'cc", "CC='cc: No closing quotation"),
+        ("CFLAGS", '"-O2', 'CFLAGS="-O2: No closing quotation'),
+        ("CC", "true", "true succeeded, but wrote no library"),
+        ("CC", "/", "/: Permission denied"),
+    ],
+)
+def test_odd_compilers(
+    variable: str,
+    value: str,
+    message: str,
+    copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setenv(variable, value)
+    assert build.build() is None
+    assert f"lastbranch: {message}; NumPy replaces" in capsys.readouterr().err
+    monkeypatch.setenv("LASTBRANCH_NATIVE_BUILD", "require")
+    with pytest.raises(build.BuildError, match=re.escape(message)):
+        build.build()
+    assert not list(copy.glob("_lastbranch*"))
+
+
+@needs_compiler
+def test_empty_variables_are_none(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CC", "CFLAGS", "LASTBRANCH_NATIVE_BUILD"):
+        monkeypatch.setenv(name, "")
+    assert build.build() is not None
+    monkeypatch.setenv("CC", " ")
+    assert build.build() is not None
 
 
 @needs_compiler

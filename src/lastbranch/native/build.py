@@ -28,6 +28,8 @@ FLAGS = ["-std=c11", "-O3", "-g", "-shared", "-fvisibility=hidden", "-fno-strict
 BY_ENDING = {".so": ["-fPIC"], ".dll": [], ".dylib": ["-fPIC", f"-Wl,-install_name,@rpath/{NAME}.dylib"]}
 """Flags of one platform. Compilers for Windows refuse -fPIC; a .dylib would keep the path under which it was made."""
 ENDINGS = {"win32": ".dll", "darwin": ".dylib"}
+_SHOWN = 20
+"""Lines of a compiler's errors: the first ones tell, and a compiler of another language finds hundreds."""
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -36,13 +38,24 @@ class BuildError(Exception):
 
 
 def compiler() -> list[str]:
-    """The command of the C compiler: ``$CC``, else the first of cc, gcc, clang and ziglang; empty without one."""
-    if os.environ.get("CC"):
-        return shlex.split(os.environ["CC"])
+    """The command of the C compiler: ``$CC``, else the first of cc, gcc, clang and ziglang; empty without one.
+
+    Raises `BuildError` for a ``$CC`` that is no list of words.
+    """
+    if given := _words("CC"):
+        return given
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
     return [sys.executable, "-m", "ziglang", "cc"] if importlib.util.find_spec("ziglang") else []
+
+
+def _words(variable: str) -> list[str]:
+    value = os.environ.get(variable, "")
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise BuildError(f"{variable}={value}: {error}") from error
 
 
 def sources() -> list[Path]:
@@ -55,7 +68,7 @@ def build(platform: str = sys.platform) -> Path | None:
 
     Older libraries are deleted first, so that none of another platform or version remains. Raises `BuildError`.
     """
-    wish = os.environ.get("LASTBRANCH_NATIVE_BUILD", "auto")
+    wish = os.environ.get("LASTBRANCH_NATIVE_BUILD") or "auto"
     if wish not in ("auto", "require", "no"):
         raise BuildError(f"LASTBRANCH_NATIVE_BUILD={wish}: use auto, require or no")
     for old in HERE.glob(f"{NAME}.*"):
@@ -82,7 +95,7 @@ def compile_library(output: Path, extra: list[str] | None = None) -> Path:
         f"-DLASTBRANCH_ABI={number}u",
         *BY_ENDING[output.suffix],
         *(extra or []),
-        *shlex.split(os.environ.get("CFLAGS", "")),
+        *_words("CFLAGS"),
     ]
     try:
         with tempfile.TemporaryDirectory(prefix=f"{NAME}.", dir=output.parent) as folder:  # compilers add .pdb and .lib
@@ -90,7 +103,10 @@ def compile_library(output: Path, extra: list[str] | None = None) -> Path:
             words = [*command, *flags, "-o", str(part), *map(str, sources())]
             done = subprocess.run(words, capture_output=True, text=True)
             if done.returncode:
-                raise BuildError(f"{shlex.join(words)} failed:\n{done.stderr}")
+                first = "\n".join(done.stderr.splitlines()[:_SHOWN])
+                raise BuildError(f"{shlex.join(words)} failed:\n{first}")
+            if not part.exists():
+                raise BuildError(f"{shlex.join(command)} succeeded, but wrote no library")
             os.replace(part, output)
     except OSError as error:
         raise BuildError(f"{error.filename or command[0]}: {error.strerror}") from error
