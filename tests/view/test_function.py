@@ -39,6 +39,15 @@ def test_the_assembly_has_the_numbers_of_annotate(run: Callable[..., Ran], brows
                 assert cell["cycles"] == f"{row['cycles']:.2f}"
 
 
+def test_all_columns_are_in_view_in_a_narrow_window(browser: Browser, address: str) -> None:
+    with looking_at(browser, f"{address}#/function?name=dispatch", width=1000) as page:
+        assert {"taken", "mispredicted", "cycles", "ipc"} <= set(cells(page, "Instructions")[0])
+        grid = page.get_by_role("grid", name="Instructions")
+        assert grid.evaluate("one => one.scrollWidth - one.clientWidth") == 0
+        assert grid.locator(".head .cell").evaluate_all("all => all.every(one => one.scrollWidth <= one.clientWidth)")
+        assert page.locator(".source li.active, .listing .row.active").count() == 0  # nothing is chosen yet
+
+
 def test_assembly_has_the_colours_of_its_machine(tmp_path: Path) -> None:
     modules, out = node_modules(), tmp_path / "colours.mjs"
     bundle = [modules / ".bin" / "esbuild", "src/function/colours.ts", "--bundle", "--format=esm", f"--outfile={out}"]

@@ -63,8 +63,17 @@ def test_each_way_has_its_own_probability(browser: Browser, address: str) -> Non
     with looking_at(browser, address + GRAPH) as page:
         blocks(page)
         said = page.locator(".graph g.way").evaluate_all(
-            """all => all.map(one =>
-                [one.querySelector('title').textContent, one.querySelector('text')?.textContent ?? ''])"""
+            """all => all.map((one, line) => [one.querySelector('title').textContent,
+                document.querySelector(`.graph .label[data-line="${line}"]`)?.textContent ?? ''])"""
+        )
+        covered = page.locator(".graph .label").evaluate_all(
+            """all => {
+                const boxes = [...document.querySelectorAll('.graph .block > rect:first-of-type'), ...all];
+                const apart = (a, b) => Math.max(a.left - b.right, b.left - a.right, a.top - b.bottom, b.top - a.bottom);
+                const place = one => one.getBoundingClientRect();
+                return all.filter(one => boxes.some(other => other !== one && apart(place(one), place(other)) < -1))
+                    .map(one => one.textContent);
+            }"""
         )
         drawn = page.locator(".graph g.way").evaluate_all(
             """all => all.map(one => {
@@ -82,6 +91,8 @@ def test_each_way_has_its_own_probability(browser: Browser, address: str) -> Non
     assert all(drawn)
     assert len(drawn) > 15
     assert all(label.partition(" ")[0] in told for told, label in said if label)
+    assert sum(bool(label) for _, label in said) > 8
+    assert covered == []
 
 
 def test_blocks_are_chosen_by_mouse_and_keyboard(browser: Browser, address: str) -> None:

@@ -117,8 +117,8 @@ function Drawn({ code, drawing, laid }: DrawnProps): ComponentChild {
       <>
         {drawing.lines.map((line, i) => <Arrow key={i} line={line} at={laid.lines[i]} back={isBack(drawing, line)} />)}
         {drawing.boxes.map((one, i) => <Block key={i} box={one} at={laid.boxes[i] ?? { x: 0, y: 0 }} code={code} />)}
-        {labelled(drawing, laid).map(({ text, at, few }, i) => (
-          <text key={i} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
+        {labelled(drawing, laid).map(({ line, text, at, few }) => (
+          <text key={line} data-line={line} class={few ? "label few" : "label"} x={at.x} y={at.y} text-anchor="middle" dominant-baseline="central">{text}</text>
         ))}
       </>
     ),
@@ -274,6 +274,8 @@ function Arrow({ line, at, back }: { line: Line; at: Laid["lines"][number] | und
 }
 
 interface Label {
+  /** A row of the lines. */
+  readonly line: number;
   readonly text: string;
   /** Its middle. */
   readonly at: Point;
@@ -290,7 +292,7 @@ function labelled(drawing: Drawing, laid: Laid): Label[] {
     const places = ALONG.map((part) => pointAt(curve, part));
     const at = places.find((place) => !taken.some((other) => overlap({ at: place, size }, other))) ?? places[0] ?? { x: 0, y: 0 };
     taken.push({ at, size });
-    return [{ text: label, at, few }];
+    return [{ line: i, text: label, at, few }];
   });
 }
 

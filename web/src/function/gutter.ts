@@ -1,5 +1,5 @@
 // Jumps as arcs beside the assembly, on a canvas: forwards quiet, backwards (loops) in the accent colour, mispredicted
-// ones in that of warnings; the more often, the thicker. The table has the same numbers as text.
+// ones red; the more often, the thicker. The table has the same numbers as text.
 
 import { count, hex, largest, percent } from "../format.ts";
 import type { Answer, Numbers } from "../wire.ts";
@@ -9,7 +9,7 @@ import type { Code } from "./code.ts";
 export const GUTTER = 76;
 const NEAREST = 14; // px from the code to the first lane
 const HEAD = 4; // px: of an arrow
-const MISPREDICTED = 0.05; // from this share on an arc has the colour of a warning
+const MISPREDICTED = 0.05; // from this share on an arc is red
 
 export class Arcs {
   private readonly source: Numbers;
@@ -80,7 +80,7 @@ export class Arcs {
     if (!pen) return;
     pen.scale(ratio, ratio);
     const style = getComputedStyle(canvas);
-    const colours = ["--quiet", "--accent", "--warning"].map((name) => style.getPropertyValue(name));
+    const colours = ["--quiet", "--accent", "--error"].map((name) => style.getPropertyValue(name));
     const first = top / row - 1;
     const last = (top + height) / row + 1;
     for (let arc = this.source.length - 1; arc >= 0; arc--) {
