@@ -80,6 +80,8 @@ class Damage:
     field: str | None = None
     value: object = None
     lost: int = 0
+    file: str | None = None
+    """Its name, where several were opened together."""
 
     def __str__(self) -> str:
         text = locate(self.reason, None, self.offset, self.field, self.value)

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from glob import glob
+from threading import Lock
 from typing import IO, TYPE_CHECKING
 
 from .binaries import Code, Image, SegmentFlags, read_image, same_build_id
 from .binaries.candidates import Candidates
-from .bind import bind
-from .errors import FormatError, LastbranchError
+from .bind import Opened, bind, join, rebind
+from .errors import FormatError, LastbranchError, SelectionError
 from .formats.interface import Reading as FormatReading
 from .formats.registry import SNIFFED, format_of
 from .model import (
@@ -28,8 +32,10 @@ from .model import (
     Progress,
     Segment,
     Source,
+    counted,
     limited,
     read_at,
+    visible,
 )
 from .model.atomic_output import naming
 
@@ -38,19 +44,26 @@ if TYPE_CHECKING:
     from .formats.etl.payload import Manifests
 
 __all__ = [
-    "FileSource", "attach_binaries", "build_id_at", "code_of", "open_profile", "open_source",
-    "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
+    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "open_profile", "open_source",
+    "read_captures", "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
 
+Path = str | os.PathLike[str]
+
 
 def open_profile(
-    path: str | os.PathLike[str], *, symfs: str | None = None, folders: Sequence[str] = (),
-    progress: Progress | None = None, pointer_size: int | None = None,
-    manifests: Sequence[str | os.PathLike[str]] = (), limits: Limits | None = None,
+    path: Path | Sequence[Path], *, symfs: str | None = None, folders: Sequence[str] = (),
+    progress: Progress | None = None, pointer_size: int | None = None, manifests: Sequence[Path] = (),
+    limits: Limits | None = None, weights: Mapping[str, int] | None = None,
 ) -> Profile:  # fmt: skip
     """Open the capture at ``path`` (``-``: standard input) and read its tables; samples stay in the file.
+
+    Several paths, a folder (its captures, not those of folders in it) and a pattern (``*.data``, ``**/*.tb5``) are
+    opened as one `lastbranch.bind.JoinedProfile`: modules are one by build id or PDB, counts are sums over the
+    captures, and each counts its time from its own start. ``weights`` says how often the samples of a capture count,
+    by its path, its name or a pattern for these. What cannot be opened is in ``profile.refused``.
 
     ``symfs`` is a folder under which the binaries of the capture lie at their full paths; without it a file of this
     host is used if its identity is the recorded one: build id, PDB, or time stamp and size. So are, last, those in
@@ -60,15 +73,52 @@ def open_profile(
     ``pointer_size`` is for an .etl whose events say it wrong: the bits of a pointer in their payloads, 32 or 64.
     ``manifests`` are instrumentation manifests, or folders of them, that name its providers' events.
 
-    Raises `ValueError` for another size, `FormatError` where it is given for a file that is no .etl and where nothing
-    can be read of the file, `OSError` where it cannot be opened. What is damaged in a file that can be read is in
-    ``profile.damage``.
+    Raises `ValueError` for another size and weights that are no capture's, `FormatError` where the size is given for a
+    file that is no .etl and where nothing can be read of the file, `OSError` where it cannot be opened. What is
+    damaged in a file that can be read is in ``profile.damage``.
     """
-    with limited(limits or Limits.current()):
-        source = open_source(os.fspath(path))
+    paths = [os.fspath(one) for one in ([path] if isinstance(path, str | os.PathLike) else path)]
     # Without either the decoder of trace logs is not needed: it takes a third of the time to start.
     reading = None if pointer_size is None and not manifests else reading_of(pointer_size, manifests)
-    return read_profile(source, progress, reading, symfs, folders)
+    with limited(limits or Limits.current()):
+        return read_captures(paths, progress, reading, symfs, folders, weights)
+
+
+def read_captures(
+    paths: Sequence[str], progress: Progress | None = None, reading: FormatReading | None = None,
+    symfs: str | None = None, folders: Sequence[str] = (), weights: Mapping[str, int] | None = None,
+) -> Profile:  # fmt: skip
+    """The profile of the captures at ``paths``; the arguments are those of `open_profile` and `read_profile`."""
+    found = captures_at(paths)
+    if len(found.paths) == 1 and not weights:
+        return read_profile(open_source(found.paths[0]), progress, reading, symfs, folders)
+    opened: list[Opened] = []
+    refused: list[tuple[str, LastbranchError | OSError]] = []
+    for path, weight in zip(found.paths, _weighed(found.paths, weights or {}), strict=True):
+        try:
+            opened.append(_opened(path, weight, progress, reading))
+        except (LastbranchError, OSError) as error:
+            if path in found.in_folders and _is_no_capture(error):
+                found.others.append(path)
+            else:
+                refused.append((path, error))
+    if not opened:
+        raise refused[0][1] if refused else _nothing_in(paths)
+
+    def attach(profile: Profile, modules: list[Module]) -> None:
+        attach_binaries(modules, profile.machine.os_release, symfs, folders)
+
+    return join(opened, attach, refused, found.notes)
+
+
+def _opened(path: str, weight: int, progress: Progress | None, reading: FormatReading | None) -> Opened:
+    source = RestingFile(path) if os.path.isfile(path) else open_source(path)
+    form = format_of(source)
+    profile = form.open(source, progress, reading if form.has_providers else None)
+    if not isinstance(source, RestingFile):
+        return Opened(profile, weight)
+    source.rest()
+    return Opened(profile, weight, source.rest)
 
 
 def read_profile(
@@ -135,6 +185,99 @@ def _whole(path: str, most: int) -> bytes:
         source.close()
 
 
+# -- the files of captures
+
+
+@dataclass(slots=True)
+class Found:
+    """Files that may be captures, and what users should know about which they are."""
+
+    paths: list[str] = field(default_factory=list)
+    in_folders: set[str] = field(default_factory=set)
+    """Those that nobody said to be captures."""
+    others: list[str] = field(default_factory=list)
+    """Those of them that are none."""
+    again: list[str] = field(default_factory=list)
+
+    @property
+    def notes(self) -> list[str]:
+        notes = []
+        if self.others:
+            notes.append(f"left out {counted(len(self.others), 'file')} of no capture format: {_listed(self.others)}")
+        if self.again:
+            notes.append(f"captures that were given twice count once: {_listed(self.again)}")
+        return notes
+
+
+def captures_at(paths: Sequence[str]) -> Found:
+    """The files that ``paths`` mean: those in folders, and those that patterns match; one that comes again counts once.
+
+    Raises `FormatError` where a folder has no file, and a pattern matches none.
+    """
+    found, known = Found(), set[object]()
+    for path in paths:
+        files = [path]
+        if os.path.isdir(path):
+            files = sorted(one.path for one in os.scandir(path) if one.is_file() and not one.name.startswith("."))
+            found.in_folders.update(files)
+        elif any(c in path for c in "*?[") and not os.path.lexists(path):
+            files = sorted(one for one in glob(path, recursive=True) if not os.path.isdir(one))
+        if not files:
+            raise _nothing_in([path])
+        for file in files:
+            again = (key := _same_file(file)) in known
+            (found.again if again else found.paths).append(file)
+            known.add(key)
+    return found
+
+
+def _same_file(path: str) -> object:
+    """What is equal for another name of a file."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):
+        return path  # opening it says why
+    return (state.st_dev, state.st_ino) if stat.S_ISREG(state.st_mode) else path
+
+
+def _is_no_capture(error: Exception) -> bool:
+    """Whether a file begins like nothing that is read here; an empty one may have been a capture."""
+    return isinstance(error, FormatError) and error.field == "magic" and error.value is not None
+
+
+def _nothing_in(paths: Sequence[str]) -> FormatError:
+    folder = next((path for path in paths if os.path.isdir(path)), None)
+    if folder is None:
+        return FormatError("no file has a name like this", file=paths[0])
+    hint = f"for those in folders below it, give '{os.path.join(folder, '**', '*')}'"
+    return FormatError("the folder has no capture", file=folder, hint=hint)
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return ", ".join(map(visible, paths[:_LISTED])) + (", ..." if len(paths) > _LISTED else "")
+
+
+_LISTED = 3
+
+
+def _weighed(paths: Sequence[str], weights: Mapping[str, int]) -> list[int]:
+    """The weight of each capture; of several that it has, the last."""
+    out = [1] * len(paths)
+    for wanted, weight in weights.items():
+        rows = [i for i, path in enumerate(paths) if _is_called(path, wanted)]
+        if not rows:
+            raise SelectionError(f"no capture is called {wanted!r}", hint=f"there are: {_listed(paths)}")
+        for row in rows:
+            out[row] = weight
+    return out
+
+
+def _is_called(path: str, wanted: str) -> bool:
+    """Whether ``wanted`` is the capture at ``path``, its folder, its name, or a pattern for one of these."""
+    names = path, os.path.basename(path), os.path.dirname(path)
+    return any(name == wanted.rstrip("/") or fnmatchcase(name, wanted) for name in names)
+
+
 def open_source(path: str) -> FileSource:
     """The bytes of ``path``; a pipe, a device or ``-`` (standard input) is copied to a temporary file first."""
     if path == "-":
@@ -166,6 +309,53 @@ class FileSource(OpenFile):
             self.close()
             raise FormatError("not a regular file", file=self.name)
 
+    def state(self) -> tuple[int, ...]:
+        """What tells the file from another one, and from itself once it was changed."""
+        found = os.fstat(self._file.fileno())
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class RestingFile:
+    """A regular file as a `Source` that can be closed between two passes: a thousand captures are more files than a
+    process may have open. Raises `FormatError` where another file lies there when it is read again."""
+
+    def __init__(self, path: str) -> None:
+        self._file: FileSource | None = FileSource(path)
+        self.name, self.limits, self.size = path, self._file.limits, self._file.size
+        self._state, self._lock, self._readers, self._rests = self._file.state(), Lock(), 0, False
+
+    def readinto(self, offset: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from ``offset``: see `Source`."""
+        with self._lock:
+            file, self._rests = self._opened(), False
+            self._readers += 1
+        try:
+            return file.readinto(offset, buffer)
+        finally:
+            with self._lock:
+                self._readers -= 1
+                if self._rests:
+                    self._close()
+
+    def rest(self) -> None:
+        """Close the file, when nobody reads it any more; it is opened again for the next reader."""
+        with self._lock:
+            self._rests = True
+            self._close()
+
+    def _close(self) -> None:
+        if self._file is not None and not self._readers:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> FileSource:
+        if self._file is None:
+            self._file = FileSource(self.name)
+            if self._file.state() != self._state:
+                self._close()
+                raise FormatError("was changed or replaced while it was read", file=self.name)
+        return self._file
+
 
 def _spool(stream: IO[bytes], name: str) -> FileSource:
     """A stream that cannot be read twice, copied to a temporary file without a name if it begins as a capture: others
@@ -189,7 +379,7 @@ def use_binary(profile: Profile, row: int, path: str) -> None:
     """Make the file at ``path`` the binary of module ``row``, unless both have an identity and these differ."""
     module = profile.modules[row]
     module.missing = _attach(module, [(path, True)], searched=True)
-    bind(profile)
+    rebind(profile)
 
 
 def attach_binaries(

@@ -23,7 +23,7 @@ from .executed import leaves
 from .flow import Flow, Loop, flow_of, loops
 from .naming import Namer, Place
 from .paths import NearbyStacks, StackSample, Trips
-from .sample_filtering import filtered_batches
+from .sample_filtering import check_events, filtered_batches
 
 __all__ = ["Annotation", "SourceLines", "annotate", "annotate_each", "source_lines"]
 
@@ -43,7 +43,7 @@ class Nearby:
     """
 
     def __init__(self, profile: Profile, code: Sequence[tuple[int, int, int]]) -> None:
-        self._binder = profile.binder
+        self._profile, self._binder = profile, profile.binder
         self._bounds = _bounds(self._binder, code)
         self._branches, self._ranges = PairTable(self._binder), PairTable(self._binder, ("cycles", "timed"))
         self._samples = StackSums(1, 1)  # of one frame
@@ -53,7 +53,8 @@ class Nearby:
         """Count a batch; without branch stacks its samples."""
         scope = self._binder.scopes(batch)
         rows = np.flatnonzero(self._passed(batch.ip) & 1)
-        self._samples.add([scope[rows]], batch.ip[rows], np.arange(len(rows) + 1), [np.ones(len(rows), np.int64)])
+        once = np.full(len(rows), self._profile.weight_of(batch))
+        self._samples.add([scope[rows]], batch.ip[rows], np.arange(len(rows) + 1), [once])
         if BRANCH not in batch.offsets or not batch.entries:
             return
         offsets, source, target = batch.offsets[BRANCH], batch["branch_from"], batch["branch_to"]
@@ -180,7 +181,8 @@ def annotate(profile: Profile, place: Place, *, sample_filter: SampleFilter | No
     """Count what ran of ``place``; the filter's modules do not matter.
 
     Without ranges the samples are still counted. Raises `UnavailableError` where the code is not available,
-    `SelectionError` where a module has no code at the given address.
+    `SelectionError` where a module has no code at the given address, and where the captures of a joined profile have
+    branch stacks of different events.
     """
     return annotate_each(profile, [place], sample_filter=sample_filter)(place)
 
@@ -190,6 +192,7 @@ def annotate_each(
 ) -> Callable[[Place], Annotation]:
     """What `annotate` says of each of ``places``, counted in one pass: a function that gives it, and that raises what
     `annotate` raises."""
+    check_events(profile, sample_filter, lambda event: event.branch_select is not None)
     code_of = CodeOf(profile)
     missing = why_no_stacks(profile, sample_filter) or why_no_ranges(profile, sample_filter)
     ends = {place: place.end or _end(*found, place.start)

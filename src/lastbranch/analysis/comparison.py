@@ -229,7 +229,9 @@ class _Functions(Counter):
         for batch in self._batches():
             weight = period_of(self._profile, batch) if weighed else np.ones(len(batch))
             key = rows[self.spots.rows(*self._places(batch))]
-            into.add(weight, np.flatnonzero(weight), key[weight != 0], weight[weight != 0])
+            into.add(
+                weight, np.flatnonzero(weight), key[weight != 0], weight[weight != 0], self._profile.weight_of(batch)
+            )
 
 
 class _Edges(Counter):
@@ -265,7 +267,7 @@ class _Edges(Counter):
             each = np.repeat(np.arange(len(batch)), batch.depth)
             pair = self._pair(*self._bound(batch, each, batch["branch_from"], batch["branch_to"]))
             sample, key = self._known(each, pair, rows)
-            into.add(np.bincount(sample, minlength=len(batch)), sample, key)
+            into.add(np.bincount(sample, minlength=len(batch)), sample, key, times=self._profile.weight_of(batch))
 
     def _known(self, sample: Array, pair: Array, rows: Array) -> tuple[Array, Array]:
         """(sample, key) of the pairs that were learned: others pass no filter of modules, or are empty."""
@@ -361,7 +363,8 @@ class _Blocks(_Edges):
             low = np.searchsorted(self._points, first * 2)
             sizes = np.searchsorted(self._points, last * 2, side="right") - low
             point = ranges(low, sizes)
-            into.add(np.bincount(sample, minlength=len(batch)), np.repeat(sample, sizes), rows[point])
+            weight, times = np.bincount(sample, minlength=len(batch)), self._profile.weight_of(batch)
+            into.add(weight, np.repeat(sample, sizes), rows[point], times=times)
 
 
 def _joined_places(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:

@@ -178,7 +178,8 @@ def weights_by(
     none = [np.empty(0, kind) for kind in (np.int64, np.int64, np.uint64, np.int64)]
     counted: list[list[list[Array]]] = [[none] for _ in keys]
     for batch in filtered_batches(profile, every, sample_filter):
-        values = np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth
+        columns = np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth
+        values = [column * column.dtype.type(profile.weight_of(batch)) for column in columns]
         for by, parts in zip(keys, counted, strict=True):
             parts.append(_summed(batch.event.astype(np.int64) * (rows[by] + 1) + _key(binder, batch, by) + 1, *values))
     known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)

@@ -17,7 +17,7 @@ from .compact import Compactor
 from .findings import Origin
 from .native_counter import NativeStackCounter
 from .pairs import PairCounter, RawPairs
-from .sample_filtering import any_end_in, filtered_batches, wanted_events
+from .sample_filtering import any_end_in, check_events, filtered_batches, wanted_events
 
 __all__ = [
     "BRANCH_VALUES",
@@ -115,6 +115,8 @@ class PairTable:
         scope, a, b = map(_joined, columns)
         sums = [*map(_joined, zip(*waiting, strict=True))]
         self._waiting, self._waiting_rows = [], 0
+        weight = self._binder.weights_of(scope)
+        sums = [c * weight if op is np.add else c for c, op in zip(sums, self._ops, strict=True)]
         a_module, a = self._binder.locate(scope, a)
         b_module, b = self._binder.locate(scope, b)
         keys = [self._binder.process_of(scope), a_module, a, b_module, b]
@@ -224,13 +226,15 @@ def count_stacks(
     """Count the branches, and the ranges between them, of every sample that ``sample_filter`` keeps.
 
     ``details`` adds `BRANCH_VALUES` (slower). ``watch`` gets each batch that was counted, for what else is to be made
-    of the pass. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges`` requests them.
+    of the pass. Raises `NotRecordedError` where there are no branch stacks, or no ranges if ``ranges`` requests them,
+    and `SelectionError` where the captures of a joined profile have them of different events.
     """
     reason = why_no_stacks(profile, sample_filter)
     if reason:
         raise NotRecordedError(reason, hint=how_to_record(profile))
     if ranges and (reason := why_no_ranges(profile, sample_filter)):
         raise NotRecordedError(f"the capture has no fall-through ranges: {reason}", hint=how_to_record(profile))
+    check_events(profile, sample_filter, lambda event: event.branch_select is not None)
     binder = profile.binder
     counter = EntryCounter(binder, ranges=ranges, details=details)
     for stream in profile.streams:

@@ -47,6 +47,7 @@ class TimeCounter:
         if sample_filter is not None:
             first = first if sample_filter.first is None else max(first, sample_filter.first)
             last = last if sample_filter.last is None else min(last, sample_filter.last - 1)
+        self._profile = profile
         self._first, self._span, self._parts, self._binder = first, max(1, last - first + 1), parts, profile.binder
         self._sums = Sums([np.int64, np.int64, np.int64, np.uint64, np.int64], [np.int64])
 
@@ -56,8 +57,8 @@ class TimeCounter:
         scope = self._binder.scopes(batch)
         module, address = self._binder.locate(scope, batch.ip)
         part = ((batch.time - self._first) * (self._parts / self._span)).astype(np.int64)
-        ones, process = np.ones(len(batch), np.int64), self._binder.process_of(scope)
-        self._sums.add(batch.event.astype(np.int64), process, module, address, np.clip(part, 0, self._parts - 1), ones)
+        once, process = np.full(len(batch), self._profile.weight_of(batch)), self._binder.process_of(scope)
+        self._sums.add(batch.event.astype(np.int64), process, module, address, np.clip(part, 0, self._parts - 1), once)
 
     def result(self, namer: Namer) -> Shares | None:
         """By the function of the samples' own instruction address; ``None`` where it is not `possible`."""
@@ -95,7 +96,7 @@ def samples_over_time(
         return None
     out = np.zeros(parts, np.int64)
     for batch in filtered_batches(profile, profile.batches(()), sample_filter):
-        out += np.bincount(_part(batch.time, *time, parts), minlength=parts)
+        out += np.bincount(_part(batch.time, *time, parts), minlength=parts) * profile.weight_of(batch)
     return out
 
 

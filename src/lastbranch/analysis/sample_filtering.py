@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..model import Array, Event, Profile, SampleBatch, SampleFilter
+from ..errors import SelectionError
+from ..model import Array, Event, Profile, SampleBatch, SampleFilter, visible
 
-__all__ = ["any_end_in", "filtered_batches", "period_of", "wanted_events"]
+__all__ = ["any_end_in", "check_events", "filtered_batches", "period_of", "wanted_events"]
 
 
 def filtered_batches(
@@ -32,6 +33,33 @@ def wanted_events(profile: Profile, sample_filter: SampleFilter | None) -> dict[
     """The events that ``sample_filter`` keeps, by their row."""
     wanted = sample_filter.events if sample_filter else frozenset()
     return {row: event for row, event in enumerate(profile.events) if not wanted or row in wanted}
+
+
+def check_events(profile: Profile, sample_filter: SampleFilter | None, counts: Callable[[Event], bool]) -> None:
+    """Raise `SelectionError` where captures that were opened together have events that ``counts`` in different ones of
+    them, and the filter names none: what is counted over all events would add up what does not compare."""
+    if sample_filter is not None and sample_filter.events:
+        return
+    of_capture: dict[int, set[str]] = {}
+    for stream in profile.streams:
+        named = of_capture.setdefault(stream.capture, set())
+        events = (profile.events[row] for row in stream.events)
+        named.update(event.name for event in events if counts(event) and not _never_samples(event))
+    distinct = {frozenset(names) for names in of_capture.values() if names}
+    if len(distinct) > 1:
+        names = sorted(frozenset.union(*distinct))
+        raise SelectionError(
+            f"the captures were sampled by different events: {', '.join(map(visible, names))}",
+            hint=f"choose one with --event {visible(names[0])}; several (or --event '*') are added up",
+        )
+
+
+_DUMMY = {"type": 1, "config": 9}
+"""PERF_COUNT_SW_DUMMY (include/uapi/linux/perf_event.h): it counts nothing, and has other records follow."""
+
+
+def _never_samples(event: Event) -> bool:
+    return all(event.programming.get(name) == value for name, value in _DUMMY.items())
 
 
 def any_end_in(sample_filter: SampleFilter | None, *modules: Array) -> Array:

@@ -48,16 +48,17 @@ class Clusters:
         self.present = np.zeros(self.keys, np.int64)
         self.part, self.part_squared, self.part_weight = (np.zeros(self.keys) for _ in range(3))
 
-    def add(self, weight: Array, sample: Array, key: Array, part: Array | None = None) -> None:
+    def add(self, weight: Array, sample: Array, key: Array, part: Array | None = None, times: int = 1) -> None:
         """Add samples of these weights. Each element of ``sample`` (row of ``weight``) and ``key`` is one occurrence,
-        of ``part`` (1 where that is ``None``); samples of no weight are none."""
-        weight = weight.astype(np.float64)
+        of ``part`` (1 where that is ``None``), all of it ``times``; samples of no weight are none."""
+        weight = weight.astype(np.float64) * times
         self.samples += int(np.count_nonzero(weight))
         self.weight += float(weight.sum())
         self.weight_squared += float((weight * weight).sum())
         pairs, back, count = np.unique(sample * self.keys + key, return_inverse=True, return_counts=True)
         sample, key = np.divmod(pairs, max(self.keys, 1))
         sums = count.astype(np.float64) if part is None else np.bincount(back.reshape(-1), part, len(pairs))
+        sums *= times
         self.present += np.bincount(key, minlength=self.keys)
         for total, values in (
             (self.part, sums), (self.part_squared, sums * sums), (self.part_weight, sums * weight[sample]),

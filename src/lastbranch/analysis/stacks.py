@@ -15,7 +15,7 @@ from ..model import BRANCH, FRAME, Array, Event, Profile, SampleBatch, SampleFil
 from .branch_kinds import BranchKinds
 from .counting import how_to_record
 from .native_stacks import rebuilt_stacks
-from .sample_filtering import filtered_batches, period_of, wanted_events
+from .sample_filtering import check_events, filtered_batches, period_of, wanted_events
 
 __all__ = [
     "CallStacks", "StackCounter", "StackMaker", "Stacked", "Tally", "call_stacks", "why_no_call_stacks",
@@ -88,6 +88,7 @@ class Tally:
 
     def _bind(self) -> None:
         (event, scope), frame, offsets, values = self._fresh.take()
+        values = [column * self._binder.weights_of(scope) for column in values]
         numbers = numbered(self._frames, *self._binder.locate(np.repeat(scope, np.diff(offsets)), frame)[::-1])
         self._bound.add([event, self._binder.process_of(scope)], numbers, offsets, values)
 
@@ -122,11 +123,13 @@ def why_no_call_stacks(profile: Profile, sample_filter: SampleFilter | None = No
 def call_stacks(profile: Profile, *, sample_filter: SampleFilter | None = None) -> CallStacks:
     """The distinct call stacks of the samples that ``sample_filter`` keeps, heaviest first.
 
-    Samples of events without any call stacks are left out. Raises `NotRecordedError` where no event has them.
+    Samples of events without any call stacks are left out. Raises `NotRecordedError` where no event has them, and
+    `SelectionError` where the captures of a joined profile have them of different events.
     """
     reason = why_no_call_stacks(profile, sample_filter)
     if reason:
         raise NotRecordedError(f"the capture has no call stacks: {reason}", hint=_how(profile))
+    check_events(profile, sample_filter, lambda event: bool(source_of(event)[0]))
     counter = StackCounter(profile)
     for batch in filtered_batches(profile, profile.batches(StackMaker.COLUMNS), sample_filter):
         counter.add(batch)

@@ -2,5 +2,6 @@
 
 from .binder import Binder, bind, with_binary
 from .index import Ids, SpaceIndex
+from .joined import JoinedProfile, Opened, join, rebind
 
-__all__ = ["Binder", "Ids", "SpaceIndex", "bind", "with_binary"]
+__all__ = ["Binder", "Ids", "JoinedProfile", "Opened", "SpaceIndex", "bind", "join", "rebind", "with_binary"]

@@ -174,6 +174,15 @@ class Binder:
         row: NDArray[np.int64] = self._epoch_process[(scope >> _MODE_BITS) // len(self._kernel_moment)]
         return row
 
+    @property
+    def scope_end(self) -> int:
+        """One more than the highest scope."""
+        return len(self._epoch_process) * len(self._kernel_moment) << _MODE_BITS
+
+    def weights_of(self, scope: NDArray[np.int64]) -> int:
+        """1: the samples of one capture all count once."""
+        return 1
+
     def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the threads table for each sample, -1 unknown."""
         process, moment = self.process_of(scope), self.moments(batch.time)

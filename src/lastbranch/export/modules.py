@@ -179,7 +179,8 @@ def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Coun
     binder, sampled_at = profile.binder, Sums([np.int64, np.uint64], [np.int64])
 
     def add_addresses(batch: SampleBatch) -> None:
-        sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), np.ones(len(batch), np.int64))
+        once = np.full(len(batch), profile.weight_of(batch))
+        sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), once)
 
     found = count_stacks(
         profile, ranges=True, details=False, sample_filter=options.sample_filter,

@@ -127,8 +127,8 @@ def _count(done: StackPass) -> list[Array]:
     """Sorted and distinct lane, stack and event; samples and period of each."""
     counts = Sums([np.int64] * 3, [np.int64] * 2)
     for rows in done.rows():
-        ones = np.ones(len(rows), np.int64)
-        counts.add(rows["lane"], rows["stack"], rows["event"], ones, rows["period"].astype(np.int64))
+        weight = rows["weight"]
+        counts.add(rows["lane"], rows["stack"], rows["event"], weight, rows["period"].astype(np.int64) * weight)
     return counts.result()
 
 

@@ -28,9 +28,11 @@ __all__ = [
 
 
 ROW = np.dtype(
-    [("lane", "i8"), ("stack", "i8"), ("event", "i8"), ("time", "i8"), ("period", "u8"), ("cpu", "i8")]
+    [("lane", "i8"), ("stack", "i8"), ("event", "i8"), ("time", "i8"), ("period", "u8"), ("cpu", "i8"),
+     ("weight", "i8")]
 )  # fmt: skip
-"""A sample: rows of the pass's lanes and stacks, row of the events table, clock ticks, events, processor."""
+"""A sample: rows of the pass's lanes and stacks, row of the events table, clock ticks, events, processor,
+and how often it counts."""
 
 
 class Lane(NamedTuple):
@@ -131,7 +133,7 @@ class StackPass:
             for lo, hi in pairwise(offsets.tolist())
         ]
         rows["event"], rows["time"], rows["cpu"] = batch.event, batch.time, batch.cpu
-        rows["period"] = period_of(self.profile, batch)
+        rows["period"], rows["weight"] = period_of(self.profile, batch), self.profile.weight_of(batch)
         return rows
 
     def _numbers(self, process: Array, scope: Array, frame: Array) -> Array:

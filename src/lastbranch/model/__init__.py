@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
     from .stream import IN_PLACE, BatchReader, Progress, SampleStream, Stages
-    from .tables import Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
+    from .tables import Capture, Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
     from .tabular import Columns, RowNames, Tabular
     from .timeline import KERNEL, Change, Load, Timeline
 
@@ -50,6 +50,7 @@ __all__ = [
     "Array",
     "BatchReader",
     "BytesSource",
+    "Capture",
     "Change",
     "Clock",
     "Column",
@@ -113,7 +114,7 @@ __getattr__ = lazy_names(__name__, {
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
     "stream": "IN_PLACE BatchReader Progress SampleStream Stages",
-    "tables": "Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
+    "tables": "Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
     "safe_text": "counted visible word",
     "timeline": "KERNEL Change Load Timeline",

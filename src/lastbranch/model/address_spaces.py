@@ -25,14 +25,14 @@ class AddressSpaces(Protocol):
     mapping_bias: Array
     """uint64: module address = address - bias, of each mapping."""
 
-    def moments(self, time: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64: how many changes had happened at each time, those at the same time included."""
-
     def scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
         """int64 scope of each sample: a process life, while its mappings stay as they are, in one processor mode."""
 
     def process_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the processes table for each scope, -1 unknown."""
+
+    def weights_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64] | int:
+        """How often each sample of these scopes counts (int64), or one number for all of them."""
 
     def threads_of(self, batch: SampleBatch, scope: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 row of the threads table for each sample, -1 unknown."""

@@ -149,6 +149,10 @@ class SampleBatch:
         index: dict[str, _Index] = {g: slice(o[lo], o[hi]) for g, o in self.offsets.items()}
         return self._indexed({"sample": slice(lo, hi), **index}, offsets)
 
+    def replaced(self, **columns: Array) -> SampleBatch:
+        """The batch with other ``columns`` in the place of its own, or beside them."""
+        return SampleBatch({**self.columns, **columns}, self.offsets, self.in_place)
+
     def _indexed(self, index: dict[str, _Index], offsets: dict[str, NDArray[np.int64]]) -> SampleBatch:
         """A batch of the values of each group at its ``index``."""
         columns = {n: values[index[column(n).group]] for n, values in self.columns.items()}

@@ -45,6 +45,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("event", "int32", "index", "row of the events table", optional=False),
     Column("period", "uint64", "events", "events that this sample represents; 0 unknown", optional=False),
     Column("mode", "uint8", "code", "what the processor ran: see Mode", optional=False),
+    Column("capture", "int32", "index", "row of the captures table, of captures that were opened together"),
     Column("position", "int64", "bytes", "offset of the record in its file (decompressed bytes in a compressed one)"),
     Column("id", "uint64", "id", "recorder's id of the event on this processor or thread"),
     Column("stream_id", "uint64", "id", "recorder's id of the counter that overflowed"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from .order import merge
 from .safe_text import visible
 from .source import MEMORY
 from .stream import SampleStream
-from .tables import Event, Machine, Module, Process, Thread
+from .tables import Capture, Event, Machine, Module, Process, Thread
 from .tabular import Columns, html_table
 from .timeline import Timeline
 
@@ -26,7 +27,9 @@ __all__ = ["TABLES", "Profile"]
 _CHANGE, _MODULE, _NAME, _EVENT, _THREAD, _DAMAGE, _NODE = 256, 700, 200, 4000, 600, 400, 300
 
 _BUDGET = "--max-memory"
-TABLES: dict[str, type] = {"modules": Module, "processes": Process, "threads": Thread, "events": Event}
+TABLES: dict[str, type] = {
+    "captures": Capture, "modules": Module, "processes": Process, "threads": Thread, "events": Event,
+}  # fmt: skip
 """Tables of a profile by name, and what a row of each is."""
 
 
@@ -122,6 +125,21 @@ class Profile:
         return damage.field == _BUDGET
 
     @property
+    def captures(self) -> list[Capture]:
+        """What it was read from: itself, or the captures that were opened together."""
+        start = None if self.start is None else self.clock.wall_ns(self.start)
+        own = self.name, self.format, self.recorder, self.machine.host
+        return [Capture(*own, start, self.samples, self.entries)]
+
+    def weight_of(self, batch: SampleBatch) -> int:
+        """How often each sample of ``batch``, one of `batches`, counts."""
+        return 1
+
+    def capture_of(self, process: int) -> tuple[Profile, int]:
+        """The profile of the capture that has row ``process`` of the processes table, and its row there."""
+        return self, process
+
+    @property
     def samples(self) -> int:
         return sum(s.samples for s in self.streams)
 
@@ -139,9 +157,11 @@ class Profile:
         return f"{self.modules[module].short}+{address:#x}" if module >= 0 else f"{address:#x}"
 
     def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
-        """All samples: stream after stream in file order, or (``ordered``) merged over the streams by time."""
+        """All samples: stream after stream in file order, or (``ordered``) merged over the streams by time, capture
+        after capture: times of different machines do not compare."""
         if ordered:
-            yield from merge([s.batches(columns, ordered=True) for s in self.streams])
+            for _, streams in groupby(self.streams, lambda stream: stream.capture):
+                yield from merge([s.batches(columns, ordered=True) for s in streams])
         else:
             for stream in self.streams:
                 yield from stream.batches(columns)

@@ -43,6 +43,8 @@ class SampleStream:
     reader: BatchReader
     for_depth: tuple[str, ...] = ("branch_from",)
     """What to ask `batches` for where only the depths of the branch stacks matter: nothing, if they come anyway."""
+    capture: int = 0
+    """Row of the captures table."""
     progress: Progress | None = None
     """Called with (samples read, samples in all) while `batches` goes on."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 if TYPE_CHECKING:  # uuid takes 14 ms to import, and only Windows modules have one
     from uuid import UUID
 
-__all__ = ["Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "Rows", "Segment", "Thread"]
+__all__ = ["Capture", "Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "Rows", "Segment", "Thread"]
 
 _Row = TypeVar("_Row")
 
@@ -137,6 +137,25 @@ class Module:
 
 
 @dataclass(slots=True)
+class Capture:
+    """One of the files that a profile was read from."""
+
+    name: str
+    """Of the file."""
+    format: str = ""
+    recorder: str = ""
+    host: str = ""
+    """Where it was recorded; empty if unknown."""
+    start_unix_ns: int | None = None
+    """When its first event was, in nanoseconds since 1970-01-01 UTC."""
+    samples: int = 0
+    entries: int = 0
+    """Branch entries."""
+    weight: int = 1
+    """How often each of its samples counts."""
+
+
+@dataclass(slots=True)
 class Process:
     """One life of a process id: a reused id is another row. Times are clock ticks, ``None`` = before or after."""
 
@@ -148,6 +167,8 @@ class Process:
     end: int | None = None
     command_line: str = ""
     exit_code: int | None = None
+    capture: int = 0
+    """Row of the captures table."""
 
 
 @dataclass(slots=True)

@@ -142,7 +142,8 @@ class Symbolizer(Closing):
     def _jit_files(self, process: int) -> JitSource:
         if process not in self._jit:
             known = process >= 0
-            source = find_jit(self._profile, self._profile.processes[process], self._options) if known else JitSource()
+            profile, row = self._profile.capture_of(process) if known else (self._profile, process)
+            source = find_jit(profile, profile.processes[row], self._options) if known else JitSource()
             self.notes += source.notes
             self._jit[process] = source
         return self._jit[process]
