@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def command(capture: Capture, sql: str, symbols: SymbolOptions, memory: int, form: str, limit: int) -> int:
     """Run a SELECT statement over a capture, with DuckDB.
 
-    Tables (docs: SQL): modules, processes, threads, events, samples, branches, frames, counters, user_registers,
-    interrupt_registers, edges, ranges, stacks, stack_frames. "describe branches" lists the columns of one. Only what
-    the statement reads is loaded, and functions are named only if it asks for them. The statement can neither read nor
-    write files, and loads no extensions.
+    Tables (docs: SQL): captures, modules, processes, threads, events, samples, branches, frames, counters,
+    user_registers, interrupt_registers, edges, ranges, stacks, stack_frames. "describe branches" lists the columns of
+    one. Only what the statement reads is loaded, and functions are named only if it asks for them. The statement can
+    neither read nor write files, and loads no extensions.
     """
     from ..sql import query
     from ..symbols import Symbolizer

@@ -245,7 +245,7 @@ def _stack_frames(loading: Loading, _table: str, wanted: Wanted) -> Iterator[Chu
 
 
 _LOADERS: dict[str, Callable[[Loading, str, Wanted], Iterator[Chunk]]] = {
-    **dict.fromkeys(("modules", "processes", "threads", "events"), _model),
+    **dict.fromkeys(("captures", "modules", "processes", "threads", "events"), _model),
     **dict.fromkeys(_GROUPS, _samples),
     "edges": _edges,
     "ranges": _ranges,

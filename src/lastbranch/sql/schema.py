@@ -108,6 +108,17 @@ _TYPE = _text("type", "type of the branch: cond, call, ret...; NULL where not re
 _PROCESS = _row("process", "processes.id", "process; NULL unknown")
 
 _ALL = (
+    SqlTable("captures", "a file that was opened; several can be opened together", (
+        _ID,
+        _text("name", "name of the file"),
+        _text("format", "its format"),
+        _text("recorder", "what recorded it"),
+        _text("host", "where it was recorded"),
+        _count("start_unix_ns", "when its first event was, since 1970-01-01 UTC; NULL unknown", "ns"),
+        _count("samples", "its samples", "samples"),
+        _count("entries", "its branch entries"),
+        _count("weight", "how often its samples count in edges, ranges and stacks; elsewhere each is a row", ""),
+    )),
     SqlTable("modules", "a binary, or other memory with code, that was mapped", (
         _ID,
         _text("name", "full path as recorded"),
@@ -132,6 +143,7 @@ _ALL = (
         *_TIMES,
         _text("command_line", "its arguments"),
         _count("exit_code", "how it ended", ""),
+        SqlColumn("capture", "int64", "captures.id", "the capture that has it"),
     )),
     SqlTable("threads", "one thread of a process", (
         _ID,
