@@ -88,7 +88,7 @@ class Tally:
 
     def _bind(self) -> None:
         (event, scope), frame, offsets, values = self._fresh.take()
-        values = [column * self._binder.weights_of(scope) for column in values]
+        values *= self._binder.weights_of(scope)
         numbers = numbered(self._frames, *self._binder.locate(np.repeat(scope, np.diff(offsets)), frame)[::-1])
         self._bound.add([event, self._binder.process_of(scope)], numbers, offsets, values)
 
