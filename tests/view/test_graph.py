@@ -69,7 +69,8 @@ def test_each_way_has_its_own_probability(browser: Browser, address: str) -> Non
         covered = page.locator(".graph .label").evaluate_all(
             """all => {
                 const boxes = [...document.querySelectorAll('.graph .block > rect:first-of-type'), ...all];
-                const apart = (a, b) => Math.max(a.left - b.right, b.left - a.right, a.top - b.bottom, b.top - a.bottom);
+                const apart = (a, b) =>
+                    Math.max(a.left - b.right, b.left - a.right, a.top - b.bottom, b.top - a.bottom);
                 const place = one => one.getBoundingClientRect();
                 return all.filter(one => boxes.some(other => other !== one && apart(place(one), place(other)) < -1))
                     .map(one => one.textContent);
