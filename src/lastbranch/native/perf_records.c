@@ -6,7 +6,7 @@
 
 enum { CHECKED, DECLINED };
 enum { TRACING_DATA = 66, AUXTRACE = 71 }; /* data follow the record */
-enum { SEEN = 256 };
+enum { SEEN = 256, AHEAD = 8 };
 
 /* Find the records that are whole in the first `length` bytes of `words`, from byte `from` on (a multiple of 8), up to one
  * that leaves the grid of words or that data follow. `at` gets the word of each header, `types` the type: `room` of them at
@@ -23,6 +23,7 @@ EXPORT i64 lb_records_chase(const u64 *words, i64 length, int big_endian, i64 fr
         u64 head = words[place >> 3];
         i64 size = (i64)(big_endian ? head & 0xFFFF : head >> 48), type = (i64)(big_endian ? head >> 32 : head & 0xFFFFFFFF);
         if (size < 8 || size > length - place) break;
+        if (size * AHEAD < length - place) __builtin_prefetch(words + ((place + size * AHEAD) >> 3));
         at[n] = place >> 3;
         types[n++] = type;
         if (size & 7 || type == TRACING_DATA || type == AUXTRACE) break;
