@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Sums, Table, distinct, distinct_rows, distinct_stacks, take_rows
 from ..errors import NotRecordedError
-from ..model import BRANCH, ENTRY, Array, ModuleKind, Profile, SampleBatch, SampleFilter
+from ..model import BRANCH, Array, ModuleKind, Profile, SampleBatch, SampleFilter
 from .branch_kinds import CodeOf
 from .count_tables import BranchTable, branch_table
 from .counting import Bound, Counted, EntryCounter, count_stacks, why_no_ranges, why_no_stacks
@@ -192,9 +192,9 @@ def _count(
     if not no_stacks and (branches or not no_ranges):
         wanted = {"branches": branches, "ranges": not no_ranges, "details": branches}
         counters = {row: EntryCounter(binder, **wanted) for row in np.flatnonzero(branching).tolist()}
-    columns = StackMaker.COLUMNS if stacks else ENTRY if counters else ()
+    batches = profile.batches(StackMaker.COLUMNS) if stacks else profile.stacks() if counters else profile.batches(())
     in_modules = SampleFilter(modules=sample_filter.modules if sample_filter else frozenset())
-    for batch in filtered_batches(profile, profile.batches(columns), sample_filter, by_address=False):
+    for batch in filtered_batches(profile, batches, sample_filter, by_address=False):
         for row in distinct(batch.event).tolist() if BRANCH in batch.offsets else ():
             if row in counters:
                 counters[row].add(

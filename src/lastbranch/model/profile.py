@@ -166,6 +166,11 @@ class Profile:
             for stream in self.streams:
                 yield from stream.batches(columns)
 
+    def stacks(self) -> Iterator[SampleBatch]:
+        """All samples as `SampleStream.stacks`, stream after stream."""
+        for stream in self.streams:
+            yield from stream.stacks()
+
     def table(self, name: str) -> Columns:
         """A table (one of `TABLES`) as NumPy arrays by column; text and nested values are object arrays.
 

@@ -362,6 +362,7 @@ class SampleLayout:
         """Word offset of each fixed field from the record's start."""
         self.unknown = attr.sample_type & ~sum(set(_FIXED) | set(VARIABLE))
         """Bits of later kernels: their values follow the known ones and are not read."""
+        self._stacked = bool(attr.sample_type & SAMPLE.BRANCH_STACK)
         self._variable = [field for bit, field in VARIABLE.items() if attr.sample_type & bit]
         self._steps = np.array([field.step(self.form) for field in self._variable], np.int32).reshape(-1, 3)
 
@@ -434,7 +435,7 @@ class SampleLayout:
     def _decode_in_place(self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32]) -> SampleBatch | None:
         """`decode` of the branch entries, which stay where they are; ``None`` where they have to be converted."""
         library = native.library()
-        if library is None or block.big_endian:
+        if library is None or block.big_endian or not self._stacked:
             return None
         first, depth = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
         checked = self._check_compiled(library, block, at, (first, depth))
