@@ -33,7 +33,13 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_compiler
-def test_all_sources_compile_without_warnings(copy: Path) -> None:
+@pytest.mark.parametrize("compiler", ["", "clang", "clang-19"])
+def test_all_sources_compile_without_warnings(compiler: str, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the compiler that is in use, and by the one of release wheels: each warns of other things."""
+    if compiler and not shutil.which(compiler):
+        pytest.skip(f"no {compiler}")
+    if compiler:
+        monkeypatch.setenv("CC", compiler)
     made = build.compile_library(copy / f"_lastbranch{native.ENDING}", ["-Werror"])
     loaded, reason = native._load("1", str(made))
     assert loaded is not None, reason

@@ -23,7 +23,7 @@ static inline int step_of(const struct stack *s, const u8 *action, int direct, i
 {
     int type = s->kind[i];
     i64 length = (i64)(at_stride(s->to, s->to_stride, i) - at_stride(s->from, s->from_stride, i));
-    return (type == direct) & (length == ZERO_LENGTH) ? NOTHING : action[type];
+    return ((type == direct) & (length == ZERO_LENGTH)) ? NOTHING : action[type];
 }
 
 /* Replay a stack without handlers: how many frames, or HANDLERS. Which entries are calls cannot be predicted, so there is no
