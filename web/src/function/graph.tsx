@@ -282,14 +282,17 @@ interface Label {
   readonly few: boolean;
 }
 
-/** The labels of the lines, each where no box and no other label is, or else in the middle of its line. */
+/** The labels of the lines, each beside or on its line where no box and no other label is. */
 function labelled(drawing: Drawing, laid: Laid): Label[] {
   const taken = laid.boxes.map((at, i): Rectangle => ({ at, size: sizeOf(drawing.boxes[i] ?? EMPTY) }));
   return drawing.lines.flatMap(({ label, few }, i) => {
     if (!label) return [];
     const size = { width: label.length * LETTER + 4, height: LINE - 2 };
     const curve = laid.lines[i]?.curve ?? [];
-    const places = ALONG.map((part) => pointAt(curve, part));
+    const places = ALONG.flatMap((part) => {
+      const { x, y } = pointAt(curve, part);
+      return [size.width / 2 + 4, -size.width / 2 - 4, 0].map((aside) => ({ x: x + aside, y }));
+    });
     const at = places.find((place) => !taken.some((other) => overlap({ at: place, size }, other))) ?? places[0] ?? { x: 0, y: 0 };
     taken.push({ at, size });
     return [{ line: i, text: label, at, few }];
