@@ -144,7 +144,7 @@ function rows(answer: Answer, table: string, values?: ArrayLike<number>): Option
   return answer.texts(`${table}.name`).map((name, i) => ({
     value: String(values?.[i] ?? i),
     name: name || "no name",
-    text: `${name || "no name"}, ${count(samples[i] ?? 0)}`,
+    text: answer.header["part"] ? name || "no name" : `${name || "no name"}, ${count(samples[i] ?? 0)}`, // as long as not all are counted
   }));
 }
 

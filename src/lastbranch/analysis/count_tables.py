@@ -19,6 +19,7 @@ __all__ = [
     "Key",
     "RangeTable",
     "SiteTable",
+    "WeightCounter",
     "WeightTable",
     "branches",
     "merge_processes",
@@ -169,28 +170,45 @@ def weights_by(
     profile: Profile, keys: Sequence[Key], *, sample_filter: SampleFilter | None = None
 ) -> list[WeightTable]:
     """`weights` by each of ``keys``, all of one pass."""
-    for by in keys:
-        if by not in get_args(Key):
-            raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Key)))}")
-    binder = profile.binder
-    rows = {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}
+    counter = WeightCounter(profile, keys)
     every = (batch for stream in profile.streams for batch in stream.batches(stream.for_depth))
-    none = [np.empty(0, kind) for kind in (np.int64, np.int64, np.uint64, np.int64)]
-    counted: list[list[list[Array]]] = [[none] for _ in keys]
     for batch in filtered_batches(profile, every, sample_filter):
-        columns = np.ones(len(batch), np.int64), period_of(profile, batch), batch.depth
-        values = [column * column.dtype.type(profile.weight_of(batch)) for column in columns]
-        for by, parts in zip(keys, counted, strict=True):
-            parts.append(_summed(batch.event.astype(np.int64) * (rows[by] + 1) + _key(binder, batch, by) + 1, *values))
-    known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
-    tables = []
-    for by, parts in zip(keys, counted, strict=True):
-        number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))
-        event, key = np.divmod(number, rows[by] + 1)
-        names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
-        table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)
-        tables.append(table.take(np.lexsort((-samples, event))))
-    return tables
+        counter.add(batch)
+    return counter.result()
+
+
+class WeightCounter:
+    """Counts the samples of batches by each of ``keys``. Raises `ValueError` for another than `Key` has."""
+
+    def __init__(self, profile: Profile, keys: Sequence[Key]) -> None:
+        for by in keys:
+            if by not in get_args(Key):
+                raise ValueError(f"by = {by!r}: choose from {', '.join(map(repr, get_args(Key)))}")
+        self._profile, binder = profile, profile.binder
+        self._rows = {"process": len(binder.processes), "thread": len(binder.threads), "module": len(profile.modules)}
+        none = [np.empty(0, kind) for kind in (np.int64, np.int64, np.uint64, np.int64)]
+        self._parts: dict[Key, list[list[Array]]] = {by: [none] for by in keys}
+
+    def add(self, batch: SampleBatch) -> None:
+        """Count a batch, which has branch entries where its stream has them."""
+        columns = np.ones(len(batch), np.int64), period_of(self._profile, batch), batch.depth
+        values = [column * column.dtype.type(self._profile.weight_of(batch)) for column in columns]
+        for by, parts in self._parts.items():
+            key = _key(self._profile.binder, batch, by) + 1
+            parts.append(_summed(batch.event.astype(np.int64) * (self._rows[by] + 1) + key, *values))
+
+    def result(self) -> list[WeightTable]:
+        """The tables, one for each key."""
+        profile = self._profile
+        known = np.array([e.has_period or e.period > 0 for e in profile.events], bool)
+        tables = []
+        for by, parts in self._parts.items():
+            number, samples, total, entries = _summed(*(np.concatenate(c) for c in zip(*parts, strict=True)))
+            event, key = np.divmod(number, self._rows[by] + 1)
+            names: RowNames = {"event": lambda: [e.name for e in profile.events], "key": partial(_NAMES[by], profile)}
+            table = WeightTable(event, key - 1, samples, total, known[event], entries, row_names=names)
+            tables.append(table.take(np.lexsort((-samples, event))))
+        return tables
 
 
 def _modules(profile: Profile) -> list[str]:

@@ -12,7 +12,7 @@ from ..model import Array, Profile, SampleBatch, SampleFilter
 from .naming import Label, Namer
 from .sample_filtering import filtered_batches
 
-__all__ = ["Shares", "TimeCounter", "over_time"]
+__all__ = ["Shares", "TimeCounter", "TimelineCounter", "over_time", "samples_over_time"]
 
 
 @dataclass(slots=True)
@@ -40,36 +40,31 @@ class TimeCounter:
     """
 
     def __init__(self, profile: Profile, parts: int, sample_filter: SampleFilter | None = None) -> None:
-        first, last = profile.first_time, profile.last_time
-        self.possible = first is not None and last is not None and profile.clock.has_time
-        """Whether the source has time stamps, and samples."""
-        first, last = first or 0, last or 0
-        if sample_filter is not None:
-            first = first if sample_filter.first is None else max(first, sample_filter.first)
-            last = last if sample_filter.last is None else min(last, sample_filter.last - 1)
         self._profile = profile
-        self._first, self._span, self._parts, self._binder = first, max(1, last - first + 1), parts, profile.binder
+        self._time, self._parts, self._binder = _time(profile, sample_filter), parts, profile.binder
         self._sums = Sums([np.int64, np.int64, np.int64, np.uint64, np.int64], [np.int64])
 
     def add(self, batch: SampleBatch) -> None:
-        if not self.possible:
+        """Count a batch."""
+        if self._time is None:
             return
         scope = self._binder.scopes(batch)
         module, address = self._binder.locate(scope, batch.ip)
-        part = ((batch.time - self._first) * (self._parts / self._span)).astype(np.int64)
         once, process = np.full(len(batch), self._profile.weight_of(batch)), self._binder.process_of(scope)
-        self._sums.add(batch.event.astype(np.int64), process, module, address, np.clip(part, 0, self._parts - 1), once)
+        part = _part(batch.time, *self._time, self._parts)
+        self._sums.add(batch.event.astype(np.int64), process, module, address, part, once)
 
     def result(self, namer: Namer) -> Shares | None:
-        """By the function of the samples' own instruction address; ``None`` where it is not `possible`."""
-        if not self.possible:
+        """By the function of the samples' own instruction address; ``None`` where the source has no time stamps or no
+        samples."""
+        if self._time is None:
             return None
         event, process, module, address, part, samples = self._sums.result()
         named = Sums([np.int64] * 3, [np.int64])
         named.add(event, namer.rows(process, module, address), part, samples)
         event, name, part, samples = named.result()
-        end = self._first + self._span
-        return Shares(event, name, part, samples, self._first, end, self._parts, namer.labels)
+        first, span = self._time
+        return Shares(event, name, part, samples, first, first + span, self._parts, namer.labels)
 
 
 def over_time(
@@ -80,9 +75,28 @@ def over_time(
     ``None`` where the source has no time stamps or no samples.
     """
     counter = TimeCounter(profile, parts, sample_filter)
-    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if counter.possible else ():
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if _time(profile, None) else ():
         counter.add(batch)
     return counter.result(namer)
+
+
+class TimelineCounter:
+    """Counts the samples of batches over ``parts`` of the time, as `TimeCounter` does, whatever their names."""
+
+    def __init__(self, profile: Profile, parts: int, sample_filter: SampleFilter | None = None) -> None:
+        self._profile, self._time = profile, _time(profile, sample_filter)
+        self._samples = np.zeros(parts, np.int64)
+
+    def add(self, batch: SampleBatch) -> None:
+        """Count a batch."""
+        if self._time is not None:
+            parts = len(self._samples)
+            found = np.bincount(_part(batch.time, *self._time, parts), minlength=parts)
+            self._samples += found * self._profile.weight_of(batch)
+
+    def result(self) -> NDArray[np.int64] | None:
+        """int64[parts]; ``None`` where the source has no time stamps or no samples."""
+        return None if self._time is None else self._samples
 
 
 def samples_over_time(
@@ -92,12 +106,10 @@ def samples_over_time(
 
     ``None`` where the source has no time stamps or no samples.
     """
-    if (time := _time(profile, sample_filter)) is None:
-        return None
-    out = np.zeros(parts, np.int64)
-    for batch in filtered_batches(profile, profile.batches(()), sample_filter):
-        out += np.bincount(_part(batch.time, *time, parts), minlength=parts) * profile.weight_of(batch)
-    return out
+    counter = TimelineCounter(profile, parts, sample_filter)
+    for batch in filtered_batches(profile, profile.batches(()), sample_filter) if _time(profile, None) else ():
+        counter.add(batch)
+    return counter.result()
 
 
 def _time(profile: Profile, chosen: SampleFilter | None) -> tuple[int, int] | None:

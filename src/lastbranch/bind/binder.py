@@ -78,6 +78,7 @@ class Binder:
         self.mapping_module = done.mappings.array("module")
         self.mapping_bias = done.mappings.array("bias")
         self._times = done.times
+        self._scoped: tuple[SampleBatch, NDArray[np.int64]] | None = None
         self._index_epochs(done)
         self._index_spaces(done, changes)
         self._index_threads(done)
@@ -149,6 +150,12 @@ class Binder:
 
     def scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
         """int64 scope of each sample."""
+        known = self._scoped  # that of the newest batch is kept: several count the same one
+        if known is None or known[0] is not batch:
+            known = self._scoped = batch, self._scopes(batch)
+        return known[1]
+
+    def _scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
         moment = self.moments(batch.time)
         rank = self._rank(batch.pid.view(np.uint32))
         epoch = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")

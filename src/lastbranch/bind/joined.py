@@ -524,23 +524,40 @@ def _stream(
     """``stream`` of a capture with the rows and times of all."""
     same = bool((member.events == np.arange(len(member.events))).all())
 
+    def moved(batch: SampleBatch) -> SampleBatch:
+        columns: dict[str, Array] = {
+            "time": member.common_time(batch.time),
+            "capture": np.broadcast_to(np.int32(capture), len(batch)),
+        }
+        if member.periods is not None:
+            columns["period"] = batch.period + member.periods[batch.event]
+        if not same:
+            columns["event"] = member.events[batch.event]
+        return batch.replaced(**columns)
+
     def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
-        own = None if wanted is None else wanted - {"capture"}
         try:
-            for batch, watermark in stream.reader(own):
-                columns: dict[str, Array] = {
-                    "time": member.common_time(batch.time),
-                    "capture": np.broadcast_to(np.int32(capture), len(batch)),
-                }
-                if member.periods is not None:
-                    columns["period"] = batch.period + member.periods[batch.event]
-                if not same:
-                    columns["event"] = member.events[batch.event]
-                yield batch.replaced(**columns), watermark if watermark == _LAST else member.tick(watermark)
+            for batch, watermark in stream.reader(_own(wanted)):
+                yield moved(batch), watermark if watermark == _LAST else member.tick(watermark)
         finally:
             member.rest()
             joined.gather(member)
 
+    def drawn(places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
+        assert stream.drawer is not None
+        try:
+            yield from map(moved, stream.drawer(places, _own(wanted)))
+        finally:
+            member.rest()
+
     events = tuple(dict.fromkeys(member.events[list(stream.events)].tolist()))
     columns = (*stream.columns, "capture")
-    return replace(stream, number=number, columns=columns, events=events, reader=batches, capture=capture)
+    return replace(
+        stream, number=number, columns=columns, events=events, reader=batches, capture=capture,
+        drawer=drawn if stream.drawer else None,
+    )  # fmt: skip
+
+
+def _own(wanted: frozenset[str] | None) -> frozenset[str] | None:
+    """The columns to ask a capture for."""
+    return None if wanted is None else wanted - {"capture"}

@@ -10,7 +10,7 @@ from .batch import SampleBatch
 from .columns import ENTRY, column
 from .order import by_time
 
-__all__ = ["IN_PLACE", "BatchReader", "Progress", "SampleStream", "Stages"]
+__all__ = ["IN_PLACE", "BatchDrawer", "BatchReader", "Progress", "SampleStream", "Stages"]
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all): bytes of a file, or samples."""
@@ -21,6 +21,11 @@ IN_PLACE = "in place"
 """Beside the columns of branch entries, tells a `BatchReader` that it may leave these where they are."""
 BatchReader = Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]]]
 """Given the wanted optional columns (``None``: all), yields ``(batch, watermark)`` in file order (see `order`)."""
+
+
+BatchDrawer = Callable[[int, frozenset[str] | None], Iterator[SampleBatch]]
+"""Given how many places, and the wanted optional columns: batches from places all over the stream, at equal distances,
+without reading what lies between."""
 
 
 @dataclass(slots=True)
@@ -45,6 +50,8 @@ class SampleStream:
     """What to ask `batches` for where only the depths of the branch stacks matter: nothing, if they come anyway."""
     capture: int = 0
     """Row of the captures table."""
+    drawer: BatchDrawer | None = None
+    """``None`` where the file can only be read from its front."""
     progress: Progress | None = None
     """Called with (samples read, samples in all) while `batches` goes on."""
 

@@ -11,18 +11,23 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from ..analysis import Annotation, BranchTable, Place, annotate, branches
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analysis import Annotation, BranchTable, NameTable, Place, WeightTable, annotate, branches, names
 from ..analysis.annotation import annotate_each
+from ..analysis.count_tables import Key, WeightCounter, weights_by
 from ..analysis.naming import Namer
+from ..analysis.over_time import Shares, TimeCounter, TimelineCounter, samples_over_time
 from ..analysis.sources import Sources
 from ..errors import SelectionError, UnavailableError
-from ..model import Profile, SampleFilter
+from ..model import Profile, SampleBatch, SampleFilter
 from ..symbols import Symbolizer, SymbolOptions
 
 if TYPE_CHECKING:
     from ..formats.etl.decode import Reading
 
-__all__ = ["FILTERS", "Loaded", "Parameters", "parameters_of", "whole_number"]
+__all__ = ["FILTERS", "MOMENTS", "Loaded", "Parameters", "parameters_of", "whole_number"]
 
 Parameters = Mapping[str, str]
 """What a question asks for, by name, as in the address of a page."""
@@ -30,8 +35,11 @@ Parameters = Mapping[str, str]
 FILTERS = ("pid", "tid", "event", "module", "from", "to")
 """Parameters of every question: ids and rows of tables, separated by commas, and nanoseconds since the first event."""
 
+MOMENTS = 240
+"""Parts of the time in `Loaded.timeline`."""
 _NS = 1_000_000_000
 _KEPT = 8
+_WEIGHED: tuple[Key, ...] = ("process", "module")
 _DIGITS = 19
 _T = TypeVar("_T")
 
@@ -93,6 +101,34 @@ class Loaded:
     def branches(self, chosen: SampleFilter | None) -> BranchTable:
         """`analysis.branches`, counted once for each filter."""
         return self.once(("branches", chosen), lambda: branches(self.profile, sample_filter=chosen))
+
+    def weights(self) -> list[WeightTable]:
+        """`analysis.weights_by` process and module, of all samples."""
+        return self.once("weights", lambda: weights_by(self.profile, _WEIGHED))
+
+    def timeline(self, chosen: SampleFilter | None) -> NDArray[np.int64] | None:
+        """`samples_over_time`, `MOMENTS` numbers."""
+        return self.once(("timeline", chosen), lambda: samples_over_time(self.profile, MOMENTS, sample_filter=chosen))
+
+    def functions(self, chosen: SampleFilter | None, parts: int) -> tuple[NameTable, Shares | None]:
+        """(`analysis.names` by function, with branches; their samples over ``parts`` of the time). The pass counts what
+        the other methods give as well, which the page asks for next."""
+        profile, times = self.profile, TimeCounter(self.profile, parts, chosen)
+        weights, timeline = WeightCounter(profile, _WEIGHED), TimelineCounter(profile, MOMENTS, chosen)
+
+        def watch(batch: SampleBatch) -> None:
+            times.add(batch)
+            timeline.add(batch)
+            if chosen is None:
+                weights.add(batch)
+
+        table = names(profile, "function", self.namer, sample_filter=chosen, totals=False, branches=True, watch=watch)
+        if len(table.branches) == 1:  # of the one event that has them
+            self.once(("branches", chosen), lambda: next(iter(table.branches.values())))
+        if chosen is None:
+            self.once("weights", weights.result)
+        self.once(("timeline", chosen), timeline.result)
+        return table, times.result(self.namer)
 
     def annotate(self, place: Place, chosen: SampleFilter | None) -> Annotation:
         """`analysis.annotate`, without a pass over the samples for a place that was counted by `count_places`."""

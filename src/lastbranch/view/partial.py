@@ -1,7 +1,7 @@
 """A first look at a large capture: the same questions about a part of the samples, drawn from all over the file.
 
-Counting all of it takes seconds for each gigabyte. A few batches are enough to say where the time goes, and reading
-past the others costs little.
+Counting all of it takes seconds for each gigabyte. A few batches are enough to say where the time goes; where a format
+can, it reads nothing of what lies between them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from .loaded import Loaded, Parameters
 
 __all__ = ["COUNTED", "FirstLook"]
 
-COUNTED = frozenset(["hot", "flame", "function", "branches"])
+COUNTED = frozenset(["overview", "hot", "flame", "function", "branches"])
 """Questions whose answers are counts of samples: those about a part are like those about all."""
+_SHORT = {"hot": "2000", "branches": "2000"}
+"""Questions with the parameter ``limit`` and how many rows are enough of them: a part of the samples says little of the
+others, but to name them, to send them and to show them takes most of the time."""
 _DRAWN = 12
 """Batches of each stream that are looked at."""
 _LARGE = 400_000
@@ -43,7 +46,8 @@ class FirstLook:
 
     def ask(self, question: str, parameters: Parameters) -> Answer:
         """The answer about the part. Its header has ``part``: ``samples`` that were looked at, ``of`` how many."""
-        answer = answers.ask(self._loaded, question, parameters)
+        limit = {"limit": _SHORT[question]} if question in _SHORT else {}
+        answer = answers.ask(self._loaded, question, {**limit, **parameters})
         answer.header["part"] = {"samples": sum(self._seen.values()), "of": self._whole.profile.samples}
         return answer
 
@@ -56,7 +60,15 @@ class FirstLook:
         return made
 
     def part(self, stream: SampleStream) -> SampleStream:
-        """The batches of ``stream`` that have one of `_DRAWN` samples at equal distances."""
+        """Of ``stream``, batches from `_DRAWN` places at equal distances."""
+
+        def drawn(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
+            assert stream.drawer is not None
+            seen = 0
+            for batch in stream.drawer(_DRAWN, wanted):
+                seen += len(batch)
+                yield batch, 0
+            self._seen[stream.number] = seen
 
         def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
             passed = drawn = seen = 0
@@ -69,4 +81,4 @@ class FirstLook:
                     drawn += 1
             self._seen[stream.number] = seen
 
-        return replace(stream, reader=batches)
+        return replace(stream, reader=drawn if stream.drawer else batches)

@@ -42,9 +42,10 @@ _SERVING = "The viewer is at this address; Ctrl-C ends it."
 _NO_BROWSER = "No browser was found. Open this address; Ctrl-C ends the viewer."
 _KEPT = 64 << 20
 """Bytes of answers that are kept."""
+_FRAME = frozenset(["overview", "timeline"])
+"""What is around every screen: after what is on it, of which a pass over the samples gives this, too."""
 _GRACE = 0.05
-"""Seconds that other questions about a large capture wait: a page asks several at once, and the first look comes first.
-"""
+"""Seconds that other questions about a large capture wait: a page asks several at once, and the screen comes first."""
 _LONGEST_WAIT = 1
 """Seconds that the end waits for what is being answered."""
 _IDLE = 10
@@ -74,7 +75,7 @@ def application(loaded: Loaded, port: int, token: str, opened: Callable[[], None
 
     async def answered(question: str, parameters: Parameters) -> bytes | _Failure:
         try:
-            return await line.do(lambda: answers.get((question, parameters)))
+            return await line.do(lambda: answers.get((question, parameters)), _WHOLE + (question in _FRAME))
         except LastbranchError as error:
             return _Failure(422, visible(str(error)), error.hint)
         except OSError as error:  # the capture has vanished, or cannot be read any more
@@ -92,11 +93,13 @@ def application(loaded: Loaded, port: int, token: str, opened: Callable[[], None
         question, parameters = request.path_params["question"], dict(request.query_params)
 
         async def frames() -> AsyncIterator[bytes]:
-            if first.is_large and not first.is_for(question):
+            if first.is_large and (question in _FRAME or not first.is_for(question)):
                 await asyncio.sleep(_GRACE)
             if first.is_for(question) and (question, parameters) not in answers:
                 with suppress(Exception):  # whatever it is, the answer about all samples will say it
-                    part = await line.do(lambda: wire.encode(first.ask(question, parameters)), urgent=True)
+                    part = await line.do(
+                        lambda: wire.encode(first.ask(question, parameters)), _PART + (question in _FRAME)
+                    )
                     yield _framed(b"PART", part)
             done = await answered(question, parameters)
             yield _framed(b"FAIL", done.text) if isinstance(done, _Failure) else _framed(b"DONE", done)
@@ -175,8 +178,12 @@ class _Abandoned(Exception):
     """Nobody waits for this any more."""
 
 
+_PART, _WHOLE = 0, 2
+"""How soon: answers about a part of the samples first. One more for what can wait until others are done."""
+
+
 class _OneByOne:
-    """Does work in a thread of its own, which does not keep the program from ending. What is urgent comes first."""
+    """Does work in a thread of its own, which does not keep the program from ending."""
 
     def __init__(self) -> None:
         self._work: PriorityQueue[tuple[int, int, _Job]] = PriorityQueue()
@@ -184,13 +191,14 @@ class _OneByOne:
         self._thread: threading.Thread | None = None
         self._now: asyncio.Future[bytes] | None = None
 
-    async def do(self, work: Callable[[], bytes], *, urgent: bool = False) -> bytes:
+    async def do(self, work: Callable[[], bytes], rank: int) -> bytes:
+        """What ``work`` gives; of what waits, that of the lowest ``rank`` is done first."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
-        self._work.put((0 if urgent else 1, next(self._numbers), (work, loop, future)))
+        self._work.put((rank, next(self._numbers), (work, loop, future)))
         return await future
 
     def go_on(self, _done: int, _all: int) -> None:

@@ -10,7 +10,8 @@ import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
 import type { Answer, Json } from "../wire.ts";
 
 export function Capture(): ComponentChild {
-  const overview = useOverview().answer;
+  const { answer, pending } = useOverview();
+  const overview = pending ? null : answer; // not about a part of the samples
   const which = isLive() ? {} : filters.value;
   return (
     <div class="scrolled" tabIndex={0} role="region" aria-label="Capture">

@@ -19,7 +19,7 @@ from .layout import FEATURES, PIPE_HEADER_SIZE, RECORD, RECORDS, SAMPLE, TYPE
 from .records import ATTR, COUNTED, HANDLERS, handle, stamped
 from .sample import SampleLayout
 from .state import State
-from .walk import TRACING_DATA, Block, first_of_each, halves, walk_blocks
+from .walk import COMPRESSED, COMPRESSED2, TRACING_DATA, Block, first_of_each, halves, walk_blocks
 
 __all__ = ["read_perfdata"]
 
@@ -37,6 +37,9 @@ _MANY = 64
 """Records in a block from which on it is worth to look for repeated ones."""
 _MOST_LAYOUTS = 16
 """Each is a stream of its own, for which the file is read again. Recorders have one, or a few."""
+_DRAWN_BYTES = 1 << 20
+"""How much is read at each place of `SampleStream.drawer`."""
+_PACKED = {RECORDS[kind] for kind in (COMPRESSED, COMPRESSED2)}
 _THREAD_COST = 600
 """Bytes for each process and thread that has samples, with its row of the tables."""
 
@@ -63,6 +66,8 @@ class _Layout:
     deepest: int = 0
     earliest: list[int] = field(default_factory=list)
     """Earliest time of each block, for the watermarks."""
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    """Where each block begins, and the samples before it."""
 
 
 class Reader:
@@ -162,6 +167,7 @@ class Reader:
                 damage = Damage("samples whose fields do not fit in their records", where, "samples", checked.damaged)
                 profile.damage.append(damage)
                 self.damaged += checked.damaged
+            entry.blocks.append((block.base, entry.samples))
             entry.samples += len(part) - checked.damaged
             entry.entries += checked.entries
             entry.deepest = max(entry.deepest, checked.deepest)
@@ -276,20 +282,21 @@ class Reader:
         def batches(wanted: frozenset[str] | None) -> Iterator[tuple[SampleBatch, int]]:
             return self._batches(index, wanted, later)
 
+        def drawn(places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
+            return self._drawn(index, places, wanted)
+
         layout = entry.layout
         return SampleStream(
-            number, layout.columns, tuple(entry.events), entry.samples, entry.entries, entry.deepest, batches
-        )
+            number, layout.columns, tuple(entry.events), entry.samples, entry.entries, entry.deepest, batches,
+            drawer=None if self.walked is not None or self.profile.records.keys() & _PACKED else drawn,
+        )  # fmt: skip
 
     def _batches(
         self, index: int, wanted: frozenset[str] | None, later: NDArray[np.int64]
     ) -> Iterator[tuple[SampleBatch, int]]:
         layout, blocks = self.layouts[index].layout, 0
         for block in self.blocks():
-            at = block.at[block.types == _SAMPLE]
-            for number, part, event in self.by_layout(block, at):
-                if number != index:
-                    continue
+            for part, event in self._of_layout(block, index):
                 watermark = int(later[blocks])
                 blocks += 1
                 for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
@@ -297,3 +304,23 @@ class Reader:
                     # Samples of the same block that come later are no later than the watermark promises.
                     rest = int(layout.times(block, part[hi:]).min(initial=watermark))
                     yield batch, rest
+
+    def _drawn(self, index: int, places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
+        entry = self.layouts[index]
+        if not entry.samples:
+            return
+        before = np.array([samples for _, samples in entry.blocks])
+        middle = (2 * np.arange(places) + 1) * entry.samples // (2 * places)
+        for chosen in distinct(np.searchsorted(before, middle, side="right") - 1).tolist():
+            start, _ = entry.blocks[chosen]
+            past = min(start + _DRAWN_BYTES, entry.blocks[chosen + 1][0] if chosen + 1 < len(before) else self.data[1])
+            for block in walk_blocks(self.source, start, past, self.big_endian):
+                for part, event in self._of_layout(block, index):
+                    for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
+                        yield entry.layout.decode(block, part[lo:hi], event[lo:hi], wanted)
+
+    def _of_layout(self, block: Block, index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """(positions, event of each) of the samples of one layout in a block, if there are any."""
+        for number, part, event in self.by_layout(block, block.at[block.types == _SAMPLE]):
+            if number == index:
+                yield part, event

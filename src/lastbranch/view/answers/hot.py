@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ...analysis import NameTable, names, why_no_stacks
+from ...analysis import NameTable, why_no_stacks
 from ...analysis.functions import branches_by_function
-from ...analysis.over_time import Shares, TimeCounter
+from ...analysis.naming import Label, Namer
+from ...analysis.over_time import Shares
 from ...analysis.significance import ENOUGH
-from ...model import Array, SampleFilter
+from ...model import Array, Profile, SampleFilter, visible
 from ..answer import Answer, Column, ratio, texts
 from ..loaded import Loaded, Parameters, whole_number
 
@@ -34,55 +37,61 @@ def hot(loaded: Loaded, parameters: Parameters) -> Answer:
     ``share`` (of all samples) of what was not sent.
     """
     chosen, limit = loaded.filter(parameters), whole_number(parameters, "limit", 0)
-    every = loaded.once(("hot", chosen), lambda: _every(loaded, chosen))
-    samples = np.asarray(every.columns["samples"])
+    found = loaded.once(("hot", chosen), lambda: _counted(loaded, chosen))
+    samples = found.table.samples
     rows = np.sort(np.argsort(-samples, kind="stable")[: limit or len(samples)])
     left = int(samples.sum() - samples[rows].sum())
     other = {"rows": len(samples) - len(rows), "samples": left, "share": left / max(1, int(samples.sum()))}
-    columns = {name: _taken(column, rows, len(samples)) for name, column in every.columns.items()}
-    return Answer({**every.header, "other": other}, columns)
+    header = {"first": found.first, "notes": found.notes, "parts": PARTS, "enough": ENOUGH, "other": other}
+    return Answer(header, _columns(loaded.profile, found, rows))
 
 
-def _taken(column: Column, rows: Array, every: int) -> Column:
-    """``rows`` of a column that has one value for each of ``every`` row, or `PARTS`."""
-    if len(rows) == every:
-        return column
-    if isinstance(column, np.ndarray):
-        return column if not len(column) else column.reshape(every, -1)[rows].reshape(-1)
-    return [column[row] for row in rows.tolist()]
+@dataclass(slots=True)
+class _Counted:
+    """All rows: what is not in ``table`` of them, in its order."""
+
+    table: NameTable
+    share: NDArray[np.float64]
+    branches: NDArray[np.float64]
+    mispredicted: NDArray[np.float64]
+    cycles: NDArray[np.float64]
+    over_time: NDArray[np.unsignedinteger]
+    first: str
+    notes: list[str]
 
 
-def _every(loaded: Loaded, chosen: SampleFilter | None) -> Answer:
-    """All rows."""
+def _counted(loaded: Loaded, chosen: SampleFilter | None) -> _Counted:
     profile = loaded.profile
-    times = TimeCounter(profile, PARTS, chosen)
-    table = names(profile, "function", loaded.namer, sample_filter=chosen, totals=False, branches=True, watch=times.add)
-    labels = [table.labels[row] for row in table.name.tolist()]
-    of_event = np.bincount(table.event, table.samples, len(profile.events))
-    columns: dict[str, Column] = {
+    table, over_time = loaded.functions(chosen, PARTS)
+    share = ratio(table.samples, np.bincount(table.event, table.samples, len(profile.events))[table.event])
+    count, wrong, right, cycles, timed = _branches(loaded.namer, table)
+    why = why_no_stacks(profile, chosen)
+    notes = texts([*table.notes, *([f"no branches: {why}"] if why else [])])
+    found = _Counted(
+        table, share, count, ratio(wrong, wrong + right), ratio(cycles, timed), _over_time(over_time, table), "", notes
+    )
+    found.first = _first(profile, found)
+    return found
+
+
+def _columns(profile: Profile, found: _Counted, rows: Array) -> dict[str, Column]:
+    table = found.table.take(rows)
+    labels = [table.labels[name] for name in table.name.tolist()]
+    over_time = found.over_time.reshape(len(found.table), -1)[rows] if len(found.over_time) else found.over_time
+    return {
         "event": table.event,
         "function": texts(label.shown(profile) for label in labels),
         "module": texts(profile.modules[label.module].short if label.module >= 0 else "" for label in labels),
         "module_row": np.array([label.module for label in labels], np.int64),
         "start": np.array([label.start for label in labels], np.uint64),
         "samples": table.samples,
-        "share": ratio(table.samples, of_event[table.event]),
+        "share": found.share[rows],
         "instructions": _known(table.instructions, table.has_instructions),
+        "branches": found.branches[rows],
+        "mispredicted": found.mispredicted[rows],
+        "cycles": found.cycles[rows],
+        "over_time": over_time.reshape(-1),
     }
-    notes = list(table.notes)
-    why = why_no_stacks(profile, chosen)
-    taken = _branches(loaded, chosen, table)
-    columns |= {
-        "branches": taken[0],
-        "mispredicted": ratio(taken[1], taken[1] + taken[2]),
-        "cycles": ratio(taken[3], taken[4]),
-    }
-    columns["over_time"] = _over_time(times.result(loaded.namer), table)
-    answer = Answer(
-        {"notes": texts([*notes, *([f"no branches: {why}"] if why else [])]), "parts": PARTS, "enough": ENOUGH}, columns
-    )
-    answer.header["first"] = _first(answer, texts(event.name for event in profile.events), profile.samples > 0)
-    return answer
 
 
 def _known(values: Array | None, known: Array) -> NDArray[np.float64]:
@@ -90,15 +99,13 @@ def _known(values: Array | None, known: Array) -> NDArray[np.float64]:
     return np.full(len(known), np.nan) if values is None else np.where(known, values, np.nan)
 
 
-def _branches(loaded: Loaded, chosen: SampleFilter | None, table: NameTable) -> list[NDArray[np.float64]]:
+def _branches(namer: Namer, table: NameTable) -> list[NDArray[np.float64]]:
     """[count, mispredicted, predicted, cycles, timed] of each row of ``table``. All NaN in rows of an event without
     branch stacks, 0 in functions that no recorded branch begins in."""
     fields = ("count", "mispredicted", "predicted", "cycles", "timed")
     columns = [np.full(len(table), np.nan) for _ in fields]
-    if len(table.branches) == 1:  # then these are all branches, which another screen asks for
-        loaded.once(("branches", chosen), lambda: next(iter(table.branches.values())))
     for event, branches in table.branches.items():
-        sums = branches_by_function(branches, loaded.namer)
+        sums = branches_by_function(branches, namer)
         found = np.full(len(table.labels), -1)
         found[sums.name] = np.arange(len(sums))
         mine = np.flatnonzero(table.event == event)
@@ -121,25 +128,36 @@ def _over_time(found: Shares | None, table: NameTable) -> NDArray[np.unsignedint
     return out.reshape(-1).astype(np.min_scalar_type(out.max(initial=0)))  # most of the answer's bytes
 
 
-def _first(answer: Answer, events: list[str], any_samples: bool) -> str:
+def _first(profile: Profile, found: _Counted) -> str:
     """One sentence: what to look at first, and why."""
-    column = answer.columns
-    samples, event = np.asarray(column["samples"]), np.asarray(column["event"])
+    table = found.table
+    samples, event = table.samples, table.event
     if not len(samples) or not samples.sum():
-        return "No sample passes the filters." if any_samples else "The capture has no samples."
+        return "No sample passes the filters." if profile.samples else "The capture has no samples."
     main = int(np.bincount(event, samples).argmax())
     top = int(np.flatnonzero(event == main)[0])  # the heaviest of its event
     whole = int(samples[event == main].sum())
-    share, name = float(np.asarray(column["share"])[top]), column["function"][top]
+    labels = [table.labels[name] for name in table.name.tolist()]
+    name = _name(profile, labels[top])
     if whole < ENOUGH:
         return f"Only {whole} samples: shares mean little. {name} has {int(samples[top])} of them."
-    wrong, count = np.asarray(column["mispredicted"]), np.asarray(column["branches"])
-    of = f" of the samples of {events[main]}" if len(set(event.tolist())) > 1 else " of the samples"
-    sentence = f"Start with {name}: {share:.0%}{of}"
+    wrong, count = found.mispredicted, found.branches
+    of = (
+        f" of the samples of {visible(profile.events[main].name)}"
+        if len(set(event.tolist())) > 1
+        else " of the samples"
+    )
+    sentence = f"Start with {name}: {found.share[top]:.0%}{of}"
     if count[top] >= ENOUGH and wrong[top] >= _OFTEN_WRONG:
         return f"{sentence}, and {wrong[top]:.1%} of the branches taken in it were mispredicted."
-    mapped = np.asarray(column["module_row"]) >= 0
+    mapped = np.array([label.module >= 0 for label in labels], bool)
     costly = np.where((count >= ENOUGH) & mapped, wrong * count, np.nan)
     if not np.isnan(costly).all() and wrong[worst := int(np.nanargmax(costly))] >= _OFTEN_WRONG:
-        return f"{sentence}. Then {column['function'][worst]}: {wrong[worst]:.1%} of its branches were mispredicted."
+        return (
+            f"{sentence}. Then {_name(profile, labels[worst])}: {wrong[worst]:.1%} of its branches were mispredicted."
+        )
     return f"{sentence}."
+
+
+def _name(profile: Profile, label: Label) -> str:
+    return visible(label.shown(profile))

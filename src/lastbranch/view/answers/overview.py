@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...analysis import how_to_record, why_no_stacks
-from ...analysis.count_tables import weights_by
 from ...model import Profile
 from ...version import __version__
 from ..answer import Answer, texts
@@ -27,7 +26,7 @@ def overview(loaded: Loaded, _parameters: Parameters) -> Answer:
         "file": texts([profile.name])[0], "format": profile.format, "version": __version__,
         "samples": profile.samples, "entries": profile.entries, "time": _time(profile),
     })  # fmt: skip
-    processes, modules = weights_by(profile, ("process", "module"))
+    processes, modules = loaded.weights()
     by_pid: dict[int, list[str]] = {}
     pids = np.array([p.pid for p in profile.processes] + [-1], np.int64)[processes.key]
     for row in processes.key.tolist():
