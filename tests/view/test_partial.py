@@ -13,10 +13,13 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+import lastbranch
 from captures import Data
 from lastbranch import demo
 from lastbranch.errors import NotRecordedError
+from lastbranch.formats.perfdata import reader, walk
 from lastbranch.model import SampleBatch, SampleStream
+from lastbranch.opening import FileSource
 from lastbranch.view import partial, server, wire
 from lastbranch.view.answer import Answer
 from lastbranch.view.answers import ask
@@ -73,6 +76,33 @@ def test_a_part_is_drawn_from_all_over_the_stream(size: int) -> None:
     assert len(part) == min(12, -(-whole // size))
     assert len(times) == sum(map(len, part)) < whole or size == 100_000
     assert set((times * 12 // whole).tolist()) == set(range(12)) or size == 100_000
+
+
+@pytest.mark.parametrize("places", [1, 5])
+def test_places_of_a_file_are_read_alone(places: int, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of perf.data: samples as they are in the whole file, from each part of it, and nothing of what lies between."""
+    monkeypatch.setattr(walk, "BLOCK_BYTES", walk.LONGEST)
+    monkeypatch.setattr(reader, "_DRAWN_BYTES", 4096)
+    path = data.root / "skx_6154_32deep_pie.perf.data"
+    asked = list[int]()
+    readinto = FileSource.readinto
+
+    def counted(self: FileSource, offset: int, buffer: bytearray) -> int:
+        asked.append(len(memoryview(buffer).cast("B")))
+        return readinto(self, offset, buffer)
+
+    profile = lastbranch.open(path)
+    (stream,) = profile.streams
+    whole = {name: np.concatenate([batch[name] for batch in stream.batches()]) for name in ("time", "ip")}
+    monkeypatch.setattr(FileSource, "readinto", counted)
+    assert stream.drawer is not None
+    drawn = [(batch.time.copy(), batch.ip.copy()) for batch in stream.drawer(places, frozenset())]
+    where = [int(np.flatnonzero(whole["time"] == times[0])[0]) for times, _ in drawn]
+    assert [at * places // stream.samples for at in where] == list(range(places))
+    for at, (times, ip) in zip(where, drawn, strict=True):
+        assert times.tolist() == whole["time"][at : at + len(times)].tolist()
+        assert ip.tolist() == whole["ip"][at : at + len(times)].tolist()
+    assert sum(asked) < 2 * places * 4096 < path.stat().st_size
 
 
 def test_the_first_part_says_what_it_has_seen_and_then_comes_the_whole(large: None, data: Data) -> None:
@@ -181,3 +211,15 @@ def test_a_part_with_nothing_in_it_is_left_to_the_whole(large: None, monkeypatch
     monkeypatch.setattr(FirstLook, "ask", refuses)
     with serving(loaded(demo.capture())) as at:
         assert [kind for kind, _ in frames(at, "watch/hot")] == [b"DONE"]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"event": "0"}])
+def test_one_pass_feeds_the_first_screen(parameters: dict[str, str]) -> None:
+    """The answers are those of a viewer that is asked nothing else."""
+    shown, passes = loaded(demo.capture(), demo.symfs()), list[int]()
+    for stream in shown.profile.streams:
+        stream.progress = lambda done, in_all: passes.append(done) if done == in_all else None
+    for question in ("hot", "branches", "timeline", *(["overview"] if not parameters else [])):
+        alone = wire.encode(ask(loaded(demo.capture(), demo.symfs()), question, parameters))
+        assert wire.encode(ask(shown, question, parameters)) == alone
+    assert len(passes) == len(shown.profile.streams)
