@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -216,3 +219,123 @@ def test_two_builds_under_one_path_stay_apart(run: Run, tmp_path: Path) -> None:
     assert one.out.splitlines()[-1] == "B /bin/prog 10 /bin/prog 20 2 2"
     both = run("fleet", "export", store, "--to", "counts", "--module", "prog")
     assert both.out == done.out
+
+
+# -- reports
+
+
+def rows_of(done: Ran) -> list[dict[str, object]]:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_functions_are_those_of_the_capture(run: Run, data: Data, symfs, tmp_path: Path) -> None:
+    capture, words = data.path("demo_pie"), ("--symfs", symfs("demo_pie"), "--format", "json")
+    store = added(run, tmp_path / "store", capture)
+    own = {"lbrdemo", "liblbrdemo.so"}  # names of others depend on the machine
+    plain = rows_of(run("report", capture, "--by", "function", *words))
+    stored = [row for row in rows_of(run("fleet", "report", store, *words)) if row["module"] in own]
+    want = {row["function"]: row["samples"] for row in plain if row["samples"] and row["module"] in own}
+    assert {row["function"]: row["samples"] for row in stored if row["samples"]} == want
+    taken = Counter[object]()
+    for row in rows_of(run("branches", capture, *words)):
+        taken[str(row["from_function"]).partition("+0x")[0]] += int(str(row["count"]))
+    assert [row["branches"] for row in stored] == [taken[row["function"]] for row in stored]
+    by_module = rows_of(run("fleet", "report", store, "--by", "module", *words))
+    assert sum(int(str(row["samples"])) for row in by_module) == 403
+    assert sum(int(str(row["branches"])) for row in by_module) == 12825
+
+
+def recorded(path: Path, seed: int, build_id: bytes = b"\7" * 20) -> Path:
+    """500 samples of a program whose branches have other frequencies with another seed."""
+    b, random = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.PERIOD | pw.BRANCH_STACK), Random(seed)
+    b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/prog", time=2, build_id=build_id)
+    weights = [random.random() ** 2 for _ in range(12)]
+    for i in range(500):
+        edges = random.choices(range(12), weights, k=random.randrange(9))
+        stack = [(0x400100 + 16 * edge, 0x400800 + 8 * (edge % 5), 1) for edge in edges]
+        b.sample(ip=0x400000 + random.choices(range(12), weights)[0], pid=7, tid=7, time=9 + i, period=100,
+                 branches=stack)  # fmt: skip
+    path.write_bytes(b.build())
+    return path
+
+
+def compared(done: Ran, by: str) -> dict[tuple[object, ...], list[object]]:
+    ends = ("from", "to") if by == "edge" else ("function",)
+    values = ("A_percent", "B_percent", "A_samples", "B_samples", "p")
+    return {tuple(row[key] for key in ends): [row[name] for name in values] for row in rows_of(done)}
+
+
+@pytest.mark.parametrize("by", ["function", "edge"])
+def test_differences_are_those_of_the_captures(run: Run, tmp_path: Path, by: str) -> None:
+    """The sums over samples say what the samples do: also of two captures on a side, and of merged parts."""
+    a, b, more = (recorded(tmp_path / str(seed), seed) for seed in range(3))
+    words = ("--format", "json", "--by", by)
+    store = added(run, tmp_path / "store", a, "--version", "1")
+    added(run, store, b, "--version", "2")
+    sides = ("version=1", "version=2")
+    plain, stored = run("diff", a, b, *words), run("fleet", "diff", store, *sides, *words)
+    assert stored.err == plain.err
+    want = compared(plain, by)
+    assert compared(stored, by) == {key: pytest.approx(values, nan_ok=True) for key, values in want.items()}
+    added(run, store, more, "--version", "2")
+    before = compared(run("fleet", "diff", store, *sides, *words), by)
+    assert before != compared(stored, by)
+    assert run("fleet", "compact", store).code == 0
+    assert compared(run("fleet", "diff", store, *sides, *words), by) == before
+    assert run("fleet", "diff", store, *sides, *words, "--fail-over", "0.1").code == (6 if by == "edge" else 0)
+
+
+def test_what_samples_have_in_common_is_not_underestimated(run: Run, tmp_path: Path) -> None:
+    """Of another build without names only the module is the same: its branches are one thing, of unknown spread."""
+    a, b = recorded(tmp_path / "a", 1), recorded(tmp_path / "b", 2, b"\10" * 20)
+    store = added(run, tmp_path / "store", a, "--version", "1")
+    added(run, store, b, "--version", "2")
+    words = ("--format", "json", "--by", "edge")
+    plain = compared(run("diff", a, b, *words), "edge")
+    stored = compared(run("fleet", "diff", store, "version=1", "version=2", *words), "edge")
+    assert len(stored) == len(plain) == 1
+    ((_, _, _, _, p),), ((*_, least),) = stored.values(), plain.values()
+    assert p is not None
+    assert least is not None
+    assert p >= least
+
+
+def test_differences_need_two_sides_of_one_event(run: Run, data: Data, tmp_path: Path) -> None:
+    store = added(run, tmp_path / "store", data.path("demo_pie"), "--version", "1")
+    added(run, store, data.path("wsm_x5660_16deep"), "--version", "2")
+    done = run("fleet", "diff", store, "version=1", "version=2")
+    assert done.code == 2
+    assert "different events" in done.err
+    assert run("fleet", "diff", store, "version=1", "version=3").code == 4
+    assert run("fleet", "diff", store, "version", "version=3").code == 2
+    assert run("fleet", "diff", store, "day=soon", "version=3").code == 2
+    assert run("fleet", "diff", store, "version=1", "version=1", "--weight", "a=2").code == 2
+
+
+def test_saturation_is_the_overlap_with_parts_of_the_captures(run: Run, tmp_path: Path) -> None:
+    """Counted again here from the captures, whose digests say which part they are of."""
+    paths = [tmp_path / f"{i:02}" for i in range(24)]
+    taken: list[Counter[int]] = []
+    for i, path in enumerate(paths):
+        b = Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+        b.mmap2(pid=7, addr=0x400000, length=0x10000, pgoff=0, name="/bin/prog", time=2, build_id=b"\7" * 20)
+        stack = [(0x400000 + 16 * (i * j % 7), 0x400800, 1) for j in range(i % 5 + 1)]
+        b.sample(ip=0x400000, pid=7, tid=7, time=9 + i, branches=stack)
+        path.write_bytes(b.build())
+        taken.append(Counter(a for a, _, _ in stack))
+    store = added(run, tmp_path / "store", *paths, "--service", "s")
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    parts = [[c for c, d in zip(taken, digests, strict=True) if d >= limit] for limit in ("", "80", "c0", "e0")]
+    sums = [sum(part, Counter()) for part in parts]
+    (row,) = rows_of(run("fleet", "report", store, "--saturation", "--format", "json"))
+    assert row["service"] == "s"
+    assert row["module"] == "prog"
+    assert row["branches"] == sums[0].total()
+    assert row["distinct"] == len(sums[0])
+    assert [row[name] for name in ("captures", "half", "quarter", "eighth")] == [len(part) for part in parts]
+    for name, part in zip(("half", "quarter", "eighth"), sums[1:], strict=True):
+        overlap = sum(min(n / sums[0].total(), part[key] / part.total()) for key, n in sums[0].items())
+        assert row[f"{name}_percent"] == pytest.approx(100 * overlap, abs=0.01)
+    assert run("fleet", "compact", store).code == 0
+    assert rows_of(run("fleet", "report", store, "--saturation", "--format", "json")) == [row]

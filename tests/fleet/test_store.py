@@ -71,7 +71,7 @@ def test_what_is_damaged_counts_and_what_cannot_be_read_is_listed(run: Run, tmp_
     assert cut in done.err
     assert done.err.endswith("2 captures added, 2 refused\n")
     rows = sql(run, store, "SELECT file, refused, damage > 0 FROM captures ORDER BY file")
-    assert rows == [["00.data", "false", "false"], ["01.data", "false", "true"], ["none", "true", "false"]]
+    assert rows == [["00.data", "False", "False"], ["01.data", "False", "True"], ["none", "True", "False"]]
     listed = run("fleet", "list", store).out
     assert "empty" in listed
     # What was refused is tried again: the next version may read it.

@@ -17,9 +17,10 @@ from ..model import Array, Module, ModuleKind, Profile, SampleBatch, SampleFilte
 from .counting import Bound, count_stacks
 from .naming import Label, Namer
 from .sample_filtering import filtered_batches, period_of, wanted_events
+from .sample_sums import SampleSums
 from .significance import Clusters, adjusted, probabilities
 
-__all__ = ["Difference", "CodeLocation", "Thing", "compare"]
+__all__ = ["Difference", "CodeLocation", "Thing", "compare", "compare_sums"]
 
 
 # -- The same code in two recordings, whose programs may have been built anew in between
@@ -367,6 +368,46 @@ class _Blocks(_Edges):
             into.add(weight, np.repeat(sample, sizes), rows[point], times=times)
 
 
+class _SummedCounter(Counter):
+    """Functions or edges of samples that are no more."""
+
+    def __init__(self, profile: Profile, sums: SampleSums, by: Thing) -> None:
+        self._profile, sampled = profile, sums.sampled
+        found = sums.branches.take((sums.branches.a_module >= 0) | (sums.branches.b_module >= 0))
+        self._of_functions = by == "function"
+        if self._of_functions:
+            ends = [(sampled.module, sampled.address)]
+            total = int(sampled.count.sum())
+            self.samples, self._weight, self._weight_squared = total, total, total
+            self._values = [sampled.count] * 4
+        else:
+            ends = [(found.a_module, found.a), (found.b_module, found.b)]
+            self.samples, self._weight, self._weight_squared = sums.stacks, sums.entries, sums.entries_squared
+            self._values = [found.samples, found.count, found.squares, found.crossed]
+        places = _joined_places([(np.full(len(module), -1), module, address) for module, address in ends])
+        self.spots = CodeLocations(profile, *_distinct(*places))
+        self._ends = [self.spots.rows(np.full(len(module), -1), module, address) for module, address in ends]
+
+    def distinct_keys(self, matching: Matching, side: int) -> Named:
+        if self._of_functions:
+            keys, labels = matching.functions(side, self.spots)
+            modules = self._profile.modules
+            spots = [CodeLocation(modules[at.module].short if at.module >= 0 else "", at.function) for at in labels]
+        else:
+            keys, spots = matching.places(side, self.spots)
+        found: Named = []
+        for ends in zip(*(end.tolist() for end in self._ends), strict=True):
+            key = keys[ends[0]] if self._of_functions else tuple(keys[end] for end in ends)
+            found.append((key, tuple(spots[end] for end in ends)))
+        return found
+
+    def count(self, rows: NDArray[np.int64], into: Clusters) -> None:
+        values = self._values
+        if self._of_functions:  # a sample has one address, so these add up
+            rows, values = np.arange(into.keys), [np.bincount(rows, self._values[0], into.keys).astype(np.int64)] * 4
+        into.add_sums(self.samples, self._weight, self._weight_squared, rows, *values)
+
+
 def _joined_places(parts: list[tuple[Array, Array, Array]]) -> tuple[Array, Array, Array]:
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64)
     process, module, address = (np.concatenate(c) for c in zip(none, *parts, strict=True))
@@ -441,8 +482,21 @@ def compare(
         only = [
             replace(f or SampleFilter(), events=frozenset([row])) for f, row in zip(sample_filters, rows, strict=True)
         ]
-        parts.append(_compared(profiles[0].events[rows[0]].name, namers, by, only))
+        counters = [COUNTERS[by](profile, chosen) for profile, chosen in zip(profiles, only, strict=True)]
+        parts.append(_compared(profiles[0].events[rows[0]].name, namers, counters))
     return _joined(parts, notes)
+
+
+def compare_sums(namers: Sequence[Namer], sums: Sequence[SampleSums], event: str, by: Thing = "function") -> Difference:
+    """`compare` of two sides whose samples are no more, of the event ``event``; functions weigh their samples. Raises
+    `NotRecordedError` where a side has nothing to compare, and `ValueError` for blocks, which take samples."""
+    if by == "block":
+        raise ValueError("by = 'block': choose from 'function', 'edge'")
+    counters = [_SummedCounter(namer.profile, side, by) for namer, side in zip(namers, sums, strict=True)]
+    if not all(counter.samples for counter in counters):
+        what = "samples" if by == "function" else "branch stacks"
+        raise NotRecordedError(f"there are no {what} to compare on {'A' if not counters[0].samples else 'B'}'s side")
+    return _joined([_compared(event, namers, counters)], [])
 
 
 def _common_events(
@@ -467,9 +521,8 @@ def _common_events(
     return common, [f"event {name} is in only one of the two captures and is left out" for name in alone]
 
 
-def _compared(event: str, namers: Sequence[Namer], by: Thing, filters: Sequence[SampleFilter]) -> Difference:
+def _compared(event: str, namers: Sequence[Namer], counters: Sequence[Counter]) -> Difference:
     matching = Matching(namers)
-    counters = [COUNTERS[by](namer.profile, only) for namer, only in zip(namers, filters, strict=True)]
     for side, counter in enumerate(counters):
         matching.measure(side, counter.spots, matching.functions(side, counter.spots)[0])
     seen = [counter.points(matching, side) for side, counter in enumerate(counters)]

@@ -4,7 +4,7 @@ instructions that ranges show as executed."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -310,6 +310,42 @@ def branches_by_function(table: BranchTable, namer: Namer) -> BranchSums:
         recorded.mispredicted, recorded.predicted, recorded.cycles, recorded.timed,
     )  # fmt: skip
     return BranchSums(*sums.result())
+
+
+# -- Counts without samples, by name
+
+
+@dataclass(slots=True)
+class NamedCounts(Table):
+    """What was counted, by the function that it is in; equal-length int64 arrays, most samples first.
+
+    ``name`` row of the `Namer`'s labels; ``samples`` whose address is in it, ``branches`` that begin in it and were
+    taken, of which ``mispredicted`` and ``predicted``; ``ranges`` that begin in it.
+    """
+
+    name: Array
+    samples: Array
+    branches: Array
+    mispredicted: Array
+    predicted: Array
+    ranges: Array
+
+
+def counts_by_function(counted: Counted, namer: Namer) -> NamedCounts:
+    """What was counted by function: `NamedCounts`. A `Namer` without symbols knows modules alone."""
+    sums, taken, sampled = Sums([np.int64], [np.int64] * 5), counted.branches, counted.sampled
+
+    def add(module: Array, address: Array, **columns: Array) -> None:
+        names = namer.rows(np.full(len(module), -1), module, address)
+        none = np.zeros(len(module), np.int64)
+        sums.add(names, *(columns.get(f.name, none) for f in fields(NamedCounts)[1:]))
+
+    add(sampled.module, sampled.address, samples=sampled.count)
+    add(taken.a_module, taken.a, branches=taken.count, mispredicted=taken.mispredicted, predicted=taken.predicted)
+    if counted.ranges is not None:
+        add(counted.ranges.a_module, counted.ranges.a, ranges=counted.ranges.count)
+    found = NamedCounts(*sums.result())
+    return found.take(np.lexsort((-found.branches, -found.samples)))
 
 
 # -- Call stacks by name: equal ones are one, with their weight

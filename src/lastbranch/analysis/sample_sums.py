@@ -11,9 +11,9 @@ import numpy as np
 
 from ..arrays import Table, group, group_unordered
 from ..model import BRANCH, AddressSpaces, Array, SampleBatch
-from .counting import cycles_of
+from .counting import Sampled, cycles_of
 
-__all__ = ["BranchSums", "SummedBranches"]
+__all__ = ["BranchSums", "SampleSums", "SummedBranches"]
 
 _SHRINK_ROWS = 1 << 19
 """Rows that wait to be merged."""
@@ -41,6 +41,20 @@ class SummedBranches(Table):
     samples: Array
     squares: Array
     crossed: Array
+
+
+@dataclass(slots=True)
+class SampleSums:
+    """All that is kept of the samples of an event: what `comparison.compare_sums` needs.
+
+    ``stacks`` samples have branch entries, ``entries`` in all; ``entries_squared`` is the sum of the squares of theirs.
+    """
+
+    branches: SummedBranches
+    sampled: Sampled
+    stacks: int
+    entries: int
+    entries_squared: int
 
 
 _KEYS = 4

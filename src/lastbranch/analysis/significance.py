@@ -65,6 +65,23 @@ class Clusters:
         ):  # fmt: skip
             total += np.bincount(key, values, self.keys)
 
+    def add_sums(
+        self, samples: int, weight: int, weight_squared: int, key: Array, present: Array, part: Array,
+        part_squared: Array, part_weight: Array,
+    ) -> None:  # fmt: skip
+        """Add what was summed over so many samples before; each element of ``key`` and the arrays is a thing with its
+        sums. Where several have one key, what their samples have in common is not known: the variance is then what it
+        is at most (Cauchy and Schwarz), and ``present`` what it is at least."""
+        self.samples, self.weight, self.weight_squared = (
+            self.samples + samples, self.weight + weight, self.weight_squared + weight_squared
+        )  # fmt: skip
+        np.maximum.at(self.present, key, present)
+        self.part += np.bincount(key, part, self.keys)
+        self.part_weight += np.bincount(key, part_weight, self.keys)
+        alone = np.bincount(key, minlength=self.keys) == 1
+        most = np.bincount(key, np.sqrt(part_squared), self.keys) ** 2
+        self.part_squared += np.where(alone, np.bincount(key, part_squared, self.keys), most)
+
     @property
     def share(self) -> NDArray[np.float64]:
         """float64, a thing: its part of all weight."""

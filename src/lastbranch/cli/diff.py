@@ -15,6 +15,7 @@ from .options import (
     limit_options,
     log_options,
     no_progress_option,
+    stacked,
     symfs_option,
     table_options,
 )  # fmt: skip
@@ -32,6 +33,19 @@ _SPARE = ("A samples", "B samples", "p")
 _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 
 
+verdict_options = stacked(
+    click.option(
+        "--rate", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
+        help="False discovery rate: the share of false alarms among the differences reported as significant.",
+    ),
+    click.option(
+        "--fail-over", type=click.FloatRange(min=0), metavar="PCT",
+        help="Exit with code 6 if a share grew significantly, by more than PCT percentage points.",
+    ),
+)  # fmt: skip
+"""--rate and --fail-over."""
+
+
 @click.command()
 @limit_options
 @click.argument("before", metavar="A", shell_complete=complete_file)
@@ -46,14 +60,7 @@ _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}
 @symbol_options
 @table_options
 @click.option("--by", type=click.Choice(list(_ENDS)), default="function", show_default=True, help="What each row is.")
-@click.option(
-    "--rate", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True,
-    help="False discovery rate: the share of false alarms among the differences reported as significant.",
-)  # fmt: skip
-@click.option(
-    "--fail-over", type=click.FloatRange(min=0), metavar="PCT",
-    help="Exit with code 6 if a share grew significantly, by more than PCT percentage points.",
-)  # fmt: skip
+@verdict_options
 def command(
     before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, log: LogOptions,
     make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
@@ -80,19 +87,17 @@ def command(
     namers = [Namer(profile, symbolizer) for profile, symbolizer in zip(profiles, symbolizers, strict=True)]
     with captures[0].reading(profiles[0]), captures[1].reading(profiles[1]):
         found = compare(namers, cast("Thing", by), sample_filters=filters)
-    _print(found, by, rate, form, limit)
+    print_difference(found, by, rate, form, limit)
     shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
     notes = list(found.notes)
     for profile, symbolizer in zip(profiles, symbolizers, strict=True):
         notes += symbol_notes(profile, symbolizer, shown)
-    codes = [captures[0].finish(profiles[0], _verdict(found, rate) + notes), captures[1].finish(profiles[1])]
-    if fail_over is not None and (over := _exceeding(found, rate, fail_over)):
-        click.echo(f"error: {over} shares grew significantly by more than {fail_over:g} points", err=True)
-        return EXCEEDED
-    return max(codes)
+    codes = [captures[0].finish(profiles[0], verdict(found, rate) + notes), captures[1].finish(profiles[1])]
+    return exceeded(found, rate, fail_over) or max(codes)
 
 
-def _print(found: Difference, by: str, rate: float, form: str, limit: int) -> None:
+def print_difference(found: Difference, by: str, rate: float, form: str, limit: int) -> None:
+    """Print a row for each thing that was compared."""
     names = ["event", *(part for end in _ENDS[by] for part in (end, f"{end} module"))]
     columns = [*names, "A %", "B %", "change",
                "A samples", "B samples", "p", "significant"]  # fmt: skip
@@ -113,13 +118,18 @@ def _called(function: str, where: str) -> str:
     return f"behind {text}" if place != where else text
 
 
-def _verdict(found: Difference, rate: float) -> list[str]:
+def verdict(found: Difference, rate: float) -> list[str]:
+    """How many differ, and how many could."""
     tested = int((found.probability == found.probability).sum())
     number = int(found.significant(rate).sum())
-    verdict = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
+    said = f"{number} of {tested} differ significantly (false discovery rate {rate:g})"
     rare = len(found) - tested
-    return [verdict + (f"; {rare} have too few samples to tell" if rare else "")]
+    return [said + (f"; {rare} have too few samples to tell" if rare else "")]
 
 
-def _exceeding(found: Difference, rate: float, points: float) -> int:
-    return int((found.significant(rate) & (100 * found.change > points)).sum())
+def exceeded(found: Difference, rate: float, points: float | None) -> int:
+    """`EXCEEDED` where a share grew significantly by more than --fail-over allows, which is said; else 0."""
+    over = 0 if points is None else int((found.significant(rate) & (100 * found.change > points)).sum())
+    if over:
+        click.echo(f"error: {over} shares grew significantly by more than {points:g} points", err=True)
+    return EXCEEDED if over else 0

@@ -6,20 +6,22 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from ..errors import NotRecordedError
+from .diff import exceeded, print_difference, verdict, verdict_options
 from .export import check_output, output_options, write
 from .group import Group
 from .options import complete_file, complete_folder, grouped, limit_options, symfs_option, table_options
-from .output import print_notes, print_rows
+from .output import Cell, print_notes, print_rows, share
 from .query import print_result
-from .symbols import brief, symbol_options
+from .symbols import brief, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
-    from ..fleet import Selection
+    from ..analysis.comparison import Thing
+    from ..fleet import Reading, Selection
     from ..symbols import SymbolOptions
 
 _BY = ("capture", "module", "service", "version", "host", "event", "day")
@@ -228,6 +230,176 @@ def export(
     more = [f"{len(missing) - _LISTED} more binaries are missing"] if len(missing) > _LISTED else []
     print_notes([*notes, *brief(counts.profile, done.all_notes), *missing[:_LISTED], *more])
     return NotRecordedError.exit_code if fail_empty and done.partial else 0
+
+
+@command.command(short_help="Report functions, modules, or what more captures would change.")
+@store_argument
+@selection_options
+@symfs_option
+@symbol_options
+@click.option(
+    "--by", type=click.Choice(("function", "module")), help="What each row is. [default: function, or module if no "
+    "names are found]",
+)  # fmt: skip
+@click.option(
+    "--saturation", is_flag=True, help="How the profile of each service and module changes with more captures."
+)
+@table_options
+def report(
+    store: str, selection: Selection, symfs: str | None, symbols: SymbolOptions, by: str | None, saturation: bool,
+    form: str, limit: int,
+) -> int:  # fmt: skip
+    """Report what is selected of STORE by function or module.
+
+    Samples are those whose address is there, branches the entries of branch stacks that begin there, and ranges those
+    that begin there.
+
+    --saturation says whether there are enough captures: which part of the shares of branches half of the captures, a
+    quarter and an eighth of them have in common with all. If half of them have 98 %, as many again will change about
+    2 %. Captures are drawn by their contents.
+    """
+    from ..fleet import Store
+
+    with Store(store).reading(selection) as reading:
+        if saturation:
+            _print_saturation(reading, form, limit)
+            return 0
+        counts = reading.counts(stacks=False)
+        notes = counts.find_binaries(symfs, symbols)
+        counted = counts.counted()
+    from ..analysis.functions import counts_by_function
+    from ..analysis.naming import Namer
+    from ..symbols import Symbolizer
+
+    profile = counts.profile
+    symbolizer = None if by == "module" else Symbolizer(profile, symbols)
+    namer = Namer(profile, symbolizer)
+    table = counts_by_function(counted, namer)
+    named = any(label.function for label in namer.labels)
+    if by is None and not named:
+        namer = Namer(profile, None)
+        table = counts_by_function(counted, namer)
+        notes.append("by module, because no function has a name")
+    functions = named and by != "module"
+    samples, branches = int(table.samples.sum()), int(table.branches.sum())
+    rows: list[list[Cell]] = []
+    for name, *values in zip(*(column[: limit or None].tolist() for column in table.arrays().values()), strict=True):
+        label, (sampled, taken, mispredicted, predicted, ranges) = namer.labels[name], values
+        rows.append([
+            *([label.shown(profile)] if functions else []), module_of(profile, label) or "[unknown]",
+            sampled, share(sampled, samples), taken, share(taken, branches),
+            share(mispredicted, mispredicted + predicted), ranges,
+        ])  # fmt: skip
+    names = ["function", "module"] if functions else ["module"]
+    columns = [*names, "samples", "samples %", "branches", "branches %", "mispredicted %", "ranges"]
+    print_rows(columns, rows, form, names=names, spare=("ranges", "samples", "branches"))
+    if symbolizer is not None:
+        notes += symbol_notes(
+            profile, symbolizer, {module_of(profile, namer.labels[row]) for row in table.name.tolist()}
+        )
+    print_notes(notes)
+    return 0
+
+
+def _print_saturation(reading: Reading, form: str, limit: int) -> None:
+    modules, rows = reading.modules(), list[list[Cell]]()
+    for one in reading.saturation()[: limit or None]:
+        name = modules[one.module][0].short if one.module in modules else None
+        overlaps = [None if part is None else round(100 * part, 2) for part in one.overlap[1:]]
+        rows.append([one.service, name, one.branches, one.distinct, *one.captures, *overlaps, one.module])
+    parts = ("half", "quarter", "eighth")
+    columns = [
+        "service",
+        "module",
+        "branches",
+        "distinct",
+        "captures",
+        *parts,
+        *(f"{part} %" for part in parts),
+        "identity",
+    ]
+    print_rows(columns, rows, form, names=("service", "module", "identity"), spare=("identity", *parts, "distinct"))
+
+
+def _side(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, str]:
+    """``KEY=VALUE,...``"""
+    found: dict[str, str] = {}
+    for word in value.split(","):
+        key, sign, text = word.partition("=")
+        if key not in _SIDES or not sign or key in found:
+            raise click.BadParameter(f"{word!r} is not KEY=VALUE; keys are {', '.join(_SIDES)}", ctx, param)
+        found[key] = _day(ctx, param, text) if key in ("since", "until", "day") else text
+    return found
+
+
+_SIDES = ("service", "host", "version", "day", "since", "until")
+
+
+def _of_side(selection: Selection, side: dict[str, str]) -> Selection:
+    from dataclasses import replace
+
+    day = side.get("day", "")
+    days = (side.get("since") or day or selection.days[0], side.get("until") or day or selection.days[1])
+    return replace(
+        selection, days=days,
+        services=(side["service"],) if "service" in side else selection.services,
+        hosts=(side["host"],) if "host" in side else selection.hosts,
+        versions=(side["version"],) if "version" in side else selection.versions,
+    )  # fmt: skip
+
+
+@command.command(short_help="Show what takes a larger or smaller share in B than in A.")
+@store_argument
+@click.argument("before", metavar="A", callback=_side)
+@click.argument("after", metavar="B", callback=_side)
+@selection_options
+@symfs_option
+@symbol_options
+@click.option("--by", type=click.Choice(("function", "edge")), default="function", show_default=True,
+              help="What each row is.")  # fmt: skip
+@verdict_options
+@table_options
+def diff(
+    store: str, before: dict[str, str], after: dict[str, str], selection: Selection, symfs: str | None,
+    symbols: SymbolOptions, by: str, rate: float, fail_over: float | None, form: str, limit: int,
+) -> int:  # fmt: skip
+    """Show what takes a larger or smaller share in B than in A, two selections of STORE.
+
+    A and B are KEY=VALUE, or several with commas: version=7,service=search. Keys are service, host, version, day, since
+    and until. Other options select from both.
+
+    The share of a function is its share of the samples, of an edge its share of the branch entries. Significance is
+    that of `lastbranch diff`: the unit is the sample.
+    """
+    from ..analysis.comparison import compare_sums
+    from ..analysis.naming import Namer
+    from ..fleet import Store
+    from ..symbols import Symbolizer
+
+    if selection.weights:
+        raise click.UsageError("--weight changes how many samples there seem to be: diff would judge them wrongly")
+    sides, notes, events = [], list[str](), set[tuple[str, ...]]()
+    for side in (before, after):
+        with Store(store).reading(_of_side(selection, side)) as reading:
+            counts = reading.counts(stacks=by == "edge")
+            notes += counts.find_binaries(symfs, symbols)
+            sides.append((Namer(counts.profile, Symbolizer(counts.profile, symbols)), counts.sums()))
+            events.add(tuple(event.name for event in counts.profile.events))
+    if len(events) > 1 or len(next(iter(events))) > 1:
+        several = ", ".join(sorted({name for names in events for name in names}))
+        raise click.UsageError(
+            f"shares of different events mean different things ({several}): choose with --event NAME"
+        )
+    ((event,),) = events
+    namers = [namer for namer, _ in sides]
+    found = compare_sums(namers, [sums for _, sums in sides], event, cast("Thing", by))
+    print_difference(found, by, rate, form, limit)
+    shown = {spot.module for spots in found.spots[: limit or None] for spot in spots}
+    for namer in namers:
+        if namer.symbols is not None:
+            notes += symbol_notes(namer.profile, namer.symbols, shown)
+    print_notes([*verdict(found, rate), *notes])
+    return exceeded(found, rate, fail_over)
 
 
 # -- the store itself

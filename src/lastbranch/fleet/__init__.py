@@ -19,20 +19,20 @@ from ..lazy import lazy_names
 if TYPE_CHECKING:
     from .counting import CaptureFile, Labels, capture_file
     from .parts import Part, count_batch, reduce_parts
-    from .reading import Reading, StoredCounts
+    from .reading import Reading, Saturation, StoredCounts
     from .schema import TABLES
     from .selection import Selection
     from .store import Added, Run, Store, Verified, in_turn
 
 __all__ = [
-    "TABLES", "Added", "CaptureFile", "Labels", "Part", "Reading", "Run", "Selection", "Store", "StoredCounts",
-    "Verified", "capture_file", "count_batch", "in_turn", "reduce_parts",
+    "TABLES", "Added", "CaptureFile", "Labels", "Part", "Reading", "Run", "Saturation", "Selection", "Store",
+    "StoredCounts", "Verified", "capture_file", "count_batch", "in_turn", "reduce_parts",
 ]  # fmt: skip
 
 __getattr__ = lazy_names(__name__, {
     "counting": "CaptureFile Labels capture_file",
     "parts": "Part count_batch reduce_parts",
-    "reading": "Reading StoredCounts",
+    "reading": "Reading Saturation StoredCounts",
     "schema": "TABLES",
     "selection": "Selection",
     "store": "Added Run Store Verified in_turn",

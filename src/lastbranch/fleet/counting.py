@@ -22,7 +22,7 @@ from ..arrays import Sums, group
 from ..errors import LastbranchError
 from ..model import BRANCH, Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from ..opening import open_source, read_profile
-from .schema import LABELS, TABLES, Kind
+from .schema import LABELS, TABLES, Kind, fold_of
 
 __all__ = ["NOWHERE", "CaptureFile", "Labels", "Rows", "capture_file", "count_captures"]
 
@@ -197,8 +197,8 @@ class _Day:
         self.captures: list[dict[str, Any]] = []
         self.modules: dict[tuple[str, str], Module] = {}
 
-    def add(self, columns: dict[str, Array], **texts: str) -> None:
-        """Add rows of the counts table; ``texts`` are the same for all of them."""
+    def add(self, columns: dict[str, Array], fold: int, **texts: str) -> None:
+        """Add rows of the counts table; ``fold`` and ``texts`` are the same for all of them."""
         size = len(columns["module"])
         if not size:
             return
@@ -208,6 +208,8 @@ class _Day:
                 column: Array = np.full(size, self.words(texts[name]), np.int32)
             elif name in columns:
                 column = columns[name]
+            elif name == "fold":
+                column = np.full(size, fold)
             else:
                 column = np.full(size, -1, np.int32) if name in _TEXT else np.zeros(size, np.int64)
             kind = np.int32 if name in _TEXT else np.uint64 if name in _KEYS else np.int64
@@ -272,7 +274,7 @@ def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:
         for event, counter in zip(profile.events, events, strict=True):
             if counter.facts["samples"] or len(events) == 1:
                 for kind, columns in counter.result(module):
-                    day.add(columns, kind=kind, event=event.name, **texts)
+                    day.add(columns, fold_of(capture.digest), kind=kind, event=event.name, **texts)
                 counted.append((event.name, counter))
         said |= {"lost": sum(profile.lost.values()), "damage": len(profile.damage)}
         damage = [str(one) for one in profile.damage[:_NOTES]]

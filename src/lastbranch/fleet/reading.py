@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..analysis import Counted
 from ..analysis.counting import Bound, Sampled
+from ..analysis.sample_sums import SampleSums, SummedBranches
 from ..bind import bind, with_binary
 from ..errors import NotRecordedError, SelectionError
 from ..model import Array, Event, Module, ModuleKind, Profile
@@ -20,7 +21,7 @@ from .counting import NOWHERE
 from .manifest import State
 from .objects import Objects
 from .parts import failures, read_of
-from .schema import TABLES, Kind, bucket_of
+from .schema import FOLDS, TABLES, Kind, bucket_of
 from .selection import Selection, text
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from ..symbols import SymbolOptions
 
-__all__ = ["LISTED", "Reading", "StoredCounts"]
+__all__ = ["LISTED", "Reading", "Saturation", "StoredCounts"]
 
 
 _ROWS = 4096
@@ -156,6 +157,32 @@ class Reading:
         tables = {table: self.relation(table) for table in TABLES if f"{{{table}}}" in sql}
         return list(columns), self.rows(sql.format(**tables))
 
+    def saturation(self) -> list[Saturation]:
+        """How the shares of branches change as captures are added, for each service and module, most branches first.
+        Raises as `one_event`."""
+        where, folds = self.one_event(stacks=True).where, range(len(FOLDS) + 1)
+        parts = ", ".join(f"sum(n) FILTER (fold >= {k}) AS n{k}" for k in folds)
+        wholes = ", ".join(f"sum(n{k})::DOUBLE AS w{k}" for k in folds)
+        overlaps = ", ".join(f"sum(least(coalesce(n{k}, 0) / w{k}, n0 / w0)) AS o{k}" for k in folds[1:])
+        branch = "service, module, address, other_module, other_address"
+        rows = self.rows(
+            f"WITH c AS (SELECT {branch}, {parts} FROM {self.relation('counts')} "
+            f"WHERE kind = 'branch' AND module <> '' AND {where} GROUP BY {branch}), "
+            f"w AS (SELECT service, module, {wholes} FROM c GROUP BY service, module) "
+            f"SELECT c.service, c.module, any_value(w0)::BIGINT AS branches, count(*), {overlaps} "
+            "FROM c JOIN w ON c.service = w.service AND c.module = w.module GROUP BY c.service, c.module "
+            "ORDER BY branches DESC, c.service, c.module"
+        )
+        counted = ", ".join(f"count(DISTINCT digest) FILTER (digest >= '{limit}')" for limit in ("", *FOLDS))
+        of_services = self.rows(
+            f"SELECT service, {counted} FROM {self.relation('captures')} WHERE {where} GROUP BY service"
+        )
+        captures = {service: numbers for service, *numbers in of_services}
+        return [
+            Saturation(service, module, branches, distinct, captures[service], [1.0, *overlap])
+            for service, module, branches, distinct, *overlap in rows
+        ]
+
     def events(self) -> dict[str, int]:
         """Event -> entries of branch stacks, of the captures that are selected."""
         captures = self.relation("captures")
@@ -209,10 +236,13 @@ class Reading:
         if not modules and self.selection.modules:
             wanted = ", ".join(self.selection.modules)
             raise SelectionError(f"no module is {wanted}", hint="`lastbranch fleet list STORE --by module` lists them")
+        relation = self.relation("counts", modules if self.selection.modules else None)
+        there = {module for (module,) in self.rows(f"SELECT DISTINCT module FROM {relation} WHERE {selection.where}")}
+        counted = {identity: found for identity, found in modules.items() if identity in there}
         events = [Event(name, branch_select=0) for name in selection.events]
         profile = Profile(self.url, "store of counts", events=events)
-        profile.modules = [self._named(found) for found in modules.values()]
-        return StoredCounts(self, bind(profile), list(modules), selection)
+        profile.modules = [self._named(found) for found in counted.values()]
+        return StoredCounts(self, bind(profile), list(counted), selection)
 
     def _named(self, modules: Sequence[Module]) -> Module:
         """A module under the name that was asked for, or else the first one."""
@@ -228,7 +258,21 @@ def _module(row: dict[str, Any]) -> Module:
     return module
 
 
-_SUMMED = ("n", "mispredicted", "predicted")
+@dataclass(slots=True)
+class Saturation:
+    """How much of a module's profile was there before the last captures came.
+
+    ``branches`` in all, of so many ``distinct`` ones. Of all captures, of half of them, of a quarter and of an eighth:
+    how many ``captures`` these are (of the service), and the ``overlap`` of the shares of branches with the whole, from
+    0 to 1; ``None`` where there are none.
+    """
+
+    service: str
+    module: str
+    branches: int
+    distinct: int
+    captures: list[int]
+    overlap: list[float | None]
 
 
 @dataclass(slots=True)
@@ -263,41 +307,57 @@ class StoredCounts:
     def counted(self, rows: Sequence[int] = ()) -> Counted:
         """What was counted in the modules of these rows (all of them: none given), and in what they branch to."""
         some = sorted(rows) or (range(len(self.identities)) if self.reading.selection.modules else [])
-        chosen = [self.identities[row] for row in some]
-        relation = self.reading.relation("counts", chosen or None)
         # A branch that begins in one of the modules, or in none, is there as such; as an entry only where it does not.
-        kinds = "a.chosen AND (kind <> 'entry' OR NOT coalesce(b.chosen, false))" if chosen else "kind <> 'entry'"
-        sums = ", ".join(f'({self.selection.weighted(name)})::BIGINT AS "{name}"' for name in _SUMMED)
-        known = np.arange(len(self.identities) + 1)  # what is in no module is last
-        modules = {
-            "module": np.array([*self.identities, NOWHERE], object),
-            "row": known,
-            "chosen": np.isin(known, some),
-        }
-        return self._assembled(self.reading.columns(
-            f"SELECT kind, a.row AS a_module, address AS a, b.row AS b_module, other_address AS b, {sums} "
-            f"FROM {relation} c JOIN known a ON a.module = c.module LEFT JOIN known b ON b.module = c.other_module "
-            f"WHERE {kinds} AND {self.selection.where} GROUP BY ALL", known=modules,
-        ))  # fmt: skip
-
-    def _assembled(self, found: dict[str, Array]) -> Counted:
-        kind = np.asarray(found["kind"])
-        nowhere = len(self.identities)
-        a_module, b_module = (np.ma.filled(np.ma.asarray(found[name]), nowhere) for name in ("a_module", "b_module"))
-        a_module, b_module = (np.where(rows == nowhere, -1, rows).astype(np.int64) for rows in (a_module, b_module))
-        entry, ranged = kind == Kind.ENTRY, kind == Kind.RANGE
-        a, b = self._located(a_module, found["a"]), self._located(np.where(ranged, a_module, b_module), found["b"])
+        kinds = "a.chosen AND (kind <> 'entry' OR NOT coalesce(b.chosen, false))" if some else "kind <> 'entry'"
+        names = ("n", "mispredicted", "predicted")
+        sums = (f'({self.selection.weighted(name)})::BIGINT AS "{name}"' for name in names)
+        found = self._columns(sums, kinds, some)
+        kind, (a_module, a, b_module, b) = found["kind"], self._ends(found)
+        entry, process = kind == Kind.ENTRY, np.full(len(kind), -1)
         source = np.where(entry, b_module, a_module), np.where(entry, b, a)
         target = np.where(entry, a_module, b_module), np.where(entry, a, b)
-        n, mispredicted, predicted = (np.asarray(found[name], np.int64) for name in ("n", "mispredicted", "predicted"))
-        process = np.full(len(n), -1)
-        branch = (kind == Kind.BRANCH) | entry
-        branches = Bound(process, *source, *target, n, mispredicted, predicted).take(branch)
-        ranges = Bound(process, a_module, a, a_module, b, n, mispredicted, predicted).take(ranged)
+        n, mispredicted, predicted = (np.asarray(found[name], np.int64) for name in names)
+        taken = (kind == Kind.BRANCH) | entry
+        branches = Bound(process, *source, *target, n, mispredicted, predicted).take(taken)
+        ranges = Bound(process, a_module, a, a_module, b, n, mispredicted, predicted).take(kind == Kind.RANGE)
         sampled = Sampled(a_module, a, n).take(kind == Kind.SAMPLE)
-        samples, entries = int(sampled.count.sum()), int(branches.count.sum())
         sampled = sampled.take(np.lexsort((sampled.address, sampled.module)))
+        samples, entries = int(sampled.count.sum()), int(branches.count.sum())
         return Counted(branches, ranges if len(ranges) else None, samples, entries, sampled=sampled)
+
+    def sums(self) -> SampleSums:
+        """What was counted in all modules with its sums over samples, for `analysis.comparison.compare_sums`."""
+        names = [f.name for f in fields(SummedBranches)][4:]
+        sums = (f'sum("{"n" if name == "count" else name}")::BIGINT AS "{name}"' for name in names)
+        found = self._columns(sums, "kind IN ('branch', 'sample')")
+        (a_module, a, b_module, b), taken = self._ends(found), found["kind"] == Kind.BRANCH
+        branches = SummedBranches(a_module, a, b_module, b, *(np.asarray(found[name], np.int64) for name in names))
+        sampled = Sampled(a_module, a, branches.count).take(~taken)
+        totals = "sum(stacks)::BIGINT, sum(entries)::BIGINT, sum(entries_squared)::BIGINT"
+        captures = f"{self.reading.relation('captures')} WHERE {self.selection.where}"
+        ((stacks, entries, squared),) = self.reading.rows(f"SELECT {totals} FROM {captures}")
+        return SampleSums(branches.take(taken), sampled, stacks or 0, entries or 0, squared or 0)
+
+    def _columns(self, sums: Iterable[str], where: str, chosen: Sequence[int] = ()) -> dict[str, Array]:
+        """``sums`` by kind and ends, of the modules in the rows ``chosen`` (all: none given)."""
+        row = np.arange(len(self.identities) + 1)  # what is in no module is last
+        identities = np.array([*self.identities, NOWHERE], object)
+        known = {"module": identities, "row": row, "chosen": np.isin(row, list(chosen))}
+        relation = self.reading.relation("counts", [self.identities[row] for row in chosen] or None)
+        found = self.reading.columns(
+            f"SELECT kind, a.row AS a_module, address AS a, b.row AS b_module, other_address AS b, {', '.join(sums)} "
+            f"FROM {relation} c JOIN known a ON a.module = c.module LEFT JOIN known b ON b.module = c.other_module "
+            f"WHERE {where} AND {self.selection.where} GROUP BY ALL", known=known,
+        )  # fmt: skip
+        return found | {"kind": np.asarray(found["kind"])}
+
+    def _ends(self, found: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
+        """Columns ``a_module``, ``a``, ``b_module`` and ``b`` as analysis has them."""
+        nowhere = len(self.identities)
+        modules = (np.ma.filled(np.ma.asarray(found[name]), nowhere) for name in ("a_module", "b_module"))
+        a_module, b_module = (np.where(rows == nowhere, -1, rows).astype(np.int64) for rows in modules)
+        of_b = np.where(found["kind"] == Kind.RANGE, a_module, b_module)
+        return a_module, self._located(a_module, found["a"]), b_module, self._located(of_b, found["b"])
 
     def _located(self, module: Array, address: Array) -> Array:
         """Addresses with the binaries that are known now."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from zlib import crc32
 
-__all__ = ["BUCKETS", "LABELS", "TABLES", "VERSION", "Kind", "StoreColumn", "StoreTable", "bucket_of"]
+__all__ = [
+    "BUCKETS", "FOLDS", "LABELS", "TABLES", "VERSION", "Kind", "StoreColumn", "StoreTable", "bucket_of", "fold_of",
+]  # fmt: skip
 
 VERSION = 1
 """Of the layout. A store of a newer one is refused."""
@@ -74,6 +76,7 @@ _LABELS = (
     _text("host", "where it ran: as was said, else as the capture has it"),
     _text("version", "which version of the service; empty: not said"),
 )
+_FOLD = _number("fold", "0 of half of the captures, by their digests; 1 of a quarter, 2 of an eighth, 3 of the rest")
 _EVENT = _text("event", "name of the event whose samples these are")
 _MODULE = _text(
     "module",
@@ -95,6 +98,7 @@ _COUNTS = StoreTable(
         _number("other_address", "the address in it, 0 where that is NULL; range: of the last instruction"),
         *_LABELS,
         _EVENT,
+        _FOLD,
         _sum("n", "how often: entries of branch stacks, ranges between them, samples"),
         _sum("mispredicted", "of these branches, mispredicted"),
         _sum("predicted", "of these branches, predicted correctly; both 0: not recorded"),
@@ -149,6 +153,15 @@ _MODULES = StoreTable(
 
 TABLES: dict[str, StoreTable] = {table.name: table for table in (_COUNTS, _CAPTURES, _MODULES)}
 """Tables by name. A part of `counts` is of one day and bucket, one of another table of a day."""
+
+
+FOLDS = ("80", "c0", "e0")
+"""What the digests of folds begin below: together the captures of fold ``k`` and later ones are one in 2**k of all."""
+
+
+def fold_of(digest: str) -> int:
+    """The fold of a capture."""
+    return sum(digest >= limit for limit in FOLDS)
 
 
 def bucket_of(module: str) -> int:
