@@ -29,6 +29,9 @@ class Spaces:
     def process_of(self, scope: Any) -> Any:
         return scope
 
+    def weights_of(self, scope: Any) -> Any:
+        return scope + 2
+
 
 USER, KERNEL = 0x5555_5555_0000, 0xFFFF_FFFF_8100_0000
 ADDRESSES = st.one_of(
