@@ -21,8 +21,9 @@ from etw_reference import etw_reference
 from tbrw_types import stub
 
 import lastbranch
-from lastbranch import analysis, etw, model
+from lastbranch import analysis, etw, fleet, model
 from lastbranch.cli import VERBS, cli
+from lastbranch.fleet import schema as store
 from lastbranch.formats.etl import kernel_names
 from lastbranch.formats.etl.kernel import LAYOUTS
 from lastbranch.model import COLUMNS
@@ -91,6 +92,10 @@ _PUBLIC = {
     model: [
         "Clock", "Cpu", "Event", "Machine", "Module", "ModuleKind", "Node", "Process", "SampleStream", "Segment",
         "Thread",
+    ],
+    fleet: [
+        "Store", "Labels", "Selection", "Reading", "StoredCounts", "Saturation", "Added", "Verified", "CaptureFile",
+        "Part", "capture_file", "count_batch", "reduce_parts", "in_turn",
     ],
     etw: [
         "Session", "Provider", "sessions", "consume", "ConsumedEvent", "profile_sources", "profile_interval",
@@ -193,10 +198,53 @@ def sql_tables() -> str:
     return "\n".join(lines)
 
 
+def fleet_store() -> str:
+    counts = "counts/day=YYYY-MM-DD/bucket=NN/KEY.parquet"
+    lines = [
+        "# The store of counts", "",
+        "Made from `lastbranch.fleet.schema`. A store is a folder, or a folder of a bucket. It is Parquet: any program",
+        f"that reads Parquet can read it. This is version {store.VERSION} of the layout; a store of a newer version is",
+        "refused.", "",
+        "| object | what it is |", "|---|---|",
+        "| `manifest/NUMBER.json` | a commit: which parts come and which go. It is created under the next number, "
+        "which only one writer can do; others begin anew. Each 32nd lists all parts (`whole`) |",
+        f"| `{counts}` | a part of `counts`: of captures of one day (UTC), and of the modules of one bucket: CRC-32 of "
+        f"the identity (UTF-8), modulo {store.BUCKETS} |",
+        "| `captures/day=.../KEY.parquet`, `modules/day=.../KEY.parquet` | parts of the other tables |",
+        "| `done/KEY.json` | parts that are written and not committed yet: the same work is not done again |", "",
+        "A part is of the store if the newest state of the manifest lists it, whatever else the folders hold. KEY",
+        "depends on what was counted or merged, and the same work gives the same bytes. A commit lists for each part",
+        "its rows, bytes and SHA-256. Rows are sorted by the columns, in the order of these tables.", "",
+        "All numbers of `counts` after `fold` are sums. Rows whose other columns are the same can be in several parts:",
+        "add them up. A sum that does not fit in 64 bits is an error.", "",
+    ]  # fmt: skip
+    for table in store.TABLES.values():
+        lines += [
+            f"## {table.name}",
+            "",
+            f"A row is {table.row}.",
+            "",
+            "| column | type | | meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [f"| `{c.name}` | {c.type} | {'' if c.key else 'sum'} | {_cell(c.meaning)} |" for c in table.columns]
+        lines.append("")
+    lines += [
+        "## Read it with DuckDB", "",
+        "`lastbranch fleet query STORE SQL` shows these tables, with a column `day`. Without lastbranch:", "",
+        "```sql",
+        "SELECT module, sum(n) FROM read_parquet('STORE/counts/*/*/*.parquet') WHERE kind = 'branch' GROUP BY module",
+        "```", "",
+        "This counts parts twice that were merged and not yet swept (`fleet compact --keep 0` sweeps them at once):",
+        "what is right is the list of the manifest.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
 PAGES = {
     "cli.md": command_line, "columns.md": columns, "api.md": api, "etl-events.md": etl_events,
     "../../src/lastbranch/tbrw/__init__.pyi": stub,
-    "sql.md": sql_tables, "etw.md": etw_reference,
+    "sql.md": sql_tables, "fleet-store.md": fleet_store, "etw.md": etw_reference,
 }  # fmt: skip
 
 
