@@ -20,7 +20,7 @@ from captures import Data
 from isa_oracle import OBJDUMP
 from lastbranch import demo
 from lastbranch.analysis.annotation import annotate, annotate_each
-from lastbranch.analysis.flow import Flow, flow_of
+from lastbranch.analysis.flow import Flow, flow_of, loops
 from lastbranch.analysis.naming import Label, Place
 from lastbranch.isa import Decoder
 from lastbranch.model import Profile
@@ -227,6 +227,17 @@ def test_many_functions_are_counted_in_one_pass() -> None:
         )  # fmt: skip
         ran += one.flow.executed > 0
     assert ran > 3
+
+
+def test_padding_enters_no_loop() -> None:
+    """jmp check; nop; body: nop; check: dec; jne body; ret. Nothing leads to the padding before the body."""
+    code = bytes.fromhex("eb02 90 90 ffcf 75fb c3".replace(" ", ""))
+    for ran in ([], [(START, START, 1), (START + 4, START + 6, 1), (START + 3, START + 6, 8)]):
+        flow = flow_of(bound([(START + 6, START + 3, 8)]), bound(ran, [0] * len(ran)), Decoder(), code, 0, START)
+        ((header, blocks, depth, *_),) = loops(flow)
+        assert flow.address[flow.blocks.first[header]] == START + 4
+        assert [int(flow.address[flow.blocks.first[block]]) for block in blocks] == [START + 3, START + 4]
+        assert depth == 1
 
 
 # -- loops of a program whose run is known

@@ -299,7 +299,7 @@ def test_a_file_that_is_another_now_is_not_counted(browser: Browser, tmp_path: P
         assert cells(page, "Functions") == before  # they were counted when it was the same
 
 
-PANELS = ("source", "graph", "loops", "targets")
+PANELS = ("source", "graph", "loops", "cycles", "targets")
 
 
 EVERYWHERE = (*SCREENS, *(f"function?name=dispatch&beside={panel}" for panel in PANELS))

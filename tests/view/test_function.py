@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+import perfdata_writer as pw
 from command_line import Ran
 from lastbranch import demo
+from small_elf import tiny_elf
 from viewer import cells, loaded, looking_at, node_modules, serving
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 LINES = "\n".join(f"int line_{number} = {number}; // <b>{number}</b>" for number in range(1, 120))
 
@@ -85,3 +88,107 @@ def test_source_and_assembly_show_the_same_place(browser: Browser, tmp_path: Pat
         page.get_by_role("grid", name="Instructions").press("Home")
         page.locator(".listing .row.active[data-row='0']").wait_for()
         assert page.locator(".source b").count() == 0  # text, not markup
+
+
+def figures(page: Page, loop: int) -> dict[str, str]:
+    section = page.locator(f".loop[data-loop='{loop}']")
+    section.wait_for()
+    script = "all => Object.fromEntries(all.map(one => [one.dataset.figure, one.innerText]))"
+    found: dict[str, str] = section.locator("dd").evaluate_all(script)
+    return found
+
+
+def bars(page: Page, of: str) -> list[str]:
+    """What the bars of a histogram that are not empty say."""
+    said = page.locator(of).get_attribute("aria-label") or ""
+    return said.partition(": ")[2].split("; ")
+
+
+def spelled(bins: list[dict]) -> list[str]:
+    out = []
+    for one in bins:
+        last = one["below"] - 1 if one["from"] % 1 == 0 == one["below"] % 1 else one["below"]
+        ends = [f"{end:,.1f}".removesuffix(".0") for end in dict.fromkeys((float(one["from"]), float(last)))]
+        cut = f", and {one['cut']:,} cut short there" if one["cut"] else ""
+        if one["count"] or one["cut"]:
+            out.append(f"{' to '.join(ends)}: {one['count']:,}{cut}")
+    return out
+
+
+def shown(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
+def test_loops_and_cycles_have_the_distributions_of_annotate(
+    run: Callable[..., Ran], browser: Browser, address: str, tmp_path: Path
+) -> None:
+    """Served, and in a file."""
+    out = tmp_path / "out.html"
+    assert run("view", demo.capture(), "--symfs", demo.symfs(), "--html", out).code == 0
+    for name in ("sumloop", "main"):
+        said = json.loads(run("annotate", demo.capture(), name, "--symfs", demo.symfs(), "--format", "json").out)
+        start = {"at_module": "0", "start": said["start"]}
+        with looking_at(browser, f"{address}#/function?{urlencode({'name': name, 'beside': 'loops'})}") as page:
+            page.locator(".loop").first.wait_for()
+            assert page.locator(".loop").count() == len(said["loops"])
+            for loop, row in enumerate(said["loops"]):
+                found = figures(page, loop)
+                assert found["iterations"] == f"{row['iterations']:,}"
+                for key, column in (("trips", "trips"), ("p50", "trips_p50"), ("p90", "trips_p90"),
+                                    ("longest", "longest"), ("cycles", "cycles")):  # fmt: skip
+                    assert found[key] == shown(row[column])
+                if row["trips_histogram"]:
+                    assert bars(page, f".loop[data-loop='{loop}'] svg") == spelled(row["trips_histogram"])
+            page.get_by_role("button", name="Cycles").click()
+            served = check_cycles(page, said["blocks"])
+        with looking_at(browser, f"{out.as_uri()}#/function?{urlencode({**start, 'beside': 'cycles'})}") as page:
+            assert check_cycles(page, said["blocks"]) == served
+
+
+def check_cycles(page: Page, said: list[dict]) -> int:
+    table = page.get_by_role("table", name="Cycles of blocks").locator("tbody tr")
+    table.first.wait_for()
+    script = "rows => rows.map(row => [row.dataset.block, [...row.children].slice(0, 4).map(cell => cell.innerText)])"
+    found = dict(table.evaluate_all(script))
+    wanted = {str(row["block"]): row for row in said if row["cycles_histogram"]}
+    assert found.keys() == wanted.keys()
+    for block, texts in found.items():
+        row = wanted[block]
+        numbers = [f"{row[key]:.2f}" for key in ("cycles", "cycles_p50", "cycles_p90")]
+        assert texts == [row["from"], *numbers]
+        assert bars(page, f".blocks [data-block='{block}'] svg") == spelled(row["cycles_histogram"])
+    return len(found)
+
+
+def test_the_matrix_of_targets_has_the_shares_of_annotate(
+    run: Callable[..., Ran], browser: Browser, address: str
+) -> None:
+    words = (demo.capture(), "--symfs", demo.symfs(), "--format", "json", "--limit", "0")
+    for name in ("dispatch", "main"):
+        said = json.loads(run("annotate", words[0], name, *words[1:]).out)["indirect_targets"]
+        with looking_at(browser, f"{address}#/function?{urlencode({'name': name, 'beside': 'targets'})}") as page:
+            table = page.get_by_role("table", name="Branches and targets")
+            table.wait_for()
+            targets = table.locator("thead th[title]").evaluate_all("all => all.map(one => one.title)")
+            rows = table.locator("tbody tr").evaluate_all(
+                "rows => rows.map(row => [...row.children].slice(1).map(cell => cell.innerText))"
+            )
+        totals = Counter[str]()
+        for row in said:
+            totals[row["to"]] += row["count"]
+        assert [totals[target] for target in targets] == sorted(totals.values(), reverse=True)
+        sites = dict.fromkeys(row["branch"] for row in said)
+        shares = {(row["branch"], row["to"]): f"{row['share_percent']:.2f}" for row in said}
+        assert rows == [[shares.get((site, target), "") for target in targets] for site in sites]
+
+
+def test_cycles_that_are_not_known_say_why(browser: Browser, tmp_path: Path) -> None:
+    elf, path = tmp_path / "prog", tmp_path / "x.data"
+    elf.write_bytes(tiny_elf(bytes.fromhex("e8fb0f0000 90 c3")))
+    b = pw.Builder(sample_type=pw.IP | pw.TID | pw.TIME | pw.BRANCH_STACK)
+    b.mmap2(pid=7, addr=0x401000, length=0x1000, pgoff=0x1000, name=str(elf), time=0)
+    b.sample(ip=0x401005, pid=7, time=1, branches=[(0x401006, 0x401000, 0)])
+    path.write_bytes(b.build())
+    chosen = urlencode({"name": "prog+0x401000", "beside": "cycles"})
+    with serving(loaded(path, "/")) as at, looking_at(browser, f"{at}#/function?{chosen}") as page:
+        assert "did not time them" in page.locator(".panel .first").inner_text()

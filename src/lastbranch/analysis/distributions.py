@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 @dataclass(slots=True)
 class Bins(Table):
-    """Bins of equal width, ascending, without gaps; the last one may be wider, up to the largest number.
+    """Bins of equal width, ascending, without gaps; the first one may begin later, the last one is as wide as need be.
 
     ``low``, ``below`` float64: a number is in it from ``low`` on, and below ``below``. ``count``, ``cut`` int64 as in
     `Distribution`.
@@ -72,6 +72,7 @@ class Distribution(Table):
         number = min(most, int(place[-1]) + 1, floor(tail / width + _ROUNDING) - first + 2)
         low = (first + np.arange(number)) * width
         below = np.append(low[1:], (first + place[-1] + 1) * width)
+        low[0] = least if finest == 1 else low[0]
         place = np.minimum(place, number - 1)
         count, cut = (np.bincount(place, column, number).astype(np.int64) for column in (self.count, self.cut))
         return Bins(low, below, count, cut)

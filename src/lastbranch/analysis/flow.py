@@ -241,9 +241,12 @@ def loops(flow: Flow) -> list[Loop]:
     """The loops of ``flow``, outer ones before inner ones, else by address.
 
     Edges are those of the code and those that were seen, so that a jump table leads where it went. What two entries
-    make a cycle of (irreducible flow) has no header and is not found.
+    make a cycle of (irreducible flow) has no header and is not found. Code that nothing leads to and that was not seen
+    to run (padding before a loop, targets of a jump table) enters no loop.
     """
     follows = _successors(flow)
+    live = _reached(follows, [0, *np.flatnonzero(flow.blocks.count).tolist()])
+    follows = [[to for to in targets if block in live or to not in live] for block, targets in enumerate(follows)]
     parents, order = _dominators(follows)
     bodies: dict[int, set[int]] = {}
     leads: list[list[int]] = [[] for _ in follows]
@@ -273,6 +276,16 @@ def _successors(flow: Flow) -> list[list[int]]:
     for source, target in zip(edges.source[inside].tolist(), edges.target[inside].tolist(), strict=True):
         follows[block_of[source]].add(int(block_of[target]))
     return [sorted(f) for f in follows]
+
+
+def _reached(follows: list[list[int]], todo: list[int]) -> set[int]:
+    found = set[int]()
+    while todo:
+        block = todo.pop()
+        if block < len(follows) and block not in found:
+            found.add(block)
+            todo += follows[block]
+    return found
 
 
 def _dominators(follows: list[list[int]]) -> tuple[dict[int, int], dict[int, int]]:

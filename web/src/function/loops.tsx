@@ -1,46 +1,69 @@
-// The loops of the function: how often they were entered and went round.
+// The loops of the function: how often they were entered, and how often they went round each time.
 
 import type { ComponentChild } from "preact";
 import { count, decimal, hex } from "../format.ts";
 import { Unknown } from "../table.tsx";
 import { choose } from "./choice.ts";
 import type { PanelProps } from "./code.ts";
+import { binsOf, LabelledHistogram, type Bin } from "./histogram.tsx";
+import { Part } from "./part.tsx";
 
 export function Loops({ code }: PanelProps): ComponentChild {
   const { answer } = code;
   const header = answer.numbers("loops.header");
-  const depth = answer.numbers("loops.depth");
-  const iterations = answer.numbers("loops.iterations");
-  const trips = answer.numbers("loops.trips");
-  const cycles = answer.numbers("loops.cycles");
   if (!header.length) return <p class="first">This function has no loops.</p>;
-  const known = (value: number | undefined, why: string): ComponentChild =>
-    value === undefined || Number.isNaN(value) ? <Unknown why={why} /> : decimal(value);
+  const bins = binsOf(answer, "trips", "loop");
   return (
-    <table>
-      <thead>
-        <tr>
-          <th>At</th>
-          <th>Depth</th>
-          <th>Iterations</th>
-          <th>Trips</th>
-          <th>Cycles of one</th>
-        </tr>
-      </thead>
-      <tbody>
-        {Array.from(header, (block, loop) => {
-          const row = code.first[block] ?? 0;
-          return (
-            <tr key={loop}>
-              <td><button type="button" class="plain" onClick={() => choose(code, row)}>{hex(code.address[row] ?? 0n)}</button></td>
-              <td>{depth[loop]}</td>
-              <td>{count(iterations[loop] ?? NaN)}</td>
-              <td>{known(trips[loop], "It was not seen to be entered.")}</td>
-              <td>{known(cycles[loop], "The source does not record cycles.")}</td>
-            </tr>
-          );
-        })}
-      </tbody>
-    </table>
+    <>
+      {code.missing ? <p class="first">How often they ran is not known: {code.missing}.</p> : null}
+      {Array.from(header, (_, loop) => <Loop key={loop} code={code} loop={loop} bins={bins.get(loop) ?? []} />)}
+      <Part answer={answer} />
+    </>
   );
+}
+
+function Loop({ code, loop, bins }: PanelProps & { loop: number; bins: readonly Bin[] }): ComponentChild {
+  const { answer } = code;
+  const of = (name: string): number => answer.numbers(`loops.${name}`)[loop] ?? NaN;
+  const row = code.first[of("header")] ?? 0;
+  const at = hex(code.address[row] ?? 0n);
+  const cut = "Too many visits reach beyond the end of their branch stack to know.";
+  const figures: readonly [key: string, title: string, hint: string, shown: string, why: string][] = [
+    ["iterations", "Iterations", "How often the first block of the loop ran.", count(of("iterations")), code.missing],
+    ["trips", "Trips", "Iterations for each time that the loop was entered, on average.", decimal(of("trips")), "It was not seen to be entered."],
+    ["p50", "p50", "Half of the visits go round at most that often.", short(of("trips_p50")), cut],
+    ["p90", "p90", "Nine tenths of the visits go round at most that often.", short(of("trips_p90")), cut],
+    ["longest", "Longest", "The most iterations in one branch stack, also of visits that reach beyond it.", count(of("longest") || NaN), "It was not seen to run."],
+    ["cycles", "Cycles", "Of one iteration, on average.", decimal(of("cycles")), String(answer.header["no_cycles"] ?? "It was not seen to run.")],
+  ];
+  const few = of("visits") < Number(answer.header["enough"]);
+  return (
+    <section class="loop" aria-label={`Loop at ${at}`} data-loop={loop}>
+      <h3>
+        <button type="button" class="plain" onClick={() => choose(code, row)}>{at}</button>
+        <span>{of("depth") > 1 ? `depth ${of("depth")}, ` : ""}{of("blocks") === 1 ? "1 block" : `${of("blocks")} blocks`}</span>
+      </h3>
+      <dl class="figures">
+        {figures.map(([key, title, hint, shown, why]) => (
+          <div key={key} title={hint}>
+            <dt>{title}</dt>
+            <dd data-figure={key} class={few && key.startsWith("p") ? "few" : undefined}>{code.missing || shown === "–" ? <Unknown why={why} /> : shown}</dd>
+          </div>
+        ))}
+      </dl>
+      {bins.length ? <LabelledHistogram of="Trips of a visit" bins={bins} /> : null}
+      {code.missing ? null : <p class="said">{seen(of("visits"), of("cut"), of("unstarted"))}</p>}
+    </section>
+  );
+}
+
+/** What the histogram is made of. */
+function seen(visits: number, cut: number, unstarted: number): string {
+  if (!visits) return unstarted ? `No visit was seen from its beginning, only ${count(unstarted)} from within: how trips are distributed is not known.` : "";
+  const end = cut ? `, ${count(cut)} of them (pale) not to their end: they go round that often at least` : "";
+  return `${count(visits)} visits from their beginning${end}${unstarted ? `; ${count(unstarted)} seen from within only are not in the picture` : ""}.`;
+}
+
+function short(value: number): string {
+  return Number.isInteger(value) ? count(value) : decimal(value);
 }

@@ -2,6 +2,7 @@
 
 import type { ComponentType } from "preact";
 import type { PanelProps } from "./code.ts";
+import { Cycles } from "./cycles.tsx";
 import { Graph } from "./graph.tsx";
 import { Loops } from "./loops.tsx";
 import { Source } from "./source.tsx";
@@ -18,5 +19,6 @@ export const PANELS: readonly Panel[] = [
   { name: "source", title: "Source", show: Source },
   { name: "graph", title: "Graph", show: Graph },
   { name: "loops", title: "Loops", show: Loops },
+  { name: "cycles", title: "Cycles", show: Cycles },
   { name: "targets", title: "Targets", show: Targets },
 ];
