@@ -10,7 +10,10 @@ and the file is in the page cache. Times of the page count from its navigation, 
 - first table: rows of functions, from all samples or labelled as a part of them;
 - complete: the table of all samples; its time from the start of the command is held against `export --to counts`;
 - scrolling: the time between frames while the table of all functions is scrolled to its end;
-- flame graph, function of 2,000 blocks: from the change of the address to the answer that is drawn;
+- flame graph, function of 2,000 blocks: from the change of the address to the answer that is drawn, about a part of the
+  samples (first) and about all of them;
+- gutter: from the change of the address back to that function, whose answer the page has kept, to its assembly with the
+  arcs beside it; graph: from the choice of the panel to the picture, or to the reason why there is none;
 - single file: writing it, its bytes, and opening it from disk.
 
 CPU time is that of the server, and of all processes of the browser, until that moment.
@@ -26,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,19 +152,33 @@ def _served(browser: Browser, capture: Many) -> Iterator[Measured]:
         yield Measured(
             "scrolling: frames over 33 ms", 100 * slow, "%", 5, note=f"median {frames[len(frames) // 2]:.1f} ms"
         )
-        yield _screen(page, pid, "flame graph", "flame", "main canvas")
-        yield _screen(page, pid, f"function of {BLOCKS} blocks", "function?name=wide", "main [role=row], main canvas")
+        yield _screen(page, pid, "flame graph", "flame", "canvas")
+        name, place = f"function of {BLOCKS} blocks", "function?name=wide"
+        first = time.perf_counter()
+        yield _screen(page, pid, f"{name}: first", place, "canvas.gutter", busy=True)
+        page.locator(f"{_WHOLE} canvas.gutter").wait_for()
+        yield Measured(name, time.perf_counter() - first)
+        _screen(page, pid, "", "hot", "[role=row]")
+        yield _screen(page, pid, "gutter", place, "canvas.gutter", 0.3)
+        graph = _screen(page, pid, "graph", f"{place}&beside=graph", ".graph svg, .refused", 2)
+        refused = page.locator(".refused")
+        yield replace(graph, note=refused.inner_text() if refused.count() else "drawn")
         peak = Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()[0]
         yield Measured("memory of the server, at most", int(peak) / 1000, "MB")
 
 
-def _screen(page: Page, pid: int, name: str, address: str, drawn: str) -> Measured:
-    """From the change of the address until ``drawn`` is there, and all of the answer."""
+_WHOLE = "main .answered[aria-busy=false]"
+
+
+def _screen(
+    page: Page, pid: int, name: str, address: str, drawn: str, limit: float | None = None, *, busy: bool = False
+) -> Measured:
+    """From the change of the address until ``drawn`` is there, and all of the answer unless ``busy``."""
     before, server, browser = time.perf_counter(), _cpu(pid), _cpu(os.getpid(), pid)
     page.evaluate("address => { location.hash = address }", f"#/{address}")
-    page.locator(f"main .answered[aria-busy=false] :is({drawn.replace('main ', '')})").first.wait_for()
+    page.locator(f"{'main .answered' if busy else _WHOLE} :is({drawn})").first.wait_for()
     took = time.perf_counter() - before
-    return Measured(name, took, "s", None, _cpu(pid) - server, _cpu(os.getpid(), pid) - browser)
+    return Measured(name, took, "s", limit, _cpu(pid) - server, _cpu(os.getpid(), pid) - browser)
 
 
 def _file(browser: Browser, capture: Many, folder: Path) -> Iterator[Measured]:

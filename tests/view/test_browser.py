@@ -181,14 +181,13 @@ def test_names_are_text_and_nothing_else(
     assert run("view", path, "--html", out).code == 0
     with serving(loaded(path)) as served:
         for at in (served, out.as_uri()):
-            for screen in SCREENS:
-                with looking_at(browser, f"{at}#/{screen}") as page:
-                    page.locator("main > *").first.wait_for()
-                    page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
+            with looking_at(browser, at) as page:
+                for screen in SCREENS:
+                    go_to(page, at, screen)
                     assert "owned" not in page.title()
                     assert page.locator("main img, main script").count() == 0
                     assert "\x1b" not in page.content()
-            with looking_at(browser, at) as page:
+                go_to(page, at, "hot")
                 shown = {row["function"][:20] for row in cells(page, "Functions")} - {"[unknown]"}
                 assert shown == {name.replace("\x1b", "\\x1b")[:20] for name in HOSTILE}
 
@@ -305,6 +304,13 @@ PANELS = ("source", "graph", "loops", "cycles", "targets")
 EVERYWHERE = (*SCREENS, *(f"function?name=dispatch&beside={panel}" for panel in PANELS))
 
 
+def go_to(page: Page, address: str, screen: str) -> None:
+    """Another screen of the page that is open, all of it."""
+    page.goto(f"{address}#/{screen}")
+    page.locator(f"[aria-current=page][href^='#/{screen.partition('?')[0]}']").wait_for()
+    settled(page)
+
+
 def settled(page: Page) -> None:
     page.locator("main > *").first.wait_for()
     page.locator("[aria-busy=true], .waiting").first.wait_for(state="detached")
@@ -313,10 +319,10 @@ def settled(page: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_and_the_page_fits(browser: Browser, address: str, scheme: str) -> None:
     axe = (node_modules() / "axe-core" / "axe.min.js").read_text()
-    for screen in EVERYWHERE:
-        with looking_at(browser, f"{address}#/{screen}", scheme=scheme, width=1000) as page:
-            settled(page)
-            page.evaluate(axe)
+    with looking_at(browser, address, scheme=scheme, width=1000) as page:
+        page.evaluate(axe)
+        for screen in EVERYWHERE:
+            go_to(page, address, screen)
             found = page.evaluate("async () => (await axe.run()).violations")
             assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == [], screen
             assert page.evaluate("document.documentElement.scrollWidth") == 1000, screen
@@ -331,8 +337,7 @@ IN_ROWS = "one => one.tabIndex < 0 && one.closest('[role=grid]')"
 def test_tab_reaches_every_control_of_every_screen_and_gets_out_of_it(browser: Browser, address: str) -> None:
     with looking_at(browser, address) as page:
         for screen in EVERYWHERE:
-            page.goto(f"{address}#/{screen}")
-            settled(page)
+            go_to(page, address, screen)
             for _ in range(page.evaluate(f"({CONTROLS})().filter(one => one.tabIndex >= 0).length") + 1):
                 page.keyboard.press("Tab")
                 page.evaluate("document.activeElement.dataset.reached = 'yes'")

@@ -15,7 +15,7 @@ from ..loaded import Loaded, Parameters, whole_number
 __all__ = ["flame"]
 
 _NODES = 60_000
-"""Nodes that are sent, the heaviest: the page lays out and draws so many in less than 0.1 s."""
+"""Nodes that are sent, the heaviest."""
 _OTHER = "[other]"
 
 
