@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -234,11 +234,9 @@ class _Day:
 _WAITING_ROWS = 1 << 18
 
 
-def count_captures(
-    captures: Sequence[CaptureFile], done: Callable[[CaptureFile], object] = lambda _: None
-) -> dict[str, Rows]:
+def count_captures(captures: Sequence[CaptureFile]) -> dict[str, Rows]:
     """Day (``YYYY-MM-DD``, UTC) -> what is in the captures of that day. A capture that cannot be read has a row that
-    says why, and ``done`` is called after each."""
+    says why."""
     days: dict[str, _Day] = {}
     for capture in captures:
         try:
@@ -248,7 +246,6 @@ def count_captures(
             reason = str(error) if isinstance(error, LastbranchError) else error.strerror or str(error)
             row = _row(capture, capture.labels.host or "", when) | {"notes": reason, "refused": True}
             days.setdefault(f"{when:%Y-%m-%d}", _Day()).captures.append(row)
-        done(capture)
     return {day: counted.rows() for day, counted in sorted(days.items())}
 
 

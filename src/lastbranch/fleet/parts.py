@@ -168,9 +168,7 @@ def _once(objects: Objects, key: str, make: Callable[[], list[Part]]) -> list[Pa
     return parts
 
 
-def count_batch(
-    store: str, captures: Sequence[CaptureFile], done: Callable[[CaptureFile], object] = lambda _: None
-) -> list[Part]:
+def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
     """Count captures, and write what was counted as parts of the store at the address ``store``.
 
     They are of the store once its manifest lists them. Raises `UnavailableError` and `OSError` where they cannot be
@@ -181,7 +179,7 @@ def count_batch(
     def make() -> list[Part]:
         ordered = sorted(captures, key=lambda capture: capture.digest)
         found = []
-        for day, rows in count_captures(ordered, done).items():
+        for day, rows in count_captures(ordered).items():
             with connect() as database:
                 found += _write_rows(database, objects, rows, day, key)
         return found
