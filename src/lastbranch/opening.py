@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from .formats.etl.payload import Manifests
 
 __all__ = [
-    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "open_profile", "open_source",
-    "read_captures", "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
+    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "is_called", "open_profile",
+    "open_source", "read_captures", "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -93,7 +93,7 @@ def read_captures(
     if len(found.paths) == 1 and not weights:
         return read_profile(open_source(found.paths[0]), progress, reading, symfs, folders)
     opened: list[Opened] = []
-    refused: list[tuple[str, LastbranchError | OSError]] = []
+    refused: list[tuple[str, Exception]] = []
     for path, weight in zip(found.paths, _weighed(found.paths, weights or {}), strict=True):
         try:
             opened.append(_opened(path, weight, progress, reading))
@@ -264,7 +264,7 @@ def _weighed(paths: Sequence[str], weights: Mapping[str, int]) -> list[int]:
     """The weight of each capture; of several that it has, the last."""
     out = [1] * len(paths)
     for wanted, weight in weights.items():
-        rows = [i for i, path in enumerate(paths) if _is_called(path, wanted)]
+        rows = [i for i, path in enumerate(paths) if is_called(path, wanted)]
         if not rows:
             raise SelectionError(f"no capture is called {wanted!r}", hint=f"there are: {_listed(paths)}")
         for row in rows:
@@ -272,7 +272,7 @@ def _weighed(paths: Sequence[str], weights: Mapping[str, int]) -> list[int]:
     return out
 
 
-def _is_called(path: str, wanted: str) -> bool:
+def is_called(path: str, wanted: str) -> bool:
     """Whether ``wanted`` is the capture at ``path``, its folder, its name, or a pattern for one of these."""
     names = path, os.path.basename(path), os.path.dirname(path)
     return any(name == wanted.rstrip("/") or fnmatchcase(name, wanted) for name in names)

@@ -280,7 +280,7 @@ def test_stacks_in_every_form(demo: list[str], run: RunCli) -> None:
         (stack, int(n), stack.count(";")) for stack, _, n in lines
     ]
     assert rows_of(run("stacks", "--format", "csv", *demo), "csv") == [{k: str(v) for k, v in r.items()} for r in rows]
-    period = rows_of(run("stacks", "--weight", "period", "--limit", "1", "--format", "json", *demo))
+    period = rows_of(run("stacks", "--count", "period", "--limit", "1", "--format", "json", *demo))
     assert [r["period"] for r in period] == [4000 * rows[0]["samples"]]
     inline = run("stacks", "--inline", *demo).out
     assert "mix<" in inline

@@ -265,6 +265,10 @@ def test_what_cannot_be_read_is_answered_with_all_that_can(tmp_path: Path, run: 
         assert all(name in hint for name in ("perf.data", "perf script", ".etl", ".tb5")), hint
 
 
+SEVERAL = ("info", "report", "branches", "export")
+"""Verbs of `READING` that take several captures, and folders of them."""
+
+
 @pytest.mark.parametrize("verb", READING, ids=" ".join)
 def test_unreadable_files(verb: list[str], tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").touch()
@@ -275,7 +279,7 @@ def test_unreadable_files(verb: list[str], tmp_path: Path, run: Run) -> None:
         "empty": "offset 0x0",
         "text": "b'no captu'",
         "head": "offset",
-        "folder": "directory",
+        "folder": "the folder has no capture" if verb[0] in SEVERAL else "directory",
         "none": "No such",
     }
     for name, said in expected.items():

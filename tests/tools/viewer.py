@@ -35,7 +35,7 @@ _QUIET = (
 def loaded(path: str | Path, symfs: str | Path | None = None) -> Loaded:
     """The capture at ``path``, as `lastbranch view` opens it."""
     profile = lastbranch.open(path, symfs=str(symfs) if symfs else None)
-    return Loaded(profile, SymbolOptions(cache=None), str(path), str(symfs) if symfs else None)
+    return Loaded(profile, SymbolOptions(cache=None), (str(path),), str(symfs) if symfs else None)
 
 
 class _Server(uvicorn.Server):

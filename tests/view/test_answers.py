@@ -200,7 +200,7 @@ def test_filters_give_the_numbers_of_the_verbs(filter_by: str, run: Run, data: D
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_a_capture_without_samples_or_stacks_is_answered_or_refused(question: str, tmp_path: Path) -> None:
     for path in (build(tmp_path / "x.data", stacks=False), build(tmp_path / "y.data")):
-        shown = Loaded(lastbranch.open(path), SymbolOptions(cache=None), str(path))
+        shown = Loaded(lastbranch.open(path), SymbolOptions(cache=None), (str(path),))
         for parameters in ({"name": "main"}, {"name": "main", "to": "1"}):  # the latter leaves no sample
             with suppress(LastbranchError):  # and nothing else
                 wire.encode(ask(shown, question, parameters))

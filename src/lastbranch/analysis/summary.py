@@ -34,9 +34,13 @@ def summary(profile: Profile) -> dict[str, Any]:
         "records": dict(profile.records),
         "lost": dict(profile.lost),
         "undecoded_bytes": {name: len(raw) for name, raw in profile.raw_features.items()},
+        "captures": [_fields(one, _CAPTURE) for one in profile.captures],
         "modules": [_module(module) for module in profile.modules],
         "damage": [_damage(damage) for damage in profile.damage],
     }
+
+
+_CAPTURE = "file=name format host samples branch_entries=entries weight"
 
 
 def _fields(row: object, names: str) -> dict[str, Any]:
@@ -101,4 +105,5 @@ def _module(m: Module) -> dict[str, Any]:
 
 def _damage(d: Damage) -> dict[str, Any]:
     value = d.value if d.value is None or isinstance(d.value, int) else str(d.value)
-    return {"reason": d.reason, "offset": d.offset, "field": d.field, "value": value, "bytes_skipped": d.lost}
+    return {"reason": d.reason, "offset": d.offset, "field": d.field, "value": value, "bytes_skipped": d.lost,
+            "file": d.file}  # fmt: skip

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import LastbranchError, SelectionError
+from ..errors import SelectionError
 from ..lbr import call_stack_mode, no_call_stacks_because, no_ranges_because
 from ..model import (
     Array,
@@ -378,10 +378,6 @@ class JoinedProfile(Profile):
     """Captures that were opened together. ``lastbranch.open`` of several makes it."""
 
     members: list[Member] = field(default_factory=list)
-    refused: list[tuple[str, LastbranchError | OSError]] = field(default_factory=list)
-    """Names of captures that could not be opened at all, and why."""
-    notes: list[str] = field(default_factory=list)
-    """What users should know of what became of modules and files."""
 
     @property
     def captures(self) -> list[Capture]:
@@ -417,7 +413,7 @@ class Opened(NamedTuple):
 def join(
     captures: Iterable[Opened],
     attach: Callable[[Profile, list[Module]], None],
-    refused: Sequence[tuple[str, LastbranchError | OSError]] = (),
+    refused: Sequence[tuple[str, Exception]] = (),
     notes: Sequence[str] = (),
 ) -> JoinedProfile:
     """One profile of ``captures``, one at least.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, capture_and, filter_options, format_option, source_root_option
+from .options import Capture, Count, captures_and, filter_options, format_option, source_root_option
 from .output import terminal_options
 from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_and("function", "FUNC")
+@captures_and("function", "FUNC")
 @filter_options
 @symbol_options
 @click.option("--source", is_flag=True, help="Print source lines between the instructions.")

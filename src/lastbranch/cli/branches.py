@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, capture_options, filter_options, table_options
+from .options import Capture, captures_options, filter_options, table_options
 from .output import Cell, print_rows, share
 from .symbols import symbol_notes, symbol_options
 
@@ -28,7 +28,7 @@ _SITE_SPARE = ({"from": "from function", "most often to": "to function"}, "type"
 
 
 @click.command()
-@capture_options
+@captures_options
 @filter_options
 @symbol_options
 @click.option("--no-symbols", is_flag=True, help="Without function names.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, capture_and, filter_options, table_options
+from .options import Capture, captures_and, filter_options, table_options
 from .output import Cell, print_rows, share
 from .symbols import chosen_function, module_of, symbol_notes, symbol_options
 
@@ -29,7 +29,7 @@ def _verb(direction: str, summary: str) -> click.Command:
     """The verb that prints the functions at the other end of the calls of FUNC, each a ``direction``."""
 
     @click.command(f"{direction}s", help=summary + _HELP)
-    @capture_and("function", "FUNC")
+    @captures_and("function", "FUNC")
     @filter_options
     @symbol_options
     @table_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -18,6 +19,7 @@ from .options import (
     stacked,
     symfs_option,
     table_options,
+    weight_option,
 )  # fmt: skip
 from .output import Cell, print_rows
 from .symbols import symbol_notes, symbol_options
@@ -48,8 +50,12 @@ verdict_options = stacked(
 
 @click.command()
 @limit_options
-@click.argument("before", metavar="A", shell_complete=complete_file)
-@click.argument("after", metavar="B", shell_complete=complete_file)
+@click.argument("words", metavar="A... B", nargs=-1, shell_complete=complete_file)
+@click.option(
+    "--against", multiple=True, metavar="B", shell_complete=complete_file,
+    help="A capture of the second side, whose captures are added up (repeatable); all arguments are of the first then.",
+)  # fmt: skip
+@weight_option
 @symfs_option
 @click.option(
     "--symfs-b", metavar="DIR", shell_complete=complete_folder, help="The same for B, if it is another folder."
@@ -62,10 +68,13 @@ verdict_options = stacked(
 @click.option("--by", type=click.Choice(list(_ENDS)), default="function", show_default=True, help="What each row is.")
 @verdict_options
 def command(
-    before: str, after: str, symfs: str | None, symfs_b: str | None, no_progress: bool, log: LogOptions,
-    make_filter: Any, symbols: SymbolOptions, form: str, limit: int, by: str, rate: float, fail_over: float | None,
+    words: tuple[str, ...], against: tuple[str, ...], weights: dict[str, int], symfs: str | None,
+    symfs_b: str | None, no_progress: bool, log: LogOptions, make_filter: Any, symbols: SymbolOptions, form: str,
+    limit: int, by: str, rate: float, fail_over: float | None,
 ) -> int:  # fmt: skip
     """Show what takes a larger or smaller share in B than in A.
+
+    Each side is a capture, a folder or a pattern for several, which are added up; with --against each can be several.
 
     Each row says whether the difference is more than chance.
 
@@ -78,8 +87,10 @@ def command(
     from ..analysis.naming import Namer
     from ..symbols import Symbolizer
 
+    sides = _sides(words, against)
     captures = [
-        Capture(path, where, not no_progress, log=log) for path, where in ((before, symfs), (after, symfs_b or symfs))
+        Capture(paths, where, not no_progress, log=log, weights=chosen)
+        for paths, where, chosen in zip(sides, (symfs, symfs_b or symfs), _weights_of(sides, weights), strict=True)
     ]
     profiles = [capture.open() for capture in captures]
     filters = [make_filter(profile) for profile in profiles]
@@ -94,6 +105,27 @@ def command(
         notes += symbol_notes(profile, symbolizer, shown)
     codes = [captures[0].finish(profiles[0], verdict(found, rate) + notes), captures[1].finish(profiles[1])]
     return exceeded(found, rate, fail_over) or max(codes)
+
+
+def _sides(words: tuple[str, ...], against: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The captures of A and of B."""
+    if against and words:
+        return words, against
+    if len(words) != 2:
+        raise click.UsageError("Give A and B, or the captures of A and those of B with --against.")
+    return words[:1], words[1:]
+
+
+def _weights_of(sides: Sequence[Sequence[str]], weights: dict[str, int]) -> list[dict[str, int]]:
+    """The weights that name a capture of each side."""
+    from ..opening import captures_at, is_called
+
+    files = [captures_at(side).paths if weights else [] for side in sides]
+    chosen = [{name: n for name, n in weights.items() if any(is_called(f, name) for f in side)} for side in files]
+    for name in weights:
+        if not any(name in side for side in chosen):
+            raise click.BadParameter(f"no capture is called {name!r}", param_hint="--weight")
+    return chosen
 
 
 def print_difference(found: Difference, by: str, rate: float, form: str, limit: int) -> None:

@@ -9,7 +9,7 @@ import click
 
 from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, Exported, ExportOptions, export_to, exporter
-from .options import Capture, capture_options, check_new, complete_file, filter_options, force_option, stacked
+from .options import Capture, captures_options, check_new, complete_file, filter_options, force_option, stacked
 from .symbols import brief, symbol_options
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ output_options = stacked(
 
 
 @click.command()
-@capture_options
+@captures_options
 @filter_options
 @symbol_options
 @click.option("--to", "name", required=True, type=click.Choice(EXPORTS), help="What to write.")

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from .options import Capture, capture_options, table_options
+from .options import Capture, captures_options, table_options
 from .output import Cell, print_json, print_rows
 
 
 @click.command()
-@capture_options
+@captures_options
 @table_options
 def command(capture: Capture, form: str, limit: int) -> int:
     """Describe a capture: recorder, machine, events, losses, binaries.
@@ -59,6 +59,10 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Cell]]:
 def _rows(t: dict[str, Any], limit: int) -> Iterator[tuple[str, str | int]]:
     m = t["machine"]
     yield "file", t["file"]
+    for i, c in enumerate(t["captures"] if len(t["captures"]) > 1 else ()):
+        host = f" of {c['host']}" if c["host"] else ""
+        weight = f", each counts {c['weight']} times" if c["weight"] > 1 else ""
+        yield f"capture {i}", f"{c['file']}: {c['samples']} samples{host}{weight}"
     yield "format", f"{t['format']}, {m['byte_order']}-endian"
     yield "recorder", t["recorder"] or ""
     yield from t["header"].items()

@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from .output import print_damage, print_notes, terminal_options
+from .output import print_damage, print_notes, print_refused, terminal_options
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from ..model import Profile, SampleFilter
 
 __all__ = [
-    "Capture", "Count", "DEFAULT_FILE", "LogOptions", "TimeRange", "capture_and", "capture_options", "check_new",
-    "complete_file", "complete_folder", "file_argument", "filter_options", "force_option", "format_option",
-    "format_options", "grouped", "limit_options", "log_options", "no_progress_option", "pid_option",
-    "source_root_option", "stacked", "symfs_option", "table_options", "time_option",
+    "Capture", "capture_options", "captures_and", "captures_options", "check_new", "complete_file",
+    "complete_folder", "Count", "DEFAULT_FILE", "file_argument", "filter_options", "force_option",
+    "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
+    "no_progress_option", "pid_option", "source_root_option", "stacked", "symfs_option", "table_options",
+    "time_option", "TimeRange", "weight_option",
 ]  # fmt: skip
 
 
@@ -158,21 +159,29 @@ log_options = grouped(
 
 @dataclass(slots=True)
 class Capture:
-    """The FILE argument with its options. `open` reads it; `finish` ends the verb with the right exit code."""
+    """The FILE arguments with their options. `open` reads them; `finish` ends the verb with the right exit code."""
 
-    path: str
+    paths: tuple[str, ...]
     symfs: str | None
     progress: bool
     folders: tuple[str, ...] = ()
     """Where files are looked for by their identity."""
     log: LogOptions = LogOptions()
+    weights: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The file of a verb that takes one."""
+        return self.paths[0]
 
     def open(self) -> Profile:
-        from ..opening import open_source, read_profile
+        from ..opening import read_captures
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            return read_profile(open_source(self.path), progress, self.log.given(), self.symfs, self.folders)
+            profile = read_captures(self.paths, progress, self.log.given(), self.symfs, self.folders, self.weights)
+        print_refused(profile)
+        return profile
 
     @contextmanager
     def reading(self, profile: Profile, *, printing: bool = False) -> Iterator[None]:
@@ -192,9 +201,10 @@ class Capture:
         return ["nothing passes the filters" if profile.samples else "the capture has no samples"]
 
     def finish(self, profile: Profile, notes: list[str] | None = None) -> int:
-        """Tell ``notes`` and damage on standard error. 1 if there is damage, else 0."""
-        print_notes(notes or [])
-        return print_damage([(profile.name, damage) for damage in profile.damage])
+        """Tell ``notes`` and damage on standard error. 1 if there is damage or a capture could not be opened, else 0."""
+        print_notes([*profile.notes, *(notes or [])])
+        damage = [(damage.file or profile.name, damage) for damage in profile.damage]
+        return print_damage(damage) or int(bool(profile.refused))
 
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -248,18 +258,40 @@ limit_options = stacked(
 """--max-memory and --max-expansion: in force while the verb runs."""
 
 
-def _file_or_default(path: str | None) -> str:
-    if path is None and not os.path.exists(DEFAULT_FILE):
+def _files_or_default(paths: tuple[str, ...]) -> tuple[str, ...]:
+    if not paths and not os.path.exists(DEFAULT_FILE):
         makes = "`lastbranch record COMMAND` makes one"
         raise click.UsageError(f"Missing argument 'FILE': there is no {DEFAULT_FILE} in this folder; {makes}.")
-    return DEFAULT_FILE if path is None else path
+    return paths or (DEFAULT_FILE,)
 
 
 file_argument = click.argument(
     "path", metavar="[FILE]", required=False, shell_complete=complete_file,
-    callback=lambda ctx, _, value: value if ctx.resilient_parsing else _file_or_default(value),
+    callback=lambda ctx, _, value: value if value is not None or ctx.resilient_parsing else _files_or_default(())[0],
 )  # fmt: skip
 """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
+_files_argument = click.argument(
+    "paths", metavar="[FILE]...", nargs=-1, shell_complete=complete_file,
+    callback=lambda ctx, _, value: value if ctx.resilient_parsing else _files_or_default(value),
+)  # fmt: skip
+
+
+def _weights(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    """``CAPTURE=N``, of which the name may have = in it."""
+    out = {}
+    for value in values:
+        name, _, number = value.rpartition("=")
+        if not name:
+            raise click.BadParameter(f"{value!r} is not CAPTURE=N: for example web.data=3", ctx, param)
+        out[name] = _WEIGHT.convert(number, param, ctx)
+    return out
+
+
+_WEIGHT = Count(1, 32)
+weight_option = click.option(
+    "--weight", "weights", multiple=True, metavar="CAPTURE=N", callback=_weights,
+    help="Count each sample of this capture N times: its path, name, folder, or pattern with * (repeatable).",
+)  # fmt: skip
 symfs_option = click.option(
     "--symfs", metavar="DIR", shell_complete=complete_folder, help="Look for binaries at DIR + their full path."
 )
@@ -270,31 +302,40 @@ _reading_options = stacked(
 
 
 def _capture(path: str, symfs: str | None, no_progress: bool, log: LogOptions) -> Capture:
-    return Capture(path, symfs, not no_progress, log=log)
+    return Capture((path,), symfs, not no_progress, log=log)
+
+
+def _captures(
+    paths: tuple[str, ...], symfs: str | None, no_progress: bool, log: LogOptions, weights: dict[str, int]
+) -> Capture:
+    return Capture(paths, symfs, not no_progress, log=log, weights=weights)
 
 
 def capture_options(function: _Command) -> _Command:
-    """FILE, --symfs, --no-progress and what `log_options` has, as one `Capture` argument."""
+    """One FILE, --symfs, --no-progress and what `log_options` has, as one `Capture` argument."""
     return stacked(file_argument, _reading_options, grouped("capture", _capture))(function)
 
 
-def capture_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
-    """The same with one more argument, ``name``, after FILE. A word alone is that argument: FILE may be left out."""
+def captures_options(function: _Command) -> _Command:
+    """The same with several FILE, and --weight."""
+    return stacked(_files_argument, weight_option, _reading_options, grouped("capture", _captures))(function)
+
+
+def captures_and(name: str, metavar: str) -> Callable[[_Command], _Command]:
+    """`captures_options` with one more argument, ``name``, after the last FILE. A word alone is that argument: FILE may
+    be left out."""
 
     def decorate(function: _Command) -> _Command:
-        whole = grouped("capture", _capture)(function)
+        whole = grouped("capture", _captures)(function)
 
         @functools.wraps(whole)
         def wrapped(words: tuple[str, ...], **rest: Any) -> Any:
-            if len(words) > 2:
-                raise click.UsageError(f"Got unexpected extra argument ({words[2]}); give FILE and {metavar}.")
             if not words or (len(words) == 1 and os.path.isfile(words[0]) and not os.path.exists(DEFAULT_FILE)):
                 raise click.UsageError(f"Missing argument '{metavar}'.")
-            path = _file_or_default(words[0] if len(words) == 2 else None)
-            return whole(path=path, **{name: words[-1]}, **rest)
+            return whole(paths=_files_or_default(words[:-1]), **{name: words[-1]}, **rest)
 
-        words = click.argument("words", metavar=f"[FILE] {metavar}", nargs=-1, shell_complete=complete_file)
-        return stacked(words, _reading_options)(wrapped)  # type: ignore[return-value]
+        words = click.argument("words", metavar=f"[FILE]... {metavar}", nargs=-1, shell_complete=complete_file)
+        return stacked(words, weight_option, _reading_options)(wrapped)  # type: ignore[return-value]
 
     return decorate
 
@@ -379,8 +420,9 @@ def _filter_of(
         zero, clock = profile.start or 0, profile.clock
         first, last = (None if s is None else zero + clock.ticks(s) for s in time or (None, None))
         made = SampleFilter(
-            pids=frozenset(pid), tids=frozenset(tid), events=frozenset(_event_row(profile, e) for e in event),
-            first=first, last=last, modules=frozenset(row for m in module for row in _module_rows(profile, m)),
+            pids=frozenset(pid), tids=frozenset(tid), first=first, last=last,
+            events=frozenset(row for e in event for row in _event_rows(profile, e)),
+            modules=frozenset(row for m in module for row in _module_rows(profile, m)),
         )  # fmt: skip
         return made or None
 
@@ -394,18 +436,23 @@ filter_options = grouped(
     click.option(
         "--module", multiple=True, metavar="NAME", help="Only this module: full path, file name, or pattern with *."
     ),
-    click.option("--event", multiple=True, metavar="NAME", help="Only this event: name or row number."),
+    click.option(
+        "--event", multiple=True, metavar="NAME", help="Only this event: name, pattern with *, or row number."
+    ),
     time_option("the first event"),
 )  # fmt: skip
 """--pid, --tid, --module, --event and --time, as one ``make_filter`` argument: profile -> filter."""
 
 
-def _event_row(profile: Profile, wanted: str) -> int:
+def _event_rows(profile: Profile, wanted: str) -> list[int]:
+    from fnmatch import fnmatchcase
+
     names = [e.name for e in profile.events]
-    if wanted in names:
-        return names.index(wanted)
+    rows = [i for i, name in enumerate(names) if name == wanted or fnmatchcase(name, wanted)]
+    if rows:
+        return rows
     if wanted.isdecimal() and int(wanted) < len(names):
-        return int(wanted)
+        return [int(wanted)]
     raise click.BadParameter(f"no event {wanted!r}; there are: {', '.join(names)}", param_hint="--event")
 
 

@@ -15,10 +15,11 @@ from .paint import FAINT, GUESS, Style, bar, can_print, colours, emphasis, heat,
 
 if TYPE_CHECKING:
     from ..errors import Damage
+    from ..model import Profile
 
 __all__ = [
-    "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_rows", "share", "shorten",
-    "row_lines", "terminal_options", "terminal_width", "wrapped",
+    "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused", "print_rows", "share",
+    "shorten", "row_lines", "terminal_options", "terminal_width", "wrapped",
 ]  # fmt: skip
 
 
@@ -397,6 +398,18 @@ def print_damage(damage: Sequence[tuple[str, Damage]]) -> int:
     if len(damage) > _DAMAGE_SHOWN:
         click.echo(f"warning: {len(damage) - _DAMAGE_SHOWN} more; `lastbranch verify` lists them", err=True)
     return 1 if damage else 0
+
+
+def print_refused(profile: Profile) -> None:
+    """Print which captures could not be opened, and why, on standard error."""
+    from ..model.safe_text import visible
+
+    for name, error in profile.refused:
+        text = str(error)
+        click.echo(f"warning: left out: {visible(text if text.startswith(name) else f'{name}: {text}')}", err=True)
+    if profile.refused:
+        click.echo(f"warning: {len(profile.refused)} of {len(profile.refused) + len(profile.captures)} captures were "
+                   "left out", err=True)  # fmt: skip
 
 
 def key(name: str) -> str:

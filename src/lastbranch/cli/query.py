@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, capture_and, table_options
+from .options import Capture, Count, captures_and, table_options
 from .output import Cell, key, print_rows
 from .symbols import symbol_options
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_and("sql", "SQL")
+@captures_and("sql", "SQL")
 @symbol_options
 @click.option(
     "--memory", type=Count(32, 43), default=128, show_default=True, metavar="MIB",

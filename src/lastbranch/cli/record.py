@@ -103,7 +103,7 @@ def _look_at(output: str, progress: bool) -> None:
     from .options import Capture
     from .view import show
 
-    capture = Capture(output, None, progress)
+    capture = Capture((output,), None, progress)
     show(capture, capture.open(), SymbolOptions(), ())
 
 

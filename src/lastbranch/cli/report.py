@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from .options import Capture, capture_options, filter_options, source_root_option, table_options
+from .options import Capture, captures_options, filter_options, source_root_option, table_options
 from .output import Cell, print_rows, share
 from .symbols import brief, line_of, module_of, symbol_notes, symbol_options
 
@@ -26,7 +26,7 @@ _MACHINE_ONLY = ("linkage name", "file", "line number")
 
 
 @click.command()
-@capture_options
+@captures_options
 @filter_options
 @symbol_options
 @table_options

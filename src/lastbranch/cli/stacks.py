@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import Capture, Count, capture_options, filter_options, format_option
+from .options import Capture, Count, captures_options, filter_options, format_option
 from .output import Cell, print_rows, terminal_options
 from .symbols import symbol_notes, symbol_options
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_options
+@captures_options
 @filter_options
 @symbol_options
 @click.option("--inline", is_flag=True, help="Also print a frame for each inlined function.")
 @click.option(
-    "--weight", type=click.Choice(["samples", "period"]), default="samples", show_default=True, help="What counts."
+    "--count", type=click.Choice(["samples", "period"]), default="samples", show_default=True, help="What is added up."
 )
 @format_option("folded", "table", "csv", "json")
 @terminal_options
 @click.option("--limit", type=Count(), default=0, show_default=True, help="Stacks to print; 0 prints all.")
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, weight: str, form: str, limit: int
+    capture: Capture, make_filter: Any, symbols: SymbolOptions, inline: bool, count: str, form: str, limit: int
 ) -> int:
     """Print call stacks as folded lines for flame graphs.
 
-    A line is the process and its functions, root first, with ; between them, and the weight. The stacks are the best
+    A line is the process and its functions, root first, with ; between them, and how often. The stacks are the best
     that the capture offers: call chains, LBR call-stack mode, or stacks rebuilt from the calls and returns of branch
     stacks (as deep as these reach). A note says which.
     """
@@ -49,12 +49,12 @@ def command(
         stacks = call_stacks(profile, sample_filter=chosen)
     symbolizer = Symbolizer(profile, symbols)
     view: View = "inline" if inline else "function"
-    lines = list(islice(folded_stacks(profile, stacks, Namer(profile, symbolizer), view, weight), limit or None))
+    lines = list(islice(folded_stacks(profile, stacks, Namer(profile, symbolizer), view, count), limit or None))
     if form == "folded":
         sys.stdout.writelines(map(folded_line, lines))
     else:
-        rows: list[list[Cell]] = [[count, len(names) - 1, names[0], ";".join(names[1:])] for names, count in lines]
-        print_rows([weight, "depth", "process", "stack"], rows, form, names=("process", "stack"))
+        rows: list[list[Cell]] = [[weight, len(names) - 1, names[0], ";".join(names[1:])] for names, weight in lines]
+        print_rows([count, "depth", "process", "stack"], rows, form, names=("process", "stack"))
     seen = {profile.modules[row].short for row in set(stacks.module.tolist()) if row >= 0}
     notes = [
         *capture.why_empty(profile, lines),

@@ -8,7 +8,7 @@ import click
 
 from .options import (
     Capture,
-    capture_options,
+    captures_options,
     check_new,
     complete_file,
     filter_options,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@capture_options
+@captures_options
 @filter_options
 @symbol_options
 @source_root_option
@@ -79,7 +79,8 @@ def show(
     """Serve ``profile``, or write it to ``file``."""
     from ..view.loaded import Loaded, parameters_of
 
-    loaded = Loaded(profile, symbols, capture.path, capture.symfs, capture.folders, source_root, capture.log.given())
+    paths = capture.paths if capture.paths == ("-",) else tuple(one.name for one in profile.captures)
+    loaded = Loaded(profile, symbols, paths, capture.symfs, capture.folders, source_root, capture.log.given())
     parameters = parameters_of(profile, chosen)
     if file is not None:
         _write(capture, loaded, parameters, file)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from ..errors import SelectionError
 from .interface import Exported, Exporter, ExportOptions
 
 if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "BY_MODULE", "COUNTED", "EXPORTS", "FOLDERS", "ExportOptions", "Exported", "Exporter", "export_to", "exporter",
+    "BY_MODULE", "COUNTED", "EXPORTS", "FOLDERS", "SAMPLES", "ExportOptions", "Exported", "Exporter", "export_to",
+    "exporter",
 ]  # fmt: skip
 
 BY_MODULE = ("autofdo", "gcov", "profgen", "bolt", "sampleprof")
@@ -26,19 +29,32 @@ EXPORTS = (
 )  # fmt: skip
 """Names on the command line."""
 
+SAMPLES = ("brstack", "perfscript", "speedscope", "firefox", "chrome")
+"""Formats of samples one by one, where none can count several times."""
+
 COUNTED = ("counts", *BY_MODULE)
 """Formats that need counts alone: they can be made where samples are no more (`ExportOptions.counted`)."""
 
 
 def exporter(name: str) -> Exporter:
-    """The exporter of a format not in `FOLDERS`; for those of `BY_MODULE`, of the one module in its options."""
+    """The exporter of a format not in `FOLDERS`; for those of `BY_MODULE`, of the one module in its options.
+
+    Those of `SAMPLES` raise `SelectionError` for captures with weights.
+    """
     module = import_module(f".{name}", __name__)
     if name in BY_MODULE:
         from .modules import exporter_of
 
         return exporter_of(module.FORMAT)
     export: Exporter = module.export
-    return export
+    return partial(_unweighted, name, export) if name in SAMPLES else export
+
+
+def _unweighted(name: str, export: Exporter, profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported:
+    if any(capture.weight != 1 for capture in profile.captures):
+        hint = f"leave out --weight, or write counts: {', '.join(COUNTED)}, folded, pprof"
+        raise SelectionError(f"{name} has samples one by one, which have no weights", hint=hint)
+    return export(profile, out, options)
 
 
 def export_to(profile: Profile, name: str, path: str, options: ExportOptions) -> Exported:

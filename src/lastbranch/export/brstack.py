@@ -17,7 +17,7 @@ from ..analysis import how_to_record
 from ..analysis.sample_filtering import filtered_batches
 from ..errors import NotRecordedError
 from ..lbr import BRANCH_TYPES, NEW_TYPES, SPEC, branch_type, call_stack_mode, flag
-from ..model import BRANCH, Profile, SampleBatch, counted, merge
+from ..model import BRANCH, Profile, SampleBatch, counted
 from .binary_choice import limited
 from .interface import Exported, ExportOptions
 
@@ -46,7 +46,7 @@ def export(profile: Profile, out: IO[bytes], options: ExportOptions) -> Exported
         [e.branch_select is not None and call_stack_mode(e.branch_select_kind, e.branch_select) for e in profile.events]
     )
     text, samples = EntryText(), 0
-    batches = merge([s.batches(columns, ordered=True) for s in streams])
+    batches = profile.batches(columns, ordered=True, having="branch_from")
     for batch in filtered_batches(profile, batches, limited(profile, options)):
         lines = text.lines(batch)
         samples += len(batch)

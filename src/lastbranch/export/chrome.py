@@ -19,6 +19,8 @@ from .stack_pass import Lane, NamedStacks, Spool, StackPass, StackTree, elapsed,
 
 __all__ = ["export"]
 
+_PID_BITS = 22
+"""Of process ids on Linux at most (PID_MAX_LIMIT)."""
 _NS_PER_US = 1000
 
 
@@ -53,10 +55,10 @@ class _Writer:
         named: set[int] = set()
         for number in self._spool.lanes():
             lane = self._lanes[number]
-            if lane.pid not in named:
-                named.add(lane.pid)
-                yield _metadata(lane.pid, lane.pid, "process_name", process_name(self._profile, lane))
-            yield _metadata(lane.pid, lane.tid, "thread_name", thread_name(self._profile, lane))
+            if (pid := self._pid(lane)) not in named:
+                named.add(pid)
+                yield _metadata(pid, pid, "process_name", process_name(self._profile, lane))
+            yield _metadata(pid, lane.tid, "thread_name", thread_name(self._profile, lane))
         for number in self._spool.lanes():
             yield from self._profile_events(number, self._lanes[number])
 
@@ -72,7 +74,7 @@ class _Writer:
         names = [text(visible(event.name)).decode() for event in self._profile.events]
         frames = [f',"sf":{node}' if node else "" for node in range(len(self._nodes) + 1)]
         for number in self._spool.lanes():
-            ids = f'"pid":{self._lanes[number].pid},"tid":{self._lanes[number].tid}'
+            ids = f'"pid":{self._pid(self._lanes[number])},"tid":{self._lanes[number].tid}'
             for rows in self._spool.of(number):
                 columns = (rows["cpu"], self._us(rows["time"]), rows["event"], self._node[rows["stack"]])
                 lines = [
@@ -83,7 +85,7 @@ class _Writer:
 
     def _profile_events(self, number: int, lane: Lane) -> Iterator[bytes]:
         """A V8 profile of a thread: each chunk has the frames that no earlier one has."""
-        base = {"ph": "P", "cat": "disabled-by-default-v8.cpu_profiler", "pid": lane.pid, "tid": lane.tid}
+        base = {"ph": "P", "cat": "disabled-by-default-v8.cpu_profiler", "pid": self._pid(lane), "tid": lane.tid}
         base["id"] = f"0x{number + 1:x}"
         written: set[int] = set()
         last = 0
@@ -116,6 +118,11 @@ class _Writer:
                     "scriptId": 0, "lineNumber": label.line - 1, "columnNumber": -1,
                 }  # fmt: skip
                 yield {"id": new, "callFrame": frame, **({"parent": parent} if parent else {})}
+
+    def _pid(self, lane: Lane) -> int:
+        """The process id; of captures that were opened together, each has numbers of its own."""
+        capture = self._profile.processes[lane.process].capture if lane.process >= 0 else 0
+        return lane.pid + (capture << _PID_BITS)
 
     def _module(self, row: int) -> str:
         return visible(self._profile.modules[row].short) if row >= 0 else "[unknown]"

@@ -77,6 +77,11 @@ class Profile:
     """Of a .tb5 made of an .etl: what `check` found in its events, which are no longer there: name, severity, what was
     seen, whether the remedy is that on Windows."""
 
+    notes: list[str] = field(default_factory=list)
+    """Of captures that were opened together: what users should know of what became of files and modules."""
+    refused: list[tuple[str, Exception]] = field(default_factory=list)
+    """Names of captures that could not be opened with the others, and why."""
+
     binder: AddressSpaces = field(init=False, repr=False)
     """Which module, process and thread owned an address at the time of a sample."""
 
@@ -156,14 +161,17 @@ class Profile:
         """``name+0x12`` for an address in a row of the modules table; the bare address where the row is -1."""
         return f"{self.modules[module].short}+{address:#x}" if module >= 0 else f"{address:#x}"
 
-    def batches(self, columns: Collection[str] | None = None, *, ordered: bool = False) -> Iterator[SampleBatch]:
+    def batches(
+        self, columns: Collection[str] | None = None, *, ordered: bool = False, having: str | None = None
+    ) -> Iterator[SampleBatch]:
         """All samples: stream after stream in file order, or (``ordered``) merged over the streams by time, capture
-        after capture: times of different machines do not compare."""
-        if ordered:
-            for _, streams in groupby(self.streams, lambda stream: stream.capture):
-                yield from merge([s.batches(columns, ordered=True) for s in streams])
-        else:
-            for stream in self.streams:
+        after capture: times of different machines do not compare. ``having``: only of streams with this column."""
+        streams = [stream for stream in self.streams if having is None or having in stream.columns]
+        for _, own in groupby(streams, lambda stream: stream.capture):
+            if ordered:
+                yield from merge([stream.batches(columns, ordered=True) for stream in own])
+                continue
+            for stream in own:
                 yield from stream.batches(columns)
 
     def stacks(self) -> Iterator[SampleBatch]:

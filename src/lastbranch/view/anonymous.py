@@ -157,7 +157,7 @@ class _HiddenSymbolizer(Symbolizer):
 
 def _paths(loaded: Loaded) -> set[str]:
     """Every path that an answer could name."""
-    given = {loaded.path, loaded.symfs or "", *loaded.folders, *loaded.source_roots, loaded.profile.name} - {"", "-"}
+    given = {*loaded.paths, loaded.symfs or "", *loaded.folders, *loaded.source_roots, loaded.profile.name} - {"", "-"}
     modules = [m for m in loaded.profile.modules if m.kind in _HASHED]
     paths = {path for m in modules for path in (m.name, m.binary, m.pdb_name) if "/" in path or "\\" in path}
     paths |= given.difference(_COMMON) | {os.path.abspath(path) for path in given}

@@ -50,8 +50,8 @@ class Loaded:
 
     profile: Profile
     symbols: SymbolOptions
-    path: str = ""
-    """Of the capture, for what has to read it again; ``-`` is standard input, which cannot be."""
+    paths: tuple[str, ...] = ()
+    """Of the captures, for what has to read them again; ``-`` is standard input, which cannot be."""
     symfs: str | None = None
     folders: tuple[str, ...] = ()
     source_roots: tuple[str, ...] = ()
@@ -61,21 +61,22 @@ class Loaded:
     _counted: dict[tuple[Place, SampleFilter | None], Callable[[Place], Annotation]] = field(
         init=False, default_factory=dict
     )
-    _identity: tuple[int, ...] | None = field(init=False)
+    _identities: list[tuple[int, ...] | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._identity = _identity(self.path)
+        self._identities = [*map(_identity, self.paths)]
 
     def check_unchanged(self) -> None:
-        """Raises `UnavailableError` where another file is at ``path`` now, or none: what is counted of it would not go
-        with what was counted before."""
-        now = _identity(self.path)
-        if now != self._identity:
-            raise UnavailableError(
-                f"{self.path} {'is not there any more' if now is None else 'was changed or replaced'} since the viewer "
-                "was started",
-                hint="put it back, or end the viewer and start it again",
-            )
+        """Raises `UnavailableError` where another file is at one of the ``paths`` now, or none: what is counted of it
+        would not go with what was counted before."""
+        for path, before in zip(self.paths, self._identities, strict=True):
+            now = _identity(path)
+            if now != before:
+                raise UnavailableError(
+                    f"{path} {'is not there any more' if now is None else 'was changed or replaced'} since the viewer "
+                    "was started",
+                    hint="put it back, or end the viewer and start it again",
+                )
 
     @cached_property
     def symbolizer(self) -> Symbolizer:

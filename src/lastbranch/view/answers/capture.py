@@ -22,12 +22,17 @@ def capture(loaded: Loaded, _parameters: Parameters) -> Answer:
 
 def findings(loaded: Loaded, _parameters: Parameters) -> Answer:
     """Columns ``severity``, ``name``, ``means``, ``seen``, ``remedy``: texts, the worst first. Reads the file again."""
-    if loaded.path == "-":
+    if "-" in loaded.paths:
         raise UnavailableError(
             "a capture from standard input is not checked here", hint="save it, and view the file: check reads it twice"
         )
-    found = check(loaded.path, symfs=loaded.symfs, folders=loaded.folders, symbols=loaded.symbols,
-                  reading=loaded.reading)  # fmt: skip
+    found = [
+        one._replace(seen=f"{path}: {one.seen}") if len(loaded.paths) > 1 else one
+        for path in loaded.paths
+        for one in check(
+            path, symfs=loaded.symfs, folders=loaded.folders, symbols=loaded.symbols, reading=loaded.reading
+        )
+    ]
     columns = ("severity", "name", "means", "seen", "remedy")
     return Answer({}, {name: [visible(str(getattr(one, name))) for one in found] for name in columns})
 

@@ -53,7 +53,10 @@ def _warnings(profile: Profile) -> Iterator[str]:
     places = profile.damage
     if places:
         more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
-        yield f"The file is damaged, and the screens show what could be read: {places[0]}{more}. See Capture."
+        what = f"{places[0].file} is" if places[0].file else "The file is"
+        yield f"{what} damaged, and the screens show what could be read: {places[0]}{more}. See Capture."
+    if profile.refused:
+        yield f"Left out, as they could not be opened: {', '.join(name for name, _ in profile.refused)}."
     why = why_no_stacks(profile)
     if why and profile.events:
         yield f"No branches are known, because {why}: {how_to_record(profile)}."
