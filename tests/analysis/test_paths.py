@@ -149,6 +149,9 @@ class _Anywhere:
     def locate(self, scope: np.ndarray, address: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return scope, address
 
+    def weights_of(self, _scope: np.ndarray) -> int:
+        return 1
+
 
 # -- small paths by hand: what a stack can hold beside plain jumps
 
@@ -165,7 +168,8 @@ def walked(*entries: tuple[int, int], gap: int = -1) -> tuple[Visits, int]:
     assert flow.address.tolist() == [at[row] for row in range(7)]
     source, target = (np.array(column) for column in zip(*entries, strict=True))
     row = np.arange(len(entries)) + (np.arange(len(entries)) >= gap) * (gap >= 0)
-    path = path_of(flow, np.zeros(len(entries), np.int64), row, source, target, np.zeros(len(entries), np.int64))
+    zeros, ones = np.zeros(len(entries), np.int64), np.ones(len(entries), np.int64)
+    path = path_of(flow, zeros, row, source, target, zeros, ones)
     (loop,) = loops_of(flow)
     trips = path.trips(loop)
     return visits(trips), trips.unstarted

@@ -52,7 +52,7 @@ def check_hot(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = 
     found = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     keys = [(shown.profile.events[row["event"]].name, row["function"], row["module"]) for row in found]
     numbers = [(int(row["samples"]), *percent([row["share"]]), *known([row["instructions"]])) for row in found]
-    table = rows(run, "report", shown.path, "--by", "function", "--no-symbol-cache", *words)
+    table = rows(run, "report", shown.paths[0], "--by", "function", "--no-symbol-cache", *words)
     seen = [row for row in table if row["samples"] or row["instructions"]]
     names = [(row["event"], row["function"], row["module"] or "") for row in seen]
     wanted = Counter(
@@ -66,7 +66,7 @@ def check_hot(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = 
 
 
 def check_branches(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = NONE) -> None:
-    done = run("branches", shown.path, "--no-symbol-cache", "--format", "json", *words)
+    done = run("branches", shown.paths[0], "--no-symbol-cache", "--format", "json", *words)
     if done.code == NotRecordedError.exit_code:
         with pytest.raises(NotRecordedError) as refusal:
             ask(shown, "branches", chosen)
@@ -82,7 +82,9 @@ def check_branches(run: Run, shown: Loaded, *words: str | Path, chosen: Paramete
     assert percent(answer.columns["mispredicted"]) == [row["mispredicted_percent"] for row in table]
     cycles = known(answer.columns["cycles"])
     assert [value and round(value, 2) for value in cycles] == [row["cycles"] for row in table]
-    check_sites(answer, rows(run, "branches", shown.path, "--no-symbol-cache", "--by", "site", "--limit", "0", *words))
+    check_sites(
+        answer, rows(run, "branches", shown.paths[0], "--no-symbol-cache", "--by", "site", "--limit", "0", *words)
+    )
 
 
 def check_sites(answer: Answer, table: list[dict]) -> None:

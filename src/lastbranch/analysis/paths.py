@@ -70,22 +70,23 @@ class StackSample:
         """What was kept."""
         stack, row, scope, source, target, cycles = (np.concatenate(c)[::-1] for c in zip(*self._parts, strict=True))
         ends = (self._binder.locate(scope, addresses) for addresses in (source, target))
-        return NearbyStacks(0.5**self._halvings, stack, -row, cycles, *ends)
+        weight = np.broadcast_to(np.asarray(self._binder.weights_of(scope), np.int64), len(scope))
+        return NearbyStacks(0.5**self._halvings, stack, -row, cycles, weight, *ends)
 
 
 class NearbyStacks:
     """The entries near some functions of ``part`` (0 to 1) of the stacks, the oldest of each stack first.
 
-    ``row`` int64 ascends by 1 from an entry of a stack to the next, by more where others are between. ``source`` and
-    ``target`` are bound: rows of modules, and addresses in them.
+    ``row`` int64 ascends by 1 from an entry of a stack to the next, by more where others are between; ``weight`` int64
+    is how often the sample counts. ``source`` and ``target`` are bound: rows of modules, and addresses in them.
     """
 
     def __init__(
-        self, part: float, stack: Array, row: Array, cycles: Array, source: tuple[Array, Array],
+        self, part: float, stack: Array, row: Array, cycles: Array, weight: Array, source: tuple[Array, Array],
         target: tuple[Array, Array],
     ) -> None:  # fmt: skip
         self.part = part
-        self.stack, self.row, self.cycles = stack, row, cycles
+        self.stack, self.row, self.cycles, self.weight = stack, row, cycles, weight
         self._ends = source, target
         self._orders = [np.lexsort((address, module)) for module, address in self._ends]
 
@@ -93,7 +94,8 @@ class NearbyStacks:
         """The way of the stacks through ``flow``; ``patched`` as in `flow_of`."""
         near = distinct(np.concatenate([self._inside(flow, end) for end in range(2)]))
         source, target = (self._rows(flow, module[near], address[near]) for module, address in self._ends)
-        return path_of(flow, self.stack[near], self.row[near], source, target, self.cycles[near], patched=patched)
+        columns = self.stack[near], self.row[near], source, target, self.cycles[near], self.weight[near]
+        return path_of(flow, *columns, patched=patched)
 
     def _inside(self, flow: Flow, end: int) -> NDArray[np.int64]:
         """The entries of which this end is in ``flow``."""
@@ -132,15 +134,18 @@ class Trips:
 class Path:
     """The blocks that ran, in order, stack after stack, and the cycles of the ranges between branches.
 
-    ``blocks`` int64: rows of the blocks, with `left` and `cut` (numbers above them) between. Ranges: ``first``,
-    ``last`` int64 rows of instructions, and their recorded ``cycles`` int64.
+    ``blocks`` int64: rows of the blocks, with `left` and `cut` (numbers above them) between; ``weight`` int64: how
+    often each counts. Ranges: ``first``, ``last`` int64 rows of instructions, their recorded ``cycles`` int64, and how
+    ``often`` each counts, int64.
     """
 
     flow: Flow
     blocks: Array
+    weight: Array
     first: Array
     last: Array
     cycles: Array
+    often: Array
 
     @property
     def left(self) -> int:
@@ -162,10 +167,10 @@ class Path:
         heads = np.flatnonzero(self.blocks == loop.header)
         iterations = np.searchsorted(heads, past) - np.searchsorted(heads, start)
         started = (self.blocks[start] == loop.header) & (self.blocks[start - 1] != self.cut)
-        ended = (self.blocks[past] != self.cut)[started]
+        ended, weight = (self.blocks[past] != self.cut)[started], self.weight[start]
         return Trips(
-            distribution(iterations[started], ended, ~ended),
-            int(np.count_nonzero(~started)),
+            distribution(iterations[started], ended * weight[started], ~ended * weight[started]),
+            int(weight[~started].sum()),
             int(iterations.max(initial=0)),
         )
 
@@ -176,7 +181,7 @@ class Path:
         block_of = np.repeat(np.arange(len(blocks)), sizes)
         rows, which = distinct_rows(self.first, self.last, self.cycles)
         first, last, cycles = (column[rows] for column in (self.first, self.last, self.cycles))
-        begin, times = block_of[first], np.bincount(which, minlength=len(rows))
+        begin, times = block_of[first], np.bincount(which, self.often, len(rows))
         number = block_of[last] - begin + 1
         block = ranges(begin, number)
         value = sizes[block] * np.repeat(cycles / (last - first + 1), number)
@@ -191,8 +196,9 @@ class Path:
 
 
 def path_of(
-    flow: Flow, stack: Array, row: Array, source: Array, target: Array, cycles: Array, *, patched: bool = False
-) -> Path:
+    flow: Flow, stack: Array, row: Array, source: Array, target: Array, cycles: Array, weight: Array, *,
+    patched: bool = False,
+) -> Path:  # fmt: skip
     """The path of entries through ``flow``, stack after stack, the oldest of each first.
 
     ``row`` int64 ascends by 1 from an entry to the next of a stack; where it does by more, what lies between is
@@ -201,7 +207,7 @@ def path_of(
     blocks, kinds, n = flow.blocks, flow.kind, len(stack)
     if not n or not len(blocks):
         none = np.empty(0, np.int64)
-        return Path(flow, np.full(2, len(blocks) + 1), none, none, none)
+        return Path(flow, np.full(2, len(blocks) + 1), np.ones(2, np.int64), none, none, none, none)
     left, cut = len(blocks), len(blocks) + 1
     block_of = np.append(np.repeat(np.arange(left), blocks.last - blocks.first + 1), [cut, cut])  # torn: not known
     behind = np.append(False, stack[1:] == stack[:-1])  # there is an older entry of the stack
@@ -237,7 +243,8 @@ def path_of(
     )
     begin = np.column_stack([np.broadcast_to(slot, n) for slot, _ in slots])
     number = np.column_stack([number.astype(np.int64) for _, number in slots])
-    return Path(flow, ranges(begin.reshape(-1), number.reshape(-1)), first, last, cycles[at][told])
+    passed, each = ranges(begin.reshape(-1), number.reshape(-1)), np.repeat(weight, number.sum(axis=1))
+    return Path(flow, passed, each, first, last, cycles[at][told], weight[at][told])
 
 
 def _comes_back(flow: Flow, source: Array, arrived: Array) -> NDArray[np.bool_]:

@@ -201,7 +201,7 @@ class Capture:
         return ["nothing passes the filters" if profile.samples else "the capture has no samples"]
 
     def finish(self, profile: Profile, notes: list[str] | None = None) -> int:
-        """Tell ``notes`` and damage on standard error. 1 if there is damage or a capture could not be opened, else 0."""
+        """Tell ``notes`` and damage on standard error. 1 if there is damage, or a capture could not be opened."""
         print_notes([*profile.notes, *(notes or [])])
         damage = [(damage.file or profile.name, damage) for damage in profile.damage]
         return print_damage(damage) or int(bool(profile.refused))
