@@ -96,13 +96,13 @@ class Writer:
         """Everything older than the newest time so far is in the file."""
         self._file.write(_record(_FINISHED_ROUND, 0, b""))
 
-    def close(self, build_id: bytes, path: str) -> None:
+    def close(self, build_id: bytes, path: str, host: str = "benchmark") -> None:
         """Append the feature sections and write the header over its place at the start."""
         end = self._file.tell()
         build_id_record = struct.pack("<i", -1) + build_id.ljust(20, b"\0") + bytes(4) + _padded(path, 64)
         sections = {
             "BUILD_ID": _record(_BUILD_ID, _USER, build_id_record),
-            "HOSTNAME": _string("benchmark"),
+            "HOSTNAME": _string(host),
             "OSRELEASE": _string("6.1.0"),
             "VERSION": _string("6.1.0"),
             "ARCH": _string("x86_64"),

@@ -18,7 +18,7 @@ import numpy as np
 from ..analysis import count_tables
 from ..analysis.counting import EntryCounter, why_no_ranges, why_no_stacks
 from ..analysis.sample_sums import BranchSums
-from ..arrays import Sums, group
+from ..arrays import Sums, group_unordered
 from ..errors import LastbranchError
 from ..model import BRANCH, Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
 from ..opening import open_source, read_profile
@@ -193,7 +193,7 @@ class _Day:
     def __init__(self) -> None:
         self.words = _Words()
         self._parts: list[list[Array]] = []
-        self._rows = self._merged = 0
+        self._rows = self.size = 0
         self.captures: list[dict[str, Any]] = []
         self.modules: dict[tuple[str, str], Module] = {}
 
@@ -216,29 +216,37 @@ class _Day:
             part.append(column.astype(kind, copy=False))
         self._parts.append(part)
         self._rows += size
-        if self._rows > max(_WAITING_ROWS, 2 * self._merged):
-            self.merge()
+        if self._rows > self.size + _MOST_ROWS:
+            self._merge()
 
-    def merge(self) -> dict[str, Array]:
-        """One row for all rows with the same keys: columns by name."""
+    def _merge(self) -> None:
+        """Make one row of all rows with the same keys."""
         columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
-        keys, sums = group(columns[: len(_KEYS)], columns[len(_KEYS) :], [np.add] * len(_SUMS))
-        self._parts, self._rows, self._merged = [[*keys, *sums]], len(keys[0]), len(keys[0])
-        return dict(zip((*_KEYS, *_SUMS), self._parts[0], strict=True))
+        self._parts.clear()
+        keys, sums = group_unordered(columns[: len(_KEYS)], columns[len(_KEYS) :], [np.add] * len(_SUMS))
+        self._parts, self._rows, self.size = [[*keys, *sums]], len(keys[0]), len(keys[0])
 
     def rows(self) -> Rows:
-        none = {name: np.empty(0, np.int64) for name in (*_KEYS, *_SUMS)}
-        return Rows(self.merge() if self._parts else none, self.captures, self.modules, self.words.words)
+        """What was added, each row once."""
+        if self._parts:
+            self._merge()
+        columns = self._parts[0] if self._parts else [np.empty(0, np.int64)] * len((*_KEYS, *_SUMS))
+        counts = dict(zip((*_KEYS, *_SUMS), columns, strict=True))
+        return Rows(counts, self.captures, self.modules, self.words.words)
 
 
-_WAITING_ROWS = 1 << 18
+_MOST_ROWS = 1 << 18
+"""Rows that are in memory, and as many again that wait to be merged."""
 
 
-def count_captures(captures: Sequence[CaptureFile]) -> dict[str, Rows]:
-    """Day (``YYYY-MM-DD``, UTC) -> what is in the captures of that day. A capture that cannot be read has a row that
-    says why."""
+def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]]:
+    """(day, what is in captures of that day), each day (``YYYY-MM-DD``, UTC) as often as it takes to have few rows in
+    memory. A capture that cannot be read has a row that says why."""
     days: dict[str, _Day] = {}
     for capture in captures:
+        if sum(day.size for day in days.values()) > _MOST_ROWS:
+            yield from ((day, counted.rows()) for day, counted in sorted(days.items()))
+            days.clear()
         try:
             _count(capture, days)
         except (LastbranchError, OSError) as error:
@@ -246,7 +254,7 @@ def count_captures(captures: Sequence[CaptureFile]) -> dict[str, Rows]:
             reason = str(error) if isinstance(error, LastbranchError) else error.strerror or str(error)
             row = _row(capture, capture.labels.host or "", when) | {"notes": reason, "refused": True}
             days.setdefault(f"{when:%Y-%m-%d}", _Day()).captures.append(row)
-    return {day: counted.rows() for day, counted in sorted(days.items())}
+    yield from ((day, counted.rows()) for day, counted in sorted(days.items()))
 
 
 def _count(capture: CaptureFile, days: dict[str, _Day]) -> None:

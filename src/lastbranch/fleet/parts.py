@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,24 +119,26 @@ def read_of(table: StoreTable, paths: Sequence[str]) -> str:
 # -- writing
 
 
-def _write(
-    database: duckdb.DuckDBPyConnection, objects: Objects, table: StoreTable, relation: str, group: str, key: str
-) -> Part:
-    """Write the rows of ``relation``, with those of equal keys added up, as a part."""
-    keys = ", ".join(f'"{name}"' for name in table.keys)
-    sums = "".join(f', sum("{name}")::UBIGINT AS "{name}"' for name in table.sums)
+def _write(database: duckdb.DuckDBPyConnection, objects: Objects, select: str, group: str, key: str) -> Part:
+    """Write the rows of a SELECT statement as a part."""
     with tempfile.TemporaryDirectory(prefix="lastbranch-part-") as folder:
         path = os.path.join(folder, "part.parquet")
-        copied = database.execute(
-            f"COPY (SELECT {keys}{sums} FROM {relation} GROUP BY ALL ORDER BY {keys}) "
-            f"TO '{path}' (FORMAT parquet, COMPRESSION zstd, KV_METADATA {{lastbranch_fleet: '{VERSION}'}})"
-        )
-        ((rows,),) = copied.fetchall()
+        version = f"KV_METADATA {{lastbranch_fleet: '{VERSION}'}}"
+        ((rows,),) = database.execute(
+            f"COPY ({select}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, {version})"
+        ).fetchall()  # fmt: skip
         with open(path, "rb") as file:
             data = file.read()
     part = Part(f"{group}/{key}.parquet", rows, len(data), hashlib.sha256(data).hexdigest())
     objects.put(part.name, data)
     return part
+
+
+def _merged(table: StoreTable, relation: str) -> str:
+    """SQL of the rows of ``relation``, those with equal keys added up, in the order of parts."""
+    keys = ", ".join(f'"{name}"' for name in table.keys)
+    sums = "".join(f', sum("{name}")::UBIGINT AS "{name}"' for name in table.sums)
+    return f"SELECT {keys}{sums} FROM {relation} GROUP BY ALL ORDER BY {keys}"
 
 
 def batch_key(captures: Iterable[CaptureFile]) -> str:
@@ -179,9 +182,9 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
     def make() -> list[Part]:
         ordered = sorted(captures, key=lambda capture: capture.digest)
         found = []
-        for day, rows in count_captures(ordered).items():
+        for number, (day, rows) in enumerate(count_captures(ordered)):
             with connect() as database:
-                found += _write_rows(database, objects, rows, day, key)
+                found += _write_rows(database, objects, rows, day, _key(key, number))
         return found
 
     return _once(objects, key, make)
@@ -189,23 +192,21 @@ def count_batch(store: str, captures: Sequence[CaptureFile]) -> list[Part]:
 
 def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Rows, day: str, key: str) -> list[Part]:
     """The parts of what was counted on one day."""
-    parts = []
-    database.register("words", {"id": np.arange(len(rows.words), dtype=np.int32), "text": _objects(rows.words)})
-    buckets = np.array([bucket_of(word) for word in rows.words], np.int64)
-    bucket = buckets[rows.counts["module"]] if len(rows.counts["n"]) else np.empty(0, np.int64)
-    table = TABLES["counts"]
-    for number in np.flatnonzero(np.bincount(bucket)).tolist() if len(bucket) else []:
-        mine = bucket == number
-        database.register("rows", {name: column[mine] for name, column in rows.counts.items()})
-        columns, joins = [], ""
-        for i, c in enumerate(table.columns):
-            if c.type == "VARCHAR":
-                joins += f' LEFT JOIN words w{i} ON w{i}.id = rows."{c.name}"'
-                columns.append(f'w{i}.text AS "{c.name}"')
-            else:
-                columns.append(f'rows."{c.name}"::UBIGINT AS "{c.name}"')
-        relation = f"(SELECT {', '.join(columns)} FROM rows{joins})"
-        parts.append(_write(database, objects, table, relation, f"counts/day={day}/bucket={number:02d}", key))
+    parts, table = [], TABLES["counts"]
+    words = _objects(rows.words)
+    counts, bucket = _sorted(rows.counts, words)
+    database.register("words", {"id": np.arange(len(words), dtype=np.int32), "text": words})
+    columns = [f'{f"w{i}.text" if c.type == "VARCHAR" else f"r.{c.name}::UBIGINT"} AS "{c.name}"'
+               for i, c in enumerate(table.columns)]  # fmt: skip
+    joins = [
+        f"LEFT JOIN words w{i} ON w{i}.id = r.{c.name}" for i, c in enumerate(table.columns) if c.type == "VARCHAR"
+    ]
+    select = f"SELECT {', '.join(columns)} FROM sorted r {' '.join(joins)} ORDER BY r.position"
+    bounds = np.flatnonzero(np.append(True, bucket[1:] != bucket[:-1])).tolist() if len(bucket) else []
+    for low, high in pairwise([*bounds, len(bucket)]):
+        piece = {name: column[low:high] for name, column in counts.items()}
+        database.register("sorted", piece | {"position": np.arange(high - low)})
+        parts.append(_write(database, objects, select, f"counts/day={day}/bucket={bucket[low]:02d}", key))
     lists: dict[str, list[dict[str, Any]]] = {
         "captures": [one | {"time": one["time"].replace(tzinfo=None)} for one in rows.captures],
         "modules": [_module_row(identity, module) for (identity, _), module in rows.modules.items()],
@@ -219,8 +220,23 @@ def _write_rows(database: duckdb.DuckDBPyConnection, objects: Objects, rows: Row
             database.executemany(
                 f"INSERT INTO {name} VALUES ({marks})", [[one[c.name] for c in table.columns] for one in found]
             )
-            parts.append(_write(database, objects, table, name, f"{name}/day={day}", key))
+            parts.append(_write(database, objects, _merged(table, name), f"{name}/day={day}", key))
     return parts
+
+
+def _sorted(counts: dict[str, Array], words: Array) -> tuple[dict[str, Array], Array]:
+    """The rows of the counts table, whose texts are numbers of ``words``, by bucket and then in the order of parts; and
+    the bucket of each."""
+    table, rank = TABLES["counts"], np.empty(len(words) + 1, np.int32)
+    rank[np.argsort(words)] = np.arange(len(words), dtype=np.int32)
+    rank[-1] = len(words)  # NULL comes last
+    bucket = (
+        np.array([*map(bucket_of, words)], np.uint8)[counts["module"]] if len(counts["n"]) else np.empty(0, np.uint8)
+    )
+    texts = {c.name for c in table.columns if c.type == "VARCHAR"}
+    by = [rank[counts[name]] if name in texts else counts[name] for name in table.keys]
+    order = np.lexsort((*by[::-1], bucket))
+    return {name: column[order] for name, column in counts.items()}, bucket[order]
 
 
 def _objects(words: Sequence[str]) -> Array:
@@ -252,7 +268,7 @@ def reduce_parts(store: str, parts: Sequence[Part]) -> Part:
         with tempfile.TemporaryDirectory(prefix="lastbranch-parts-") as scratch, connect() as database:
             paths = objects.paths([part.name for part in parts], scratch)
             table = TABLES[parts[0].table]
-            return [_write(database, objects, table, read_of(table, paths), parts[0].group, key)]
+            return [_write(database, objects, _merged(table, read_of(table, paths)), parts[0].group, key)]
 
     (part,) = _once(objects, key, make)
     return part
