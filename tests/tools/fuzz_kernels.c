@@ -552,6 +552,47 @@ static int distinct(struct input in)
     return found >= 0;
 }
 
+/* -- sample_sums.c: the branches of stacks, against a comparison with all others */
+
+i64 lb_sample_sums(const i64 *scope, const i64 *offsets, i64 samples, const u8 *from, i64 from_stride, const u8 *to,
+                   i64 to_stride, const u8 *flags, i64 flags_stride, u64 seed, u32 *slots, i64 number, u64 *row);
+
+static int sample_sums(struct input in)
+{
+    enum { WORDS = 13, COUNT = 3, SAMPLES = 8, SQUARES, CROSSED };
+    i64 samples = (i64)take(&in, 1) & 63, entries = 0, number = 2;
+    u64 seed = take(&in, 8), sums[4] = {0};
+    i64 *scope = block((size_t)samples * 8), *offsets = block((size_t)(samples + 1) * 8);
+    offsets[0] = 0;
+    for (i64 s = 0; s < samples; s++) {
+        scope[s] = (i64)take(&in, 1) & 1;
+        offsets[s + 1] = entries += (i64)take(&in, 1) & 15;
+    }
+    while (number <= entries) number *= 2;
+    u64 *words = block((size_t)entries * 24), *row = block((size_t)entries * WORDS * 8);
+    u32 *slots = block((size_t)number * 4);
+    memset(slots, 0, (size_t)number * 4);
+    for (i64 i = 0; i < 3 * entries; i++) words[i] = take(&in, 1) & (i % 3 == 2 ? 255 : 3);
+    const u8 *base[3];
+    for (int k = 0; k < 3; k++) base[k] = (const u8 *)(words + (entries > 0) * k);
+    i64 rows = lb_sample_sums(scope, offsets, samples, base[0], 24, base[1], 24, base[2], 24, seed, slots, number, row);
+    for (i64 r = 0; r < rows; r++) {
+        u64 *it = row + r * WORDS, here = 0, all[4] = {0};
+        for (i64 s = 0; s < samples; s++, here = 0) {
+            for (i64 i = offsets[s]; i < offsets[s + 1]; i++)
+                here += (u64)scope[s] == it[0] && words[3 * i] == it[1] && words[3 * i + 1] == it[2];
+            all[0] += here, all[1] += here > 0, all[2] += here * here, all[3] += here * (u64)(offsets[s + 1] - offsets[s]);
+        }
+        expect(it[COUNT] == all[0] && it[SAMPLES] == all[1], "entries and samples of a branch");
+        expect(it[SQUARES] == all[2] && it[CROSSED] == all[3], "sums over the samples of a branch");
+        for (int k = 0; k < 4; k++) sums[k] += all[k];
+        seen(it, 11 * 8);
+    }
+    expect(sums[0] == (u64)entries, "each entry is of one branch");
+    free(scope), free(offsets), free(words), free(row), free(slots);
+    return entries > 0;
+}
+
 /* -- sum_stacks.c: the sums of equal stacks of two batches, against a comparison with all others */
 
 void *lb_sums_new(u64 seed, i64 keys, i64 values);
@@ -716,6 +757,7 @@ static const struct kernel { const char *name; int (*run)(struct input); } kerne
     {"near_entries", near_entries},
     {"perf_records", perf_records},
     {"runs", runs},
+    {"sample_sums", sample_sums},
     {"sum_stacks", sum_stacks},
     {"walk_events", walk_events},
 };

@@ -208,11 +208,18 @@ def _near(chance: random.Random) -> Iterator[bytes]:
         )
 
 
+def _sample_sums(chance: random.Random) -> Iterator[bytes]:
+    """Number of stacks, seed; scope and length of each; source, target and flags."""
+    for samples in (3, 20, 60):
+        heads = b"".join(bytes([chance.randrange(2), chance.randrange(16)]) for _ in range(samples))
+        yield bytes([samples]) + chance.randbytes(8) + heads + chance.randbytes(3 * 16 * samples)
+
+
 SEEDS: dict[str, Callable[[random.Random], Iterator[bytes]]] = {
     "branch_entries": _branch_records, "call_stacks": _call_stacks, "count_stacks": _stacks, "compress": _deflated,
     "decode": _code, "decompress": _compressed, "distinct_stacks": _distinct_stacks, "find_mappings": _mappings,
     "format_lists": _lists, "near_entries": _near, "perf_records": _records, "runs": _runs,
-    "sum_stacks": _summed_stacks, "walk_events": _events,
+    "sample_sums": _sample_sums, "sum_stacks": _summed_stacks, "walk_events": _events,
 }  # fmt: skip
 """Kernel -> what makes inputs that it takes; one for each row of the driver's table."""
 

@@ -5,12 +5,14 @@ They add up over captures, and with the sums of squares the test of `significanc
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 
 import numpy as np
 
+from .. import native
 from ..arrays import Table, group, group_unordered
-from ..model import BRANCH, AddressSpaces, Array, SampleBatch
+from ..model import BRANCH, ENTRY, AddressSpaces, Array, SampleBatch
 from .counting import Sampled, cycles_of
 
 __all__ = ["BranchSums", "SampleSums", "SummedBranches"]
@@ -74,19 +76,10 @@ class BranchSums:
         offsets = batch.offsets[BRANCH]
         if not offsets[-1]:
             return
-        depth = np.diff(offsets)
-        sample, flags = np.repeat(np.arange(len(depth)), depth), batch["branch_flags"]
-        values = [np.ones(len(sample), np.int64), *_outcome(flags), *cycles_of(flags)]
-        keys = [sample, batch["branch_from"], batch["branch_to"]]
-        (sample, a, b), sums = group_unordered(keys, values, [np.add] * len(values))
-        count = sums[0]
-        sums += [np.ones(len(count), np.int64), count * count, count * depth[sample]]
-        self._add([self._binder.scopes(batch)[sample], a, b], sums)
-
-    def _add(self, keys: list[Array], sums: list[Array]) -> None:
-        keys, sums = group_unordered(keys, sums, [np.add] * _VALUES)
-        self._parts.append([*keys, *sums])
-        self._rows += len(keys[0])
+        scope = self._binder.scopes(batch)
+        found = _summed_compiled(scope, batch)
+        self._parts.append(_summed(scope, batch) if found is None else found)
+        self._rows += len(self._parts[-1][0])
         if self._rows > max(_SHRINK_ROWS, 2 * len(self._parts[0][0])):
             self._merge()
 
@@ -106,6 +99,41 @@ class BranchSums:
         keys = [*self._binder.locate(scope, a), *self._binder.locate(scope, b)]
         keys, sums = group(keys, sums, [np.add] * _VALUES)
         return SummedBranches(*keys, *sums)
+
+
+def _summed(scope: Array, batch: SampleBatch) -> list[Array]:
+    """Scope, source and target of the distinct branches of a batch, and their sums."""
+    depth = batch.depth
+    sample, flags = np.repeat(np.arange(len(depth)), depth), batch["branch_flags"]
+    values = [np.ones(len(sample), np.int64), *_outcome(flags), *cycles_of(flags)]
+    keys = [sample, batch["branch_from"], batch["branch_to"]]
+    (sample, a, b), sums = group_unordered(keys, values, [np.add] * len(values))
+    count = sums[0]
+    sums += [np.ones(len(count), np.int64), count * count, count * depth[sample]]
+    keys, sums = group_unordered([scope[sample], a, b], sums, [np.add] * _VALUES)
+    return [*keys, *sums]
+
+
+_WORDS = 3 + _VALUES + 2
+"""Of a row of ``native/sample_sums.c``."""
+
+
+def _summed_compiled(scope: Array, batch: SampleBatch) -> list[Array] | None:
+    """`_summed` by the compiled library; ``None`` without it."""
+    library = native.library()
+    if library is None:
+        return None
+    scope, offsets = np.ascontiguousarray(scope, np.int64), np.ascontiguousarray(batch.offsets[BRANCH], np.int64)
+    entries = int(offsets[-1])
+    slots, rows = np.zeros(1 << (entries.bit_length() + 1), np.uint32), np.empty((entries, _WORDS), np.uint64)
+    columns = [batch[name] for name in ENTRY]
+    strided = [word for column in columns for word in (native.address(column), column.strides[0])]
+    found = library.lb_sample_sums(
+        native.address(scope), native.address(offsets), len(scope), *strided, int.from_bytes(os.urandom(8)),
+        native.address(slots), len(slots), native.address(rows),
+    )  # fmt: skip
+    owner, a, b, *sums = (np.ascontiguousarray(rows[:found, i]) for i in range(3 + _VALUES))
+    return [owner.view(np.int64), a, b, *(column.view(np.int64) for column in sums)]
 
 
 def _outcome(flags: Array) -> list[Array]:

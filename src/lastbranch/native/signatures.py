@@ -55,6 +55,8 @@ SIGNATURES: dict[str, str] = {
     "lb_samples_check": f"int pointer i64 int pointer i64 i64 pointer i64 i64 i64 {'pointer ' * 4}",
     # runs.c
     "lb_take_runs": "int pointer i64 i64 pointer pointer i64 pointer i64",
+    # sample_sums.c
+    "lb_sample_sums": f"i64 pointer pointer i64 {'pointer i64 ' * 3} u64 pointer i64 pointer",
     # sum_stacks.c
     "lb_sums_new": "pointer u64 i64 i64",
     "lb_sums_free": "nothing pointer",
