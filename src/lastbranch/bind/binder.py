@@ -152,10 +152,11 @@ class Binder:
         """int64 scope of each sample."""
         known = self._scoped  # that of the newest batch is kept: several count the same one
         if known is None or known[0] is not batch:
-            known = self._scoped = batch, self._scopes(batch)
+            known = self._scoped = batch, self.new_scopes(batch)
         return known[1]
 
-    def _scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
+    def new_scopes(self, batch: SampleBatch) -> NDArray[np.int64]:
+        """`scopes` of a batch that is not kept."""
         moment = self.moments(batch.time)
         rank = self._rank(batch.pid.view(np.uint32))
         epoch = np.searchsorted(self._epoch_key, (rank << self._moment_bits) | moment, side="right")

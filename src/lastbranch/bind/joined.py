@@ -234,6 +234,7 @@ class JoinedSpaces:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members, self._binders = members, [*map(_binder_of, members)]
+        self._scoped: tuple[SampleBatch, NDArray[np.int64]] | None = None
         self._weights = np.array([member.weight for member in members], np.int64)
         self._weighted = bool((self._weights != 1).any())
         self._scopes = _begins(binder.scope_end for binder in self._binders)
@@ -268,8 +269,12 @@ class JoinedSpaces:
         """int64 scope of each sample."""
         if not len(batch):
             return np.empty(0, np.int64)
-        capture = int(batch["capture"][0])
-        return self._binders[capture].scopes(self._members[capture].own_batch(batch)) + self._scopes[capture]
+        known = self._scoped  # as `Binder` keeps it, whose own would keep a batch of each capture
+        if known is None or known[0] is not batch:
+            capture = int(batch["capture"][0])
+            own = self._binders[capture].new_scopes(self._members[capture].own_batch(batch))
+            known = self._scoped = batch, own + self._scopes[capture]
+        return known[1]
 
     def weights_of(self, scope: NDArray[np.int64]) -> NDArray[np.int64] | int:
         """int64: the weight of the capture of each scope; 1 where all count once."""
