@@ -71,7 +71,8 @@ class SharedModules:
         of no module, -1. ``attach`` gives modules their binaries."""
         attach([module for module in modules if self._can_help(module)])
         rows = [self._row(module) for module in modules]
-        self._unknown.update({module.short for module in modules if not any(_keys(module))})
+        unknown = (m for m in modules if m.kind is not ModuleKind.VDSO and not any(_keys(m)))
+        self._unknown.update({module.short for module in unknown})
         modules[:] = [self.modules[row] for row in rows]
         return np.array([*rows, -1], np.int64)
 
