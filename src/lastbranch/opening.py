@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from .formats.etl.payload import Manifests
 
 __all__ = [
-    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "is_called", "open_profile",
-    "open_source", "read_captures", "read_manifests", "read_profile", "reading_of", "same_binary", "use_binary",
+    "FileSource", "attach_binaries", "build_id_at", "captures_at", "code_of", "is_called", "is_no_capture",
+    "open_profile", "open_source", "read_captures", "read_manifests", "read_profile", "reading_of", "same_binary",
+    "use_binary",
 ]  # fmt: skip
 
 _SPOOL_CHUNK = 1 << 20
@@ -98,7 +99,7 @@ def read_captures(
         try:
             opened.append(_opened(path, weight, progress, reading))
         except (LastbranchError, OSError) as error:
-            if path in found.in_folders and _is_no_capture(error):
+            if path in found.in_folders and is_no_capture(error):
                 found.others.append(path)
             else:
                 refused.append((path, error))
@@ -240,7 +241,7 @@ def _same_file(path: str) -> object:
     return (state.st_dev, state.st_ino) if stat.S_ISREG(state.st_mode) else path
 
 
-def _is_no_capture(error: Exception) -> bool:
+def is_no_capture(error: Exception) -> bool:
     """Whether a file begins like nothing that is read here; an empty one may have been a capture."""
     return isinstance(error, FormatError) and error.field == "magic" and error.value is not None
 

@@ -339,3 +339,22 @@ def test_saturation_is_the_overlap_with_parts_of_the_captures(run: Run, tmp_path
         assert row[f"{name}_percent"] == pytest.approx(100 * overlap, abs=0.01)
     assert run("fleet", "compact", store).code == 0
     assert rows_of(run("fleet", "report", store, "--saturation", "--format", "json")) == [row]
+
+
+# -- several captures, joined
+
+
+@pytest.mark.parametrize("form", ["counts", *BY_MODULE])
+def test_merged_exports_are_those_of_the_captures_together(
+    run: Run, data: Data, symfs, tmp_path: Path, form: str
+) -> None:
+    """In three parts, then in one."""
+    captures = [data.path(name) for name in ("demo_pie", "demo_2proc", "demo_hwidx")]
+    words = ("--symfs", symfs("demo_pie"), "--to", form, "--binary", "lbrdemo")
+    plain = run("export", *captures, *words)
+    assert plain.code == 0, plain.err
+    for capture in captures:
+        store = added(run, tmp_path / "store", capture)
+    assert run("fleet", "export", store, *words).raw == plain.raw
+    assert run("fleet", "compact", store).code == 0
+    assert run("fleet", "export", store, *words).raw == plain.raw

@@ -83,7 +83,13 @@ def test_folders_are_added_with_all_that_is_in_them(run: Run, tmp_path: Path) ->
     (tmp_path / "in" / "deeper").mkdir(parents=True)
     captures(tmp_path / "in" / "deeper", 2)
     build(tmp_path / "in" / "one")
-    assert run("fleet", "add", tmp_path / "store", tmp_path / "in").err == "3 captures added\n"
+    (tmp_path / "in" / "README").write_text("no capture\n")
+    done = run("fleet", "add", tmp_path / "store", tmp_path / "in")
+    assert done.code == 0
+    assert done.err.endswith("1 captures added\n")
+    assert "left out 1 file of no capture format" in done.err
+    assert run("fleet", "add", tmp_path / "store", tmp_path / "in" / "**" / "*.data").err == "2 captures added\n"
+    assert run("fleet", "add", tmp_path / "store", tmp_path / "in" / "README").code == 1
 
 
 def test_labels_and_days(run: Run, tmp_path: Path) -> None:

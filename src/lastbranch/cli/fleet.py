@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -109,35 +107,25 @@ def command() -> None:
 def add(store: str, files: tuple[str, ...], service: str, version: str, host: str | None, time: datetime | None) -> int:
     """Count captures and add them to STORE, which is made if there is none.
 
-    FILE can be a folder: all files in it are added. All captures of one call are added at once or, if it is
-    interrupted, none; the same call then goes on with what is done. A capture is known by its contents and counts once,
-    however often it is added. No binary is needed for it.
+    FILE can be a folder, whose captures are meant, or a pattern ('logs/**/*.data'). All captures of one call are added
+    at once or, if it is interrupted, none; the same call then goes on with what is done. A capture is known by its
+    contents and counts once, however often it is added. No binary is needed for it.
 
     A capture that is damaged counts with what can be read; one that cannot be read is named and listed, and the rest is
     done: exit code 1.
     """
     from ..fleet import Labels, Store
 
-    added = Store(store).add(list(_files(files)), Labels(service, version, host, time))
+    added = Store(store).add(files, Labels(service, version, host, time))
     for path, reason in added.refused.items():
         click.echo(f"warning: {path}: not counted: {reason}", err=True)
     for path, reason in added.damaged.items():
         click.echo(f"warning: {path}: {reason}", err=True)
+    print_notes(added.notes)
     again = f", {added.known} were known" if added.known else ""
     refused = f", {len(added.refused)} refused" if added.refused else ""
     click.echo(f"{added.captures} captures added{again}{refused}", err=True)
     return 1 if added.refused or added.damaged else 0
-
-
-def _files(paths: Sequence[str]) -> Iterator[str]:
-    """Files, and those in folders, by name."""
-    for path in paths:
-        if not os.path.isdir(path):
-            yield path
-            continue
-        for folder, folders, files in os.walk(path):
-            folders.sort()
-            yield from (os.path.join(folder, file) for file in sorted(files) if not file.startswith("."))
 
 
 def _time(ctx: click.Context, param: click.Parameter, value: str | None) -> datetime | None:

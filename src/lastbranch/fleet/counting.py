@@ -21,7 +21,7 @@ from ..analysis.sample_sums import BranchSums
 from ..arrays import Sums, group_unordered
 from ..errors import LastbranchError
 from ..model import BRANCH, Array, Module, ModuleKind, Profile, SampleBatch, SampleFilter
-from ..opening import open_source, read_profile
+from ..opening import is_no_capture, open_source, read_profile
 from .schema import LABELS, TABLES, Kind, fold_of
 
 __all__ = ["NOWHERE", "CaptureFile", "Labels", "Rows", "capture_file", "count_captures"]
@@ -45,15 +45,17 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A file to count: its SHA-256 in hexadecimal, its bytes, and what is said of it."""
+    """A file to count: its SHA-256 in hexadecimal, its bytes, what is said of it, and whether anybody says that it is a
+    capture: of a folder, files of other kinds are left out."""
 
     path: str
     digest: str
     size: int
     labels: Labels
+    certain: bool = True
 
 
-def capture_file(path: str, labels: Labels) -> CaptureFile:
+def capture_file(path: str, labels: Labels, certain: bool = True) -> CaptureFile:
     """The file at ``path`` with its digest. Raises `OSError` and `FormatError` where it cannot be read."""
     source = open_source(path)
     try:
@@ -63,7 +65,7 @@ def capture_file(path: str, labels: Labels) -> CaptureFile:
             offset += got
     finally:
         source.close()
-    return CaptureFile(path, digest.hexdigest(), offset, labels)
+    return CaptureFile(path, digest.hexdigest(), offset, labels, certain)
 
 
 @dataclass(slots=True)
@@ -250,6 +252,8 @@ def count_captures(captures: Sequence[CaptureFile]) -> Iterator[tuple[str, Rows]
         try:
             _count(capture, days)
         except (LastbranchError, OSError) as error:
+            if not capture.certain and is_no_capture(error):
+                continue
             when = capture.labels.time or _changed(capture.path)
             reason = str(error) if isinstance(error, LastbranchError) else error.strerror or str(error)
             row = _row(capture, capture.labels.host or "", when) | {"notes": reason, "refused": True}

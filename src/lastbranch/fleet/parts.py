@@ -143,7 +143,7 @@ def _merged(table: StoreTable, relation: str) -> str:
 
 def batch_key(captures: Iterable[CaptureFile]) -> str:
     """What the parts of these captures are called: by their contents and labels, in any order."""
-    said = sorted((c.digest, *map(str, asdict(c.labels).values())) for c in captures)
+    said = sorted((c.digest, c.certain, *map(str, asdict(c.labels).values())) for c in captures)
     return _key("batch", said)
 
 

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..errors import LastbranchError
+from ..opening import captures_at
 from .counting import CaptureFile, Labels, capture_file
 from .manifest import Change, Manifest, State
 from .objects import Object, open_objects
@@ -44,12 +45,13 @@ def in_turn(function: Callable[[Any], Any], arguments: Sequence[Any]) -> Iterato
 @dataclass(slots=True)
 class Added:
     """What became of captures that were to be added: how many were counted, were in the store before (or twice among
-    them), and were refused, with the reason of each by path."""
+    them), and were refused or are damaged, with the reason of each by path. ``notes`` are for the user."""
 
     captures: int = 0
     known: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -87,12 +89,15 @@ class Store:
     def add(self, paths: Sequence[str], labels: Labels = _UNSAID) -> Added:
         """Count the captures at ``paths`` and add them, all at once: a store has all of them or none.
 
+        Paths can be folders, of which files of other kinds are left out, and patterns.
         A capture is known by its contents and counts once. Those that cannot be read are listed in the store with the
         reason, and do not hinder others. After a crash the same call goes on with what is done.
         """
+        there = captures_at(paths)
         self._manifest.create()
-        added, captures = Added(), dict[str, CaptureFile]()
-        for path, found in zip(paths, self._run(_digested, [(path, labels) for path in paths]), strict=True):
+        added, captures = Added(known=len(there.again)), dict[str, CaptureFile]()
+        tasks = [(path, labels, path not in there.in_folders) for path in there.paths]
+        for path, found in zip(there.paths, self._run(_digested, tasks), strict=True):
             if isinstance(found, str):
                 added.refused[path] = found
             elif found.digest in captures:
@@ -111,8 +116,9 @@ class Store:
                 continue
             self._objects.delete(f"{DONE}/{batch_key(batch)}.json" for batch in batches)
             added.known += len(known)
-            self._tell(list(parts.values()), captures, added)
-            added.captures = len(captures) - len(known) - sum(one.path in added.refused for one in captures.values())
+            new = {digest: one.path for digest, one in captures.items() if digest not in known}
+            there.others += self._tell(list(parts.values()), new, added)
+            added.notes = there.notes
             return added
 
     def _adding(self, parts: dict[str, Part], seen: State, new: Iterable[str], state: State) -> Change | None:
@@ -131,13 +137,18 @@ class Store:
         rows = self._of_captures(parts, "SELECT DISTINCT digest FROM {} WHERE NOT refused")
         return {digest for (digest,) in rows} & set(digests)
 
-    def _tell(self, parts: Sequence[Part], captures: dict[str, CaptureFile], added: Added) -> None:
+    def _tell(self, parts: Sequence[Part], paths: dict[str, str], added: Added) -> list[str]:
+        """Say what became of the captures with these digests; the paths of those that are of no capture format."""
+        others = dict(paths)
         said = self._of_captures(parts, "SELECT DISTINCT digest, refused, damage, notes FROM {} ORDER BY ALL")
         for digest, refused, damage, notes in said:
+            others.pop(digest, None)
             if refused:
-                added.refused[captures[digest].path] = notes
+                added.refused[paths[digest]] = notes
             elif damage:
-                added.damaged[captures[digest].path] = notes
+                added.damaged[paths[digest]] = notes
+        added.captures = len(paths) - len(others) - sum(path in added.refused for path in paths.values())
+        return list(others.values())
 
     def _of_captures(self, parts: Iterable[Part], sql: str) -> list[tuple[Any, ...]]:
         names = [part.name for part in parts if part.table == "captures"]
@@ -239,7 +250,7 @@ def _batches(captures: Iterable[CaptureFile]) -> Iterator[list[CaptureFile]]:
 # -- tasks: pure functions of what they are called with
 
 
-def _digested(task: tuple[str, Labels]) -> CaptureFile | str:
+def _digested(task: tuple[str, Labels, bool]) -> CaptureFile | str:
     """A capture's file, or why it cannot be read."""
     try:
         return capture_file(*task)
