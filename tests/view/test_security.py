@@ -115,7 +115,7 @@ def test_only_the_files_of_the_page_are_there(address: str, path: str) -> None:
     [
         ("ask/nothing", "no such question"), ("ask/hot?pid=x", "not a whole number"), ("ask/hot?event=9", "event = 9"),
         ("ask/hot?module=-1", "module = -1"), ("ask/function?at_module=0&start=../x", "no such place"),
-        ("ask/function?name=no_such_function_here", "means 0 functions"), ("ask/hot?from=" + "9" * 400, "from = "),
+        ("ask/function?name=no_such_function_here", "no function is called"), ("ask/hot?from=" + "9" * 400, "from = "),
         ("ask/branches?limit=%1b[31m", "not a whole number"),
     ],
 )  # fmt: skip
