@@ -237,24 +237,67 @@ FLAMES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("inline", [False, True])
-@pytest.mark.parametrize("name", FLAMES)
-def test_flame_has_the_stacks_of_the_verb(name: str, inline: bool, run: Run, data: Data) -> None:
-    path, symfs = (data.path(name), None) if name else (demo.capture(), demo.symfs())
-    done = run(
-        "stacks", path, "--no-symbol-cache", *(["--symfs", symfs] if symfs else []), *(["--inline"] if inline else [])
-    )
+def check_flame(run: Run, shown: Loaded, *words: str | Path, chosen: Parameters = NONE) -> Answer:
+    """The answer, whose stacks are those of `stacks`."""
+    done = run("stacks", *shown.paths, *(["--symfs", shown.symfs] if shown.symfs else []), "--no-symbol-cache", *words)
     wanted = Counter[tuple[str, ...]]()
     for line in done.out.splitlines():
         stack, _, weight = line.rpartition(" ")
         wanted[tuple(stack.split(";")[1:])] += int(weight)
-    answer = ask(loaded(path, symfs), "flame", {"limit": "1000000", **({"inline": "1"} if inline else {})})
+    answer = ask(shown, "flame", {"limit": "1000000", **chosen})
     found = Counter[tuple[str, ...]]()
     for stack, weight in paths(answer).items():
         found[tuple(frame.replace(";", ":") for frame in stack)] += weight
     assert found == wanted
     assert answer.header["samples"] == wanted.total()
+    return answer
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("name", FLAMES)
+def test_flame_has_the_stacks_of_the_verb(name: str, inline: bool, run: Run, data: Data) -> None:
+    shown = loaded(data.path(name)) if name else loaded(demo.capture(), demo.symfs())
+    words, chosen = (["--inline"], {"inline": "1"}) if inline else ([], {})
+    answer = check_flame(run, shown, *words, chosen=chosen)
     assert answer.header["sources"] == [FLAMES[name]]
+
+
+def check_function(run: Run, shown: Loaded, name: str, *words: str | Path, chosen: Parameters = NONE) -> Answer:
+    """The answer, which has the numbers of `annotate`."""
+    symfs = ["--symfs", shown.symfs] if shown.symfs else []
+    said = json.loads(run("annotate", *shown.paths, name, *symfs, *words, "--format", "json", "--limit", "0").out)
+    answer = ask(shown, "function", {"name": name, **chosen})
+    columns, lines, blocks = answer.columns, said["instructions"], said["blocks"]
+    assert [f"{at:#x}" for at in np.asarray(columns["instructions.address"]).tolist()] == [r["address"] for r in lines]
+    assert np.asarray(columns["instructions.samples"]).tolist() == [row["samples"] for row in lines]
+    assert (answer.header["samples"], answer.header["executed"]) == (said["samples"], said["instructions_executed"])
+    for key in ("count", "came", "went", "cycles_p50", "cycles_p90"):
+        assert known(columns[f"blocks.{key}"]) == [row[key] for row in blocks], key
+    taken = [row for row in said["edges"] if row["kind"] != "fall through"]
+    for table, rows in (("edges", taken), ("arcs", said["arcs"])):
+        found = zip(known(columns[f"{table}.count"]), percent(columns[f"{table}.mispredicted"]), strict=True)
+        assert Counter(found) == Counter((row["count"], row["mispredicted_percent"]) for row in rows), table
+    return answer
+
+
+FILTERED: dict[str, tuple[Parameters, list[str]]] = {
+    "process": ({"pid": "5001"}, ["--pid", "5001"]),
+    "module": ({"module": "0"}, ["--module", "lbrdemo"]),
+    "time": ({"from": "1000050000", "to": "1000200000"}, ["--time", "1.00005..1.0002"]),
+    "both": ({"tid": "5002", "to": "1000150000"}, ["--tid", "5002", "--time", "..1.00015"]),
+}  # fmt: skip
+"""Parts of the demo: as the page asks for them, and as a verb does."""
+
+
+@pytest.mark.parametrize("part", FILTERED)
+def test_flame_and_function_hold_to_the_filters(part: str, run: Run) -> None:
+    chosen, words = FILTERED[part]
+    shown = loaded(demo.capture(), demo.symfs())
+    for inline in ({}, {"inline": "1"}):
+        flame = check_flame(run, shown, *words, *(["--inline"] if inline else []), chosen={**chosen, **inline})
+        assert 0 < flame.header["samples"] < shown.profile.samples
+    whole = ask(shown, "function", {"name": "dispatch"}).header["executed"]
+    assert 0 < check_function(run, shown, "dispatch", *words, chosen=chosen).header["executed"] <= whole
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 7])
