@@ -21,15 +21,12 @@ from .options import (
     table_options,
     weight_option,
 )  # fmt: skip
-from .output import Cell, print_rows
+from .output import EXCEEDED, Cell, print_rows
 from .symbols import symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Difference, Thing
     from ..symbols import SymbolOptions
-
-EXCEEDED = 6
-"""Exit code where a share grew by more than --fail-over allows."""
 
 _SPARE = ("A samples", "B samples", "p")
 _ENDS = {"function": ("function",), "edge": ("from", "to"), "block": ("block",)}

@@ -9,7 +9,17 @@ import click
 
 from ..errors import NotRecordedError
 from ..export import BY_MODULE, EXPORTS, FOLDERS, Exported, ExportOptions, export_to, exporter
-from .options import Capture, captures_options, check_new, complete_file, filter_options, force_option, stacked
+from .options import (
+    Capture,
+    captures_options,
+    check_new,
+    complete_file,
+    filter_options,
+    force_option,
+    format_option,
+    stacked,
+)
+from .output import EXCEEDED, Cell, print_notes, print_rows, share
 from .symbols import brief, symbol_options
 
 if TYPE_CHECKING:
@@ -36,11 +46,20 @@ output_options = stacked(
 @captures_options
 @filter_options
 @symbol_options
-@click.option("--to", "name", required=True, type=click.Choice(EXPORTS), help="What to write.")
+@click.option("--to", "name", type=click.Choice(EXPORTS), help="What to write.")
 @output_options
+@click.option(
+    "--check", metavar="PROFILE", is_eager=True, shell_complete=complete_file,
+    help="Write nothing, but say how much of this profile fits the file --binary.",
+)  # fmt: skip
+@click.option(
+    "--fail-under", type=click.FloatRange(0, 100), metavar="PCT",
+    help="With --check: exit with code 6 if less than PCT % of the counts fit.",
+)  # fmt: skip
+@format_option("table", "csv", "json", help="With --check: output format.")
 def command(
-    capture: Capture, make_filter: Any, name: str, binary: str | None, output: str | None, force: bool,
-    fail_empty: bool, symbols: SymbolOptions,
+    capture: Capture, make_filter: Any, name: str | None, binary: str | None, output: str | None, force: bool,
+    fail_empty: bool, symbols: SymbolOptions, check: str | None, fail_under: float | None, form: str,
 ) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
 
@@ -57,7 +76,16 @@ def command(
 
     OUT appears when it is complete. An existing file or folder of that name is replaced only with --force, and stays as
     it is until OUT is complete.
+
+    --check PROFILE --binary PATH says how much of such a file fits a binary: ranges and branches that its code can run,
+    or functions and lines that it has.
     """
+    if check is not None:
+        return _check(check, binary, symbols, form, fail_under, bool(capture.paths or name or output))
+    if name is None:
+        raise click.MissingParameter(param_type="option", param_hint="'--to'")
+    if fail_under is not None:
+        raise click.UsageError("--fail-under goes with --check.")
     check_output(name, binary, output, force)
     profile = capture.open()
     options = ExportOptions(make_filter(profile), binary, symbols)
@@ -87,3 +115,22 @@ def write(profile: Profile, name: str, output: str | None, options: ExportOption
     done = exporter(name)(profile, sys.stdout.buffer, options)
     sys.stdout.buffer.flush()
     return done
+
+
+def _check(path: str, binary: str | None, symbols: SymbolOptions, form: str, least: float | None, exports: bool) -> int:
+    """Print how much of the profile at ``path`` fits ``binary``."""
+    from ..export.fit import fit
+
+    if binary is None or exports:
+        raise click.UsageError("--check PROFILE goes with --binary PATH, and without FILE, --to and --output.")
+    found = fit(path, binary, symbols)
+    rows: list[list[Cell]] = [
+        [r.what, r.things, r.fitting, r.counts, r.fitting_counts, share(r.fitting_counts, r.counts)] for r in found.rows
+    ]
+    print_rows(["what", "number", "fit", "counts", "counts that fit", "fit %"], rows, form)
+    print_notes(found.notes)
+    if least is not None and 100 * found.share < least:
+        fitting = int(10_000 * found.share) / 100  # never rounded up to the limit
+        click.echo(f"error: {fitting:g} % of the counts fit, less than {least:g} %", err=True)
+        return EXCEEDED
+    return 0

@@ -272,7 +272,10 @@ file_argument = click.argument(
 """FILE as ``path``: `DEFAULT_FILE` of this folder where it is left out."""
 _files_argument = click.argument(
     "paths", metavar="[FILE]...", nargs=-1, shell_complete=complete_file,
-    callback=lambda ctx, _, value: value if ctx.resilient_parsing else _files_or_default(value),
+    # `export --check` takes no capture.
+    callback=lambda ctx, _, value: (
+        value if ctx.resilient_parsing or ctx.params.get("check") is not None else _files_or_default(value)
+    ),
 )  # fmt: skip
 
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from ..model import Profile
 
 __all__ = [
-    "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused", "print_rows", "share",
-    "shorten", "row_lines", "terminal_options", "terminal_width", "wrapped",
+    "EXCEEDED", "Cell", "key", "print_damage", "print_json", "print_lines", "print_notes", "print_refused",
+    "print_rows", "share", "shorten", "row_lines", "terminal_options", "terminal_width", "wrapped",
 ]  # fmt: skip
+
+EXCEEDED = 6
+"""Exit code where a limit was passed that the user set: --fail-over, --fail-under."""
 
 
 # -- Tables for people: columns under each other, and as wide as the terminal where there is one

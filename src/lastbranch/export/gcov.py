@@ -15,12 +15,12 @@ from typing import IO
 
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
-from .sampleprof import FunctionSamples, Location, tree_of
+from .sampleprof import FunctionSamples, Location, source_name, tree_of
 
-__all__ = ["FORMAT"]
+__all__ = ["FORMAT", "FUNCTIONS", "MAGIC", "NAMES"]
 
-_MAGIC, _VERSION = 0x67636461, 2
-_NAMES, _FUNCTIONS, _MODULES = 0xAA000000, 0xAC000000, 0xAE000000
+MAGIC, _VERSION = 0x67636461, 2
+NAMES, FUNCTIONS, _MODULES = 0xAA000000, 0xAC000000, 0xAE000000
 _INDIRECT_CALL = 5
 """Kind of a target; gcc has no other and does not look at it."""
 
@@ -30,27 +30,22 @@ def write(counts: ModuleCounts, out: IO[bytes], options: ExportOptions) -> Expor
     tree, exported = tree_of(counts, options, plain=True)
     functions: dict[str, FunctionSamples] = {}
     for name, samples in tree.functions.items():
-        functions.setdefault(_source_name(name), FunctionSamples()).add(samples)
+        functions.setdefault(source_name(name), FunctionSamples()).add(samples)
     # gcc takes the name with number 0 for none.
     names = {name: i for i, name in enumerate(["", *sorted(set(_names(functions)))])}
-    out.write(struct.pack("<3I", _MAGIC, _VERSION, 0))
-    _section(out, _NAMES, len(names), b"".join(map(_string, names)))
+    out.write(struct.pack("<3I", MAGIC, _VERSION, 0))
+    _section(out, NAMES, len(names), b"".join(map(_string, names)))
     body = b"".join(struct.pack("<Q", s.head) + _function(n, s, names) for n, s in sorted(functions.items()))
-    _section(out, _FUNCTIONS, len(functions), body)
+    _section(out, FUNCTIONS, len(functions), body)
     _section(out, _MODULES, 0, b"")
     return exported
 
 
-def _source_name(name: str) -> str:
-    """gcc knows copies and parts of a function (``.constprop.0``, ``.cold``) by the name before the first dot."""
-    return name.partition(".")[0] or name
-
-
 def _names(functions: dict[str, FunctionSamples]) -> Iterator[str]:
     for name, samples in functions.items():
-        yield _source_name(name)
+        yield source_name(name)
         for targets in samples.calls.values():
-            yield from map(_source_name, targets)
+            yield from map(source_name, targets)
         for callees in samples.inlined.values():
             yield from _names(callees)
 
@@ -68,11 +63,11 @@ def _string(name: str) -> bytes:
 def _function(name: str, samples: FunctionSamples, names: dict[str, int]) -> bytes:
     """Lines with the targets of their calls, and what is inlined."""
     inlined = [(where, n, s) for where, callees in sorted(samples.inlined.items()) for n, s in sorted(callees.items())]
-    parts = [struct.pack("<3I", names[_source_name(name)], len(samples.lines), len(inlined))]
+    parts = [struct.pack("<3I", names[source_name(name)], len(samples.lines), len(inlined))]
     for where, count in sorted(samples.lines.items()):
         targets = samples.calls.get(where, {})
         parts.append(struct.pack("<2IQ", _offset(where), len(targets), count))
-        parts += (struct.pack("<I2Q", _INDIRECT_CALL, names[_source_name(t)], n) for t, n in sorted(targets.items()))
+        parts += (struct.pack("<I2Q", _INDIRECT_CALL, names[source_name(t)], n) for t, n in sorted(targets.items()))
     parts += (struct.pack("<I", _offset(where)) + _function(n, s, names) for where, n, s in inlined)
     return b"".join(parts)
 

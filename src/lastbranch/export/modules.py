@@ -19,7 +19,7 @@ from ..opening import code_of
 from .binary_choice import choose
 from .interface import Exported, Exporter, ExportOptions
 
-__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of"]
+__all__ = ["ModuleCounts", "ModuleFormat", "count_modules", "exporter_of", "first_code"]
 
 
 @dataclass(slots=True)
@@ -90,13 +90,13 @@ class ModuleCounts:
                 out[inside] = address[inside] - np.uint64(s.address) + np.uint64(s.offset)
         return out
 
-    @property
-    def base(self) -> int:
-        """What llvm-profgen counts addresses from: the first page of code of an ELF file, the base of a PE file."""
-        code = [s.address for s in self.module.segments if s.executable]
-        if self.module.is_pe:
-            return self.module.image_base if code else 0  # without its binary they count from there already
-        return code[0] & ~0xFFF if code else 0
+
+def first_code(module: Module) -> int:
+    """What llvm-profgen counts addresses from: the first page of code of an ELF file, the base of a PE file."""
+    code = [s.address for s in module.segments if s.executable]
+    if module.is_pe:
+        return module.image_base if code else 0  # without its binary they count from there already
+    return code[0] & ~0xFFF if code else 0
 
 
 @dataclass(frozen=True, slots=True)

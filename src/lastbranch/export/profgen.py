@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays import group
 from .interface import Exported, ExportOptions, write_lines
-from .modules import ModuleCounts, ModuleFormat
+from .modules import ModuleCounts, ModuleFormat, first_code
 
 __all__ = ["FORMAT"]
 
@@ -24,7 +24,7 @@ def write(counts: ModuleCounts, out: IO[bytes], _options: ExportOptions) -> Expo
     """Write the counts of a module."""
     recorded = counts
     counts, notes = counts.straight()
-    base = np.uint64(counts.base)
+    base = np.uint64(first_code(counts.module))
     start, end = counts.start - base, counts.end - base
     inside = counts.to_here
     source = np.where(counts.from_here, counts.source, np.uint64(_OUTSIDE))[inside]

@@ -8,7 +8,7 @@ and the callee's count at the line that calls. The same counts give the text tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -17,15 +17,15 @@ import numpy as np
 from ..arrays import covered, distinct_rows, distinct_stacks
 from ..errors import UnavailableError
 from ..isa import Decoder
-from ..model import Array, counted, visible, word
+from ..model import Array, Module, Profile, counted, visible, word
 from ..opening import code_of
-from ..symbols import FunctionTable, Names, Symbolizer
+from ..symbols import FunctionTable, Names, Symbolizer, SymbolOptions
 from .interface import Exported, ExportOptions
 from .modules import ModuleCounts, ModuleFormat
 
 __all__ = [
     "FORMAT", "FunctionSamples", "Location", "SampleTree", "base_discriminator", "canonical", "duplication",
-    "tree_of",
+    "source_lines", "source_name", "tree_of",
 ]  # fmt: skip
 
 
@@ -51,6 +51,11 @@ def canonical(name: str) -> str:
         if found and "." not in number:
             name = stem
     return name
+
+
+def source_name(name: str) -> str:
+    """gcc knows copies and parts of a function (``.constprop.0``, ``.cold``) by the name before the first dot."""
+    return name.partition(".")[0] or name
 
 
 def _component(word: int) -> int:
@@ -211,12 +216,7 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     pe = counts.module.is_pe
     chains, duplicated, which = _chains(names, _compiled_names(names, table), plain)
     if not any(chains):
-        has_lines = names.frame_line.any()
-        lacking = (
-            "does not say on which lines functions begin (as with -g1, PDB)" if has_lines else "has no line numbers"
-        )
-        hint = "; ".join([*notes, _REMEDY_PE if pe else _REMEDY])
-        raise UnavailableError(f"{word(counts.module.name)} {lacking}", hint=hint)
+        raise _without_lines(counts.module, names, notes)
     tree = SampleTree()
     of_code = which[: len(code.address)]
     total, most = np.zeros(len(chains), np.int64), np.full(len(chains), -1)
@@ -237,6 +237,38 @@ def tree_of(counts: ModuleCounts, options: ExportOptions, plain: bool = False) -
     return tree, recorded.exported(notes, written, "; ".join(reasons + notes))
 
 
+def source_lines(
+    profile: Profile, module: int, wanted: Set[str], options: SymbolOptions | None, plain: bool = False
+) -> tuple[set[tuple[str, Location]], list[str]]:
+    """(function, line) of all code of the functions called ``wanted``, their own and what is inlined in them, and notes
+    for the user; ``module`` is a row of the modules table. Arguments and errors are those of `tree_of`."""
+
+    def called(name: str) -> str:
+        name = visible(canonical(_COPY.sub("", name)))
+        return source_name(name) if plain else name
+
+    with Symbolizer(profile, options) as symbolizer:
+        table = symbolizer.functions(module)
+        rows = [i for i, f in enumerate(table.functions)
+                if not wanted.isdisjoint(map(called, (f.name, *table.aliases.get(i, ()))))]  # fmt: skip
+        address, _ = _decoded(profile.modules[module], table, rows)
+        names = symbolizer.names(module, address)
+        notes = symbolizer.notes
+    chains, _, _ = _chains(names, [called(name) for name in _compiled_names(names, table)], plain)
+    if rows and not any(chains):
+        raise _without_lines(profile.modules[module], names, notes)
+    return {frame for chain in chains for frame in chain}, notes
+
+
+def _without_lines(module: Module, names: Names, notes: list[str]) -> UnavailableError:
+    lacking = (
+        "does not say on which lines functions begin (as with -g1, PDB)"
+        if names.frame_line.any() else "has no line numbers"
+    )  # fmt: skip
+    hint = "; ".join([*notes, _REMEDY_PE if module.is_pe else _REMEDY])
+    return UnavailableError(f"{word(module.name)} {lacking}", hint=hint)
+
+
 class _Instructions:
     """The instructions of every function that was executed: ``address``, ``size`` in bytes, ``times`` executed.
 
@@ -244,21 +276,22 @@ class _Instructions:
     """
 
     def __init__(self, counts: ModuleCounts, table: FunctionTable) -> None:
-        self.address, self.size = self._decoded(counts, table)
+        self.address, self.size = _decoded(counts.module, table, _executed(counts, table))
         order = np.argsort(counts.end)
         ends, until = counts.end[order], np.cumsum(np.append(0, counts.times[order]))
         begun = np.cumsum(np.append(0, counts.times))  # ranges are sorted by their starts
         started = np.searchsorted(counts.start, self.address, side="right")
         self.times: Array = begun[started] - until[np.searchsorted(ends, self.address, side="left")]
 
-    def _decoded(self, counts: ModuleCounts, table: FunctionTable) -> tuple[Array, Array]:
-        code = code_of(counts.module)
-        if code is None:
-            raise UnavailableError(f"the code of {word(counts.module.name)} cannot be read")
-        rows = _executed(counts, table)
-        start, size = table.start[rows], (table.end[rows] - table.start[rows]).astype(np.int64)
-        found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
-        return found.address, found.length.astype(np.int64)
+
+def _decoded(module: Module, table: FunctionTable, rows: list[int]) -> tuple[Array, Array]:
+    """(address uint64, bytes int64) of the instructions of these functions."""
+    code = code_of(module)
+    if code is None:
+        raise UnavailableError(f"the code of {word(module.name)} cannot be read")
+    start, size = table.start[rows], (table.end[rows] - table.start[rows]).astype(np.int64)
+    found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
+    return found.address, found.length.astype(np.int64)
 
 
 def _executed(counts: ModuleCounts, table: FunctionTable) -> list[int]:

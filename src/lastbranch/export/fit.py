@@ -1,0 +1,276 @@
+"""How much of a profile for a compiler fits a binary: ``export --check``.
+
+A profile by address fits where the code can do what was counted: a range begins at an instruction, ends at a branch,
+and nothing between them always leaves; a branch starts at a branch instruction that can go where it went. A profile by
+line fits where the binary has code of that line of that function, with the same discriminator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from ..analysis.executed import row_of, stops
+from ..arrays import covered, interval_of
+from ..binaries import Code, Image, SegmentFlags, read_image, same_build_id
+from ..bind import bind
+from ..errors import NotRecordedError, UnavailableError
+from ..isa import NOT_A_BRANCH, UNDECODABLE, Decoder, Instructions
+from ..model import Array, Module, Profile, counted, visible, word
+from ..opening import FileSource, code_of, open_source, use_binary
+from ..symbols import Symbolizer, SymbolOptions
+from .modules import first_code
+from .sampleprof import source_lines
+from .written import OUTSIDE, Places, Written, read_written
+
+__all__ = ["Fit", "Row", "fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How many things of a kind a profile has, and how often they were counted; and the same of those that fit."""
+
+    what: str
+    things: int
+    fitting: int
+    counts: int
+    fitting_counts: int
+
+
+@dataclass(slots=True)
+class Fit:
+    """How much of a profile fits; the last row is the whole of it, whose share decides."""
+
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """For the user: why the rest does not."""
+
+    @property
+    def share(self) -> float:
+        """Which part of the counts fits, from 0 to 1."""
+        return self.rows[-1].fitting_counts / self.rows[-1].counts
+
+
+def fit(path: str, binary: str, symbols: SymbolOptions | None = None) -> Fit:
+    """Hold the profile at ``path`` against the file ``binary``.
+
+    Raises what `read_written` raises, `NotRecordedError` where nothing was counted in the binary, `UnavailableError`
+    where it cannot be read or has no lines that the profile could be held against, `OSError`.
+    """
+    profile, image = _profile_of(binary)
+    module, out = profile.modules[0], Fit()
+
+    def is_binary(said: bytes) -> bool:
+        """Whether that word of the text of counts is the binary: its identity, or the same file name."""
+        name, _, identity = said.decode("utf-8", "surrogateescape").partition("@build-id:")
+        if identity:
+            return bool(module.build_id) and identity == module.build_id.hex()
+        return name.rpartition("/")[2].rpartition("\\x5c")[2] == word(module.short)
+
+    source = open_source(path)
+    try:
+        written = read_written(source, is_binary)
+    finally:
+        source.close()
+    if written.build_id and module.build_id and not same_build_id(written.build_id, module.build_id):
+        ids = written.build_id.hex(), module.build_id.hex()
+        out.notes.append(f"the profile is of build id {ids[0]}, the binary has {ids[1]}")
+    if written.places is not None:
+        _fit_places(out, written.places, profile, image, symbols)
+    else:
+        _fit_lines(out, written, profile, symbols)
+    if not out.rows[-1].counts:
+        raise NotRecordedError(f"{visible(path)} has no counts of {word(module.name)}")
+    return out
+
+
+def _profile_of(binary: str) -> tuple[Profile, Image]:
+    """A profile whose only module is the file ``binary``."""
+    source = FileSource(binary)
+    try:
+        image = read_image(source)
+    finally:
+        source.close()
+    module = Module(
+        binary, build_id=image.build_id or b"", timestamp=image.timestamp or 0, size=image.image_size or 0,
+        pdb_guid=image.pdb_guid, pdb_age=image.pdb_age or 0,
+    )  # fmt: skip
+    profile = bind(Profile(binary, image.format, modules=[module]))
+    use_binary(profile, 0, binary)
+    if module.missing:
+        raise UnavailableError(f"{visible(binary)}: {module.missing}")
+    return profile, image
+
+
+def _sum(counts: Array) -> int:
+    """The sum, which may not fit in 64 bits: numbers of a file are what they are."""
+    return (int((counts >> 32).sum()) << 32) + int((counts & 0xFFFFFFFF).sum())
+
+
+# -- by address
+
+
+def _fit_places(out: Fit, places: Places, profile: Profile, image: Image, symbols: SymbolOptions | None) -> None:
+    module = profile.modules[0]
+    code = code_of(module)
+    if code is None:
+        raise UnavailableError(f"the code of {word(module.name)} cannot be read")
+    start, end, source, target = (
+        _link_addresses(column, places.origin, module)
+        for column in (places.ranges.a, places.ranges.b, places.branches.a, places.branches.b)
+    )
+    with Symbolizer(profile, symbols) as symbolizer:
+        functions = symbolizer.functions(0).start
+    pieces = _Pieces(image, functions)
+    found = pieces.decoded(code, np.concatenate([start, source, target]), np.concatenate([end, source, target]))
+    reasons = Counter[str]()
+    good = _straight(found, pieces, start, end, places.ranges.n, reasons)
+    taken = _possible(found, pieces, source, target, places.branches.n, reasons)
+    rows = [
+        _row("ranges", good, places.ranges.n), _row("branches", taken, places.branches.n),
+    ]  # fmt: skip
+    whole = [sum(values) for values in zip(*((r.things, r.fitting, r.counts, r.fitting_counts) for r in rows),
+                                           strict=True)]  # fmt: skip
+    out.rows += [*rows, Row("profile", *whole)]
+    out.notes += [f"{number} {reason}" for reason, number in reasons.most_common() if number]
+
+
+def _row(what: str, good: Array, n: Array) -> Row:
+    return Row(what, len(n), int(good.sum()), _sum(n), _sum(n[good]))
+
+
+def _link_addresses(address: Array, origin: str, module: Module) -> Array:
+    """Addresses of a profile as link addresses; `OUTSIDE` for what cannot be one."""
+    out, outside = address.copy(), address == np.uint64(OUTSIDE)
+    if origin == "code":
+        base = np.uint64(first_code(module))
+        out = address + base
+        outside |= out == 1  # how llvm-profgen writes a source elsewhere
+    elif origin == "file":
+        out = np.full(len(address), OUTSIDE - 1, np.uint64)  # no code is there
+        for s in module.segments:
+            if s.executable:
+                inside = (address >= np.uint64(s.offset)) & (address - np.uint64(s.offset) < np.uint64(s.size))
+                out[inside] = address[inside] - np.uint64(s.offset) + np.uint64(s.address)
+    out[outside] = np.uint64(OUTSIDE)
+    return out
+
+
+class _Pieces:
+    """The code of a binary, cut where sections and functions begin: there an instruction begins for sure."""
+
+    def __init__(self, image: Image, functions: Array) -> None:
+        sections = [(s.vaddr, s.size) for s in image.sections if s.flags & SegmentFlags.EXECUTE and s.size]
+        code = sorted(sections or [(s.vaddr, s.memory_size) for s in image.executable_segments])
+        self._sections = np.array(code, np.uint64).reshape(-1, 2)
+        low, high = self._sections[:, 0], self._sections[:, 0] + self._sections[:, 1]
+        edges = np.unique(np.concatenate([low, high, functions[self.inside(functions)]]))
+        within = interval_of(low, high, edges[:-1]) >= 0
+        self.start, self.end = edges[:-1][within], edges[1:][within]
+
+    def inside(self, address: Array) -> Array:
+        """Which addresses are in code."""
+        low = self._sections[:, 0]
+        return interval_of(low, low + self._sections[:, 1], address) >= 0
+
+    def decoded(self, code: Code, first: Array, last: Array) -> Instructions:
+        """The instructions of all pieces that lie between an address ``first`` and its ``last``."""
+        begin = np.searchsorted(self.end, first, side="right")
+        past = np.searchsorted(self.start, last, side="right")
+        some = begin < past
+        rows = covered(begin[some], past[some], np.ones(int(some.sum()), np.int64), len(self.start)) > 0
+        start, size = self.start[rows], (self.end[rows] - self.start[rows]).astype(np.int64)
+        found, _ = Decoder(code.arch).classify(*code.read_many(start, size), start, size)
+        return found
+
+
+def _straight(found: Instructions, pieces: _Pieces, start: Array, end: Array, n: Array, reasons: Counter[str]) -> Array:
+    """Which ranges are straight-line code that ends with a branch; counts of the others are added to ``reasons``."""
+    address, length, kind, _ = found
+    first, last = row_of(address, start), row_of(address, end)
+    after = np.append(address[1:], np.uint64(OUTSIDE))
+    stop = stops(*found) | (kind == UNDECODABLE) | (after != address + length)
+    before = np.concatenate([[0], np.cumsum(stop)])
+    tests = {
+        "ranges begin or end outside code": ~(pieces.inside(start) & pieces.inside(end)),
+        "ranges begin or end inside an instruction": (first < 0) | (last < 0),
+        "ranges end before they begin": end < start,
+        "ranges run past an unconditional branch": before[last] > before[first],
+        "ranges end at no branch": _no_branch(kind, last),
+    }
+    return _passing(tests, n, reasons)
+
+
+def _possible(
+    found: Instructions, pieces: _Pieces, source: Array, target: Array, n: Array, reasons: Counter[str]
+) -> Array:
+    """Which branches the code has; counts of the others are added to ``reasons``."""
+    address, _, kind, direct = found
+    at, to = row_of(address, source), row_of(address, target)
+    from_here, to_here = source != np.uint64(OUTSIDE), target != np.uint64(OUTSIDE)
+    goes = direct[at] if len(direct) else np.zeros(len(at), np.uint64)
+    is_direct = from_here & (at >= 0) & (goes != 0)
+    tests = {
+        "branches start outside code": from_here & ~pieces.inside(source),
+        "branches start inside an instruction": from_here & (at < 0),
+        "branches start at no branch": from_here & _no_branch(kind, at),
+        "branches go elsewhere than the code does": is_direct & (goes != target),
+        "branches go outside code": to_here & ~pieces.inside(target),
+        "branches go into an instruction": to_here & (to < 0),
+    }
+    return _passing(tests, n, reasons)
+
+
+def _no_branch(kind: Array, row: Array) -> Array:
+    return np.isin(kind[row], (NOT_A_BRANCH, UNDECODABLE)) if len(kind) else np.ones(len(row), bool)
+
+
+def _passing(tests: dict[str, Array], n: Array, reasons: Counter[str]) -> Array:
+    """Rows that no test holds for; the counts of the others by the first that does."""
+    left = np.ones(len(n), bool)
+    for reason, wrong in tests.items():
+        reasons[reason] += _sum(n[left & wrong])
+        left &= ~wrong
+    return left
+
+
+# -- by line
+
+
+_NAMED = 3
+"""Functions that are named where they are missing."""
+_Thing = TypeVar("_Thing")
+
+
+def _fit_lines(out: Fit, written: Written, profile: Profile, symbols: SymbolOptions | None) -> None:
+    totals = Counter[str]()
+    for (function, _), n in written.lines.items():
+        totals[function] += n
+    known, notes = source_lines(profile, 0, totals.keys(), symbols, written.plain)
+    there = {function for function, _ in known}
+    rows = [
+        _of("functions", totals.items(), there), _of("lines", written.lines.items(), known),
+    ]  # fmt: skip
+    last = rows[-1]
+    out.rows += [*rows, Row("profile", last.things, last.fitting, last.counts, last.fitting_counts)]
+    missing = [(n, function) for function, n in totals.items() if function not in there]
+    if missing:
+        most = ", ".join(word(function) for _, function in sorted(missing, reverse=True)[:_NAMED])
+        lacking = counted(len(missing), "function is", "functions are")
+        out.notes.append(f"{lacking} not in the binary: {most}{', ...' if len(missing) > _NAMED else ''}")
+    changed = rows[0].fitting_counts - last.fitting_counts
+    if changed:
+        out.notes.append(f"{changed} counts are of lines that functions of the binary do not have")
+    out.notes += notes
+
+
+def _of(what: str, counts: Iterable[tuple[_Thing, int]], known: set[_Thing]) -> Row:
+    things = fitting = total = good = 0
+    for thing, n in counts:
+        fits = thing in known
+        things, fitting, total, good = things + 1, fitting + fits, total + n, good + n * fits
+    return Row(what, things, fitting, total, good)
