@@ -97,12 +97,17 @@ def read_captures(
     refused: list[tuple[str, Exception]] = []
     for path, weight in zip(found.paths, _weighed(found.paths, weights or {}), strict=True):
         try:
-            opened.append(_opened(path, weight, progress, reading))
+            one = _opened(path, weight, progress, reading)
         except (LastbranchError, OSError) as error:
             if path in found.in_folders and is_no_capture(error):
                 found.others.append(path)
             else:
                 refused.append((path, error))
+            continue
+        if path in found.in_folders and _is_prose(one.profile):
+            found.others.append(path)
+        else:
+            opened.append(one)
     if not opened:
         raise refused[0][1] if refused else _nothing_in(paths)
 
@@ -244,6 +249,11 @@ def _same_file(path: str) -> object:
 def is_no_capture(error: Exception) -> bool:
     """Whether a file begins like nothing that is read here; an empty one may have been a capture."""
     return isinstance(error, FormatError) and error.field == "magic" and error.value is not None
+
+
+def _is_prose(profile: Profile) -> bool:
+    """Whether what was read as the text of `perf script` is none: any text can have a line that looks like a sample."""
+    return profile.format == "perf script" and len(profile.damage) >= profile.samples
 
 
 def _nothing_in(paths: Sequence[str]) -> FormatError:

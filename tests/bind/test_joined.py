@@ -217,6 +217,7 @@ def test_what_cannot_be_opened_is_named_and_the_rest_is_done(tmp_path: Path) -> 
 def test_folders_patterns_and_files_that_come_again(tmp_path: Path) -> None:
     lay(tmp_path, capture(1).build(), capture(2).build())
     (tmp_path / "README.md").write_text("# nothing\n")
+    (tmp_path / "NOTES.md").write_text("# Captures\n\n| `fuzz/` | 12: stacks like 0x1/0x2/P |\n")
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "2.data").write_bytes(capture(3).build())
 
@@ -227,7 +228,7 @@ def test_folders_patterns_and_files_that_come_again(tmp_path: Path) -> None:
     assert names(f"{tmp_path}/**/*.data") == ["0.data", "1.data", "below/2.data"]
     assert names(f"{tmp_path}/[1-9].data") == ["1.data"]
     assert names(str(tmp_path), f"{tmp_path}/./0.data") == ["0.data", "1.data"]
-    assert any("README.md" in note for note in lastbranch.open([tmp_path]).notes)
+    assert any("NOTES.md" in note and "README.md" in note for note in lastbranch.open([tmp_path]).notes)
     with pytest.raises(FormatError, match="no file has a name like this"):
         lastbranch.open(f"{tmp_path}/*.etl")
     (tmp_path / "none").mkdir()
