@@ -217,7 +217,7 @@ def test_what_cannot_be_opened_is_named_and_the_rest_is_done(tmp_path: Path) -> 
 def test_folders_patterns_and_files_that_come_again(tmp_path: Path) -> None:
     lay(tmp_path, capture(1).build(), capture(2).build())
     (tmp_path / "README.md").write_text("# nothing\n")
-    (tmp_path / "NOTES.md").write_text("# Captures\n\n| `fuzz/` | 12: stacks like 0x1/0x2/P |\n")
+    (tmp_path / "NOTES.md").write_text("# Captures\n\n| PERF_RECORD_MMAP2 | `0x1/0x2/P` |\n")
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "2.data").write_bytes(capture(3).build())
 
@@ -255,3 +255,13 @@ def test_more_captures_than_a_process_may_have_files(tmp_path: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
     assert ran.stdout == "80 True\n"
+
+
+def test_prose_in_a_folder_is_no_capture(data: Data, tmp_path: Path) -> None:
+    """Though a line of it looks like a sample of `perf script`."""
+    lay(tmp_path, capture(1).build())
+    (tmp_path / "SOURCES.md").write_bytes((data.root / "SOURCES.md").read_bytes())
+    assert lastbranch.open(tmp_path / "SOURCES.md").damage
+    joined = lastbranch.open(tmp_path)
+    assert [Path(c.name).name for c in joined.captures] == ["0.data"]
+    assert any("SOURCES.md" in note for note in joined.notes)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,97 @@ def test_a_word_after_the_files_is_the_function(run: Run, recordings: tuple[list
     ran = run("annotate", *paths, "no_such_function", "--symfs", binaries)
     assert ran.code == 2
     assert "no function is called 'no_such_function'" in ran.err
+
+
+WEIGHED = [verb for verb in VERBS if verb not in ("report by process", "report by thread", "query of samples")]
+
+
+@pytest.fixture(scope="module")
+def twins(recordings: tuple[list[str], str], tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two files with the same records."""
+    copy = tmp_path_factory.mktemp("copy") / "copy.data"
+    shutil.copyfile(recordings[0][1], copy)
+    return [recordings[0][1], str(copy)]
+
+
+@pytest.mark.parametrize("verb", WEIGHED)
+def test_a_weight_of_two_is_the_capture_twice(run: Run, twins: list[str], binaries: str, verb: str) -> None:
+    twice = printed(run, verb, twins, binaries, "json")
+    weighed = printed(run, verb, twins[:1], binaries, "json", "--weight", "other.data=2")
+    if "stacks" in verb:  # by process, of which there are two
+        for rows in (twice, weighed):
+            sums: dict[str, int] = {}
+            for row in rows:
+                value = row.get("samples", row.get("period"))
+                sums[row["stack"]] = sums.get(row["stack"], 0) + value
+            rows[:] = [sums]
+    assert in_order(twice) == in_order(weighed)
+
+
+@pytest.mark.parametrize("form", ["counts", "autofdo", "profgen", "bolt", "sampleprof", "gcov"])
+def test_exports_take_weights(run: Run, twins: list[str], binaries: str, form: str) -> None:
+    words = ["export", "--to", form, "--symfs", binaries, *(["--binary", "lbrdemo"] if form != "counts" else [])]
+    out = [run(*words, *more, alone=True) for more in (twins, [twins[0], "--weight", "other.data=2"])]
+    assert [ran.code for ran in out] == [0, 0], out[1].err
+    assert out[0].raw == out[1].raw
+    assert out[0].raw != run(*words, twins[0], alone=True).raw
+
+
+def test_pprof_takes_weights(run: Run, twins: list[str], binaries: str, tmp_path: Path) -> None:
+    folded = ["stacks", "--symfs", binaries, "--format", "json"]
+    assert json.loads(run(*folded, *twins).out)
+    for name, words in (("twice", twins), ("weighed", [twins[0], "--weight", "other.data=2"]), ("once", twins[:1])):
+        assert run("export", "--to", "pprof", "-o", tmp_path / name, "--symfs", binaries, *words).code == 0
+    sums = [sum(samples_of((tmp_path / name).read_bytes())) for name in ("once", "weighed", "twice")]
+    assert sums[1] == sums[2] == 2 * sums[0]
+
+
+def samples_of(pprof: bytes) -> list[int]:
+    """The first value of each sample of a profile.proto: field 2, in which field 2 are packed integers."""
+    return [numbers(dict(fields(body))[2])[0] for number, body in fields(gzip.decompress(pprof)) if number == 2]
+
+
+def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of the fields of a protobuf message that have a length."""
+    at = 0
+    while at < len(data):
+        tag, at = varint(data, at)
+        value, at = varint(data, at)
+        if tag & 7 == 2:
+            yield tag >> 3, data[at : at + value]
+            at += value
+
+
+def numbers(packed: bytes) -> list[int]:
+    out, at = [], 0
+    while at < len(packed):
+        value, at = varint(packed, at)
+        out.append(value)
+    return out
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if data[at - 1] < 0x80:
+            return value, at
+
+
+def test_diff_takes_weights(run: Run, recordings: tuple[list[str], str], twins: list[str], binaries: str) -> None:
+    """Of a capture that is there twice, the shares are those of one that counts twice."""
+    one = recordings[0][0]
+    for by in ("function", "edge", "block"):
+        common = ["--by", by, "--symfs", binaries, "--format", "json", "--against", recordings[1]]
+        ends = [end for end in ("function", "from", "to", "block") if end != "function" or by == "function"]
+        sides = ([one, *twins], [one, twins[0], "--weight", "other.data=2"], [one, twins[0]])
+        rows = [
+            {
+                tuple(row.get(end) for end in ends): row["A_percent"]
+                for row in json.loads(run("diff", *side, *common).out)
+            }
+            for side in sides
+        ]
+        assert rows[0] == rows[1]
+        assert rows[0] != rows[2]
