@@ -29,7 +29,7 @@ VERBS: dict[str, tuple[list[str], list[str]]] = {
     "branches of a process": (["branches", "--pid", "6001"], []),
     "branches of an event": (["branches", "--event", "cyc*"], []),
     "annotate": (["annotate"], ["dispatch"]),
-    "annotate a loop": (["annotate"], ["main"]),
+    "annotate a loop": (["annotate"], ["fib"]),
     "callers": (["callers"], ["dispatch"]),
     "callees": (["callees"], ["main"]),
     "stacks": (["stacks"], []),
