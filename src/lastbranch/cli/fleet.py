@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
@@ -19,7 +23,7 @@ from .symbols import brief, module_of, symbol_notes, symbol_options
 
 if TYPE_CHECKING:
     from ..analysis.comparison import Thing
-    from ..fleet import Reading, Selection
+    from ..fleet import Certificates, Reading, Selection, Store
     from ..symbols import SymbolOptions
 
 _BY = ("capture", "module", "service", "version", "host", "event", "day")
@@ -80,6 +84,61 @@ selection_options = grouped(
 """--service, --host, --version, --event, --since, --until, --module and --weight, as one ``selection`` argument."""
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Who does the work of a verb."""
+
+    processes: int | None
+    scheduler: str | None
+    certificates: Certificates | None
+
+    @contextmanager
+    def store(self, address: str) -> Iterator[Store]:
+        """The store at ``address``, which has its work done there."""
+        from ..fleet import Cluster, Processes, Store
+
+        if self.scheduler is None:
+            run: Cluster | Processes = Processes(self.processes)
+        else:
+            run = Cluster(self.scheduler, self.certificates)
+        with run:
+            yield Store(self.path(address), run)
+
+    def path(self, path: str) -> str:
+        """``path`` as workers know it."""
+        return path if self.scheduler is None or "://" in path else os.path.abspath(path)
+
+
+def _work(
+    workers: int | None, scheduler: str | None, tls_ca: str | None, tls_cert: str | None, tls_key: str | None
+) -> Work:
+    from ..fleet import Certificates
+
+    files = (tls_ca, tls_cert, tls_key)
+    if any(files) and not all(files):
+        raise click.UsageError("--tls-ca, --tls-cert and --tls-key go together")
+    if workers and scheduler:
+        raise click.UsageError("--workers are processes of this machine: a cluster has as many as it was given")
+    certificates = Certificates(tls_ca, tls_cert, tls_key) if tls_ca and tls_cert and tls_key else None
+    return Work(workers, scheduler, certificates)
+
+
+work_options = grouped(
+    "work", _work,
+    click.option(
+        "--workers", type=click.IntRange(min=1), metavar="N",
+        help="Have N processes of this machine do the work. [default: one for each of its CPUs]",
+    ),
+    click.option(
+        "--scheduler", metavar="tls://HOST:PORT", help="Have a Dask cluster do the work (docs: fleet on a cluster)."
+    ),
+    click.option("--tls-ca", metavar="FILE", help="Certificate of the authority of the cluster, PEM."),
+    click.option("--tls-cert", metavar="FILE", help="Certificate of this member of the cluster, PEM."),
+    click.option("--tls-key", metavar="FILE", help="Key of that certificate, PEM."),
+)  # fmt: skip
+"""--workers, --scheduler, --tls-ca, --tls-cert and --tls-key, as one ``work`` argument."""
+
+
 @click.group(cls=Group)
 def command() -> None:
     """Counts of many captures: merged exactly, from a store.
@@ -103,8 +162,11 @@ def command() -> None:
     help="When they were recorded: 2026-07-31 or 2026-07-31T12:00 (UTC). [default: as the capture has it, or when the "
         "file was changed last]",
 )  # fmt: skip
+@work_options
 @limit_options
-def add(store: str, files: tuple[str, ...], service: str, version: str, host: str | None, time: datetime | None) -> int:
+def add(
+    store: str, files: tuple[str, ...], service: str, version: str, host: str | None, time: datetime | None, work: Work
+) -> int:
     """Count captures and add them to STORE, which is made if there is none.
 
     FILE can be a folder, whose captures are meant, or a pattern ('logs/**/*.data'). All captures of one call are added
@@ -114,9 +176,10 @@ def add(store: str, files: tuple[str, ...], service: str, version: str, host: st
     A capture that is damaged counts with what can be read; one that cannot be read is named and listed, and the rest is
     done: exit code 1.
     """
-    from ..fleet import Labels, Store
+    from ..fleet import Labels
 
-    added = Store(store).add(files, Labels(service, version, host, time))
+    with work.store(store) as there:
+        added = there.add([work.path(file) for file in files], Labels(service, version, host, time))
     for path, reason in added.refused.items():
         click.echo(f"warning: {path}: not counted: {reason}", err=True)
     for path, reason in added.damaged.items():
@@ -402,15 +465,15 @@ _kept_option = click.option(
 @command.command(short_help="Merge the parts of a store.")
 @store_argument
 @_kept_option
-def compact(store: str, keep: float) -> int:
+@work_options
+def compact(store: str, keep: float, work: Work) -> int:
     """Merge the parts of STORE, which makes it smaller and questions faster.
 
     What is in it stays the same. Objects that dead writers have left, and parts that were merged, are deleted after
     --keep hours.
     """
-    from ..fleet import Store
-
-    click.echo(f"{Store(store).compact(keep)} parts merged", err=True)
+    with work.store(store) as there:
+        click.echo(f"{there.compact(keep)} parts merged", err=True)
     return 0
 
 
@@ -440,14 +503,14 @@ def _before(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 @command.command(short_help="Check that a store is whole.")
 @store_argument
-def verify(store: str) -> int:
+@work_options
+def verify(store: str, work: Work) -> int:
     """Read all parts of STORE: is each one there, as it was written?
 
     Names also what is in its folders and not of it. Exit code 1 if something is damaged or missing.
     """
-    from ..fleet import Store
-
-    found = Store(store).verify()
+    with work.store(store) as there:
+        found = there.verify()
     for name, reason in found.damaged.items():
         click.echo(f"error: {name}: {reason}", err=True)
     foreign = "not of the store: of another tool, or of a writer that did not finish"

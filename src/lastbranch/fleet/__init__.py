@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from .schema import TABLES
     from .selection import Selection
     from .store import Added, Run, Store, Verified, in_turn
+    from .workers import Certificates, Cluster, Processes
 
 __all__ = [
-    "TABLES", "Added", "CaptureFile", "Labels", "Part", "Reading", "Run", "Saturation", "Selection", "Store",
-    "StoredCounts", "Verified", "capture_file", "count_batch", "in_turn", "reduce_parts",
+    "TABLES", "Added", "CaptureFile", "Certificates", "Cluster", "Labels", "Part", "Processes", "Reading", "Run",
+    "Saturation", "Selection", "Store", "StoredCounts", "Verified", "capture_file", "count_batch", "in_turn",
+    "reduce_parts",
 ]  # fmt: skip
 
 __getattr__ = lazy_names(__name__, {
@@ -36,4 +38,5 @@ __getattr__ = lazy_names(__name__, {
     "schema": "TABLES",
     "selection": "Selection",
     "store": "Added Run Store Verified in_turn",
+    "workers": "Certificates Cluster Processes",
 })  # fmt: skip

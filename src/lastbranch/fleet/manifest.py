@@ -18,10 +18,11 @@ from .objects import Objects
 from .parts import Part
 from .schema import TABLES, VERSION
 
-__all__ = ["Change", "Manifest", "State"]
+__all__ = ["MANIFEST", "Change", "Manifest", "State"]
 
 _FORMAT = "lastbranch fleet store"
-_FOLDER = "manifest"
+MANIFEST = "manifest"
+"""Folder of the commits: a store has some."""
 _WHOLE = 32
 """Each so many commits one lists all parts."""
 _READS, _COMMITS = 20, 1000
@@ -62,7 +63,7 @@ class Manifest:
         """The state now. Raises `UnavailableError` where there is no store, and `FormatError` for one that is damaged
         or of a newer version."""
         for _ in range(_READS):
-            names = [one.name for one in self._objects.below(_FOLDER) if one.name.endswith(".json")]
+            names = [one.name for one in self._objects.below(MANIFEST) if one.name.endswith(".json")]
             if not names:
                 hint = "`lastbranch fleet add STORE FILE...` makes one"
                 raise UnavailableError(f"{self._objects.url} is not a store of counts", hint=hint)
@@ -111,7 +112,7 @@ class Manifest:
 
     def sweep(self, before: float) -> int:
         """Delete commits that were written before that time (seconds since 1970) and are not needed any more."""
-        found = [one for one in self._objects.below(_FOLDER) if one.name.endswith(".json")]
+        found = [one for one in self._objects.below(MANIFEST) if one.name.endswith(".json")]
         needed = False
         old = []
         for one in sorted(found, reverse=True):
@@ -124,7 +125,7 @@ class Manifest:
 
 
 def _name(number: int) -> str:
-    return f"{_FOLDER}/{number:010d}.json"
+    return f"{MANIFEST}/{number:010d}.json"
 
 
 def _written(number: int, state: State, change: Change, now: float) -> bytes:

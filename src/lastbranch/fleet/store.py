@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..errors import LastbranchError
+from ..errors import LastbranchError, UnavailableError
 from ..opening import captures_at
 from .counting import CaptureFile, Labels, capture_file
-from .manifest import Change, Manifest, State
+from .manifest import MANIFEST, Change, Manifest, State
 from .objects import Object, open_objects
 from .parts import DONE, Part, batch_key, connect, count_batch, merged_key, read_of, reduce_parts
 from .reading import Reading
@@ -96,8 +98,9 @@ class Store:
         there = captures_at(paths)
         self._manifest.create()
         added, captures = Added(known=len(there.again)), dict[str, CaptureFile]()
-        tasks = [(path, labels, path not in there.in_folders) for path in there.paths]
-        for path, found in zip(there.paths, self._run(_digested, tasks), strict=True):
+        files = [(path, labels, path not in there.in_folders) for path in there.paths]
+        tasks = [files[at : at + BATCH_CAPTURES] for at in range(0, len(files), BATCH_CAPTURES)]
+        for path, found in zip(there.paths, chain.from_iterable(self._run(_digested, tasks)), strict=True):
             if isinstance(found, str):
                 added.refused[path] = found
             elif found.digest in captures:
@@ -250,18 +253,25 @@ def _batches(captures: Iterable[CaptureFile]) -> Iterator[list[CaptureFile]]:
 # -- tasks: pure functions of what they are called with
 
 
-def _digested(task: tuple[str, Labels, bool]) -> CaptureFile | str:
-    """A capture's file, or why it cannot be read."""
-    try:
-        return capture_file(*task)
-    except LastbranchError as error:
-        return str(error)
-    except OSError as error:
-        return error.strerror or str(error)
+def _digested(files: Sequence[tuple[str, Labels, bool]]) -> list[CaptureFile | str]:
+    """The file of each capture, or why it cannot be read."""
+    found: list[CaptureFile | str] = []
+    for file in files:
+        try:
+            found.append(capture_file(*file))
+        except LastbranchError as error:
+            found.append(str(error))
+        except OSError as error:
+            found.append(error.strerror or str(error))
+    return found
 
 
 def _counted(task: tuple[str, Sequence[CaptureFile]]) -> list[Part]:
-    return count_batch(*task)
+    url, captures = task
+    if not open_objects(url).below(MANIFEST):  # parts that are written elsewhere would be missed too late
+        hint = "all workers write to one store: a bucket, or a folder that all hosts mount under this path"
+        raise UnavailableError(f"{url}: there is no store where this worker looks ({platform.node()})", hint=hint)
+    return count_batch(url, captures)
 
 
 def _reduced(task: tuple[str, Sequence[Part]]) -> Part:

@@ -1,0 +1,141 @@
+"""Clusters of Dask's on this machine, and work whose workers, scheduler or driver are killed at a certain moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lastbranch.fleet import Certificates, Run, Store, in_turn
+
+TOOLS = Path(__file__).parent
+
+
+def parts_of(store: Path | str) -> dict[str, bytes]:
+    """Name -> bytes of all that the manifest of a store in a folder lists."""
+    return {name: (Path(store) / name).read_bytes() for name in Store(str(store)).state().parts}
+
+
+# -- who dies, and when
+
+
+@dataclass(frozen=True)
+class Killing:
+    """A `Run` that does the work of another one, during which a process is killed: the first task of each stage kills
+    ``process`` (``None``: the one that does it) when its work is half done, or done and not yet reported."""
+
+    run: Run
+    folder: Path
+    process: int | None = None
+    when: str = "after"
+
+    def __call__(self, function: Callable[[Any], Any], arguments: Sequence[Any]) -> Any:
+        return self.run(partial(_killed_once, function, self), arguments)
+
+    def __reduce__(self) -> Any:
+        return Killing, (in_turn, self.folder, self.process, self.when)
+
+    @property
+    def kills(self) -> list[str]:
+        """In which stages something was killed."""
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+def _killed_once(function: Callable[[Any], Any], killing: Killing, argument: Any) -> Any:
+    try:
+        (killing.folder / function.__name__).touch(exist_ok=False)
+    except FileExistsError:
+        return function(argument)
+    if killing.when == "half":  # objects are written to a part file first
+        os.replace = partial(_die, killing.process)  # type: ignore[assignment]
+    result = function(argument)
+    _die(killing.process)
+    return result
+
+
+def _die(process: int | None, *_: object) -> None:
+    os.kill(os.getpid() if process is None else process, signal.SIGKILL)
+    if process is not None:
+        time.sleep(1)
+
+
+# -- a cluster
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """An authority, and a certificate that it has signed: one that signs itself does not do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ca, ca_key, cert, key, request = (
+        folder / f"{name}.pem" for name in ("ca", "ca-key", "member", "member-key", "request")
+    )
+    ec = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for words in (
+        ("req", "-x509", *ec, "-days", "2", "-subj", "/CN=authority", "-keyout", ca_key, "-out", ca),
+        ("req", *ec, "-subj", "/CN=member", "-keyout", key, "-out", request),
+        ("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", "2", "-out", cert),
+    ):
+        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+    return Certificates(str(ca), str(cert), str(key))
+
+
+@dataclass
+class Cluster:
+    """A scheduler and its workers, which run on this machine."""
+
+    address: str
+    certificates: Certificates
+    scheduler: subprocess.Popen[str]
+    workers: list[subprocess.Popen[str]]
+    scratch: Path
+
+    @property
+    def words(self) -> list[str]:
+        """Options of ``fleet add`` for it."""
+        files = self.certificates
+        tls = ["--tls-ca", files.authority, "--tls-cert", files.certificate, "--tls-key", files.key]
+        return ["--scheduler", self.address, *tls]
+
+
+@contextmanager
+def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+    """A cluster with TLS, its files in ``folder``. It ends with the block."""
+    files = make_certificates(folder / "tls")
+    tls = ["--tls-ca-file", files.authority, "--tls-cert", files.certificate, "--tls-key", files.key]
+    here = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0", "--no-dashboard"]
+    environment = {**os.environ, "PYTHONPATH": str(TOOLS), "DASK_DISTRIBUTED__DIAGNOSTICS__NVML": "false"}
+    processes: list[subprocess.Popen[str]] = []
+    scratch = folder / "scratch"
+
+    def start(name: str, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dask", *words, *tls, *here]
+        with open(folder / f"{name}.log", "w") as log:
+            processes.append(
+                subprocess.Popen(command, stdout=log, stderr=log, text=True, env=environment, start_new_session=True)
+            )
+        return processes[-1]
+
+    try:
+        where = folder / "scheduler.json"
+        scheduler = start("scheduler", "scheduler", "--protocol", "tls", "--port", "0", "--scheduler-file", str(where))
+        limit = time.monotonic() + 60
+        while not where.exists() and time.monotonic() < limit and scheduler.poll() is None:
+            time.sleep(0.05)
+        time.sleep(0.05)  # it is written in place
+        address = json.loads(where.read_text())["address"]
+        work = ("--nworkers", "1", "--nthreads", "1", "--memory-limit", "1GB", "--local-directory", str(scratch))
+        yield Cluster(
+            address, files, scheduler, [start(f"worker{i}", "worker", address, *work) for i in range(workers)], scratch
+        )
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
