@@ -22,15 +22,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from importlib import import_module
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..closing import Closing, on_failure
 from ..errors import SelectionError, UnavailableError
 from ..version import __version__
-
-if TYPE_CHECKING:
-    from distributed.security import Security
 
 __all__ = ["Certificates", "Cluster", "Processes"]
 
@@ -204,16 +202,16 @@ class Cluster(Closing):
 
     def __init__(self, address: str, certificates: Certificates | None = None) -> None:
         self._address = address
-        security = _security(address, certificates)
-        try:
-            import distributed
-        except ImportError:
-            raise UnavailableError(f"{address} needs Dask", hint="pip install 'lastbranch[fleet]'") from None
+        _check(address, certificates)
+        dask, security = _dask(address), None
+        if certificates is not None:
+            security = dask.Security(
+                tls_ca_file=certificates.authority, tls_client_cert=certificates.certificate,
+                tls_client_key=certificates.key, require_encryption=True,
+            )  # fmt: skip
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what matters is raised
         with _Failures(address, OSError):
-            self._client: Any = cast(Any, distributed).Client(
-                address, security=security, timeout=_WAIT, set_as_default=False
-            )
+            self._client = dask.Client(address, security=security, timeout=_WAIT, set_as_default=False)
         with on_failure(self.close), _Failures(address, OSError):
             self._client.wait_for_workers(1, timeout=_WAIT)
             for worker, version in self._client.run(_version).items():
@@ -234,6 +232,13 @@ class Cluster(Closing):
             self._client.close(timeout=2)
 
 
+def _dask(address: str) -> Any:
+    try:
+        return import_module("distributed")
+    except ImportError:
+        raise UnavailableError(f"{address} needs Dask", hint="pip install 'lastbranch[fleet]'") from None
+
+
 class _Failures:
     """Errors of Dask, and ``others``, as ours in one line; those of tasks go on."""
 
@@ -246,20 +251,17 @@ class _Failures:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         from asyncio import CancelledError as Stopped
 
-        from distributed import KilledWorker
-        from distributed.client import FutureCancelledError
-        from distributed.comm.core import CommClosedError
-
-        if isinstance(error, KilledWorker):
+        dask = _dask(self._address)
+        if isinstance(error, dask.KilledWorker):
             raise UnavailableError(f"{self._address}: {_LOST.format(ATTEMPTS)}", hint=_HINT) from None
-        lost = CommClosedError, FutureCancelledError, CancelledError, Stopped, TimeoutError, *self._others
+        lost = dask.comm.CommClosedError, CancelledError, Stopped, TimeoutError, *self._others
         if isinstance(error, lost):
             line = " ".join(str(error).split())[:300] or type(error).__name__
             hint = "does the scheduler run, and has it workers? the same command goes on with what is done"
             raise UnavailableError(f"{self._address}: {line}", hint=hint) from None
 
 
-def _security(address: str, certificates: Certificates | None) -> Security | None:
+def _check(address: str, certificates: Certificates | None) -> None:
     """Raises `SelectionError` for what is not safe, and `UnavailableError` for certificates that cannot be read."""
     there = urlsplit(address)
     try:
@@ -274,7 +276,7 @@ def _security(address: str, certificates: Certificates | None) -> Security | Non
                 f"{address}: without TLS anyone who can connect runs programs here and there",
                 hint="tls://HOST:PORT with certificates (docs: fleet on a cluster)",
             )
-        return None
+        return
     if certificates is None:
         raise SelectionError(f"{address} needs the certificate of the authority, ours and its key")
     import ssl
@@ -284,14 +286,6 @@ def _security(address: str, certificates: Certificates | None) -> Security | Non
         context.load_cert_chain(certificates.certificate, certificates.key)
     except OSError as error:
         raise UnavailableError(f"{address}: certificates cannot be used: {error.strerror or error}") from None
-    try:
-        from distributed.security import Security
-    except ImportError:
-        return None  # which is said where it is used
-    return cast(Any, Security)(  # type: ignore[no-any-return]
-        tls_ca_file=certificates.authority, tls_client_cert=certificates.certificate,
-        tls_client_key=certificates.key, require_encryption=True,
-    )  # fmt: skip
 
 
 def _version() -> str:
@@ -300,8 +294,6 @@ def _version() -> str:
 
 def _in_scratch(task: tuple[Callable[[Any], Any], Any]) -> Any:
     """Do a task with temporary files in the folder of Dask's worker: those of a dead one go when the next starts."""
-    from distributed import get_worker
-
     function, argument = task
-    tempfile.tempdir = get_worker().local_directory
+    tempfile.tempdir = _dask("this worker").get_worker().local_directory
     return function(argument)
