@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import lastbranch
 from command_line import Ran
 from lastbranch import demo
-from lastbranch.symbols import Function, FunctionTable, Symbolizer
+from lastbranch.symbols import Function, FunctionTable, Symbolizer, SymbolOptions
 from lastbranch.view.answers import ask
+from lastbranch.view.loaded import Loaded
 from lastbranch.view.server import open_browser
 from small_captures import build
 from viewer import cells, loaded, looking_at, node_modules, serving
@@ -67,6 +69,19 @@ def test_the_single_file_shows_the_same_without_a_request(
     assert page.locator(".timeline .outside").count() == (2 if words else 0)
     context.close()
     assert {url.partition("#")[0] for url in asked} == {out.as_uri()}
+
+
+def test_hot_with_several_events_has_its_columns_in_view(browser: Browser, tmp_path: Path) -> None:
+    paths = [str(build(tmp_path / "a.data")), str(build(tmp_path / "b.data", type=0, config=1))]
+    shown = Loaded(lastbranch.open(paths), SymbolOptions(cache=None), tuple(paths))
+    with serving(shown) as at, looking_at(browser, at, width=1000) as page:
+        assert len({row["event"] for row in cells(page, "Functions")}) == 2
+        grid = page.get_by_role("grid", name="Functions")
+        assert grid.evaluate("one => one.scrollWidth - one.clientWidth") == 0
+        page.keyboard.press("4")
+        assert "or in the bar of the viewer" in page.get_by_role("alert").inner_text()
+        page.locator("select[data-filter=event]").select_option("1")
+        cells(page, "Sites")
 
 
 def test_a_filter_is_that_of_the_verb(run: Callable[..., Ran], browser: Browser, data: object) -> None:

@@ -9,6 +9,11 @@ export function count(value: number): string {
   return Number.isNaN(value) ? UNKNOWN : whole.format(value);
 }
 
+/** "1 block", "2 blocks". */
+export function counted(value: number, noun: string): string {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 /** A share from 0 to 1 in percent, with two decimals as the terminal has it. */
 export function percent(value: number): string {
   return Number.isNaN(value) ? UNKNOWN : (100 * value).toFixed(2);

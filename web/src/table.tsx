@@ -3,7 +3,7 @@
 
 import type { ComponentChild } from "preact";
 import { useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { count, UNKNOWN } from "./format.ts";
+import { count, counted, UNKNOWN } from "./format.ts";
 import { change, state } from "./state.ts";
 import type { Numbers } from "./wire.ts";
 
@@ -201,7 +201,7 @@ export function Table({ label, columns, rows, sort, prefix = "", onOpen, note }:
           onInput={(event) => change({ [`${prefix}find`]: event.currentTarget.value }, true)}
         />
         <span class="counted" role="status">
-          {order.length === rows ? "" : `${count(order.length)} of `}{count(rows)} {rows === 1 ? "row" : "rows"}
+          {order.length === rows ? "" : `${count(order.length)} of `}{counted(rows, "row")}
         </span>
         {note}
       </div>

@@ -50,7 +50,8 @@ def check_events(profile: Profile, sample_filter: SampleFilter | None, counts: C
         names = sorted(frozenset.union(*distinct))
         raise SelectionError(
             f"the captures were sampled by different events: {', '.join(map(visible, names))}",
-            hint=f"choose one with --event {visible(names[0])}; several (or --event '*') are added up",
+            hint=f"choose one with --event {visible(names[0])}, or in the bar of the viewer; "
+            "several (or --event '*') are added up",
         )
 
 

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator, Sequence
 
 from ..binaries.files import below, open_regular
-from ..model import Module, Profile
+from ..model import Module, Profile, counted
 
 __all__ = ["Sources"]
 
@@ -43,7 +43,8 @@ class Sources:
         """Notes for the user: source text that was requested but not found."""
         lost = sorted({file for (_, file), path in self._found.items() if path is None and self._wanted})
         where = "below --source-root" if self._roots else "next to the binary: see --source-root"
-        return [f"the text of {len(lost)} source files was not found {where}, such as {lost[0]}"] if lost else []
+        files = counted(len(lost), "source file")
+        return [f"the text of {files} was not found {where}, such as {lost[0]}"] if lost else []
 
     def _candidates(self, module: int, file: str) -> Iterator[str | None]:
         if not self._wanted:

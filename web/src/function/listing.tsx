@@ -3,7 +3,7 @@
 
 import type { ComponentChild } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { count, decimal, hex, largest, percent } from "../format.ts";
+import { count, counted, decimal, hex, largest, percent } from "../format.ts";
 import { Notes } from "../parts.tsx";
 import { change } from "../state.ts";
 import { numberColumn, textColumn, type Column } from "../table.tsx";
@@ -82,7 +82,7 @@ export function Listing({ code }: PanelProps): ComponentChild {
   return (
     <section class="table listing" aria-label="Assembly">
       <div class="above">
-        <span class="counted" role="status">{arc < 0 ? `${code.rows} instructions in ${code.first.length} blocks` : arcs.said(arc, code)}</span>
+        <span class="counted" role="status">{arc < 0 ? `${counted(code.rows, "instruction")} in ${counted(code.first.length, "block")}` : arcs.said(arc, code)}</span>
         <Notes notes={answer.list("notes")} />
       </div>
       <div

@@ -1,7 +1,7 @@
 // The loops of the function: how often they were entered, and how often they went round each time.
 
 import type { ComponentChild } from "preact";
-import { count, decimal, hex } from "../format.ts";
+import { count, counted, decimal, hex } from "../format.ts";
 import { Unknown } from "../table.tsx";
 import { choose } from "./choice.ts";
 import type { PanelProps } from "./code.ts";
@@ -41,7 +41,7 @@ function Loop({ code, loop, bins }: PanelProps & { loop: number; bins: readonly 
     <section class="loop" aria-label={`Loop at ${at}`} data-loop={loop}>
       <h3>
         <button type="button" class="plain" onClick={() => choose(code, row)}>{at}</button>
-        <span>{of("depth") > 1 ? `depth ${of("depth")}, ` : ""}{of("blocks") === 1 ? "1 block" : `${of("blocks")} blocks`}</span>
+        <span>{of("depth") > 1 ? `depth ${of("depth")}, ` : ""}{counted(of("blocks"), "block")}</span>
       </h3>
       <dl class="figures">
         {figures.map(([key, title, hint, shown, why]) => (

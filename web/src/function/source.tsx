@@ -2,7 +2,7 @@
 
 import type { ComponentChild } from "preact";
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { count, largest } from "../format.ts";
+import { count, counted, largest } from "../format.ts";
 import type { Answer } from "../wire.ts";
 import { choose, chosenRow, point, pointed } from "./choice.ts";
 import type { Code, PanelProps } from "./code.ts";
@@ -52,7 +52,7 @@ export function Source({ code }: PanelProps): ComponentChild {
                 const text = line.pieces.map((piece, k) => <span key={k} class={piece.scope}>{piece.text}</span>);
                 return (
                   <li key={line.number} ref={row === at && row >= 0 ? chosen : null} class={names.filter(Boolean).join(" ")} data-line={line.number} onMouseEnter={() => point(rows)} onMouseLeave={() => point([])}>
-                    <span class="times" title={row < 0 ? undefined : `${count(samples[row] ?? 0)} samples, executed ${count(executed[row] ?? NaN)} times`}>
+                    <span class="times" title={row < 0 ? undefined : `${counted(samples[row] ?? 0, "sample")}, executed ${counted(executed[row] ?? NaN, "time")}`}>
                       {row >= 0 && most ? <span class="bar" style={{ width: `${(100 * (weights[row] ?? 0)) / most}%` }} aria-hidden="true" /> : null}
                       <span class="over">{row >= 0 ? count(executed[row] ?? NaN) : ""}</span>
                     </span>

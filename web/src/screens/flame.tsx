@@ -4,7 +4,7 @@ import type { ComponentChild } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
 import { flipped, layout, matched, nodeAt, treeOf, type Layout, type Tree } from "../flame.ts";
-import { count, percent } from "../format.ts";
+import { count, counted, percent } from "../format.ts";
 import { Answered } from "../parts.tsx";
 import { change, filters, go, state } from "../state.ts";
 import { numberColumn, Table, textColumn, Unknown, type Column } from "../table.tsx";
@@ -118,7 +118,7 @@ function sentence(answer: Answer): string {
   const samples = Number(answer.header["samples"]);
   const bare = Number(answer.header["bare"]);
   const other = answer.header["other"] as Record<string, number>;
-  const parts = [`${count(samples)} samples. Stacks: ${answer.list("sources").join("; ")}.`];
+  const parts = [`${counted(samples, "sample")}. Stacks: ${answer.list("sources").join("; ")}.`];
   if (answer.header["rebuilt"]) parts.push("Rebuilt stacks are only as deep as the calls in a branch stack: callers further out are missing.");
   if (bare) parts.push(`${percent(bare / samples)} % of the samples have no caller.`);
   if (other["nodes"]) parts.push(`Other: ${count(other["nodes"])} narrow frames, summed, with ${percent((other["samples"] ?? 0) / samples)} % of the samples.`);
@@ -232,7 +232,7 @@ function Picture({ shown, onZoom, onOpen }: PictureProps): ComponentChild {
       tabIndex={0}
       role="application"
       aria-roledescription="flame graph"
-      aria-label={`Flame graph of ${count(whole)} samples. Arrow keys move, Enter zooms, Escape shows all, o opens the function. The table has the same frames.`}
+      aria-label={`Flame graph of ${counted(whole, "sample")}. Arrow keys move, Enter zooms, Escape shows all, o opens the function. The table has the same frames.`}
       onKeyDown={onKeyDown}
     >
       <div class="flames">

@@ -3,7 +3,7 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer } from "../asking.ts";
-import { count, decimal } from "../format.ts";
+import { count, counted, decimal } from "../format.ts";
 import { Code } from "../function/code.ts";
 import { Listing } from "../function/listing.tsx";
 import { PANELS } from "../function/panels.ts";
@@ -27,7 +27,7 @@ function Whole({ answer }: { answer: Answer }): ComponentChild {
   const facts = [
     String(header["module"]),
     `${header["start"]} to ${header["end"]}`,
-    `${count(Number(header["samples"]))} samples`,
+    counted(Number(header["samples"]), "sample"),
     header["executed"] === null ? null : `${count(Number(header["executed"]))} instructions seen`,
     header["ipc"] === null ? (code.missing ? null : "cycles not recorded") : `${decimal(Number(header["ipc"]))} instructions per cycle`,
     code.missing || answer.numbers("blocks.mispredicted").some((value: number) => !Number.isNaN(value)) ? null : "mispredictions not known",

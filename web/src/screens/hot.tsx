@@ -3,7 +3,7 @@
 import type { ComponentChild } from "preact";
 import { useMemo } from "preact/hooks";
 import { useAnswer, useOverview } from "../asking.ts";
-import { count, decimal, largest, percent } from "../format.ts";
+import { count, counted, decimal, largest, percent } from "../format.ts";
 import { Answered, Notes, Sparkline } from "../parts.tsx";
 import { filters, go, linkTo } from "../state.ts";
 import { numberColumn, Table, textColumn, type Column } from "../table.tsx";
@@ -38,7 +38,7 @@ function Functions({ answer, events }: { answer: Answer; events: string[] }): Co
 /** What the rows that were not sent come to. */
 function others(answer: Answer): string {
   const { rows = 0, samples = 0, share = 0 } = answer.header["other"] as Record<string, number>;
-  return rows ? ` Other, not listed: ${count(rows)} functions with ${count(samples)} samples, ${percent(share)} %.` : "";
+  return rows ? ` Other, not listed: ${counted(rows, "function")} with ${counted(samples, "sample")}, ${percent(share)} %.` : "";
 }
 
 /** The parameters of the function screen; null where the row is no function whose code is known. */
@@ -64,21 +64,21 @@ function columnsOf(answer: Answer, events: string[]): Column[] {
     title: "Over time",
     hint: "Samples over the time of the capture, each row scaled to its own largest.",
     values: samples,
-    width: 6.5,
+    width: several ? 5 : 6.5,
     numeric: true,
     cell: (row) => <Sparkline values={overTime} at={row * parts} length={parts} label="samples over time" />,
   };
   return [
     textColumn("function", "Function", answer.texts("function"), {
-      width: 13,
+      width: several ? 10 : 13,
       grow: 3,
       link: (row) => {
         const place = placeOf(answer, row);
         return place && linkTo("function", place);
       },
     }),
-    textColumn("module", "Module", answer.texts("module"), { width: 6.5, grow: 1, unknown: "Nothing was mapped there." }),
-    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 6 })] : []),
+    textColumn("module", "Module", answer.texts("module"), { width: several ? 5.5 : 6.5, grow: 1, unknown: "Nothing was mapped there." }),
+    ...(several ? [textColumn("event", "Event", Array.from(event, (row) => events[row] ?? ""), { width: 5.5 })] : []),
     numberColumn("samples", "Samples", samples, count, { width: 6, hint: "Samples whose own address is in the function." }),
     numberColumn("share", "Share", share, percent, {
       unit: "%",
