@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,10 +127,12 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         where = folder / "scheduler.json"
         scheduler = start("scheduler", "scheduler", "--protocol", "tls", "--port", "0", "--scheduler-file", str(where))
         limit = time.monotonic() + 60
-        while not where.exists() and time.monotonic() < limit and scheduler.poll() is None:
+        address = ""
+        while not address and time.monotonic() < limit and scheduler.poll() is None:
             time.sleep(0.05)
-        time.sleep(0.05)  # it is written in place
-        address = json.loads(where.read_text())["address"]
+            with suppress(OSError, ValueError):  # it is written in place
+                address = json.loads(where.read_text())["address"]
+        assert address, (folder / "scheduler.log").read_text()
         work = ("--nworkers", "1", "--nthreads", "1", "--memory-limit", "1GB", "--local-directory", str(scratch))
         yield Cluster(
             address, files, scheduler, [start(f"worker{i}", "worker", address, *work) for i in range(workers)], scratch
