@@ -32,6 +32,7 @@ from .model import (
     Progress,
     Segment,
     Source,
+    StackWatcher,
     counted,
     limited,
     read_at,
@@ -88,11 +89,13 @@ def open_profile(
 def read_captures(
     paths: Sequence[str], progress: Progress | None = None, reading: FormatReading | None = None,
     symfs: str | None = None, folders: Sequence[str] = (), weights: Mapping[str, int] | None = None,
+    watcher: StackWatcher | None = None,
 ) -> Profile:  # fmt: skip
-    """The profile of the captures at ``paths``; the arguments are those of `open_profile` and `read_profile`."""
+    """The profile of the captures at ``paths``; the arguments are those of `open_profile` and `read_profile`.
+    ``watcher`` sees the stacks of one capture, none of several."""
     found = captures_at(paths)
     if len(found.paths) == 1 and not weights:
-        return read_profile(open_source(found.paths[0]), progress, reading, symfs, folders)
+        return read_profile(open_source(found.paths[0]), progress, reading, symfs, folders, watcher=watcher)
     opened: list[Opened] = []
     refused: list[tuple[str, Exception]] = []
     for path, weight in zip(found.paths, _weighed(found.paths, weights or {}), strict=True):
@@ -129,14 +132,16 @@ def _opened(path: str, weight: int, progress: Progress | None, reading: FormatRe
 
 def read_profile(
     source: Source, progress: Progress | None = None, reading: FormatReading | None = None, symfs: str | None = None,
-    folders: Sequence[str] = (), *, binaries: bool = True,
+    folders: Sequence[str] = (), *, binaries: bool = True, watcher: StackWatcher | None = None,
 ) -> Profile:  # fmt: skip
-    """The profile in ``source``. ``reading`` is for trace logs, the other arguments are those of `open_profile`.
+    """The profile in ``source``. ``reading`` is for trace logs, ``watcher`` sees the branch stacks of formats that show
+    them, and becomes `Profile.watcher`; the other arguments are those of `open_profile`.
     Without ``binaries`` none is looked for: addresses are what `docs/concepts/addresses.md` says of missing ones.
 
     Raises `FormatError` for an unknown format, and where there is a ``reading`` for a format that takes none.
     """
-    profile = format_of(source).open(source, progress, reading)
+    profile = format_of(source).open(source, progress, reading, watcher)
+    profile.watcher = watcher
     if binaries:
         attach_binaries(profile.modules, profile.machine.os_release, symfs, folders)
     return bind(profile)

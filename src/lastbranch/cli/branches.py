@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import Capture, captures_options, filter_options, table_options
+from .options import Capture, FilterMaker, captures_options, filter_options, table_options
 from .output import Cell, print_rows, share
 from .symbols import symbol_notes, symbol_options
 
@@ -41,7 +41,7 @@ _SITE_SPARE = ({"from": "from function", "most often to": "to function"}, "type"
 )
 @table_options
 def command(
-    capture: Capture, make_filter: Any, symbols: SymbolOptions, no_symbols: bool, by: str, form: str, limit: int
+    capture: Capture, make_filter: FilterMaker, symbols: SymbolOptions, no_symbols: bool, by: str, form: str, limit: int
 ) -> int:
     """List the hottest branches: counts, mispredictions, cycles.
 
@@ -60,7 +60,7 @@ def command(
     from ..analysis.naming import Namer
     from ..symbols import Symbolizer
 
-    profile = capture.open()
+    profile = capture.open(make_filter.early(ranges=False, details=True))
     chosen = make_filter(profile)
     with capture.reading(profile):
         table = branches(profile, sample_filter=chosen)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import NotRecordedError
-from ..export import BY_MODULE, EXPORTS, FOLDERS, Exported, ExportOptions, export_to, exporter
+from ..export import BY_MODULE, EXPORTS, FOLDERS, Exported, ExportOptions, counting_for, export_to, exporter
 from .options import (
     Capture,
+    FilterMaker,
     captures_options,
     check_new,
     complete_file,
@@ -58,7 +59,7 @@ output_options = stacked(
 )  # fmt: skip
 @format_option("table", "csv", "json", help="With --check: output format.")
 def command(
-    capture: Capture, make_filter: Any, name: str | None, binary: str | None, output: str | None, force: bool,
+    capture: Capture, make_filter: FilterMaker, name: str | None, binary: str | None, output: str | None, force: bool,
     fail_empty: bool, symbols: SymbolOptions, check: str | None, fail_under: float | None, form: str,
 ) -> int:  # fmt: skip
     """Write a capture for compilers, viewers and other tools.
@@ -87,7 +88,8 @@ def command(
     if fail_under is not None:
         raise click.UsageError("--fail-under goes with --check.")
     check_output(name, binary, output, force)
-    profile = capture.open()
+    wanted = counting_for(name)
+    profile = capture.open(make_filter.early(**wanted) if wanted else None)
     options = ExportOptions(make_filter(profile), binary, symbols)
     with capture.reading(profile, printing=output is None):
         done = write(profile, name, output, options)

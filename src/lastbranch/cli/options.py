@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
     from click.shell_completion import CompletionItem
 
+    from ..analysis.counting import EarlyCounts
     from ..formats.etl.decode import Reading
-    from ..model import Profile, SampleFilter
+    from ..model import Profile, SampleFilter, StackWatcher
 
 __all__ = [
     "Capture", "capture_options", "captures_and", "captures_options", "check_new", "complete_file",
-    "complete_folder", "Count", "DEFAULT_FILE", "file_argument", "filter_options", "force_option",
+    "complete_folder", "Count", "DEFAULT_FILE", "file_argument", "filter_options", "FilterMaker", "force_option",
     "format_option", "format_options", "grouped", "limit_options", "log_options", "LogOptions",
     "no_progress_option", "pid_option", "source_root_option", "stacked", "symfs_option", "table_options",
     "time_option", "TimeRange", "weight_option",
@@ -174,12 +175,15 @@ class Capture:
         """The file of a verb that takes one."""
         return self.paths[0]
 
-    def open(self) -> Profile:
+    def open(self, watcher: StackWatcher | None = None) -> Profile:
+        """The capture; ``watcher`` sees its branch stacks on the way, where it is one whose format shows them."""
         from ..opening import read_captures
         from .progress import bar
 
         with bar("indexing", self.progress) as progress:
-            profile = read_captures(self.paths, progress, self.log.given(), self.symfs, self.folders, self.weights)
+            profile = read_captures(
+                self.paths, progress, self.log.given(), self.symfs, self.folders, self.weights, watcher
+            )
         print_refused(profile)
         return profile
 
@@ -414,26 +418,38 @@ source_root_option = click.option(
 pid_option = click.option("--pid", type=int, multiple=True, help="Only this process id (repeatable).")
 
 
-def _filter_of(
-    pid: tuple[int, ...], tid: tuple[int, ...], module: tuple[str, ...], event: tuple[str, ...], time: TimeRange | None,
-) -> Callable[[Profile], SampleFilter | None]:  # fmt: skip
-    def make(profile: Profile) -> SampleFilter | None:
+@dataclass(frozen=True, slots=True)
+class FilterMaker:
+    """The filter options: makes a filter once the profile is known."""
+
+    pid: tuple[int, ...]
+    tid: tuple[int, ...]
+    module: tuple[str, ...]
+    event: tuple[str, ...]
+    time: TimeRange | None
+
+    def __call__(self, profile: Profile) -> SampleFilter | None:
         from ..model import SampleFilter
 
         zero, clock = profile.start or 0, profile.clock
-        first, last = (None if s is None else zero + clock.ticks(s) for s in time or (None, None))
+        first, last = (None if s is None else zero + clock.ticks(s) for s in self.time or (None, None))
         made = SampleFilter(
-            pids=frozenset(pid), tids=frozenset(tid), first=first, last=last,
-            events=frozenset(row for e in event for row in _event_rows(profile, e)),
-            modules=frozenset(row for m in module for row in _module_rows(profile, m)),
+            pids=frozenset(self.pid), tids=frozenset(self.tid), first=first, last=last,
+            events=frozenset(row for e in self.event for row in _event_rows(profile, e)),
+            modules=frozenset(row for m in self.module for row in _module_rows(profile, m)),
         )  # fmt: skip
         return made or None
 
-    return make
+    def early(self, **counted: bool) -> EarlyCounts | None:
+        """What counts the stacks while the capture is opened, for who calls `analysis.count_stacks` with ``counted``;
+        ``None`` where only some samples are wanted."""
+        from ..analysis.counting import EarlyCounts
+
+        return None if self.pid or self.tid or self.event or self.time else EarlyCounts(**counted)
 
 
 filter_options = grouped(
-    "make_filter", _filter_of,
+    "make_filter", FilterMaker,
     pid_option,
     click.option("--tid", type=int, multiple=True, help="Only this thread id (repeatable)."),
     click.option(
@@ -444,7 +460,7 @@ filter_options = grouped(
     ),
     time_option("the first event"),
 )  # fmt: skip
-"""--pid, --tid, --module, --event and --time, as one ``make_filter`` argument: profile -> filter."""
+"""--pid, --tid, --module, --event and --time, as one ``make_filter`` argument, a `FilterMaker`."""
 
 
 def _event_rows(profile: Profile, wanted: str) -> list[int]:

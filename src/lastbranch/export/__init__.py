@@ -36,6 +36,14 @@ COUNTED = ("counts", *BY_MODULE)
 """Formats that need counts alone: they can be made where samples are no more (`ExportOptions.counted`)."""
 
 
+def counting_for(name: str) -> dict[str, bool] | None:
+    """What `analysis.count_stacks` is asked for in the format ``name``; ``None`` where it is not one of `COUNTED`."""
+    if name not in COUNTED:
+        return None
+    sampled = name in BY_MODULE and import_module(f".{name}", __name__).FORMAT.sampled
+    return {"ranges": True, "details": False, "sampled": sampled}
+
+
 def exporter(name: str) -> Exporter:
     """The exporter of a format not in `FOLDERS`; for those of `BY_MODULE`, of the one module in its options.
 

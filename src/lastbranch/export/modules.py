@@ -9,12 +9,10 @@ from typing import IO
 import numpy as np
 
 from ..analysis import Counted, count_stacks, merge_processes
-from ..analysis.counting import Sampled
 from ..analysis.executed import decoded
-from ..arrays import Sums
 from ..errors import NotRecordedError, UnavailableError
 from ..isa import Decoder
-from ..model import Array, Module, ModuleKind, Profile, SampleBatch, counted, word
+from ..model import Array, Module, ModuleKind, Profile, counted, word
 from ..opening import code_of
 from .binary_choice import choose
 from .interface import Exported, Exporter, ExportOptions
@@ -176,18 +174,9 @@ def count_modules(
 
 def _count(profile: Profile, options: ExportOptions, form: ModuleFormat) -> Counted:
     """What the format needs of the samples, from one pass over them."""
-    binder, sampled_at = profile.binder, Sums([np.int64, np.uint64], [np.int64])
-
-    def add_addresses(batch: SampleBatch) -> None:
-        once = np.full(len(batch), profile.weight_of(batch))
-        sampled_at.add(*binder.locate(binder.scopes(batch), batch.ip), once)
-
-    found = count_stacks(
-        profile, ranges=True, details=False, sample_filter=options.sample_filter,
-        watch=add_addresses if form.sampled else None,
+    return count_stacks(
+        profile, ranges=True, details=False, sample_filter=options.sample_filter, sampled=form.sampled
     )  # fmt: skip
-    found.sampled = Sampled(*sampled_at.result())
-    return found
 
 
 def _rows_of(row: int, modules: Array) -> slice:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import Damage, FormatError, SelectionError
-from ..model import Profile, Progress, Source, read_at
+from ..model import Profile, Progress, Source, StackWatcher, read_at
 from .interface import Conversion, Reading, Rewriting, not_of_format
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Format(NamedTuple):
     """Whether events come from providers with a GUID, and a `Reading` says how."""
     checks_events: bool = False
     """Whether rules of `check` look at events that its profiles do not have: `analysis.checks.RULES`."""
+    shows_stacks: bool = False
+    """Whether `opener` takes a `StackWatcher`."""
     cuts: bool = False
     """Whether `rewriter` takes several files, and parts of them."""
 
@@ -53,10 +55,17 @@ class Format(NamedTuple):
         found: bool = _function(self.sniffer)(start)
         return found
 
-    def open(self, source: Source, progress: Progress | None = None, reading: Reading | None = None) -> Profile:
-        """What ``source`` says, as a profile that is not bound yet. Raises `FormatError` where nothing can be read, or
-        a ``reading`` is given for a format without providers."""
-        profile: Profile = _function(self.opener)(source, progress, **self._as_given(source, reading))
+    def open(
+        self, source: Source, progress: Progress | None = None, reading: Reading | None = None,
+        watcher: StackWatcher | None = None,
+    ) -> Profile:  # fmt: skip
+        """What ``source`` says, as a profile that is not bound yet. ``watcher`` sees its branch stacks where the format
+        `shows_stacks`. Raises `FormatError` where nothing can be read, or a ``reading`` is given for a format without
+        providers."""
+        more: dict[str, object] = {**self._as_given(source, reading)}
+        if watcher is not None and self.shows_stacks:
+            more["watcher"] = watcher
+        profile: Profile = _function(self.opener)(source, progress, **more)
         return profile
 
     def _as_given(self, source: Source, reading: Reading | None) -> dict[str, Reading]:
@@ -111,7 +120,7 @@ FORMATS = (
     ),
     Format(
         "perf.data", "perf.data, as `perf record -b` writes it", "perfdata.header:is_perfdata",
-        "perfdata.reader:read_perfdata", "perfdata.dump:dump_perfdata",
+        "perfdata.reader:read_perfdata", "perfdata.dump:dump_perfdata", shows_stacks=True,
     ),
     Format(
         "etl", "Windows .etl", "etl.container.header:is_etl", "etl.profile.reader:read_etl", "etl.dump:dump_etl",

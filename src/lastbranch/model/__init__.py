@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .profile import TABLES, Profile
     from .safe_text import counted, visible, word
     from .source import MEMORY, BytesSource, Limits, OpenFile, Source, limited, read_at
-    from .stream import IN_PLACE, BatchReader, Progress, SampleStream, Stages
+    from .stream import IN_PLACE, BatchReader, Progress, SampleStream, StackWatcher, Stages
     from .tables import Capture, Cpu, Event, Machine, Module, ModuleKind, Node, Process, Rows, Segment, Thread
     from .tabular import Columns, RowNames, Tabular
     from .timeline import KERNEL, Change, Load, Timeline
@@ -74,6 +74,7 @@ __all__ = [
     "SampleBatch",
     "SampleFilter",
     "SampleStream",
+    "StackWatcher",
     "Segment",
     "Source",
     "Stages",
@@ -113,7 +114,7 @@ __getattr__ = lazy_names(__name__, {
     "atomic_output": "check_replaceable",
     "profile": "TABLES Profile",
     "source": "MEMORY BytesSource Limits OpenFile Source limited read_at",
-    "stream": "IN_PLACE BatchReader Progress SampleStream Stages",
+    "stream": "IN_PLACE BatchReader Progress SampleStream StackWatcher Stages",
     "tables": "Capture Cpu Event Machine Module ModuleKind Node Process Rows Segment Thread",
     "tabular": "Columns RowNames Tabular",
     "safe_text": "counted visible word",

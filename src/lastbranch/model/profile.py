@@ -16,7 +16,7 @@ from .clock import Clock
 from .order import merge
 from .safe_text import visible
 from .source import MEMORY
-from .stream import SampleStream
+from .stream import SampleStream, StackWatcher
 from .tables import Capture, Event, Machine, Module, Process, Thread
 from .tabular import Columns, html_table
 from .timeline import Timeline
@@ -81,6 +81,8 @@ class Profile:
     """Of captures that were opened together: what users should know of what became of files and modules."""
     refused: list[tuple[str, Exception]] = field(default_factory=list)
     """Names of captures that could not be opened with the others, and why."""
+    watcher: StackWatcher | None = None
+    """What saw the branch stacks when the capture was indexed."""
 
     binder: AddressSpaces = field(init=False, repr=False)
     """Which module, process and thread owned an address at the time of a sample."""

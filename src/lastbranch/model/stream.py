@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 from .batch import SampleBatch
 from .columns import ENTRY, column
 from .order import by_time
+from .timeline import Timeline
 
-__all__ = ["IN_PLACE", "BatchDrawer", "BatchReader", "Progress", "SampleStream", "Stages"]
+__all__ = [
+    "IN_PLACE", "BatchDrawer", "BatchReader", "BlockReader", "Progress", "SampleStream", "StackWatcher", "Stages",
+]  # fmt: skip
 
 Progress = Callable[[int, int], None]
 """Called with (done, in all): bytes of a file, or samples."""
@@ -26,6 +30,24 @@ BatchReader = Callable[[frozenset[str] | None], Iterator[tuple[SampleBatch, int]
 BatchDrawer = Callable[[int, frozenset[str] | None], Iterator[SampleBatch]]
 """Given how many places, and the wanted optional columns: batches from places all over the stream, at equal distances,
 without reading what lies between."""
+BlockReader = Callable[[Collection[int]], Iterator[tuple[int, SampleBatch]]]
+"""Given numbers of blocks, as a `StackWatcher` saw them: (number, batch as of `SampleStream.stacks`) in their order; a
+block can come in several batches."""
+
+
+class StackWatcher(Protocol):
+    """Sees the branch stacks when a reader indexes a file, which spares to read them again.
+
+    Not all is known then: what follows in the file can say that mappings changed before. `SampleStream.blocks` reads
+    some blocks again. A reader that knows nothing of watchers leaves them without any batch.
+    """
+
+    def add(self, batch: SampleBatch, block: int, first: int, last: int, known: Timeline) -> None:
+        """All samples of a block, of times from ``first`` to ``last``. ``batch`` is as of `SampleStream.stacks`, with
+        the columns time, ip, pid and mode at least. ``known`` is the timeline up to the end of the block."""
+
+    def end(self, whole: bool) -> None:
+        """The index is complete. ``whole``: all samples were seen, each once. Readers that show none do not call it."""
 
 
 @dataclass(slots=True)
@@ -51,6 +73,8 @@ class SampleStream:
     capture: int = 0
     """Row of the captures table."""
     drawer: BatchDrawer | None = None
+    """``None`` where the file can only be read from its front."""
+    blocks: BlockReader | None = None
     """``None`` where the file can only be read from its front."""
     progress: Progress | None = None
     """Called with (samples read, samples in all) while `batches` goes on."""

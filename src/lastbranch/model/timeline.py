@@ -132,6 +132,10 @@ class Timeline:
 
         return np.array(self._columns["time"], np.int64)[order], rows()
 
+    def since(self, row: int) -> Iterator[tuple[int, ...]]:
+        """The rows from ``row`` on in file order, in the order of the columns."""
+        return zip(*(column[row:] for column in self._columns.values()), strict=True)
+
     def columns(self) -> dict[str, Array]:
         """``kind`` int8, ``start``/``end``/``offset`` uint64, the others int64; in file order."""
         return {n: np.array(a, dtype={"b": "i1", "q": "i8", "Q": "u8"}[a.typecode]) for n, a in self._columns.items()}

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...arrays import distinct
 from ...errors import Damage, FormatError
-from ...model import MAX_ENTRIES, Clock, Profile, Progress, SampleBatch, SampleStream, Source, cuts, read_at, watermarks
+from ...model import (
+    ENTRY,
+    IN_PLACE,
+    MAX_ENTRIES,
+    Clock,
+    Profile,
+    Progress,
+    SampleBatch,
+    SampleStream,
+    Source,
+    StackWatcher,
+    cuts,
+    read_at,
+    watermarks,
+)
 from .attr import event_of
 from .features import decode_feature
 from .header import read_header, read_magic
@@ -40,17 +54,18 @@ _MOST_LAYOUTS = 16
 _DRAWN_BYTES = 1 << 20
 """How much is read at each place of `SampleStream.drawer`."""
 _PACKED = {RECORDS[kind] for kind in (COMPRESSED, COMPRESSED2)}
+_STACKS = frozenset((*ENTRY, IN_PLACE))
 _THREAD_COST = 600
 """Bytes for each process and thread that has samples, with its row of the tables."""
 
 
-def read_perfdata(source: Source, progress: Progress | None = None) -> Profile:
-    """Index ``source``, a perf.data in file or pipe mode, of either byte order.
+def read_perfdata(source: Source, progress: Progress | None = None, watcher: StackWatcher | None = None) -> Profile:
+    """Index ``source``, a perf.data in file or pipe mode, of either byte order. ``watcher`` sees its branch stacks.
 
     Raises `FormatError` where nothing can be read: no perf.data, a header that is cut short, no attribute. Other damage
     is in ``profile.damage``; what precedes it is delivered.
     """
-    reader = Reader(source)
+    reader = Reader(source, watcher)
     reader.index(progress)
     return reader.profile
 
@@ -71,8 +86,8 @@ class _Layout:
 
 
 class Reader:
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, watcher: StackWatcher | None = None) -> None:
+        self.source, self.watcher = source, watcher
         order, self.pipe = read_magic(source)
         self.big_endian = order == ">"
         self.profile = Profile(source.name, "perf.data (pipe)" if self.pipe else "perf.data")
@@ -125,6 +140,8 @@ class Reader:
                 self._index_samples(block, block.at[block.types == _SAMPLE])
         self._group()
         self._finish()
+        if self.watcher is not None:  # it sees one stream, read once
+            self.watcher.end(len(self.layouts) == 1 and not state.late_attr)
 
     def _tracing_data(self, offset: int, size: int) -> None:
         """Pipe mode: the contents of the feature section follow the record."""
@@ -159,9 +176,12 @@ class Reader:
     def _index_samples(self, block: Block, at: NDArray[np.int64]) -> None:
         self._group()
         profile, self.state.samples_seen = self.profile, True
-        for number, part, _event in self.by_layout(block, at):
-            entry = self.layouts[number]
-            checked = entry.layout.check(block, part)
+        for number, part, event in self.by_layout(block, at):
+            entry, stacks = self.layouts[number], None
+            if self.watcher is not None and entry.layout.stacked and len(self.layouts) == 1:
+                checked, stacks = entry.layout.check_stacks(block, part, event)
+            else:
+                checked = entry.layout.check(block, part)
             if checked.damaged:
                 where = block.base + int(part[checked.first_damaged]) * 8
                 damage = Damage("samples whose fields do not fit in their records", where, "samples", checked.damaged)
@@ -177,6 +197,9 @@ class Reader:
             profile.extend_time_range(checked.earliest, checked.latest)
             self.state.newest_time = max(self.state.newest_time, checked.latest)
             self.threads.update(checked.threads.tolist())
+            if stacks is not None and self.watcher is not None:
+                times = checked.earliest, checked.latest
+                self.watcher.add(stacks, len(entry.blocks) - 1, *times, profile.timeline)
 
     def _group(self) -> None:
         """Attributes with equal sample layouts make one stream. In a pipe they may still arrive."""
@@ -285,10 +308,13 @@ class Reader:
         def drawn(places: int, wanted: frozenset[str] | None) -> Iterator[SampleBatch]:
             return self._drawn(index, places, wanted)
 
-        layout = entry.layout
+        def again(numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
+            return self._again(index, numbers)
+
+        layout, random_access = entry.layout, self.walked is None and not self.profile.records.keys() & _PACKED
         return SampleStream(
             number, layout.columns, tuple(entry.events), entry.samples, entry.entries, entry.deepest, batches,
-            drawer=None if self.walked is not None or self.profile.records.keys() & _PACKED else drawn,
+            drawer=drawn if random_access else None, blocks=again if random_access else None,
         )  # fmt: skip
 
     def _batches(
@@ -318,6 +344,18 @@ class Reader:
                 for part, event in self._of_layout(block, index):
                     for lo, hi in cuts(np.cumsum(block.sizes(part) >> 3), _BATCH_WORDS):
                         yield entry.layout.decode(block, part[lo:hi], event[lo:hi], wanted)
+
+    def _again(self, index: int, numbers: Collection[int]) -> Iterator[tuple[int, SampleBatch]]:
+        """The stacks of some blocks of the index pass, neighbouring ones read in one go."""
+        entry, wanted = self.layouts[index], np.sort(np.fromiter(numbers, np.int64, len(numbers)))
+        starts = np.array([*(start for start, _ in entry.blocks), self.data[1]])
+        for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > 1) + 1) if len(wanted) else ():
+            for block in walk_blocks(self.source, int(starts[run[0]]), int(starts[run[-1] + 1]), self.big_endian):
+                for part, event in self._of_layout(block, index):
+                    number = np.searchsorted(starts, block.base + part * 8, side="right") - 1
+                    bounds = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(part)]
+                    for lo, hi in pairwise(bounds):
+                        yield int(number[lo]), entry.layout.decode(block, part[lo:hi], event[lo:hi], _STACKS)
 
     def _of_layout(self, block: Block, index: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """(positions, event of each) of the samples of one layout in a block, if there are any."""

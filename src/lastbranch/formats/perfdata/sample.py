@@ -362,7 +362,7 @@ class SampleLayout:
         """Word offset of each fixed field from the record's start."""
         self.unknown = attr.sample_type & ~sum(set(_FIXED) | set(VARIABLE))
         """Bits of later kernels: their values follow the known ones and are not read."""
-        self._stacked = bool(attr.sample_type & SAMPLE.BRANCH_STACK)
+        self.stacked = bool(attr.sample_type & SAMPLE.BRANCH_STACK)
         self._variable = [field for bit, field in VARIABLE.items() if attr.sample_type & bit]
         self._steps = np.array([field.step(self.form) for field in self._variable], np.int32).reshape(-1, 3)
 
@@ -434,18 +434,44 @@ class SampleLayout:
 
     def _decode_in_place(self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32]) -> SampleBatch | None:
         """`decode` of the branch entries, which stay where they are; ``None`` where they have to be converted."""
+        found = self._stacks_in_place(block, at)
+        if found is None:
+            return None
+        whole, (at, depth, entries) = found[1]
+        columns = self._fixed_columns(block, at, event[whole], _ENTRIES_IN_PLACE)
+        return SampleBatch(columns, {BRANCH: offsets_of(depth)}, entries)
+
+    def check_stacks(
+        self, block: Block, at: NDArray[np.int64], event: NDArray[np.int32]
+    ) -> tuple[Checked, SampleBatch]:  # fmt: skip
+        """`check`, and the samples that are not damaged as a `StackWatcher` gets them."""
+        found = self._stacks_in_place(block, at)
+        if found is None:
+            return self.check(block, at), self.decode(block, at, event, _ENTRIES_IN_PLACE)
+        checked, (_, (at, depth, entries)) = found
+        ip, ids = self.fixed.get(SAMPLE.IP), self.fixed.get(SAMPLE.TID)
+        none = np.zeros(len(at), np.int64)
+        columns: dict[str, Array] = {
+            "time": self.times(block, at),
+            "ip": none.view(np.uint64) if ip is None else block.words.take(at + ip),
+            "pid": none.astype(np.int32) - 1 if ids is None else block.halves(block.words.take(at + ids))[0],
+            "mode": (block.misc(at) & MISC.CPUMODE_MASK).astype(np.uint8),
+        }
+        return checked, SampleBatch(columns, {BRANCH: offsets_of(depth)}, entries)
+
+    def _stacks_in_place(
+        self, block: Block, at: NDArray[np.int64]
+    ) -> tuple[Checked, tuple[Array | slice, tuple[NDArray[np.int64], NDArray[np.int64], EntriesInPlace]]] | None:
+        """(`check`, (which samples are whole, (the positions of those, depth of their stacks, where these are)))."""
         library = native.library()
-        if library is None or block.big_endian or not self._stacked:
+        if library is None or block.big_endian or not self.stacked:
             return None
         first, depth = np.empty(len(at), np.int64), np.empty(len(at), np.int64)
         checked = self._check_compiled(library, block, at, (first, depth))
         if checked is None:
             return None
-        if checked.damaged:
-            whole = first >= 0
-            at, event, first, depth = at[whole], event[whole], first[whole], depth[whole]
-        columns = self._fixed_columns(block, at, event, _ENTRIES_IN_PLACE)
-        return SampleBatch(columns, {BRANCH: offsets_of(depth)}, EntriesInPlace(block.words, first))
+        whole: Array | slice = first >= 0 if checked.damaged else slice(None)
+        return checked, (whole, (at[whole], depth[whole], EntriesInPlace(block.words, first[whole])))
 
     def _walk(self, block: Block, at: NDArray[np.int64], wanted: frozenset[str] | None) -> Cursor:
         cursor = Cursor(block, at, self.form, len(self.fixed), wanted)
