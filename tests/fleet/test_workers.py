@@ -230,3 +230,13 @@ def test_what_is_not_safe_is_refused(run: Run, tmp_path: Path, monkeypatch: pyte
 def test_a_worker_that_sees_another_folder_is_refused(files: list[str], tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="there is no store where this worker looks"):
         lastbranch.fleet.store._counted((str(tmp_path / "elsewhere"), []))
+
+
+def test_the_manifests_for_kubernetes_are_valid() -> None:
+    program = Path(sys.executable).with_name("kubernetes-validate")
+    if not program.exists():
+        pytest.skip("kubernetes-validate is not installed: pip install kubernetes-validate")
+    manifests = Path(__file__).parents[2] / "examples" / "fleet" / "kubernetes.yaml"
+    done = subprocess.run([program, "--strict", manifests], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(" passed for resource ") == manifests.read_text().count("apiVersion:")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,19 +73,12 @@ def _die(process: int | None, *_: object) -> None:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """An authority, and a certificate that it has signed: one that signs itself does not do."""
+    """An authority, and a certificate that it has signed, by the commands of the guide."""
     folder.mkdir(parents=True, exist_ok=True)
-    ca, ca_key, cert, key, request = (
-        folder / f"{name}.pem" for name in ("ca", "ca-key", "member", "member-key", "request")
-    )
-    ec = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    for words in (
-        ("req", "-x509", *ec, "-days", "2", "-subj", "/CN=authority", "-keyout", ca_key, "-out", ca),
-        ("req", *ec, "-subj", "/CN=member", "-keyout", key, "-out", request),
-        ("x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", "2", "-out", cert),
-    ):
-        subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
-    return Certificates(str(ca), str(cert), str(key))
+    guide = (TOOLS.parents[1] / "docs" / "guides" / "fleet-cluster.md").read_text()
+    (commands,) = re.findall(r"```sh\n(openssl .*?)```", guide, re.DOTALL)
+    subprocess.run(["sh", "-ec", commands], check=True, capture_output=True, cwd=folder)
+    return Certificates(*(str(folder / f"{name}.pem") for name in ("ca", "cert", "key")))
 
 
 @dataclass
